@@ -7,7 +7,7 @@ import pycuda.driver  # noqa: F401 - must import
 from autotune.compilation.compile import Program, compile_cubin
 from autotune.compilation.toolchain import find_nvcc
 from autotune.devices.backends import open_device
-from autotune.devices.cuda import compile_cuda
+from autotune.devices.cuda.cuda_compile import compile_cuda
 from autotune.errors import DeviceError, Rejected
 
 TEXT = 'extern "C" __global__ void scale(float* x, float by) { x[blockIdx.x * 256 + threadIdx.x] *= by; }\n'

@@ -104,11 +104,9 @@ def is_name(name: str) -> bool:
 
 def strings(table: Table, key: str, value: object) -> list[str]:
     """A list of strings, at least one."""
-    if not isinstance(value, list) or not value:
-        raise table.error(key, f"expected a list of strings, got {value!r}")
-    found = [item for item in value if isinstance(item, str)]
-    if len(found) < len(value):
-        raise table.error(key, f"expected a list of strings, got {value!r}")
+    found = [item for item in value if isinstance(item, str)] if isinstance(value, list) else []
+    if not found or not isinstance(value, list) or len(found) < len(value):
+        raise table.error(key, f'expected a list of strings, such as ["4"], got {value!r}')
     return found
 
 

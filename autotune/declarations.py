@@ -11,9 +11,11 @@ from typing import Literal
 import numpy as np
 import numpy.typing as npt
 
+from autotune.errors import StudyError
 from autotune.expressions.expression import Bound, Expression
 from autotune.trial import Value
 
+MAX_SIZE = 2**31 - 1  # a size is a 32-bit int in every kernel
 FLOATS = ("f32", "f16", "bf16")
 DTYPE_BYTES = {"f32": 4, "f16": 2, "bf16": 2, "i32": 4}
 Role = Literal["in", "weights", "out", "inout", "scratch"]
@@ -36,7 +38,7 @@ _SHIFT = 7919  # places by which the next row's permutation is turned
 ErrorModel = Literal["multilinear", "tolerance", "exact"]
 ERROR_MODELS: tuple[ErrorModel, ...] = ("multilinear", "tolerance", "exact")
 """multilinear: an output is a sum of products, its bound follows from how many and how large they are."""
-_IN_MESSAGE = re.compile(r"\$\{([^}]*)\}")
+IN_MESSAGE = re.compile(r"\$\{([^}]*)\}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +78,7 @@ class Rule:
         if self.holds.integer(names):
             return ""
         where = self.holds.expression.where
-        return _IN_MESSAGE.sub(lambda found: str(Expression(found[1], where).bind({}).value(names)), self.message)
+        return IN_MESSAGE.sub(lambda found: str(Expression(found[1], where).bind({}).value(names)), self.message)
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,13 +114,21 @@ class Apart:
 
 @dataclass(frozen=True, slots=True)
 class Window:
-    """Which places on an axis are needed: tap t of output i is at i * stride + t * dilation - pad."""
+    """Which places on an axis are needed: tap t of output i is at i * stride + t * dilation - pad.
+
+    Raises StudyError for numbers that no window has.
+    """
 
     outputs: int
     taps: int
     stride: int
     dilation: int
     pad: int
+
+    def __post_init__(self) -> None:
+        for name, least in (("outputs", 0), ("taps", 0), ("stride", 1), ("dilation", 1), ("pad", 0)):
+            if not least <= getattr(self, name) <= MAX_SIZE:
+                raise StudyError(f"{name} of a window is {getattr(self, name)}: expected {least} to {MAX_SIZE}")
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from autotune.api.importance import FamilyImportance
 from autotune.errors import AutotuneError
+from autotune.printable import printable
 from autotune.store import BestRow, TrialRow
 
 if TYPE_CHECKING:
@@ -76,13 +77,18 @@ def convergence(trials: Iterable[TrialRow]) -> altair.FacetChart:
     for row in trials:
         if not row.trial.compiled:
             continue
-        of = f"{row.name} on {row.device.name}"
+        of = _shown(f"{row.name} on {row.device.name}")
         evaluations[of] = evaluations.get(of, 0) + 1
         if row.median_us is None:
             continue
         least[of] = min(row.median_us, least.get(of, row.median_us))
-        tried: dict[str, Cell] = {"of": of, "evaluation": evaluations[of], "template": row.trial.config.template}
-        values.append(tried | {"median_us": row.median_us, "best_us": least[of], "config": str(row.trial.config)})
+        tried: dict[str, Cell] = {
+            "of": of,
+            "evaluation": evaluations[of],
+            "template": _shown(row.trial.config.template),
+        }
+        config = _shown(str(row.trial.config))
+        values.append(tried | {"median_us": row.median_us, "best_us": least[of], "config": config})
     library = _altair()
     x = library.X("evaluation:Q", title="evaluations")
     scale = library.Scale(type="log", zero=False, nice=False)
@@ -100,7 +106,11 @@ def convergence(trials: Iterable[TrialRow]) -> altair.FacetChart:
 def importance(families: Iterable[FamilyImportance]) -> altair.FacetChart:
     """How much each parameter decided, a bar each, for each layer and family; an Altair chart."""
     values = [
-        {"of": f"{family.layer} on {family.device}: {family.template}", "parameter": name, "importance": share}
+        {
+            "of": _shown(f"{family.layer} on {family.device}: {family.template}"),
+            "parameter": _shown(name),
+            "importance": share,
+        }
         for family in families
         for name, share in family.found.params
     ]
@@ -113,6 +123,11 @@ def importance(families: Iterable[FamilyImportance]) -> altair.FacetChart:
             tooltip=["parameter:N", library.Tooltip("importance:Q", format=".1%")],
         )
     )
+
+
+def _shown(text: str) -> str:
+    """A text in a chart: Altair sets it into a script of the page that shows the chart, which `</script>` would end."""
+    return printable(text).replace("<", "\\x3c")
 
 
 def _facets(chart: altair.Chart | altair.LayerChart) -> altair.FacetChart:

@@ -15,6 +15,8 @@ from autotune.declarations import (
     COMPUTED,
     ERROR_MODELS,
     FLOATS,
+    IN_MESSAGE,
+    MAX_SIZE,
     READ,
     Apart,
     Array,
@@ -34,7 +36,7 @@ FILE = "operation.toml"
 REFERENCE = "reference.cuh"
 NUMPY_REFERENCE = "reference.py"
 RESERVED = ("packed_w", "workspace", "i")  # what kernels may take besides the arrays and the run-time size
-MAX_SIZE = 2**31 - 1  # a size is a 32-bit int in every kernel
+_MOST_WORDS = 1000  # of a word; conv2d's epilogue has 19
 _KEYS = {
     "runtime",
     "sizes",
@@ -227,7 +229,8 @@ class _Reader:
             derived.append((name, self.bound(self.section("derived"), name)))
             self.known.add(name)
         rules = tuple(
-            Rule(self.bound(self.section("rules"), message), message) for message in self.section("rules").content
+            Rule(self.bound(self.section("rules"), message), self.message(message))
+            for message in self.section("rules").content
         )
         cost = self.section("cost")
         cost.allow({"reduction", "flops"})
@@ -235,9 +238,15 @@ class _Reader:
         cost.require(("reduction", "flops") if bounds.model == "multilinear" else ("flops",))
         runtime = table.word("runtime", "")
         if runtime not in {size.name for size in sizes}:
-            raise table.error("runtime", f"{runtime!r} is no size")
-        if not set(words.get("dtype", ("",))) <= set(FLOATS):
-            raise table.error("words.dtype", f"expected {', '.join(FLOATS)}")
+            known = tuple(size.name for size in sizes)
+            near = did_you_mean(runtime, known)
+            raise table.error("runtime", f"{runtime!r} is no size{near}; sizes are {', '.join(known)}")
+        if "dtype" not in words:
+            raise table.error("words.dtype", f"missing; expected some of {', '.join(FLOATS)}")
+        for dtype in words["dtype"]:
+            if dtype not in FLOATS:
+                near = did_you_mean(dtype, FLOATS)
+                raise table.error("words.dtype", f"{dtype!r}{near}: expected some of {', '.join(FLOATS)}")
         arrays = tuple(
             ArrayReader(each, words, self.expression).read()
             for each in table.tables("array", "expected [[array]]", label="name")
@@ -262,13 +271,20 @@ class _Reader:
             independent=table.flag("independent", default=True),
         )
 
+    def message(self, text: str) -> str:
+        """What a rule says; the expressions in it are read."""
+        for inside in IN_MESSAGE.findall(text):
+            self.expression(self.section("rules"), text, inside)
+        return text
+
     def check_names(self) -> None:
         """Sizes, words and derived sizes are names in expressions and in C++, each its own."""
         taken: set[str] = set(FUNCTIONS)
         for key in ("sizes", "words", "derived"):
             for name in self.section(key).content:
                 if not is_name(name) or name in taken:
-                    what = "is no name" if name not in taken else "is a function's, a size's or a word's name"
+                    what = "is no name, or a word of C++"
+                    what = what if name not in taken else "is a function's, a size's or a word's name"
                     raise self.section(key).error(name, f"{what}; expected letters, digits and _ that are not taken")
                 taken.add(name)
 
@@ -292,7 +308,8 @@ class _Reader:
         table.allow({"model", "rtol", "atol"})
         model = next((each for each in ERROR_MODELS if each == table.word("model", "multilinear")), None)
         if model is None:
-            raise table.error("model", f"{table.get('model')!r}: expected one of {', '.join(ERROR_MODELS)}")
+            near = did_you_mean(str(table.get("model")), ERROR_MODELS)
+            raise table.error("model", f"{table.get('model')!r}{near}: expected one of {', '.join(ERROR_MODELS)}")
         if model != "tolerance":
             table.allow({"model"})
             return Bounds(model)
@@ -312,7 +329,11 @@ class _Reader:
 
     def enumeration(self, table: Table, name: str) -> tuple[str, ...]:
         words = tuple(strings(table, name, table.get(name)))
+        if len(words) > _MOST_WORDS:
+            raise table.error(name, f"has {len(words)} words: expected at most {_MOST_WORDS}")
         for word in words:
+            if words.count(word) > 1:
+                raise table.error(name, f"{word!r} stands twice")
             if not is_name(word):
                 raise table.error(name, f"{word!r} is no name in C++; expected letters, digits and _")
         return words
@@ -323,6 +344,9 @@ class _Reader:
         if len(table.content) != 2:
             raise self.section("parts").error(name, "expected two lists of words")
         (stem, stems), (ending, endings) = ((key, self.enumeration(table, key)) for key in table.content)
+        if len(stems) * len(endings) > _MOST_WORDS:
+            count = len(stems) * len(endings)
+            raise self.section("parts").error(name, f"makes {count} words: expected at most {_MOST_WORDS}")
         made = {
             f"{one}_{other}" if other != endings[0] else one: (one, other)
             for other in endings

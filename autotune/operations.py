@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache
 from pathlib import Path
 
+from autotune.array_declarations import is_name
 from autotune.errors import TemplateError
 from autotune.operation import FILE, NUMPY_REFERENCE, REFERENCE, Operation, parse_operation
 from autotune.reading import read_text
@@ -61,6 +62,16 @@ def find_operation(name: str, directories: Sequence[Path] = ()) -> Operation:
             f"another is a folder of its name with {FILE}, beside the study or in a directory given with --templates"
         )
     return operation(name)
+
+
+def operations_here(recorded: Iterable[Operation]) -> tuple[Operation, ...]:
+    """Of operations that a results database declares, those whose folders lie in the current directory.
+
+    There they lie beside the study that was tuned. Raises TemplateError for a file that is wrong.
+    """
+    names = dict.fromkeys(each.name for each in recorded if is_name(each.name))
+    own = (name for name in names if name not in _declared_in(shipped("templates")))
+    return tuple(read_operation(Path(name)) for name in own if (Path(name) / FILE).is_file())
 
 
 def _declared_in(directory: Path) -> tuple[str, ...]:

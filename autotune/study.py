@@ -31,6 +31,7 @@ SAMPLERS = ("default", "random", "tpe", "tpe_ordinal", "nsgaii", "cmaes")
 FindOperation = Callable[[str], Operation]
 """An operation by its name. Raises TemplateError where there is none."""
 _DEFAULT_ACCURACY = {"f32": "fp32", "f16": "fp16", "bf16": "bf16"}
+_SIXTEEN_BITS = ("fp16", "bf16")
 _NAME_CHARACTERS = 100
 """Of a study or a layer, the most: an export's files are named after them."""
 _SIZES = ("n", "c", "h", "w", "k", "r", "s")
@@ -145,6 +146,12 @@ class Study:
         """Accuracy classes that may win on this problem."""
         return ADMITTED[self.accuracy or _DEFAULT_ACCURACY[problem.dtype]]
 
+    def informative(self, problem: Problem) -> tuple[str, ...]:
+        """Accuracy classes whose trials a search of this problem may begin from: those admitted, and of the two 16-bit
+        types, which kernels treat alike, the other one's."""
+        admitted = self.admitted(problem)
+        return tuple(dict.fromkeys([*admitted, *_SIXTEEN_BITS])) if {*admitted} & {*_SIXTEEN_BITS} else admitted
+
 
 def operations_of(study: Study) -> tuple[Operation, ...]:
     """The operations of its layers, each once."""
@@ -171,7 +178,9 @@ def find_study(name: str) -> Path:
     if os.path.isfile(path):  # which takes names that no file can have
         return path
     if os.path.isdir(path):
-        raise StudyError(f"{name}: is a directory; give a study file inside it")
+        beside = f"{path}.toml"  # as new-op writes it
+        hint = beside if os.path.isfile(beside) else "a study file inside it"
+        raise StudyError(f"{name}: is a directory; give {hint}")
     inside = shipped("studies") / f"{name}.toml"
     if not path.suffix and os.path.isfile(inside):
         return inside

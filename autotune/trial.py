@@ -58,7 +58,7 @@ class Config:
         return json.dumps(self.values(), separators=(",", ":"))
 
     def __str__(self) -> str:
-        return f"{self.template} " + " ".join(f"{name}={value}" for name, value in self.items)
+        return " ".join((self.template, *(f"{name}={value}" for name, value in self.items)))
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,19 +1,20 @@
 #pragma once
 #include "_alignment.cuh"
+#include "_pipeline.cuh"
 
 // Images of outputs on their way from shared memory to y. Needs _ptx.cuh and _ptx_barrier.cuh.
 
-// What copies a block's images of ELEMENTS to y: a warp. STAGES epilogue stages of STAGE elements hold them; `full` says of each that an
-// image is there, `empty` that it has been read. A block's images are gridDim.x apart.
+// What copies a block's images of ELEMENTS to y: a warp. STAGES epilogue stages of STAGE elements hold them, of which it is the
+// consumer. A block's images are gridDim.x apart.
 template <int ELEMENTS, int STAGE, int STAGES, typename T>
-__device__ __forceinline__ void store_images(const T* stages, Barrier* full, Barrier* empty, T* __restrict__ y, int n) {
+__device__ __forceinline__ void store_images(const T* stages, PipelineAsync<STAGES>& pipeline, T* __restrict__ y, int n) {
     constexpr int VECTOR = 16 / static_cast<int>(sizeof(T));
     const int lane = static_cast<int>(threadIdx.x % 32);
-    int stage = 0, parity = 0;
-    for (int image = static_cast<int>(blockIdx.x); image < n; image += static_cast<int>(gridDim.x)) {
-        const T* const from = stages + stage * STAGE;
+    PipelineState<STAGES> state;
+    for (int image = static_cast<int>(blockIdx.x); image < n; image += static_cast<int>(gridDim.x), ++state) {
+        const T* const from = stages + state.index * STAGE;
         T* const to = y + image * static_cast<long long>(ELEMENTS);
-        barrier_wait(full + stage, parity);
+        pipeline.consumer_wait(state);
         if constexpr (ELEMENTS % VECTOR == 0) {
             if (lane == 0) bulk_store(to, from, ELEMENTS * static_cast<int>(sizeof(T)));
         } else {
@@ -27,7 +28,6 @@ __device__ __forceinline__ void store_images(const T* stages, Barrier* full, Bar
         bulk_store_commit();
         bulk_store_wait_read<0>();
         __syncwarp();
-        if (lane == 0) barrier_arrive(empty + stage);
-        if (++stage == STAGES) stage = 0, parity ^= 1;
+        if (lane == 0) pipeline.consumer_release(state.index);
     }
 }

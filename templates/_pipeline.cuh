@@ -11,6 +11,8 @@ struct PipelineState {
     int index = 0;
     int phase = 0;
 
+    // Where a side is after as many ++.
+    __device__ __forceinline__ static PipelineState of(int count) { return {count % STAGES, count / STAGES % 2}; }
     __device__ __forceinline__ void operator++() {
         if (++index == STAGES) index = 0, phase ^= 1;
     }
@@ -55,4 +57,17 @@ struct PipelineTma : PipelineAsync<STAGES> {
         PipelineAsync<STAGES>::producer_acquire(state);
         barrier_arrive_expect(this->full + state.index, bytes);
     }
+};
+
+// Has two consumer warpgroups multiply in turn, the first one first.
+struct OrderedSequenceBarrier {
+    Barrier turn[2];
+
+    __device__ __forceinline__ void init() {
+        for (int i = 0; i < 2; ++i) barrier_init(turn + i, 4);
+    }
+    // Waits for the warpgroup's turn: `phase` is 1 for the first warpgroup at first, which has it at once, and 0 for the other.
+    __device__ __forceinline__ void wait(int warpgroup, int phase) { barrier_wait(turn + warpgroup, phase); }
+    // By a lane of each of its warps: the other one's turn has come.
+    __device__ __forceinline__ void arrive(int warpgroup) { barrier_arrive(turn + (warpgroup ^ 1)); }
 };

@@ -7,6 +7,7 @@ import importlib.util
 import os
 import signal
 from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
 
 import pytest
 
@@ -83,16 +84,21 @@ def one_thread() -> Iterator[None]:
         yield
 
 
-@pytest.fixture(scope="session", autouse=True)
-def binaries(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """Compiled programs are kept for one run of the tests, by all of its workers, and not in the user's own cache."""
+@pytest.fixture(scope="session")
+def run_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder of one run of the tests, which all of its workers have."""
     folder = tmp_path_factory.getbasetemp()
-    shared = folder.parent if "PYTEST_XDIST_WORKER" in os.environ else folder
+    return folder.parent if "PYTEST_XDIST_WORKER" in os.environ else folder
+
+
+@pytest.fixture(scope="session", autouse=True)
+def binaries(run_folder: Path) -> Iterator[None]:
+    """Compiled programs are kept for one run of the tests, by all of its workers, and not in the user's own cache."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("XDG_CACHE_HOME", str(shared / "cache"))
+        patch.setenv("XDG_CACHE_HOME", str(run_folder / "cache"))
         if "PYTHONDONTWRITEBYTECODE" in os.environ:  # else each of hundreds of processes compiles every module
             patch.delenv("PYTHONDONTWRITEBYTECODE")
-            patch.setenv("PYTHONPYCACHEPREFIX", str(shared / "bytecode"))
+            patch.setenv("PYTHONPYCACHEPREFIX", str(run_folder / "bytecode"))
         yield
 
 

@@ -21,7 +21,7 @@ DATE = datetime(2026, 11, 20, 12, tzinfo=UTC)
 
 
 def chosen(template: KernelTemplate, problem: Problem, config: Config, layer: str, device: DeviceInfo = H200) -> Chosen:
-    """A config as it comes out of a results database, the winner of layer `tested.LAYER`."""
+    """A config as it comes out of a results database, the winner of layer `tested.LAYER`, whose study admits fp32."""
     source = render(BoundTemplate(template, problem, device), config)
     trial = Trial(
         number=0,
@@ -48,7 +48,7 @@ def chosen(template: KernelTemplate, problem: Problem, config: Config, layer: st
         reused=False,
         attempts=1,
     )
-    return Chosen(BestRow("tested", row.layer, TIMING, "finals", row), source, template.header, None)
+    return Chosen(BestRow("tested", row.layer, TIMING, "finals", row), source, template.header, ("fp32",), None)
 
 
 def kernel(name: str, layer: str, problem: Problem, device: DeviceInfo = H200, **pinned: Value) -> Chosen:

@@ -20,7 +20,7 @@ import pytest
 
 from autotune.compilation.toolchain import find_cxx, find_nvcc
 from autotune.evaluation.evaluator import DeviceEvaluator
-from autotune.family.template import load_template
+from autotune.family.template_files import load_template
 from autotune.problem import Conv2dProblem, Layer
 from autotune.store import Store
 from autotune.study import Measure, Study
@@ -132,7 +132,7 @@ from autotune.evaluation.evaluator import DeviceEvaluator
 from autotune.problem import Conv2dProblem
 from autotune.family.render import render
 from autotune.family.space import BoundTemplate, SearchSpace
-from autotune.family.template import load_template
+from autotune.family.template_files import load_template
 evaluator = DeviceEvaluator([sys.argv[2]], 1)
 problem = Conv2dProblem(1, 1, 5, 5, 1, 3, 3)
 space = SearchSpace(BoundTemplate(load_template(Path(sys.argv[1])), problem, evaluator.info))

@@ -92,16 +92,17 @@ class ForkServer:
         folder: Path,
         *words: object,
         env: Mapping[str, str] | None = None,
+        out: int | None = None,
         err: int | None = None,
         file_bytes: int | None = None,
         memory_bytes: int | None = None,
     ) -> ForkedRun:
-        """Start a run; `err` is a descriptor for its standard error.
+        """Start a run; `out` and `err` are descriptors for its standard output and standard error.
 
         `file_bytes` is the most that a file may grow to, `memory_bytes` the most that the run may map beside what it
         begins with.
         """
-        out = tempfile.TemporaryFile("w+")  # noqa: SIM115 - lives as long as the run
+        kept = tempfile.TemporaryFile("w+")  # noqa: SIM115 - lives as long as the run
         reader, writer = os.pipe()
         request = {
             "folder": str(folder),
@@ -110,9 +111,9 @@ class ForkServer:
             "file_bytes": file_bytes,
             "memory_bytes": memory_bytes,
         }
-        number = self.ask(request, [out.fileno(), writer if err is None else err])
+        number = self.ask(request, [kept.fileno() if out is None else out, writer if err is None else err])
         os.close(writer)
-        return ForkedRun(self, number, out, os.fdopen(reader))
+        return ForkedRun(self, number, kept, os.fdopen(reader))
 
     def run(self, folder: Path, *words: object, env: Mapping[str, str] | None = None) -> Finished:
         """A run from its start to its end."""
@@ -169,6 +170,8 @@ def _run(folder: str, words: list[str], environ: dict[str, str], streams: Sequen
     for number, stream in enumerate(streams, 1):
         os.dup2(stream, number)
         os.close(stream)
+    if os.isatty(1):  # what Python made of the server's own could be sought in
+        sys.stdout, sys.stderr = os.fdopen(1, "w"), os.fdopen(2, "w", 1)
     sys.argv = ["autotune", *words]
     code = 0
     try:
@@ -186,7 +189,7 @@ def _run(folder: str, words: list[str], environ: dict[str, str], streams: Sequen
 if __name__ == "__main__":
     import autotune.tuning.tune  # noqa: F401 - so that no run has to
     from autotune.cli import cli
-    from autotune.family.template import load_templates
+    from autotune.family.template_files import load_templates
 
     list(cli.commands.values())  # all of them are loaded
     load_templates()  # their texts are parsed once, and not by every run

@@ -47,6 +47,9 @@ AWKWARD: Mapping[str, Conv2dProblem] = {
     ),
     "float_nhwc": Conv2dProblem(2, 36, 9, 8, 20, 3, 3, 2, 2, pad_h=1, pad_w=1, layout="nhwc", epilogue="bias_relu"),
     "deep": Conv2dProblem(4, 30, 9, 19, 42, 3, 3, stride_w=2, pad_h=1, pad_w=1, epilogue="bias_relu"),
+    "half_groups_nhwc": Conv2dProblem(
+        3, 72, 13, 11, 72, 3, 3, 2, 1, pad_h=1, pad_w=1, groups=18, dtype="f16", layout="nhwc", epilogue="bias_relu"
+    ),
     "wide_depthwise": Conv2dProblem(3, 5, 18, 21, 5, 7, 7, pad_h=3, pad_w=3, groups=5, epilogue="bias"),
 }
 
@@ -106,6 +109,7 @@ _ODD: tuple[Mapping[str, int | str], ...] = (
     {"layout": "nhwc", "dtype": "bf16"},
     {"c": 12, "k": 24, "groups": 12, "pad_w": 1},
     {"c": 12, "k": 12, "groups": 12, "layout": "nhwc"},
+    {"c": 32, "k": 32, "groups": 8, "layout": "nhwc", "dtype": "f16"},
 )
 
 

@@ -46,10 +46,11 @@ _WHAT = "a network's accuracy"
 def chained(study: Study) -> tuple[Layer, Layer]:
     """The study's two layers, of conv2d. Raises StudyError when the second cannot follow the first's pooled output."""
     where = study.path or study.name
-    if len(study.layers) != 2:
-        raise StudyError(f"{where}: the network has two convolutions, the study {len(study.layers)} layer(s)")
+    problems = [of_conv2d(layer.problem, _WHAT) for layer in study.layers]
+    if len(problems) != 2:
+        raise StudyError(f"{where}: the network has two convolutions, the study {len(problems)} layer(s)")
     first, second = study.layers
-    one, two = (of_conv2d(layer.problem, _WHAT) for layer in (first, second))
+    one, two = problems
     pooled = _pooled(one)
     if pooled != (two.c, two.h, two.w):
         channels, height, width = pooled

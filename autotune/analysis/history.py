@@ -79,7 +79,11 @@ def _of_finals(finals: FinalsRow) -> Event:
 def caveat(verdict: Verdict, finals: FinalsRow) -> str:
     """Why a verdict must not be believed, or is one on other work; empty where neither holds."""
     launched = finals.timing is not None and finals.timing.launch == "stream"
-    if verdict.against.startswith(BASELINES) and launched and min(verdict.median_us, verdict.against_us) < LONG_US:
+    if (
+        verdict.against.startswith(tuple(BASELINES))
+        and launched
+        and min(verdict.median_us, verdict.against_us) < LONG_US
+    ):
         return " (not valid: timed with launch gaps)"
     accuracy = verdict.against_accuracy
     return "" if accuracy in (None, finals.winner.trial.accuracy) else f" (another accuracy class, {accuracy})"

@@ -22,7 +22,7 @@ class NetworkLayer:
     layer: Layer
     kernel: BestWithRoofline | None
     rival: Verdict | None
-    """the fastest baseline that the study admits in the finals that it won"""
+    """the fastest library or baseline that the study admits in the finals that it won"""
 
     def times(self, time_us: float | None) -> float | None:
         """So long as often as the network runs the layer."""
@@ -90,9 +90,9 @@ class Network:
 
 
 def networks(store: Store, name: str, kernels: Sequence[BestWithRoofline]) -> list[Network]:
-    """What a study's best kernels come to, for each device and policy; none for what is no study of several layers."""
+    """What a study's best kernels come to, for each device and policy; none for a single layer without a rival."""
     layers = [row.layer for row in store.studies.layers(name) if row.study == name]
-    if len(layers) < 2 or any(kernel.best.study != name for kernel in kernels):
+    if any(kernel.best.study != name for kernel in kernels):
         return []
     study = stored_study(store, name)
     finals = [row for row in store.finals.list(name) if row.superseded_at is None]
@@ -110,16 +110,17 @@ def networks(store: Store, name: str, kernels: Sequence[BestWithRoofline]) -> li
             ]
             kernel = min(own, key=lambda one: one.best.median_us, default=None)
             rows.append(NetworkLayer(layer, kernel, rival_of(kernel, finals, admitted) if kernel else None))
-        found.append(Network(name, device.name, policy, tuple(rows)))
+        if len(rows) > 1 or any(row.rival for row in rows):
+            found.append(Network(name, device.name, policy, tuple(rows)))
     return found
 
 
 def rival_of(kernel: BestWithRoofline, finals: Sequence[FinalsRow], admitted: Sequence[str]) -> Verdict | None:
-    """The fastest baseline of the admitted classes in the latest finals that a kernel won and was made best by."""
+    """The fastest rival of the admitted classes in the latest finals that a kernel won and was made best by."""
     held = [row for row in finals if row.winner.id == kernel.best.row.id]
     if not held or kernel.best.basis != "finals":
         return None
-    rivals = [one for one in held[-1].verdicts if one.against_number is None and one.against_accuracy in admitted]
+    rivals = [one for one in held[-1].verdicts if one.is_rival and one.against_accuracy in admitted]
     return min(rivals, key=lambda one: one.against_us, default=None)
 
 

@@ -22,7 +22,7 @@ from autotune.measurement.benchmark import median_half_width
 from autotune.problem import Problem
 from autotune.store import BestRow, RetimeRow, Store, TrialRow
 from autotune.trial import END_TO_END, Outcome, comparable
-from autotune.tuning.decision import noise_floor
+from autotune.tuning.finals_decision import noise_floor
 from autotune.tuning.layer_finals import FINALS_S, unsuspicious
 from autotune.workers.worker import FinalsTimings
 

@@ -7,6 +7,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+from autotune.analysis.networks import stored_study
 from autotune.analysis.rerender import located
 from autotune.analysis.rooflines import undominated, with_roofline
 from autotune.api.answers import devices_asked, dispatcher_of, one_asked
@@ -23,7 +24,10 @@ from autotune.exporting import Chosen, Exported, export_library
 from autotune.exporting.build import images
 from autotune.exporting.kernel import stem
 from autotune.exporting.proof import prove, runs_on
-from autotune.family.template import KernelTemplate, load_templates
+from autotune.family.template import KernelTemplate
+from autotune.family.template_files import load_templates
+from autotune.operations import operations_here
+from autotune.problem import of_conv2d
 from autotune.store import BestRow, DispatcherRow, Store
 from autotune.study import ADMITTED, Study
 
@@ -149,7 +153,6 @@ def write_export(
     say: Say = lambda *_: None,
 ) -> WrittenExport:
     """Choose the kernels and write their folder. Raises as `export`; `say` is told which device here was taken."""
-    families = load_templates(tuple(templates))
     with Store(db, create=False) as store:
         devices = devices_asked(store, asked.device, asked.gpu, say=say)
         on = None if devices is None else {info.identity for info in devices}
@@ -157,8 +160,12 @@ def write_export(
         if not selected.rows:
             why = f" with {asked}; leave that out or" if str(asked) else ";"
             raise StoreError(f"{db}: no correct trial of {what} to export{why} run `autotune tune STUDY` first")
+        families = load_templates(
+            tuple(templates), operations_here(row.layer.problem.operation for row in selected.rows)
+        )
+        studies = {name: stored_study(store, name) for name in {row.study for row in selected.rows}}
         exported = export_library(
-            [chosen_of(store, row, db, families) for row in selected.rows],
+            [chosen_of(store, row, studies[row.study], db, families) for row in selected.rows],
             out,
             tuple(archs),
             dispatcher=selected.dispatcher,
@@ -215,6 +222,8 @@ def _fastest(rows: Sequence[BestRow], classes: Collection[str]) -> Sequence[Best
 
 def _dispatcher(store: Store, what: str, db: str, on: Callable[[DeviceInfo], bool]) -> DispatcherRow:
     """The latest dispatcher of all layers of a study on a device."""
+    for layer in store.studies.layers(what):
+        of_conv2d(layer.layer.problem, "a dispatcher")
     rows = [row for row in store.dispatchers.list(what) if not row.held_out and on(row.device)]
     if not rows:
         raise StoreError(f"{db}: no dispatcher of all layers of {what}; run `autotune dispatch STUDY` first")
@@ -243,7 +252,7 @@ def _dispatched(store: Store, made: DispatcherRow, dispatcher: Dispatcher, layer
     return _Selection(rows, dispatcher, left_out)
 
 
-def chosen_of(store: Store, row: BestRow, db: str, families: Mapping[str, KernelTemplate]) -> Chosen:
+def chosen_of(store: Store, row: BestRow, study: Study, db: str, families: Mapping[str, KernelTemplate]) -> Chosen:
     """A recorded kernel with everything that its export needs; `families` are where its operation's folder may lie."""
     problem = located(row.layer.problem, families)
     row = replace(row, layer=replace(row.layer, problem=problem))
@@ -253,7 +262,8 @@ def chosen_of(store: Store, row: BestRow, db: str, families: Mapping[str, Kernel
     header = store.templates.header(source.config.template, row.row.template_hash)
     if not header:
         raise StoreError(f"{db}: the header of {source.config.template} is not in the database; tune {row.name} again")
-    return Chosen(row, replace(source, problem=problem), header, with_roofline(store, row).floor_us)
+    floor_us = with_roofline(store, row).floor_us
+    return Chosen(row, replace(source, problem=problem), header, study.admitted(problem), floor_us)
 
 
 def proof_of(written: WrittenExport, *, stage: Callable[[str], None] = lambda _: None) -> Iterator[str]:

@@ -11,7 +11,7 @@ from autotune.errors import StudyError
 from autotune.operations import find_operation
 from autotune.problem import Layer
 from autotune.study import Study, find_study, load_study, parse_study
-from autotune.study_toml import known_to, written
+from autotune.study_writer import known_to, written
 
 if TYPE_CHECKING:
     from autotune.store import StudyRow

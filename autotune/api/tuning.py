@@ -16,12 +16,12 @@ from autotune.devices.device import BASELINES, DeviceInfo
 from autotune.devices.torch_baseline import baselines_of, require_torch
 from autotune.errors import DeviceError, StudyError
 from autotune.evaluation.evaluator import DeviceEvaluator, Evaluator
-from autotune.family.template import KernelTemplate, load_templates
-from autotune.operations import CONV2D
+from autotune.family.template import KernelTemplate
+from autotune.family.template_files import load_templates
 from autotune.problem import Layer
 from autotune.store import BestRow, Store
 from autotune.study import Study, operations_of
-from autotune.study_toml import written
+from autotune.study_writer import written
 from autotune.table import is_time
 from autotune.trial import Trial
 from autotune.tuning.end_to_end import EndToEndResult, time_end_to_end
@@ -174,7 +174,10 @@ def finals_plan(
     compared = any(baselines_of(library, layer.problem) for library in libraries for layer in study.layers)
     if libraries and not compared:
         of = ", ".join(sorted({layer.problem.operation.name for layer in study.layers}))
-        raise StudyError(f"--baseline {libraries[0]}: has nothing to compare {of} with, only {CONV2D}; leave it out")
+        raise StudyError(
+            f"--baseline {libraries[0]}: is for {BASELINES[libraries[0]]}, not for {of}; leave it out, "
+            "or have a kernel of your own as a baseline: its family's header says baseline = true"
+        )
     if finals_s is not None and not is_time(finals_s):
         raise StudyError(f"finals_s = {finals_s}: expected seconds above 0")
     if libraries and info is not None:

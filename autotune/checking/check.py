@@ -57,20 +57,22 @@ def _no_limit() -> bool:
     return False
 
 
-class FamilyCheck:
-    """Runs the cases of a plan on a device, and remembers what else was not exercised.
+def checker_of(evaluator: Evaluator) -> Checker:
+    """What verifies on a device. Raises DeviceError for one that runs nothing and would call everything correct."""
+    if not isinstance(evaluator, Checker):
+        raise DeviceError(
+            f"{evaluator.info.kind}: runs nothing, so it cannot verify a kernel; "
+            f"give --device host, host:check or cuda:N"
+        )
+    return evaluator
 
-    Raises DeviceError on a device that runs nothing and would call everything correct.
-    """
+
+class FamilyCheck:
+    """Runs the cases of a plan on a device, and remembers what else was not exercised. Raises as `checker_of` does."""
 
     def __init__(self, plan: CasePlan, evaluator: Evaluator, architectures: Architectures | None = None) -> None:
-        if not isinstance(evaluator, Checker):
-            raise DeviceError(
-                f"{evaluator.info.kind}: runs nothing, so it cannot verify a kernel; "
-                f"give --device host, host:check or cuda:N"
-            )
         self.plan = plan
-        self._evaluator, self._checker = evaluator, evaluator
+        self._evaluator, self._checker = evaluator, checker_of(evaluator)
         self._architectures = architectures
         self.compiled: dict[int, int] = dict.fromkeys(architectures.all if architectures else (), 0)
         """architecture to configs that were compiled for it"""

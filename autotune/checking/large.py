@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from autotune.declarations import READ
+from autotune.declarations import MAX_SIZE, READ
 from autotune.devices.device import DeviceInfo
 from autotune.family.space import Admission, BoundTemplate, SearchSpace, refusal
-from autotune.operation import MAX_SIZE
 from autotune.problem import Problem
 from autotune.trial import Config
 

@@ -42,6 +42,7 @@ _OPTIONS: Mapping[str, tuple[str, ...]] = {
     "initcheck": (),
 }
 _HOST_FLOPS = 2e8  # of a run on `host:check`; two cores do 1e7 a second (matrix products) to 1e8 (the rest)
+_GPU_FLOPS = 1e11  # of a run under compute-sanitizer, which takes a thousand times as long as the kernel alone
 _DEADLINE_S = 300.0  # of one tool and kernel
 _FAULTY = 86  # exit status when a tool found something
 _PORTS = 10  # that one compute-sanitizer may take, from its --port on
@@ -148,7 +149,7 @@ class HostCheck:
                 why = str(error)
                 continue
             if problem.flops > _HOST_FLOPS:
-                why = f"n = {n} would take too long on a CPU"
+                why = f"{winner.runtime} = {n} would take too long on a CPU"
                 continue
             try:
                 source = _with_n(winner, n)
@@ -224,9 +225,14 @@ class ComputeSanitizer:
         sources, why = [], ""
         for n in self._small_n:
             try:
-                sources.append(_with_n(winner, n))
+                source = _with_n(winner, n)
             except AutotuneError as error:
                 why = str(error)
+                continue
+            if source.problem.flops > _GPU_FLOPS:
+                why = f"{winner.runtime} = {n} would take too long under {tool}"
+            else:
+                sources.append(source)
         ran = tuple(source.problem.runtime_size for source in sources)
         try:
             word, message = self._run(winner, tool, sources, compiled.result()) if sources else (NOT_RUN, why)

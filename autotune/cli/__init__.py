@@ -15,6 +15,7 @@ from autotune.cli.streams import cannot_be_written, for_people
 from autotune.errors import AutotuneError, StoreWarning, what_the_machine_lacks
 
 _VERSION = "Show the version, and those of nvcc, driver and GPU."
+_LINE = 4096  # characters of an error
 _GROUPS = {
     "Tune": {
         "import-model": "import_model",
@@ -90,13 +91,18 @@ def main() -> None:
     Those are SIGHUP, SIGINT (Ctrl-C), a closed pipe (SIGPIPE) and SIGTERM, numbered as a shell does. `retime` ends with
     3 where a winner is not what it was.
     """
-    with for_people(), cleaning_up_on(signal.SIGHUP, signal.SIGINT, signal.SIGTERM), warnings.catch_warnings():
+    with (
+        for_people(),
+        cleaning_up_on(signal.SIGHUP, signal.SIGINT, signal.SIGTERM) as end_where_a_signal_came,
+        warnings.catch_warnings(),
+    ):
         warnings.simplefilter("always", StoreWarning)
         warnings.showwarning = _note
         stdout = sys.stdout
         try:
             cli(prog_name="autotune")
         except AutotuneError as error:
+            end_where_a_signal_came()
             _end(str(error))
         except (OSError, MemoryError, ImportError, RuntimeError) as error:
             if isinstance(error, OSError) and error.filename is None and cannot_be_written(stdout):
@@ -112,7 +118,10 @@ def main() -> None:
 
 
 def _end(why: str) -> NoReturn:
-    click.echo(f"autotune: {' '.join(why.splitlines())}", err=True)
+    line = " ".join(why.splitlines())
+    if len(line) > _LINE:  # names of others may be of any length
+        line = f"{line[: _LINE * 3 // 4]} ... {line[-_LINE // 4 :]}"
+    click.echo(f"autotune: {line}", err=True)
     sys.exit(1)
 
 

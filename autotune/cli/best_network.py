@@ -52,7 +52,7 @@ def show_network(network: Network) -> None:
     for key in ("layer", "count", "time_us", "share", "rival_us", "floor_us", "verdict"):
         table.add_column(key, justify="right" if key not in ("layer", "verdict") else "left", overflow="fold")
     for one in network.layers:
-        rival = "" if one.rival is None else f" {one.rival.against.split()[0]}"
+        rival = "" if one.rival is None else f" {one.rival.rival}"
         values = (one.time_us, network.share(one), one.rival_us, one.floor_us)
         _add(table, one.layer.name, one.layer.count, values, rival, one.verdict)
     count = sum(one.layer.count for one in network.layers)

@@ -10,7 +10,7 @@ from rich.text import Text
 
 from autotune.cli.tables import Column, Row, console, human, is_numeric, show, show_as_lines
 from autotune.errors import TemplateError
-from autotune.family.template import load_template, template_files
+from autotune.family.template_files import load_template, template_files
 from autotune.trial import Config, Value
 
 _GAP = "  "

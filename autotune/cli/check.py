@@ -14,7 +14,7 @@ from autotune.api.devices import jobs_default
 from autotune.api.studies import study_named
 from autotune.checking.architectures import Architectures, device_of
 from autotune.checking.cases import CasePlan
-from autotune.checking.check import CheckRow, FamilyCheck, doubt
+from autotune.checking.check import CheckRow, FamilyCheck, checker_of, doubt
 from autotune.checking.coverage import Coverage, coverage, in_common
 from autotune.cli.cells import Items
 from autotune.cli.completion import family_names
@@ -31,7 +31,7 @@ from autotune.family.space import BoundTemplate
 from autotune.family.template import KernelTemplate
 from autotune.problem import Layer, Problem
 from autotune.study import Study
-from autotune.study_toml import study_toml
+from autotune.study_writer import study_toml
 from autotune.trial import Config, Outcome
 from autotune.workers.device_worker import Deadlines
 
@@ -94,6 +94,7 @@ def check(
     evaluator = open_evaluator(device, jobs, Deadlines(compile_s=_COMPILE_S))
     architectures, no_nvcc = _architectures(jobs, each=full)
     try:
+        checker_of(evaluator)  # problems and configs take seconds to derive
         plan = CasePlan(family, evaluator.info, layers=wanted.layers if wanted else (), narrowed=narrowed, seed=seed)
         checking = FamilyCheck(plan, evaluator, architectures)
         found = checking.rows(most=configs, ended=lambda: not full and time.monotonic() > end)

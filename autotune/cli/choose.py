@@ -18,7 +18,7 @@ from autotune.cli.tables import Column, format_options, show
 from autotune.devices.device import DeviceInfo
 from autotune.dispatch.dispatcher import Choice
 from autotune.errors import StoreError
-from autotune.problem import Layer
+from autotune.problem import Layer, of_conv2d
 
 if TYPE_CHECKING:
     from autotune.store import DispatcherRow, Store
@@ -73,7 +73,8 @@ def choose(what: str, db: str, device: str | None, gpu: str | None, style: str |
     with Store(db, create=False) as store:
         info = one_device(store, device, gpu)
         layers = of_file or named_layers(store, what)
-        dispatchers = [(made, dispatcher_of(store, made)) for made in latest_dispatchers(store, info)]
+        made_of = latest_dispatchers(store, [layer for _, layer in layers], info)
+        dispatchers = [(made, dispatcher_of(store, made)) for made in made_of]
     show(
         [
             _Served(name, layer, made, dispatcher.choose(layer.problem))
@@ -85,11 +86,13 @@ def choose(what: str, db: str, device: str | None, gpu: str | None, style: str |
     )
 
 
-def latest_dispatchers(store: Store, info: DeviceInfo | None = None) -> Sequence[DispatcherRow]:
+def latest_dispatchers(store: Store, layers: Sequence[Layer], info: DeviceInfo | None) -> Sequence[DispatcherRow]:
     """Of each device, or of this one, the latest dispatcher that was made of all layers of its study.
 
-    Raises StoreError where there is none.
+    `layers` are those it is asked about. Raises StoreError where there is none, StudyError for other operations.
     """
+    for layer in layers:
+        of_conv2d(layer.problem, "a dispatcher")
     found: dict[tuple[str, str, int, int, int], DispatcherRow] = {}
     for row in store.dispatchers.list():
         if not row.held_out and (info is None or row.device.identity == info.identity):
@@ -104,6 +107,6 @@ def latest_dispatchers(store: Store, info: DeviceInfo | None = None) -> Sequence
 
 def unserved(store: Store, layers: Sequence[Layer], info: DeviceInfo) -> tuple[Layer, ...]:
     """The layers that no kernel of a device's latest dispatcher fits. Raises StoreError where it has none."""
-    (made,) = latest_dispatchers(store, info)
+    (made,) = latest_dispatchers(store, layers, info)
     dispatcher = dispatcher_of(store, made)
     return tuple(layer for layer in layers if dispatcher.choose(layer.problem).kernel is None)

@@ -29,7 +29,7 @@ from autotune.compilation.compile import NVCC_FLAGS, Target
 from autotune.compilation.toolchain import compiler_version, find_nvcc
 from autotune.errors import AutotuneError, StudyError, ToolchainError
 from autotune.evaluation.null import NullEvaluator
-from autotune.family.template import load_templates
+from autotune.family.template_files import load_templates
 from autotune.problem import Layer
 from autotune.study import Study, operations_of
 from autotune.workers.compilers import CompilePool
@@ -37,8 +37,8 @@ from autotune.workers.compilers import CompilePool
 if TYPE_CHECKING:
     from autotune.cluster.agent import CompilingAgent
     from autotune.cluster.coordinator import ClusterResult, Overview
-    from autotune.cluster.lease import DeviceClass
     from autotune.cluster.ledger import Ledger
+    from autotune.cluster.messages import DeviceClass
     from autotune.store import Store
     from autotune.tuning.layer_finals import FinalsPlan
 

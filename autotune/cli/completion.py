@@ -10,7 +10,7 @@ import click
 from click.shell_completion import get_completion_class
 
 from autotune.errors import AutotuneError
-from autotune.family.template import template_files
+from autotune.family.template_files import template_files
 from autotune.study import study_names
 
 if TYPE_CHECKING:

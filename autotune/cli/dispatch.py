@@ -21,7 +21,7 @@ from autotune.cli.tune import under_way
 from autotune.dispatch.dispatcher import PortfolioKernel
 from autotune.dispatch.header import Flat
 from autotune.errors import StoreError, not_written
-from autotune.family.template import load_templates
+from autotune.family.template_files import load_templates
 from autotune.table import LARGEST
 
 if TYPE_CHECKING:

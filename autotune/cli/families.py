@@ -21,7 +21,8 @@ from autotune.devices.device import DeviceInfo
 from autotune.errors import Rejected, TemplateError
 from autotune.family.render import render
 from autotune.family.space import BoundTemplate, SearchSpace
-from autotune.family.template import SUFFIX, KernelTemplate, Param, load_template, load_templates
+from autotune.family.template import SUFFIX, KernelTemplate, Param
+from autotune.family.template_files import load_template, load_templates
 from autotune.renamed import renamed
 from autotune.study import Study
 from autotune.trial import Config

@@ -25,7 +25,9 @@ from autotune.cli.options import DATABASE, DIRECTORIES, JOBS, run_on, writable
 from autotune.cli.progress import counting
 from autotune.cli.tables import Column, format_options, show
 from autotune.evaluation.null import NullEvaluator
-from autotune.family.template import KernelTemplate, load_templates
+from autotune.family.template import KernelTemplate
+from autotune.family.template_files import load_templates
+from autotune.operations import operations_here
 
 if TYPE_CHECKING:
     from autotune.analysis.retime import NotRetimed, Retimed
@@ -55,9 +57,9 @@ def stale(what: str | None, db: str, directories: tuple[Path, ...], device: str 
     from autotune.workers.compilers import CompilePool
 
     name = name_of(what)
-    families = load_templates(directories)
     with Store(db, create=False) as store:
         best = undominated(store.best.list(name))
+        families = load_templates(directories, operations_here(row.layer.problem.operation for row in best))
         kinds = {row.row.device.kind for row in best}
         opened = _opened(device, kinds)
         retimes = store.retimes.list(name)
@@ -150,8 +152,8 @@ def retime(
         check_folder(junit, "--junit")
     name = name_of(what)
     with Store(db, create=False) as store:
-        store.studies.layers(name)  # a wrong name is told before a device is opened
-    families = load_templates(directories)
+        layers = store.studies.layers(name)  # a wrong name is told before a device is opened
+    families = load_templates(directories, operations_here(row.layer.problem.operation for row in layers))
     began_at, began = datetime.now(UTC), time.monotonic()
     with (
         closing(open_evaluator(device, jobs or jobs_default())) as evaluator,

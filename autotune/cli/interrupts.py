@@ -23,10 +23,11 @@ INTERRUPTED = 128 + signal.SIGINT
 
 
 @contextmanager
-def cleaning_up_on(*signals: signal.Signals) -> Iterator[None]:
+def cleaning_up_on(*signals: signal.Signals) -> Iterator[Callable[[], None]]:
     """End by an exception on the first of these signals, so that temporary folders go and workers end.
 
-    Those that follow are not heeded: they would cut the cleaning up short.
+    Those that follow are not heeded: they would cut the cleaning up short. What it yields ends again where a signal
+    came: SQLite makes an error of its own of an exception in a function that it calls.
     """
     ending: list[int] = []
 
@@ -35,11 +36,15 @@ def cleaning_up_on(*signals: signal.Signals) -> Iterator[None]:
             ending.append(number)
             sys.exit(128 + number)
 
+    def end_again() -> None:
+        if ending:
+            sys.exit(128 + ending[0])
+
     heeded = [number for number in signals if signal.getsignal(number) != signal.SIG_IGN]  # nohup ignores one
     previous = [(number, signal.signal(number, end)) for number in heeded]
     try:
         with none_left():
-            yield
+            yield end_again
     finally:
         for number, handler in previous:
             signal.signal(number, handler)

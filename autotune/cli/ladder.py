@@ -21,7 +21,8 @@ from autotune.cli.tables import Column, format_options, show
 from autotune.cli.tune import under_way
 from autotune.compilation.toolchain import find_ncu
 from autotune.errors import StoreError, ToolchainError
-from autotune.family.template import KernelTemplate, load_templates
+from autotune.family.template import KernelTemplate
+from autotune.family.template_files import load_templates
 from autotune.problem import Layer
 from autotune.study import Study, operations_of
 

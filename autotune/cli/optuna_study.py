@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import tomllib
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
@@ -67,10 +66,9 @@ def _values(store: Store, rows: Sequence[TrialRow]) -> Mapping[str, Mapping[str,
     """The values that the families' headers declare, and those of trials that they have no more."""
     found: dict[str, dict[str, list[Value]]] = {}
     for family, template_hash in {(row.trial.config.template, row.template_hash): None for row in rows}:
-        declared = tomllib.loads(store.templates.header(family, template_hash)).get("params", {})
-        for param, entry in declared.items():
+        for param, declared in store.templates.params(family, template_hash).items():
             values = found.setdefault(family, {}).setdefault(param, [])
-            values += [value for value in entry["values"] if value not in values]
+            values += [value for value in declared if value not in values]
     for row in rows:
         own = found.setdefault(row.trial.config.template, {})
         for param, value in row.trial.config.items:

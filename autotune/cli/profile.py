@@ -13,11 +13,12 @@ from autotune.cli.answers import open_filled
 from autotune.cli.cells import Shares
 from autotune.cli.completion import studies_and_layers
 from autotune.cli.devices import open_evaluator
-from autotune.cli.options import ACCURACY, DATABASE, run_on
+from autotune.cli.options import ACCURACY, DATABASE, DIRECTORIES, run_on
 from autotune.cli.tables import Column, format_options, show
 from autotune.compilation.toolchain import find_ncu
 from autotune.errors import DeviceError, StoreError
-from autotune.family.template import load_templates
+from autotune.family.template_files import load_templates
+from autotune.operations import operations_here
 
 if TYPE_CHECKING:
     from autotune.devices.device import DeviceInfo
@@ -74,10 +75,19 @@ _COLUMNS = (
 @click.argument("what", metavar="LAYER|STUDY", shell_complete=studies_and_layers)
 @run_on("cuda:N", "the first CUDA device")
 @DATABASE
+@DIRECTORIES
 @ACCURACY
 @click.option("--stored", is_flag=True, help="Run nothing: print the profiles that the database has.")
 @format_options
-def profile(what: str, device: str | None, db: str, accuracy: str | None, stored: bool, style: str | None) -> None:
+def profile(
+    what: str,
+    device: str | None,
+    db: str,
+    directories: tuple[Path, ...],
+    accuracy: str | None,
+    stored: bool,
+    style: str | None,
+) -> None:
     """Run the best kernel of LAYER under Nsight Compute.
 
     What it says of each launch is kept and printed.
@@ -93,10 +103,17 @@ def profile(what: str, device: str | None, db: str, accuracy: str | None, stored
         return
     ncu = find_ncu()
     with open_filled(db) as store:
-        show(_profiled(store, name, device, accuracy, ncu), _COLUMNS, style)
+        show(_profiled(store, name, device, accuracy, ncu, directories), _COLUMNS, style)
 
 
-def _profiled(store: Store, what: str | None, device: str | None, accuracy: str | None, ncu: Path) -> list[ProfileRow]:
+def _profiled(
+    store: Store,
+    what: str | None,
+    device: str | None,
+    accuracy: str | None,
+    ncu: Path,
+    directories: tuple[Path, ...],
+) -> list[ProfileRow]:
     """Profile the best kernels that this device was tuned for, and store what was seen."""
     from autotune.analysis.profile import Profiler, compiled, profile_trials
 
@@ -111,7 +128,8 @@ def _profiled(store: Store, what: str | None, device: str | None, accuracy: str 
             raise StoreError(
                 f"{store.path}: no correct kernel of {what} on {info.name}; run `autotune tune STUDY` first"
             )
-        kernels = compiled(store, evaluator, list(rows.values()), load_templates(), say)
+        families = load_templates(directories, operations_here(row.problem.operation for row in rows.values()))
+        kernels = compiled(store, evaluator, list(rows.values()), families, say)
     finally:
         evaluator.close()  # the profiled process has the device to itself
     return profile_trials(

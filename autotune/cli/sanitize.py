@@ -19,7 +19,8 @@ from autotune.cli.options import ACCURACY, DATABASE, DIRECTORIES, run_on
 from autotune.cli.progress import counting
 from autotune.cli.tables import Column, format_options, show
 from autotune.errors import AutotuneError, StoreError
-from autotune.family.template import load_templates
+from autotune.family.template_files import load_templates
+from autotune.operations import operations_here
 
 if TYPE_CHECKING:
     from autotune.store import Store
@@ -120,13 +121,16 @@ def _winners(
     store: Store, what: str | None, db: str, accuracy: str | None, directories: tuple[Path, ...]
 ) -> list[Winner]:
     """The best kernels that run somewhere, each once."""
+    from autotune.analysis.networks import stored_study
     from autotune.api.exports import chosen_of
 
-    families = load_templates(directories)
+    rows = store.best.list(what, accuracy=accuracy)
+    families = load_templates(directories, operations_here(row.layer.problem.operation for row in rows))
+    studies = {name: stored_study(store, name) for name in {row.study for row in rows}}
     found: dict[str, Winner] = {}
-    for row in store.best.list(what, accuracy=accuracy):
+    for row in rows:
         if row.row.device.kind in ("cuda", "host"):
-            chosen = chosen_of(store, row, db, families)
+            chosen = chosen_of(store, row, studies[row.study], db, families)
             family = families.get(chosen.source.config.template)
             found.setdefault(chosen.source.hash, Winner(chosen.stem, chosen.source, chosen.bound, family))
     if not found:

@@ -17,7 +17,8 @@ from autotune.cli.only import one_device
 from autotune.cli.options import ACCURACY, DATABASE, DIRECTORIES, GPU, OF_DEVICE, TEMPLATES
 from autotune.cli.streams import for_compilers
 from autotune.errors import StoreError
-from autotune.family.template import load_templates
+from autotune.family.template_files import load_templates
+from autotune.operations import operations_here
 
 if TYPE_CHECKING:
     from autotune.devices.device import DeviceInfo
@@ -150,7 +151,7 @@ def _kernel(store: Store, row: TrialRow, directories: tuple[Path, ...], db: str)
     """The very kernel of a trial. Raises StoreError where it cannot be had."""
     from autotune.analysis.rerender import kernel_of
 
-    found = kernel_of(row, store, load_templates(directories))
+    found = kernel_of(row, store, load_templates(directories, operations_here([row.problem.operation])))
     if isinstance(found, str):
         raise StoreError(f"{db}: trial {row.trial.number} of {row.name}: {found}")
     return found

@@ -50,14 +50,16 @@ def _kinds(messages: Collection[Seen]) -> list[tuple[int, Seen]]:
 
 
 def _verdicts(finals: FinalsResult) -> Iterator[str]:
-    """How the winner stands: to kernels, to the fastest of each library that the study admits, and every baseline."""
+    """How the winner stands: to kernels, to the fastest of each library that the study admits, and all of these."""
 
     def other_class(each: Compared) -> str:
         return "" if each.accuracy == finals.winner.accuracy else f", another accuracy class ({each.accuracy})"
 
+    if finals.unbeaten:
+        yield f"  nothing is faster than the baseline {finals.unbeaten} itself"
     for each in finals.compared:
         if not each.library:
-            yield f"  {_verdict(each)} against {each.against}: {_times_as_fast(each)}"
+            yield f"  {_verdict(each)} against {each.against}: {_times_as_fast(each)}{other_class(each)}"
     for library in dict.fromkeys(each.library for each in finals.compared if each.library):
         rival = finals.rival(library)
         if rival is not None:

@@ -94,8 +94,9 @@ def show(rows: Iterable[Row], columns: Sequence[Column[Row]], style: str | None,
         writer = csv.writer(_Lines(out), lineterminator="\r\n")
         writer.writerow(column.key for column in columns)
         values = [column.value for column in columns]
-        given = ([value(row) for value in values] for row in rows)
-        writer.writerows([cell if type(cell) in PLAIN else words(cell) for cell in row] for row in given)
+        writer.writerows(
+            [cell if type(cell := value(row)) in PLAIN else words(cell) for value in values] for row in rows
+        )
     else:
         shown = [column for column in columns if column.terminal]
         cells = ([human(column.value(row), column.digits) for column in shown] for row in rows)

@@ -30,7 +30,7 @@ from autotune.cli.tables import format_options
 from autotune.devices.device import BASELINES
 from autotune.errors import AutotuneError, StoreError, StudyError
 from autotune.evaluation.evaluator import DeviceEvaluator
-from autotune.family.template import load_templates
+from autotune.family.template_files import load_templates
 from autotune.problem import Layer
 from autotune.study import SAMPLERS, Study, operations_of
 from autotune.table import LARGEST
@@ -43,7 +43,7 @@ if TYPE_CHECKING:
 BASELINE = click.option(
     "--baseline",
     "baselines",
-    type=click.Choice(BASELINES),
+    type=click.Choice(tuple(BASELINES)),
     multiple=True,
     help="Time in the same finals what PyTorch runs: cuDNN's operators, fused ones too, torch.compile's choice "
     "(inductor; compiling takes minutes), of gemm cuBLAS's products (cublas); may be repeated.",

@@ -21,7 +21,8 @@ from autotune.cli.pager import paged
 from autotune.cli.tables import Column, console, show, wide_format_options
 from autotune.errors import StoreError
 from autotune.family.space import BoundTemplate
-from autotune.family.template import load_template, template_files
+from autotune.family.template_files import load_template, template_files
+from autotune.operations import operations_here
 from autotune.trial import Config
 
 if TYPE_CHECKING:
@@ -90,7 +91,6 @@ def why(
     from autotune.store import Store
 
     name = name_of(what)
-    families = template_files(directories)
     with Store(db, create=False) as store:
         info = one_device(store, device, gpu)
         rows = store.best.list(name, info, accuracy=accuracy)
@@ -99,6 +99,7 @@ def why(
                 f"{db}: no best kernel of {what}{f' on {info.name}' if info else ''} to explain; "
                 f"`autotune trials {what}` lists what there is"
             )
+        families = template_files(directories, operations_here(row.layer.problem.operation for row in rows))
         like = _Like(store)
         found = [_explained(store, families, with_roofline(store, row), like) for row in undominated(rows)]
     if style in (None, "wide"):

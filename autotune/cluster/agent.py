@@ -14,7 +14,7 @@ from pathlib import Path
 
 from autotune import __version__
 from autotune.cluster.journal import NEVER, Families, Journal, Journals
-from autotune.cluster.lease import (
+from autotune.cluster.messages import (
     AgentInfo,
     Collecting,
     CompileFor,

@@ -12,8 +12,9 @@ from distributed import Client
 
 from autotune import __version__
 from autotune.cluster.dask_agent import COLLECT, LISTEN_S, introduce
-from autotune.cluster.lease import AgentInfo, Collecting, DeviceClass, Helper, News
+from autotune.cluster.messages import AgentInfo, Collecting, DeviceClass, Helper, News, check_news
 from autotune.errors import AutotuneError
+from autotune.store.sqlite.database import NOT_UNDERSTOOD, one_line
 
 PATIENCE_S = 5.0  # for an agent's answer, beyond what it may take; a stopped one gives none
 
@@ -102,7 +103,7 @@ class Agents:
             asked = pickle.dumps(self._asking(agent, stored, state))
             try:
                 async with asyncio.timeout(LISTEN_S + PATIENCE_S):
-                    news = pickle.loads(await getattr(client.rpc(address), COLLECT)(words=asked))  # noqa: S301
+                    answer = await getattr(client.rpc(address), COLLECT)(words=asked)
             except (OSError, TimeoutError, ValueError):  # stopped, or gone: the scheduler will know
                 await asyncio.sleep(1)
                 continue
@@ -110,19 +111,26 @@ class Agents:
                 self._say(f"{agent.info.name}: {error}")
                 await asyncio.sleep(LISTEN_S)
                 continue
-            except (pickle.UnpicklingError, EOFError, ImportError, AttributeError, TypeError, KeyError) as error:
-                news = error
-            if not isinstance(news, News):
-                self._say(
-                    f"{agent.info.name}: its answer cannot be understood ({type(news).__name__}); it is asked again"
-                )
-                await asyncio.sleep(LISTEN_S)
+            except (AttributeError, TypeError, KeyError, AssertionError) as error:  # of its own, which Dask raises here
+                await self._not_understood(agent, error)
+                continue
+            try:
+                news: News = pickle.loads(answer)  # noqa: S301
+                check_news(news)
+            except (*NOT_UNDERSTOOD, pickle.UnpicklingError, EOFError, ImportError) as error:
+                await self._not_understood(agent, error)
                 continue
             visit = Visit(agent, news)
             self._arrived.append(visit)
             if visit.ended:
                 self.ended.set()
             stored, state = await visit.stored, news.state
+
+    async def _not_understood(self, agent: KnownAgent, error: Exception) -> None:
+        """Say so, and wait."""
+        why = one_line(f"{type(error).__name__}: {error}")[:200]
+        self._say(f"{agent.info.name}: its answer cannot be understood ({why}); it is asked again")
+        await asyncio.sleep(LISTEN_S)
 
     def arrived(self, *, only_ended: bool) -> list[Visit]:
         """The answers since the last time; with `only_ended` those that tell of the end of a line."""

@@ -16,13 +16,14 @@ from distributed import Client, Future, KilledWorker
 from autotune.cluster.agents import PATIENCE_S, Agents, KnownAgent, Visit, lent
 from autotune.cluster.dask_agent import run_lease
 from autotune.cluster.dask_cluster import CONNECT_S, TTL_S, address_of, prepare
-from autotune.cluster.lease import Collected, Collecting, DeviceClass, Helper, Lease, LeaseEnd
 from autotune.cluster.ledger import Ledger
+from autotune.cluster.messages import Collected, Collecting, DeviceClass, Helper, Lease, LeaseEnd
 from autotune.cluster.stragglers import Stragglers
 from autotune.devices.device import devices_named
 from autotune.errors import AutotuneError, StudyError
 from autotune.problem import Layer, Problem
 from autotune.store import Delivery
+from autotune.store.sqlite.database import one_line
 from autotune.tuning.layer_result import LayerResult
 
 BATCH_S = 2.0  # between two commits, each of what all agents have answered by then; a line's end does not wait for it
@@ -124,7 +125,8 @@ class Coordinator:
                         address_of(self._cluster), asynchronous=True, name="autotune", connection_limit=CONNECTIONS
                     )
             except (OSError, TimeoutError) as error:
-                self._say_once(f"no scheduler at {self._cluster} ({' '.join(str(error).split())[:80]}); waiting for it")
+                why = one_line(str(error))[:80] or "no answer"
+                self._say_once(f"no scheduler at {self._cluster} ({why}); waiting for it")
                 self._ended = self._stopping()
                 await asyncio.sleep(1)
                 continue

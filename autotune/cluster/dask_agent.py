@@ -12,7 +12,8 @@ from distributed import Worker, WorkerPlugin, get_worker
 
 from autotune.cluster.agent import Agent, CompilingAgent
 from autotune.cluster.dask_cluster import CONNECT_S, address_of
-from autotune.cluster.lease import AgentInfo, Collecting, CompileFor, Lease, LeaseEnd, MeasureFor
+from autotune.cluster.messages import AgentInfo, Collecting, CompileFor, Lease, LeaseEnd, MeasureFor
+from autotune.store.sqlite.database import one_line
 
 PLUGIN = "autotune-agent"
 _AGAIN_S = 1.0  # between two attempts to reach a scheduler
@@ -126,7 +127,8 @@ async def serve(
                 await worker
         except (OSError, TimeoutError, ValueError, RuntimeError) as error:
             if not waiting:
-                say(f"no scheduler at {cluster} ({' '.join(str(error).split())[:100]}); trying until there is one")
+                why = one_line(str(error))[:100] or "no answer"
+                say(f"no scheduler at {cluster} ({why}); trying until there is one")
             if once:
                 return
             waiting = True

@@ -14,9 +14,10 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path, PurePath
 
 from autotune import __version__
-from autotune.cluster.lease import Collected, Lease
+from autotune.cluster.messages import Collected, Lease
 from autotune.errors import StoreError, StoreWarning, StudyError, not_written
-from autotune.family.template import KernelTemplate, load_templates
+from autotune.family.template import KernelTemplate
+from autotune.family.template_files import load_templates
 from autotune.store import Scope, Store, StudyRecord, TemplateRecord
 from autotune.store.sqlite.database import NOT_UNDERSTOOD, one_line
 from autotune.temporary import temporary_folder

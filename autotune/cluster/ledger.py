@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
-from autotune.cluster.lease import HARMLESS, Collected, DeviceClass, Lease, LeaseEnd
+from autotune.cluster.messages import HARMLESS, Collected, DeviceClass, Lease, LeaseEnd
 from autotune.errors import StudyError
 from autotune.family.template import KernelTemplate
 from autotune.operation import FILE
@@ -95,6 +95,10 @@ class Ledger:
         """
         # What is not asked for now, a run with all layers takes.
         asked = [lease.layer.problem in self._problems for lease, _ in arrived]
+        for _, collected in arrived:
+            for each in collected.deliveries:
+                if each.family not in self._families:
+                    raise StudyError(f"{self._study.name}: an agent has trials of {each.family}; give its --templates")
         batch = [
             (self.scope(lease.device_class, lease.layer), collected.done)
             for (lease, collected), wanted in zip(arrived, asked, strict=True)

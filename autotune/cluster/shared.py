@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 
-from autotune.cluster.lease import HARMLESS, CompileFor, Helper, MeasureFor
+from autotune.cluster.messages import HARMLESS, CompileFor, Helper, MeasureFor
 from autotune.compilation.compile import Binary
 from autotune.devices.device import Baseline, DeviceInfo, Environment
 from autotune.errors import Rejected

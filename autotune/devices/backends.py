@@ -49,9 +49,13 @@ def open_device(name: str, runtime: Binary | None = None) -> Device:
     """
     kind, rest = parse_device(name)
     if kind == "cuda":
-        from autotune.devices.cuda import CudaDevice  # imports PyCUDA
+        from autotune.devices.cuda.pycuda_import import require_pycuda
 
-        return CudaDevice(int(rest or 0))
+        number = int(rest or 0)
+        require_pycuda(number)
+        from autotune.devices.cuda.cuda_device import CudaDevice
+
+        return CudaDevice(number)
     if kind == "host":
         order_seed = CHECK_ORDER_SEED if rest == "check" else 0
         return HostDevice(str(find_cxx()), HostOptions(cores=usable_cores(), order_seed=order_seed), runtime)
@@ -71,7 +75,7 @@ def compiler_identity(target: Target) -> str:
 def load_compiler(kind: str) -> None:
     """Import what `compile_program` needs for a kind of device, ahead of the first program."""
     if kind == "cuda":
-        importlib.import_module("autotune.devices.cuda")
+        importlib.import_module("autotune.devices.cuda.cuda_compile")
 
 
 def compile_program(program: Program, target: Target) -> Binary:
@@ -80,7 +84,7 @@ def compile_program(program: Program, target: Target) -> Binary:
     Raises Rejected('compile', ...) for the program's own fault and ToolchainError when there is no compiler.
     """
     if target.kind == "cuda":
-        from autotune.devices.cuda import compile_cuda
+        from autotune.devices.cuda.cuda_compile import compile_cuda
 
         return compile_cuda(program, target.arch)
     return host_compile.compile_host(program, target, cxx=str(find_cxx()))

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import Literal, Protocol
 
 import numpy as np
@@ -90,8 +91,8 @@ class Launch:
     args: tuple[np.generic | BoundTensorMap, ...]
 
 
-BASELINES = ("cudnn", "inductor", "cublas")
-"""Libraries that can be measured beside the kernels: of convolutions the first two, of matrix products the last."""
+BASELINES: Mapping[str, str] = MappingProxyType({"cudnn": "conv2d", "inductor": "conv2d", "cublas": "gemm"})
+"""Libraries that can be measured beside the kernels, each with the operation that it has."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,6 +10,7 @@ import os
 import re
 import shutil
 import subprocess
+from functools import lru_cache
 from pathlib import Path
 
 from autotune.compilation.compile import Binary, Program, Target, killed
@@ -102,7 +103,9 @@ def _own_program(name: str, source: str, *flags: str) -> Program:
     return Program((INCLUDE / source).read_text(), (), ("-O2", *flags, *own))
 
 
+@lru_cache(maxsize=4)
 def _compile_own(cxx: str, program: Program) -> bytes:
+    """Compile a library of the host device, once in a process: each export builds over the same."""
     try:
         return compile_host(program, Target("host"), cxx=cxx).image
     except Rejected as error:

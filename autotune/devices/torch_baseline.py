@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, TypeAlias
 
 from autotune.devices import torch_gemm
-from autotune.devices.device import Baseline, Passes
+from autotune.devices.device import BASELINES, Baseline, Passes
 from autotune.devices.graphs import torch_graph
 from autotune.devices.torch_activations import activation
 from autotune.errors import DeviceError
@@ -26,7 +26,6 @@ if TYPE_CHECKING:
     Forward: TypeAlias = Callable[..., torch.Tensor]
     """of a layer's inputs in the operation's order"""
 
-GEMM = "gemm"
 WRONG = 0.05  # difference as a fraction of the largest output: more than any accuracy class rounds
 _MAX_MESSAGE = 160
 
@@ -36,15 +35,16 @@ def baselines_of(library: str, problem: Problem) -> tuple[Baseline, ...]:
 
     `cudnn` is tried in both layouts, `inductor` in the layer's own. PyTorch's fused operator always has a ReLU, which
     costs it nothing: a layer with a bias alone is held against it, too. Other activations are pointwise kernels.
-    `cublas` is for `gemm`, the others are for `conv2d`; nothing for other operations.
+    Nothing for an operation that it does not have.
     """
     tf32 = (False, True) if problem.dtype == "f32" else (False,)
-    if library == "cublas" and problem.operation.name == GEMM:
+    if problem.operation.name != BASELINES[library]:
+        return ()
+    if library == "cublas":
         calls = (False, True) if torch_gemm.fuses(problem) else (False,)
         transposes = str(problem.names()["transposes"])
         return tuple(Baseline("cublas", transposes, tf32=allowed, fused=in_one) for allowed in tf32 for in_one in calls)
-    if library == "cublas" or not isinstance(problem, Conv2dProblem):
-        return ()
+    assert isinstance(problem, Conv2dProblem)  # noqa: S101 - the type of conv2d's problems
     if library == "inductor":
         return tuple(Baseline("inductor", problem.layout, tf32=allowed) for allowed in tf32)
     relu = problem.epilogue != "none" and problem.activation in ("identity", "relu")

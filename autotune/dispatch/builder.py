@@ -40,7 +40,7 @@ from autotune.search import single_threaded
 from autotune.store import DispatchedLayer, StudyRecord, TemplateRecord
 from autotune.study import Study
 from autotune.trial import Outcome
-from autotune.tuning.decision import LEAST_NOISE
+from autotune.tuning.finals_decision import LEAST_NOISE
 from autotune.tuning.tune import check_study, policy
 
 HELD_OUT = 4

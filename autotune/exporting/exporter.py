@@ -34,7 +34,7 @@ from autotune.family.comments import in_comment
 from autotune.family.render import render_words
 from autotune.family.source import KernelSource
 from autotune.family.space import BoundTemplate
-from autotune.family.template import template_of_header
+from autotune.family.template_header import template_of_header
 from autotune.measurement.exported import problem_numbers
 from autotune.measurement.numpy_reference import in_numpy
 from autotune.measurement.reference import reference_text
@@ -50,7 +50,7 @@ COPIED = (
 )
 """Files that are the same in every export of an operation; those of another than conv2d have its name in that place."""
 RENDERED = ("autotune_conv2d.h", "operation.h", "kernels.cpp", "dispatch.h", "golden.h", "kernels.cmake", "README.md")
-NVCC_FLAGS = tuple(flag for flag in TUNED_FLAGS if flag != "-Xptxas=-v")  # which only makes ptxas talk
+NVCC_FLAGS = (*(flag for flag in TUNED_FLAGS if flag != "-Xptxas=-v"), "-DAUTOTUNE_DEPENDENT_LAUNCH")
 """What decides a kernel's machine code, besides the architecture."""
 ARCHS = (50, 52, 53, 60, 61, 62, 70, 72, 75, 80, 86, 87, 88, 89, 90, 100, 103, 110, 120, 121)
 """Compute capabilities times ten that nvcc 12 or 13 compiles for."""
@@ -64,6 +64,8 @@ class Chosen:
     source: KernelSource
     header: str
     """its family's, as it was when the kernel was tuned"""
+    admitted: tuple[str, ...]
+    """accuracy classes that its study lets win"""
     floor_us: float | None
 
     @property
@@ -169,17 +171,22 @@ def _tuned_arch(served: Sequence[Chosen]) -> int:
 
 
 def serving(chosen: Iterable[Chosen]) -> tuple[Chosen, ...]:
-    """One kernel for each problem: of the strictest accuracy class, deterministic before not, in the order given."""
+    """One kernel for each problem: the fastest that its study admits, in the order given.
+
+    What is deterministic comes before what is not, and what was tuned for a cold cache before what was for a hot one,
+    whose times are not comparable. Where the study admits none, the strictest accuracy class serves.
+    """
     best: dict[Problem, Chosen] = {}
     for kernel in chosen:
-        if kernel.problem not in best or _strictness(kernel) < _strictness(best[kernel.problem]):
+        if kernel.problem not in best or _rank(kernel) < _rank(best[kernel.problem]):
             best[kernel.problem] = kernel
     return tuple(best.values())
 
 
-def _strictness(kernel: Chosen) -> tuple[int, bool]:
-    trial = kernel.row.row.trial
-    return (ACCURACY_CLASSES.index(trial.accuracy), not trial.deterministic)
+def _rank(kernel: Chosen) -> tuple[int, bool, bool, float]:
+    trial, hot = kernel.row.row.trial, kernel.row.row.policy != "cold"
+    strictness = -1 if trial.accuracy in kernel.admitted else ACCURACY_CLASSES.index(trial.accuracy)
+    return (strictness, not trial.deterministic, hot, kernel.row.median_us)
 
 
 def library_texts(served: Sequence[Chosen], archs: Sequence[int]) -> dict[str, str]:
@@ -252,6 +259,8 @@ class _View:
     """for no other architecture than the one it was tuned for"""
     codes: str
     """nvcc's options"""
+    dependent: bool
+    """may be launched before the kernels before it have ended"""
 
 
 def _view(kernel: Chosen, identifier: str, archs: Sequence[int]) -> _View:
@@ -281,7 +290,13 @@ def _view(kernel: Chosen, identifier: str, archs: Sequence[int]) -> _View:
         least_arch=_least_arch(kernel),
         exact=is_exact(source.program.text),
         codes=" ".join(gencode(archs, source.program.text)),
+        dependent=waits_itself(source),
     )
+
+
+def waits_itself(source: KernelSource) -> bool:
+    """Whether a pass is one kernel, which may be launched before those before it end: `_ptx_dependent.cuh`."""
+    return "begin_dependent();" in source.program.text and len(source.stages) == 1
 
 
 def _initialisers(problem: Problem) -> tuple[str, ...]:

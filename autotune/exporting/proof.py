@@ -23,7 +23,7 @@ from autotune.family.template import KernelTemplate
 from autotune.measurement.benchmark import paired_ratio
 from autotune.temporary import temporary_folder
 from autotune.trial import Timing
-from autotune.tuning.decision import noise_floor
+from autotune.tuning.finals_decision import noise_floor
 
 ALLOWED = 0.02  # by which an exported kernel may be slower, where the noise floor is finer
 TIMED_S = 2.0  # of each kernel's finals, wall clock

@@ -11,7 +11,8 @@ from autotune.errors import Rejected, TemplateError
 from autotune.family.limits import RENDER_S, limited
 from autotune.family.source import TEXT_BYTES, ConstantSymbol, KernelSource, Stage
 from autotune.family.space import BoundTemplate
-from autotune.family.template import StageTemplate, not_a_class
+from autotune.family.template import StageTemplate
+from autotune.family.template_header import not_a_class
 from autotune.family.tensor_map_template import NamedTensorMap
 from autotune.family.text import environment, inline
 from autotune.trial import ACCURACY_CLASSES, Config, Outcome, Value

@@ -5,7 +5,8 @@ from __future__ import annotations
 import math
 import os
 import re
-from collections.abc import MutableSequence, Sequence
+from collections import Counter
+from collections.abc import Iterable, Iterator, MutableSequence, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
@@ -20,6 +21,9 @@ if TYPE_CHECKING:
 
 LARGEST_BYTES = 2**31 - 1
 """What protobuf can read; larger models have their weights in files of their own."""
+_MOST_GROWN = 200_000
+"""operators with functions inlined, of which a file of kilobytes may make any number; networks have some thousands"""
+_DEEPEST = 100
 _LARGE = 64  # numbers in a constant: fewer may be sizes that shape inference needs, more are weights
 
 T = TypeVar("T")
@@ -32,7 +36,23 @@ def read_onnx(
 
     Raises ModelError: the file is no model, onnx is missing, or sizes are neither in the file nor given.
     """
-    model = _inlined(_loaded(path), path)
+    model = _loaded(path)
+    try:
+        return _network(path, model, inputs, batch, dtype, layout)
+    except (KeyError, TypeError, ValueError, IndexError, AttributeError, ArithmeticError, RecursionError) as error:
+        what = _line(error)
+        raise ModelError(f"{path}: is no ONNX model that can be read ({type(error).__name__}: {what})") from None
+
+
+def _network(
+    path: Path,
+    loaded: ModelProto,
+    inputs: Sequence[tuple[int, ...]],
+    batch: int | None,
+    dtype: str | None,
+    layout: str | None,
+) -> Network:
+    model = _inlined(loaded, path)
     constants = _without_weights(model.graph)
     _check(model, path)
     images = [each for each in model.graph.input if each.name not in constants]
@@ -66,6 +86,8 @@ def _loaded(path: Path) -> ModelProto:
         nodes = len(model.graph.node)
     except OSError as error:
         raise ModelError(f"{path}: cannot be read: {error.strerror}") from None
+    except MemoryError:
+        raise
     except Exception as error:  # noqa: BLE001 - protobuf's errors have no common class, and differ between versions
         raise ModelError(f"{path}: is not an ONNX model: {_line(error)}") from None
     if not nodes:
@@ -79,10 +101,37 @@ def _inlined(model: ModelProto, path: Path) -> ModelProto:
         return model
     from onnx import inliner
 
+    if _grown(model) > _MOST_GROWN:
+        raise ModelError(f"{path}: its functions make more than {_MOST_GROWN} operators of the model")
     try:
         return inliner.inline_local_functions(model)
     except Exception as error:  # noqa: BLE001 - of onnx's C++
         raise ModelError(f"{path}: its functions cannot be inlined: {_line(error)}") from None
+
+
+def _grown(model: ModelProto) -> int:
+    """Operators that a model comes to with its functions inlined; one of many kilobytes counts as so many."""
+    calls = {(each.domain, each.name): Counter(_called(each.node)) for each in model.functions}
+    own = {(each.domain, each.name): sum(1 + (node.ByteSize() >> 10) for node in each.node) for each in model.functions}
+    called = [name for name in _called(model.graph.node) if name in own]
+    grown = own
+    for _ in range(_DEEPEST):  # of calls in calls: one level more each time; onnx itself refuses more, and circles
+        grown = {
+            name: own[name] + sum(times * grown[each] for each, times in calls[name].items() if each in own)
+            for name in own
+        }
+        if sum(grown[name] for name in called) > _MOST_GROWN:
+            break
+    return sum(grown[name] for name in called)
+
+
+def _called(nodes: Iterable[NodeProto]) -> Iterator[tuple[str, str]]:
+    """Domain and name of each operator, also of those in graphs that an operator has."""
+    for node in nodes:
+        yield node.domain, node.op_type
+        for attribute in node.attribute:
+            for graph in (attribute.g, *attribute.graphs):
+                yield from _called(graph.node)
 
 
 def _check(model: ModelProto, path: Path) -> None:
@@ -106,7 +155,7 @@ def _without_weights(graph: GraphProto) -> frozenset[str]:
     known = {each.name for each in graph.input}
     stored = {node.output[0]: _stored(node) for node in graph.node if node.op_type == "Constant" and node.output}
     large = {name: tensor for name, tensor in stored.items() if tensor is not None}
-    large |= {each.name: each for each in graph.initializer if _numbers(each) > _LARGE}
+    large |= {each.name: each for each in graph.initializer if _is_weight(each)}
     large |= {each.values.name: each for each in graph.sparse_initializer}
     constants = frozenset((*large, *(each.name for each in graph.initializer)))
     for name in large.keys() - known:
@@ -114,7 +163,9 @@ def _without_weights(graph: GraphProto) -> frozenset[str]:
         kind = tensor.data_type if hasattr(tensor, "data_type") else tensor.values.data_type
         graph.input.append(helper.make_tensor_value_info(name, kind, list(tensor.dims)))
     _keep(graph.initializer, [each for each in graph.initializer if each.name not in large])
-    _keep(graph.node, [node for node in graph.node if not (node.op_type == "Constant" and node.output[0] in large)])
+    _keep(
+        graph.node, [node for node in graph.node if node.op_type != "Constant" or large.keys().isdisjoint(node.output)]
+    )
     _keep(graph.sparse_initializer, [])
     _keep(graph.value_info, [])  # of the file's own sizes
     return constants
@@ -123,7 +174,7 @@ def _without_weights(graph: GraphProto) -> frozenset[str]:
 def _stored(node: NodeProto) -> TensorProto | None:
     """A large tensor in a node."""
     tensors = (attribute.t for attribute in node.attribute if attribute.name == "value")
-    return next((tensor for tensor in tensors if _numbers(tensor) > _LARGE), None)
+    return next((tensor for tensor in tensors if _is_weight(tensor)), None)
 
 
 def _keep(field: MutableSequence[T], kept: Sequence[T]) -> None:
@@ -131,8 +182,9 @@ def _keep(field: MutableSequence[T], kept: Sequence[T]) -> None:
     field.extend(kept)
 
 
-def _numbers(tensor: TensorProto) -> int:
-    return math.prod(tensor.dims)
+def _is_weight(tensor: TensorProto) -> bool:
+    """Whether a tensor's values are not looked at: there are many, or they are in a file of their own."""
+    return math.prod(tensor.dims) > _LARGE or bool(tensor.data_location == tensor.EXTERNAL)
 
 
 def _set_sizes(value: ValueInfoProto, shape: Sequence[int]) -> None:

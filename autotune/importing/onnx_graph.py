@@ -241,7 +241,7 @@ def _padding(
     totals = [
         max((-(-size // step) - 1) * step + (taps - 1) * apart + 1 - size, 0)
         for size, taps, step, apart in zip(x[2:], w[2:], stride, dilation, strict=False)
-        if size is not None and taps is not None
+        if size is not None and taps is not None and step
     ]
     less, more = [total // 2 for total in totals], [total - total // 2 for total in totals]
     return (less, more) if how == "SAME_UPPER" else (more, less)

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from autotune.importing.fusion import Findings
 from autotune.importing.network import Network, plain, sizes
 from autotune.problem import Conv2dProblem, Layer
-from autotune.study_toml import layer_toml
+from autotune.study_writer import layer_toml
 
 LONGEST_NAME = 60
 """Characters of a layer's name."""

@@ -6,7 +6,10 @@
 from __future__ import annotations
 
 import json
+import lzma
+import struct
 import zipfile
+import zlib
 from collections.abc import Sequence
 from pathlib import Path
 from typing import IO
@@ -22,6 +25,18 @@ from autotune.interchange.recorded_space import Json
 LARGEST_GRAPH_BYTES = 16 << 20
 """Of the graph as JSON, which has some 9 KB for a convolution with what belongs to it."""
 _GRAPHS = ("models/model.json", "serialized_exported_program.json")  # the second up to PyTorch 2.7
+_NO_ARCHIVE = (
+    zipfile.BadZipFile,
+    zipfile.LargeZipFile,
+    zlib.error,
+    lzma.LZMAError,
+    struct.error,
+    ValueError,
+    NotImplementedError,
+    RuntimeError,
+    EOFError,
+)
+"""What zipfile and its decompressors raise of a file that is none, or damaged."""
 NO_PICKLES = (
     "holds pickled Python objects, which could run any code and are not loaded; give a torch.export archive (.pt2), an "
     "ONNX file, or the function that builds the model as my_module.py:build"
@@ -66,8 +81,8 @@ def _document(file: Path | IO[bytes], name: str) -> Json:
             with archive.open(found) as graph:
                 text = graph.read(LARGEST_GRAPH_BYTES + 1)
     except OSError as error:
-        raise ModelError(f"{name}: cannot be read: {error.strerror}") from None
-    except (zipfile.BadZipFile, zipfile.LargeZipFile, NotImplementedError, RuntimeError, EOFError) as error:
+        raise ModelError(f"{name}: cannot be read: {error.strerror or error}") from None
+    except _NO_ARCHIVE as error:
         raise ModelError(f"{name}: is no torch.export archive: {error}") from None
     if len(text) > LARGEST_GRAPH_BYTES:
         raise ModelError(f"{name}: its graph has more than {LARGEST_GRAPH_BYTES} bytes")

@@ -6,8 +6,11 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
-from autotune.importing.torch_sizes import Size, size_of
+from autotune.importing.torch_sizes import LARGEST, Size, size_of
 from autotune.interchange.recorded_space import Json
+
+_MOST_AXES = 64
+"""of a tensor: NumPy's own limit, and as many as PyTorch's kernels take"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,7 +118,7 @@ class Graph:
                     constants[str(entry(what, "arg", "name"))] = str(optional(what, "parameter_name", ""))
         return cls(
             calls=tuple(map(Call.of, entries(graph, "nodes"))),
-            sizes={name: tuple(map(_size, entries(each, "sizes"))) for name, each in tensors.items()},
+            sizes={name: _sizes(entries(each, "sizes")) for name, each in tensors.items()},
             dtypes={name: _whole(entry(each, "dtype")) for name, each in tensors.items()},
             channels_last=frozenset(name for name, each in tensors.items() if _channels_last(each)),
             images=tuple(images),
@@ -179,9 +182,18 @@ def _element(value: Json) -> Argument:
     return value if isinstance(value, (str, int, float)) else _argument(value)
 
 
+def _sizes(values: Sequence[Json]) -> tuple[Size, ...]:
+    if len(values) > _MOST_AXES:
+        raise ValueError(f"a tensor of {len(values)} dimensions")
+    return tuple(map(_size, values))
+
+
 def _size(value: Json) -> Size:
     if _has(value, "as_int"):
-        return _whole(entry(value, "as_int"))
+        size = _whole(entry(value, "as_int"))
+        if abs(size) > LARGEST:
+            raise ValueError("a size of more than 64 bits")
+        return size
     return size_of(str(entry(value, "as_expr", "expr_str")))
 
 

@@ -104,9 +104,12 @@ class GraphReader:
 
     def _latest(self, name: str) -> str:
         """The tensor that has a tensor's memory now."""
-        while name in self._now:
-            name = self._now[name]
-        return name
+        latest = name
+        while latest in self._now:
+            latest = self._now[latest]
+        while name != latest:  # what was written many times is found in one step the next time
+            self._now[name], name = latest, self._now[name]
+        return latest
 
     def _operator(self, call: Call, reads: tuple[str, ...]) -> Operator:
         if call.number("training", 0) or (call.name in _DROPOUTS and call.number("train", 0)):

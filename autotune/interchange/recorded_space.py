@@ -16,7 +16,10 @@ import numpy as np
 import numpy.typing as npt
 
 from autotune.errors import StudyError
+from autotune.table import shortened
 from autotune.trial import Config, Outcome, Timing, Trial, Value
+
+_SHOWN = 400  # characters of a value in a message
 
 Json: TypeAlias = "bool | int | float | str | Sequence[Json] | Mapping[str, Json] | None"
 
@@ -181,13 +184,12 @@ def recording_of(
         row = []
         for param, places in zip(fields, positions, strict=True):
             if param.name not in record.values:
-                raise StudyError(f"{name}: a config lacks the parameter {param.name!r}: {dict(record.values)}")
+                config = shortened(str(dict(record.values)), _SHOWN)
+                raise StudyError(f"{name}: a config lacks the parameter {param.name!r}: {config}")
             place = places.get(record.values[param.name])
             if place is None:
-                allowed = _listed(param.values)
-                raise StudyError(
-                    f"{name}: {param.name} = {record.values[param.name]!r} is not one of its values ({allowed})"
-                )
+                allowed, value = _listed(param.values), shortened(repr(record.values[param.name]), _SHOWN)
+                raise StudyError(f"{name}: {param.name} = {value} is not one of its values ({allowed})")
             row.append(place)
         found[tuple(row)] = record
     if not any(record.time_us is not None for record in found.values()):

@@ -22,6 +22,7 @@ from autotune.problem import Problem
 
 Doubles = npt.NDArray[np.float64]
 _FUNCTION = "reference"
+_ROUNDED = 1e-6  # of a magnitude, that a reference may lose where its sums are rounded
 
 
 def in_numpy(declared: Operation) -> bool:
@@ -82,7 +83,7 @@ def numpy_reference(problem: Problem, inputs: Mapping[str, Doubles]) -> tuple[Ex
     try:
         with np.errstate(all="ignore"):
             found = function(SimpleNamespace(**problem.names()), *given)
-    except Exception as error:
+    except BaseException as error:  # also one that is meant to end the process, which is not the reference's
         raise TemplateError(f"{path}: {_FUNCTION} on {problem}: {type(error).__name__}: {error}") from error
     outputs = problem.outputs
     several: object = (found,) if len(outputs) == 1 else found
@@ -108,11 +109,20 @@ def _expected(found: object, output: Array, declared: Operation) -> Expected:
         expected = "the output and its terms' magnitudes"
         raise TemplateError(f"{path}: {_FUNCTION} returns {_kind(found)}: expected {expected}, as it is {model}")
     value, magnitude = (_checked(part, output, declared) for part in found)
+    if np.any(magnitude < (1 - _ROUNDED) * np.abs(value)):
+        raise TemplateError(
+            f"{path}: {_FUNCTION} gives magnitudes of {output.name} that are below its values: expected the sums of "
+            "the terms' absolute values, abs(x) + abs(bias) of x + bias"
+        )
     return Expected(output, value, magnitude)
 
 
 def _checked(part: object, output: Array, declared: Operation) -> Doubles:
-    values = np.asarray(part, np.float64)
+    try:
+        values = np.asarray(part, np.float64)
+    except (TypeError, ValueError) as error:
+        path = declared.folder / NUMPY_REFERENCE
+        raise TemplateError(f"{path}: {_FUNCTION} returns no array of numbers for {output.name}: {error}") from None
     if values.shape != output.shape:
         raise TemplateError(
             f"{declared.folder / NUMPY_REFERENCE}: {_FUNCTION} returns an array of {values.shape}, "
@@ -126,12 +136,10 @@ def _function(declared: Operation) -> Callable[..., object]:
     names: dict[str, object] = {}
     try:
         exec(compile(_reference(declared)[1], str(path), "exec"), names)  # noqa: S102 - the operation's own code
-    except Exception as error:
+    except BaseException as error:
         where = f"line {error.lineno}: " if isinstance(error, SyntaxError) else ""
         raise TemplateError(f"{path}: {where}{type(error).__name__}: {error}") from error
     function = names.get(_FUNCTION)
     if not callable(function):
-        raise TemplateError(
-            f"{path}: expected a function {_FUNCTION}(p, {', '.join(declared.names_of('in', 'weights'))})"
-        )
+        raise TemplateError(f"{path}: expected a function {_FUNCTION}(p, {', '.join(declared.inputs)})")
     return function

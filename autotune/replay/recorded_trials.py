@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -88,9 +87,8 @@ def measured_rows(store: Store, problems: Sequence[Problem] | None = None) -> di
 def _recording(store: Store, name: str, rows: Sequence[TrialRow]) -> Recording | None:
     """One family's trials, oldest first, but for those that its newest header does not know; None without a time."""
     newest = rows[-1]
-    header = tomllib.loads(store.templates.header(newest.trial.config.template, newest.template_hash))
-    declared: Mapping[str, Mapping[str, Sequence[Value]]] = header["params"]
-    params = [(param, declared[param]["values"]) for param in newest.trial.config.values()]
+    declared = store.templates.params(newest.trial.config.template, newest.template_hash)
+    params = [(param, declared.get(param, ())) for param in newest.trial.config.values()]
     records = [_record(row.trial) for row in rows if _fits(row.trial.config, params)]
     if not any(record.time_us is not None for record in records):
         return None

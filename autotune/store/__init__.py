@@ -8,11 +8,11 @@ A column more is a migration and that module.
 from autotune.store.alike import AlikeTrial
 from autotune.store.best import BestRow
 from autotune.store.compaction import compact
-from autotune.store.deliveries import LOST, Delivery
+from autotune.store.deliveries import LOST, Delivery, check_delivery
 from autotune.store.dispatchers import DispatchedLayer, DispatcherRow
 from autotune.store.dump import check, dump, load, quarantine_rows
 from autotune.store.end_to_end_timings import EndToEndRow
-from autotune.store.finals import Finals, FinalsRow, Verdict
+from autotune.store.finals import BASELINE, Finals, FinalsRow, Verdict
 from autotune.store.foreign import optuna_database
 from autotune.store.merging import Merged, merge
 from autotune.store.noise_floors import NoiseFloor
@@ -32,6 +32,7 @@ from autotune.store.trial_store import SORTS, Suspect, TrialKey
 from autotune.store.trials import TrialRow
 
 __all__ = [
+    "BASELINE",
     "GENERATIONS",
     "LOST",
     "RETIME_LABELS",
@@ -70,6 +71,7 @@ __all__ = [
     "TrialRow",
     "Verdict",
     "check",
+    "check_delivery",
     "compact",
     "dump",
     "import_recording",

@@ -8,10 +8,11 @@ from dataclasses import dataclass
 
 from sqlalchemy import Connection, Select, and_, select
 
+from autotune.store.configs import config_from
 from autotune.store.measurements import measurements
 from autotune.store.statements import tuples_of
 from autotune.store.templates import templates
-from autotune.store.trials import config_from, trials, while_tuning
+from autotune.store.trials import trials, while_tuning
 from autotune.trial import Config, Outcome
 
 CIRCUMSTANCES = ("subject_id", "device_id", "environment_id", "policy", "origin")

@@ -7,12 +7,13 @@ tells a delivery that came twice.
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cache
 
 from sqlalchemy import Connection, LargeBinary, RowMapping, Table, bindparam, func, select, update
 
-from autotune.store.column_types import Values
+from autotune.store.column_types import Values, date_of
 from autotune.store.measurements import measurements
 from autotune.store.reading import reading
 from autotune.store.scopes import SCOPE, Scope
@@ -26,6 +27,7 @@ from autotune.trial import Config, Outcome
 
 LOST = "agent_lost"
 """reason of a trial whose kernel was running when the process that measured was lost: its result may still come"""
+_MOST = 2.0**63  # of a number in a row: a count of operations has no more
 _OWN = {"id", "run_id", "template_id", "source_id", "reused_trial_id", "layer_id", "trial_id", *SCOPE}
 """columns that say where in a database a row is"""
 
@@ -61,6 +63,46 @@ class Delivery:
         if self.source is None:
             return self
         return replace(self, source={**self.source, "text_zlib": b"", "text_bytes": 0, "launches": "{}"})
+
+
+def check_delivery(delivery: object) -> None:
+    """Raise ValueError or TypeError for what is no delivery, whoever made it: each row has its columns, of their types.
+
+    What it says of a kernel and its times is taken as it is.
+    """
+    if not isinstance(delivery, Delivery) or type(delivery.id) is not int or not isinstance(delivery.family, str):
+        raise TypeError("no delivery")
+    rows = ((trials, delivery.trial), (sources, delivery.source), (measurements, delivery.measurement))
+    for table, row in rows:
+        if row is not None or table is trials:
+            _check_row(table, row)
+    Outcome(str(delivery.trial["outcome"]))
+    if not isinstance(json.loads(str(delivery.trial["config"])), dict):
+        raise TypeError("a config that is none")
+
+
+def _check_row(table: Table, row: object) -> None:
+    columns = _columns(table)
+    if not isinstance(row, dict) or row.keys() != columns.keys():
+        raise TypeError(f"no row of {table.name}")
+    for name, value in row.items():
+        kinds, nullable = columns[name]
+        if type(value) not in kinds and not (nullable and value is None):
+            raise TypeError(f"{name} of {table.name} is {type(value).__name__}")
+        if isinstance(value, int | float) and not abs(value) <= _MOST:  # nor for what is no number
+            raise ValueError(f"{name} of {table.name} is out of range")
+        if name.endswith("_at") and value is not None:
+            date_of(str(value))
+
+
+@cache
+def _columns(table: Table) -> Mapping[str, tuple[tuple[type[object], ...], bool]]:
+    """Of a delivery's row: the types of each column's values, and whether it may have none."""
+    found: dict[str, tuple[tuple[type[object], ...], bool]] = {}
+    for column in table.c:
+        kind = column.type.python_type
+        found[column.name] = ((float, int) if kind is float else (kind,), bool(column.nullable))
+    return {name: kinds for name, kinds in found.items() if name not in _OWN}
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,15 +13,16 @@ import base64
 import json
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import closing
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
 from functools import partial
-from itertools import groupby, islice
+from itertools import groupby, islice, repeat
+from operator import itemgetter
 from pathlib import Path
 from typing import TypeAlias
 
 import orjson
-from sqlalchemy import Connection, LargeBinary
+from sqlalchemy import Connection
 from sqlalchemy.exc import DatabaseError
 
 from autotune import __version__
@@ -44,11 +45,12 @@ from autotune.store.statements import CHUNK
 
 VERSION = 1
 """of this format"""
+_AT_ONCE = 100  # rows that are written at once: those of `sources` may have a megabyte each
 Json: TypeAlias = "bool | int | float | str | Sequence[Json] | Mapping[str, Json] | None"
 
 
 def dump(url: str | Path, write: Callable[[str], object]) -> int:
-    """Write every row of a database as lines, parents and children in one consistent state; the number of rows.
+    """Write every row as a line, many lines at once, parents and children in one consistent state; the number of rows.
 
     Rows that cannot be understood are left out, with a note.
     """
@@ -59,26 +61,26 @@ def dump(url: str | Path, write: Callable[[str], object]) -> int:
         with database.read() as connection:
             write(_line({"autotune_dump": VERSION, "schema": newest_schema(), "autotune": __version__}))
             for table in sorted(metadata.tables):
-                for line in _lines_of(connection, table):
-                    write(line)
-                    count += 1
+                for lines, some in _lines_of(connection, table):
+                    write(lines)
+                    count += some
         write(_line({"end": count}))
     return count
 
 
-def _lines_of(connection: Connection, table: str) -> Iterator[str]:
-    """A line for each row of a table."""
-    columns = metadata.tables[table].columns
-    names = [str(name) for name in columns.keys()]  # noqa: SIM118 - orjson takes no subclass of str as a key
-    packed = [str(column.name) for column in columns if isinstance(column.type, LargeBinary)]
-    head = json.dumps({"table": table}, separators=(",", ":"))[:-1]
-    found = connection.exec_driver_sql(f"SELECT {', '.join(names)} FROM {table} ORDER BY rowid")  # noqa: S608
-    for rows in found.partitions(CHUNK):
-        for row in rows:
-            values = dict(zip(names, row, strict=True))
-            for name in packed:
-                values[name] = _json_of(values[name])
-            yield f'{head},"row":{_encoded(values)}}}\n'
+def _lines_of(connection: Connection, table: str) -> Iterator[tuple[str, int]]:
+    """A line for each row of a table, many at once, and how many."""
+    names = [str(name) for name in metadata.tables[table].columns.keys()]  # noqa: SIM118 - orjson's keys are plain str
+    head = json.dumps({"table": table}, separators=(",", ":"))[:-1].encode() + b',"row":'
+    encode = partial(orjson.dumps, default=_json_of)  # null for numbers that are not finite, which no checked row has
+    found = connection.connection.cursor()  # of tuples: SQLAlchemy's rows take as long again
+    found.execute(f"SELECT {', '.join(names)} FROM {table} ORDER BY rowid")  # noqa: S608
+    while rows := found.fetchmany(_AT_ONCE):
+        lines = (b"}\n" + head).join(map(encode, map(dict, map(zip, repeat(names), rows))))
+        text = f"{head.decode()}{lines.decode()}}}\n"
+        if not text.isascii():
+            text = "".join(_line(json.loads(line)) for line in text.split("\n")[:-1])
+        yield text, len(rows)
 
 
 def check(url: str | Path) -> tuple[Fault, ...]:
@@ -120,12 +122,6 @@ def _text_or_bytes(content: bytes) -> str | bytes:
 
 
 _in_ascii = json.JSONEncoder(allow_nan=False, separators=(",", ":")).encode
-
-
-def _encoded(record: Mapping[str, Json]) -> str:
-    """JSON in ASCII. A number that is not finite, which orjson would make null, is none of a row that was checked."""
-    line = orjson.dumps(record).decode()
-    return line if line.isascii() else _in_ascii(record)
 
 
 def _line(record: Mapping[str, Json]) -> str:
@@ -185,39 +181,51 @@ def _load(lines: _Lines, schema: str, database: Database) -> int:
         tables = _tables(connection)
         _refuse_rows(connection, database.shown)  # that another process has added meanwhile
         connection.exec_driver_sql("DELETE FROM schema_versions")
-        for table, some in groupby(lines.rows(tables), key=lambda line: line[1]):
-            while waiting := list(islice(some, CHUNK)):
-                _insert(connection, lines, tables[table], [(number, row) for number, _, row in waiting])
-        dangling = dangling_reference(connection)
-        if dangling is not None:
-            raise StoreError(f"{lines.shown}: {dangling}; nothing was loaded")
+        with _without_indexes(connection):
+            for table, some in groupby(lines.rows(tables), key=itemgetter(1)):
+                while waiting := list(islice(some, CHUNK)):
+                    _insert(connection, lines, tables[table], waiting)
         if schema != newest_schema():
+            dangling = dangling_reference(connection)
+            if dangling is not None:
+                raise StoreError(f"{lines.shown}: {dangling}; nothing was loaded")
             migrate(connection, database.path, newest_schema(), database.clock)
         for fault in faulty_rows(connection, texts=False):
             raise StoreError(f"{lines.shown}: {fault}; nothing was loaded")
     return lines.count
 
 
+@contextmanager
+def _without_indexes(connection: Connection) -> Iterator[None]:
+    """Leave out the indexes that keep nothing apart, and make them anew at the end: quicker than row by row."""
+    found = "SELECT name, sql FROM sqlite_master WHERE type = 'index' AND sql NOT LIKE 'CREATE UNIQUE %'"
+    indexes = connection.exec_driver_sql(found).all()
+    for name, _ in indexes:
+        connection.exec_driver_sql(f"DROP INDEX {name}")
+    yield
+    for _, sql in indexes:
+        connection.exec_driver_sql(sql)
+
+
 def _insert(
-    connection: Connection, lines: _Lines, columns: _Columns, rows: Sequence[tuple[int, Mapping[str, Json]]]
+    connection: Connection, lines: _Lines, columns: _Columns, rows: Sequence[tuple[int, str, Mapping[str, Json]]]
 ) -> None:
     """Insert rows of one table, given with their lines' numbers."""
-    values = []
-    for number, row in rows:
-        try:
-            values.append(columns.values(row))
-        except ValueError as error:
-            raise lines.wrong(number, f"{columns.table}: {one_line(str(error))}") from error
+    values: list[tuple[Cell, ...]] = []
     try:
-        with connection.begin_nested():
-            connection.exec_driver_sql(columns.insert, values)
-    except (DatabaseError, ValueError, OverflowError):
-        for (number, _), value in zip(rows, values, strict=True):  # once more, one by one: which was it?
-            try:
-                connection.exec_driver_sql(columns.insert, value)
-            except (DatabaseError, ValueError, OverflowError) as error:
-                cause = error.orig if isinstance(error, DatabaseError) else error
-                raise lines.wrong(number, f"{columns.table}: {one_line(str(cause))}") from error
+        for _, _, row in rows:
+            values.append(columns.values(row))  # one by one: so many had been read where one raises
+    except ValueError as error:
+        raise lines.wrong(rows[len(values)][0], f"{columns.table}: {one_line(str(error))}") from error
+    raw = connection.connection.driver_connection
+    assert raw is not None  # noqa: S101 - it is open
+    before = raw.total_changes
+    try:
+        connection.exec_driver_sql(columns.insert, values)
+    except (DatabaseError, ValueError, OverflowError) as error:
+        cause = error.orig if isinstance(error, DatabaseError) else error
+        number = rows[raw.total_changes - before][0]  # after those that are in
+        raise lines.wrong(number, f"{columns.table}: {one_line(str(cause))}") from error
 
 
 @dataclass(frozen=True, slots=True)
@@ -237,14 +245,15 @@ class _Columns:
 
     def values(self, row: Mapping[str, Json]) -> tuple[Cell, ...]:
         """The row in the order of the columns. Raises ValueError for what does not fit them."""
-        if row.keys() != self.types.keys():
+        given = tuple(map(row.get, self.types))
+        if len(row) != len(given) or (None in given and row.keys() != self.types.keys()):
             odd = sorted(row.keys() ^ self.types.keys())
             raise ValueError(f"columns {', '.join(odd)} are missing or unknown")
-        given = tuple(map(row.__getitem__, self.types))
         kinds = tuple(map(type, given))
-        if kinds in self.packed:
+        stored = self.packed.get(kinds)
+        if stored is not None:
             cells = list(given)
-            for place, name in self.packed[kinds]:
+            for place, name in stored:
                 cells[place] = _cell(name, given[place], *self.types[name])
             return tuple(cells)  # type: ignore[arg-type]  # the others are of types that are stored so
         fitted = tuple(_cell(name, row[name], *self.types[name]) for name in self.types)
@@ -319,7 +328,7 @@ class _Lines:
         number = 1
         for number, record in self._objects:
             table, row = record.get("table"), record.get("row")
-            if record.keys() == {"end"}:
+            if table is None and record.keys() == {"end"}:
                 if record["end"] != self.count:
                     raise self.wrong(number, f"the dump had {record['end']} rows, this file has {self.count}")
                 if next(self._objects, None) is not None:

@@ -23,6 +23,8 @@ from autotune.store.trials import Origin, TrialRow, trials, with_trials
 from autotune.trial import Timing
 
 VERDICTS = ("win", "tie", "loss")
+BASELINE = "baseline "
+"""What the words of a comparison with a family that is a baseline begin with; its name follows."""
 
 finals = Table(
     "finals",
@@ -59,7 +61,7 @@ class Verdict:
     """The finals' winner against something else, from interleaved measurements."""
 
     against: str
-    """what it was compared with: `default`, `previous best`, `cudnn`, ..."""
+    """what it was compared with: `default`, `previous best`, `cudnn nhwc`, `baseline FAMILY`, ..."""
     verdict: str
     """one of VERDICTS"""
     median_us: float
@@ -68,6 +70,16 @@ class Verdict:
     """the trial compared with, where it is one of this scope"""
     against_accuracy: str | None = None
     """its accuracy class; None where that was not recorded"""
+
+    @property
+    def is_rival(self) -> bool:
+        """Whether it is against what a user would run instead: a library, or a family that is a baseline."""
+        return self.against_number is None or self.against.startswith(BASELINE)
+
+    @property
+    def rival(self) -> str:
+        """The library, or the family that is a baseline, in one word."""
+        return self.against.removeprefix(BASELINE).split()[0]
 
 
 @dataclass(frozen=True, slots=True)

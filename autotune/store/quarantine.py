@@ -1,4 +1,4 @@
-"""Quarantine: sources that must not be launched again."""
+"""Quarantine: sources that must not be launched again. `tuning.trial_log` and `cluster.ledger` decide which."""
 
 from __future__ import annotations
 

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from functools import cache
-from typing import Any
+from collections.abc import Iterable, Iterator, Sequence
+from functools import cache, partial
+from itertools import chain
+from typing import Any, TypeVar
 
-from sqlalchemy import Connection, CursorResult, Insert, Row, RowMapping, Select, Table, Update, func, select
+from sqlalchemy import Connection, CursorResult, Insert, RowMapping, Select, Table, Update, func, select
 from sqlalchemy.dialects.sqlite import dialect
 from sqlalchemy.dialects.sqlite import insert as insert_new
 from sqlalchemy.types import NullType
@@ -15,13 +16,14 @@ from autotune.store.column_types import LARGEST, Values, escaped
 
 CHUNK = 500
 """rows written at once, ids in one IN list"""
-_SOME = {"yield_per": 100}
-"""rows fetched at once: one by one takes a tenth longer"""
+Given = TypeVar("Given", bound=Sequence[Any])
+_AT_ONCE = 100  # rows that are fetched: one by one takes a tenth longer
+_SOME = {"yield_per": _AT_ONCE}
 _DIALECT = dialect(paramstyle="named")
 
 
 @cache
-def _sql(statement: Insert | Update, names: tuple[str, ...]) -> tuple[str, Values]:
+def _sql(statement: Insert | Update | Select[*tuple[object, ...]], names: tuple[str, ...]) -> tuple[str, Values]:
     """A statement's text, with the values that it has itself."""
     compiled = statement.compile(dialect=_DIALECT, column_keys=names)
     return str(compiled), {name: value for name, value in compiled.params.items() if name not in names}
@@ -77,27 +79,37 @@ def rows_of(
     connection: Connection, statement: Select[*tuple[object, ...]], values: Values | None = None
 ) -> Iterator[RowMapping]:
     """What a statement yields. Raises TypeError for a value that is not of its column's type."""
-    return (row._mapping for row in _checked(connection, statement, values))
+    found = connection.execute(statement, values or {}, execution_options=_SOME)
+    return (row._mapping for row in _checked(found, statement))
 
 
 def tuples_of(
     connection: Connection, statement: Select[*tuple[object, ...]], values: Values | None = None
 ) -> Iterator[Sequence[Any]]:
     """The same as values in the columns' order: quicker where there are very many rows."""
-    return _checked(connection, statement, values)
+    return _checked(connection.execute(statement, values or {}, execution_options=_SOME), statement)
 
 
-def _checked(
-    connection: Connection, statement: Select[*tuple[object, ...]], values: Values | None
-) -> Iterator[Row[*tuple[object, ...]]]:
-    kinds = [_kinds(column.type) for column in statement.selected_columns]
+def texts_tuples_of(
+    connection: Connection, statement: Select[*tuple[object, ...]], values: Values
+) -> Iterator[Sequence[Any]]:
+    """The same for a statement that is kept, run as its text in half the time; a flag is 0 or 1."""
+    text, fixed = _sql(statement, tuple(values))
+    found = connection.connection.cursor()
+    found.execute(text, {**values, **fixed})
+    return _checked(chain.from_iterable(iter(partial(found.fetchmany, _AT_ONCE), [])), statement)
+
+
+def _checked(rows: Iterable[Given], statement: Select[*tuple[object, ...]]) -> Iterator[Given]:
+    columns = statement.selected_columns
+    kinds = [_kinds(column.type) for column in columns]
     known: set[tuple[type, ...]] = set()
-    for row in connection.execute(statement, values or {}, execution_options=_SOME):
+    for row in rows:
         pattern = tuple(map(type, row))
         if pattern not in known:  # few rows differ in their types
-            for (name, value), kind in zip(row._mapping.items(), kinds, strict=True):
+            for column, value, kind in zip(columns, row, kinds, strict=True):
                 if not isinstance(value, kind):
-                    raise TypeError(f"{name} is {type(value).__name__}")
+                    raise TypeError(f"{column} is {type(value).__name__}")
             known.add(pattern)
         yield row
 
@@ -107,4 +119,6 @@ def _kinds(column_type: object) -> tuple[type, ...]:
     if isinstance(column_type, NullType):
         return (object,)
     kind: type = column_type.python_type  # type: ignore[attr-defined]  # SQLAlchemy's types all have it
-    return (int, float, type(None)) if kind is float else (kind, type(None))
+    if kind is float:
+        return (int, float, type(None))
+    return (int if kind is bool else kind, type(None))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import tomllib
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from sqlalchemy import Connection, Table, UniqueConstraint, and_, select
@@ -10,6 +12,7 @@ from autotune.store.column_types import Values, metadata, row_id, text
 from autotune.store.reading import reading
 from autotune.store.sqlite.database import Database
 from autotune.store.statements import identify
+from autotune.trial import Value
 
 templates = Table(
     "templates",
@@ -34,6 +37,16 @@ class TemplateRecord:
     """the header's text as written"""
 
 
+def header_params(header: str) -> Mapping[str, Sequence[Value]]:
+    """The values of each parameter that a header declares. Raises what NOT_UNDERSTOOD names for what is none."""
+    params: dict[str, Sequence[Value]] = {}
+    for name, param in tomllib.loads(header).get("params", {}).items():
+        params[name] = list(param["values"])
+        if not all(isinstance(value, Value) for value in params[name]):
+            raise TypeError(f"the values of {name} are no numbers, words and flags")
+    return params
+
+
 def store_template(connection: Connection, record: TemplateRecord, now: str) -> int:
     """Id of a template's version."""
     identity: Values = {"family": record.family, "hash": record.hash}
@@ -52,3 +65,10 @@ class TemplateStore:
         same = and_(templates.c.family == family, templates.c.hash == template_hash)
         with self.database.read() as connection:
             return connection.execute(select(templates.c.header).where(same)).scalar_one_or_none() or ""
+
+    @reading
+    def params(self, family: str, template_hash: str) -> Mapping[str, Sequence[Value]]:
+        """The values of each parameter that the family declared by then; none for one that is not stored."""
+        header = self.header(family, template_hash)
+        with self.database.understanding():
+            return header_params(header)

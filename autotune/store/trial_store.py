@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from array import array
 from collections.abc import Generator, Iterator, Sequence
 from dataclasses import dataclass
@@ -239,6 +240,14 @@ class TrialStore:
             if last is not None and not 0 <= last <= LARGEST_NUMBER:
                 raise ValueError(f"trial {last} is beyond the largest number")
         return 0 if last is None else int(last) + 1
+
+    @reading
+    def free_numbers(self, scope: SubjectScope, count: int) -> tuple[int, ...]:
+        """The smallest numbers that no trial of the scope has."""
+        with self.database.read() as connection:
+            taken = set(connection.execute(select(trials.c.number).where(within(scope))).scalars())
+        free = (number for number in itertools.count() if number not in taken)
+        return tuple(itertools.islice(free, count))
 
     @reading
     def suspects(self, scope: Scope) -> tuple[Suspect, ...]:

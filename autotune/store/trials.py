@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, fields
 from datetime import datetime
+from functools import cache
 from typing import Any, Literal, TypeVar
 
-import orjson
 from sqlalchemy import (
     Column,
     ColumnElement,
@@ -22,6 +22,8 @@ from sqlalchemy import (
     Table,
     UniqueConstraint,
     and_,
+    bindparam,
+    func,
     select,
 )
 
@@ -41,12 +43,13 @@ from autotune.store.column_types import (
     row_id,
     text,
 )
+from autotune.store.configs import config_from
 from autotune.store.devices import device_of, devices, environment_of, environments, runs
 from autotune.store.layers import layers, problem_of, subjects
 from autotune.store.measurements import TIMING_COLUMNS, measurements, timing_from
 from autotune.store.scopes import scope_columns
 from autotune.store.sources import sources, stage_of
-from autotune.store.statements import chunks, rows_of, tuples_of
+from autotune.store.statements import chunks, rows_of, texts_tuples_of, tuples_of
 from autotune.store.studies import studies, study_layers
 from autotune.store.templates import templates
 from autotune.trial import ACCURACY_CLASSES, Config, ErrorStats, Outcome, Phases, Resources, Trial
@@ -194,36 +197,6 @@ def config_of(row: RowMapping) -> Config:
     return config_from(row[templates.c.family], row[trials.c.config])
 
 
-def config_from(family: str, text: str) -> Config:
-    """A family's config from its JSON. Raises ValueError for what is none."""
-    values = _read(text)
-    if not isinstance(values, dict) or not _are_plain(values.values()):
-        raise ValueError(f"config {text[:40]} is not an object of numbers, words and flags")
-    return Config(family, tuple(values.items()))
-
-
-_PLAIN = frozenset((str, bool, float, int))
-_LARGE = 2**63
-
-
-def _read(text: str) -> object:
-    """JSON as Python reads it: orjson makes whole numbers beyond 64 bits floats, and refuses lone surrogates."""
-    try:
-        values = orjson.loads(text)
-    except ValueError:
-        return json.loads(text)
-    if not isinstance(values, dict) or float not in map(type, values.values()):
-        return values
-    large = any(type(value) is float and abs(value) >= _LARGE for value in values.values())
-    return json.loads(text) if large else values
-
-
-def _are_plain(values: Collection[object]) -> bool:
-    if not _PLAIN.issuperset(map(type, values)):
-        return False
-    return not [value for value in values if type(value) is int and not -_LARGE < value < _LARGE]
-
-
 def trial_of(row: RowMapping) -> Trial:
     """The trial of a row that has TRIAL_COLUMNS."""
     return trial_from([row[column] for column in TRIAL_COLUMNS])
@@ -250,7 +223,7 @@ def trial_from(values: Sequence[Any]) -> Trial:
         message=message,
         source_hash=source_hash,
         accuracy=accuracy,
-        deterministic=deterministic,
+        deterministic=bool(deterministic),
         resources=Resources(registers or 0, spill_bytes or 0, static_smem_bytes or 0, constant_bytes or 0),
         smem_bytes=smem_bytes,
         occupancy=occupancy,
@@ -280,11 +253,11 @@ class TrialRows:
 
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
-        self._problems: dict[int, Problem] = {}
-        self._layers: dict[tuple[int, str | None, int | None], Layer] = {}
-        self._devices: dict[int, DeviceInfo] = {}
-        self._environments: dict[int, Environment] = {}
-        self._launches: dict[str | None, tuple[tuple[Stage, ...], int | None]] = {}
+        self._problems = _Made[int, Problem](lambda row_id: problem_of(self._row(select(layers), layers, row_id)))
+        self._layers = _Made[tuple[int, str | None, int | None], Layer](self._layer)
+        self._devices = _Made[int, DeviceInfo](lambda row_id: device_of(self._row(select(devices), devices, row_id)))
+        self._environments = _Made[int, Environment](self._environment)
+        self._launches = _Made[str | None, tuple[tuple[Stage, ...], int | None]](_launched)
 
     def of(self, values: Sequence[Any]) -> TrialRow:
         """The trial of a row. Raises ValueError for one that refers to nothing."""
@@ -292,14 +265,14 @@ class TrialRows:
         reused, attempts, origin, proposed_by, ranked_us = values[6:11]
         study, generation, layer_id, layer, count, template_hash, launches = values[11:_MADE_OF]
         made = values[_MADE_OF:]
-        stages, flops = _once(self._launches, launches, lambda: _launched(launches))
+        stages, flops = self._launches[launches]
         return TrialRow(
             id=trial_id,
             study=study,
             generation=generation,
-            layer=_once(self._layers, (layer_id, layer, count), lambda: self._layer(layer_id, layer, count)),
-            device=_once(self._devices, device_id, lambda: device_of(self._row(select(devices), devices, device_id))),
-            environment=_once(self._environments, run_id, lambda: self._environment(run_id)),
+            layer=self._layers[layer_id, layer, count],
+            device=self._devices[device_id],
+            environment=self._environments[run_id],
             policy=policy,
             template_hash=template_hash,
             trial=trial_from(made),
@@ -315,9 +288,9 @@ class TrialRows:
             sequence=made[_PHASES_END + 2] or 0,
         )
 
-    def _layer(self, layer_id: int, name: str | None, count: int | None) -> Layer:
-        problem = _once(self._problems, layer_id, lambda: problem_of(self._row(select(layers), layers, layer_id)))
-        return Layer(name or "", problem, count or 1)
+    def _layer(self, which: tuple[int, str | None, int | None]) -> Layer:
+        layer_id, name, count = which
+        return Layer(name or "", self._problems[layer_id], count or 1)
 
     def _environment(self, run_id: int) -> Environment:
         both = select(runs, environments).join(environments, environments.c.id == runs.c.environment_id)
@@ -334,10 +307,15 @@ class TrialRows:
         return tuple(self.of(row) for row in tuples_of(self._connection, statement))
 
 
-def _once(made: dict[Key, Record], key: Key, make: Callable[[], Record]) -> Record:
-    if key not in made:
-        made[key] = make()
-    return made[key]
+class _Made(dict[Key, Record]):
+    """Records by what they are made of, each made when it is first asked for."""
+
+    def __init__(self, make: Callable[[Key], Record]) -> None:
+        self._make = make
+
+    def __missing__(self, key: Key) -> Record:
+        made = self[key] = self._make(key)
+        return made
 
 
 def _launched(text: str | None) -> tuple[tuple[Stage, ...], int | None]:
@@ -394,9 +372,17 @@ def trials_by_id(connection: Connection, ids: Iterable[int], made: TrialRows | N
     found: dict[int, TrialRow] = {}
     made = TrialRows(connection) if made is None else made
     for chunk in chunks(sorted(set(ids))):
-        for row in made.all(select_trials().where(trials.c.id.in_(chunk))):
+        for values in texts_tuples_of(connection, _by_ids(), {"ids": json.dumps(chunk)}):
+            row = made.of(values)
             found[row.id] = row
     return found
+
+
+@cache
+def _by_ids() -> Select[*tuple[object, ...]]:
+    """The trials whose ids a JSON array has: one text however many they are."""
+    each = func.json_each(bindparam("ids")).table_valued("value")
+    return select_trials().where(trials.c.id.in_(select(each.c.value)))
 
 
 def with_trials(

@@ -13,9 +13,9 @@ from autotune.errors import Disproved
 from autotune.evaluation.evaluator import Evaluator
 from autotune.family.render import render
 from autotune.family.space import BoundTemplate
-from autotune.store import Finals, Scope, Store, Verdict
+from autotune.store import BASELINE, Finals, Scope, Store, Verdict
 from autotune.trial import Config, Timing, Trial, comparable
-from autotune.tuning.decision import SUSPICIOUS, Comparison, Contender, compare, decide, entrants, noise_floor
+from autotune.tuning.finals_decision import SUSPICIOUS, Comparison, Contender, compare, decide, entrants, noise_floor
 from autotune.workers.worker import FinalsTimings
 
 FINALS_S = 4.0  # of one layer's finals, wall clock
@@ -61,7 +61,7 @@ class Compared:
     """the other's class; one that the study does not admit compares different work"""
     comparison: Comparison
     library: str = ""
-    """of a baseline; empty for a kernel"""
+    """of a library's baseline; empty for a kernel"""
     trial_number: int | None = None
     """of a kernel"""
 
@@ -83,6 +83,8 @@ class FinalsResult:
     """accuracy classes that the study admits on this layer"""
     refused: tuple[tuple[str, str], ...] = ()
     """baselines that cannot run the layer, each with the reason"""
+    unbeaten: str = ""
+    """the family of the winner, where that is a baseline itself"""
 
     def rival(self, library: str) -> Compared | None:
         """The fastest of a library's baselines that the study admits, whatever the winner's class; None without one."""
@@ -159,8 +161,8 @@ def hold_finals(
         for trial, timing, source in zip(entered, timings.kernels, sources, strict=False)
     ]
     winner = decide(contenders, incumbent.number if incumbent else None, noise)
-    compared = _others(contenders, winner, defaults, incumbent, noise)
-    refused = []
+    compared = _others(contenders, winner, defaults, incumbent, bounds, noise)
+    refused = _without_kernel(trials, entered, bounds)
     for baseline, timing in zip(baselines, timings.baselines, strict=True):
         if isinstance(timing, str):
             refused.append((baseline.name, timing))
@@ -189,7 +191,17 @@ def hold_finals(
     store.noise_floors.add(evaluator.info, evaluator.environment, scope.policy, noise * winner.timing.median_us, noise)
     fastest = min(trials, key=lambda trial: trial.median_us or math.inf)
     moved = winner.trial.source_hash != fastest.source_hash
-    return FinalsResult(winner.trial, winner.timing, moved, noise, tuple(compared), admitted, tuple(refused))
+    family = winner.trial.config.template
+    return FinalsResult(
+        winner=winner.trial,
+        timing=winner.timing,
+        moved=moved,
+        noise=noise,
+        compared=tuple(compared),
+        admitted=admitted,
+        refused=tuple(refused),
+        unbeaten=family if bounds[family].template.baseline else "",
+    )
 
 
 def unsuspicious(timed: Callable[[], FinalsTimings], entered: Sequence[Trial], evaluator: Evaluator) -> FinalsTimings:
@@ -206,21 +218,38 @@ def unsuspicious(timed: Callable[[], FinalsTimings], entered: Sequence[Trial], e
     return timings
 
 
+def _without_kernel(
+    trials: Sequence[Trial], entered: Sequence[Trial], bounds: Mapping[str, BoundTemplate]
+) -> list[tuple[str, str]]:
+    """Families that are baselines and have no correct kernel of the layer, each with what its last trial said."""
+    there = {trial.config.template for trial in entered}
+    said = {trial.config.template: trial.message for trial in trials}
+    missing = (name for name, bound in bounds.items() if bound.template.baseline and name not in there)
+    return [(f"{BASELINE}{name}", said.get(name) or "no trial of it") for name in missing]
+
+
 def _others(
     contenders: Sequence[Contender],
     winner: Contender,
     defaults: Sequence[Trial],
     incumbent: Trial | None,
+    bounds: Mapping[str, BoundTemplate],
     noise: float,
 ) -> list[Compared]:
-    """How the winner stands to the previous best and the default."""
+    """How the winner stands to the previous best, the default, and the fastest of each family that is a baseline."""
     others: list[Compared] = []
+    fastest: dict[str, Contender] = {}
+    for contender in sorted(contenders, key=lambda contender: contender.timing.median_us):
+        fastest.setdefault(contender.trial.config.template, contender)
     for contender in contenders:
         if contender.trial is winner.trial:
             continue
         trial, timing = contender.trial, contender.timing
         names = ["previous best"] if incumbent and trial.number == incumbent.number else []
         names += ["default"] if trial in defaults else []
+        family = trial.config.template
+        if bounds[family].template.baseline and contender is fastest[family] and family != winner.trial.config.template:
+            names.append(f"{BASELINE}{family}")
         comparison = compare(winner.timing, timing, noise)
         others += [
             Compared(name, timing.median_us, trial.accuracy, comparison, trial_number=trial.number) for name in names

@@ -17,7 +17,7 @@ from autotune.search import InitialDesign, Search
 from autotune.store import Scope, Store, TrialRow
 from autotune.study import Study
 from autotune.trial import Config, Outcome, Trial
-from autotune.tuning.decision import entrants
+from autotune.tuning.finals_decision import entrants
 from autotune.tuning.layer_finals import PLAIN_FINALS, FinalsPlan, Held, hold_finals
 from autotune.tuning.layer_result import (
     INTERRUPTED,
@@ -85,12 +85,13 @@ class LayerLine:
             self.stopped = NO_CONFIG
         self.suspects = () if self.stopped else self.log.suspects(self._in_spaces)
         self.designs: Sequence[InitialDesign] = ()
+        self._unrecorded: list[tuple[int, Config]] = []
         self._lane: Lane | None = None
 
     def begin(self, pipeline: Pipeline, designs: Sequence[InitialDesign]) -> None:
         """Get ready to ask; what a killed run left running is tried again first, each alone."""
         self.begun, self.designs = True, designs
-        self._record_rejections()
+        self._unrecorded = self._find_rejections()
         self.search = Search(
             [space for space in self.spaces.values() if space.default],
             sampler=self.study.sampler,
@@ -169,6 +170,8 @@ class LayerLine:
             else:
                 self._report(phase="finals")
                 finals = yield from self._hold(replace(plan, budget_s=finals_s), pipeline)
+        if not self.run_of.stopping():
+            self._record_rejections()  # while the device holds the finals of the next layer
         self._report(ended=True)
         self.result = LayerResult(
             layer=self.layer,
@@ -196,7 +199,7 @@ class LayerLine:
             bounds=self.bounds,
             admitted=self.study.admitted(self.layer.problem),
             trials=self.log.trials,
-            default=next((space.default for space in self.spaces.values()), None),
+            default=next((space.default for space in self.spaces.values() if not space.bound.template.baseline), None),
             incumbent=self.incumbent,
             cache=self.study.measure.cache,
             seed=self.study.seed,
@@ -253,21 +256,28 @@ class LayerLine:
         space = self.spaces.get(config.template)
         return space is not None and space.row_of(config) is not None
 
-    def _record_rejections(self) -> None:
-        """Keep a trial for each config that breaks a rule, in spaces small enough to list them."""
-        found = []
+    def _find_rejections(self) -> list[tuple[int, Config]]:
+        """The configs that break a rule and have no trial yet, of spaces small enough to list them, numbered."""
+        missing = []
         for space in self.spaces.values():
             for config in space.rejected(RECORDED_REJECTIONS):
                 known = self.outside.get(config)
                 if known is not None:
                     self.log.count_failure(known)
-                    continue
-                try:
-                    space.bound.check(config)
-                except Rejected as rejected:
-                    trial = rejected_trial(Trial(self.log.take_number(), config, Outcome.RUNNING), rejected)
-                    found.append(trial)
-                    self.log.count_failure(trial)
+                else:
+                    missing.append(config)
+        return list(zip(self.log.take_numbers(len(missing)), missing, strict=True))
+
+    def _record_rejections(self) -> None:
+        """Keep a trial for each of those, with the reasons; which takes as long as a few proposals."""
+        found = []
+        for number, config in self._unrecorded:
+            try:
+                self.bounds[config.template].check(config)
+            except Rejected as rejected:
+                trial = rejected_trial(Trial(number, config, Outcome.RUNNING), rejected)
+                found.append(trial)
+                self.log.count_failure(trial)
         self.store.trials.add_rejected(self.scope, found)
 
     # Asking and starting.

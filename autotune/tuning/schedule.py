@@ -95,20 +95,26 @@ class Schedule:
     # Who is next.
 
     def _next(self) -> LayerLine | None:
-        """The layer that is to start a config now; None while there is no room for one."""
-        if not self._pipeline.has_room or self._must_wait():
+        """The layer that is to start a config now, or to begin; None while there is no room for one."""
+        room = self._pipeline.has_room
+        if self._must_wait() or not (room or self._shared):
             return None
         open_lines = [line for line in self._open if not line.stopped or not line.begun]
-        ready = [line for line in open_lines if line.begun and line.has_room(self._pipeline)]
         waiting = [line for line in open_lines if not line.begun]
-        taught = [line for line in waiting if self._taught(line)] or ([] if ready and not self._hurried else waiting)
+        taught = [line for line in waiting if self._taught(line)]
+        if not room:  # a layer takes some time to begin, which compilers that are busy leave
+            return next(iter(taught), None)
+        ready = [line for line in open_lines if line.begun and line.has_room(self._pipeline)]
+        taught = taught or ([] if ready and not self._hurried else waiting)
         if not self._shared:
             return min((*ready, *taught[:1]), key=self._lines.index, default=None)
+        untried = [line for line in ready if not self._tried(line)]
+        if untried and (taught or self._hurried):  # or compilers are idle until all have begun
+            return max(untried, key=self._gain_us)
         if taught:
             return taught[0]
-        first = [line for line in ready if self._hurried and not self._tried(line)]
         teaching = [line for line in ready if line.evaluated < LEARNT and self._awaited(line, waiting)]
-        return max(first or teaching or ready, key=self._gain_us, default=None)
+        return max(teaching or ready, key=self._gain_us, default=None)
 
     def _must_wait(self) -> bool:
         """Whether finals that need the machine for themselves are due or held."""

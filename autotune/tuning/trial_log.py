@@ -117,6 +117,12 @@ class TrialLog:
         self._next += 1
         return self._next - 1
 
+    def take_numbers(self, count: int) -> Sequence[int]:
+        """The smallest numbers that no trial has; what a killed run had taken and not used is given out again."""
+        numbers = self._store.trials.free_numbers(self._scope, count)
+        self._next = max((self._next, *(number + 1 for number in numbers[-1:])))
+        return numbers
+
     def suspects(self, wanted: Callable[[Config], bool]) -> tuple[Suspect, ...]:
         """The wanted trials that a killed run left running, by number, to be tried once more, each alone."""
         return tuple(suspect for suspect in self._store.trials.suspects(self._scope) if wanted(suspect.trial.config))

@@ -114,7 +114,7 @@ def initial_designs(
 def tuned_before(study: Study, layer: Layer, scope: Scope, store: Store, info: DeviceInfo) -> tuple[TopTrial, ...]:
     """What the database has of layers and devices that a search of this layer may begin from."""
     kinds = ("cuda", "replay") if info.kind == "replay" else (info.kind,)
-    return store.top_trials.list(scope, kinds=kinds, accuracies=study.admitted(layer.problem))
+    return store.top_trials.list(scope, kinds=kinds, accuracies=study.informative(layer.problem))
 
 
 def _check_calibrated(info: DeviceInfo, store: Store) -> Mapping[str, float]:

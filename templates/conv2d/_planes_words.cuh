@@ -1,21 +1,22 @@
 #pragma once
+#include "_pipeline.cuh"
 
 // Planes of input that begin anywhere, to pipeline stages. Needs _ptx_barrier.cuh, _ptx_async.cuh and the family's constants.
 
 constexpr int PRODUCER_WARPS = 3, FULL_ARRIVALS = 32 * PRODUCER_WARPS;  // on the barrier of a stage
 
 // What copies a block's inputs: PRODUCER_WARPS warps, a plane a warp, in words from the one that has its first element.
-__device__ __forceinline__ void copy_inputs(Word* stages, Barrier* full, Barrier* empty, const Bits* __restrict__ x, int work_tiles,
+__device__ __forceinline__ void copy_inputs(Word* stages, PipelineAsync<STAGES>& pipeline, const Bits* __restrict__ x, int work_tiles,
                                             int warp, int n) {
     const int lane = static_cast<int>(threadIdx.x % 32);
-    int stage = 0, parity = 1;  // nobody has to free a pipeline stage before its first use
-    for (int work_tile = static_cast<int>(blockIdx.x); work_tile < work_tiles; work_tile += static_cast<int>(gridDim.x)) {
-        barrier_wait(empty + stage, parity);
+    PipelineState<STAGES> state;
+    for (int work_tile = static_cast<int>(blockIdx.x); work_tile < work_tiles; work_tile += static_cast<int>(gridDim.x), ++state) {
+        pipeline.producer_acquire(state);
 #pragma unroll 1
         for (int channel = warp; channel < C; channel += PRODUCER_WARPS) {
             const long long begin = input_at(work_tile, channel) / WORD_TAPS * WORD_TAPS;
             const Bits* const from = x + begin;
-            Word* const to = stages + stage * STAGE + plane_at(channel);
+            Word* const to = stages + state.index * STAGE + plane_at(channel);
             if constexpr (WORD_TAPS == 1) {
 #pragma unroll 8
                 for (int i = lane; i < WINDOW_H * W; i += 32) copy_async<4>(to + i, from + i);
@@ -29,7 +30,6 @@ __device__ __forceinline__ void copy_inputs(Word* stages, Barrier* full, Barrier
                 }
             }
         }
-        copy_async_arrive(full + stage);
-        if (++stage == STAGES) stage = 0, parity ^= 1;
+        copy_async_arrive(pipeline.full + state.index);
     }
 }

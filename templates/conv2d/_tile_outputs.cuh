@@ -1,17 +1,18 @@
 #pragma once
 #include "_alignment.cuh"
+#include "_pipeline.cuh"
 
 // Outputs of work tiles from epilogue stages to y: whole work tiles, or runs of rows of each output channel, which begin anywhere. Needs _ptx.cuh,
 // _ptx_barrier.cuh and the family's constants.
 
 // What copies its outputs: a warp.
-__device__ __forceinline__ void store_outputs(const T* epilogue_stages, Barrier* epilogue_full, Barrier* epilogue_empty, T* __restrict__ y, int work_tiles) {
+__device__ __forceinline__ void store_outputs(const T* epilogue_stages, PipelineAsync<EPILOGUE_STAGES>& pipeline, T* __restrict__ y, int work_tiles) {
     const int lane = static_cast<int>(threadIdx.x % 32);
-    int epilogue_stage = 0, parity = 0;
+    PipelineState<EPILOGUE_STAGES> state;
     int last = -1;  // the buffer being copied
-    for (int work_tile = static_cast<int>(blockIdx.x); work_tile < work_tiles; work_tile += static_cast<int>(gridDim.x)) {
-        const T* const from = epilogue_stages + epilogue_stage * EPILOGUE_STAGE;
-        barrier_wait(epilogue_full + epilogue_stage, parity);
+    for (int work_tile = static_cast<int>(blockIdx.x); work_tile < work_tiles; work_tile += static_cast<int>(gridDim.x), ++state) {
+        const T* const from = epilogue_stages + state.index * EPILOGUE_STAGE;
+        pipeline.consumer_wait(state);
         if constexpr (WHOLE) {
             if (lane == 0) bulk_store(y + output_at(work_tile, 0), from, EPILOGUE_STAGE * static_cast<int>(sizeof(T)));
         } else {
@@ -35,14 +36,13 @@ __device__ __forceinline__ void store_outputs(const T* epilogue_stages, Barrier*
         if (EPILOGUE_STAGES == 1) {
             bulk_store_wait_read<0>();
             __syncwarp();
-            if (lane == 0) barrier_arrive(epilogue_empty + epilogue_stage);
+            if (lane == 0) pipeline.consumer_release(state.index);
         } else if (last >= 0) {
             bulk_store_wait_read<1>();
             __syncwarp();
-            if (lane == 0) barrier_arrive(epilogue_empty + last);
+            if (lane == 0) pipeline.consumer_release(last);
         }
-        last = epilogue_stage;
-        if (++epilogue_stage == EPILOGUE_STAGES) epilogue_stage = 0, parity ^= 1;
+        last = state.index;
     }
     bulk_store_wait_read<0>();
 }

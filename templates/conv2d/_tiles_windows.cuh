@@ -2,20 +2,72 @@
 
 // Tiles of WINDOW_ROWS rows of an image. The window of x that they need is loaded once for TILE_K channels, with zeros for padding, and a
 // tap's pixels begin TAP pixels behind the first: columns of padding between the rows are computed, too, and not stored.
-// Needs _pipeline.cuh, _ptx_tma.cuh, first_channel and the family's constants.
+// Needs _sm90.cuh, first_channel and the family's constants.
 
 constexpr int LOADED = (WINDOW_ROWS + (R - 1) * DILATION_H) * PITCH;  // pixels of a window; zeros follow, which TMA never writes
 
 __device__ __forceinline__ int tiles_of(int n) { return n * IMAGE_TILES * TILES_M; }
 
-// A box of z to shared memory, and a box of outputs from there: whole rows.
-__device__ __forceinline__ void load_box(unsigned char* to, const TensorMap& map, Barrier* full, int channel, int, int row, int image) {
-    tma_load(to, &map, full, channel, 0, row, image);
-}
+// Boxes of z and of outputs: whole rows.
+struct Boxes {
+    __device__ __forceinline__ static void load(unsigned char* to, const TensorMap& map, Barrier* full, int channel, int, int row, int image) {
+        tma_load(to, &map, full, channel, 0, row, image);
+    }
+    __device__ __forceinline__ static void store(const TensorMap& map, const unsigned char* from, int channel, int, int row, int image) {
+        tma_store(&map, from, channel, 0, row, image);
+    }
+};
 
-__device__ __forceinline__ void store_box(const TensorMap& map, const unsigned char* from, int channel, int, int row, int image) {
-    tma_store(&map, from, channel, 0, row, image);
-}
+// Where a consumer is in its windows.
+struct Window : PipelineState<WINDOWS> {
+    int tap = 0, filter_row = 0, filter_column = 0;
+    int last = 0;  // whose MMAs are under way
+
+    __device__ __forceinline__ void begin_tile() { tap = filter_row = filter_column = last = 0; }
+    // A tile of the other warpgroup.
+    __device__ __forceinline__ void skip_tile() { this->advance<CHANNEL_TILES>(); }
+};
+
+// How a tile is multiplied: filters of a stage, pixels of a window.
+struct Mma {
+    __device__ __forceinline__ static void wait(PipelineTma<STAGES>& pipeline, const PipelineState<STAGES>& state, WindowPipeline& windows,
+                                                const Window& window) {
+        if (window.tap == 0) windows.consumer_wait(window);
+        pipeline.consumer_wait(state);
+    }
+    template <int BLOCKS, int TILES>
+    __device__ __forceinline__ static void multiply(float (&d)[BLOCKS][TILES][4], unsigned long long a, unsigned long long b, int index,
+                                                    bool accumulate, WindowPipeline&, const Window& window) {
+        const int tap = (window.filter_row * (DILATION_H * PITCH) + window.filter_column * DILATION_W) * 8;
+        const int b_at = window.index * (WINDOW_BYTES / 16) + tap;
+#pragma unroll
+        for (int k_block = 0; k_block < K_BLOCKS; ++k_block) {
+#pragma unroll
+            for (int i = 0; i < BLOCKS; ++i) {
+                const int a_at = index * (STAGE_BYTES / 16) + k_block * 2;
+                mma(d[i], a + (a_at + i * 512), b + (b_at + k_block * 2), accumulate || k_block > 0);
+            }
+        }
+    }
+    __device__ __forceinline__ static void release(PipelineTma<STAGES>& pipeline, int index, int lane, WindowPipeline& windows,
+                                                   const Window& window) {
+        if (lane == 0) pipeline.consumer_release(index);
+        if (lane == 0 && window.tap == 0) windows.consumer_release(window.last);
+    }
+    __device__ __forceinline__ static void release_tile(PipelineTma<STAGES>& pipeline, int index, int lane, WindowPipeline& windows,
+                                                        const Window& window) {
+        if (lane == 0) pipeline.consumer_release(index);
+        if (lane == 0) windows.consumer_release(window.last);
+    }
+    __device__ __forceinline__ static void next(WindowPipeline&, Window& window) {
+        window.last = window.index;
+        if (++window.filter_column == S) window.filter_column = 0, ++window.filter_row;
+        if (++window.tap == R * S) {
+            window.tap = window.filter_row = 0;
+            ++window;
+        }
+    }
+};
 
 // A row's last taps lie in the next one's padding; behind the last row are zeros. By all consumers.
 __device__ __forceinline__ void clear_behind_windows(unsigned char* windows) {
@@ -27,16 +79,17 @@ __device__ __forceinline__ void clear_behind_windows(unsigned char* windows) {
 }
 
 // Loads all windows of the block's tiles, and filters of TILE_K channels of one tap as a stage.
-__device__ __forceinline__ void produce(unsigned char* stages, unsigned char* windows, PipelineTma<STAGES>& pipeline,
-                                        WindowPipeline& window_pipeline, const TensorMap& x_map, const TensorMap& w_map, int tiles) {
+__device__ __forceinline__ void produce(unsigned char* stages, PipelineTma<STAGES>& pipeline, const TensorMap& x_map, const TensorMap& w_map,
+                                        int tiles, unsigned char* windows, WindowPipeline* window_pipeline) {
+    using Scheduler = PersistentTileScheduler<>;
     PipelineState<STAGES> state;
     PipelineState<WINDOWS> window;
-    for (int index = static_cast<int>(blockIdx.x); index < tiles; index += static_cast<int>(gridDim.x)) {
+    for (int index = Scheduler::first(); index < tiles; index += Scheduler::step()) {
         const int k = index % TILES_M * TILE_M, image = index / TILES_M / IMAGE_TILES, row = index / TILES_M % IMAGE_TILES * WINDOW_ROWS;
 #pragma unroll 1
         for (int c = 0; c < CHANNELS; c += TILE_K, ++window) {
-            window_pipeline.producer_acquire(window, LOADED * 128);
-            tma_load(windows + window.index * WINDOW_BYTES, &x_map, window_pipeline.full + window.index, first_channel(k) + c, 0 - PAD_W,
+            window_pipeline->producer_acquire(window, LOADED * 128);
+            tma_load(windows + window.index * WINDOW_BYTES, &x_map, window_pipeline->full + window.index, first_channel(k) + c, 0 - PAD_W,
                      row - PAD_H, image);
 #pragma unroll 1
             for (int tap = 0; tap < R * S; ++tap, ++state) {

@@ -23,6 +23,16 @@ using CUstream = conv2d_stream;
 struct alignas(64) CUtensorMap {
     uint64_t opaque[16];
 };
+struct alignas(8) CUlaunchAttribute {
+    int id, padding;
+    int value[16];
+};
+struct CUlaunchConfig {
+    unsigned grid_x, grid_y, grid_z, block_x, block_y, block_z, smem_bytes;
+    CUstream stream;
+    const CUlaunchAttribute *attributes;
+    unsigned attribute_count;
+};
 
 enum : CUresult {
     CUDA_SUCCESS = 0,
@@ -33,6 +43,7 @@ enum : CUresult {
 };
 enum { CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES = 8 };
 enum { CU_TENSOR_MAP_L2_PROMOTION_128B = 2 };
+enum { CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION = 6 };
 enum { CU_STREAM_NON_BLOCKING = 1 };
 enum { CU_EVENT_DEFAULT = 0, CU_EVENT_DISABLE_TIMING = 2 };
 enum {
@@ -87,8 +98,10 @@ enum {
     FUNCTION(cuEventElapsedTime, "cuEventElapsedTime", (float *milliseconds, CUevent start, CUevent end))           \
     FUNCTION(cuEventDestroy, "cuEventDestroy_v2", (CUevent event))
 
-// Those that drivers have from CUDA 12.0 on, and only kernels with tensor maps call.
+// Those that drivers have from CUDA 12.0 on: for kernels with tensor maps, and for dependent launches.
 #define AUTOTUNE_CONV2D_NEWER_DRIVER(FUNCTION)                                                                      \
+    FUNCTION(cuLaunchKernelEx, "cuLaunchKernelEx",                                                                  \
+             (const CUlaunchConfig *config, CUfunction function, void **parameters, void **extra))                  \
     FUNCTION(cuTensorMapEncodeTiled, "cuTensorMapEncodeTiled",                                                      \
              (CUtensorMap * map, int type, uint32_t rank, void *address, const uint64_t *global_dim,                \
               const uint64_t *global_strides, const uint32_t *box_dim, const uint32_t *element_strides,             \

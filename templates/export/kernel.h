@@ -64,6 +64,7 @@ struct Kernel {
     conv2d_kernel info;
     Device tuned_on;
     const unsigned char *image;
+    bool dependent;  // it waits itself for the kernels before it, and may be launched before they have ended
     int entry_count;
     const char *entries[MOST_STAGES];
     int constant_count;

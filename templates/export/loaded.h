@@ -2,6 +2,7 @@
 #pragma once
 
 #include <atomic>
+#include <cstdlib>
 #include <mutex>
 #include <string>
 #include <utility>
@@ -127,6 +128,12 @@ private:
     CUtensorMap maps_[MOST_MAPS];
 };
 
+// Whether kernels are launched before those before them have ended, where both are known to wait: programmatic dependent launch.
+inline bool launches_early() {
+    static const char *const asked = std::getenv("AUTOTUNE_DEPENDENT_LAUNCH");
+    return asked && asked == std::string("1") && driver().cuLaunchKernelEx;
+}
+
 // A kernel's code in one context, with the constant memory that goes with it.
 class Loaded {
 public:
@@ -146,7 +153,7 @@ public:
     // Enqueue what depends on the weights alone.
     void prepare(const Plan &plan, Tensors tensors, CUstream stream) const {
         TensorMaps none;
-        for (int i = 0; i < plan.prepare_count; ++i) launch(plan.prepare_at(i), tensors, none, 0, 0, stream);
+        for (int i = 0; i < plan.prepare_count; ++i) launch(plan.prepare_at(i), tensors, none, 0, 0, false, stream);
         const Problem problem(kernel.info.problem);
         for (int i = 0; i < kernel.constant_count; ++i) {
             const Constant &constant = kernel.constants[i];
@@ -164,11 +171,12 @@ public:
 
     // Enqueue a pass.
     void forward(const Plan &plan, int32_t n, const Tensors &tensors, CUstream stream) const {
+        const bool early = kernel.dependent && launches_early();
         const int64_t count = plan.loop_count.value();
         TensorMaps maps(plan, tensors);
         for (int64_t i = 0; i < count; ++i)
             for (int at = 0; at < plan.stage_count; ++at)
-                launch(plan.stage_at(at), tensors, maps, n, static_cast<int32_t>(i), stream);
+                launch(plan.stage_at(at), tensors, maps, n, static_cast<int32_t>(i), early, stream);
     }
 
     const Kernel &kernel;
@@ -176,7 +184,7 @@ public:
     const Device device;
 
 private:
-    void launch(const Launch &launch, const Tensors &tensors, TensorMaps &maps, int32_t n, int32_t i,
+    void launch(const Launch &launch, const Tensors &tensors, TensorMaps &maps, int32_t n, int32_t i, bool early,
                 CUstream stream) const {
         Tensors addresses = tensors;
         void *arguments[MOST_ARGUMENTS];
@@ -202,6 +210,14 @@ private:
             }
         }
         const auto size = [](Int extent) { return static_cast<unsigned>(extent.value()); };
+        if (early) {
+            const CUlaunchAttribute attribute = {CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION, 0, {1}};
+            const CUlaunchConfig config = {
+                size(launch.grid.x), size(launch.grid.y), size(launch.grid.z), size(launch.block.x), size(launch.block.y),
+                size(launch.block.z), size(launch.smem_bytes), stream, &attribute, 1};
+            check(driver().cuLaunchKernelEx(&config, function, arguments, nullptr), kernel.entries[launch.entry]);
+            return;
+        }
         check(driver().cuLaunchKernel(function, size(launch.grid.x), size(launch.grid.y), size(launch.grid.z),
                                       size(launch.block.x), size(launch.block.y), size(launch.block.z),
                                       size(launch.smem_bytes), stream, arguments, nullptr),

@@ -1,6 +1,6 @@
 #pragma once
 
-// What _blocks_cluster.cuh does for the blocks of a cluster, for blocks without one. Needs _mainloop_sm90.cuh.
+// What _blocks_cluster.cuh does for the blocks of a cluster, for blocks without one. Needs _operands_sm90.cuh.
 
 __device__ __forceinline__ void sync_blocks() { __syncthreads(); }
 __device__ __forceinline__ void end_blocks() {}

@@ -2,7 +2,7 @@
 #include "_ptx_cluster.cuh"
 #include "_ptx_multicast.cuh"
 
-// Blocks of a cluster whose tiles have an operand in common, of which each loads its part for all. Needs _mainloop_sm90.cuh.
+// Blocks of a cluster whose tiles have an operand in common, of which each loads its part for all. Needs _operands_sm90.cuh.
 
 __device__ __forceinline__ void sync_blocks() { cluster_sync(); }
 // No block arrives at the barriers of one that has ended.

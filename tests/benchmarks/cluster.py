@@ -29,10 +29,10 @@ from autotune.cluster.agent import Agent, CompilingAgent
 from autotune.cluster.coordinator import Coordinator
 from autotune.cluster.dask_agent import AgentPlugin, AgentWorker
 from autotune.cluster.dask_cluster import address_of, quiet
-from autotune.cluster.lease import Collected, Collecting, DeviceClass, Lease, LeaseEnd, News
 from autotune.cluster.ledger import Ledger
+from autotune.cluster.messages import Collected, Collecting, DeviceClass, Lease, LeaseEnd, News
 from autotune.evaluation.null import NullEvaluator
-from autotune.family.template import load_templates
+from autotune.family.template_files import load_templates
 from autotune.problem import Layer
 from autotune.store import Delivery, Store
 from autotune.store.column_types import Values, date_text

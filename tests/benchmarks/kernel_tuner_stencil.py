@@ -1,18 +1,20 @@
 """The stencil tuned by Kernel Tuner and by autotune, side by side, on the same kernels. Run by hand, on a GPU:
 
     pip install kernel_tuner==1.5.0
-    python tests/benchmarks/kernel_tuner_stencil.py --strategy brute_force --evaluations 60
+    python tests/benchmarks/kernel_tuner_stencil.py              # each tool has 15 s a layer: within two minutes
+    python tests/benchmarks/kernel_tuner_stencil.py --strategy brute_force --seconds 1200
 
 `stencil` is a port of Kernel Tuner's example of five points (examples/cuda/stencil.cu): block_size_x and block_size_y
 are block_w and block_h; `rows`, weights and edges that are computed are new. Kernel Tuner is given each config's kernel
 as the family renders it, and times it as it does, warm and without graphs; what each tool found best is then timed by
-autotune, cold.
+autotune, cold. The rows of a layer come as they are measured, so that a run that is cut shows what it had.
 """
 
 from __future__ import annotations
 
 import argparse
 import dataclasses
+import sys
 import tempfile
 import time
 from collections.abc import Mapping
@@ -25,16 +27,17 @@ import autotune
 from autotune.devices.backends import open_device
 from autotune.family.render import render
 from autotune.family.space import BoundTemplate
-from autotune.family.template import load_template, template_files
+from autotune.family.template_files import load_template, template_files
 from autotune.measurement.numpy_reference import numpy_reference
 from autotune.shipped import shipped
 from autotune.trial import Config
 
 FAMILY = "stencil_rows"
+MOST = 100_000  # evaluations; the time ends it
 
 
-def by_kernel_tuner(bound: BoundTemplate, strategy: str, evaluations: int) -> tuple[Config, float, int]:
-    """Its best config, the microseconds that it measured, and how many configs it ran."""
+def by_kernel_tuner(bound: BoundTemplate, strategy: str, seconds: float) -> tuple[Config, float, int]:
+    """Its best config in so many seconds, the microseconds that it measured, and how many configs it ran."""
     problem, names = bound.problem, [param.name for param in bound.template.params]
     sizes = {array.name: array.shape for array in problem.arrays}
     rng = np.random.default_rng(0)
@@ -70,7 +73,7 @@ def by_kernel_tuner(bound: BoundTemplate, strategy: str, evaluations: int) -> tu
         lang="CUDA",
         compiler_options=["-std=c++17"],
         strategy=strategy,
-        strategy_options={} if strategy == "brute_force" else {"max_fevals": evaluations},
+        strategy_options={"max_fevals": MOST, "time_limit": seconds},
         quiet=True,
     )
     timed = [result for result in results if isinstance(result["time"], float)]
@@ -80,7 +83,7 @@ def by_kernel_tuner(bound: BoundTemplate, strategy: str, evaluations: int) -> tu
 
 def by_autotune(study: autotune.Study, db: Path, device: str) -> autotune.TuneResult:
     """The study tuned in a database."""
-    return autotune.tune(study, db=db, device=device, fresh=True)
+    return autotune.tune(study, db=db, device=device, fresh=True, finals_s=2.0)
 
 
 def kept_to(study: autotune.Study, configs: tuple[Config, ...]) -> autotune.Study:
@@ -90,38 +93,63 @@ def kept_to(study: autotune.Study, configs: tuple[Config, ...]) -> autotune.Stud
     return dataclasses.replace(study, space={FAMILY: space}, trials=100)
 
 
+def row(*cells: object) -> None:
+    """A line of the table, at once."""
+    widths = (13, 13, 8, 7, 9)
+    print(*(f"{cell!s:{width}}" for cell, width in zip(cells, widths, strict=False)), *cells[len(widths) :], flush=True)
+
+
+def begun(layer: str, what: str) -> float:
+    """Now, which is said on standard error."""
+    print(f"{layer}: {what} ...", file=sys.stderr, flush=True)
+    return time.monotonic()
+
+
 def main() -> None:
     """Print what each tool found, and both once more by one clock."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("--device", default="cuda:0")
-    parser.add_argument("--strategy", default="brute_force", help="Kernel Tuner's")
-    parser.add_argument("--evaluations", type=int, default=60, help="of each tool; brute_force runs all")
+    parser.add_argument("--strategy", default="random_sample", help="Kernel Tuner's")
+    parser.add_argument("--seconds", type=float, default=15.0, help="of each tool for a layer")
     options = parser.parse_args()
     study = autotune.load_study(shipped("studies") / "stencil.toml")
     device = open_device(options.device)
     info = device.info
     device.close()
     template = load_template(template_files()[FAMILY])
+    print("us: by the tool's own clock, autotune's cold, Kernel Tuner's warm")
+    row("layer", "tool", "configs", "s", "us", "best")
     with tempfile.TemporaryDirectory() as folder:
         for layer in study.layers:
-            one = dataclasses.replace(study, layers=(layer,), trials=options.evaluations, templates=(FAMILY,))
-            began = time.monotonic()
+            searched = dataclasses.replace(study, layers=(layer,), trials=MOST, templates=(FAMILY,))
+            one = dataclasses.replace(searched, time_budget_s=options.seconds)
+            began = begun(layer.name, "autotune")
             (ours,) = by_autotune(one, Path(folder) / "search.db", options.device).layers
-            ours_s, began = time.monotonic() - began, time.monotonic()
-            bound = BoundTemplate(template, layer.problem, info)
-            theirs, theirs_us, count = by_kernel_tuner(bound, options.strategy, options.evaluations)
-            theirs_s = time.monotonic() - began
-            print(f"{layer.name}: autotune {ours.evaluated} configs in {ours_s:.0f} s")
-            print(f"  Kernel Tuner: {count} configs in {theirs_s:.0f} s")
             if ours.best is None:
-                print(f"  autotune found no kernel: {ours.why_not}")
+                row(layer.name, "autotune", ours.evaluated, "", "", ours.why_not)
                 continue
-            for who, config in (("autotune", ours.best.config), ("Kernel Tuner", theirs)):
-                again = kept_to(one, (config,))
-                (timed,) = by_autotune(again, Path(folder) / f"{who[0]}.db", options.device).layers
-                median_us = timed.best.median_us if timed.best else None
-                print(f"  {who}: {config}, {median_us or float('nan'):.2f} us cold")
-            print(f"  Kernel Tuner's own clock, warm: {theirs_us:.2f} us")
+            timing = ours.finals.timing if ours.finals else ours.best.timing
+            own_us = f"{timing.median_us:.2f}" if timing else "-"
+            row(layer.name, "autotune", ours.evaluated, f"{time.monotonic() - began:.0f}", own_us, ours.best.config)
+            began = begun(layer.name, "Kernel Tuner")
+            bound = BoundTemplate(template, layer.problem, info)
+            theirs, theirs_us, count = by_kernel_tuner(bound, options.strategy, options.seconds)
+            row(layer.name, "Kernel Tuner", count, f"{time.monotonic() - began:.0f}", f"{theirs_us:.2f}", theirs)
+            both = kept_to(searched, (ours.best.config, theirs))
+            begun(layer.name, "both by one clock")
+            (timed,) = by_autotune(both, Path(folder) / f"{layer.name}.db", options.device).layers
+            for config, cold_us in timed_by_finals(Path(folder) / f"{layer.name}.db", timed.name):
+                for tool, found in (("autotune", ours.best.config), ("Kernel Tuner", theirs)):
+                    if config == found:
+                        row(layer.name, tool, "", "", "", f"{cold_us:.2f} us cold, in the same finals")
+
+
+def timed_by_finals(db: Path, layer: str) -> list[tuple[Config, float]]:
+    """Each finalist's config and its median."""
+    with autotune.Store(db, create=False) as store:
+        configs = {row.id: row.trial.config for row in store.trials.list(layer)}
+        held = store.finals.list(layer)
+        return [(configs[trial], timing.median_us) for trial, timing in held[-1].timings] if held else []
 
 
 if __name__ == "__main__":

@@ -15,7 +15,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from autotune.evaluation.null import NullEvaluator
-from autotune.family.template import load_templates
+from autotune.family.template_files import load_templates
 from autotune.store import Store
 from autotune.study import Study, find_study, load_study
 from autotune.tuning.tune import tune

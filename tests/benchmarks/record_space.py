@@ -19,7 +19,8 @@ from pathlib import Path
 from autotune.api.devices import evaluator_of, jobs_default
 from autotune.evaluation.evaluator import Evaluator
 from autotune.family.space import BoundTemplate, SearchSpace
-from autotune.family.template import KernelTemplate, load_templates
+from autotune.family.template import KernelTemplate
+from autotune.family.template_files import load_templates
 from autotune.problem import Conv2dProblem, Layer
 from autotune.store import Store
 from autotune.study import Study

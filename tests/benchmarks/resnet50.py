@@ -162,7 +162,7 @@ def measured(
         if held is None or held.time_us is None:
             print(f"{first.name}: left out, no finals were held on it", file=sys.stderr)
             continue
-        rivals = {each.against: each.against_us for each in held.verdicts if each.against.startswith(BASELINES)}
+        rivals = {each.against: each.against_us for each in held.verdicts if each.against.startswith(tuple(BASELINES))}
         row = rows[first.name]
         times = None if row.tuned_us is None or row.torch_us is None else (row.tuned_us, row.torch_us)
         compared = {"ours": held.time_us, **rivals}

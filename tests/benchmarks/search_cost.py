@@ -17,7 +17,7 @@ import numpy as np
 
 from autotune.evaluation.null import NullEvaluator
 from autotune.family.space import BoundTemplate, SearchSpace
-from autotune.family.template import load_template
+from autotune.family.template_files import load_template
 from autotune.problem import Conv2dProblem
 from autotune.search import Search
 from autotune.trial import Config, Outcome, Timing, Trial

@@ -16,7 +16,7 @@ from pathlib import Path
 from autotune.api.devices import jobs_default
 from autotune.evaluation.evaluator import DeviceEvaluator
 from autotune.family.source import KernelSource
-from autotune.family.template import load_templates
+from autotune.family.template_files import load_templates
 from autotune.measurement.benchmark import paired_ratio
 from autotune.problem import Layer
 from autotune.store import Store

@@ -24,7 +24,7 @@ import numpy as np
 
 from autotune.evaluation.evaluator import DeviceEvaluator
 from autotune.family.source import KernelSource
-from autotune.family.template import load_templates
+from autotune.family.template_files import load_templates
 from autotune.problem import Layer
 from autotune.store import Store
 from autotune.study import find_study, load_study

@@ -22,7 +22,7 @@ from pathlib import Path
 from autotune.api.devices import evaluator_of, jobs_default
 from autotune.errors import StoreWarning
 from autotune.evaluation.evaluator import Evaluator
-from autotune.family.template import load_templates
+from autotune.family.template_files import load_templates
 from autotune.problem import Layer, Problem
 from autotune.store import Store
 from autotune.study import Study, find_study, load_study

@@ -13,7 +13,8 @@ import pytest
 from autotune import __version__
 from autotune.cluster.agent import FAILURES, Agent, CompilingAgent
 from autotune.cluster.agents import KnownAgent, lent
-from autotune.cluster.lease import (
+from autotune.cluster.ledger import Ledger
+from autotune.cluster.messages import (
     AgentInfo,
     Collected,
     Collecting,
@@ -23,14 +24,13 @@ from autotune.cluster.lease import (
     Lease,
     MeasureFor,
 )
-from autotune.cluster.ledger import Ledger
 from autotune.compilation.compile import Binary
 from autotune.devices.device import DeviceInfo
 from autotune.errors import DeviceLost, StoreError, StoreWarning, StudyError
 from autotune.evaluation.evaluator import Evaluator
 from autotune.evaluation.null import NullEvaluator
 from autotune.family.source import KernelSource
-from autotune.family.template import load_templates
+from autotune.family.template_files import load_templates
 from autotune.store import LOST, Store
 from autotune.study import load_study
 from autotune.trial import Measured, Outcome

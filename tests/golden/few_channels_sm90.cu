@@ -24,19 +24,11 @@
 
 #include "_epilogue.cuh"
 
-#include "_ptx.cuh"
-
-#include "_ptx_barrier.cuh"
-
-#include "_ptx_tma.cuh"
-
-#include "_ptx_wgmma.cuh"
-
-#include "_ptx_wgmma_shared.cuh"
-
-#include "_pipeline.cuh"
+#include "_sm90.cuh"
 
 #include "_epilogue_tma_16.cuh"
+
+#include "_epilogue_sm90.cuh"
 
 // Problem
 constexpr int C = 3, H = 21, W = 30;
@@ -65,12 +57,12 @@ constexpr int LOAD = 2, LOADS = 6;                               // elements of 
 constexpr bool REGISTER_FILTERS = true;
 constexpr int FILTER_BYTES = STEPS * 2048;                                    // of 64 output channels
 constexpr int CHUNK_COLUMNS = 2, CHUNK_STEP = 2;             // of a chunk, from one chunk to the next
-constexpr int BOXES = 1, BOX_BYTES = TILE_Q * 128;                             // of the 64 channels of an MMA
-constexpr int EPILOGUE_STAGE_BYTES = BOXES * BOX_BYTES;
+using EpilogueTma = CollectiveEpilogue<T, EPILOGUE, Boxes4d, 1, 1, TILE_Q, EPILOGUE_STAGES>;
+using Scheduler = PersistentTileScheduler<>;
 
 struct Barriers {
     PipelineAsync<STAGES> pipeline;
-    Barrier mainloop_order[CONSUMERS];  // a warpgroup may multiply
+    OrderedSequenceBarrier mainloop_order;
 };
 
 // d = w [64 x 16] * x [16 x TILE_Q] (+ d), x in shared memory.
@@ -131,7 +123,7 @@ __device__ __forceinline__ void produce(unsigned char* windows, PipelineAsync<ST
     constexpr int GROUPS = WINDOW_H * ROW_GROUPS;
     const int thread = static_cast<int>(threadIdx.x) % 128;
     PipelineState<STAGES> state;
-    for (int index = static_cast<int>(blockIdx.x); index < tiles; index += static_cast<int>(gridDim.x), ++state) {
+    for (int index = Scheduler::first(); index < tiles; index += Scheduler::step(), ++state) {
         const Tile tile(index);
         const T* const image = x + static_cast<long long>(tile.image) * (H * W * C);
         const int top = tile.row * STRIDE_H - PAD_H, first_column = tile.column * STRIDE_W - 4 * LEFT_GROUPS;
@@ -188,19 +180,18 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
 conv2d_few_channels_sm90(const T* __restrict__ x, const T* __restrict__ w, const __grid_constant__ TensorMap y_map, const T* __restrict__ bias,
                          int n) {
     extern __shared__ __align__(1024) unsigned char smem[];
-    unsigned char* const epilogue_stages = smem;  // [consumer][epilogue stage][box] outputs [TILE_Q][64 / BOXES]
-    unsigned char* const windows = epilogue_stages + CONSUMERS * EPILOGUE_STAGES * EPILOGUE_STAGE_BYTES;  // [stage] chunks [WINDOW_H][PLANES][PITCH]
+    unsigned char* const epilogue_stages = smem;  // [consumer][epilogue stage][box] outputs [TILE_Q][EpilogueTma::BOX_CHANNELS]
+    unsigned char* const windows = epilogue_stages + CONSUMERS * EPILOGUE_STAGES * EpilogueTma::STAGE_BYTES;  // [stage] chunks [WINDOW_H][PLANES][PITCH]
     unsigned char* const filters = windows + STAGES * WINDOW_BYTES;                                       // [64 output channels] [FILTER_BYTES]
     Barriers& barriers = *reinterpret_cast<Barriers*>(filters + CHANNEL_TILES * FILTER_BYTES);
     PipelineAsync<STAGES>& pipeline = barriers.pipeline;
 
-    // The same for a warp's lanes, and seen to be: the operands of wgmma then need uniform registers only.
-    const int warp = __shfl_sync(0xffffffffu, static_cast<int>(threadIdx.x) / 32, 0);
+    const int warp = canonical_warp_index();
     const int group = warp / 4;
     const int tiles = n * (ROW_TILES * COLUMN_TILES);
     if (threadIdx.x == 0) {
         pipeline.init(4, 4 * CONSUMERS);
-        for (int i = 0; i < CONSUMERS; ++i) barrier_init(barriers.mainloop_order + i, 4);
+        barriers.mainloop_order.init();
         barrier_init_fence();
     }
     __syncthreads();
@@ -217,32 +208,26 @@ conv2d_few_channels_sm90(const T* __restrict__ x, const T* __restrict__ w, const
     sync_threads<128 * CONSUMERS>(1 + CONSUMERS);
 
     const unsigned long long x_operand = wgmma_operand(windows, 0, 16, 128);
-    unsigned char* const outputs = epilogue_stages + consumer * (EPILOGUE_STAGES * EPILOGUE_STAGE_BYTES);
+    unsigned char* const outputs = epilogue_stages + consumer * (EPILOGUE_STAGES * EpilogueTma::STAGE_BYTES);
     int epilogue_stage = 0;
 
     [[maybe_unused]] const unsigned long long w_operand = wgmma_operand(filters, 0, 1024, 128);
     unsigned a[STEPS][4];  // filters of this warp's 16 output channels, where MMAs read them in registers
-    float biases[2] = {};
+    float biases[1][2] = {};
     const auto load_channels = [&](int tile) {
         const unsigned char* const from = filters + tile * FILTER_BYTES + warp % 4 * 256 + lane * 4;
 #pragma unroll
         for (int i = 0; i < (REGISTER_FILTERS ? STEPS * 4 : 0); ++i) {
             a[i / 4][i % 4] = *reinterpret_cast<const unsigned*>(from + i / 4 * 2048 + i / 2 % 2 * 1024 + i % 2 * 128);
         }
-        if constexpr (EPILOGUE::HAS_BIAS) {
-#pragma unroll
-            for (int i = 0; i < 2; ++i) {
-                const int output_channel = tile * 64 + warp % 4 * 16 + i * 8 + lane / 4;
-                biases[i] = output_channel < K ? to_float(bias[output_channel]) : 0.0f;
-            }
-        }
+        load_biases<EPILOGUE, K>(biases, bias, tile * 64, warp, lane);
     };
     if (CHANNEL_TILES == 1) load_channels(0);
 
     PipelineState<STAGES> state;
     int turn = 0;                    // of which warpgroup it is to multiply
     int order_phase = consumer ^ 1;  // the first warpgroup's first turn is at once
-    for (int index = static_cast<int>(blockIdx.x); index < tiles; index += static_cast<int>(gridDim.x), ++state) {
+    for (int index = Scheduler::first(); index < tiles; index += Scheduler::step(), ++state) {
         const Tile tile(index);
         const int rows = min(WINDOW_ROWS, P - tile.row);
         pipeline.consumer_wait(state);
@@ -253,7 +238,7 @@ conv2d_few_channels_sm90(const T* __restrict__ x, const T* __restrict__ w, const
             for (int row = turn ^ consumer; row < rows; row += CONSUMERS) {
                 const unsigned long long b = x_operand + (state.index * (WINDOW_BYTES / 16) + row * (STRIDE_H * PLANES * PITCH));
                 float d[1][TILE_Q / 8][4];
-                barrier_wait(barriers.mainloop_order + consumer, order_phase);
+                barriers.mainloop_order.wait(consumer, order_phase);
                 order_phase ^= 1;
                 wgmma_begin(d);
 #pragma unroll
@@ -264,23 +249,12 @@ conv2d_few_channels_sm90(const T* __restrict__ x, const T* __restrict__ w, const
                     mma(d[0], a[step], b + at, step > 0);
                 }
                 wgmma_commit();
-                if (lane == 0) barrier_arrive(barriers.mainloop_order + (consumer ^ 1));
+                if (lane == 0) barriers.mainloop_order.arrive(consumer);
                 wgmma_wait(d);
 
-                if (thread == 0) bulk_store_wait_read<EPILOGUE_STAGES - 1>();
-                sync_threads<128>(1 + consumer);
-                unsigned char* const to = outputs + epilogue_stage * EPILOGUE_STAGE_BYTES;
-                if (channel_tile * 64 + warp % 4 * 16 < K) stage_outputs<T, EPILOGUE, TILE_Q>(to, d[0], 0, biases, warp % 4, lane);
-                fence_bulk();
-                sync_threads<128>(1 + consumer);
-                if (thread == 0) {
-#pragma unroll
-                    for (int box = 0; box < BOXES; ++box) {
-                        tma_store(&y_map, to + box * BOX_BYTES, channel_tile * 64 + box * (64 / BOXES), tile.column, tile.row + row, tile.image);
-                    }
-                    bulk_store_commit();
-                }
-                if (EPILOGUE_STAGES > 1) epilogue_stage ^= 1;
+                const bool staged = channel_tile * 64 + warp % 4 * 16 < K;
+                EpilogueTma::store(d, biases, outputs, epilogue_stage, y_map, channel_tile * 64, tile.column, tile.row + row, tile.image, consumer,
+                                   warp, lane, staged);
             }
         }
         __syncwarp();  // where the warpgroup had no row of the tile

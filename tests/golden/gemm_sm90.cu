@@ -22,21 +22,15 @@
 
 #include "_epilogue.cuh"
 
-#include "_ptx.cuh"
+#include "_sm90.cuh"
 
-#include "_ptx_barrier.cuh"
-
-#include "_ptx_tma.cuh"
-
-#include "_ptx_wgmma.cuh"
-
-#include "_ptx_wgmma_shared.cuh"
-
-#include "_pipeline.cuh"
+#include "_ptx_dependent.cuh"
 
 #include "_epilogue_tma_16.cuh"
 
-#include "_ptx_wgmma_transposed.cuh"
+#include "_epilogue_sm90.cuh"
+
+#include "_operands_sm90.cuh"
 
 // Problem
 constexpr int N = 72, K = 136;
@@ -57,8 +51,7 @@ constexpr int K_TILES = 3;
 constexpr int K_BLOCKS = 4;  // MMAs in depth of a stage: none of padding alone
 constexpr int TILES_M = 5, CLUSTERS_N = 1;
 constexpr int A_ROWS = 8, STAGE_BYTES = (TILE_N + A_ROWS) * 128;
-constexpr int BOXES = 64 / TILE_K, BOX_BYTES = EPILOGUE_M * 128;  // of the 64 columns of an MMA
-constexpr int EPILOGUE_STAGE_BYTES = BOXES * BOX_BYTES;
+using EpilogueTma = CollectiveEpilogue<T, EPILOGUE, Boxes4d, BLOCKS_N, TILE_M / EPILOGUE_M, EPILOGUE_M, EPILOGUE_STAGES>;
 
 // d = b [64 x 16] * a [16 x TILE_M] (+ d), operands in shared memory.
 __device__ __forceinline__ void mma(float (&d)[1][4], unsigned long long a, unsigned long long b, bool accumulate) {
@@ -80,6 +73,12 @@ __device__ __forceinline__ void mma(float (&d)[1][4], unsigned long long a, unsi
 #include "_mainloop_sm90.cuh"
 
 #include "_blocks_alone.cuh"
+
+struct Mma : StagedMma<STAGE_BYTES, K_BLOCKS, B_TRANSPOSED, A_TRANSPOSED> {
+    __device__ __forceinline__ static void release(PipelineTma<STAGES>& pipeline, int index, int lane) {
+        release_stage<CLUSTER_N>(pipeline, index, lane);
+    }
+};
 
 // Where a tile begins: the rank-th one of a cluster's.
 struct WorkTile {
@@ -117,20 +116,21 @@ gemm_sm90(const __grid_constant__ TensorMap a_map, const __grid_constant__ Tenso
     extern __shared__ __align__(1024) unsigned char smem[];
     unsigned char* const stages = smem;                                    // [stage] b [TILE_N][TILE_K], then a [A_ROWS][TILE_K]
     unsigned char* const epilogue_stages = stages + STAGES * STAGE_BYTES;  // [consumer][epilogue stage][box] outputs [EPILOGUE_M][TILE_K]
-    auto& pipeline = *reinterpret_cast<PipelineTma<STAGES>*>(epilogue_stages + 2 * EPILOGUE_STAGES * EPILOGUE_STAGE_BYTES);
-    [[maybe_unused]] Barrier* const mainloop_order = reinterpret_cast<Barrier*>(&pipeline + 1);  // [2] a warpgroup may multiply
+    auto& pipeline = *reinterpret_cast<PipelineTma<STAGES>*>(epilogue_stages + 2 * EPILOGUE_STAGES * EpilogueTma::STAGE_BYTES);
+    [[maybe_unused]] auto& mainloop_order = *reinterpret_cast<OrderedSequenceBarrier*>(&pipeline + 1);
 
-    // The same for a warp's lanes, and seen to be: the operands of wgmma then need uniform registers only.
-    const int warp = __shfl_sync(0xffffffffu, static_cast<int>(threadIdx.x) / 32, 0);
+    const int warp = canonical_warp_index();
     const int group = warp / 4, lane = static_cast<int>(threadIdx.x) % 32;
-    const int rank = static_cast<int>(blockIdx.x) % CLUSTER_N, first = static_cast<int>(blockIdx.x) / CLUSTER_N;
-    const int step = static_cast<int>(gridDim.x) / CLUSTER_N, tiles = batch * (TILES_M * CLUSTERS_N);
+    using Scheduler = PersistentTileScheduler<CLUSTER_N>;
+    const int rank = static_cast<int>(blockIdx.x) % CLUSTER_N, first = Scheduler::first();
+    const int step = Scheduler::step(), tiles = batch * (TILES_M * CLUSTERS_N);
     if (threadIdx.x == 0) {
         pipeline.init((PINGPONG ? 4 : 8) * CLUSTER_N);
-        for (int i = 0; i < (PINGPONG ? 2 : 0); ++i) barrier_init(mainloop_order + i, 4);
+        if constexpr (PINGPONG) mainloop_order.init();
         barrier_init_fence();
     }
     sync_blocks();  // for the barriers
+    begin_dependent();
     if (group == 0) {
         warpgroup_reg_dealloc<40>();
         if (threadIdx.x == 0) produce(stages, pipeline, a_map, b_map, first, step, tiles, rank);
@@ -141,10 +141,9 @@ gemm_sm90(const __grid_constant__ TensorMap a_map, const __grid_constant__ Tenso
     const int group_column = PINGPONG ? 0 : consumer * GROUP_N;  // of a tile
     const unsigned long long b_operand = operand_descriptor<B_TRANSPOSED, TILE_K>(stages + group_column * 128);
     const unsigned long long a_operand = operand_descriptor<A_TRANSPOSED, TILE_K>(stages + TILE_N * 128);
-    unsigned char* const outputs = epilogue_stages + consumer * (EPILOGUE_STAGES * EPILOGUE_STAGE_BYTES);
+    unsigned char* const outputs = epilogue_stages + consumer * (EPILOGUE_STAGES * EpilogueTma::STAGE_BYTES);
     int epilogue_stage = 0;
     if (thread == 0) prefetch_tma_descriptor(&y_map);
-    const auto release = [&](int stage) { release_stage<CLUSTER_N>(pipeline, stage, lane); };
 
     PipelineState<STAGES> state;
     [[maybe_unused]] int order_phase = consumer ^ 1;  // the first warpgroup's first turn is at once
@@ -153,44 +152,18 @@ gemm_sm90(const __grid_constant__ TensorMap a_map, const __grid_constant__ Tenso
         const WorkTile tile(index, rank);
         const int column = tile.column + group_column;
         float biases[BLOCKS_N][2] = {};
-        if constexpr (EPILOGUE::HAS_BIAS) {
-#pragma unroll
-            for (int i = 0; i < 2 * BLOCKS_N; ++i) {
-                const int own = column + i / 2 * 64 + warp % 4 * 16 + i % 2 * 8 + lane / 4;
-                if (own < N) biases[i / 2][i % 2] = to_float(bias[own]);
-            }
-        }
+        load_biases<EPILOGUE, N>(biases, bias, column, warp, lane);
         float d[BLOCKS_N][TILE_M / 8][4];
         if constexpr (PINGPONG) {
-            barrier_wait(mainloop_order + consumer, order_phase);
+            mainloop_order.wait(consumer, order_phase);
             order_phase ^= 1;
         }
-        multiply<A_TRANSPOSED, B_TRANSPOSED, STAGE_BYTES, K_BLOCKS>(d, pipeline, state, a_operand, b_operand, K_TILES, release);
-        if (PINGPONG && lane == 0) barrier_arrive(mainloop_order + (consumer ^ 1));
+        const int last = collective_mma<Mma>(d, pipeline, state, b_operand, a_operand, 0, K_TILES, lane);
+        if (PINGPONG && lane == 0) mainloop_order.arrive(consumer);
         wgmma_wait(d);
-        release(state.index > 0 ? state.index - 1 : STAGES - 1);  // the last
+        Mma::release(pipeline, last, lane);
         if constexpr (PINGPONG) state.advance<K_TILES>();
-
-#pragma unroll
-        for (int i = 0; i < BLOCKS_N; ++i) {
-#pragma unroll
-            for (int subtile = 0; subtile < TILE_M / EPILOGUE_M; ++subtile) {
-                if (thread == 0) bulk_store_wait_read<EPILOGUE_STAGES - 1>();
-                sync_threads<128>(1 + consumer);
-                unsigned char* const to = outputs + epilogue_stage * EPILOGUE_STAGE_BYTES;
-                stage_outputs<T, EPILOGUE, EPILOGUE_M>(to, d[i], subtile * (EPILOGUE_M / 8), biases[i], warp % 4, lane);
-                fence_bulk();
-                sync_threads<128>(1 + consumer);
-                if (thread == 0) {
-#pragma unroll
-                    for (int box = 0; box < BOXES; ++box) {
-                        tma_store(&y_map, to + box * BOX_BYTES, column + i * 64 + box * TILE_K, tile.row + subtile * EPILOGUE_M, tile.product, 0);
-                    }
-                    bulk_store_commit();
-                }
-                epilogue_stage = (epilogue_stage + 1) % EPILOGUE_STAGES;
-            }
-        }
+        EpilogueTma::store(d, biases, outputs, epilogue_stage, y_map, column, tile.row, tile.product, 0, consumer, warp, lane);
     }
     if (thread == 0) bulk_store_wait_read<0>();
     end_blocks();

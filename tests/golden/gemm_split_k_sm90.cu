@@ -20,23 +20,13 @@
 
 #include "_epilogue.cuh"
 
-#include "_ptx.cuh"
+#include "_sm90.cuh"
 
-#include "_ptx_barrier.cuh"
-
-#include "_ptx_cluster.cuh"
-
-#include "_ptx_tma.cuh"
-
-#include "_ptx_wgmma.cuh"
-
-#include "_ptx_wgmma_shared.cuh"
-
-#include "_pipeline.cuh"
+#include "_ptx_dependent.cuh"
 
 #include "_epilogue_tma_16.cuh"
 
-#include "_ptx_wgmma_transposed.cuh"
+#include "_operands_sm90.cuh"
 
 // Problem
 constexpr int N = 72;
@@ -56,9 +46,6 @@ constexpr int K_BLOCKS = 4;  // MMAs in depth of a stage: none of padding alone
 constexpr int TILES_M = 2, TILES_N = 2;
 constexpr int A_ROWS = 32, STAGE_BYTES = 12288, BUFFER_BYTES = 24576;
 constexpr int SHARES = 4;                          // of a tile's rows that a block finishes, at most
-constexpr int BOXES = 64 / TILE_K, BOX_BYTES = 8 * 128;  // of the 64 columns of an MMA
-
-using Sums = AlignedArray<float, 4>;
 
 // d = b [64 x 16] * a [16 x TILE_M] (+ d), operands in shared memory.
 __device__ __forceinline__ void mma(float (&d)[4][4], unsigned long long a, unsigned long long b, bool accumulate) {
@@ -83,19 +70,21 @@ __device__ __forceinline__ void mma(float (&d)[4][4], unsigned long long a, unsi
 #endif
 }
 
-#include "_mainloop_sm90.cuh"
+#include "_split_k_sm90.cuh"
+
+using Mma = StagedMma<STAGE_BYTES, K_BLOCKS, B_TRANSPOSED, A_TRANSPOSED>;
+using Cluster = SplitK<T, EPILOGUE, Boxes4d, SPLITS, CONSUMERS, ROWS>;
+constexpr int SHARE_BYTES = Cluster::BOXES * Cluster::BOX_BYTES;
 
 extern "C" __global__ void __cluster_dims__(1, 1, 1) __launch_bounds__(THREADS)
 gemm_split_k_sm90(const __grid_constant__ TensorMap a_map, const __grid_constant__ TensorMap b_map, const __grid_constant__ TensorMap y_map,
                   const T* __restrict__ bias, int) {
     extern __shared__ __align__(1024) unsigned char smem[];
     unsigned char* const stages = smem;                          // [stage] b [TILE_N][TILE_K], then a [A_ROWS][TILE_K]
-    Sums* const partial_sums = reinterpret_cast<Sums*>(smem);    // then [consumer][row][thread]
     unsigned char* const epilogue_stages = smem + BUFFER_BYTES;  // [consumer][share][box] outputs [8][TILE_K]
-    auto& pipeline = *reinterpret_cast<PipelineTma<STAGES>*>(epilogue_stages + CONSUMERS * SHARES * BOXES * BOX_BYTES);
+    auto& pipeline = *reinterpret_cast<PipelineTma<STAGES>*>(epilogue_stages + CONSUMERS * SHARES * SHARE_BYTES);
 
-    // The same for a warp's lanes, and seen to be: the operands of wgmma then need uniform registers only.
-    const int warp = __shfl_sync(0xffffffffu, static_cast<int>(threadIdx.x) / 32, 0);
+    const int warp = canonical_warp_index();
     const int rank = static_cast<int>(blockIdx.x) % SPLITS, tile = static_cast<int>(blockIdx.x) / SPLITS;
     const int first_column = tile % TILES_N * TILE_N, row = tile / TILES_N % TILES_M * TILE_M, product = tile / (TILES_N * TILES_M);
     const int begin = K_TILES * rank / SPLITS, end = K_TILES * (rank + 1) / SPLITS;
@@ -107,6 +96,7 @@ gemm_split_k_sm90(const __grid_constant__ TensorMap a_map, const __grid_constant
         }
         __syncwarp();
         arrive_threads<THREADS>(CONSUMERS + 1);  // and the first loads are under way before the others come
+        begin_dependent();
         if (threadIdx.x > 0) return;
 #pragma unroll 1
         for (int k_tile = begin; k_tile < end; ++k_tile, ++state) {
@@ -119,52 +109,18 @@ gemm_split_k_sm90(const __grid_constant__ TensorMap a_map, const __grid_constant
         return;
     }
     sync_threads<THREADS>(CONSUMERS + 1);  // for the barriers
+    begin_dependent();
     const int consumer = warp / 4 - 1, thread = static_cast<int>(threadIdx.x) % 128, lane = static_cast<int>(threadIdx.x) % 32;
     const int column = first_column + consumer * 64;
-    unsigned char* const outputs = epilogue_stages + consumer * (SHARES * BOXES * BOX_BYTES);
+    unsigned char* const outputs = epilogue_stages + consumer * (SHARES * SHARE_BYTES);
     if (thread == 0) prefetch_tma_descriptor(&y_map);
-    float biases[2] = {};
-    if constexpr (EPILOGUE::HAS_BIAS) {
-#pragma unroll
-        for (int i = 0; i < 2; ++i) {
-            const int own = column + warp % 4 * 16 + i * 8 + lane / 4;
-            if (own < N) biases[i] = to_float(bias[own]);
-        }
-    }
+    float biases[1][2] = {};
+    load_biases<EPILOGUE, N>(biases, bias, column, warp, lane);
 
     const unsigned long long b_operand = operand_descriptor<B_TRANSPOSED, TILE_K>(stages + consumer * (64 * 128));
     const unsigned long long a_operand = operand_descriptor<A_TRANSPOSED, TILE_K>(stages + TILE_N * 128);
     float d[1][ROWS][4];
-    multiply<A_TRANSPOSED, B_TRANSPOSED, STAGE_BYTES, K_BLOCKS>(d, pipeline, state, a_operand, b_operand, end - begin, [&](int stage) {
-        if (lane == 0) pipeline.consumer_release(stage);
-    });
-    wgmma_wait(d);
-    sync_threads<128 * CONSUMERS>(CONSUMERS + 2);  // the others have read the stages, too
-
-    Sums* const mine = partial_sums + consumer * (ROWS * 128) + thread;
-#pragma unroll
-    for (int i = 0; i < ROWS; ++i) mine[i * 128] = {d[0][i][0], d[0][i][1], d[0][i][2], d[0][i][3]};
-    cluster_sync();
-    for (int i = rank, share = 0; i < ROWS; i += SPLITS, ++share) {
-        float sums[1][4] = {};
-#pragma unroll
-        for (int other = 0; other < SPLITS; ++other) {
-            const Sums part = load_cluster(mine + i * 128, other);
-#pragma unroll
-            for (int j = 0; j < 4; ++j) sums[0][j] += part.at[j];
-        }
-        stage_outputs<T, EPILOGUE, 8>(outputs + share * (BOXES * BOX_BYTES), sums, 0, biases, warp % 4, lane);
-    }
-    fence_bulk();
-    sync_threads<128>(1 + consumer);
-    if (thread == 0) {
-        for (int i = rank, share = 0; i < ROWS; i += SPLITS, ++share) {
-            for (int box = 0; box < BOXES; ++box) {
-                tma_store(&y_map, outputs + (share * BOXES + box) * BOX_BYTES, column + box * TILE_K, row + i * 8, product, 0);
-            }
-        }
-        bulk_store_commit();
-    }
-    cluster_sync();  // the others have read this block's sums
-    if (thread == 0) bulk_store_wait_read<0>();
+    collective_mma<Mma>(d, pipeline, state, b_operand, a_operand, 0, end - begin, lane);
+    Cluster::reduce(d, biases[0], stages, outputs, nullptr, rank, consumer, thread, warp, lane);
+    Cluster::store(outputs, y_map, rank, column, row, product, consumer, thread);
 }

@@ -23,25 +23,19 @@
 
 #include "_epilogue.cuh"
 
-#include "_ptx.cuh"
+#include "_sm90.cuh"
 
-#include "_ptx_barrier.cuh"
-
-#include "_ptx_tma.cuh"
-
-#include "_ptx_wgmma.cuh"
-
-#include "_ptx_wgmma_shared.cuh"
+#include "_ptx_dependent.cuh"
 
 #include "_accumulators.cuh"
-
-#include "_pipeline.cuh"
 
 #include "_ptx_mma.cuh"
 
 #include "_split_tf32.cuh"
 
 #include "_epilogue_tma_f32.cuh"
+
+#include "_epilogue_sm90.cuh"
 
 // Problem
 constexpr int CHANNELS = 36, GROUP_K = 20;  // of a group
@@ -69,8 +63,9 @@ constexpr int PROMOTED = 6;                                // stages, of 72 MMAs
 constexpr int TILES_M = 1;
 constexpr int W_BYTES = TILE_M * 128, X_BYTES = TILE_N * 128;  // of one part of a stage
 constexpr int STAGE_BYTES = 2 * (W_BYTES + X_BYTES);
-constexpr int BOXES = 64 / TILE_K, BOX_BYTES = EPILOGUE_N * 128;  // of the 64 channels of an MMA
-constexpr int EPILOGUE_STAGE_BYTES = BOXES * BOX_BYTES;
+using EpilogueTma = CollectiveEpilogue<T, EPILOGUE, Boxes2d, 1, EPILOGUE_SUBTILES, EPILOGUE_N, EPILOGUE_STAGES, EPILOGUE_N * 256>;
+
+using Scheduler = PersistentTileScheduler<>;
 
 struct Barriers {
     PipelineTma<STAGES> pipeline;
@@ -110,6 +105,31 @@ __device__ __forceinline__ void mma(float (&d)[8][4], unsigned long long a, unsi
 #endif
 }
 
+#include "_mainloop_sm90.cuh"
+
+// Of x, for the output channels from k on.
+__device__ __forceinline__ int first_channel(int k) { return k / GROUP_K * CHANNELS; }
+
+#include "_im2col_sm90.cuh"
+
+// The products of both operands' parts.
+struct Mma : StagedMma<STAGE_BYTES, K_BLOCKS> {
+    __device__ __forceinline__ static void wait(PipelineTma<STAGES>& pipeline, const PipelineState<STAGES>& state, Barrier (&split)[STAGES]) {
+        pipeline.consumer_wait(state);
+        barrier_wait(split + state.index, state.phase);
+    }
+    __device__ __forceinline__ static void multiply(float (&d)[1][GROUP_N / 8][4], unsigned long long w, unsigned long long x, int index,
+                                                    bool accumulate, Barrier (&)[STAGES]) {
+#pragma unroll
+        for (int k_block = 0; k_block < K_BLOCKS; ++k_block) {
+            const int at = index * (STAGE_BYTES / 16) + k_block * 2;
+            mma(d[0], w + at, x + (at + X_BYTES / 16), accumulate || k_block > 0);
+            mma(d[0], w + (at + W_BYTES / 16), x + at, true);
+            mma(d[0], w + at, x + at, true);
+        }
+    }
+};
+
 extern "C" __global__ void split_filters(const float* __restrict__ w, float* __restrict__ packed_w) {
     constexpr int COUNT = K * R * S * CHANNELS;
     const int i = static_cast<int>(blockIdx.x * 256 + threadIdx.x);
@@ -118,39 +138,11 @@ extern "C" __global__ void split_filters(const float* __restrict__ w, float* __r
     packed_w[COUNT + i] = tf32_part<2>(w[i], 1);
 }
 
-// Loads all stages of the block's tiles.
-__device__ __forceinline__ void produce(unsigned char* stages, PipelineTma<STAGES>& pipeline, const TensorMap& x_map,
-                                        const TensorMap& w_map, int tiles) {
-    PipelineState<STAGES> state;
-    for (int tile = static_cast<int>(blockIdx.x); tile < tiles; tile += static_cast<int>(gridDim.x)) {
-        const int k = tile % TILES_M * TILE_M, pixel = tile / TILES_M * TILE_N;
-        const int first_channel = k / GROUP_K * CHANNELS;
-        // Of the first pixel's window.
-        const int image = pixel / (P * Q), top = pixel % (P * Q) / Q * STRIDE_H - PAD_H, left = pixel % Q * STRIDE_W - PAD_W;
-#pragma unroll 1
-        for (int tap = 0; tap < R * S; ++tap) {
-#pragma unroll 1
-            for (int c = 0; c < CHANNELS; c += TILE_K, ++state) {
-                pipeline.producer_acquire(state, 2 * W_BYTES + X_BYTES);
-                unsigned char* const stage = stages + state.index * STAGE_BYTES;
-                Barrier* const full = pipeline.full + state.index;
-                tma_load(stage, &w_map, full, c, tap, k, 0);
-                if constexpr (POINTWISE) {
-                    tma_load(stage + 2 * W_BYTES, &x_map, full, first_channel + c, pixel);
-                } else {
-                    tma_load_im2col(stage + 2 * W_BYTES, &x_map, full, first_channel + c, left, top, image, tap % S * DILATION_W,
-                                    tap / S * DILATION_H);
-                }
-            }
-        }
-    }
-}
-
 // Splits the pixels of all stages of the block's tiles; by the threads of SPLITTERS warps.
 __device__ __forceinline__ void split(unsigned char* stages, Barriers& barriers, int tiles, int thread) {
     using Chunk = AlignedArray<float, 4>;
     PipelineState<STAGES> state;
-    for (int tile = static_cast<int>(blockIdx.x); tile < tiles; tile += static_cast<int>(gridDim.x)) {
+    for (int tile = Scheduler::first(); tile < tiles; tile += Scheduler::step()) {
 #pragma unroll 1
         for (int k_tile = 0; k_tile < K_TILES; ++k_tile, ++state) {
             barriers.pipeline.consumer_wait(state);
@@ -177,12 +169,11 @@ conv2d_implicit_gemm_3xtf32_sm90(const __grid_constant__ TensorMap x_map, const 
     extern __shared__ __align__(1024) unsigned char smem[];
     unsigned char* const stages = smem;  // [stage] filters [2][TILE_M][TILE_K], then pixels [2][TILE_N][TILE_K]
     unsigned char* const epilogue_stages = stages + STAGES * STAGE_BYTES;  // [consumer][epilogue stage][box] outputs [EPILOGUE_N][TILE_K]
-    Barriers& barriers = *reinterpret_cast<Barriers*>(epilogue_stages + CONSUMERS * EPILOGUE_STAGES * EPILOGUE_STAGE_BYTES);
+    Barriers& barriers = *reinterpret_cast<Barriers*>(epilogue_stages + CONSUMERS * EPILOGUE_STAGES * EpilogueTma::STAGE_BYTES);
     PipelineTma<STAGES>& pipeline = barriers.pipeline;
     [[maybe_unused]] Residuals& residuals = *reinterpret_cast<Residuals*>(&barriers + 1);
 
-    // The same for a warp's lanes, and seen to be: the operands of wgmma then need uniform registers only.
-    const int warp = __shfl_sync(0xffffffffu, static_cast<int>(threadIdx.x) / 32, 0);
+    const int warp = canonical_warp_index();
     const int tiles = (n * (P * Q) + TILE_N - 1) / TILE_N * TILES_M;
     if (threadIdx.x == 0) {
         pipeline.init(4 * CONSUMERS);
@@ -193,10 +184,11 @@ conv2d_implicit_gemm_3xtf32_sm90(const __grid_constant__ TensorMap x_map, const 
         barrier_init_fence();
     }
     __syncthreads();
+    begin_dependent();
     if (warp < 4) {
         warpgroup_reg_dealloc<56>();
         if (warp > 0) split(stages, barriers, tiles, static_cast<int>(threadIdx.x) - 32);
-        if (threadIdx.x == 0) produce(stages, pipeline, x_map, w_map, tiles);
+        if (threadIdx.x == 0) produce<2>(stages, pipeline, x_map, w_map, tiles);
         return;
     }
     warpgroup_reg_alloc<224>();
@@ -205,72 +197,26 @@ conv2d_implicit_gemm_3xtf32_sm90(const __grid_constant__ TensorMap x_map, const 
     const int group_m = TILE_M > 64 ? consumer * 64 : 0, group_n = TILE_M > 64 ? 0 : consumer * GROUP_N;
     const unsigned long long w_operand = wgmma_descriptor(stages + group_m * 128);
     const unsigned long long x_operand = wgmma_descriptor(stages + 2 * W_BYTES + group_n * 128);
-    unsigned char* const outputs = epilogue_stages + consumer * (EPILOGUE_STAGES * EPILOGUE_STAGE_BYTES);
+    unsigned char* const outputs = epilogue_stages + consumer * (EPILOGUE_STAGES * EpilogueTma::STAGE_BYTES);
     if (thread == 0) prefetch_tma_descriptor(&y_map);
 
     PipelineState<STAGES> state;
     PipelineState<EPILOGUE_STAGES> epilogue;
-    for (int tile = static_cast<int>(blockIdx.x); tile < tiles; tile += static_cast<int>(gridDim.x)) {
+    for (int tile = Scheduler::first(); tile < tiles; tile += Scheduler::step()) {
         const int k = tile % TILES_M * TILE_M + group_m, pixel = tile / TILES_M * TILE_N + group_n;
-        float biases[2] = {};
-        if constexpr (EPILOGUE::HAS_BIAS) {
-#pragma unroll
-            for (int i = 0; i < 2; ++i) {
-                const int output_channel = k + warp % 4 * 16 + i * 8 + lane / 4;
-                if (output_channel < K) biases[i] = bias[output_channel];
-            }
-        }
+        float biases[1][2] = {};
+        load_biases<EPILOGUE, K>(biases, bias, k, warp, lane);
         float sums[1][GROUP_N / 8][4], d[1][GROUP_N / 8][4];
         clear(sums);
 #pragma unroll 1
-        for (int k_tile = 0; k_tile < K_TILES;) {
-            const int begin = k_tile, end = min(begin + PROMOTED, K_TILES);
-            int last = 0;  // stage whose MMAs are under way
-            wgmma_begin(d);
-#pragma unroll 1
-            for (; k_tile < end; ++k_tile, ++state) {
-                pipeline.consumer_wait(state);
-                barrier_wait(barriers.split + state.index, state.phase);
-                wgmma_fence();
-#pragma unroll
-                for (int k_block = 0; k_block < K_BLOCKS; ++k_block) {
-                    const int at = state.index * (STAGE_BYTES / 16) + k_block * 2;
-                    mma(d[0], w_operand + at, x_operand + (at + X_BYTES / 16), k_tile > begin || k_block > 0);
-                    mma(d[0], w_operand + (at + W_BYTES / 16), x_operand + at, true);
-                    mma(d[0], w_operand + at, x_operand + at, true);
-                }
-                wgmma_commit();
-                if (k_tile > begin) {
-                    wgmma_wait_group<1>();
-                    if (lane == 0) pipeline.consumer_release(last);
-                }
-                last = state.index;
-            }
+        for (int begin = 0, end; begin < K_TILES; begin = end) {
+            end = min(begin + PROMOTED, K_TILES);
+            const int last = collective_mma<Mma>(d, pipeline, state, w_operand, x_operand, begin, end, lane, barriers.split);
             wgmma_wait(d);
             if (lane == 0) pipeline.consumer_release(last);
             promote(sums[0], d[0]);
         }
-
-#pragma unroll
-        for (int subtile = 0; subtile < EPILOGUE_SUBTILES; ++subtile, ++epilogue) {
-            if constexpr (EPILOGUE::HAS_RESIDUAL) {
-                barrier_wait(residuals[consumer] + epilogue.index, epilogue.phase);
-            } else {
-                if (thread == 0) bulk_store_wait_read<EPILOGUE_STAGES - 1>();
-                sync_threads<128>(1 + consumer);
-            }
-            unsigned char* const to = outputs + epilogue.index * EPILOGUE_STAGE_BYTES;
-            stage_outputs<float, EPILOGUE, EPILOGUE_N>(to, sums[0], subtile * (EPILOGUE_N / 8), biases, warp % 4, lane);
-            fence_bulk();
-            sync_threads<128>(1 + consumer);
-            if (thread == 0) {
-#pragma unroll
-                for (int box = 0; box < BOXES; ++box) {
-                    tma_store(&y_map, to + box * BOX_BYTES, k + box * TILE_K, pixel + subtile * EPILOGUE_N);
-                }
-                bulk_store_commit();
-            }
-        }
+        EpilogueTma::store(sums, biases, outputs, epilogue.index, y_map, k, pixel, 0, 0, consumer, warp, lane);
     }
     if (thread == 0) bulk_store_wait_read<0>();
 }

@@ -120,7 +120,6 @@ __device__ __forceinline__ void bulk_store_wait_read() {
 #else
 #include <autotune_host_ptx.h>
 #endif
-
 // Barriers that are objects, as instructions on the GPU (sm_90) and as plain C++ on the CPU.
 //
 // Barrier: an object in shared memory that lets threads wait for others, and for copies, without stopping those
@@ -168,7 +167,6 @@ __device__ __forceinline__ void barrier_wait(Barrier* barrier, int parity) {
 #else
 #include <autotune_host_ptx.h>
 #endif
-
 // Copies of boxes of a tensor by the Tensor Memory Accelerator, as instructions on the GPU (sm_90) and as plain C++ on the CPU.
 // Needs _ptx_barrier.cuh, and _ptx.cuh for stores.
 //
@@ -244,7 +242,6 @@ __device__ __forceinline__ void tma_store(const TensorMap* map, const void* shar
 #else
 #include <autotune_host_tma.h>
 #endif
-
 // Matrix products of a warpgroup, four warps in a row, as instructions on the GPU (sm_90a) and as plain C++ on the CPU.
 //
 // MMAs whose operands are not those of _ptx_wgmma_rs.cuh are written where they are used, with wgmma_operand. On the CPU wgmma_TYPE_wide computes them: eight columns of
@@ -314,7 +311,6 @@ __device__ __forceinline__ unsigned long long wgmma_descriptor(const void* point
     constexpr unsigned long long SWIZZLE_128B = 1ull << 62, EIGHT_ROWS = 1024 / 16;
     return (at >> 4) | EIGHT_ROWS << 32 | SWIZZLE_128B;
 }
-
 // A ring of STAGES buffers in shared memory between a producer and its consumers. Names are CUTLASS's (sm90_pipeline.hpp).
 // Needs _ptx_barrier.cuh.
 //
@@ -326,6 +322,8 @@ struct PipelineState {
     int index = 0;
     int phase = 0;
 
+    // Where a side is after as many ++.
+    __device__ __forceinline__ static PipelineState of(int count) { return {count % STAGES, count / STAGES % 2}; }
     __device__ __forceinline__ void operator++() {
         if (++index == STAGES) index = 0, phase ^= 1;
     }
@@ -371,6 +369,48 @@ struct PipelineTma : PipelineAsync<STAGES> {
         barrier_arrive_expect(this->full + state.index, bytes);
     }
 };
+
+// Has two consumer warpgroups multiply in turn, the first one first.
+struct OrderedSequenceBarrier {
+    Barrier turn[2];
+
+    __device__ __forceinline__ void init() {
+        for (int i = 0; i < 2; ++i) barrier_init(turn + i, 4);
+    }
+    // Waits for the warpgroup's turn: `phase` is 1 for the first warpgroup at first, which has it at once, and 0 for the other.
+    __device__ __forceinline__ void wait(int warpgroup, int phase) { barrier_wait(turn + warpgroup, phase); }
+    // By a lane of each of its warps: the other one's turn has come.
+    __device__ __forceinline__ void arrive(int warpgroup) { barrier_arrive(turn + (warpgroup ^ 1)); }
+};
+
+// What the families of Hopper's producers and consumer warpgroups begin with. Names are CUTLASS's.
+
+// The warp's number in its block: the same for its lanes, and seen to be, so that the operands of wgmma need uniform registers only.
+__device__ __forceinline__ int canonical_warp_index() { return __shfl_sync(0xffffffffu, static_cast<int>(threadIdx.x) / 32, 0); }
+
+// Tiles of a block that stays, or of a cluster of BLOCKS: `step` apart.
+template <int BLOCKS = 1>
+struct PersistentTileScheduler {
+    __device__ __forceinline__ static int first() { return static_cast<int>(blockIdx.x) / BLOCKS; }
+    __device__ __forceinline__ static int step() { return static_cast<int>(gridDim.x) / BLOCKS; }
+};
+
+// The beginning of a kernel that may be launched before those before it on the stream have ended (programmatic dependent launch, sm_90), as
+// instructions on the GPU and as a note to the driver on the CPU.
+//
+// begin_dependent, by all threads before they touch global memory: lets the next kernel be launched, and waits until those before have ended and
+// what they wrote is seen. Without AUTOTUNE_DEPENDENT_LAUNCH, which exported libraries are compiled with, it is nothing.
+
+#ifdef __CUDACC__
+__device__ __forceinline__ void begin_dependent() {
+#ifdef AUTOTUNE_DEPENDENT_LAUNCH
+    asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
+    asm volatile("griddepcontrol.wait;" ::: "memory");
+#endif
+}
+#else
+#include <autotune_host_ptx.h>
+#endif
 
 // Results of a warp's matrix products into shared memory, as instructions on the GPU (sm_90) and as plain C++ on the CPU.
 //
@@ -468,6 +508,115 @@ __device__ __forceinline__ void stage_outputs(unsigned char* to, const float (&d
     }
 }
 
+// The epilogue of a consumer warpgroup, what CUTLASS's CollectiveEpilogue does: it finishes accumulators, whose rows are output channels, in
+// subtiles, stages these in shared memory and stores them by TMA. Needs _epilogue.cuh and _epilogue_tma_*.cuh.
+
+// A lane's biases of BLOCKS times 64 output channels from `channel` on; `warp` is the warp's number.
+template <class EPILOGUE, int CHANNELS, int BLOCKS, typename T>
+__device__ __forceinline__ void load_biases(float (&biases)[BLOCKS][2], const T* __restrict__ bias, int channel, int warp, int lane) {
+    if constexpr (EPILOGUE::HAS_BIAS) {
+#pragma unroll
+        for (int i = 0; i < 2 * BLOCKS; ++i) {
+            const int own = channel + i / 2 * 64 + warp % 4 * 16 + i % 2 * 8 + lane / 4;
+            biases[i / 2][i % 2] = own < CHANNELS ? to_float(bias[own]) : 0.0f;
+        }
+    }
+}
+
+// Boxes of output channels by columns; of columns of a row of an image, or the like.
+struct Boxes2d {
+    __device__ __forceinline__ static void load(unsigned char* to, const TensorMap& map, Barrier* full, int channel, int column, int, int) {
+        tma_load(to, &map, full, channel, column);
+    }
+    __device__ __forceinline__ static void store(const TensorMap& map, const unsigned char* from, int channel, int column, int, int) {
+        tma_store(&map, from, channel, column);
+    }
+};
+
+// Of BLOCKS times 64 output channels, SUBTILES times COLUMNS columns each, in STAGES epilogue stages. A subtile is boxes of 128 bytes of
+// output channels, which Boxes loads and stores. Where a tile is: its first channel, its first column, and what else Boxes needs.
+template <typename T, class EPILOGUE, class Boxes, int BLOCKS, int SUBTILES, int COLUMNS, int STAGES, int RESIDUAL_BYTES = 0>
+struct CollectiveEpilogue {
+    static constexpr int BOXES = static_cast<int>(sizeof(T)) / 2, BOX_BYTES = COLUMNS * 128, STAGE_BYTES = BOXES * BOX_BYTES;
+    static constexpr int BOX_CHANNELS = 64 / BOXES;
+    static_assert(STAGES == 1 || STAGES == 2);
+
+    // Stages a subtile, and stores it by the warpgroup's first thread; `staged`: the warp has output channels that exist.
+    template <int TILES>
+    __device__ __forceinline__ static void store_subtile(const float (&d)[TILES][4], const float (&biases)[2], unsigned char* to, int subtile,
+                                                         const TensorMap& map, int channel, int column, int row, int image, int consumer,
+                                                         int warp, int lane, bool staged = true) {
+        if (staged) stage_outputs<T, EPILOGUE, COLUMNS>(to, d, subtile * (COLUMNS / 8), biases, warp % 4, lane);
+        fence_bulk();
+        sync_threads<128>(1 + consumer);
+        if (threadIdx.x % 128 == 0) {
+#pragma unroll
+            for (int box = 0; box < BOXES; ++box) {
+                Boxes::store(map, to + box * BOX_BYTES, channel + box * BOX_CHANNELS, column + subtile * COLUMNS, row, image);
+            }
+            bulk_store_commit();
+        }
+    }
+    // Stores a tile; goes on with the epilogue stage `stage`.
+    template <int TILES>
+    __device__ __forceinline__ static void store(const float (&d)[BLOCKS][TILES][4], const float (&biases)[BLOCKS][2], unsigned char* stages,
+                                                 int& stage, const TensorMap& map, int channel, int column, int row, int image, int consumer,
+                                                 int warp, int lane, bool staged = true) {
+#pragma unroll
+        for (int i = 0; i < BLOCKS; ++i) {
+#pragma unroll
+            for (int subtile = 0; subtile < SUBTILES; ++subtile) {
+                if (threadIdx.x % 128 == 0) bulk_store_wait_read<STAGES - 1>();
+                sync_threads<128>(1 + consumer);
+                store_subtile(d[i], biases[i], stages + stage * STAGE_BYTES, subtile, map, channel + i * 64, column, row, image, consumer, warp, lane,
+                              staged);
+                stage ^= STAGES - 1;
+            }
+        }
+    }
+
+    // A residual, of which TMA brings RESIDUAL_BYTES, lies where the outputs will that it is added to; `full` says of a stage that it has come.
+    // Loads that of the i-th of all subtiles.
+    __device__ __forceinline__ static void load_subtile(unsigned char* stages, Barrier* full, const TensorMap& map, int i, int stage, int channel,
+                                                        int column, int row, int image) {
+        barrier_arrive_expect(full + stage, RESIDUAL_BYTES);
+#pragma unroll
+        for (int box = 0; box < BOXES; ++box) {
+            unsigned char* const to = stages + stage * STAGE_BYTES + box * BOX_BYTES;
+            Boxes::load(to, map, full + stage, channel + i / SUBTILES * 64 + box * BOX_CHANNELS, column + i % SUBTILES * COLUMNS, row, image);
+        }
+    }
+    // Starts to load a tile's residual, of as many subtiles as there are stages.
+    template <class Load>
+    __device__ __forceinline__ static void load(const PipelineState<STAGES>& state, const Load& load_subtile) {
+        if (threadIdx.x % 128 > 0) return;
+        bulk_store_wait_read<0>();  // the outputs of the tile before
+        PipelineState<STAGES> next = state;
+#pragma unroll
+        for (int i = 0; i < STAGES; ++i, ++next) load_subtile(i, next.index);
+    }
+    // Stores a tile whose residual is being loaded, and loads what is left of that.
+    template <int TILES, class Load>
+    __device__ __forceinline__ static void store(const float (&d)[BLOCKS][TILES][4], const float (&biases)[BLOCKS][2], unsigned char* stages,
+                                                 PipelineState<STAGES>& state, Barrier* full, const Load& load_subtile, const TensorMap& map,
+                                                 int channel, int column, int row, int image, int consumer, int warp, int lane) {
+#pragma unroll
+        for (int i = 0; i < BLOCKS; ++i) {
+#pragma unroll
+            for (int subtile = 0; subtile < SUBTILES; ++subtile, ++state) {
+                barrier_wait(full + state.index, state.phase);
+                store_subtile(d[i], biases[i], stages + state.index * STAGE_BYTES, subtile, map, channel + i * 64, column, row, image, consumer,
+                              warp, lane);
+                const int next = i * SUBTILES + subtile + STAGES;
+                if (threadIdx.x % 128 == 0 && next < BLOCKS * SUBTILES) {
+                    bulk_store_wait_read<0>();
+                    load_subtile(next, state.index);
+                }
+            }
+        }
+    }
+};
+
 // Problem
 constexpr int CHANNELS = 8;  // that an output channel is made of; of packed groups with those of the groups beside it
 constexpr int K = 24, R = 3, S = 3;
@@ -498,9 +647,7 @@ constexpr int TILES_M = 1;
 constexpr int PITCH = 14;  // of a window's rows
 constexpr int WINDOW_BYTES = 28672;
 constexpr int STAGE_BYTES = 32768;
-constexpr int BOXES = 64 / TILE_K, BOX_BYTES = EPILOGUE_N * 128;  // of the 64 channels of an MMA
-constexpr int EPILOGUE_STAGE_BYTES = BOXES * BOX_BYTES, SUBTILES = GROUP_N / EPILOGUE_N;
-[[maybe_unused]] constexpr int RESIDUAL_BYTES = BOXES * (WINDOWED ? WINDOW_ROWS * PITCH : EPILOGUE_N) * 128;  // that TMA brings
+constexpr int RESIDUAL_BYTES = (WINDOWED ? WINDOW_ROWS * PITCH : EPILOGUE_N) * 64 * static_cast<int>(sizeof(T));  // that TMA brings
 constexpr int RELEASES = 4 * (PINGPONG ? 1 : CONSUMERS);  // of a stage, by warps
 constexpr int PRODUCER_REGISTERS = 40, CONSUMER_REGISTERS = 232;
 
@@ -569,59 +716,145 @@ __device__ __forceinline__ void mma(float (&d)[24][4], unsigned long long a, uns
 #endif
 }
 
+// The main loop of a consumer warpgroup, what CUTLASS's CollectiveMma does. Needs above it the function mma of _wgmma.jinja, d (+)= a * b.
+
+// d = the products of k tiles `begin` to `end`, a stage each, whose MMAs are under way when it returns; returned is the last stage, which is not released.
+// Descriptors a and b are of the first stage, d[i] has the rows of a from 64 i on. Mma says how a stage is waited for, multiplied and
+// released, and what follows: of `more`, where operands lie elsewhere, too. Arguments, not members or closures, after which the compiler
+// numbers registers as it would without a function.
+template <class Mma, int STAGES, int BLOCKS, int TILES, class... More>
+__device__ __forceinline__ int collective_mma(float (&d)[BLOCKS][TILES][4], PipelineTma<STAGES>& pipeline, PipelineState<STAGES>& state,
+                                              unsigned long long a, unsigned long long b, int begin, int end, int lane,
+                                              More&... more) {
+    wgmma_begin(d);
+    int last = 0;  // stage whose MMAs are under way
+#pragma unroll 1
+    for (int k_tile = begin; k_tile < end; ++k_tile, ++state) {
+        Mma::wait(pipeline, state, more...);
+        wgmma_fence();
+        Mma::multiply(d, a, b, state.index, k_tile > begin, more...);
+        wgmma_commit();
+        if (k_tile > begin) {
+            wgmma_wait_group<1>();
+            Mma::release(pipeline, last, lane, more...);
+        }
+        last = state.index;
+        Mma::next(more...);
+    }
+    return last;
+}
+
+template <bool TRANSPOSED>
+constexpr int OPERAND_STEP = TRANSPOSED ? 128 : 2;  // of descriptors, from MMA to MMA in depth
+
+// Operands that lie in the same stage, K_BLOCKS MMAs in depth: rows of 128 bytes of neighbours in depth, or TRANSPOSED, rows that are
+// the depth.
+template <int STAGE_BYTES, int K_BLOCKS, bool A_TRANSPOSED = false, bool B_TRANSPOSED = false>
+struct StagedMma {
+    template <int STAGES, class... More>
+    __device__ __forceinline__ static void wait(PipelineTma<STAGES>& pipeline, const PipelineState<STAGES>& state, More&...) {
+        pipeline.consumer_wait(state);
+    }
+    template <int BLOCKS, int TILES, class... More>
+    __device__ __forceinline__ static void multiply(float (&d)[BLOCKS][TILES][4], unsigned long long a, unsigned long long b, int index,
+                                                    bool accumulate, More&...) {
+#pragma unroll
+        for (int k_block = 0; k_block < K_BLOCKS; ++k_block) {
+            const int at = index * (STAGE_BYTES / 16);
+            const int a_at = at + k_block * OPERAND_STEP<A_TRANSPOSED>, b_at = at + k_block * OPERAND_STEP<B_TRANSPOSED>;
+#pragma unroll
+            for (int i = 0; i < BLOCKS; ++i) mma(d[i], a + (a_at + i * 512), b + b_at, accumulate || k_block > 0);
+        }
+    }
+    template <int STAGES, class... More>
+    __device__ __forceinline__ static void release(PipelineTma<STAGES>& pipeline, int index, int lane, More&...) {
+        if (lane == 0) pipeline.consumer_release(index);
+    }
+    // As `release`, of a tile's last stage.
+    template <int STAGES, class... More>
+    __device__ __forceinline__ static void release_tile(PipelineTma<STAGES>& pipeline, int index, int lane, More&...) {
+        if (lane == 0) pipeline.consumer_release(index);
+    }
+    template <class... More>
+    __device__ __forceinline__ static void next(More&...) {}
+};
+
 // Of x, for the output channels from k on.
 __device__ __forceinline__ int first_channel(int k) { return GROUPS > 1 ? k / GROUP_K * GROUP_C : 0; }
 
-// Tiles of TILE_N pixels, counted through all images: each stage has the pixels of one tap. Needs _pipeline.cuh, _ptx_tma.cuh,
-// first_channel and the family's constants.
+// Stages of filters and of pixels of one tap, as TMA loads them. Needs _sm90.cuh, first_channel for `produce`,
+// and the family's constants.
 
-constexpr int X_BOXES = (TILE_N + 255) / 256;  // that TMA loads, of 256 pixels at most
-
-__device__ __forceinline__ int tiles_of(int n) { return (n * (P * Q) + TILE_N - 1) / TILE_N * TILES_M; }
-
-__device__ __forceinline__ void store_box(const TensorMap& map, const unsigned char* from, int channel, int pixel, int, int) {
-    tma_store(&map, from, channel, pixel);
+// Where the window of a pixel, counted through all images, begins.
+__device__ __forceinline__ void window_corner(int pixel, int& image, int& top, int& left) {
+    image = pixel / (P * Q);
+    top = pixel % (P * Q) / Q * STRIDE_H - PAD_H;
+    left = pixel % Q * STRIDE_W - PAD_W;
 }
 
-// No windows, no zeros behind them.
-__device__ __forceinline__ void clear_behind_windows(unsigned char*) {}
+// Loads a box of pixels from `pixel` on, whose window begins in an image at `top` and `left`.
+__device__ __forceinline__ void load_pixels(unsigned char* to, const TensorMap& x_map, Barrier* full, int channel, int pixel,
+                                            int image, int top, int left, int tap) {
+    if constexpr (POINTWISE) {
+        tma_load(to, &x_map, full, channel, pixel);
+    } else {
+        tma_load_im2col(to, &x_map, full, channel, left, top, image, tap % S * DILATION_W, tap / S * DILATION_H);
+    }
+}
 
-// Loads all stages of the block's tiles: filters, then pixels.
-__device__ __forceinline__ void produce(unsigned char* stages, unsigned char*, PipelineTma<STAGES>& pipeline, WindowPipeline&,
-                                        const TensorMap& x_map, const TensorMap& w_map, int tiles) {
+// Loads all stages of the block's tiles: FILTERS parts of the filters, then pixels.
+template <int FILTERS = 1, class... Windows>
+__device__ __forceinline__ void produce(unsigned char* stages, PipelineTma<STAGES>& pipeline, const TensorMap& x_map, const TensorMap& w_map,
+                                        int tiles, Windows...) {
+    constexpr int BOXES = (TILE_N + 255) / 256, BOX = TILE_N / BOXES, W_BYTES = FILTERS * TILE_M * 128;  // of 256 pixels at most
+    using Scheduler = PersistentTileScheduler<>;
     PipelineState<STAGES> state;
-    for (int index = static_cast<int>(blockIdx.x); index < tiles; index += static_cast<int>(gridDim.x)) {
+    for (int index = Scheduler::first(); index < tiles; index += Scheduler::step()) {
         const int k = index % TILES_M * TILE_M, pixel = index / TILES_M * TILE_N;
-        int image[X_BOXES], top[X_BOXES], left[X_BOXES];  // of the first pixel's window
+        int image[BOXES] = {}, top[BOXES] = {}, left[BOXES] = {};  // of the first pixel's window
 #pragma unroll
-        for (int i = 0; !POINTWISE && i < X_BOXES; ++i) {
-            const int first = pixel + i * (TILE_N / X_BOXES);
-            image[i] = first / (P * Q);
-            top[i] = first % (P * Q) / Q * STRIDE_H - PAD_H;
-            left[i] = first % Q * STRIDE_W - PAD_W;
-        }
+        for (int i = 0; !POINTWISE && i < BOXES; ++i) window_corner(pixel + i * BOX, image[i], top[i], left[i]);
 #pragma unroll 1
         for (int tap = 0; tap < R * S; ++tap) {
 #pragma unroll 1
             for (int c = 0; c < CHANNELS; c += TILE_K, ++state) {
-                pipeline.producer_acquire(state, STAGE_BYTES);
+                pipeline.producer_acquire(state, W_BYTES + TILE_N * 128);
                 unsigned char* const stage = stages + state.index * STAGE_BYTES;
                 Barrier* const full = pipeline.full + state.index;
-                tma_load(stage, &w_map, full, c, tap, k);
+                if constexpr (FILTERS == 1) {
+                    tma_load(stage, &w_map, full, c, tap, k);
+                } else {
+                    tma_load(stage, &w_map, full, c, tap, k, 0);
+                }
 #pragma unroll
-                for (int i = 0; i < X_BOXES; ++i) {
-                    unsigned char* const to = stage + TILE_M * 128 + i * (TILE_N / X_BOXES * 128);
-                    const int channel = first_channel(k) + c;
-                    if constexpr (POINTWISE) {
-                        tma_load(to, &x_map, full, channel, pixel + i * (TILE_N / X_BOXES));
-                    } else {
-                        tma_load_im2col(to, &x_map, full, channel, left[i], top[i], image[i], tap % S * DILATION_W, tap / S * DILATION_H);
-                    }
+                for (int i = 0; i < BOXES; ++i) {
+                    unsigned char* const to = stage + W_BYTES + i * (BOX * 128);
+                    load_pixels(to, x_map, full, first_channel(k) + c, pixel + i * BOX, image[i], top[i], left[i], tap);
                 }
             }
         }
     }
 }
+
+// Tiles of TILE_N pixels, counted through all images: each stage has the pixels of one tap. Needs _mainloop_sm90.cuh,
+// _epilogue_sm90.cuh, first_channel and the family's constants.
+
+__device__ __forceinline__ int tiles_of(int n) { return (n * (P * Q) + TILE_N - 1) / TILE_N * TILES_M; }
+
+using Boxes = Boxes2d;
+
+// Of a tile; there are no windows.
+struct Window {
+    __device__ __forceinline__ void begin_tile() {}
+    __device__ __forceinline__ void skip_tile() {}
+};
+
+using Mma = StagedMma<STAGE_BYTES, K_BLOCKS>;
+
+// No windows, no zeros behind them.
+__device__ __forceinline__ void clear_behind_windows(unsigned char*) {}
+
+using EpilogueTma = CollectiveEpilogue<T, EPILOGUE, Boxes, BLOCKS_M, GROUP_N / EPILOGUE_N, EPILOGUE_N, EPILOGUE_STAGES, RESIDUAL_BYTES>;
 extern "C" __global__ void __launch_bounds__(THREADS, 1)
 conv2d_implicit_gemm_sm90(const __grid_constant__ TensorMap x_map, const __grid_constant__ TensorMap w_map,
                           const __grid_constant__ TensorMap y_map, const T* __restrict__ bias, int n) {
@@ -629,24 +862,20 @@ conv2d_implicit_gemm_sm90(const __grid_constant__ TensorMap x_map, const __grid_
     unsigned char* const windows = smem;                             // [window] pixels [WINDOW_BYTES / 128][TILE_K]
     unsigned char* const stages = windows + WINDOWS * WINDOW_BYTES;  // [stage] filters [TILE_M][TILE_K], then pixels [TILE_N][TILE_K]
     unsigned char* const epilogue_stages = stages + STAGES * STAGE_BYTES;  // [consumer][epilogue stage][box] outputs [EPILOGUE_N][TILE_K]
-    unsigned char* const barriers = epilogue_stages + CONSUMERS * EPILOGUE_STAGES * EPILOGUE_STAGE_BYTES;
+    unsigned char* const barriers = epilogue_stages + CONSUMERS * EPILOGUE_STAGES * EpilogueTma::STAGE_BYTES;
     PipelineTma<STAGES>& pipeline = *reinterpret_cast<PipelineTma<STAGES>*>(barriers);
     WindowPipeline& window_pipeline = *reinterpret_cast<WindowPipeline*>(&pipeline + 1);
-    Barrier* const mainloop_order = reinterpret_cast<Barrier*>(&pipeline + 1) + 2 * WINDOWS;  // a warpgroup may multiply
+    auto& mainloop_order = *reinterpret_cast<OrderedSequenceBarrier*>(reinterpret_cast<Barrier*>(&pipeline + 1) + 2 * WINDOWS);
     using Residuals = Barrier[CONSUMERS][EPILOGUE_STAGES];  // have come
-    Residuals& residuals = *reinterpret_cast<Residuals*>(mainloop_order + (PINGPONG ? CONSUMERS : 0));
+    Residuals& residuals = *reinterpret_cast<Residuals*>(&mainloop_order + (PINGPONG ? 1 : 0));
 
-    // The same for a warp's lanes, and seen to be: the operands of wgmma then need uniform registers only.
-    const int warp = __shfl_sync(0xffffffffu, static_cast<int>(threadIdx.x) / 32, 0);
-    const int group = warp / 4;
+    const int warp = canonical_warp_index(), group = warp / 4;
     const int tiles = tiles_of(n);
     if (group == 0) {
         if (threadIdx.x == 0) {
             pipeline.init(RELEASES);
             if constexpr (WINDOWED) window_pipeline.init(RELEASES);
-            if constexpr (PINGPONG) {
-                for (int i = 0; i < CONSUMERS; ++i) barrier_init(mainloop_order + i, 4);
-            }
+            if constexpr (PINGPONG) mainloop_order.init();
             if constexpr (EPILOGUE::HAS_RESIDUAL) {
                 for (int i = 0; i < CONSUMERS * EPILOGUE_STAGES; ++i) barrier_init(&residuals[0][0] + i, 1);
             }
@@ -654,12 +883,14 @@ conv2d_implicit_gemm_sm90(const __grid_constant__ TensorMap x_map, const __grid_
         }
         __syncwarp();
         arrive_threads<THREADS>(CONSUMERS + 1);  // and the first loads are under way before the others come
+        begin_dependent();
         warpgroup_reg_dealloc<PRODUCER_REGISTERS>();
-        if (threadIdx.x == 0) produce(stages, windows, pipeline, window_pipeline, x_map, w_map, tiles);
+        if (threadIdx.x == 0) produce(stages, pipeline, x_map, w_map, tiles, windows, &window_pipeline);
         return;
     }
     clear_behind_windows(windows);
     sync_threads<THREADS>(CONSUMERS + 1);  // for the barriers
+    begin_dependent();
     warpgroup_reg_alloc<CONSUMER_REGISTERS>();
     const int consumer = group - 1, thread = static_cast<int>(threadIdx.x) % 128, lane = static_cast<int>(threadIdx.x) % 32;
     // What is this warpgroup's of a tile.
@@ -667,105 +898,40 @@ conv2d_implicit_gemm_sm90(const __grid_constant__ TensorMap x_map, const __grid_
     const int group_n = !PINGPONG && TILE_M == 64 && !WINDOWED ? consumer * GROUP_N : 0;
     const unsigned long long w_operand = wgmma_descriptor(stages + group_m * 128);
     const unsigned long long x_operand = wgmma_descriptor(WINDOWED ? windows : stages + (TILE_M + group_n) * 128);
-    unsigned char* const outputs = epilogue_stages + consumer * (EPILOGUE_STAGES * EPILOGUE_STAGE_BYTES);
-    int epilogue_stage = 0;
+    unsigned char* const outputs = epilogue_stages + consumer * (EPILOGUE_STAGES * EpilogueTma::STAGE_BYTES);
     if (thread == 0) prefetch_tma_descriptor(&y_map);
-    Barrier* const residual_full = residuals[consumer];
-    PipelineState<EPILOGUE_STAGES> residual;
 
     PipelineState<STAGES> state;
-    PipelineState<WINDOWED ? WINDOWS : 1> window;
+    [[maybe_unused]] PipelineState<EPILOGUE_STAGES> residual;
+    [[maybe_unused]] int epilogue_stage = 0;
+    Window window;
     int order_phase = consumer ^ 1;  // the first warpgroup's first turn is at once
+    using Scheduler = PersistentTileScheduler<>;
     if (PINGPONG && consumer == 1) {
         state.advance<K_TILES>();
-        if constexpr (WINDOWED) window.advance<CHANNEL_TILES>();
+        window.skip_tile();
     }
-    const int first_tile = static_cast<int>(blockIdx.x) + (PINGPONG ? consumer * static_cast<int>(gridDim.x) : 0);
-    for (int index = first_tile; index < tiles; index += (PINGPONG ? 2 : 1) * static_cast<int>(gridDim.x)) {
+    const int first_tile = Scheduler::first() + (PINGPONG ? consumer * Scheduler::step() : 0);
+    for (int index = first_tile; index < tiles; index += (PINGPONG ? 2 : 1) * Scheduler::step()) {
         const int k = index % TILES_M * TILE_M + group_m, pixel = index / TILES_M * TILE_N + group_n;
         const int image = index / TILES_M / IMAGE_TILES, row = index / TILES_M % IMAGE_TILES * WINDOW_ROWS;
         float biases[BLOCKS_M][2] = {};
-        if constexpr (EPILOGUE::HAS_BIAS) {
-#pragma unroll
-            for (int i = 0; i < 2 * BLOCKS_M; ++i) {
-                const int output_channel = k + i / 2 * 64 + warp % 4 * 16 + i % 2 * 8 + lane / 4;
-                if (output_channel < K) biases[i / 2][i % 2] = to_float(bias[output_channel]);
-            }
-        }
+        load_biases<EPILOGUE, K>(biases, bias, k, warp, lane);
         float d[BLOCKS_M][GROUP_N / 8][4];
         if constexpr (PINGPONG) {
-            barrier_wait(mainloop_order + consumer, order_phase);
+            mainloop_order.wait(consumer, order_phase);
             order_phase ^= 1;
         }
-        wgmma_begin(d);
-        int last = 0;                      // stage whose MMAs are under way
-        int tap = 0, filter_row = 0, filter_column = 0;
-        int last_window = 0;
-#pragma unroll 1
-        for (int k_tile = 0; k_tile < K_TILES; ++k_tile, ++state) {
-            if (WINDOWED && tap == 0) window_pipeline.consumer_wait(window);
-            const int x_at = window.index * (WINDOW_BYTES / 16) + (filter_row * (DILATION_H * PITCH) + filter_column * DILATION_W) * 8;
-            pipeline.consumer_wait(state);
-            wgmma_fence();
-#pragma unroll
-            for (int k_block = 0; k_block < K_BLOCKS; ++k_block) {
-#pragma unroll
-                for (int i = 0; i < BLOCKS_M; ++i) {
-                    const int at = state.index * (STAGE_BYTES / 16) + k_block * 2;
-                    mma(d[i], w_operand + (at + i * 512), x_operand + (WINDOWED ? x_at + k_block * 2 : at), k_tile > 0 || k_block > 0);
-                }
-            }
-            wgmma_commit();
-            if (k_tile > 0) {
-                wgmma_wait_group<1>();
-                if (lane == 0) pipeline.consumer_release(last);
-                if (WINDOWED && lane == 0 && tap == 0) window_pipeline.consumer_release(last_window);
-            }
-            last = state.index;
-            if constexpr (WINDOWED) {
-                last_window = window.index;
-                if (++filter_column == S) filter_column = 0, ++filter_row;
-                if (++tap == R * S) {
-                    tap = filter_row = 0;
-                    ++window;
-                }
-            }
-        }
-        if (PINGPONG && lane == 0) barrier_arrive(mainloop_order + (consumer ^ 1));
+        window.begin_tile();
+        const int last = collective_mma<Mma>(d, pipeline, state, w_operand, x_operand, 0, K_TILES, lane, window_pipeline, window);
+        if (PINGPONG && lane == 0) mainloop_order.arrive(consumer);
         wgmma_wait(d);
-        if (lane == 0) pipeline.consumer_release(last);
-        if (WINDOWED && lane == 0) window_pipeline.consumer_release(last_window);
+        Mma::release_tile(pipeline, last, lane, window_pipeline, window);
         if constexpr (PINGPONG) {
             state.advance<K_TILES>();
-            if constexpr (WINDOWED) window.advance<CHANNEL_TILES>();
+            window.skip_tile();
         }
-
-#pragma unroll
-        for (int i = 0; i < BLOCKS_M; ++i) {
-#pragma unroll
-            for (int subtile = 0; subtile < SUBTILES; ++subtile) {
-                if constexpr (EPILOGUE::HAS_RESIDUAL) {
-                    epilogue_stage = residual.index;
-                    barrier_wait(residual_full + epilogue_stage, residual.phase);
-                    ++residual;
-                } else {
-                    if (thread == 0) bulk_store_wait_read<EPILOGUE_STAGES - 1>();
-                    sync_threads<128>(1 + consumer);
-                }
-                unsigned char* const to = outputs + epilogue_stage * EPILOGUE_STAGE_BYTES;
-                stage_outputs<T, EPILOGUE, EPILOGUE_N>(to, d[i], subtile * (EPILOGUE_N / 8), biases[i], warp % 4, lane);
-                fence_bulk();
-                sync_threads<128>(1 + consumer);
-                if (thread == 0) {
-#pragma unroll
-                    for (int box = 0; box < BOXES; ++box) {
-                        store_box(y_map, to + box * BOX_BYTES, k + i * 64 + box * TILE_K, pixel + subtile * EPILOGUE_N, row, image);
-                    }
-                    bulk_store_commit();
-                }
-                if (!EPILOGUE::HAS_RESIDUAL && EPILOGUE_STAGES > 1) epilogue_stage ^= 1;
-            }
-        }
+        EpilogueTma::store(d, biases, outputs, epilogue_stage, y_map, k, pixel, row, image, consumer, warp, lane);
     }
     if (thread == 0) bulk_store_wait_read<0>();
 }

@@ -86,6 +86,6 @@ extern "C" __global__ __launch_bounds__(BLOCK) void max_pool2d_rows(const T* __r
         AlignedArray<T, THREAD_Q> stored;
 #pragma unroll
         for (int q = 0; q < THREAD_Q; ++q) stored.at[q] = from_float<T>(outputs[p][q][0]);
-        *reinterpret_cast<AlignedArray<T, THREAD_Q>*>(row + first_q) = stored;
+        reinterpret_cast<AlignedArray<T, THREAD_Q>*>(row)[first_q / THREAD_Q] = stored;
     }
 }

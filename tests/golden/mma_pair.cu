@@ -33,6 +33,8 @@
 
 #include "_ptx_barrier.cuh"
 
+#include "_pipeline.cuh"
+
 #include "_ptx_async.cuh"
 
 #include "_ptx_wgmma_rs.cuh"
@@ -137,66 +139,7 @@ __device__ __forceinline__ constexpr int plane_at(int channel) { return channel 
 
 #include "_tile_outputs.cuh"
 
-// A lane's inputs of a row, words of two strips; part by part, as filters.
-struct Inputs {
-    Word of[PARTS][CHANNEL_GROUPS][WINDOW][2];
-
-    // Of the strips that begin at `strips`, in a group's first channel; rows with `odd` set begin in the middle of a word.
-    __device__ __forceinline__ void load(const Word* const (&strips)[2], const bool (&odd)[2], int row) {
-#pragma unroll
-        for (int group = 0; group < CHANNEL_GROUPS; ++group) {
-#pragma unroll
-            for (int i = 0; i < 2; ++i) {
-                if constexpr (SHIFTED) {
-                    // Of every other row the words are put together of two neighbours.
-                    const unsigned selected = odd[i] == (row % 2 == 0) ? 0x5432 : 0x3210;
-                    const Word* const at = strips[i] + group * (4 * PLANE) + row * W / 2 + (row % 2 == 1 && odd[i] ? 1 : 0);
-                    Word loaded = at[0];
-#pragma unroll
-                    for (int j = 0; j < WINDOW; ++j) {
-                        const Word next = at[j + 1];
-                        of[0][group][j][i] = __byte_perm(loaded, next, selected);
-                        loaded = next;
-                    }
-                } else {
-#pragma unroll
-                    for (int word = 0; word < WINDOW; word += LOADED) {
-                        const Word* const at = strips[i] + group * (4 * PLANE) + row * (W / WORD_TAPS) + word;
-                        const auto loaded = *reinterpret_cast<const AlignedArray<Word, LOADED>*>(at);
-#pragma unroll
-                        for (int j = 0; j < LOADED && word + j < WINDOW; ++j) {
-#pragma unroll
-                            for (int part = 0; part < PARTS; ++part) {
-                                of[part][group][word + j][i] = PARTS == 1 ? rounded(loaded.at[j]) : word_part<PARTS>(loaded.at[j], part);
-                            }
-                        }
-                    }
-                }
-            }
-        }
-    }
-
-    // Of a half step, for one of a lane's columns.
-    __device__ __forceinline__ const Word (&half_step(int part, int half, int column) const)[2] {
-        return of[part][half / WORDS][column * COLUMN_WORDS + half % WORDS];
-    }
-};
-
-// A strip's place among the strips of a row tile: eights of each row, then what is left of all rows, column by column.
-struct Place {
-    int row, column;
-
-    __device__ __forceinline__ explicit Place(int strip) {
-        const int tail = strip - ROW_GROUPS * EIGHTS * 8;
-        if (EIGHTS == 0 || tail >= 0) {
-            row = tail % ROW_GROUPS;
-            column = EIGHTS * 8 + tail / ROW_GROUPS;
-        } else {
-            row = strip / (EIGHTS > 0 ? EIGHTS * 8 : 1);
-            column = strip % (EIGHTS > 0 ? EIGHTS * 8 : 1);
-        }
-    }
-};
+#include "_pair_inputs.cuh"
 
 using Accumulators = float[THREAD_P * THREAD_Q][TILES][4];
 
@@ -266,14 +209,16 @@ __device__ __forceinline__ void multiply_rows(Accumulators& accumulators, const 
     }
 }
 
+struct Barriers {
+    PipelineAsync<STAGES> inputs;
+    PipelineAsync<EPILOGUE_STAGES> outputs;
+    Barrier filters_full;
+};
+
 extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS)
 conv2d_mma_pair(const Bits* __restrict__ x, const Word* __restrict__ packed_w, const T* __restrict__ bias, T* __restrict__ y, int n) {
     extern __shared__ __align__(128) unsigned char smem[];
-    Barrier* const full = reinterpret_cast<Barrier*>(smem);           // [stage] its inputs are there
-    Barrier* const empty = full + STAGES;                             // [stage] its consumer warpgroups have read them
-    Barrier* const epilogue_full = empty + STAGES;                    // [epilogue stage] its consumer warpgroups have staged their outputs
-    Barrier* const epilogue_empty = epilogue_full + EPILOGUE_STAGES;  // [epilogue stage] they have been copied out
-    Barrier* const filters_full = epilogue_empty + EPILOGUE_STAGES;   // filters are there
+    Barriers& barriers = *reinterpret_cast<Barriers*>(smem);
     Word* const filters = reinterpret_cast<Word*>(smem + 128);
     Word* const stages = filters + FILTER_WORDS;                               // [stage][channel][row][column]
     T* const epilogue_stages = reinterpret_cast<T*>(stages + STAGES * STAGE);  // [epilogue stage][output channel][row][column]
@@ -283,18 +228,12 @@ conv2d_mma_pair(const Bits* __restrict__ x, const Word* __restrict__ packed_w, c
     const int consumer = warp / 4;
     const int work_tiles = n * ROW_TILES;
     if (threadIdx.x == 0) {
-        for (int i = 0; i < STAGES; ++i) {
-            barrier_init(full + i, FULL_ARRIVALS);
-            barrier_init(empty + i, 4 * COOPERATING_WARPGROUPS);
-        }
-        for (int i = 0; i < EPILOGUE_STAGES; ++i) {
-            barrier_init(epilogue_full + i, 4 * COOPERATING_WARPGROUPS);
-            barrier_init(epilogue_empty + i, 1);
-        }
-        barrier_init(filters_full, 1);
+        barriers.inputs.init(FULL_ARRIVALS, 4 * COOPERATING_WARPGROUPS);
+        barriers.outputs.init(4 * COOPERATING_WARPGROUPS, 1);
+        barrier_init(&barriers.filters_full, 1);
         barrier_init_fence();
-        barrier_arrive_expect(filters_full, 4 * FILTER_WORDS);
-        bulk_load(filters, packed_w, 4 * FILTER_WORDS, filters_full);
+        barrier_arrive_expect(&barriers.filters_full, 4 * FILTER_WORDS);
+        bulk_load(filters, packed_w, 4 * FILTER_WORDS, &barriers.filters_full);
     }
     if constexpr (ZEROED) {
         for (int i = static_cast<int>(threadIdx.x); i < STAGES * STAGE; i += THREADS) stages[i] = Word{0};
@@ -304,20 +243,21 @@ conv2d_mma_pair(const Bits* __restrict__ x, const Word* __restrict__ packed_w, c
 
     if (consumer == CONSUMER_WARPGROUPS) {
         warpgroup_reg_dealloc<PRODUCER_REGISTERS>();
-        if (warp == 4 * CONSUMER_WARPGROUPS) store_outputs(epilogue_stages, epilogue_full, epilogue_empty, y, work_tiles);
+        if (warp == 4 * CONSUMER_WARPGROUPS) store_outputs(epilogue_stages, barriers.outputs, y, work_tiles);
         const bool copies = PRODUCER_WARPS == 1 ? warp == 4 * CONSUMER_WARPGROUPS + 1 : warp > 4 * CONSUMER_WARPGROUPS;
-        if (copies) copy_inputs(stages, full, empty, x, work_tiles, warp - 4 * CONSUMER_WARPGROUPS - 1, n);
+        if (copies) copy_inputs(stages, barriers.inputs, x, work_tiles, warp - 4 * CONSUMER_WARPGROUPS - 1, n);
         return;
     }
     warpgroup_reg_alloc<CONSUMER_REGISTERS>();
-    barrier_wait(filters_full, 0);
+    barrier_wait(&barriers.filters_full, 0);
 
     const int step = CONSUMER_GROUPS * static_cast<int>(gridDim.x), first_iteration = consumer % COOPERATING_WARPGROUPS;
     int tile_index = consumer / COOPERATING_WARPGROUPS;  // of the block's work tiles
     for (int work_tile = static_cast<int>(blockIdx.x) + tile_index * static_cast<int>(gridDim.x); work_tile < work_tiles; work_tile += step, tile_index += CONSUMER_GROUPS) {
-        const int stage = tile_index % STAGES, epilogue_stage = tile_index % EPILOGUE_STAGES;
-        T* const output = epilogue_stages + epilogue_stage * EPILOGUE_STAGE;
-        barrier_wait(full + stage, tile_index / STAGES % 2);
+        const auto state = PipelineState<STAGES>::of(tile_index);
+        const auto epilogue = PipelineState<EPILOGUE_STAGES>::of(tile_index);
+        T* const output = epilogue_stages + epilogue.index * EPILOGUE_STAGE;
+        barriers.inputs.consumer_wait(state);
 #pragma unroll 1
         for (int iteration = first_iteration; iteration < ITERATIONS; iteration += COOPERATING_WARPGROUPS) {
             const Word* inputs_at[2];
@@ -336,7 +276,7 @@ conv2d_mma_pair(const Bits* __restrict__ x, const Word* __restrict__ packed_w, c
                     begin += static_cast<int>(input_at(work_tile, lane % 4) % 2);
                     odd[i] = begin % 2 == 1;
                 }
-                inputs_at[i] = stages + stage * STAGE + plane_at(lane % 4) + begin / WORD_TAPS;
+                inputs_at[i] = stages + state.index * STAGE + plane_at(lane % 4) + begin / WORD_TAPS;
             }
             Accumulators accumulators;
             clear(accumulators);
@@ -350,7 +290,7 @@ conv2d_mma_pair(const Bits* __restrict__ x, const Word* __restrict__ packed_w, c
                     if (iteration + COOPERATING_WARPGROUPS < ITERATIONS || channel_iteration + 1 < CHANNEL_ITERATIONS) return;
                     fence_bulk();  // the next copy into the pipeline stage comes after these loads
                     __syncwarp();
-                    if (lane == 0) barrier_arrive(empty + stage);
+                    if (lane == 0) barriers.inputs.consumer_release(state.index);
                 };
                 CommitGroups inputs;
                 if constexpr (PREFETCH > 0) load_rows(inputs, strips, odd, 0);
@@ -381,7 +321,7 @@ conv2d_mma_pair(const Bits* __restrict__ x, const Word* __restrict__ packed_w, c
                 if constexpr (PREFETCH == 2) wgmma_wait(accumulators);
                 iteration_filters += STEPS * STEP_FILTERS;
             }
-            if (iteration == first_iteration) barrier_wait(epilogue_empty + epilogue_stage, tile_index / EPILOGUE_STAGES % 2 ^ 1);
+            if (iteration == first_iteration) barriers.outputs.producer_acquire(epilogue);
 #pragma unroll
             for (int tile = 0; tile < TILES; ++tile) {
 #pragma unroll
@@ -420,6 +360,6 @@ conv2d_mma_pair(const Bits* __restrict__ x, const Word* __restrict__ packed_w, c
         }
         fence_bulk();
         __syncwarp();
-        if (lane == 0) barrier_arrive(epilogue_full + epilogue_stage);
+        if (lane == 0) barriers.outputs.producer_commit(epilogue.index);
     }
 }

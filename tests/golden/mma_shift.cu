@@ -31,6 +31,8 @@
 
 #include "_ptx_barrier.cuh"
 
+#include "_pipeline.cuh"
+
 #include "_images.cuh"
 
 #include "_ptx_fetch.cuh"
@@ -148,13 +150,13 @@ struct Pixel {
 };
 
 // What transforms the inputs' layout: PRODUCER_WARPS warps. A lane takes PRODUCER_PIXELS pixels at once, AT_ONCE chunks of each.
-__device__ __forceinline__ void transform_chunks(Chunk* stages, Barrier* full, Barrier* empty, const Bits* __restrict__ x, int n, int warp) {
+__device__ __forceinline__ void transform_chunks(Chunk* stages, PipelineAsync<STAGES>& pipeline, const Bits* __restrict__ x, int n, int warp) {
     constexpr int PIXELS = CHUNK_ROWS * W, PLACES = 99, STRIDE = 32 * PRODUCER_WARPS;
     constexpr int ITERATIONS = (PLACES + PRODUCER_PIXELS * STRIDE - 1) / (PRODUCER_PIXELS * STRIDE);
     const int lane = static_cast<int>(threadIdx.x % 32);
-    int stage = 0, parity = 1;  // nobody has to free a pipeline stage before its first use
-    for (int image = static_cast<int>(blockIdx.x); image < n; image += static_cast<int>(gridDim.x)) {
-        Chunk* const chunks = stages + stage * STAGE;
+    PipelineState<STAGES> state;
+    for (int image = static_cast<int>(blockIdx.x); image < n; image += static_cast<int>(gridDim.x), ++state) {
+        Chunk* const chunks = stages + state.index * STAGE;
         const Bits* const planes = x + image * static_cast<long long>(C * H * W);
         if (C * H * W * sizeof(Bits) >= 64 && warp == 0 && lane == 0 && image + static_cast<int>(gridDim.x) < n) {
             bulk_fetch(planes + gridDim.x * static_cast<long long>(C * H * W), C * H * W * static_cast<int>(sizeof(Bits)));
@@ -181,7 +183,7 @@ __device__ __forceinline__ void transform_chunks(Chunk* stages, Barrier* full, B
                     loaded[i][j / VECTOR][j % VECTOR] = there ? from[(channel * H + below) * W] : Bits{0};
                 }
             }
-            if (iteration == 0) barrier_wait(empty + stage, parity);
+            if (iteration == 0) pipeline.producer_acquire(state);
 #pragma unroll
             for (int i = 0; i < PRODUCER_PIXELS; ++i) {
                 if (first + i * STRIDE >= PLACES) continue;
@@ -194,63 +196,11 @@ __device__ __forceinline__ void transform_chunks(Chunk* stages, Barrier* full, B
         }
         fence_bulk();  // MMAs read chunks by another way
         __syncwarp();
-        if (lane == 0) barrier_arrive(full + stage);
-        if (++stage == STAGES) stage = 0, parity ^= 1;
+        if (lane == 0) pipeline.producer_commit(state.index);
     }
 }
 
-// Where a step's operands lie, and how far its second chunk is from its first; chunks.
-struct Step {
-    int filters, filters_deeper, inputs, inputs_deeper;
-};
-
-// The output rows of a part of all MMAs, and the rows of inputs that they need.
-template <int PART>
-struct Part {
-    static constexpr int FIRST_ROW = PARTS == 1 ? 0 : MMA_P - 1 - (64 * PART + 63) / K, LAST_ROW = MMA_P - 1 - 64 * PART / K;
-    static constexpr int FIRST_TAP = FIRST_ROW, TAPS = PARTS == 1 ? TAPS_H : LAST_ROW - FIRST_ROW + R;
-    static constexpr int FIRST_FILTER = PARTS == 1 ? 0 : ZEROS - (MMA_P - 1) * LAG + 64 * PART;
-    static constexpr int STEPS = TAPS * (CHANNEL_BLOCKS * S / 2) + CHANNEL_BLOCKS * S % 2 * ((TAPS + 1) / 2);
-    // Fewer where the last group has none of the part's rows.
-    static constexpr int TILES = PARTS == 1 ? ::TILES : ((P - 1 - FIRST_ROW) / MMA_P * PITCH + Q + 7) / 8;
-};
-
-// Where chunks of taps lie, filters of the part's first row.
-template <class Part>
-__host__ __device__ constexpr Step step_from(int tap, int chunk, int second_tap, int second_chunk) {
-    const auto filters_at = [](int tap, int chunk) { return chunk * FILTER + (Part::FIRST_TAP + tap) * FOLD * LAG + Part::FIRST_FILTER; };
-    const auto inputs_at = [](int tap, int chunk) { return chunk / S * BLOCK + place_of(Part::FIRST_TAP + tap) * PITCH + chunk % S; };
-    const int filters = filters_at(tap, chunk), inputs = inputs_at(tap, chunk);
-    // A single last chunk is multiplied by zeros as well.
-    const bool single = second_tap == Part::TAPS;
-    return {filters, (single ? CHANNEL_BLOCKS * S * FILTER : filters_at(second_tap, second_chunk)) - filters, inputs,
-            single ? 0 : inputs_at(second_tap, second_chunk) - inputs};
-}
-
-// Neither second chunk may be before the first one.
-template <class Part>
-__host__ __device__ constexpr Step step_of(int step) {
-    constexpr int ROW_CHUNKS = CHANNEL_BLOCKS * S, PAIRS = ROW_CHUNKS / 2;
-    // Of two rows, the one that lies first gives its first chunk to the other one's last.
-    const auto before = [](int tap) {
-        return (tap ^ 1) < Part::TAPS && place_of(Part::FIRST_TAP + tap) < place_of(Part::FIRST_TAP + (tap ^ 1));
-    };
-    if (step >= Part::TAPS * PAIRS) {
-        const int tap = 2 * (step - Part::TAPS * PAIRS);
-        if (tap + 1 == Part::TAPS) return step_from<Part>(tap, ROW_CHUNKS - 1, tap + 1, 0);
-        return before(tap) ? step_from<Part>(tap, 0, tap + 1, ROW_CHUNKS - 1) : step_from<Part>(tap + 1, 0, tap, ROW_CHUNKS - 1);
-    }
-    const int tap = step / (PAIRS > 0 ? PAIRS : 1), chunk = step % (PAIRS > 0 ? PAIRS : 1) * 2 + (ROW_CHUNKS % 2 == 1 && before(tap));
-    return step_from<Part>(tap, chunk, tap, chunk + 1);
-}
-
-template <class Part>
-__host__ __device__ constexpr bool all_ahead() {
-    for (int i = 0; i < Part::STEPS; ++i) {
-        if (step_of<Part>(i).filters_deeper < 0 || step_of<Part>(i).inputs_deeper < 0) return false;
-    }
-    return true;
-}
+#include "_shift_steps.cuh"
 
 #include "_shift_filters_shared.cuh"
 
@@ -310,15 +260,17 @@ __device__ __forceinline__ void stage_outputs(const float (&accumulators)[COUNT]
     }
 }
 
+struct Barriers {
+    PipelineAsync<STAGES> inputs;
+    PipelineAsync<EPILOGUE_STAGES> outputs;
+    Barrier mainloop_order[CONSUMER_WARPGROUPS];  // the warpgroup before has started its MMAs
+    Barrier filters_full;
+};
+
 extern "C" __global__ void __launch_bounds__(THREADS, 1)
 conv2d_mma_shift(const Bits* __restrict__ x, const Chunk* __restrict__ packed_w, const T* __restrict__ bias, T* __restrict__ y, int n) {
     extern __shared__ __align__(128) unsigned char smem[];
-    Barrier* const full = reinterpret_cast<Barrier*>(smem);            // [stage] its inputs are there
-    Barrier* const empty = full + STAGES;                              // [stage] all MMAs of its subtiles are done
-    Barrier* const epilogue_full = empty + STAGES;                     // [epilogue stage] outputs of all subtiles are there
-    Barrier* const epilogue_empty = epilogue_full + EPILOGUE_STAGES;   // [epilogue stage] they have been copied out
-    Barrier* const mainloop_order = epilogue_empty + EPILOGUE_STAGES;  // [consumer warpgroup] the one before has started its MMAs
-    Barrier* const filters_full = mainloop_order + CONSUMER_WARPGROUPS;  // filters are there
+    Barriers& barriers = *reinterpret_cast<Barriers*>(smem);
     Chunk* const shared_filters = reinterpret_cast<Chunk*>(smem + BARRIER_BYTES);
     Chunk* const stages = shared_filters + (SHARED_FILTERS ? FILTER_ROWS : 0);  // [stage][channel block][place of a row][column]
     T* const epilogue_stages = reinterpret_cast<T*>(stages + STAGES * STAGE);  // [epilogue stage][output channel][row][column]
@@ -327,20 +279,14 @@ conv2d_mma_shift(const Bits* __restrict__ x, const Chunk* __restrict__ packed_w,
     const int warp = __shfl_sync(0xffffffffu, static_cast<int>(threadIdx.x) / 32, 0), lane = static_cast<int>(threadIdx.x) % 32;
     const int consumer = warp / 4;
     if (threadIdx.x == 0) {
-        for (int i = 0; i < STAGES; ++i) {
-            barrier_init(full + i, PRODUCER_WARPS);
-            barrier_init(empty + i, 4 * SUBTILES);
-        }
-        for (int i = 0; i < EPILOGUE_STAGES; ++i) {
-            barrier_init(epilogue_full + i, 4 * SUBTILES);
-            barrier_init(epilogue_empty + i, 1);
-        }
-        for (int i = 0; i < CONSUMER_WARPGROUPS; ++i) barrier_init(mainloop_order + i, 4);
-        if constexpr (SHARED_FILTERS) barrier_init(filters_full, 1);
+        barriers.inputs.init(PRODUCER_WARPS, 4 * SUBTILES);
+        barriers.outputs.init(4 * SUBTILES, 1);
+        for (int i = 0; i < CONSUMER_WARPGROUPS; ++i) barrier_init(barriers.mainloop_order + i, 4);
+        if constexpr (SHARED_FILTERS) barrier_init(&barriers.filters_full, 1);
         barrier_init_fence();
         if constexpr (SHARED_FILTERS) {
-            barrier_arrive_expect(filters_full, 16 * FILTER_ROWS);
-            bulk_load(shared_filters, packed_w, 16 * FILTER_ROWS, filters_full);
+            barrier_arrive_expect(&barriers.filters_full, 16 * FILTER_ROWS);
+            bulk_load(shared_filters, packed_w, 16 * FILTER_ROWS, &barriers.filters_full);
         }
     }
     // Rows and columns of padding, rows that filters of zero meet.
@@ -352,25 +298,27 @@ conv2d_mma_shift(const Bits* __restrict__ x, const Chunk* __restrict__ packed_w,
         warpgroup_reg_dealloc<PRODUCER_REGISTERS>();
         const int producer = warp - 4 * CONSUMER_WARPGROUPS;
         if (producer == 0) {
-            store_images<K * P * Q, EPILOGUE_STAGE, EPILOGUE_STAGES>(epilogue_stages, epilogue_full, epilogue_empty, y, n);
+            store_images<K * P * Q, EPILOGUE_STAGE>(epilogue_stages, barriers.outputs, y, n);
         } else {
-            transform_chunks(stages, full, empty, x, n, producer - 1);
+            transform_chunks(stages, barriers.inputs, x, n, producer - 1);
         }
         return;
     }
     warpgroup_reg_alloc<CONSUMER_REGISTERS>();
     Filters filters;
-    if constexpr (SHARED_FILTERS) barrier_wait(filters_full, 0);
+    if constexpr (SHARED_FILTERS) barrier_wait(&barriers.filters_full, 0);
     load_filters(filters, SHARED_FILTERS ? shared_filters : packed_w, warp, lane);
 
     const int images = (n - static_cast<int>(blockIdx.x) + static_cast<int>(gridDim.x) - 1) / static_cast<int>(gridDim.x);
 #pragma unroll 1
     for (int tile_index = consumer; tile_index < images * SUBTILES; tile_index += CONSUMER_WARPGROUPS) {
-        const int image = tile_index / SUBTILES, subtile = tile_index % SUBTILES, stage = image % STAGES, epilogue_stage = image % EPILOGUE_STAGES;
-        const Chunk* const inputs = stages + stage * STAGE + (PARTS == 1 ? subtile * COLUMNS : 0);
+        const int image = tile_index / SUBTILES, subtile = tile_index % SUBTILES;
+        const auto state = PipelineState<STAGES>::of(image);
+        const auto epilogue = PipelineState<EPILOGUE_STAGES>::of(image);
+        const Chunk* const inputs = stages + state.index * STAGE + (PARTS == 1 ? subtile * COLUMNS : 0);
         // Nobody comes before the first one.
-        if constexpr (ORDERED) barrier_wait(mainloop_order + consumer, tile_index / CONSUMER_WARPGROUPS % 2 ^ (consumer == 0 ? 1 : 0));
-        barrier_wait(full + stage, image / STAGES % 2);  // after its turn has come: the phase before is complete
+        if constexpr (ORDERED) barrier_wait(barriers.mainloop_order + consumer, tile_index / CONSUMER_WARPGROUPS % 2 ^ (consumer == 0 ? 1 : 0));
+        barriers.inputs.consumer_wait(state);  // after its turn has come: the phase before is complete
         if (PARTS == 1 || subtile == 0) {
             float accumulators[1][Part<0>::TILES][4];
             wgmma_begin(accumulators);
@@ -378,16 +326,16 @@ conv2d_mma_shift(const Bits* __restrict__ x, const Chunk* __restrict__ packed_w,
 #pragma unroll
             for (int step = 1; step < Part<0>::STEPS; ++step) multiply<Part<0>, true>(accumulators[0], filters, inputs, step);
             wgmma_commit();
-            if (ORDERED && lane == 0) barrier_arrive(mainloop_order + (consumer + 1) % CONSUMER_WARPGROUPS);
+            if (ORDERED && lane == 0) barrier_arrive(barriers.mainloop_order + (consumer + 1) % CONSUMER_WARPGROUPS);
             wgmma_wait(accumulators);
-            if (lane == 0) barrier_arrive(empty + stage);
-            barrier_wait(epilogue_empty + epilogue_stage, image / EPILOGUE_STAGES % 2 ^ 1);
+            if (lane == 0) barriers.inputs.consumer_release(state.index);
+            barriers.outputs.producer_acquire(epilogue);
             const T* const image_outputs = y + (static_cast<int>(blockIdx.x) + image * static_cast<int>(gridDim.x)) * static_cast<long long>(K * P * Q);
-            T* const staged_outputs = epilogue_stages + epilogue_stage * EPILOGUE_STAGE + (WHOLE ? 0 : alignment_offset(image_outputs));
+            T* const staged_outputs = epilogue_stages + epilogue.index * EPILOGUE_STAGE + (WHOLE ? 0 : alignment_offset(image_outputs));
             stage_outputs<0>(accumulators[0], staged_outputs, bias, warp, lane, subtile);
         }
         fence_bulk();
         __syncwarp();
-        if (lane == 0) barrier_arrive(epilogue_full + epilogue_stage);
+        if (lane == 0) barriers.outputs.producer_commit(epilogue.index);
     }
 }

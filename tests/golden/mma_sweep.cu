@@ -28,6 +28,8 @@
 
 #include "_ptx_barrier.cuh"
 
+#include "_pipeline.cuh"
+
 #include "_images.cuh"
 
 #include "_ptx_fetch.cuh"
@@ -64,7 +66,7 @@ constexpr int EPILOGUE_STAGE = 320;  // elements
 constexpr int IMAGE = C * H * W, COPY_STAGE = 300;  // elements
 constexpr int TILES = PADDED_K / 8;  // of a filter row
 constexpr int PAD_H = 0, PAD_W = 0;
-constexpr int CHANNEL_ITERATIONS = 1;  // over the channels of a pixel
+constexpr int CHANNEL_ITERATIONS = 1, PLACES = 99;  // over the channels of a pixel; times pixels
 constexpr int LEFT_CHANNELS = 3;  // of a pixel, that are not whole chunks
 constexpr bool WHOLE = false;  // images of outputs begin on 16 bytes
 constexpr int BARRIER_BYTES = 128;
@@ -89,103 +91,7 @@ extern "C" __global__ void pack_filters(const Bits* __restrict__ w, Chunk* __res
     packed_w[i] = chunk_of(elements);
 }
 
-// Elements of a pixel that are a part of a chunk.
-struct alignas(PART * sizeof(Bits)) Part {
-    Bits elements[PART];
-};
-
-// Starts an image's copy, by one thread: whole vectors, which others share at both ends; but before the first one and behind the last one
-// there may be nothing to read.
-__device__ __forceinline__ void copy_image(Bits* to, const Bits* __restrict__ x, int image, int n, Barrier* copy_full) {
-    const Bits* const from = x + image * static_cast<long long>(IMAGE);
-    const int before = alignment_offset(from), end = before + IMAGE;
-    const int first = image == 0 && before > 0 ? VECTOR : 0, last = image == n - 1 ? end / VECTOR * VECTOR : (end + VECTOR - 1) / VECTOR * VECTOR;
-    for (int i = before; i < min(first, end); ++i) to[i] = from[i - before];
-    for (int i = max(last, before); i < end; ++i) to[i] = from[i - before];
-    const int bytes = max(last - first, 0) * static_cast<int>(sizeof(Bits));
-    barrier_arrive_expect(copy_full, bytes);
-    if (bytes > 0) bulk_load(to + first, from - before + first, bytes, copy_full);
-    if (COPY_STAGES == 1 && IMAGE * sizeof(Bits) >= 64 && image + static_cast<int>(gridDim.x) < n) {
-        bulk_fetch(from + gridDim.x * static_cast<long long>(IMAGE), IMAGE * static_cast<int>(sizeof(Bits)));
-    }
-}
-
-// What transforms the inputs' layout: PRODUCER_WARPS warps. A lane takes PRODUCER_PIXELS pixels at once, AT_ONCE chunks of each, the first
-// before there is a pipeline stage for them.
-__device__ __forceinline__ void transform_chunks(Chunk* stages, Bits* copy_stages, Barrier* full, Barrier* empty, Barrier* copy_full, Barrier* copy_empty, const Bits* __restrict__ x, int n, int warp) {
-    constexpr int PIXELS = H * W, PLACES = 99, STRIDE = 32 * PRODUCER_WARPS;
-    constexpr int ITERATIONS = (PLACES + PRODUCER_PIXELS * STRIDE - 1) / (PRODUCER_PIXELS * STRIDE);
-    const int lane = static_cast<int>(threadIdx.x % 32);
-    int stage = 0, parity = 1, copy = 0, copy_parity = 0;  // nobody has to free a pipeline stage before its first use
-    for (int image = static_cast<int>(blockIdx.x); image < n; image += static_cast<int>(gridDim.x)) {
-        Chunk* const chunks = stages + stage * STAGE;
-        const Bits* const elements = copy_stages + copy * COPY_STAGE + alignment_offset(x + image * static_cast<long long>(IMAGE));
-        barrier_wait(copy_full + copy, copy_parity);
-#pragma unroll 1
-        for (int iteration = 0; iteration < ITERATIONS; ++iteration) {
-            Chunk own[PRODUCER_PIXELS][AT_ONCE];
-            const int first = (iteration * PRODUCER_PIXELS * PRODUCER_WARPS + warp) * 32 + lane;
-#pragma unroll
-            for (int i = 0; i < PRODUCER_PIXELS; ++i) {
-                const int place = first + i * STRIDE, group = CHANNEL_ITERATIONS > 1 ? place / PIXELS : 0;
-                const Bits* const from = elements + group * (AT_ONCE * VECTOR * PIXELS) + (CHANNEL_ITERATIONS > 1 ? place % PIXELS : place);
-#pragma unroll
-                for (int j = 0; j < AT_ONCE; ++j) {
-                    Bits channels[VECTOR];
-#pragma unroll
-                    for (int e = 0; e < VECTOR; ++e) {
-                        const bool there = place < PLACES && (group * AT_ONCE + j) * VECTOR + e < C;
-                        channels[e] = there ? from[(j * VECTOR + e) * PIXELS] : Bits{0};
-                    }
-                    own[i][j] = chunk_of(channels);
-                }
-            }
-            if (iteration + 1 == ITERATIONS) {
-                // The last warp that has read the image has the next one copied in its place.
-                fence_bulk();
-                __syncwarp();
-                const int next = image + COPY_STAGES * static_cast<int>(gridDim.x);
-                if (lane == 0 && barrier_arrive_last(copy_empty + copy) && next < n) copy_image(copy_stages + copy * COPY_STAGE, x, next, n, copy_full + copy);
-            }
-            if (iteration == 0) barrier_wait(empty + stage, parity);
-#pragma unroll
-            for (int i = 0; i < PRODUCER_PIXELS; ++i) {
-                const int place = first + i * STRIDE, pixel = CHANNEL_ITERATIONS > 1 ? place % PIXELS : place;
-                if (place >= PLACES) continue;
-                const int row = pixel / W + PAD_H, column = pixel % W + PAD_W;
-                const int row_tile = min(row / TILE_P, ROW_TILES - 1), within = row - row_tile * TILE_P;
-                // The first rows of a row tile are the last ones of the row tile before, too.
-                constexpr int BEFORE = TILE_P * ACROSS - PITCH;
-                const bool twice = row_tile > 0 && within < R - 1;
-                Chunk* const to = chunks + (within * ROW_TILES + row_tile) * PITCH + column;
-#pragma unroll
-                for (int j = 0; j < AT_ONCE; ++j) {
-                    const int block = (CHANNEL_ITERATIONS > 1 ? place / PIXELS * AT_ONCE : 0) + j;
-                    if (PLANES % AT_ONCE > 0 && block >= PLANES) continue;
-                    if (LEFT_CHANNELS > 0 && block == WHOLE_BLOCKS) {
-                        const Part part = reinterpret_cast<const Part&>(own[i][j]);
-#pragma unroll
-                        for (int tile_index = 0; tile_index < FOLD; ++tile_index) {
-                            // Every eight lanes begin elsewhere, or they would meet the banks of others.
-                            const int k = (tile_index + lane / 8 * (FOLD > 4 ? FOLD / 4 : 1)) % FOLD;
-                            if (column < k) continue;
-                            *(reinterpret_cast<Part*>(to + block * PLANE) - k * (FOLD - 1)) = part;
-                            if (twice) *(reinterpret_cast<Part*>(to + block * PLANE + BEFORE) - k * (FOLD - 1)) = part;
-                        }
-                        continue;
-                    }
-                    to[block * PLANE] = own[i][j];
-                    if (twice) to[block * PLANE + BEFORE] = own[i][j];
-                }
-            }
-        }
-        fence_bulk();  // MMAs read chunks by another way
-        __syncwarp();
-        if (lane == 0) barrier_arrive(full + stage);
-        if (++copy == COPY_STAGES) copy = 0, copy_parity ^= 1;
-        if (++stage == STAGES) stage = 0, parity ^= 1;
-    }
-}
+#include "_sweep_producer.cuh"
 
 // Where the pixels of a chunk of a filter row begin, chunks.
 __device__ __forceinline__ constexpr int pixels_at(int chunk) {
@@ -328,16 +234,17 @@ __device__ __forceinline__ void sweep(float (&accumulators)[R][TILES][4], const 
     if constexpr (ROW < LAST) sweep<ROW + 1>(accumulators, inputs, filters, wait_for_epilogue_stage, release_stage, take, stage_outputs);
 }
 
+struct Barriers {
+    PipelineAsync<STAGES> inputs;
+    PipelineAsync<EPILOGUE_STAGES> outputs;
+    PipelineAsync<COPY_STAGES> copies;  // of images as they lie
+    Barrier filters_full;
+};
+
 extern "C" __global__ void __launch_bounds__(THREADS, 1)
 conv2d_mma_sweep(const Bits* __restrict__ x, const Chunk* __restrict__ packed_w, const T* __restrict__ bias, T* __restrict__ y, int n) {
     extern __shared__ __align__(128) unsigned char smem[];
-    Barrier* const full = reinterpret_cast<Barrier*>(smem);           // [stage] its inputs are there
-    Barrier* const empty = full + STAGES;                             // [stage] all MMAs of it are done
-    Barrier* const epilogue_full = empty + STAGES;                    // [epilogue stage] all outputs are there
-    Barrier* const epilogue_empty = epilogue_full + EPILOGUE_STAGES;  // [epilogue stage] they have been copied out
-    Barrier* const copy_full = epilogue_empty + EPILOGUE_STAGES;      // [copy] an image is there as it lies
-    Barrier* const copy_empty = copy_full + COPY_STAGES;              // [copy] formers have read it
-    Barrier* const filters_full = copy_empty + COPY_STAGES;           // filters are there
+    Barriers& barriers = *reinterpret_cast<Barriers*>(smem);
     Chunk* const filters = reinterpret_cast<Chunk*>(smem + BARRIER_BYTES);
     Chunk* const stages = filters + FILTER_ROWS;                                                            // [stage][channel block][row][row tile][column]
     T* const epilogue_stages = reinterpret_cast<T*>(stages + STAGES * STAGE);                               // [epilogue stage][output channel][row][column]
@@ -347,26 +254,17 @@ conv2d_mma_sweep(const Bits* __restrict__ x, const Chunk* __restrict__ packed_w,
     const int warp = __shfl_sync(0xffffffffu, static_cast<int>(threadIdx.x) / 32, 0), lane = static_cast<int>(threadIdx.x) % 32;
     const int consumer = warp / 4;
     if (threadIdx.x == 0) {
-        for (int i = 0; i < STAGES; ++i) {
-            barrier_init(full + i, PRODUCER_WARPS);
-            barrier_init(empty + i, 4 * SUBTILES);
-        }
-        for (int i = 0; i < EPILOGUE_STAGES; ++i) {
-            barrier_init(epilogue_full + i, 4 * SUBTILES);
-            barrier_init(epilogue_empty + i, 1);
-        }
-        for (int i = 0; i < COPY_STAGES; ++i) {
-            barrier_init(copy_full + i, 1);
-            barrier_init(copy_empty + i, PRODUCER_WARPS);
-        }
-        barrier_init(filters_full, 1);
+        barriers.inputs.init(PRODUCER_WARPS, 4 * SUBTILES);
+        barriers.outputs.init(4 * SUBTILES, 1);
+        barriers.copies.init(1, PRODUCER_WARPS);
+        barrier_init(&barriers.filters_full, 1);
         barrier_init_fence();
         for (int i = 0; i < COPY_STAGES; ++i) {
             const int image = static_cast<int>(blockIdx.x) + i * static_cast<int>(gridDim.x);
-            if (image < n) copy_image(copy_stages + i * COPY_STAGE, x, image, n, copy_full + i);
+            if (image < n) copy_image(copy_stages + i * COPY_STAGE, x, image, n, barriers.copies.full + i);
         }
-        barrier_arrive_expect(filters_full, 16 * FILTER_ROWS);
-        bulk_load(filters, packed_w, 16 * FILTER_ROWS, filters_full);
+        barrier_arrive_expect(&barriers.filters_full, 16 * FILTER_ROWS);
+        bulk_load(filters, packed_w, 16 * FILTER_ROWS, &barriers.filters_full);
     }
     // Rows and columns of padding, pixels that filters of zero meet.
     for (int i = static_cast<int>(threadIdx.x); i < STAGES * STAGE; i += THREADS) stages[i] = Chunk{};
@@ -377,14 +275,14 @@ conv2d_mma_sweep(const Bits* __restrict__ x, const Chunk* __restrict__ packed_w,
         warpgroup_reg_dealloc<PRODUCER_REGISTERS>();
         const int producer = warp - 4 * CONSUMER_WARPGROUPS;
         if (producer == 0) {
-            store_images<K * P * Q, EPILOGUE_STAGE, EPILOGUE_STAGES>(epilogue_stages, epilogue_full, epilogue_empty, y, n);
+            store_images<K * P * Q, EPILOGUE_STAGE>(epilogue_stages, barriers.outputs, y, n);
         } else {
-            transform_chunks(stages, copy_stages, full, empty, copy_full, copy_empty, x, n, producer - 1);
+            transform_chunks(stages, copy_stages, barriers.inputs, barriers.copies, x, n, producer - 1);
         }
         return;
     }
     warpgroup_reg_alloc<CONSUMER_REGISTERS>();
-    barrier_wait(filters_full, 0);
+    barrier_wait(&barriers.filters_full, 0);
 
     // A lane's two pixels of a row of inputs: the first of their outputs, and how many rows of them there are.
     int first[2], rows[2];
@@ -397,10 +295,12 @@ conv2d_mma_sweep(const Bits* __restrict__ x, const Chunk* __restrict__ packed_w,
     const int images = (n - static_cast<int>(blockIdx.x) + static_cast<int>(gridDim.x) - 1) / static_cast<int>(gridDim.x);
 #pragma unroll 1
     for (int tile_index = consumer; tile_index < images * SUBTILES; tile_index += CONSUMER_WARPGROUPS) {
-        const int image = tile_index / SUBTILES, subtile = tile_index % SUBTILES, stage = image % STAGES, epilogue_stage = image % EPILOGUE_STAGES;
-        const Chunk* const inputs = stages + stage * STAGE + subtile * (SUBTILE_P * ACROSS);
+        const int image = tile_index / SUBTILES, subtile = tile_index % SUBTILES;
+        const auto state = PipelineState<STAGES>::of(image);
+        const auto epilogue = PipelineState<EPILOGUE_STAGES>::of(image);
+        const Chunk* const inputs = stages + state.index * STAGE + subtile * (SUBTILE_P * ACROSS);
         const T* const image_outputs = y + (static_cast<int>(blockIdx.x) + image * static_cast<int>(gridDim.x)) * static_cast<long long>(K * P * Q);
-        T* const outputs = epilogue_stages + epilogue_stage * EPILOGUE_STAGE + (WHOLE ? 0 : alignment_offset(image_outputs));
+        T* const outputs = epilogue_stages + epilogue.index * EPILOGUE_STAGE + (WHOLE ? 0 : alignment_offset(image_outputs));
         float accumulators[R][TILES][4];
 #pragma unroll
         for (int i = 0; i < R; ++i) clear(accumulators[i]);
@@ -425,10 +325,10 @@ conv2d_mma_sweep(const Bits* __restrict__ x, const Chunk* __restrict__ packed_w,
                 }
             }
         };
-        barrier_wait(full + stage, image / STAGES % 2);
-        const auto wait_for_epilogue_stage = [&] { barrier_wait(epilogue_empty + epilogue_stage, image / EPILOGUE_STAGES % 2 ^ 1); };
+        barriers.inputs.consumer_wait(state);
+        const auto wait_for_epilogue_stage = [&] { barriers.outputs.producer_acquire(epilogue); };
         const auto release_stage = [&] {
-            if (lane == 0) barrier_arrive(empty + stage);
+            if (lane == 0) barriers.inputs.consumer_release(state.index);
         };
         sweep<0>(accumulators, inputs, filters, wait_for_epilogue_stage, release_stage, take,
                  [&](int row) { stage_outputs(subtile * SUBTILE_P + row); });
@@ -436,6 +336,6 @@ conv2d_mma_sweep(const Bits* __restrict__ x, const Chunk* __restrict__ packed_w,
         stage_outputs(subtile * SUBTILE_P + SUBTILE_P - 1);
         fence_bulk();
         __syncwarp();
-        if (lane == 0) barrier_arrive(epilogue_full + epilogue_stage);
+        if (lane == 0) barriers.outputs.producer_commit(epilogue.index);
     }
 }

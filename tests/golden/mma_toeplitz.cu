@@ -28,6 +28,8 @@
 
 #include "_ptx_barrier.cuh"
 
+#include "_pipeline.cuh"
+
 // Problem
 constexpr int H = 30, W = 30;
 constexpr int K = 12, R = 5, S = 5;
@@ -108,29 +110,25 @@ using Inputs = Word[THREAD_P + R - 1][CHUNKS][2 * BLOCK_WORDS];
 
 #include "_toeplitz_mma_f32.cuh"
 
+struct Barriers {
+    PipelineAsync<STAGES> inputs;
+    PipelineAsync<EPILOGUE_STAGES> outputs;
+};
+
 extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS)
 conv2d_mma_toeplitz(const Bits* __restrict__ x, const Chunk* __restrict__ packed_w, const T* __restrict__ bias,
                     T* __restrict__ y, int n) {
     extern __shared__ __align__(16) unsigned char smem[];
-    Barrier* const full = reinterpret_cast<Barrier*>(smem);                                // [stage] its inputs are there
-    Barrier* const empty = full + STAGES;                                                  // [stage] all warps have read them
-    Barrier* const epilogue_full = empty + STAGES;                                         // [epilogue stage] all warps have staged their outputs
-    Barrier* const epilogue_empty = epilogue_full + EPILOGUE_STAGES;                       // [epilogue stage] they have been copied out
-    Chunk* const filters = reinterpret_cast<Chunk*>(epilogue_empty + EPILOGUE_STAGES);   // [tile][vector][lane]
+    Barriers& barriers = *reinterpret_cast<Barriers*>(smem);
+    Chunk* const filters = reinterpret_cast<Chunk*>(&barriers + 1);                               // [tile][vector][lane]
     Word* const stages = reinterpret_cast<Word*>(filters + ALL_TILES * FILTER_WORDS * 8);  // [stage][row][column]
     T* const epilogue_stages = reinterpret_cast<T*>(stages + STAGES * STAGE_WORDS);        // [epilogue stage], as outputs lie in y
 
     const int thread = static_cast<int>(threadIdx.x), lane = thread % 32, warp = thread / 32;
     const int work_tiles = n * ROW_TILES, step = static_cast<int>(gridDim.x);
     if (thread == 0) {
-        for (int i = 0; i < STAGES; ++i) {
-            barrier_init(full + i, 32);
-            barrier_init(empty + i, WARPS);
-        }
-        for (int i = 0; i < EPILOGUE_STAGES; ++i) {
-            barrier_init(epilogue_full + i, WARPS);
-            barrier_init(epilogue_empty + i, 1);
-        }
+        barriers.inputs.init(32, WARPS);
+        barriers.outputs.init(WARPS, 1);
         barrier_init_fence();
     }
     for (int i = thread; i < ALL_TILES * FILTER_WORDS * 8; i += THREADS) filters[i] = packed_w[i];
@@ -140,33 +138,32 @@ conv2d_mma_toeplitz(const Bits* __restrict__ x, const Chunk* __restrict__ packed
     __syncthreads();
 
     if (warp == WARPS) {
-        int stage = 0, parity = 1;  // nobody has to free a pipeline stage before its first use
-        int last = -1;              // the pipeline stage that copies are on their way to
-        for (int work_tile = static_cast<int>(blockIdx.x); work_tile < work_tiles; work_tile += step) {
-            barrier_wait(empty + stage, parity);
-            copy_inputs(stages + stage * STAGE_WORDS, x, work_tile);
+        PipelineState<STAGES> state;
+        int last = -1;  // the pipeline stage that copies are on their way to
+        for (int work_tile = static_cast<int>(blockIdx.x); work_tile < work_tiles; work_tile += step, ++state) {
+            barriers.inputs.producer_acquire(state);
+            copy_inputs(stages + state.index * STAGE_WORDS, x, work_tile);
             copy_async_commit();
             if (last >= 0) {
                 copy_async_wait<1>();
-                barrier_arrive(full + last);
+                barriers.inputs.producer_commit(last);
             }
-            last = stage;
-            if (++stage == STAGES) stage = 0, parity ^= 1;
+            last = state.index;
         }
         copy_async_wait<0>();
-        if (last >= 0) barrier_arrive(full + last);
+        if (last >= 0) barriers.inputs.producer_commit(last);
         return;
     }
     if (warp == WARPS + 1) {
         if (lane > 0) return;
-        int epilogue_stage = 0, parity = 0;
+        PipelineState<EPILOGUE_STAGES> epilogue;
         int last = -1;  // the buffer being copied out
         for (int work_tile = static_cast<int>(blockIdx.x); work_tile < work_tiles; work_tile += step) {
             T* const outputs = y + static_cast<long long>(work_tile / ROW_TILES) * (K * P * Q) + first_row(work_tile) * (Q * PIXEL_ELEMENTS);
 #pragma unroll 1
-            for (int iteration = 0; iteration < ITERATIONS; ++iteration) {
-                const T* const from = epilogue_stages + epilogue_stage * EPILOGUE_STAGE;
-                barrier_wait(epilogue_full + epilogue_stage, parity);
+            for (int iteration = 0; iteration < ITERATIONS; ++iteration, ++epilogue) {
+                const T* const from = epilogue_stages + epilogue.index * EPILOGUE_STAGE;
+                barriers.outputs.consumer_wait(epilogue);
                 if constexpr (NHWC) {
                     bulk_store(outputs, from, TILE_P * Q * K * static_cast<int>(sizeof(T)));
                 } else {
@@ -179,10 +176,9 @@ conv2d_mma_toeplitz(const Bits* __restrict__ x, const Chunk* __restrict__ packed
                 bulk_store_commit();
                 if (last >= 0) {
                     bulk_store_wait_read<1>();
-                    barrier_arrive(epilogue_empty + last);
+                    barriers.outputs.consumer_release(last);
                 }
-                last = epilogue_stage;
-                if (++epilogue_stage == EPILOGUE_STAGES) epilogue_stage = 0, parity ^= 1;
+                last = epilogue.index;
             }
         }
         bulk_store_wait_read<0>();
@@ -201,19 +197,18 @@ conv2d_mma_toeplitz(const Bits* __restrict__ x, const Chunk* __restrict__ packed
         skipped[i] = group_row - row;
     }
 
-    int stage = 0, stage_parity = 0;
-    int epilogue_stage = 0, epilogue_parity = 1;  // nobody has to free a buffer before its first use
-    for (int work_tile = static_cast<int>(blockIdx.x); work_tile < work_tiles; work_tile += step) {
-        barrier_wait(full + stage, stage_parity);
+    PipelineState<STAGES> state;
+    PipelineState<EPILOGUE_STAGES> epilogue;
+    for (int work_tile = static_cast<int>(blockIdx.x); work_tile < work_tiles; work_tile += step, ++state) {
+        barriers.inputs.consumer_wait(state);
         Inputs inputs;
-        load_inputs(inputs, {inputs_at[0] + stage * STAGE_WORDS, inputs_at[1] + stage * STAGE_WORDS});
+        load_inputs(inputs, {inputs_at[0] + state.index * STAGE_WORDS, inputs_at[1] + state.index * STAGE_WORDS});
         __syncwarp();
-        if (lane == 0) barrier_arrive(empty + stage);
-        if (++stage == STAGES) stage = 0, stage_parity ^= 1;
+        if (lane == 0) barriers.inputs.consumer_release(state.index);
 #pragma unroll 1
-        for (int iteration = 0; iteration < ITERATIONS; ++iteration) {
-            T* const output = epilogue_stages + epilogue_stage * EPILOGUE_STAGE;
-            barrier_wait(epilogue_empty + epilogue_stage, epilogue_parity);
+        for (int iteration = 0; iteration < ITERATIONS; ++iteration, ++epilogue) {
+            T* const output = epilogue_stages + epilogue.index * EPILOGUE_STAGE;
+            barriers.outputs.producer_acquire(epilogue);
 #pragma unroll UNROLL
             for (int tile = 0; tile < TILES; ++tile) {
                 Word filter[FILTER_WORDS];
@@ -245,8 +240,7 @@ conv2d_mma_toeplitz(const Bits* __restrict__ x, const Chunk* __restrict__ packed
             }
             fence_bulk();
             __syncwarp();
-            if (lane == 0) barrier_arrive(epilogue_full + epilogue_stage);
-            if (++epilogue_stage == EPILOGUE_STAGES) epilogue_stage = 0, epilogue_parity ^= 1;
+            if (lane == 0) barriers.outputs.producer_commit(epilogue.index);
         }
     }
 }

@@ -21,19 +21,9 @@
 
 #include "_epilogue.cuh"
 
-#include "_ptx.cuh"
+#include "_sm90.cuh"
 
-#include "_ptx_barrier.cuh"
-
-#include "_ptx_cluster.cuh"
-
-#include "_ptx_tma.cuh"
-
-#include "_ptx_wgmma.cuh"
-
-#include "_ptx_wgmma_shared.cuh"
-
-#include "_pipeline.cuh"
+#include "_ptx_dependent.cuh"
 
 #include "_epilogue_tma_16.cuh"
 
@@ -60,14 +50,11 @@ constexpr int K_BLOCKS = 1;  // MMAs in depth of a stage: none of padding alone
 constexpr int TILES_M = 1;
 constexpr int STAGE_BYTES = 12288, BUFFER_BYTES = 24576;
 constexpr int SHARES = 1;                          // of a tile's columns that a block finishes, at most
-constexpr int BOXES = 64 / TILE_K, BOX_BYTES = 8 * 128;  // of the 64 channels of an MMA
 
 struct Barriers {
     PipelineTma<STAGES> pipeline;
     Barrier residual[CONSUMERS];  // has come
 };
-
-using Sums = AlignedArray<float, 4>;
 
 // d = w [64 x 16] * x [16 x TILE_N] (+ d), operands in shared memory.
 __device__ __forceinline__ void mma(float (&d)[4][4], unsigned long long a, unsigned long long b, bool accumulate) {
@@ -92,12 +79,19 @@ __device__ __forceinline__ void mma(float (&d)[4][4], unsigned long long a, unsi
 #endif
 }
 
+#include "_split_k_sm90.cuh"
+
+#include "_im2col_sm90.cuh"
+
+using Cluster = SplitK<T, EPILOGUE, Boxes2d, SPLITS, CONSUMERS, COLUMNS>;
+constexpr int SHARE_BYTES = Cluster::BOXES * Cluster::BOX_BYTES;
+
 // Loads the stages of the block's part of a tile.
-__device__ __forceinline__ void produce(unsigned char* stages, PipelineTma<STAGES>& pipeline, const TensorMap& x_map,
+__device__ __forceinline__ void produce_part(unsigned char* stages, PipelineTma<STAGES>& pipeline, const TensorMap& x_map,
                                         const TensorMap& w_map, int k, int pixel, int begin, int end) {
     PipelineState<STAGES> state;
-    // Of the first pixel's window.
-    const int image = pixel / (P * Q), top = pixel % (P * Q) / Q * STRIDE_H - PAD_H, left = pixel % Q * STRIDE_W - PAD_W;
+    int image, top, left;
+    window_corner(pixel, image, top, left);
 #pragma unroll 1
     for (int k_tile = begin; k_tile < end; ++k_tile, ++state) {
         const int tap = k_tile / CHANNEL_TILES, c = k_tile % CHANNEL_TILES * TILE_K;
@@ -105,11 +99,7 @@ __device__ __forceinline__ void produce(unsigned char* stages, PipelineTma<STAGE
         unsigned char* const stage = stages + state.index * STAGE_BYTES;
         Barrier* const full = pipeline.full + state.index;
         tma_load(stage, &w_map, full, c, tap, k);
-        if constexpr (POINTWISE) {
-            tma_load(stage + TILE_M * 128, &x_map, full, c, pixel);
-        } else {
-            tma_load_im2col(stage + TILE_M * 128, &x_map, full, c, left, top, image, tap % S * DILATION_W, tap / S * DILATION_H);
-        }
+        load_pixels(stage + TILE_M * 128, x_map, full, c, pixel, image, top, left, tap);
     }
 }
 
@@ -118,13 +108,11 @@ conv2d_split_k_sm90(const __grid_constant__ TensorMap x_map, const __grid_consta
                     const __grid_constant__ TensorMap y_map, const T* __restrict__ bias, int n) {
     extern __shared__ __align__(1024) unsigned char smem[];
     unsigned char* const stages = smem;                           // [stage] filters [TILE_M][TILE_K], then pixels [TILE_N][TILE_K]
-    Sums* const partial_sums = reinterpret_cast<Sums*>(smem);     // then [consumer][column][thread]
     unsigned char* const epilogue_stages = smem + BUFFER_BYTES;   // [consumer][share][box] outputs [8][TILE_K]
-    Barriers& barriers = *reinterpret_cast<Barriers*>(epilogue_stages + CONSUMERS * SHARES * BOXES * BOX_BYTES);
+    Barriers& barriers = *reinterpret_cast<Barriers*>(epilogue_stages + CONSUMERS * SHARES * SHARE_BYTES);
     PipelineTma<STAGES>& pipeline = barriers.pipeline;
 
-    // The same for a warp's lanes, and seen to be: the operands of wgmma then need uniform registers only.
-    const int warp = __shfl_sync(0xffffffffu, static_cast<int>(threadIdx.x) / 32, 0);
+    const int warp = canonical_warp_index();
     const int rank = static_cast<int>(blockIdx.x) % SPLITS, tile = static_cast<int>(blockIdx.x) / SPLITS;
     const int first_k = tile % TILES_M * TILE_M, pixel = tile / TILES_M * TILE_N;
     const int begin = K_TILES * rank / SPLITS, end = K_TILES * (rank + 1) / SPLITS;
@@ -136,75 +124,26 @@ conv2d_split_k_sm90(const __grid_constant__ TensorMap x_map, const __grid_consta
         }
         __syncwarp();
         arrive_threads<THREADS>(CONSUMERS + 1);  // and the first loads are under way before the others come
-        if (threadIdx.x == 0) produce(stages, pipeline, x_map, w_map, first_k, pixel, begin, end);
+        begin_dependent();
+        if (threadIdx.x == 0) produce_part(stages, pipeline, x_map, w_map, first_k, pixel, begin, end);
         return;
     }
     sync_threads<THREADS>(CONSUMERS + 1);  // for the barriers
+    begin_dependent();
     const int consumer = warp / 4 - 1, thread = static_cast<int>(threadIdx.x) % 128, lane = static_cast<int>(threadIdx.x) % 32;
     const int k = first_k + consumer * 64;
-    unsigned char* const outputs = epilogue_stages + consumer * (SHARES * BOXES * BOX_BYTES);
+    unsigned char* const outputs = epilogue_stages + consumer * (SHARES * SHARE_BYTES);
     if (thread == 0) {
         prefetch_tma_descriptor(&y_map);
     }
-    float biases[2] = {};
-    if constexpr (EPILOGUE::HAS_BIAS) {
-#pragma unroll
-        for (int i = 0; i < 2; ++i) {
-            const int output_channel = k + warp % 4 * 16 + i * 8 + lane / 4;
-            if (output_channel < K) biases[i] = to_float(bias[output_channel]);
-        }
-    }
+    float biases[1][2] = {};
+    load_biases<EPILOGUE, K>(biases, bias, k, warp, lane);
 
     const unsigned long long w_operand = wgmma_descriptor(stages + consumer * (64 * 128));
     const unsigned long long x_operand = wgmma_descriptor(stages + TILE_M * 128);
     PipelineState<STAGES> state;
     float d[1][COLUMNS][4];
-    wgmma_begin(d);
-    int last = 0;  // stage whose MMAs are under way
-#pragma unroll 1
-    for (int k_tile = begin; k_tile < end; ++k_tile, ++state) {
-        pipeline.consumer_wait(state);
-        wgmma_fence();
-#pragma unroll
-        for (int k_block = 0; k_block < K_BLOCKS; ++k_block) {
-            const int at = state.index * (STAGE_BYTES / 16) + k_block * 2;
-            mma(d[0], w_operand + at, x_operand + at, k_tile > begin || k_block > 0);
-        }
-        wgmma_commit();
-        if (k_tile > begin) {
-            wgmma_wait_group<1>();
-            if (lane == 0) pipeline.consumer_release(last);
-        }
-        last = state.index;
-    }
-    wgmma_wait(d);
-    sync_threads<128 * CONSUMERS>(CONSUMERS + 2);  // the others have read the stages, too
-
-    Sums* const mine = partial_sums + consumer * (COLUMNS * 128) + thread;
-#pragma unroll
-    for (int column = 0; column < COLUMNS; ++column) mine[column * 128] = {d[0][column][0], d[0][column][1], d[0][column][2], d[0][column][3]};
-    cluster_sync();
-    if constexpr (EPILOGUE::HAS_RESIDUAL) barrier_wait(barriers.residual + consumer, 0);
-    for (int column = rank, share = 0; column < COLUMNS; column += SPLITS, ++share) {
-        float sums[1][4] = {};
-#pragma unroll
-        for (int i = 0; i < SPLITS; ++i) {
-            const Sums part = load_cluster(mine + column * 128, i);
-#pragma unroll
-            for (int j = 0; j < 4; ++j) sums[0][j] += part.at[j];
-        }
-        stage_outputs<T, EPILOGUE, 8>(outputs + share * (BOXES * BOX_BYTES), sums, 0, biases, warp % 4, lane);
-    }
-    fence_bulk();
-    sync_threads<128>(1 + consumer);
-    if (thread == 0) {
-        for (int column = rank, share = 0; column < COLUMNS; column += SPLITS, ++share) {
-            for (int box = 0; box < BOXES; ++box) {
-                tma_store(&y_map, outputs + (share * BOXES + box) * BOX_BYTES, k + box * TILE_K, pixel + column * 8);
-            }
-        }
-        bulk_store_commit();
-    }
-    cluster_sync();  // the others have read this block's sums
-    if (thread == 0) bulk_store_wait_read<0>();
+    collective_mma<StagedMma<STAGE_BYTES, K_BLOCKS>>(d, pipeline, state, w_operand, x_operand, begin, end, lane);
+    Cluster::reduce(d, biases[0], stages, outputs, barriers.residual + consumer, rank, consumer, thread, warp, lane);
+    Cluster::store(outputs, y_map, rank, k, pixel, 0, consumer, thread);
 }

@@ -7,43 +7,55 @@
 //   y  [n, H, W]  output
 //   n  any number of planes
 //
-//   grid  x: plane * TILES_H + tile row;  y: tile column
-//   block x: VECTOR neighbouring columns;  y: group of ROWS neighbouring rows
+//   grid  x: (plane * TILES_H + tile row) * TILES_W + tile column, so that blocks under way together read whole rows
+//   block x: VECTOR neighbouring columns, a warp's next to each other;  y: group of ROWS neighbouring rows
 
 #include "_dtype_f32.cuh"
 
 constexpr int H = 33, W = 131;
 constexpr int BLOCK_W = 32, BLOCK_H = 1, ROWS = 1, VECTOR = 1;
-constexpr int TILES_H = 33;
+constexpr int TILES_H = 33, TILES_W = 5;
+constexpr unsigned WARP = 0xffffffffu;
 using Chunk = AlignedArray<float, VECTOR>;
 
 extern "C" __global__ __launch_bounds__(BLOCK_W * BLOCK_H) void stencil_rows(const float* __restrict__ x,
                                                                             const float* __restrict__ weights,
                                                                             float* __restrict__ y, int) {
-    const int column = (blockIdx.y * BLOCK_W + threadIdx.x) * VECTOR;
-    const int first = (blockIdx.x % TILES_H * BLOCK_H + threadIdx.y) * ROWS;
-    if (column >= W || first >= H) return;
-    const long long plane = static_cast<long long>(blockIdx.x / TILES_H) * H * W;
-    const float* from = x + plane + column;
-    const auto at = [&](int row) { return row >= 0 && row < H ? *reinterpret_cast<const Chunk*>(from + row * W) : Chunk{}; };
+    const int tile = blockIdx.x / TILES_W;
+    const int column = (blockIdx.x % TILES_W * BLOCK_W + threadIdx.x) * VECTOR;
+    const int first = (tile % TILES_H * BLOCK_H + threadIdx.y) * ROWS;
+    const long long plane = static_cast<long long>(tile / TILES_H) * H * W;
+    const float* const from = x + plane + column;
+    Chunk* const to = reinterpret_cast<Chunk*>(y + plane + column);
+    const auto is_inside = [](int at, int extent) { return at >= 0 && at < extent; };
+
+    // Loads before anything waits for one: the rows from the one above to the one below, and what the neighbours of the
+    // warp's first and last lane have.
+    Chunk own[ROWS + 2];
+#pragma unroll
+    for (int i = 0; i < ROWS + 2; ++i) {
+        const int row = first - 1 + i;
+        own[i] = column < W && is_inside(row, H) ? *reinterpret_cast<const Chunk*>(from + row * W) : Chunk{};
+    }
+    const int lane = threadIdx.x % 32, beside = lane == 0 ? -1 : VECTOR;
+    const bool has_edge = (lane == 0 || lane == 31) && is_inside(column + beside, W);
+    float edge[ROWS];
+#pragma unroll
+    for (int i = 0; i < ROWS; ++i) edge[i] = has_edge && first + i < H ? from[(first + i) * W + beside] : 0.0f;
+
     const float centre = weights[0], neighbour = weights[1];
-    Chunk above = at(first - 1), own = at(first);
 #pragma unroll
     for (int i = 0; i < ROWS; ++i) {
-        const int row = first + i;
-        if (row >= H) return;
-        const Chunk below = at(row + 1);
-        const float before = column > 0 ? from[row * W - 1] : 0.0f;
-        const float behind = column < W - VECTOR ? from[row * W + VECTOR] : 0.0f;
+        const Chunk &above = own[i], &middle = own[i + 1], &below = own[i + 2];
+        const float before = __shfl_up_sync(WARP, middle.at[VECTOR - 1], 1);
+        const float behind = __shfl_down_sync(WARP, middle.at[0], 1);
         Chunk result;
 #pragma unroll
         for (int j = 0; j < VECTOR; ++j) {
-            const float left = j > 0 ? own.at[j > 0 ? j - 1 : 0] : before;
-            const float right = j < VECTOR - 1 ? own.at[j < VECTOR - 1 ? j + 1 : 0] : behind;
-            result.at[j] = centre * own.at[j] + neighbour * ((above.at[j] + below.at[j]) + (left + right));
+            const float left = j > 0 ? middle.at[j > 0 ? j - 1 : 0] : lane == 0 ? edge[i] : before;
+            const float right = j < VECTOR - 1 ? middle.at[j < VECTOR - 1 ? j + 1 : 0] : lane == 31 ? edge[i] : behind;
+            result.at[j] = centre * middle.at[j] + neighbour * ((above.at[j] + below.at[j]) + (left + right));
         }
-        *reinterpret_cast<Chunk*>(y + plane + row * W + column) = result;
-        above = own;
-        own = below;
+        if (column < W && first + i < H) to[(first + i) * (W / VECTOR)] = result;
     }
 }

@@ -9,7 +9,7 @@ import pytest
 from autotune.evaluation.evaluator import DeviceEvaluator
 from autotune.family.render import render
 from autotune.family.space import BoundTemplate, SearchSpace
-from autotune.family.template import load_template, template_files
+from autotune.family.template_files import load_template, template_files
 from autotune.measurement.calibrate import Calibration
 from autotune.measurement.rates import best_rates
 from autotune.problem import Conv2dProblem

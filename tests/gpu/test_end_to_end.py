@@ -12,7 +12,7 @@ from autotune.evaluation.evaluator import DeviceEvaluator
 from autotune.family.render import render
 from autotune.family.source import KernelSource
 from autotune.family.space import BoundTemplate
-from autotune.family.template import load_template
+from autotune.family.template_files import load_template
 from autotune.measurement.host_to_host import EndToEndPlan, EndToEndRequest, EndToEndTiming, cut
 from autotune.measurement.network import NetworkRequest, NetworkSpec
 from autotune.measurement.reference import reference_program

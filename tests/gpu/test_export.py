@@ -16,10 +16,10 @@ from autotune.exporting import Chosen, Exported, export_library
 from autotune.exporting.build import Built, build_for_cuda, self_test
 from autotune.exporting.proof import NotProven, prove
 from autotune.family.space import BoundTemplate, SearchSpace
-from autotune.family.template import load_template, template_files
+from autotune.family.template_files import load_template, template_files
 from autotune.trial import Value
 from tests.exports import chosen
-from tests.problems import AWKWARD
+from tests.problems import PROBLEMS
 
 pytestmark = pytest.mark.gpu
 
@@ -30,7 +30,7 @@ IMAGES = 1500  # of a layer: some tens of microseconds
 def kernel(name: str, info: DeviceInfo, images: int = IMAGES, **pinned: Value) -> Chosen:
     """The first config of a family with these values, on the first awkward problem that has one."""
     template = load_template(FILES[name])
-    for problem in AWKWARD.values():
+    for problem in PROBLEMS.values():
         bound = BoundTemplate(template, problem.with_runtime(images), info)
         if bound.supported:
             narrowed = {param: [value] for param, value in pinned.items()}
@@ -46,13 +46,15 @@ def built(exported: Exported, folder: Path) -> Built:
     return build_for_cuda(exported, folder, nvcc=find_nvcc(), cxx=find_cxx())
 
 
-def test_every_family_proves_itself(gpu: DeviceEvaluator, tmp_path: Path) -> None:
-    kernels = [kernel(name, gpu.info, IMAGES + at) for at, name in enumerate(FILES)]
+@pytest.mark.parametrize("of", sorted({path.parent.name for path in FILES.values()}))
+def test_every_family_of_an_operation_proves_itself(of: str, gpu: DeviceEvaluator, tmp_path: Path) -> None:
+    names = [name for name, path in FILES.items() if path.parent.name == of]
+    kernels = [kernel(name, gpu.info, IMAGES + at) for at, name in enumerate(names)]
     lines = list(prove(export_library(kernels, tmp_path, ()), gpu, "not in this test"))
     assert "self-test passed" in lines
-    for name in FILES:
-        right, timed = (line for line in lines if line.startswith(f"tested.{name}: "))
-        assert "right at n = 3 and 1" in right
+    for one in kernels:
+        right, timed = (line for line in lines if line.startswith(f"{one.row.name}: "))
+        assert f"right at {one.problem.operation.runtime} = 3 and 1" in right
         assert "the tuner's own kernel" in timed
     assert (tmp_path / "proof.txt").read_text().startswith("PROVEN\n")
 

@@ -19,7 +19,7 @@ from autotune.evaluation.evaluator import DeviceEvaluator
 from autotune.family.render import render
 from autotune.family.source import KernelSource
 from autotune.family.space import BoundTemplate, SearchSpace
-from autotune.family.template import load_template
+from autotune.family.template_files import load_template
 from autotune.problem import Conv2dProblem
 from autotune.trial import Measured
 from autotune.workers.device_worker import Deadlines

@@ -17,7 +17,7 @@ from autotune.errors import Rejected
 from autotune.family.render import render
 from autotune.family.source import KernelSource
 from autotune.family.space import Admission, BoundTemplate, SearchSpace
-from autotune.family.template import load_template, template_files
+from autotune.family.template_files import load_template, template_files
 from autotune.measurement.forward import LoadedKernel, Tensors
 from autotune.measurement.reference import check_program
 from autotune.problem import Conv2dProblem

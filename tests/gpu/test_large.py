@@ -10,7 +10,7 @@ from autotune.checking.cases import CasePlan
 from autotune.checking.check import CheckRow, FamilyCheck
 from autotune.checking.large import BEYOND
 from autotune.evaluation.evaluator import DeviceEvaluator
-from autotune.family.template import load_template
+from autotune.family.template_files import load_template
 from autotune.trial import Outcome
 from tests.injected_faults import DATA
 

@@ -8,7 +8,7 @@ import pytest
 
 from autotune.analysis.retime import Retimed, retime, top_trials
 from autotune.evaluation.evaluator import DeviceEvaluator
-from autotune.family.template import load_templates
+from autotune.family.template_files import load_templates
 from autotune.problem import Conv2dProblem, Layer
 from autotune.store import Store
 from autotune.study import Study

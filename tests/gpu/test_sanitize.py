@@ -13,7 +13,9 @@ from autotune.errors import ToolchainError
 from autotune.evaluation.evaluator import DeviceEvaluator
 from autotune.family.render import render
 from autotune.family.space import BoundTemplate, SearchSpace
-from autotune.family.template import load_template
+from autotune.family.template_files import load_template, template_files
+from autotune.operations import operation
+from autotune.problem import make_problem
 from tests.injected_faults import FAULTS, GOOD, RAGGED
 
 pytestmark = pytest.mark.gpu
@@ -50,3 +52,19 @@ def test_each_tool_finds_what_is_planted(gpu: DeviceEvaluator, tmp_path: Path) -
         assert verdict.word == "fault", verdict
         assert words in verdict.message
         assert f"({name}.cu.j2:" in verdict.message, "the line of the template is named"
+
+
+def test_what_would_take_hours_is_not_run(gpu: DeviceEvaluator, tmp_path: Path) -> None:
+    template = load_template(template_files()["gemm_tiled"])
+    sizes: dict[str, int | str | bool] = {"batch": 1, "m": 8192, "n": 8192, "k": 8192, "dtype": "f32"}
+    space = SearchSpace(BoundTemplate(template, make_problem(operation("gemm"), sizes), gpu.info), sampled_rows=1)
+    winner = Winner("large", render(space.bound, space.config(0)), space.bound, template)
+    sanitizer = open_sanitizer("cuda:0", 8, logs=tmp_path)
+    try:
+        verdicts = list(sanitizer.check([winner]))
+    finally:
+        sanitizer.close()
+    assert {verdict.word for verdict in verdicts} == {"not run"}
+    assert {verdict.message for verdict in verdicts} == {
+        f"batch = 9 would take too long under {tool}" for tool in ("memcheck", "racecheck", "initcheck")
+    }

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import fcntl
+import pickle
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -47,6 +49,13 @@ def exported(tmp_path_factory: pytest.TempPathFactory) -> Exported:
 
 
 @pytest.fixture(scope="session")
-def built(exported: Exported, cxx: str, tmp_path_factory: pytest.TempPathFactory) -> Built:
-    """It, on the CPU."""
-    return build_for_host(exported, tmp_path_factory.mktemp("built"), cxx=Path(cxx))
+def built(exported: Exported, cxx: str, run_folder: Path) -> Built:
+    """It, on the CPU: built by the first of a run's workers that asks."""
+    folder, kept = run_folder / "built", run_folder / "built.pickle"
+    with open(run_folder / "built.lock", "w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not kept.is_file():
+            folder.mkdir()
+            kept.write_bytes(pickle.dumps(build_for_host(exported, folder, cxx=Path(cxx))))
+    found: Built = pickle.loads(kept.read_bytes())
+    return found

@@ -12,7 +12,8 @@ from autotune.checking.cases import CasePlan
 from autotune.checking.check import CheckRow, FamilyCheck
 from autotune.checking.coverage import coverage, in_common
 from autotune.evaluation.evaluator import DeviceEvaluator
-from autotune.family.template import KernelTemplate, load_template
+from autotune.family.template import KernelTemplate
+from autotune.family.template_files import load_template
 from autotune.operations import CONV2D, operation
 from autotune.problem import Conv2dProblem, Layer
 from autotune.trial import Outcome

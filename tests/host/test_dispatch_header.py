@@ -15,7 +15,7 @@ from autotune.dispatch.dispatcher import FASTEST, Dispatcher, Leaf, PortfolioKer
 from autotune.dispatch.header import DispatchTemplate, dispatch_program, load_dispatch_template, table_row
 from autotune.dispatch.predicate import predicate
 from autotune.family.space import BoundTemplate, SearchSpace
-from autotune.family.template import load_templates
+from autotune.family.template_files import load_templates
 from autotune.measurement.choices import ChoicesRequest, choices
 from autotune.problem import Conv2dProblem
 from tests.problems import problems

@@ -15,7 +15,7 @@ from autotune.errors import StoreError, TemplateError, ToolchainError
 from autotune.exporting import Exported, export_library
 from autotune.exporting.build import Built, build_for_host, clean, self_test
 from autotune.exporting.proof import NotProven, beside, prove
-from autotune.family.template import load_template
+from autotune.family.template_files import load_template
 from autotune.operations import CONV2D, operation
 from autotune.problem import Conv2dProblem
 from autotune.trial import Timing
@@ -39,6 +39,19 @@ def test_library_is_right_and_refuses_wrong_calls(built: Built) -> None:
         assert line.startswith(f"tested.{name}: right at n = 3 and 1; largest error 0.")
         assert line.endswith("of the bound, integers exact")
     assert lines[-2:] == ["refusals: right", "self-test passed"]
+
+
+def test_kernels_that_wait_themselves_are_launched_early_where_that_is_asked_for(
+    built: Built, exported: Exported
+) -> None:
+    """The driver of the host refuses to launch others so."""
+    table = (exported.folder / "kernels.cpp").read_text()
+    waiting = re.findall(r"image_tuned_tested_(\w+?), true,", table)
+    assert {name.partition("_")[0] for name in waiting} == {"mapped", "rounded"}
+    passed, words = self_test(
+        dataclasses.replace(built, environment={**built.environment, "AUTOTUNE_DEPENDENT_LAUNCH": "1"})
+    )
+    assert passed, words
 
 
 def test_device_that_no_kernel_is_for_fails_the_self_test(built: Built) -> None:
@@ -92,7 +105,7 @@ def test_library_has_no_leak_and_no_race(
         if path.suffix in (".fatbin", ".so", ".1"):
             (tmp_path / path.name).symlink_to(path)
     (tmp_path / "libconv2d.so").unlink()
-    flags = [cxx, "-std=c++17", "-O1", f"-fsanitize={sanitizer}", "-fno-sanitize-recover=all"]
+    flags = [cxx, "-std=c++17", f"-fsanitize={sanitizer}", "-fno-sanitize-recover=all"]  # sees most when not optimised
     (tmp_path / "empty.cpp").write_text("int main() {}")
     if subprocess.run([*flags, "empty.cpp"], cwd=tmp_path, capture_output=True, check=False).returncode:
         pytest.skip(f"the compiler has no -fsanitize={sanitizer}")
@@ -194,13 +207,36 @@ def test_readmes_example_is_c(exported: Exported, cxx: str, tmp_path: Path) -> N
     assert done.returncode == 0, done.stderr
 
 
-def test_strictest_class_of_a_problem_is_served(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("admitted", "rough_us", "served"),
+    [
+        (("fp32",), 5.0, "tested.one"),
+        (("fp32", "tf32"), 5.0, "tested.one.tf32"),
+        (("fp32", "tf32"), 50.0, "tested.one"),
+        ((), 5.0, "tested.one"),
+    ],
+)
+def test_fastest_class_that_the_study_admits_is_served(
+    admitted: tuple[str, ...], rough_us: float, served: str, tmp_path: Path
+) -> None:
     problem = Conv2dProblem(8, 3, 12, 13, 8, 3, 3)
     rough = kernel("mma_strip", "one", problem, precision="tf32")
-    strict = kernel("direct", "one", problem)
+    timing = dataclasses.replace(rough.row.timing, median_us=rough_us)
+    rough = dataclasses.replace(rough, row=dataclasses.replace(rough.row, timing=timing), admitted=admitted)
+    strict = dataclasses.replace(kernel("direct", "one", problem), admitted=admitted)
     exported = export_library([rough, strict], tmp_path, ())
     assert [path.name for path in exported.sources] == ["tested.one.tf32.cu", "tested.one.cu"]
-    assert [served.stem for served in exported.served] == ["tested.one"]
+    assert [each.stem for each in exported.served] == [served]
+
+
+def test_times_with_a_hot_cache_are_not_compared_with_those_with_a_cold_one(tmp_path: Path) -> None:
+    problem = Conv2dProblem(8, 3, 12, 13, 8, 3, 3)
+    cold, hot = kernel("direct", "cold", problem), kernel("tiled", "hot", problem)
+    timing = dataclasses.replace(hot.row.timing, median_us=1.0)
+    tuned = dataclasses.replace(hot.row.row, policy="hot")
+    hot = dataclasses.replace(hot, row=dataclasses.replace(hot.row, timing=timing, row=tuned))
+    exported = export_library([hot, cold], tmp_path, ())
+    assert [each.stem for each in exported.served] == ["tested.cold"]
 
 
 def test_classes_that_differ_between_numbers_of_images(cxx: str, tmp_path: Path) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +19,8 @@ from autotune.exporting import Chosen, Exported, export_library
 from autotune.exporting.build import Built, build_for_host, self_test
 from autotune.exporting.exporter import library_texts
 from autotune.family.space import BoundTemplate, SearchSpace
-from autotune.family.template import KernelTemplate, load_template
+from autotune.family.template import KernelTemplate
+from autotune.family.template_files import load_template
 from autotune.measurement.exported import interface_of
 from autotune.operations import operation
 from autotune.problem import make_problem
@@ -151,6 +152,49 @@ def test_weights_and_sums_pass_the_self_test(cxx: str, tmp_path: Path) -> None:
     assert said.splitlines()[1].endswith("of the bound, integers exact")
 
 
+def prepared_once(path: str, x: Array, weights: Array) -> tuple[list[Array], list[str]]:
+    """Outputs of two numbers of planes, after the weights that were prepared are gone; and refusals."""
+    library, there = loaded(path, "stencil"), device_array(weights)
+    h, w = x.shape[1:]
+    prepared = any_operation.Prepared(library, there, h=h, w=w)
+    there.array[...] = np.nan
+    outputs = []
+    for n in (len(x), 1):
+        y = device_array(np.full_like(x[:n], np.nan))
+        assert prepared(device_array(x[:n]), y=y) is y
+        outputs.append(np.array(y.array))
+    said = []
+    refused: tuple[Callable[[], object], ...] = (
+        lambda: any_operation.Prepared(library, there),
+        lambda: any_operation.Prepared(library, h=h, w=w),
+        lambda: prepared(device_array(x[:, 1:])),
+        prepared,
+    )
+    for call in refused:
+        with pytest.raises((ValueError, TypeError)) as raised:
+            call()
+        said.append(str(raised.value))
+    return outputs, said
+
+
+def test_weights_are_prepared_once_for_any_run_time_size(cxx: str, tmp_path: Path) -> None:
+    library = built(export_library(STENCIL, tmp_path / "exported", ()), tmp_path / "built", cxx)
+    x = np.random.default_rng(3).standard_normal((5, 9, 33), np.float32)
+    with host_driver(library) as run:
+        outputs, said = run(prepared_once, x, np.array([2, -1], np.float32))
+    padded = np.pad(x, ((0, 0), (1, 1), (1, 1)))
+    beside = padded[:, :-2, 1:-1] + padded[:, 2:, 1:-1] + padded[:, 1:-1, :-2] + padded[:, 1:-1, 2:]
+    for y in outputs:
+        np.testing.assert_allclose(y, (2 * x - beside)[: len(y)], atol=1e-5)
+    assert [len(y) for y in outputs] == [5, 1]
+    assert said == [
+        "h: missing",
+        "stencil takes weights to be prepared",
+        "x: has shape (5, 8, 33), but h is 9",
+        "stencil takes x",
+    ]
+
+
 @pytest.mark.parametrize(
     ("fault", "words"),
     [
@@ -159,7 +203,9 @@ def test_weights_and_sums_pass_the_self_test(cxx: str, tmp_path: Path) -> None:
             "WRONG on integers, two calls at once: output ",
         ),
         pytest.param(
-            ("if (row >= H) return;", "if (row >= H - 1) return;"), "nan, not written", marks=pytest.mark.long
+            ("if (column < W && first + i < H)", "if (column < W && first + i < H - 1)"),
+            "nan, not written",
+            marks=pytest.mark.long,
         ),
     ],
 )
@@ -226,7 +272,7 @@ def test_what_cannot_be_exported_is_said(tmp_path: Path) -> None:
 def test_package_stands_alone(tmp_path: Path) -> None:
     """Nothing but the standard library is needed to load it."""
     export_library(STENCIL, tmp_path, ())
-    code = "import autotune_stencil as a; print(a.problem({'n': 3, 'h': 4, 'w': 5}).numbers)"
+    code = "import autotune_stencil as a; print(a.problem({'n': 3, 'h': 4, 'w': 5}).numbers); assert a.prepare"
     done = subprocess.run(
         [sys.executable, "-I", "-c", f"import sys; sys.path.insert(0, {str(tmp_path / 'python')!r}); {code}"],
         capture_output=True,

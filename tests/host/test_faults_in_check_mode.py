@@ -13,7 +13,7 @@ from autotune.evaluation.evaluator import DeviceEvaluator
 from autotune.family.origins import pointed
 from autotune.family.render import render
 from autotune.family.space import BoundTemplate, SearchSpace
-from autotune.family.template import load_template
+from autotune.family.template_files import load_template
 from tests.injected_faults import FAULTS, GOOD, RAGGED
 
 pytestmark = pytest.mark.cxx

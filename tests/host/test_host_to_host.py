@@ -17,7 +17,8 @@ from autotune.devices.host_compile import compile_host
 from autotune.errors import Rejected
 from autotune.family.render import render
 from autotune.family.space import BoundTemplate
-from autotune.family.template import KernelTemplate, load_template
+from autotune.family.template import KernelTemplate
+from autotune.family.template_files import load_template
 from autotune.measurement.host_to_host import (
     EndToEndPlan,
     EndToEndRequest,

@@ -10,7 +10,7 @@ from autotune.checking.cases import CasePlan
 from autotune.checking.check import CheckRow, FamilyCheck
 from autotune.errors import TemplateError
 from autotune.evaluation.evaluator import DeviceEvaluator
-from autotune.family.template import load_template, template_files
+from autotune.family.template_files import load_template, template_files
 from autotune.problem import Layer, make_problem
 from autotune.trial import Outcome
 from tests.operations import GATHERED, SAXPY, whole, written
@@ -80,6 +80,7 @@ def test_rows_that_need_others_are_said_to(tmp_path: Path, host: DeviceEvaluator
     [
         (("return y, abs(y)", "return y"), "reference returns ndarray: expected the output and its terms' magnitudes"),
         (("return y, abs(y)", "return y[1:], abs(y)"), "reference returns an array of (2, "),
+        (("return y, abs(y)", "return y, 0 * y"), "gives magnitudes of y that are below its values"),
         (("p.columns", "p.colums"), "AttributeError: 'types.SimpleNamespace' object has no attribute 'colums'"),
         (("def reference(p, x):", "def reference(p, x"), "reference.py: line 1: SyntaxError: '(' was never closed"),
         (("def reference", "def scaled"), "reference.py: expected a function reference(p, x)"),

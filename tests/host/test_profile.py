@@ -21,7 +21,7 @@ from autotune.errors import ToolchainError
 from autotune.family.render import render
 from autotune.family.source import KernelSource
 from autotune.family.space import BoundTemplate
-from autotune.family.template import load_template
+from autotune.family.template_files import load_template
 from autotune.problem import Conv2dProblem
 from autotune.store import Store
 from autotune.trial import Config

@@ -12,7 +12,8 @@ from autotune.checking.sanitize import ComputeSanitizer, HostCheck, Verdict, Win
 from autotune.evaluation.evaluator import DeviceEvaluator
 from autotune.exporting import Chosen, export_library
 from autotune.exporting.proof import NotProven, prove
-from autotune.family.template import KernelTemplate, load_template
+from autotune.family.template import KernelTemplate
+from autotune.family.template_files import load_template
 from autotune.problem import Conv2dProblem
 from autotune.trial import Config
 from tests.exports import chosen

@@ -25,6 +25,8 @@ HOSTILE: Mapping[str, str] = {
     "a number that is text": "UPDATE trials SET number = 'seven' WHERE id = :trial",
     "a message of bytes": "UPDATE trials SET message = x'00ff' WHERE id = :trial",
     "a message that is not UTF-8": "UPDATE trials SET message = CAST(x'ff41' AS TEXT) WHERE id = :trial",
+    "a letter cut in two": "UPDATE trials SET reason = CAST(x'c3' AS TEXT), message = CAST(x'a9' AS TEXT) "
+    "WHERE id = :trial",
     "registers that are text": "UPDATE trials SET registers = 'many' WHERE id = :trial",
     "an endless time": "UPDATE trials SET median_us = 9e999, ranked_us = 9e999 WHERE id = :trial",
     "an outcome of its own": "UPDATE trials SET outcome = 'splendid' WHERE id = :trial",
@@ -41,6 +43,8 @@ HOSTILE: Mapping[str, str] = {
     "a layer that is none": "UPDATE layers SET stride_h = 0 WHERE id = :layer",
     "a header that is no TOML": "UPDATE templates SET header = '[[[' WHERE id = :template",
     "a header with other params": "UPDATE templates SET header = 'params = 7' WHERE id = :template",
+    "a header whose params are a list": "UPDATE templates SET header = 'params = []' WHERE id = :template",
+    "an operation that nobody has": "UPDATE layers SET operation = '</script>' WHERE id = :layer",
     "a study begun at no date": "UPDATE studies SET created_at = '' WHERE id = :study",
     "a study's name of bytes": "UPDATE studies SET name = x'ff' WHERE id = :study",
     "a trial of no study": "UPDATE trials SET study_id = 4711 WHERE id = :trial",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import tempfile
 import time
 from collections.abc import Callable, Iterator
@@ -12,13 +13,13 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from autotune.errors import AutotuneError
+from autotune.errors import AutotuneError, StudyError
 from autotune.exporting.folder import write_folder
 from autotune.exporting.seal import sealed_record
 from autotune.expressions.expression import Expression
 from autotune.family.render import render
 from autotune.family.space import SearchSpace
-from autotune.family.template import load_template
+from autotune.family.template_files import load_template
 from autotune.interchange.files import read_recording
 from autotune.operation import FILE
 from autotune.operations import CONV2D, operation, read_operation
@@ -205,3 +206,13 @@ def test_a_dump_is_loaded_or_refused(filled: Path) -> None:
             loaded(path)
 
     attempt()
+
+
+def test_a_value_of_5000_digits_is_a_line_that_can_be_read(tmp_path: Path) -> None:
+    """What the long run found."""
+    cache = {"device_name": "A", "kernel_name": "k", "tune_params_keys": ["x"], "tune_params": {"x": [1]}}
+    entries = {"a": {"x": "9" * 5000, "time": 1.5}}
+    (tmp_path / "cache.json").write_text(json.dumps({**cache, "cache": entries}))
+    with pytest.raises(StudyError, match="is not one of its values") as raised:
+        read_recording(tmp_path / "cache.json")
+    assert len(str(raised.value)) < 1000

@@ -8,6 +8,8 @@ from pathlib import Path
 import pytest
 
 from tests.fork_server import ForkServer
+from tests.long_run import every
+from tests.unit.tiny import Finished
 
 from .attack import attacked, refused
 
@@ -40,3 +42,99 @@ def test_files_that_do_not_end_are_one_line(own: Path, fork_server: ForkServer, 
     (own / name).unlink()
     os.mkfifo(own / name)
     refused(attacked(fork_server, own, *TUNE), f"{name}: cannot be read: Not a regular file")
+
+
+def edited(own: Path, name: str, old: str, new: str) -> None:
+    """Change a file of the operation."""
+    text = (own / "own" / name).read_text()
+    assert old in text
+    (own / "own" / name).write_text(text.replace(old, new, 1))
+
+
+ARRAY, FLOPS, INTEGERS = "[[array]]", 'flops = "rows * columns"', "integers = [-8, 8]"
+SQUARINGS = "[derived]\ns0 = 'rows'\n" + "\n".join(f"s{n + 1} = 's{n} * s{n}'" for n in range(40))
+WORDS = [f"a{number}" for number in range(3000)]
+WINDOW = "windows.columns = {{ outputs = '{}', taps = '3', stride = '{}', dilation = '{}', pad = '0' }}"
+DECLARED = {
+    # what it is: what is replaced in operation.toml, what by, and what is said of it
+    "flops: powers of powers": (FLOPS, 'flops = "9 ** (9 ** 9)"', "cost.flops: "),
+    "flops: 5000 digits": (FLOPS, f'flops = "{"9" * 5000}"', "more than 4096 bits"),
+    "flops: nested": (FLOPS, f'flops = "{"(" * 5000}rows{")" * 5000}"', "cost.flops: "),
+    "flops: no number": (FLOPS, 'flops = "rows // 0"', "cost.flops: "),
+    "a shape of 10^33 elements": ('"columns"]', '"columns * 10 ** 30"]', "verifying it takes"),
+    "a shape of powers": ('"columns"]', '"9 ** (9 ** 9)"]', "array[0] (x).shape: "),
+    "40 squarings": (ARRAY, f"{SQUARINGS}\n{ARRAY}", "derived.s"),
+    "a rule's message of powers": (ARRAY, f"[rules]\n'${{9 ** (9 ** 9)}}' = 'rows > 9999'\n{ARRAY}", "rules."),
+    "810,000 words": (
+        ARRAY,
+        f"[parts]\nof = {{ a = {WORDS[:900]}, b = {WORDS[:900]} }}\n{ARRAY}",
+        "makes 810000 words",
+    ),
+    "3000 words": ('["f32", "f16"]', f'["f32", "f16"]\nmany = {WORDS}', "has 3000 words"),
+    "windows of 10^30": (INTEGERS, f"{INTEGERS}\n{WINDOW.format('10 ** 30', 1, 1)}", "outputs of a window is 1000"),
+    "windows without a stride": (INTEGERS, f"{INTEGERS}\n{WINDOW.format('columns', 0, 0)}", "stride of a window is 0"),
+}
+
+
+@pytest.mark.parametrize("name", every(3, DECLARED))
+def test_declarations_that_blow_up_are_one_line(own: Path, fork_server: ForkServer, name: str) -> None:
+    old, new, words = DECLARED[name]
+    edited(own, "operation.toml", old, new)
+    refused(attacked(fork_server, own, *TUNE, within_s=20), words)
+
+
+BODY = "constexpr int COLUMNS"
+RENDERED = {
+    "loops as line statements": "//% for i in range(99999)\n//% for j in range(99999)\n//% endfor\n//% endfor",
+    "a width as a constant": "// ${'%1000000000s' | format('x')}",
+    "a replacement of replacements": "// ${'xxxxxxxxxx'" + " | replace('x', 'xxxxxxxxxx')" * 9 + "}",
+    "10^9 slices": "// ${range(9) | slice(10 ** 9) | list}",
+    "an indent of 100,000": "// ${range(99999) | list | tojson(indent = 100000)}",
+}
+
+
+@pytest.mark.parametrize("name", every(2, RENDERED))
+def test_bodies_that_blow_up_name_the_template(own: Path, fork_server: ForkServer, name: str) -> None:
+    edited(own, "own.cu.j2", BODY, f"{RENDERED[name]}\n{BODY}")
+    refused(attacked(fork_server, own, *TUNE, within_s=60), "own/own.cu.j2: ")
+
+
+def checked(own: Path, fork_server: ForkServer) -> Finished:
+    """Check one config on the CPU, where the reference runs."""
+    words = ("check", "own/own.cu.j2", "--device", "host", "--configs", "1")
+    return attacked(fork_server, own, *words, within_s=30, memory_bytes=1 << 34)
+
+
+RETURNS = "return x + bias, abs(x) + abs(bias)"
+REFERENCES = {
+    # what it does in place of returning: the line, and what is said of it
+    "raises a line of escapes": ("raise ValueError('a\\x1b[2Jb\\nc')", "ValueError: a"),
+    "ends its process": ("raise SystemExit(0)", "SystemExit: 0"),
+    "raises what is no Exception": ("raise KeyboardInterrupt", "KeyboardInterrupt"),
+    "returns another shape": ("return x[:1], x", "returns an array of "),
+    "returns words": ("return [['a']], x", "returns no array of numbers for y: "),
+    "returns rows of several lengths": ("return [[1], [1, 2]], x", "returns no array of numbers for y: "),
+    "returns nothing": ("return None", "returns NoneType"),
+    "returns no numbers": ("return x * float('nan'), abs(x)", "is the reference in own?"),
+    "reads standard input": ("return input()", "EOFError"),
+    "needs 80 GB": ("return x.repeat(10 ** 12)", "MemoryError"),
+}
+
+
+@pytest.mark.cxx
+@pytest.mark.parametrize("name", every(3, REFERENCES))
+def test_references_that_are_none_are_one_line(own: Path, fork_server: ForkServer, name: str) -> None:
+    line, words = REFERENCES[name]
+    edited(own, "reference.py", RETURNS, line)
+    done = checked(own, fork_server)
+    assert done.code == 1
+    assert words in done.err.splitlines()[-1], done.err
+
+
+@pytest.mark.cxx
+def test_what_a_reference_prints_reaches_no_terminal(own: Path, fork_server: ForkServer) -> None:
+    printing = "import os, sys; os.write(1, b'\\x1b[2J'); os.write(2, b'\\x1b[2J'); print('\\x1b[2J'); "
+    edited(own, "reference.py", RETURNS, printing + RETURNS)
+    done = checked(own, fork_server)
+    assert done.code == 0, done.err
+    assert "\x1b" not in done.out + done.err

@@ -9,9 +9,10 @@ import pytest
 from autotune.printable import printable
 from tests.fork_server import ForkServer
 from tests.html_page import Page
+from tests.long_run import every
 from tests.unit.test_analysis_commands import change
 
-from .attack import attacked
+from .attack import attacked, refused
 from .rows import HOSTILE, plant
 
 NAME = "</title><script>alert(1)</script>\"'><img src=x onerror=alert(2)>&lt;\x1b[2J\u202egnp{{ 7 * 7 }}"
@@ -29,14 +30,23 @@ PLACES = (
 )
 
 
-@pytest.fixture
-def renamed(filled: Path) -> Path:
-    """A database in which everything that has a name is named by an attacker."""
-    word = NAME.encode()
+LONG = "</script>" * 11_200  # of 100,000 characters
+ODD = "]]><!--<script\0\u2028{% for i in range(9) %}\x9b31m"
+
+
+def named(filled: Path, name: str) -> Path:
+    """The database with everything that has a name called that."""
+    word = name.encode()
     for place in PLACES:
         statement = place.replace("?", f"CAST(x'{word.hex()}' AS TEXT)").replace("{bytes}", str(len(word)))
         change(filled, statement)
     return filled
+
+
+@pytest.fixture
+def renamed(filled: Path) -> Path:
+    """A database in which everything that has a name is named by an attacker."""
+    return named(filled, NAME)
 
 
 def test_names_are_text_and_nothing_else(renamed: Path, fork_server: ForkServer) -> None:
@@ -53,6 +63,24 @@ def test_names_are_text_and_nothing_else(renamed: Path, fork_server: ForkServer)
     shown = " ".join(printable(NAME).split())
     for tag in ("title", "h1", "h2", "h3", "dd", "td", "pre"):
         assert any(shown in element.text for element in page.of(tag)), tag
+
+
+@pytest.mark.parametrize("name", every(2, (ODD, LONG)), ids=("odd", "long"))
+def test_odd_and_long_names_are_text_too(filled: Path, fork_server: ForkServer, name: str) -> None:
+    named(filled, name)
+    change(filled, "UPDATE studies SET name = 'small'")
+    done = attacked(fork_server, filled.parent, "report", "small", "--out", "report.html", within_s=30)
+    assert done.code == 0, done.err
+    text = (filled.parent / "report.html").read_text(encoding="utf-8")
+    assert len(list(Page(text).of("script"))) == 1
+    assert not {"\0", "\u2028", "\x9b"} & {*text}
+    assert "<!--<" not in text
+
+
+def test_a_name_of_100_000_characters_is_a_line_that_can_be_read(filled: Path, fork_server: ForkServer) -> None:
+    named(filled, LONG)
+    line = refused(attacked(fork_server, filled.parent, "report", "small"), "no study or layer 'small'", " ... ")
+    assert len(line) < 5000
 
 
 def test_hostile_rows_cost_themselves(filled: Path, fork_server: ForkServer) -> None:

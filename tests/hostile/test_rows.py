@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import gzip
 import json
+import signal
 import sqlite3
+import time
 from contextlib import closing
 from pathlib import Path
 
@@ -190,3 +192,29 @@ def test_an_older_schema_is_brought_up_to_date_around_them(
     assert "brought from schema" in into.err
     faults = json.loads(attacked(fork_server, tmp_path, "dump", "--check", "--json", "--db", "old.db").out)
     assert len(faults) >= len(HOSTILE) - 2
+
+
+def test_ctrl_c_while_sqlite_calls_a_check(filled: Path, fork_server: ForkServer) -> None:
+    """An exception in a function that SQLite calls becomes an error of SQLite's: the signal counts all the same."""
+    header = "\n".join(f"p{number} = {{ values = [{number}] }}" for number in range(300))
+    with closing(sqlite3.connect(filled)) as raw, raw:
+        rows = (
+            (f"many{number}", "hash", f"[params]\n{header}", "2026-02-03T00:00:00.000000Z") for number in range(900)
+        )
+        raw.executemany("INSERT INTO templates (family, hash, header, first_seen_at) VALUES (?, ?, ?, ?)", rows)
+    run = fork_server.start(filled.parent, "dump", "--check")
+    while run.cpu_s < 0.6 and not run.ended:
+        time.sleep(0.01)
+    run.send_signal(signal.SIGINT)
+    ended = run.finish()
+    assert (ended.code, ended.err) == (128 + signal.SIGINT, "")
+
+
+def test_a_header_without_the_params_of_its_trials(filled: Path, fork_server: ForkServer) -> None:
+    """The family has changed its params, or another program wrote it: its trials are no recording, and trials still."""
+    with closing(sqlite3.connect(filled)) as raw, raw:
+        raw.execute("UPDATE templates SET header = '[params]\nother = { values = [1] }'")
+    for words in (("report", "small", "--out", "r.html"), ("optuna-study", "small", "--storage", "study.db")):
+        assert attacked(fork_server, filled.parent, *words, within_s=30).code == 0
+    refused(attacked(fork_server, filled.parent, "importance", "small"), "too few to say anything")
+    refused(attacked(fork_server, filled.parent, "replay", "autotune.db"), "records no correct trial")

@@ -99,6 +99,23 @@ def test_a_folder_that_a_signal_cut_off_from_its_owner_goes_with_the_command() -
     assert not done.stderr
 
 
+CLOSING = """
+import sqlite3, sys
+from autotune.store.sqlite.database import sqlite_engine
+class Connection(sqlite3.Connection):
+    def close(self):
+        sys.exit(130)
+engine = sqlite_engine(lambda: sqlite3.connect(":memory:", factory=Connection))
+engine.connect().close()
+engine.dispose()
+"""
+
+
+def test_a_signal_while_a_database_is_closed_ends_without_a_traceback() -> None:
+    done = subprocess.run([sys.executable, "-c", CLOSING], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (130, "")
+
+
 @pytest.mark.parametrize("content", every(2, (b"\x7fELF garbage", b"", b"#!/no/such/interpreter\n")))
 def test_a_compiler_that_is_no_program(content: bytes, folder: Path, fork_server: ForkServer) -> None:
     compiler = folder / "cxx"

@@ -24,7 +24,8 @@ from autotune.evaluation.evaluator import DeviceEvaluator
 from autotune.family.render import render
 from autotune.family.source import KernelSource
 from autotune.family.space import BoundTemplate, SearchSpace
-from autotune.family.template import KernelTemplate, load_template, template_files
+from autotune.family.template import KernelTemplate
+from autotune.family.template_files import load_template, template_files
 from autotune.measurement.forward import LoadedKernel, Tensors
 from autotune.problem import Conv2dProblem, Problem
 from autotune.trial import Config

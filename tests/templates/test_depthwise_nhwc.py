@@ -11,7 +11,7 @@ from autotune.errors import Rejected
 from autotune.evaluation.evaluator import DeviceEvaluator
 from autotune.family.render import render
 from autotune.family.space import BoundTemplate
-from autotune.family.template import load_template
+from autotune.family.template_files import load_template
 from autotune.problem import Conv2dProblem
 from autotune.trial import Config, Outcome
 from tests.long_run import every, long_run

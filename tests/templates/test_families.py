@@ -110,7 +110,7 @@ from tests.problems import PROBLEMS
 from autotune.devices.device import DeviceInfo
 from autotune.family.render import render, visible_names
 from autotune.family.space import BoundTemplate
-from autotune.family.template import load_templates
+from autotune.family.template_files import load_templates
 from autotune.trial import Config
 import sys
 families = load_templates()

@@ -198,8 +198,11 @@ FAULTS = {
     ),
     "rows of the filter change places": ("i / 4 * 2048 + i / 2 % 2", "(STEPS - 1 - i / 4) * 2048 + i / 2 % 2"),
     "windows begin without the padding": ("* STRIDE_H - PAD_H", "* STRIDE_H"),
-    "outputs are stored without a fence": ("                fence_bulk();\n", ""),
-    "outputs are staged where a store reads": ("wait_read<EPILOGUE_STAGES - 1>();", "wait_read<EPILOGUE_STAGES>();"),
+    "outputs are stored without a fence": (
+        "        fence_bulk();\n        sync_threads<128>",
+        "        sync_threads<128>",
+    ),
+    "outputs are staged where a store reads": ("wait_read<STAGES - 1>();", "wait_read<STAGES>();"),
     "a warpgroup takes the other's row": ("row = turn ^ consumer", "row = consumer"),
 }
 

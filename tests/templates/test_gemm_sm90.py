@@ -118,7 +118,10 @@ FAULTS = {
         "barrier_arrive_expect(pipeline.full + state.index, STAGE_BYTES);",
     ),
     "a stage is released while products read it": ("            wgmma_wait_group<1>();\n", ""),
-    "outputs are stored without a fence": ("                fence_bulk();\n", ""),
+    "outputs are stored without a fence": (
+        "        fence_bulk();\n        sync_threads<128>",
+        "        sync_threads<128>",
+    ),
 }
 
 

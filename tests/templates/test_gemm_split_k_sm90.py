@@ -52,11 +52,14 @@ def test_the_largest_tiles_compile_without_spills_and_products_overlap() -> None
 
 FAULTS = {
     "a block takes the next one's products, too": ("K_TILES * (rank + 1) / SPLITS;", "K_TILES * (rank + 2) / SPLITS;"),
-    "sums are read before the others have them": ("    cluster_sync();\n    for", "    __syncwarp();\n    for"),
+    "sums are read before the others have them": (
+        "    cluster_sync();\n        if constexpr",
+        "    __syncwarp();\n        if constexpr",
+    ),
     "a block ends while others read its sums": ("    cluster_sync();  // the others have read", "    // read"),
     "sums lie where another warpgroup still reads": ("    sync_threads<128 * CONSUMERS>(CONSUMERS + 2);", ""),
     "a stage is released while products read it": ("            wgmma_wait_group<1>();\n", ""),
-    "another product's rows are stored": ("row + i * 8, product, 0)", "row + i * 8, 0, 0)"),
+    "another product's rows are stored": ("column + i * 8, row, 0)", "column + i * 8, 0, 0)"),
 }
 
 

@@ -276,15 +276,18 @@ FAULTS = {
     "a stage is released while products read it": ("wgmma_wait_group<1>();", "wgmma_wait_group<2>();"),
     "sums are read before products are done": ("        wgmma_wait(d);\n", ""),
     "fewer bytes are announced than arrive": ("full + state.index, bytes);", "full + state.index, bytes - 128);"),
-    "outputs are stored without a fence": ("                fence_bulk();\n", ""),
+    "outputs are stored without a fence": (
+        "        fence_bulk();\n        sync_threads<128>",
+        "        sync_threads<128>",
+    ),
     "outputs are stored before all are staged": (
-        "fence_bulk();\n                sync_threads<128>",
+        "fence_bulk();\n        sync_threads<128>",
         "fence_bulk(); //",
     ),
-    "outputs are staged where a store reads": ("wait_read<EPILOGUE_STAGES - 1>();", "wait_read<EPILOGUE_STAGES>();"),
+    "outputs are staged where a store reads": ("wait_read<STAGES - 1>();", "wait_read<STAGES>();"),
     "outputs are staged without the swizzle": (") ^ lane % 8) * 16;", ")) * 16;"),
-    "a product reads other channels": ("w_operand + (at + i * 512)", "w_operand + (at - k_block * 2 + i * 512)"),
-    "a product reads another stage": ("x_at + k_block * 2 : at)", "x_at + k_block * 2 : k_block * 2)"),
+    "a product reads other channels": ("a + (a_at + i * 512)", "a + (at + i * 512)"),
+    "a product reads another stage": ("b + b_at,", "b + (b_at - at),"),
     "rows and columns of taps change places": ("tap % S * DILATION_W, tap / S", "tap / S * DILATION_W, tap % S"),
     "windows begin without the padding": ("* STRIDE_W - PAD_W", "* STRIDE_W"),
 }
@@ -300,8 +303,8 @@ def test_a_mistake_is_found_without_a_gpu(what: str, host: DeviceEvaluator) -> N
 
 
 WINDOW_FAULTS = {
-    "consumers do not wait for a window": ("if (WINDOWED && tap == 0) window_pipeline.consumer_wait(window);", ""),
-    "a window is never given back": ("if (WINDOWED && lane == 0) window_pipeline.consumer_release(last_window);", ""),
+    "consumers do not wait for a window": ("if (window.tap == 0) windows.consumer_wait(window);", ""),
+    "a window is never given back": ("        if (lane == 0) windows.consumer_release(window.last);\n", ""),
     "what follows the last row is not zero": ("LOADED * 128 + i %", "LOADED * 128 + 1024 + i %"),
     "taps of the next row begin one pixel late": ("DILATION_H * PITCH", "(DILATION_H * PITCH + 1)"),
 }
@@ -317,18 +320,18 @@ def test_a_mistake_with_windows_is_found_without_a_gpu(what: str, host: DeviceEv
 FLOAT_FAULTS = {
     "outputs are staged without the swizzle": ("(channel / 4 ^ pixel) * 16", "channel / 4 * 16"),
     "both halves of the outputs go to one box": ("warp / 2 * (PIXELS * 128) +", ""),
-    "the second box is stored where the first is": ("k + i * 64 + box * TILE_K", "k + i * 64"),
-    "the first box is stored twice": ("store_box(y_map, to + box * BOX_BYTES", "store_box(y_map, to"),
-    "the second box of a residual is the first": (
-        "* 64 + box * TILE_K;\n                load_box",
-        "* 64;\n                load_box",
-    ),
+    "the second box is stored where the first is": ("channel + box * BOX_CHANNELS", "channel"),
+    "the first box is stored twice": ("Boxes::store(map, to + box * BOX_BYTES", "Boxes::store(map, to"),
+    "the second box of a residual is the first": ("* 64 + box * BOX_CHANNELS, column", "* 64, column"),
     "a residual is read without the swizzle": (
         "z[i] = *reinterpret_cast<const float*>(words[i] +",
         "z[i] = *reinterpret_cast<const float*>(words[0] +",
     ),
-    "outputs are stored without a fence": ("                fence_bulk();\n", ""),
-    "a product reads other channels": ("w_operand + (at + i * 512)", "w_operand + (at - k_block * 2 + i * 512)"),
+    "outputs are stored without a fence": (
+        "        fence_bulk();\n        sync_threads<128>",
+        "        sync_threads<128>",
+    ),
+    "a product reads other channels": ("a + (a_at + i * 512)", "a + (at + i * 512)"),
 }
 
 
@@ -342,27 +345,27 @@ def test_a_mistake_of_tf32_is_found_without_a_gpu(what: str, host: DeviceEvaluat
 @pytest.mark.cxx
 def test_warpgroups_that_do_not_take_turns_are_found(host: DeviceEvaluator) -> None:
     values = {**BASE, "tile_n": 96, "schedule": "pingpong"}
-    assert found(values, "barrier_wait(mainloop_order + consumer, order_phase);", "", host)
+    assert found(values, "mainloop_order.wait(consumer, order_phase);", "", host)
 
 
 RESIDUAL_FAULTS = {
-    "a residual is read before it came": ("barrier_wait(residual_full + epilogue_stage, residual.phase);", ""),
+    "a residual is read before it came": ("                barrier_wait(full + state.index, state.phase);\n", ""),
     "consumers wait for a residual's wrong phase": (
-        "epilogue_stage, residual.phase);",
-        "epilogue_stage, residual.phase ^ 1);",
+        "                barrier_wait(full + state.index, state.phase);",
+        "                barrier_wait(full + state.index, state.phase ^ 1);",
     ),
-    "a residual comes where a store reads": ("                        bulk_store_wait_read<0>();\n", ""),
+    "a residual comes where a store reads": ("                    bulk_store_wait_read<0>();\n", ""),
     "a residual comes where the tile before is stored": (
-        "            bulk_store_wait_read<0>();  // the outputs",
+        "        bulk_store_wait_read<0>();  // the outputs",
         "            // the",
     ),
     "fewer bytes of a residual are announced": (
-        "(residual_full + stage, RESIDUAL_BYTES);",
-        "(residual_full + stage, 128);",
+        "(full + stage, RESIDUAL_BYTES);",
+        "(full + stage, 128);",
     ),
     "a residual is of the next subtile": (
-        "pixel + i % SUBTILES * EPILOGUE_N",
-        "pixel + (i + 1) % SUBTILES * EPILOGUE_N",
+        "column + i % SUBTILES * COLUMNS",
+        "column + (i + 1) % SUBTILES * COLUMNS",
     ),
     "a residual is read without the swizzle": (
         "load_matrices_trans(z, column + tile",

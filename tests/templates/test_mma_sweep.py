@@ -81,7 +81,8 @@ def test_an_image_of_infinities_is_no_other_images_concern(
 
 
 @pytest.mark.cxx
-@pytest.mark.parametrize("problem", [replace(ODD, n=1, c=1, h=4, w=5), *long_run((replace(ODD, n=2),))])
+@pytest.mark.long
+@pytest.mark.parametrize("problem", [replace(ODD, n=1, c=1, h=4, w=5), replace(ODD, n=2)])
 def test_no_byte_before_or_behind_an_array_is_touched(problem: Conv2dProblem) -> None:
     values = {**BASE, "row_tiles": 3 if problem.n == 2 else 1, "producer_warps": 3}
     stays_inside("mma_sweep", problem, values)

@@ -101,8 +101,8 @@ FAULTS = {
     "a block takes the next one's products, too": ("K_TILES * (rank + 1) / SPLITS;", "K_TILES * (rank + 2) / SPLITS;"),
     "the last products are left out": ("K_TILES * (rank + 1) / SPLITS;", "K_TILES / SPLITS * (rank + 1);"),
     "sums are read before the others have them": (
-        "    cluster_sync();\n    if constexpr",
-        "    __syncwarp();\n    if constexpr",
+        "    cluster_sync();\n        if constexpr",
+        "    __syncwarp();\n        if constexpr",
     ),
     "a block ends while others read its sums": (
         "    cluster_sync();  // the others have read",
@@ -110,12 +110,12 @@ FAULTS = {
     ),
     "sums lie where another warpgroup still reads": ("    sync_threads<128 * CONSUMERS>(CONSUMERS + 2);", ""),
     "the sums of one block are all that are added": (
-        "load_cluster(mine + column * 128, i)",
-        "load_cluster(mine + column * 128, rank)",
+        "load_cluster(mine + i * 128, other)",
+        "load_cluster(mine + i * 128, rank)",
     ),
     "a block finishes the columns of another": (
-        "tma_store(&y_map, outputs + (share",
-        "tma_store(&y_map, outputs + (0 * share",
+        "Boxes::store(map, outputs + (share",
+        "Boxes::store(map, outputs + (0 * share",
     ),
     "the producer does not wait": (
         "pipeline.producer_acquire(state, STAGE_BYTES);",
@@ -123,7 +123,7 @@ FAULTS = {
     ),
     "a stage is released while products read it": ("            wgmma_wait_group<1>();\n", ""),
     "outputs are stored without a fence": ("    fence_bulk();\n", ""),
-    "channels of x are another's": ("&x_map, full, c, left", "&x_map, full, 0, left"),
+    "channels of x are another's": ("&x_map, full, channel, left", "&x_map, full, 0, left"),
 }
 
 

@@ -127,6 +127,7 @@ def test_kernel_of_one_architecture_alone_is_not_for_a_newer_one(tmp_path: Path)
     assert words in " ".join(refused.stderr.split())
 
 
+@pytest.mark.long
 @pytest.mark.skipif(shutil.which("cmake") is None, reason="cmake is not installed")
 @pytest.mark.skipif(shutil.which("ninja") is None, reason="ninja is not installed")
 def test_second_library_in_a_project_gets_a_name_of_its_own(tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ from autotune.compilation.toolchain import find_nvcc
 from autotune.devices.device import DeviceInfo
 from autotune.exporting import export_library
 from autotune.family.space import BoundTemplate, SearchSpace
-from autotune.family.template import template_files
+from autotune.family.template_files import template_files
 from autotune.measurement.calibrate import calibration_program
 from autotune.measurement.reference import check_program
 from autotune.operations import CONV2D

@@ -212,7 +212,7 @@ def test_a_template_that_fails_in_the_middle_of_a_run_loses_nothing(
     with Store("autotune.db", create=False) as store:
         outcomes = {row.trial.outcome.value for row in store.trials.list("small")}
         done = [row for row in store.trials.list("small") if row.trial.outcome == "correct"]
-    assert outcomes == {"correct", "constraints"}
+    assert outcomes == {"correct"}, "what breaks a rule is recorded where a layer ends"
     assert done
     write_family(folder / "families")
     assert tune("--trials", "100").code == 0

@@ -11,7 +11,7 @@ import pytest
 
 from autotune.expressions.banks import bank_conflicts
 from autotune.family.space import BoundTemplate, SearchSpace
-from autotune.family.template import load_templates
+from autotune.family.template_files import load_templates
 from autotune.problem import Conv2dProblem
 from autotune.trial import Config, Value
 from tests.long_run import every
@@ -402,6 +402,7 @@ def test_families_that_say_nothing_choose_pitches_without_conflicts_or_share_not
         "gemm_split_k_sm90",
         "depthwise_nhwc",
         "few_channels_sm90",  # wgmma reads eight chunks of 16 bytes that follow each other
+        "grouped_sm90",  # as implicit_gemm_sm90
         "im2col_gemm",
         "implicit_gemm_3xtf32_sm90",  # as implicit_gemm_sm90; splitters take 16 bytes a thread
         "implicit_gemm_sm90",  # TMA swizzles its rows of 128 bytes

@@ -13,7 +13,7 @@ from autotune.operations import operation
 from autotune.problem import Conv2dProblem, Layer, Problem, make_problem
 from autotune.study import ADMITTED
 from autotune.trial import Config, Outcome, Timing, Trial, comparable
-from autotune.tuning.decision import Comparison
+from autotune.tuning.finals_decision import Comparison
 from autotune.tuning.layer_finals import Compared, FinalsResult
 from autotune.tuning.layer_result import LayerResult
 

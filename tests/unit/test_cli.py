@@ -23,7 +23,7 @@ import pytest
 from autotune import __version__
 from autotune.dispatch.dispatcher import Dispatcher, Leaf, PortfolioKernel
 from autotune.dispatch.predicate import Predicate
-from autotune.family.template import template_files
+from autotune.family.template_files import template_files
 from autotune.store import Store, StudyRecord, TemplateRecord
 from autotune.trial import Outcome, Trial
 from tests.fork_server import ForkServer
@@ -325,6 +325,7 @@ def test_layers_without_a_kernel_are_named_by_an_export(folder: Path, autotune: 
 
 
 @pytest.mark.cxx
+@pytest.mark.long
 def test_exported_folder_proves_itself(folder: Path, filled: Path, autotune: Command) -> None:
     out = "the $HOME of 'my' kernels"
     finished = autotune("export", "small", "--out", out)

@@ -18,7 +18,7 @@ from autotune.store import Store
 from autotune.store.dump import dump, load
 from autotune.store.merging import merge
 from autotune.study import load_study
-from autotune.study_toml import written
+from autotune.study_writer import written
 from tests.operations import DECLARATION, REFERENCE, declare
 from tests.unit.store.builders import CONV1, correct, open_scope, run_trial, source_of
 from tests.unit.tiny import Command
@@ -157,9 +157,9 @@ def test_layers_of_operations_are_stored_side_by_side(tmp_path: Path) -> None:
             scope, source = open_scope(store, layer=each, study=each.name), source_of(correct(0, 9.0).config, each)
             run_trial(store, scope, correct(0, 9.0, source=source), source)
     shutil.rmtree(tmp_path / "scale")
-    lines: list[str] = []
-    dump(tmp_path / "a.db", lines.append)
-    load(lines, "dump", tmp_path / "loaded.db")
+    written: list[str] = []
+    dump(tmp_path / "a.db", written.append)
+    load("".join(written).splitlines(), "dump", tmp_path / "loaded.db")
     merge(tmp_path / "loaded.db", tmp_path / "merged.db")
     for name in ("a.db", "loaded.db", "merged.db"):
         with Store(tmp_path / name, create=False) as store:
@@ -234,7 +234,7 @@ def test_layers_of_operations_are_stored_side_by_side(tmp_path: Path) -> None:
         ("halo = {", "min = {", "sizes.min: is a function's, a size's or a word's name"),
         ("halo = {", '"ha-lo" = {', "sizes.ha-lo: is no name"),
         ("dtype = [", "rows = [", "words.rows: is a function's, a size's or a word's name"),
-        ("dtype = [", "kind = [", "words.dtype: expected f32, f16, bf16"),
+        ("dtype = [", "kind = [", "words.dtype: missing; expected some of f32, f16, bf16"),
         (
             "[cost]",
             '[errors]\nmodel = "sums"\n[cost]',

@@ -21,7 +21,8 @@ from autotune.dispatch.matrix import Run
 from autotune.errors import StudyError
 from autotune.evaluation.null import NullEvaluator
 from autotune.family.source import KernelSource
-from autotune.family.template import KernelTemplate, load_templates
+from autotune.family.template import KernelTemplate
+from autotune.family.template_files import load_templates
 from autotune.measurement.benchmark import summarise
 from autotune.measurement.choices import ChoicesRequest
 from autotune.problem import Conv2dProblem, Layer

@@ -9,7 +9,7 @@ from xml.etree import ElementTree
 import pytest
 
 from autotune.cli import cli
-from autotune.family.template import load_templates
+from autotune.family.template_files import load_templates
 
 ROOT = Path(__file__).parents[2]
 PAGES = [*sorted((ROOT / "docs").glob("*.md")), ROOT / "README.md", ROOT / "CHANGELOG.md", ROOT / "CONTRIBUTING.md"]

@@ -83,7 +83,7 @@ values = st.fixed_dictionaries(
 )
 
 
-@settings(max_examples=300)
+@settings(max_examples=100)
 @given(text=expressions, names=values, known=st.frozensets(st.sampled_from([*NAMES, *WORDS])))
 @example(text="5 or a", names={"a": 2}, known=frozenset())
 @example(text="a or b", names={"a": 5, "b": 3}, known=frozenset("a"))
@@ -158,7 +158,7 @@ def test_what_expressions_do_not_have_is_refused_when_loaded(text: str, words: s
     assert str(caught.value).startswith(f"folder/tiny.cu.j2: derived.x: expression {text!r} ")
 
 
-@pytest.mark.parametrize("depth", [20, 100_000])
+@pytest.mark.parametrize("depth", [20, 20_000])
 @pytest.mark.parametrize("form", ["({})", "-{}", "{} + 1", "not {}"])
 def test_deep_nesting_is_evaluated_or_refused(form: str, depth: int) -> None:
     left, right = form.split("{}")
@@ -236,7 +236,7 @@ def bulk(text: str, rows: Sequence[Mapping[str, Value]], known: Mapping[str, Val
         return str(error)
 
 
-@settings(max_examples=300)
+@settings(max_examples=100)
 @given(text=expressions, rows=st.lists(values, min_size=1, max_size=5), known=st.frozensets(st.sampled_from(NAMES)))
 @example(text="a // b if b else 0", rows=[{"a": 3, "b": 0}, {"a": 3, "b": 2}], known=frozenset())
 @example(text="b and a // b", rows=[{"a": 3, "b": 0}, {"a": 3, "b": 2}], known=frozenset())

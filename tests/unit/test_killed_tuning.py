@@ -122,7 +122,7 @@ LAYERS = "".join(
 
 
 @pytest.mark.parametrize("kills", [4, *long_run((20,))])
-@pytest.mark.parametrize("common", [(), ("--trials-total", "70")], ids=["own budgets", "one budget"])
+@pytest.mark.parametrize("common", [*long_run(((),)), ("--trials-total", "70")], ids=["own budgets", "one budget"])
 def test_killed_amid_several_layers_each_is_completed(
     common: tuple[str, ...], kills: int, folder: Path, start: Start
 ) -> None:

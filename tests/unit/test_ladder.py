@@ -10,7 +10,7 @@ import pytest
 
 from autotune.analysis.profile import compiled
 from autotune.evaluation.null import NullEvaluator
-from autotune.family.template import load_templates
+from autotune.family.template_files import load_templates
 from autotune.store import KernelProfile, Store, compact
 
 from .test_cli import rows

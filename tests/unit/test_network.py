@@ -9,6 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import replace
 from functools import partial
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -73,6 +74,24 @@ def told(store: Store) -> dict[str, list[tuple[object, ...]]]:
         trial = row.trial
         found.setdefault(row.name, []).append((trial.number, trial.config, trial.outcome, trial.timing))
     return found
+
+
+class Compiling(NullEvaluator):
+    """A null device with compilers that notes the problem of each kernel that they are given."""
+
+    def __init__(self) -> None:
+        super().__init__("compilers=30,compile_ms=1")
+        self.events: list[object] = []
+
+    def compile(self, source: KernelSource) -> Future[Binary]:
+        """Note the problem."""
+        self.events.append(source.problem)
+        return super().compile(source)
+
+    def observe(self, progress: Progress) -> None:
+        """Note that a layer begins, by its name."""
+        if progress.phase == "start":
+            self.events.append(progress.layer)
 
 
 class Watched(NullEvaluator):
@@ -307,3 +326,13 @@ def test_budget_in_total_must_be_one(folder: Path, autotune: Command) -> None:
     study = folder / "small.toml"
     study.write_text("trials_total = 0\n" + study.read_text())
     assert "trials_total: 0 is too small" in autotune("tune", "small.toml", "--device", "null").complaint
+
+
+def test_a_layer_compiles_before_the_next_one_begins(store: Store, families: Mapping[str, KernelTemplate]) -> None:
+    layers = {f"net.l{n}": Layer(f"l{n}", SMALL.with_runtime(n)) for n in range(8, 14)}
+    device = Compiling()
+    tune(network(layers=tuple(layers.values()), trials_total=40), families, device, store, observe=device.observe)
+    begun = [at for at, event in enumerate(device.events) if event in layers]
+    assert len(begun) == len(layers)
+    for at, following in pairwise(begun):  # a layer that began earlier may compile amid them, too
+        assert layers[str(device.events[at])].problem in device.events[at + 1 : following]

@@ -81,18 +81,87 @@ def test_what_cannot_be_written_is_said(autotune: Command, tmp_path: Path, name:
 
 def test_an_operation_without_a_rival_says_so(autotune: Command) -> None:
     refused = autotune("tune", "softmax", "--device", "null", "--trials", "2", "--baseline", "cudnn", "--db", "null.db")
-    words = "--baseline cudnn: has nothing to compare softmax with, only conv2d; leave it out"
-    assert (refused.code, refused.complaint) == (1, words)
+    words = (
+        "--baseline cudnn: is for conv2d, not for softmax; leave it out, or have a kernel of your own as a baseline: "
+    )
+    assert (refused.code, refused.complaint) == (1, f"{words}its family's header says baseline = true")
 
 
-@pytest.mark.parametrize("command", ["accuracy", "dispatch"])
-def test_what_is_conv2ds_refuses_others_in_one_line(autotune: Command, command: str) -> None:
+OLD = """/*# kernel
+summary  = "The kernel that was there before."
+baseline = true
+supports = "dtype == 'f32'"
+arch     = "device.arch >= 50"
+accuracy = "fp32"
+
+[[stage]]
+entry = "old"
+args  = ["x", "bias", "y", "rows"]
+block = ["32", "1", "1"]
+grid  = ["rows", "1", "1"]
+#*/
+extern "C" __global__ void old(const float* x, const float* bias, float* y, int rows) {
+    const long long row = static_cast<long long>(blockIdx.x) * ${columns};
+    for (int i = threadIdx.x; i < ${columns}; i += 32) y[row + i] = x[row + i] + bias[i];
+}
+"""
+
+
+def with_params(text: str, count: int) -> str:
+    """The family with so many parameters, each of which makes it slower on the null device."""
+    names = [f"param_{number}" for number in range(count)]
+    declared = "".join(f"{name} = {{ values = [1], doc = 'one' }}\n" for name in names)
+    return text.replace("[[stage]]", f"[params]\n{declared}\n[[stage]]").replace(
+        '["32"', f'["{" * ".join(["32", *names])}"'
+    )
+
+
+def test_a_kernel_of_ones_own_is_what_the_others_are_held_against(autotune: Command) -> None:
+    autotune("new-op", "kept")
+    old = Path("kept/a_old.cu.j2")
+    old.write_text(with_params(OLD, 9))
+    given = ("kept.toml", "--layer", "small", "--device", "null", "--trials", "12")
+    tuned = autotune("tune", *given)
+    assert "WIN against baseline a_old: " in tuned.err, tuned.err
+    assert "against default" in tuned.err, "which is a kernel of the family that is tuned"
+    best, _ = json.loads(autotune("best", "kept", "--json").out)
+    assert (best["template"], best["rival"], best["verdict"]) == ("kept", "baseline a_old", "win")
+    shown = autotune("best", "kept").out
+    assert " a_old " in shown
+    assert "WIN " in shown
+    assert "win against baseline a_old" in autotune("history", "kept").out
+    assert autotune("report", "kept", "--out", "report.html").code == 0
+    assert "against baseline a_old, " in Path("report.html").read_text()
+    assert "constexpr int COLUMNS = 1000;" in autotune("source", "kept.small").out
+    assert json.loads(autotune("stale", "kept", "--json").out) == []
+    old.write_text(OLD)
+    again = autotune("tune", *given, "--db", "again.db")
+    assert "  nothing is faster than the baseline a_old itself" in again.err, again.err
+    assert autotune("report", "kept", "--db", "again.db", "--out", "again.html").code == 0, (
+        "of a family without parameters"
+    )
+
+
+def test_a_baseline_that_is_wrong_is_said(autotune: Command) -> None:
+    autotune("new-op", "beaten")
+    Path("beaten/old.cu.j2").write_text(OLD.replace("x[row + i] + bias[i]", "x[row + i]"))
+    given = ("--layer", "small", "--device", "host", "--trials", "3", "--finals-seconds", "0.1")
+    tuned = autotune("tune", "beaten.toml", *given)
+    assert "    baseline old: cannot run this layer: 64000 of 64000 outputs are wrong" in tuned.err, tuned.err
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        ("accuracy", "softmax", "--device", "host"),
+        ("dispatch", "softmax", "--device", "null"),
+        ("choose", "softmax"),
+        ("export", "softmax", "--dispatcher", "--out", "lib"),
+        ("tune", "softmax", "--device", "null", "--unserved"),
+    ],
+)
+def test_what_is_conv2ds_refuses_others_in_one_line(autotune: Command, command: tuple[str, ...]) -> None:
     autotune("tune", "softmax", "--device", "null", "--trials", "2", "--db", "null.db")
-    words = {"dispatch": ("softmax", "--device", "null")}
-    refused = autotune(command, *words.get(command, ("two.toml",)), "--db", "null.db")
-    if command == "accuracy":
-        layer = 'name = "{}"\nop = "softmax"\nrows = 8\ncolumns = 8\n'
-        Path("two.toml").write_text("\n".join("[[layer]]\n" + layer.format(name) for name in "ab"))
-        refused = autotune("accuracy", "two.toml", "--device", "host")
+    refused = autotune(*command, "--db", "null.db")
     assert refused.code == 1
     assert "is for conv2d only, and this is softmax rows" in refused.complaint

@@ -109,7 +109,17 @@ MISTAKES = {
     "a weight of nothing": ("k = 1.0", "k = 0.0", "similarity.factors.k: expected a weight above 0"),
     "a word of other parts": ('"bias_add_relu"]', '"bias_add_rely"]', "words.epilogue: 'bias_add_rely' is not made of"),
     "three parts": ('terms = ["none"', 'more = ["a"]\nterms = ["none"', "parts.epilogue: expected two lists of words"),
-    "an unknown storage type": ('["f32", "f16"', '["f32", "f64"', "words.dtype: expected f32, f16, bf16"),
+    "an unknown storage type": (
+        '["f32", "f16"',
+        '["f32", "f64"',
+        "words.dtype: 'f64' (did you mean 'f16'?): expected some of f32, f16, bf16",
+    ),
+    "a size that is nearly one": ('runtime = "n"', 'runtime = "grups"', "'grups' is no size (did you mean 'groups'?)"),
+    "a word twice": ('dtype = ["f32", ', 'dtype = ["f32", "f32", ', "words.dtype: 'f32' stands twice"),
+    "no storage types": ('dtype = ["f32", ', 'types = ["f32", ', "words.dtype: missing"),
+    "a number as an extent": ('nchw = ["k"]', "nchw = [4]", 'shape.nchw: expected a list of strings, such as ["4"]'),
+    "a rule that speaks of nothing": ("${r}", "${rr}", "undeclared name 'rr'"),
+    "a word of C++": ("stride_h = {", "int = {", "sizes.int: is no name, or a word of C++"),
 }
 
 

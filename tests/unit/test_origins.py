@@ -11,7 +11,8 @@ from autotune.family.origins import origins, pointed
 from autotune.family.render import render
 from autotune.family.source import KernelSource
 from autotune.family.space import BoundTemplate, SearchSpace
-from autotune.family.template import KernelTemplate, load_template, load_templates
+from autotune.family.template import KernelTemplate
+from autotune.family.template_files import load_template, load_templates
 from tests.injected_faults import GOOD, RAGGED
 from tests.problems import PROBLEMS
 

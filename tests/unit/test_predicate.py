@@ -13,7 +13,7 @@ from autotune.errors import Rejected
 from autotune.expressions.expression import Expression
 from autotune.family.folding import fold
 from autotune.family.space import Admission, BoundTemplate, SearchSpace
-from autotune.family.template import load_template, template_files
+from autotune.family.template_files import load_template, template_files
 from autotune.operations import CONV2D, operation
 from autotune.problem import Conv2dProblem
 from autotune.trial import Config

@@ -9,7 +9,8 @@ import pytest
 
 from autotune.evaluation.null import NullEvaluator
 from autotune.family.space import Admission, BoundTemplate
-from autotune.family.template import KernelTemplate, load_template, load_templates, template_files
+from autotune.family.template import KernelTemplate
+from autotune.family.template_files import load_template, load_templates, template_files
 from autotune.interchange.recorded_space import Recording
 from autotune.measurement.rates import Rate
 from autotune.replay.recorded_trials import measured_rows, read_recordings

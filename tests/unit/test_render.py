@@ -15,7 +15,7 @@ from autotune.errors import Rejected, TemplateError
 from autotune.family.render import render
 from autotune.family.source import KernelSource, Stage
 from autotune.family.space import BoundTemplate, SearchSpace
-from autotune.family.template import load_template, template_files
+from autotune.family.template_files import load_template, template_files
 from autotune.trial import Config, Value
 from tests.problems import PROBLEMS
 from tests.unit.tiny import DEVICE, SMALL, bind, tiny

@@ -18,7 +18,8 @@ from autotune.devices.device import DeviceInfo
 from autotune.errors import Rejected, StudyError, TemplateError
 from autotune.expressions.expression import FUNCTIONS
 from autotune.family.space import Admission, BoundTemplate, SearchSpace
-from autotune.family.template import KernelTemplate, load_template
+from autotune.family.template import KernelTemplate
+from autotune.family.template_files import load_template
 from autotune.problem import Conv2dProblem
 from autotune.trial import Config, Value
 from tests.benchmarks.search_cost import large_space

@@ -270,6 +270,10 @@ def test_a_study_that_is_not_there(tmp_path: Path, monkeypatch: pytest.MonkeyPat
 def test_a_folder_is_no_study(tmp_path: Path) -> None:
     with pytest.raises(StudyError, match=f"{tmp_path}: is a directory; give a study file inside it"):
         find_study(str(tmp_path))
+    beside = tmp_path.with_name(f"{tmp_path.name}.toml")
+    beside.write_text("")
+    with pytest.raises(StudyError, match=f"{tmp_path}: is a directory; give {beside}"):
+        find_study(str(tmp_path))
 
 
 @pytest.mark.parametrize("name", study_names())

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from autotune.errors import TemplateError
-from autotune.family.template import load_template, load_templates, template_files
+from autotune.family.template_files import load_template, load_templates, template_files
 from autotune.shipped import shipped
 from tests.unit.tiny import TINY, tiny, write_family
 
@@ -85,7 +85,7 @@ def test_derived_values_may_stand_in_any_order(tmp_path: Path) -> None:
 HEADER_MISTAKES = {
     "unknown key": (
         ("accuracy = ", "acuracy = "),
-        r"acuracy: unknown key \(did you mean 'accuracy'\?\); known keys are accuracy, arch, conflicts, constant, ",
+        r"acuracy: unknown key \(did you mean 'accuracy'\?\); known keys are accuracy, arch, baseline, ",
     ),
     "unknown key of a stage": (("args  =", "inputs ="), r"stage\[0\]\.inputs: unknown key; known keys are args, "),
     "unknown key of a parameter": (('doc = "threads', 'docs = "threads'), r"params\.threads\.docs: unknown key"),

@@ -14,7 +14,7 @@ from autotune.errors import Rejected, TemplateError
 from autotune.family.render import render
 from autotune.family.source import KernelSource
 from autotune.family.space import BoundTemplate
-from autotune.family.template import load_template
+from autotune.family.template_files import load_template
 from autotune.family.tensor_map_template import NamedTensorMap
 from autotune.problem import Conv2dProblem
 from autotune.trial import Config

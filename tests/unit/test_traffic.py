@@ -35,7 +35,7 @@ side = st.integers(1, 20)
 pad = st.integers(0, 4)
 
 
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=150, deadline=None)
 @given(
     images=st.tuples(st.integers(1, 20), st.integers(1, 9), side, side),
     taps=st.tuples(small, small),

@@ -18,7 +18,8 @@ from autotune.devices.device import Baseline, DeviceInfo, Environment
 from autotune.errors import Disproved, StudyError
 from autotune.evaluation.null import NullEvaluator, predicted_us
 from autotune.family.source import KernelSource
-from autotune.family.template import KernelTemplate, load_template, template_files
+from autotune.family.template import KernelTemplate
+from autotune.family.template_files import load_template, template_files
 from autotune.problem import Conv2dProblem, Layer
 from autotune.store import Store, TrialRow
 from autotune.study import Study

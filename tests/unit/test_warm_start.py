@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 from statistics import geometric_mean
 
@@ -16,6 +18,7 @@ from autotune.evaluation.null import NullEvaluator, predicted_us
 from autotune.family.render import render
 from autotune.family.space import SearchSpace
 from autotune.family.template import KernelTemplate
+from autotune.family.template_files import load_template, template_files
 from autotune.problem import Conv2dProblem, Layer
 from autotune.search.initial_design import WARM_START
 from autotune.search.warm_start import warm_start
@@ -77,6 +80,20 @@ def test_the_best_configs_of_a_like_layer_come_first(store: Store, families: Map
     assert start.best is not None
     assert result.best is not None
     assert start.best.config == result.best.config
+
+
+def test_what_fp16_found_comes_first_in_bf16(store: Store) -> None:
+    families = {"implicit_gemm_sm90": load_template(template_files()["implicit_gemm_sm90"])}
+    half = Conv2dProblem(8, 64, 14, 14, 128, 1, 1, dtype="f16", layout="nhwc", epilogue="bias_relu")
+    run(store, families, study("before", half, 40))
+    run(store, families, study("nearer shape", replace(half, k=192, dtype="bf16"), 12, warm_start=False))
+    best = min(store.trials.list("before"), key=lambda row: row.trial.median_us or math.inf)
+    result = run(store, families, study("after", replace(half, dtype="bf16"), 12))
+    (start,) = result.designs
+    name, distance = start.layers[0]
+    assert name == "before.one on null"
+    assert distance == pytest.approx(0.2)
+    assert best.trial.config in [config for config, _ in configs(store, "after")[:3]]
 
 
 def test_what_the_layers_own_trials_say_counts(families: Mapping[str, KernelTemplate]) -> None:

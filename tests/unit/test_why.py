@@ -11,7 +11,7 @@ import pytest
 from autotune.analysis.why import explain, neighbours
 from autotune.evaluation.null import NullEvaluator, predicted_us
 from autotune.family.render import render
-from autotune.family.template import load_template
+from autotune.family.template_files import load_template
 from autotune.problem import Layer
 from autotune.store import AlikeTrial, BestRow, Store
 from autotune.study import Study

@@ -12,7 +12,8 @@ from pathlib import Path
 from autotune.devices.device import DeviceInfo
 from autotune.evaluation.null import NullEvaluator
 from autotune.family.space import Admission, BoundTemplate
-from autotune.family.template import KernelTemplate, load_template
+from autotune.family.template import KernelTemplate
+from autotune.family.template_files import load_template
 from autotune.problem import Conv2dProblem, Problem
 
 TINY = """/*# kernel

@@ -312,6 +312,36 @@ int cuLaunchKernel(void* function, unsigned grid_x, unsigned grid_y, unsigned gr
     return SUCCESS;
 }
 
+// As cuda.h has them; of attributes programmatic stream serialization alone is known.
+struct alignas(8) LaunchAttribute {
+    int id, padding;
+    int value[16];
+};
+struct LaunchConfig {
+    unsigned grid[3], block[3], smem_bytes;
+    void* stream;
+    const LaunchAttribute* attributes;
+    unsigned attribute_count;
+};
+
+int cuLaunchKernelEx(const LaunchConfig* config, void* function, void** arguments, void** extra) {
+    bool dependent = false;
+    for (unsigned i = 0; i < config->attribute_count; ++i) {
+        if (config->attributes[i].id != 6) return INVALID_VALUE;
+        dependent = config->attributes[i].value[0];
+    }
+    void* const counter = symbol(static_cast<Function*>(function)->module, "", "autotune_began_dependent");
+    const auto began = [counter] { return counter ? __atomic_load_n(static_cast<unsigned long*>(counter), __ATOMIC_RELAXED) : 0; };
+    const unsigned long before = began();
+    const int result = cuLaunchKernel(function, config->grid[0], config->grid[1], config->grid[2], config->block[0], config->block[1],
+                                      config->block[2], config->smem_bytes, config->stream, arguments, extra);
+    if (dependent && began() == before) {
+        fprintf(stderr, "a kernel failed: race: it was launched before those before it had ended, and did not wait for them\n");
+        failed = LAUNCH_FAILED;
+    }
+    return result;
+}
+
 int cuMemAlloc_v2(unsigned long long* address, size_t bytes) {
     if (!current) return INVALID_CONTEXT;
     void* memory = nullptr;

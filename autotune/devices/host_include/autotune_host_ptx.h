@@ -37,6 +37,12 @@ inline void copy_async_commit() {}
 template <int GROUPS>
 inline void copy_async_wait() {}
 
+// Threads of this library's kernels that waited for the kernels before theirs: the driver asks, of one launched before these have ended.
+extern "C" {
+inline unsigned long autotune_began_dependent;
+}
+inline void begin_dependent() { __atomic_add_fetch(&autotune_began_dependent, 1, __ATOMIC_RELAXED); }
+
 inline void fence_bulk() { autotune_host::thread_state()->fence(); }
 
 namespace autotune_host {

@@ -6,6 +6,7 @@ What knows SQLite by name is in this package: the URL, WAL, BEGIN IMMEDIATE, the
 from __future__ import annotations
 
 import errno
+import logging
 import os
 import shutil
 import sqlite3
@@ -26,7 +27,7 @@ from sqlalchemy.exc import ArgumentError, DBAPIError
 from sqlalchemy.pool import NullPool, QueuePool
 from sqlalchemy.util import LRUCache
 
-from autotune.errors import DISK_IS_FULL, StoreError, StudyError
+from autotune.errors import DISK_IS_FULL, StoreError, StudyError, TemplateError
 from autotune.reading import check_regular
 from autotune.store.column_types import date_text
 from autotune.store.sqlite.hidden_rows import Fault, Hidden, hide_rows
@@ -131,12 +132,17 @@ class Database:
     @contextmanager
     def read(self) -> Iterator[Connection]:
         """A transaction that sees one state of the file. Raises UnreadableRow for what comes of a row that is none."""
+        with self.understanding(), in_words(self.path, self.timeout_s), self.reader.begin() as connection:
+            if self.hidden:
+                hide_rows(connection, self.hidden)
+            yield connection
+
+    @contextmanager
+    def understanding(self) -> Iterator[None]:
+        """Make something of rows that were read. Raises UnreadableRow where that fails."""
         try:
-            with in_words(self.path, self.timeout_s), self.reader.begin() as connection:
-                if self.hidden:
-                    hide_rows(connection, self.hidden)
-                yield connection
-        except (*NOT_UNDERSTOOD, StudyError) as error:
+            yield
+        except (*NOT_UNDERSTOOD, StudyError, TemplateError) as error:
             words = one_line(str(error))
             raise UnreadableRow(
                 f"{self.shown}: a row cannot be understood ({words}); `autotune dump --check` lists such rows"
@@ -273,14 +279,13 @@ def in_words(path: Path, timeout_s: float) -> Iterator[None]:
     """Turn SQLite's errors into a StoreError of one line."""
     try:
         yield
-    except DBAPIError as error:
-        if UNDECODED in str(error.orig):
-            shown, words = one_line(str(path)), one_line(str(error.orig))
+    except (DBAPIError, sqlite3.Error) as error:
+        cause = error.orig if isinstance(error, DBAPIError) else error
+        if UNDECODED in str(cause):
+            shown, words = one_line(str(path)), one_line(str(cause))
             raise UnreadableRow(f"{shown}: a row is not UTF-8 ({words}); restore a copy") from error
-        cause = error.orig if isinstance(error.orig, sqlite3.Error) else None
-        raise StoreError(_words(path, timeout_s, cause, str(error.orig))) from error
-    except sqlite3.Error as error:
-        raise StoreError(_words(path, timeout_s, error, str(error))) from error
+        known = cause if isinstance(cause, sqlite3.Error) else None
+        raise StoreError(_words(path, timeout_s, known, str(cause))) from error
 
 
 UNDECODED = "Could not decode to UTF-8"
@@ -382,6 +387,8 @@ def switch_to_wal(path: Path, timeout_s: float) -> None:
 @cache
 def _dialect() -> tuple[Dialect, LRUCache[object, object]]:
     """Shared by all engines, so that a process compiles a statement once; it keeps as many as one engine would."""
+    # SQLAlchemy tells of a signal that comes while it closes a connection: with a traceback, where nobody set a log.
+    logging.getLogger("sqlalchemy.pool").addHandler(logging.NullHandler())
     engine = create_engine("sqlite+pysqlite://", poolclass=NullPool)
     with closing(engine.connect()):  # it asks for the version
         return engine.dialect, LRUCache(500)

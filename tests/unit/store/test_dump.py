@@ -230,7 +230,7 @@ def test_rows_that_do_not_belong_together_are_refused(tmp_path: Path, blank: byt
     wrong = [changed(line, subject_id=99) if '"finals"' in line and '"winner' in line else line for line in dumped]
     path = tmp_path / "blank.db"
     path.write_bytes(blank)
-    with pytest.raises(StoreError, match="my dump: row 1 of finals refers to a row of subjects that is not there"):
+    with pytest.raises(StoreError, match="my dump: finals row 1: subject_id = 99: subjects has no such row"):
         load(wrong, "my dump", path)
     with Store(path, create=False) as store:
         assert store.studies.list() == ()

@@ -14,7 +14,8 @@ from autotune.dispatch.dispatcher import Dispatcher
 from autotune.errors import StudyError
 from autotune.family.render import launches
 from autotune.family.space import BoundTemplate, narrow
-from autotune.family.template import load_templates, template_of_header
+from autotune.family.template_files import load_templates
+from autotune.family.template_header import template_of_header
 from autotune.interchange.files import read_recording
 from autotune.renamed import PARAMETERS, current
 from autotune.shipped import shipped
@@ -65,9 +66,9 @@ def test_no_name_is_both_an_old_and_a_new_one() -> None:
 def test_configs_of_old_are_read_and_dumped_under_the_names_of_today(old: Path, tmp_path: Path) -> None:
     with Store(old, create=False) as store:
         assert {row.trial.config for row in store.trials.list(generations="all")} == {Config.of("image_direct", NEW)}
-    lines: list[str] = []
-    dump(old, lines.append)
-    load(lines, "dump", tmp_path / "loaded.db")
+    written: list[str] = []
+    dump(old, written.append)
+    load("".join(written).splitlines(), "dump", tmp_path / "loaded.db")
     with Store(tmp_path / "loaded.db", create=False) as store:
         assert {row.trial.config for row in store.trials.list(generations="all")} == {Config.of("image_direct", NEW)}
         headers = set(store.query("SELECT header FROM templates WHERE family = 'image_direct'").rows)

@@ -15,6 +15,7 @@ from autotune.interchange.recorded_space import Recording
 from autotune.interchange.t4 import t4_document
 from autotune.store import Imported, Store, import_recording, merge
 from autotune.trial import Outcome
+from tests.long_run import long_run
 
 from .builders import CONV1, HOST, config_of, correct, failed, open_scope, run_trial, source_of
 
@@ -85,9 +86,9 @@ def test_an_imported_space_is_listed_and_never_best(store: Store) -> None:
         store.trials.list("convolution_milo")
 
 
-def test_the_same_content_comes_once(store: Store, tmp_path: Path) -> None:
-    import_recording(read_recording(CACHE), store.path)
-    assert import_recording(read_recording(CACHE), store.path) == Imported("convolution_milo-A6000", 1, 0, 4362)
+def test_the_same_content_comes_once(store: Store, tmp_path: Path, failing: Path) -> None:
+    import_recording(read_recording(failing), store.path)
+    assert import_recording(read_recording(failing), store.path) == Imported("failing", 1, 0, 6)
     cache = {
         "device_name": "GPU",
         "kernel_name": "k",
@@ -119,7 +120,7 @@ def t4_results(rows: object) -> list[dict[str, object]]:
     return results
 
 
-@pytest.mark.parametrize("file", [CACHE, T4], ids=["cache", "t4"])
+@pytest.mark.parametrize("file", [CACHE, *long_run((T4,))], ids=["cache", "t4"])
 def test_what_was_imported_is_exported_without_loss(store: Store, tmp_path: Path, file: Path) -> None:
     recording = read_recording(file)
     import_recording(recording, store.path)

@@ -11,7 +11,7 @@ from autotune.devices.device import DeviceInfo, Environment
 from autotune.family.source import KernelSource
 from autotune.measurement.rates import Rate
 from autotune.problem import Layer
-from autotune.store import Delivery, Finals, TopTrial
+from autotune.store import Delivery, Finals, TopTrial, check_delivery
 from autotune.study import Study
 from autotune.trial import Config
 from autotune.tuning.layer_finals import FinalsPlan
@@ -177,6 +177,26 @@ class Collected:
     def running(self) -> tuple[Delivery, ...]:
         """Those that have none."""
         return tuple(each for each in self.deliveries if each.running)
+
+
+def check_news(news: object) -> None:
+    """Raise ValueError or TypeError for what is no answer of an agent.
+
+    Its trials may be of another class of devices than its own by now: a journal outlasts a driver.
+    """
+    if not isinstance(news, News) or not isinstance(news.state, int) or not isinstance(news.retired, str):
+        raise TypeError(f"it is {type(news).__name__}")
+    if not isinstance(news.collected, tuple):
+        raise TypeError("what it collected is no tuple")
+    for each in news.collected:
+        if not isinstance(each, Collected) or not isinstance(each.lease, Lease | None):
+            raise TypeError(f"it collected {type(each).__name__}")
+        if not isinstance(each.evaluated, int) or not isinstance(each.best_us, float | None):
+            raise TypeError("its counts are no numbers")
+        if not isinstance(each.deliveries, tuple):
+            raise TypeError("its deliveries are no tuple")
+        for delivery in each.deliveries:
+            check_delivery(delivery)
 
 
 @dataclass(frozen=True, slots=True)

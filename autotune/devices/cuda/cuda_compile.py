@@ -1,0 +1,47 @@
+"""`Program` -> `Binary` for a GPU: nvcc, through PyCUDA where it can be imported."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Sequence
+
+from autotune.compilation.compile import Binary, Program, compile_cubin, compile_with_least, first_errors
+from autotune.compilation.toolchain import find_nvcc
+from autotune.devices.cuda.pycuda_import import WHY_NOT
+from autotune.errors import Rejected
+from autotune.trial import Outcome
+
+if not WHY_NOT:
+    import pycuda.compiler
+    import pycuda.driver as driver
+
+
+def compile_cuda(program: Program, arch: int) -> Binary:
+    """Compile with PyCUDA, or with the same nvcc command where libcuda is absent.
+
+    Raises Rejected('compile', 'compile_error', nvcc's first errors) and ToolchainError without nvcc.
+    """
+    nvcc = find_nvcc()
+    if WHY_NOT:
+        return compile_cubin(program, arch, nvcc)
+
+    def run_nvcc(options: Sequence[str]) -> tuple[bytes, str]:
+        *others, arch_option = options
+        with warnings.catch_warnings(record=True) as said:
+            warnings.simplefilter("always")
+            try:
+                image = pycuda.compiler.compile(
+                    program.text,
+                    nvcc=str(nvcc),
+                    options=others,
+                    arch=arch_option.removeprefix("-arch="),
+                    no_extern_c=True,
+                    cache_dir=False,
+                    target="cubin",
+                )
+            except driver.CompileError as failure:
+                words = first_errors(str(failure), "/tmp")  # noqa: S108
+                raise Rejected(Outcome.COMPILE, "compile_error", words) from None
+        return image, "\n".join(str(warning.message) for warning in said)
+
+    return compile_with_least(run_nvcc, program, arch)

@@ -1,0 +1,40 @@
+"""What the driver reports -> `Rejected`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import pycuda.driver as driver
+
+from autotune.errors import Rejected
+from autotune.trial import Outcome
+
+_STICKY = {
+    "illegal memory access": "illegal_address",
+    "misaligned address": "misaligned_address",
+    "illegal instruction": "trap",
+    "unspecified launch failure": "trap",
+    "device-side assert": "assert",
+    "too many resources requested": "launch_failure",
+    "invalid argument": "launch_failure",
+    "launch timed out": "hang",
+    "out of memory": "out_of_memory",
+}
+
+
+@contextmanager
+def rejecting() -> Iterator[None]:
+    """Raise Rejected for what the driver reports, be it the fault of a kernel launched before."""
+    try:
+        yield
+    except driver.Error as error:
+        raise rejected(error) from None
+
+
+def rejected(error: Exception) -> Rejected:
+    """An error of the driver as the outcome of a trial."""
+    words = str(error)
+    reason = next((reason for phrase, reason in _STICKY.items() if phrase in words.lower()), "launch_failure")
+    outcome = Outcome.TIMEOUT if reason == "hang" else Outcome.RUNTIME
+    return Rejected(outcome, reason, words)

@@ -1,0 +1,125 @@
+"""A cubin in the current context, its launches, and the streams that they go to."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import pycuda.driver as driver
+
+from autotune.devices.cuda.cuda_errors import rejected
+from autotune.devices.device import Launch
+from autotune.devices.driver_api import DriverError
+from autotune.devices.driver_launch import DriverModule
+from autotune.devices.tensor_map import BoundTensorMap
+
+_NON_BLOCKING = 1  # CU_STREAM_NON_BLOCKING: a stream that does not wait for the default one
+
+
+class Streams:
+    """Streams by number, made when first used.
+
+    0 is the default stream, or what stands for it while passes are recorded.
+    """
+
+    def __init__(self) -> None:
+        self._made: dict[int, driver.Stream] = {}
+        self._default: driver.Stream | None = None
+        self._recording: driver.Stream | None = None
+
+    @property
+    def default_handle(self) -> int:
+        """Address of the stream that 0 stands for."""
+        return 0 if self._default is None else int(self._default.handle)
+
+    @contextmanager
+    def recording(self) -> Iterator[int]:
+        """Have 0 stand for a stream that can be captured; its address."""
+        if self._recording is None:
+            self._recording = driver.Stream(_NON_BLOCKING)
+        self._default = self._recording
+        try:
+            yield self.default_handle
+        finally:
+            self._default = None
+
+    def __getitem__(self, number: int) -> driver.Stream | None:
+        if number == 0:
+            return self._default
+        if number not in self._made:
+            self._made[number] = driver.Stream()
+        return self._made[number]
+
+    def close(self) -> None:
+        """Drop them, while their context is still there."""
+        self._made.clear()
+        self._recording = None
+
+
+class CudaModule:
+    """A cubin loaded into the current context."""
+
+    def __init__(self, image: bytes, streams: Streams) -> None:
+        self._image = image
+        self._module = driver.module_from_buffer(image)
+        self._mapped: DriverModule | None = None
+        """the same once more, where kernels take tensor maps"""
+        self._streams = streams
+        self._functions: dict[str, driver.Function] = {}
+
+    def ready(self, launch: Launch) -> None:
+        """Find the function; encode tensor maps."""
+        try:
+            if any(isinstance(argument, BoundTensorMap) for argument in launch.args):
+                self._with_maps().ready(launch)
+            else:
+                self._function(launch)
+        except (driver.Error, DriverError) as error:
+            raise rejected(error) from None
+
+    def launch(self, launch: Launch, *, stream: int = 0) -> None:
+        """Enqueue one kernel on a stream."""
+        try:
+            plain = [argument for argument in launch.args if not isinstance(argument, BoundTensorMap)]
+            if len(plain) < len(launch.args):
+                on = self._streams[stream]
+                self._with_maps().launch(launch, 0 if on is None else int(on.handle))
+                return
+            self._function(launch)(
+                *plain,
+                grid=launch.grid,
+                block=launch.block,
+                shared=launch.smem_bytes,
+                stream=self._streams[stream],
+            )
+        except (driver.Error, DriverError) as error:
+            raise rejected(error) from None
+
+    def symbol(self, name: str) -> tuple[int, int]:
+        """Address and bytes of a __constant__ or __device__ variable."""
+        try:
+            address, size_bytes = self._module.get_global(name)
+        except driver.Error as error:
+            raise rejected(error) from None
+        return int(address), int(size_bytes)
+
+    def unload(self) -> None:
+        """Drop the module; PyCUDA unloads it when nothing refers to it."""
+        self._functions.clear()
+        if self._mapped is not None:
+            self._mapped.unload()
+        del self._module
+
+    def _with_maps(self) -> DriverModule:
+        if self._mapped is None:
+            self._mapped = DriverModule(self._image)
+        return self._mapped
+
+    def _function(self, launch: Launch) -> driver.Function:
+        function = self._functions.get(launch.entry)
+        if function is None:
+            function = self._module.get_function(launch.entry)
+            if launch.smem_bytes:
+                function.set_attribute(driver.function_attribute.MAX_DYNAMIC_SHARED_SIZE_BYTES, launch.smem_bytes)
+            self._functions[launch.entry] = function
+        return function

@@ -1,0 +1,22 @@
+"""PyCUDA where it can be imported, and what is said where it cannot."""
+
+from __future__ import annotations
+
+from autotune.errors import DeviceError
+
+try:
+    import pycuda.compiler
+    import pycuda.driver  # noqa: F401 - without libcuda it is this one that fails
+except ImportError as error:  # no libcuda, or PyCUDA not installed
+    WHY_NOT = str(error)
+else:
+    WHY_NOT = ""
+
+
+def require_pycuda(number: int) -> None:
+    """Raise DeviceError for a device that needs a PyCUDA that is not there."""
+    if WHY_NOT:
+        raise DeviceError(
+            f"cuda:{number}: PyCUDA cannot be used here ({WHY_NOT}); on a machine with an NVIDIA driver install "
+            f"it as the README's GPU section says, or take --device host"
+        )

@@ -1,0 +1,102 @@
+"""Which families there are: `.cu.j2` files, shipped and in folders of users, loaded and checked."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from functools import lru_cache
+from pathlib import Path
+
+from autotune.errors import TemplateError
+from autotune.family.template import HEADER, SUFFIX, KernelTemplate
+from autotune.family.template_body import check_body
+from autotune.family.template_header import HeaderReader, header_toml
+from autotune.family.text import KEPT, Includes
+from autotune.operation import FILE, Operation
+from autotune.operations import CONV2D, operation, operations, read_operation
+from autotune.reading import read_text
+from autotune.shipped import shipped
+from autotune.table import did_you_mean
+
+_OPENED = re.compile(r"\s*/\*#\s*kernel\b")
+
+
+def template_files(directories: Sequence[Path] = (), more: Sequence[Operation] = ()) -> Mapping[str, Path]:
+    """Family name to file: the shipped families, those of `directories`, in order, and those of further operations.
+
+    The families of an operation lie in a folder of its name; files that lie flat in a directory are conv2d's.
+
+    Raises TemplateError when a directory does not exist or has families of an unknown operation, two files share a
+    name, or two operations do.
+    """
+    declared = operations(directories)
+    paths: list[Path] = []
+    for directory in (shipped("templates"), *directories):
+        if not directory.is_dir():
+            raise TemplateError(f"{directory}: no such directory of templates")
+        if directory != shipped("templates"):
+            _refuse_unknown(directory, declared)
+        paths += _families_in(directory, *(directory / name for name in declared))
+    found: dict[str, Path] = {}
+    for path in (*paths, *_families_in(*(each.folder for each in more if each.name not in declared))):
+        name = path.name.removesuffix(SUFFIX)
+        if name in found:
+            raise TemplateError(f"{path}: a family named {name!r} exists already in {found[name]}; rename the file")
+        if not path.name.startswith("_") and name != "dispatch":
+            found[name] = path
+    return found
+
+
+def _families_in(*folders: Path) -> list[Path]:
+    return [path for folder in folders for path in sorted(folder.glob(f"*{SUFFIX}"))]
+
+
+def _refuse_unknown(directory: Path, declared: Mapping[str, Operation]) -> None:
+    """Raise TemplateError where a directory has families of an operation that is not declared where they can see it."""
+    for path in sorted(directory.glob(f"*/*{SUFFIX}")):
+        folder = path.parent
+        if folder.name.startswith(".") or (folder / FILE).exists() or folder.name in operations():
+            continue
+        near = did_you_mean(folder.name, declared)
+        raise TemplateError(
+            f"{folder}: no operation {folder.name!r}{near}; declare it in {folder / FILE}, or put families of "
+            f"{CONV2D} into {directory}, and those of another into a folder of its name"
+        )
+
+
+def operation_of(path: Path) -> Operation:
+    """The operation of a family's file: that of its folder, which declares one or is named after one; else conv2d."""
+    if (path.parent / FILE).exists():
+        return read_operation(path.parent)
+    name = path.parent.name
+    return operation(name if name in operations() else CONV2D)
+
+
+def load_templates(directories: Sequence[Path] = (), more: Sequence[Operation] = ()) -> Mapping[str, KernelTemplate]:
+    """Every family of `template_files`, loaded and checked, by name."""
+    includes = Includes()
+    return {name: load_template(path, includes) for name, path in template_files(directories, more).items()}
+
+
+def load_template(path: Path, includes: Includes | None = None) -> KernelTemplate:
+    """One family. Raises TemplateError naming the line (syntax, body) or the dotted key (header).
+
+    `includes` is what others were loaded with.
+    """
+    text, declared = read_text(path, TemplateError), operation_of(path)
+    return replace(_family(path, text, declared), includes=(includes or Includes()).of(path, text, declared.folder))
+
+
+@lru_cache(maxsize=KEPT)
+def _family(path: Path, text: str, declared: Operation) -> KernelTemplate:
+    """A family without the files that it includes. Costs some 15 ms, so a text that was loaded before is not parsed."""
+    match = HEADER.match(text)
+    if match is None or re.search(r"^(constexpr|extern|#include)\b", match.group(1), re.MULTILINE):
+        if not _OPENED.match(text):
+            raise TemplateError(f"{path}: line 1: expected the header, a comment that starts with /*# kernel")
+        raise TemplateError(f"{path}: line 1: the header is not closed; put #*/ on a line between it and the body")
+    reader = HeaderReader(path, header_toml(path, match.group(1), text[: match.start(1)].count("\n")), declared)
+    template = reader.build(text)
+    reader.check_params_used(template, check_body(template))
+    return template

@@ -1,0 +1,282 @@
+"""problem -> template: a family's header, TOML, read and checked against its operation.
+
+Everything that can be known without a problem is checked here, once: the header's keys, the names that
+expressions use, cycles, and unused parameters.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence, Set
+from pathlib import Path
+
+from autotune.declarations import ROLES
+from autotune.errors import TemplateError
+from autotune.expressions.expression import FUNCTIONS, Expression, words_of
+from autotune.family.template import SUFFIX, ConstantTemplate, Constraint, KernelTemplate, Param, StageTemplate
+from autotune.family.tensor_map_template import TensorMapTemplate, read_tensor_map
+from autotune.operation import Operation
+from autotune.table import Table, did_you_mean, read_toml
+from autotune.trial import ACCURACY_CLASSES
+
+DEVICE_NAMES = frozenset({"device.arch", "device.sm_count", "device.smem_per_block_bytes", "device.l2_bytes"})
+SCRATCH = ("packed_w", "workspace")
+"""Arrays that a kernel has for itself."""
+MOST_VALUES = 1000
+"""Of one parameter."""
+_HEADER_KEYS = {
+    *("summary", "supports", "arch", "accuracy", "deterministic", "params", "derived", "constraints", "constant"),
+    *("tuned_for", "padded_outputs", "conflicts", "error_factor", "flops", "tensor_map"),
+    *("stage", "prepare", "packed_w", "workspace", "loop", "baseline"),
+}
+_STAGE_KEYS = {"entry", "args", "block", "grid", "smem_bytes", "when"}
+
+
+def template_of_header(name: str, header: str, declared: Operation) -> KernelTemplate:
+    """An operation's family as a results database keeps it: its header, for its expressions, without a body to render.
+
+    Raises TemplateError as `load_template` does.
+    """
+    path = Path(f"{name}{SUFFIX}")
+    return HeaderReader(path, header_toml(path, header, 0), declared).build(f"/*# kernel\n{header}\n#*/\n")
+
+
+def header_toml(path: Path, header: str, first: int) -> Table:
+    """A header's tables; `first` is the number of lines above it in its file."""
+    return read_toml(header, TemplateError, str(path), what="header ", first=first)
+
+
+class HeaderReader:
+    """Reads a header's tables with errors that name the dotted key."""
+
+    def __init__(self, path: Path, header: Table, declared: Operation) -> None:
+        self.path = path
+        self.header = header
+        self.device_only = DEVICE_NAMES
+        self.operation = declared
+        self.arguments = (*self.operation.names_of(*ROLES), *SCRATCH, self.operation.runtime, "i")
+        self.problem_and_device = self.operation.names | DEVICE_NAMES
+        self.everything: frozenset[str] = frozenset()
+        self.error = header.error
+
+    def build(self, text: str) -> KernelTemplate:
+        self.header.allow(_HEADER_KEYS)
+        self.header.require(("summary", "supports", "arch", "accuracy", "stage"), "missing from the header")
+        params = self.params()
+        derived_names = frozenset(self.table("derived").content)
+        self.everything = self.problem_and_device | {param.name for param in params} | derived_names
+        for name in derived_names:
+            if name in self.problem_and_device or name in {param.name for param in params}:
+                raise self.error(f"derived.{name}", "already the name of a problem size or parameter")
+        constants = tuple(self.constant(name, value) for name, value in self.table("constant").content.items())
+        tensor_maps = self.tensor_maps()
+        arguments = (*self.arguments, *dict.fromkeys(each.name for each in tensor_maps))
+        prepare = self.stages("prepare", arguments)
+        stages = self.stages("stage", arguments)
+        if not stages:
+            raise self.error("stage", "a family needs at least one stage")
+        template = KernelTemplate(
+            name=self.path.name.removesuffix(SUFFIX),
+            operation=self.operation,
+            path=self.path,
+            summary=self.string("summary"),
+            supports=self.expression("supports", self.string("supports"), self.operation.names),
+            tuned_for=self.expression("tuned_for", self.header.get("tuned_for", "true"), self.operation.names),
+            arch=self.expression("arch", self.string("arch"), self.device_only),
+            accuracy=self.accuracy(),
+            deterministic=self.expression("deterministic", self.header.get("deterministic", "true")),
+            padded_outputs=self.expression("padded_outputs", self.header.get("padded_outputs", self.operation.outputs)),
+            params=params,
+            derived=self.derived(),
+            constraints=tuple(
+                Constraint(reason, self.expression(f'constraints."{reason}"', value))
+                for reason, value in self.table("constraints").content.items()
+            ),
+            conflicts=tuple(
+                (access, self.expression(f'conflicts."{access}"', value))
+                for access, value in self.table("conflicts").content.items()
+            ),
+            error_factor=self.expression("error_factor", self.header.get("error_factor", "1")),
+            flops=self.expression("flops", self.header.get("flops", self.operation.flops.expression.text)),
+            constants=constants,
+            tensor_maps=tensor_maps,
+            prepare=prepare,
+            stages=stages,
+            packed_w_bytes=self.single("packed_w", "bytes", "0"),
+            workspace_bytes=self.single("workspace", "bytes", "0"),
+            loop_count=self.single("loop", "count", "1"),
+            baseline=self.header.flag("baseline", default=False),
+            text=text,
+            includes=(),
+        )
+        self.check_arguments(template)
+        return template
+
+    def string(self, key: str) -> str:
+        value = self.header.get(key)
+        if not isinstance(value, str) or not value.strip():
+            raise self.error(key, f"expected a string, got {value!r}")
+        return value
+
+    def table(self, key: str) -> Table:
+        return self.header.table(key, f"expected a table [{key}]")
+
+    def expression(self, key: str, value: object, allowed: frozenset[str] | None = None) -> Expression:
+        if isinstance(value, bool):
+            value = str(value).lower()
+        elif isinstance(value, int):
+            value = str(value)
+        if not isinstance(value, str):
+            raise self.error(key, f"expected an expression in quotes, got {value!r}")
+        expression = Expression(value, f"{self.path}: {key}")
+        names = self.everything if allowed is None else allowed
+        for name in sorted(expression.names - names):
+            raise self.error(key, f"undeclared name {name!r} in {value!r}{did_you_mean(name, names)}")
+        return expression
+
+    def single(self, table: str, key: str, default: str) -> Expression:
+        values = self.table(table)
+        values.allow({key})
+        if values.content:
+            values.require((key,))
+        return self.expression(values.path(key), values.get(key, default))
+
+    def accuracy(self) -> Expression:
+        text = self.string("accuracy")
+        if re.fullmatch(r"[\w-]+", text) and text not in {*ACCURACY_CLASSES, *self.everything}:
+            raise self.error("accuracy", not_a_class(text))
+        expression = self.expression("accuracy", f"'{text}'" if text in ACCURACY_CLASSES else text)
+        for word in words_of(expression.folded({})):
+            if word not in ACCURACY_CLASSES:
+                raise self.error("accuracy", not_a_class(word))
+        return expression
+
+    def params(self) -> tuple[Param, ...]:
+        params = []
+        for name, value in self.table("params").content.items():
+            key = f"params.{name}"
+            if name in self.problem_and_device or name in FUNCTIONS or not name.isidentifier():
+                raise self.error(key, "not a free name: it is a problem size, a function or no identifier")
+            table = self.header.below(key, value, "expected { values = [...], doc = ... }")
+            table.allow({"values", "doc"})
+            values = table.get("values")
+            if not isinstance(values, list) or not values:
+                raise self.error(f"{key}.values", "expected a list with at least one value")
+            if len(values) > MOST_VALUES:
+                raise self.error(f"{key}.values", f"has {len(values)} values: expected at most {MOST_VALUES}")
+            if any(not isinstance(item, (int, str)) for item in values) or len({type(item) for item in values}) > 1:
+                raise self.error(f"{key}.values", "values are whole numbers, words or true/false, all of one kind")
+            if len(set(values)) < len(values):
+                raise self.error(f"{key}.values", "a value stands twice")
+            doc = table.get("doc", "")
+            if not isinstance(doc, str) or not doc:
+                raise self.error(f"{key}.doc", "say what the parameter does")
+            params.append(Param(name, tuple(values), doc))
+        return tuple(params)
+
+    def derived(self) -> tuple[tuple[str, Expression], ...]:
+        waiting = {
+            name: self.expression(f"derived.{name}", value) for name, value in self.table("derived").content.items()
+        }
+        ordered: dict[str, Expression] = {}
+        while waiting:
+            ready = [name for name, expression in waiting.items() if not (expression.names & waiting.keys())]
+            if not ready:
+                raise self.error(f"derived.{min(waiting)}", f"a cycle through {', '.join(sorted(waiting))}")
+            for name in ready:
+                ordered[name] = waiting.pop(name)
+        return tuple(ordered.items())
+
+    def constant(self, name: str, value: object) -> ConstantTemplate:
+        table = self.header.below(f"constant.{name}", value, 'expected { from = "w", when = "..." }')
+        table.allow({"from", "when"})
+        origins = (*self.operation.names_of("weights"), "packed_w")
+        if table.get("from") not in origins:
+            raise table.error("from", f"expected one of {', '.join(origins)}, got {table.get('from')!r}")
+        when = self.expression(table.path("when"), table.get("when", "true"))
+        return ConstantTemplate(name, table.word("from", ""), when)
+
+    def tensor_maps(self) -> tuple[TensorMapTemplate, ...]:
+        made = tuple(
+            read_tensor_map(table, self.operation, self.expression)
+            for table in self.header.tables("tensor_map", "expected [[tensor_map]]")
+        )
+        for index, each in enumerate(made):
+            if each.name in self.arguments:
+                raise self.error(f"tensor_map[{index}].name", f"{each.name} is an argument already")
+        return made
+
+    def stages(self, kind: str, arguments: Sequence[str]) -> tuple[StageTemplate, ...]:
+        tables = self.header.tables(kind, f"expected [[{kind}]]")
+        return tuple(self.stage(table, arguments) for table in tables)
+
+    def stage(self, stage: Table, arguments: Sequence[str]) -> StageTemplate:
+        if not stage.content:
+            raise self.error(stage.key, "an empty stage: it needs entry, args, block and grid")
+        stage.allow(_STAGE_KEYS)
+        stage.require(("entry", "args", "block", "grid"))
+        entry, args = stage.get("entry"), stage.get("args")
+        if not isinstance(entry, str) or not entry.isidentifier():
+            raise stage.error("entry", f"expected the name of a kernel, got {entry!r}")
+        if not isinstance(args, list) or any(argument not in arguments for argument in args):
+            raise stage.error("args", f"expected a list of names out of {', '.join(arguments)}, got {args!r}")
+        return StageTemplate(
+            entry=entry,
+            args=tuple(args),
+            block=self.triple(stage.path("block"), stage.get("block")),
+            grid=self.triple(stage.path("grid"), stage.get("grid")),
+            smem_bytes=self.expression(stage.path("smem_bytes"), stage.get("smem_bytes", "0")),
+            when=self.expression(stage.path("when"), stage.get("when", "true")),
+        )
+
+    def triple(self, key: str, value: object) -> tuple[Expression, Expression, Expression]:
+        if not isinstance(value, list) or len(value) != 3:
+            raise self.error(key, f"expected three expressions, got {value!r}")
+        first, second, third = (self.expression(f"{key}[{axis}]", item) for axis, item in enumerate(value))
+        return first, second, third
+
+    def check_arguments(self, template: KernelTemplate) -> None:
+        """Arguments that need a declaration have one, and what is declared is passed."""
+        prepare = {argument for stage in template.prepare for argument in stage.args}
+        forward = {argument for stage in template.stages for argument in stage.args}
+        passed = prepare | forward | {constant.origin for constant in template.constants}
+        for index, tensor_map in enumerate(template.tensor_maps):
+            if tensor_map.name not in passed:
+                raise self.error(f"tensor_map[{index}].name", f"no stage takes {tensor_map.name}")
+            if tensor_map.name in prepare:
+                raise self.error(f"tensor_map[{index}].name", "a stage that prepares takes no tensor map")
+            passed.add(tensor_map.array)
+        for argument, key in (("packed_w", "packed_w.bytes"), ("workspace", "workspace.bytes"), ("i", "loop.count")):
+            table = key.split(".")[0]
+            if argument in passed and table not in self.header:
+                raise self.error(key, f"missing, but a stage takes {argument}")
+            if argument not in passed and table in self.header and argument != "i":
+                raise self.error(key, f"declared, but no stage takes {argument}")
+        weights = (*self.operation.names_of("weights"), *SCRATCH)
+        if not prepare <= set(weights):
+            raise self.error("prepare", f"runs once per set of weights: it may take {', '.join(weights)} only")
+
+    def check_params_used(self, template: KernelTemplate, body_names: Set[str]) -> None:
+        """A parameter reaches the body or the launch, directly or through derived values."""
+        used = set(body_names)
+        stages = (*template.prepare, *template.stages)
+        for expression in (
+            *(item for stage in stages for item in (*stage.block, *stage.grid, stage.smem_bytes, stage.when)),
+            *(constant.when for constant in template.constants),
+            *(expression for tensor_map in template.tensor_maps for expression in tensor_map.expressions),
+            *(template.packed_w_bytes, template.workspace_bytes, template.loop_count),
+        ):
+            used |= expression.names
+        for name, expression in reversed(template.derived):
+            if name in used:
+                used |= expression.names
+        for param in template.params:
+            if param.name not in used:
+                raise self.error(f"params.{param.name}", "declared and not used by the body or the launch")
+
+
+def not_a_class(word: str) -> str:
+    """What to say of an accuracy class that there is none of."""
+    return (
+        f"{word!r} is no accuracy class{did_you_mean(word, ACCURACY_CLASSES)}; there are {', '.join(ACCURACY_CLASSES)}"
+    )

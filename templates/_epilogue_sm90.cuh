@@ -1,0 +1,117 @@
+#pragma once
+#include "_sm90.cuh"
+
+// The epilogue of a consumer warpgroup, what CUTLASS's CollectiveEpilogue does: it finishes accumulators, whose rows are output channels, in
+// subtiles, stages these in shared memory and stores them by TMA. Needs _epilogue.cuh and _epilogue_tma_*.cuh.
+
+// A lane's biases of BLOCKS times 64 output channels from `channel` on; `warp` is the warp's number.
+template <class EPILOGUE, int CHANNELS, int BLOCKS, typename T>
+__device__ __forceinline__ void load_biases(float (&biases)[BLOCKS][2], const T* __restrict__ bias, int channel, int warp, int lane) {
+    if constexpr (EPILOGUE::HAS_BIAS) {
+#pragma unroll
+        for (int i = 0; i < 2 * BLOCKS; ++i) {
+            const int own = channel + i / 2 * 64 + warp % 4 * 16 + i % 2 * 8 + lane / 4;
+            biases[i / 2][i % 2] = own < CHANNELS ? to_float(bias[own]) : 0.0f;
+        }
+    }
+}
+
+// Boxes of output channels by columns; of columns of a row of an image, or the like.
+struct Boxes2d {
+    __device__ __forceinline__ static void load(unsigned char* to, const TensorMap& map, Barrier* full, int channel, int column, int, int) {
+        tma_load(to, &map, full, channel, column);
+    }
+    __device__ __forceinline__ static void store(const TensorMap& map, const unsigned char* from, int channel, int column, int, int) {
+        tma_store(&map, from, channel, column);
+    }
+};
+
+struct Boxes4d {
+    __device__ __forceinline__ static void store(const TensorMap& map, const unsigned char* from, int channel, int column, int row, int image) {
+        tma_store(&map, from, channel, column, row, image);
+    }
+};
+
+// Of BLOCKS times 64 output channels, SUBTILES times COLUMNS columns each, in STAGES epilogue stages. A subtile is boxes of 128 bytes of
+// output channels, which Boxes loads and stores. Where a tile is: its first channel, its first column, and what else Boxes needs.
+template <typename T, class EPILOGUE, class Boxes, int BLOCKS, int SUBTILES, int COLUMNS, int STAGES, int RESIDUAL_BYTES = 0>
+struct CollectiveEpilogue {
+    static constexpr int BOXES = static_cast<int>(sizeof(T)) / 2, BOX_BYTES = COLUMNS * 128, STAGE_BYTES = BOXES * BOX_BYTES;
+    static constexpr int BOX_CHANNELS = 64 / BOXES;
+    static_assert(STAGES == 1 || STAGES == 2);
+
+    // Stages a subtile, and stores it by the warpgroup's first thread; `staged`: the warp has output channels that exist.
+    template <int TILES>
+    __device__ __forceinline__ static void store_subtile(const float (&d)[TILES][4], const float (&biases)[2], unsigned char* to, int subtile,
+                                                         const TensorMap& map, int channel, int column, int row, int image, int consumer,
+                                                         int warp, int lane, bool staged = true) {
+        if (staged) stage_outputs<T, EPILOGUE, COLUMNS>(to, d, subtile * (COLUMNS / 8), biases, warp % 4, lane);
+        fence_bulk();
+        sync_threads<128>(1 + consumer);
+        if (threadIdx.x % 128 == 0) {
+#pragma unroll
+            for (int box = 0; box < BOXES; ++box) {
+                Boxes::store(map, to + box * BOX_BYTES, channel + box * BOX_CHANNELS, column + subtile * COLUMNS, row, image);
+            }
+            bulk_store_commit();
+        }
+    }
+    // Stores a tile; goes on with the epilogue stage `stage`.
+    template <int TILES>
+    __device__ __forceinline__ static void store(const float (&d)[BLOCKS][TILES][4], const float (&biases)[BLOCKS][2], unsigned char* stages,
+                                                 int& stage, const TensorMap& map, int channel, int column, int row, int image, int consumer,
+                                                 int warp, int lane, bool staged = true) {
+#pragma unroll
+        for (int i = 0; i < BLOCKS; ++i) {
+#pragma unroll
+            for (int subtile = 0; subtile < SUBTILES; ++subtile) {
+                if (threadIdx.x % 128 == 0) bulk_store_wait_read<STAGES - 1>();
+                sync_threads<128>(1 + consumer);
+                store_subtile(d[i], biases[i], stages + stage * STAGE_BYTES, subtile, map, channel + i * 64, column, row, image, consumer, warp, lane,
+                              staged);
+                stage ^= STAGES - 1;
+            }
+        }
+    }
+
+    // A residual, of which TMA brings RESIDUAL_BYTES, lies where the outputs will that it is added to; `full` says of a stage that it has come.
+    // Loads that of the i-th of all subtiles.
+    __device__ __forceinline__ static void load_subtile(unsigned char* stages, Barrier* full, const TensorMap& map, int i, int stage, int channel,
+                                                        int column, int row, int image) {
+        barrier_arrive_expect(full + stage, RESIDUAL_BYTES);
+#pragma unroll
+        for (int box = 0; box < BOXES; ++box) {
+            unsigned char* const to = stages + stage * STAGE_BYTES + box * BOX_BYTES;
+            Boxes::load(to, map, full + stage, channel + i / SUBTILES * 64 + box * BOX_CHANNELS, column + i % SUBTILES * COLUMNS, row, image);
+        }
+    }
+    // Starts to load a tile's residual, of as many subtiles as there are stages.
+    template <class Load>
+    __device__ __forceinline__ static void load(const PipelineState<STAGES>& state, const Load& load_subtile) {
+        if (threadIdx.x % 128 > 0) return;
+        bulk_store_wait_read<0>();  // the outputs of the tile before
+        PipelineState<STAGES> next = state;
+#pragma unroll
+        for (int i = 0; i < STAGES; ++i, ++next) load_subtile(i, next.index);
+    }
+    // Stores a tile whose residual is being loaded, and loads what is left of that.
+    template <int TILES, class Load>
+    __device__ __forceinline__ static void store(const float (&d)[BLOCKS][TILES][4], const float (&biases)[BLOCKS][2], unsigned char* stages,
+                                                 PipelineState<STAGES>& state, Barrier* full, const Load& load_subtile, const TensorMap& map,
+                                                 int channel, int column, int row, int image, int consumer, int warp, int lane) {
+#pragma unroll
+        for (int i = 0; i < BLOCKS; ++i) {
+#pragma unroll
+            for (int subtile = 0; subtile < SUBTILES; ++subtile, ++state) {
+                barrier_wait(full + state.index, state.phase);
+                store_subtile(d[i], biases[i], stages + state.index * STAGE_BYTES, subtile, map, channel + i * 64, column, row, image, consumer,
+                              warp, lane);
+                const int next = i * SUBTILES + subtile + STAGES;
+                if (threadIdx.x % 128 == 0 && next < BLOCKS * SUBTILES) {
+                    bulk_store_wait_read<0>();
+                    load_subtile(next, state.index);
+                }
+            }
+        }
+    }
+};

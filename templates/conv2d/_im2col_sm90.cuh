@@ -1,0 +1,55 @@
+#pragma once
+
+// Stages of filters and of pixels of one tap, as TMA loads them. Needs _sm90.cuh, first_channel for `produce`,
+// and the family's constants.
+
+// Where the window of a pixel, counted through all images, begins.
+__device__ __forceinline__ void window_corner(int pixel, int& image, int& top, int& left) {
+    image = pixel / (P * Q);
+    top = pixel % (P * Q) / Q * STRIDE_H - PAD_H;
+    left = pixel % Q * STRIDE_W - PAD_W;
+}
+
+// Loads a box of pixels from `pixel` on, whose window begins in an image at `top` and `left`.
+__device__ __forceinline__ void load_pixels(unsigned char* to, const TensorMap& x_map, Barrier* full, int channel, int pixel,
+                                            int image, int top, int left, int tap) {
+    if constexpr (POINTWISE) {
+        tma_load(to, &x_map, full, channel, pixel);
+    } else {
+        tma_load_im2col(to, &x_map, full, channel, left, top, image, tap % S * DILATION_W, tap / S * DILATION_H);
+    }
+}
+
+// Loads all stages of the block's tiles: FILTERS parts of the filters, then pixels.
+template <int FILTERS = 1, class... Windows>
+__device__ __forceinline__ void produce(unsigned char* stages, PipelineTma<STAGES>& pipeline, const TensorMap& x_map, const TensorMap& w_map,
+                                        int tiles, Windows...) {
+    constexpr int BOXES = (TILE_N + 255) / 256, BOX = TILE_N / BOXES, W_BYTES = FILTERS * TILE_M * 128;  // of 256 pixels at most
+    using Scheduler = PersistentTileScheduler<>;
+    PipelineState<STAGES> state;
+    for (int index = Scheduler::first(); index < tiles; index += Scheduler::step()) {
+        const int k = index % TILES_M * TILE_M, pixel = index / TILES_M * TILE_N;
+        int image[BOXES] = {}, top[BOXES] = {}, left[BOXES] = {};  // of the first pixel's window
+#pragma unroll
+        for (int i = 0; !POINTWISE && i < BOXES; ++i) window_corner(pixel + i * BOX, image[i], top[i], left[i]);
+#pragma unroll 1
+        for (int tap = 0; tap < R * S; ++tap) {
+#pragma unroll 1
+            for (int c = 0; c < CHANNELS; c += TILE_K, ++state) {
+                pipeline.producer_acquire(state, W_BYTES + TILE_N * 128);
+                unsigned char* const stage = stages + state.index * STAGE_BYTES;
+                Barrier* const full = pipeline.full + state.index;
+                if constexpr (FILTERS == 1) {
+                    tma_load(stage, &w_map, full, c, tap, k);
+                } else {
+                    tma_load(stage, &w_map, full, c, tap, k, 0);
+                }
+#pragma unroll
+                for (int i = 0; i < BOXES; ++i) {
+                    unsigned char* const to = stage + W_BYTES + i * (BOX * 128);
+                    load_pixels(to, x_map, full, first_channel(k) + c, pixel + i * BOX, image[i], top[i], left[i], tap);
+                }
+            }
+        }
+    }
+}

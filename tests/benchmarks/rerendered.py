@@ -1,0 +1,132 @@
+"""Are recorded winners as fast as their families render them now? Each in turns with the text that was recorded.
+
+    python tests/benchmarks/rerendered.py [--db studies/recorded/networks.db ...] [--seconds 0.5]
+
+Of the best kernels of each database, those whose text has changed are compiled as stored and as rendered now. Where the
+machine code is the same, no more is done; else both are verified and timed on the first CUDA device. Prints a line a
+kernel, the slowest last, and the number of those that are the same. Status 1 where one is slower by more than 2 % and
+the noise, or wrong.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass
+from pathlib import Path
+
+from autotune.analysis.rerender import located, render_today
+from autotune.api.devices import first_gpu, jobs_default
+from autotune.compilation.compile import Binary
+from autotune.errors import Rejected
+from autotune.evaluation.evaluator import DeviceEvaluator
+from autotune.family.source import KernelSource
+from autotune.family.template import KernelTemplate
+from autotune.family.template_files import load_templates
+from autotune.measurement.benchmark import median_half_width
+from autotune.store import BestRow, Store
+
+SLOWER = 0.02  # fraction, beyond the noise
+
+
+@dataclass(frozen=True, slots=True)
+class Changed:
+    """A recorded winner whose family renders another text now."""
+
+    row: BestRow
+    stored: KernelSource
+    now: KernelSource
+    compiled: tuple[Future[Binary], Future[Binary]]
+
+    @property
+    def same(self) -> bool:
+        """Whether both are the same machine code."""
+        before, after = (one.result() for one in self.compiled)
+        return before.image == after.image
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """What came of one."""
+
+    name: str
+    template: str
+    before_us: float
+    now_us: float
+    noise: float
+    wrong: str = ""
+
+    @property
+    def slower(self) -> bool:
+        """Whether today's is wrong, or slower beyond the noise."""
+        return bool(self.wrong) or self.now_us > self.before_us * (1 + SLOWER + self.noise)
+
+    def __str__(self) -> str:
+        times = self.wrong or f"{self.before_us:9.2f} {self.now_us:9.2f} us  {self.now_us / self.before_us:.3f}"
+        return f"{self.name:45} {self.template:26} {times}  {'SLOWER' if self.slower else ''}"
+
+
+def changed(
+    store: Store, families: Mapping[str, KernelTemplate], evaluator: DeviceEvaluator
+) -> Iterator[Changed | str]:
+    """The best kernels of a database whose text is kept and is another now; in words those that nothing renders."""
+    for row in store.best.list():
+        trial = row.row.trial
+        stored = store.sources.get(trial.source_hash or "")
+        if stored is None or row.row.device.kind != "cuda":
+            continue
+        now = render_today(row.row, families)
+        if isinstance(now, str):
+            yield f"{row.name}: {trial.config.template} {now}"
+        elif now.hash != stored.hash:
+            yield Changed(row, stored, now, (evaluator.compile(stored), evaluator.compile(now)))
+
+
+def timed(one: Changed, families: Mapping[str, KernelTemplate], evaluator: DeviceEvaluator, seconds: float) -> Line:
+    """Both kernels, verified and in turns."""
+    before, after = (compiled.result() for compiled in one.compiled)
+    policy, name, template = one.row.row.policy, one.row.name, one.stored.config.template
+    try:
+        evaluator.begin_layer(located(one.row.layer.problem, families))
+        evaluator.evaluate(one.now, after, cache=policy, best_us=None)
+        pairs = [(one.stored, before), (one.now, after)]
+        first, second = evaluator.finals(pairs, (), cache=policy, budget_s=seconds, seed=0).kernels
+    except Rejected as rejected:
+        return Line(name, template, 0.0, 0.0, 0.0, f"{rejected.outcome} {rejected.reason}: {rejected.message}")
+    noise = sum(median_half_width(each.samples_us) / each.median_us for each in (first, second))
+    return Line(name, template, first.median_us, second.median_us, noise)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Compare, print."""
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    recorded = [Path("studies/recorded/networks.db"), Path("studies/recorded/h200.db")]
+    parser.add_argument("--db", type=Path, nargs="+", default=recorded)
+    parser.add_argument("--seconds", type=float, default=0.5, help="of timing a pair")
+    asked = parser.parse_args(arguments)
+    families = load_templates(())
+    evaluator = first_gpu(jobs_default())
+    lines, same = [], 0
+    try:
+        for db in asked.db:
+            with Store(db, create=False) as store:
+                for one in list(changed(store, families, evaluator)):
+                    if isinstance(one, str):
+                        print(one)
+                    elif one.same:
+                        same += 1
+                    else:
+                        lines.append(timed(one, families, evaluator, asked.seconds))
+                        print(lines[-1], flush=True)
+    finally:
+        evaluator.close()
+    slower = [line for line in lines if line.slower]
+    print(f"{same} the same machine code; {len(lines)} timed, of which {len(slower)} slower:")
+    print(*slower, sep="\n")
+    return 1 if slower else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

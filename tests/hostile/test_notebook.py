@@ -1,0 +1,54 @@
+"""Names that are HTML or script, in frames and charts as a notebook shows them: text and nothing else."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+import autotune
+from autotune import frames
+from tests.html_page import Page
+from tests.unit.test_analysis_commands import change
+
+from .test_report import NAME
+
+WORD = f"CAST(x'{NAME.encode().hex()}' AS TEXT)"
+PLACES = (
+    "UPDATE study_layers SET name = ?",
+    "UPDATE devices SET name = ?",
+    "UPDATE templates SET family = ?",
+    "UPDATE trials SET message = ? WHERE outcome != 'correct'",
+    "UPDATE trials SET config = replace(config, '\"rows\"', json_quote(?))",
+    "UPDATE trials SET config = replace(config, '\"threads\"', json_quote(?))",
+)
+
+
+@pytest.fixture
+def renamed(filled: Path) -> Path:
+    """A database whose layer, device, family, messages, parameters and words are named by an attacker."""
+    for place in PLACES:
+        change(filled, place.replace("?", WORD))
+    return filled
+
+
+def test_frames_are_text(renamed: Path) -> None:
+    pytest.importorskip("pandas")
+    with autotune.Store(renamed) as store:
+        shown = frames.table(store.trials.list()).to_pandas()._repr_html_()
+    page = Page(shown)
+    assert not [*page.of("script"), *page.of("img")]
+    assert any("<script>alert(1)" in element.text for element in page.of("td"))
+
+
+def test_charts_are_text(renamed: Path) -> None:
+    pytest.importorskip("altair")
+    with autotune.Store(renamed) as store:
+        chart = frames.convergence(store.trials.list())
+    ended = "</script><script>"
+    told = str(chart._repr_mimebundle_())
+    assert "alert(1)" in told
+    for text in (told, chart.to_html()):
+        assert "<script>alert" not in text
+        assert ended not in text.partition("alert(1)")[0][-200:]
+        assert "\u202e" not in text

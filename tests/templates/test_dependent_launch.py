@@ -1,0 +1,92 @@
+"""Kernels that may be launched before the one before them has ended: they wait before they touch global memory."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from autotune.compilation.compile import architecture
+from autotune.compilation.toolchain import find_cxx, find_nvcc
+from autotune.exporting import export_library
+from autotune.exporting.build import build_for_host, self_test
+from autotune.exporting.exporter import NVCC_FLAGS
+from autotune.family.render import render
+from autotune.family.source import KernelSource
+from autotune.family.space import BoundTemplate
+from autotune.problem import Conv2dProblem, Problem
+from tests.exports import kernel
+from tests.long_run import every
+
+from .shipped_families import H200, default_of, family, supported
+
+WAITS = {
+    "grouped_sm90": 1,
+    "implicit_gemm_sm90": 2,
+    "split_k_sm90": 2,
+    "implicit_gemm_3xtf32_sm90": 1,
+    "gemm_sm90": 1,
+    "gemm_split_k_sm90": 2,
+}
+"""Families, and where each waits: before roles part, or each role for itself."""
+GLOBAL = re.compile(r"\s(ld\.global|st\.global|atom\.|red\.|cp\.async\.bulk\.tensor|prefetch\.global)")
+GROUPED = Conv2dProblem(
+    *(4, 16, 9, 7, 16, 3, 3), pad_h=1, pad_w=1, groups=4, dtype="f16", layout="nhwc", epilogue="bias_relu"
+)
+
+
+def source_of(name: str) -> KernelSource:
+    """A family's default kernel on the last of the awkward problems, one with a residual where it takes any."""
+    problems: list[Problem] = list(supported(name).values())
+    problem = problems[-1]
+    if isinstance(problem, Conv2dProblem):
+        problem = dataclasses.replace(problem, epilogue="bias_add_relu")
+    config = default_of(name, problem)
+    assert config is not None
+    return render(BoundTemplate(family(name), problem, H200), config)
+
+
+def ptx(source: KernelSource, folder: Path, *flags: str) -> list[str]:
+    """The lines of its stage's kernel as PTX."""
+    text = folder / "kernel.cu"
+    text.write_text(source.program.text)
+    arch = f"-arch=compute_{architecture(90, source.program.text)}"
+    command = [str(find_nvcc()), *NVCC_FLAGS[:-1], *flags, arch, "-ptx", "-o", "kernel.ptx", text.name]
+    subprocess.run(command, cwd=folder, check=True, capture_output=True)
+    whole = (folder / "kernel.ptx").read_text()
+    return re.split(rf"\.entry {source.stages[0].entry}\(", whole)[1].split(".entry")[0].splitlines()
+
+
+@pytest.mark.nvcc
+@pytest.mark.parametrize("name", every(6, WAITS))
+def test_it_waits_before_anything_is_read_or_written(name: str, tmp_path: Path) -> None:
+    lines = ptx(source_of(name), tmp_path, NVCC_FLAGS[-1])
+    wait = next(at for at, line in enumerate(lines) if "griddepcontrol.wait" in line)
+    assert any("griddepcontrol.launch_dependents" in line for line in lines[:wait])
+    touched = [line for line in lines[:wait] if GLOBAL.search(line)]
+    assert not touched
+    assert sum("griddepcontrol.wait" in line for line in lines) == WAITS[name]
+    assert any(GLOBAL.search(line) for line in lines[wait:])
+
+
+@pytest.mark.nvcc
+def test_a_kernel_that_is_tuned_does_not(tmp_path: Path) -> None:
+    assert not [line for line in ptx(source_of("grouped_sm90"), tmp_path) if "griddepcontrol" in line]
+
+
+@pytest.mark.cxx
+@pytest.mark.long
+def test_what_does_not_wait_is_found_without_a_gpu(tmp_path: Path) -> None:
+    exported = export_library([kernel("grouped_sm90", "grouped", GROUPED)], tmp_path / "exported", ())
+    text = exported.folder / "tested.grouped.fp16.cu"
+    text.write_text(text.read_text().replace("    begin_dependent();\n", ""))
+    (tmp_path / "built").mkdir()
+    library = build_for_host(exported, tmp_path / "built", cxx=Path(find_cxx()))
+    assert self_test(library)[0]
+    early = dataclasses.replace(library, environment={**library.environment, "AUTOTUNE_DEPENDENT_LAUNCH": "1"})
+    passed, words = self_test(early)
+    assert not passed
+    assert "did not wait for them" in words

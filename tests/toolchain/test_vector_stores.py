@@ -1,0 +1,40 @@
+"""What a family calls one access is one: nvcc splits a store through a cast pointer to neighbours into single ones."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+
+import pytest
+
+from autotune.compilation.compile import compile_ptx
+from autotune.compilation.toolchain import find_nvcc
+from autotune.family.render import render
+from autotune.family.space import BoundTemplate
+from autotune.operations import operation
+from autotune.problem import make_problem
+from autotune.trial import Config, Value
+from tests.templates.shipped_families import H200, family
+
+pytestmark = pytest.mark.nvcc
+WINDOWS = {"n": 2, "c": 16, "h": 32, "w": 32, "r": 3, "s": 3, "stride_h": 2, "stride_w": 2, "pad_h": 1, "pad_w": 1}
+
+
+@pytest.mark.parametrize(
+    ("name", "problem", "params"),
+    [
+        ("stencil_rows", {"n": 2, "h": 64, "w": 512}, {"vector": 4, "rows": 2}),
+        ("max_pool2d_rows", {**WINDOWS, "layout": "nhwc", "dtype": "f16"}, {"vector": 8}),
+        ("max_pool2d_rows", {**WINDOWS, "layout": "nchw"}, {"vector": 4, "thread_q": 4}),
+        ("softmax_rows", {"rows": 8, "columns": 1024, "dtype": "bf16"}, {"vector": 8, "keep": "inputs"}),
+    ],
+)
+def test_outputs_are_written_as_vectors(name: str, problem: Mapping[str, Value], params: Mapping[str, Value]) -> None:
+    """All are 16 bytes."""
+    of = family(name)
+    bound = BoundTemplate(of, make_problem(operation(of.operation.name), problem), H200)
+    values = {param.name: param.values[0] for param in of.params} | dict(params)
+    ptx = compile_ptx(render(bound, Config.of(name, values)).program, H200.arch, find_nvcc())
+    stores = set(re.findall(r"\bst\.global\S*", ptx))
+    assert stores, ptx
+    assert all(".v4." in store for store in stores), stores
