@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from distributed import Client
 
 from autotune import __version__
-from autotune.cluster.dask_agent import COLLECT, LISTEN_S, introduce
+from autotune.cluster.dask_agent import COLLECT, LISTEN_S, introduced
 from autotune.cluster.messages import AgentInfo, Collecting, DeviceClass, Helper, News, check_news
 from autotune.errors import AutotuneError
 from autotune.store.sqlite.database import NOT_UNDERSTOOD, one_line
@@ -76,24 +76,34 @@ class Agents:
         self._met = self._met or asyncio.create_task(self._meet(client))
 
     async def _meet(self, client: Client) -> None:
-        addresses = set(await client.nthreads())
-        for gone in self._known.keys() - addresses:
-            _end(self._known.pop(gone))
-        await asyncio.gather(*(self._greet(client, address) for address in addresses - self._known.keys()))
-
-    async def _greet(self, client: Client, address: str) -> None:
-        info = None
+        workers: dict[str, bytes | None] | None = None
         with contextlib.suppress(OSError, TimeoutError, ValueError):
             async with asyncio.timeout(PATIENCE_S):
-                info = (await client.run(introduce, workers=[address], on_error="return")).get(address)
-        if isinstance(info, AgentInfo) and (version := getattr(info, "version", "an older one")) != __version__:
+                workers = await client.run_on_scheduler(introduced, frozenset(self._known))
+        if workers is None:
+            return
+        for gone in self._known.keys() - workers:
+            _end(self._known.pop(gone))
+        for address in workers.keys() - self._known:
+            self._known[address] = agent = self._admitted(address, workers[address])
+            if agent is not None:
+                agent.visits = asyncio.create_task(self._visit(client, address, agent))
+
+    def _admitted(self, address: str, words: bytes | None) -> KnownAgent | None:
+        """A worker as what it told of itself as it registered; None for one that is no agent, or not wanted."""
+        if words is None:
+            return None
+        try:
+            info = pickle.loads(words)  # noqa: S301 - as all that comes from another Dask worker
+            version = str(info.version)
+        except (*NOT_UNDERSTOOD, pickle.UnpicklingError, EOFError, ImportError):
+            info, version = None, "an older one"
+        if version != __version__:
             self._say(f"{address}: its autotune is {version}, this is {__version__}; install one version on all hosts")
-            self._known[address] = None
-        elif isinstance(info, AgentInfo) and (info.device_class is None or self._admits(info.device_class)):
-            self._known[address] = agent = KnownAgent(info, address)
-            agent.visits = asyncio.create_task(self._visit(client, address, agent))
-        elif info is not None:
-            self._known[address] = None
+            return None
+        if not isinstance(info, AgentInfo) or (info.device_class and not self._admits(info.device_class)):
+            return None
+        return KnownAgent(info, address)
 
     async def _visit(self, client: Client, address: str, agent: KnownAgent) -> None:
         """Ask an agent, again and again; what was stored is acknowledged by the next question."""

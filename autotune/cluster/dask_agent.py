@@ -8,14 +8,16 @@ import secrets
 import time
 from collections.abc import Callable
 
-from distributed import Worker, WorkerPlugin, get_worker
+from distributed import Scheduler, Worker, WorkerPlugin, get_worker
 
 from autotune.cluster.agent import Agent, CompilingAgent
 from autotune.cluster.dask_cluster import CONNECT_S, address_of
-from autotune.cluster.messages import AgentInfo, Collecting, CompileFor, Lease, LeaseEnd, MeasureFor
+from autotune.cluster.messages import Collecting, CompileFor, Lease, LeaseEnd, MeasureFor
 from autotune.store.sqlite.database import one_line
 
 PLUGIN = "autotune-agent"
+INFO = "autotune-agent-info"
+"""what an agent tells of itself as its worker registers, and the scheduler keeps"""
 _AGAIN_S = 1.0  # between two attempts to reach a scheduler
 _LOOK_S = 0.2
 COLLECT = "autotune_collect"
@@ -29,10 +31,22 @@ _HEARTBEAT_S = 5.0  # between two words to the scheduler, at most; Dask's own tw
 
 
 class AgentWorker(Worker):
-    """A Dask worker that says less often that it lives."""
+    """A Dask worker with an agent; it says less often that it lives."""
 
     heartbeat_s = 0.0
     """at least; the coordinator tells it"""
+
+    def __init__(self, address: str, agent: Agent | CompilingAgent, name: str) -> None:
+        device_class = agent.info.device_class
+        super().__init__(
+            address,
+            nthreads=1,
+            name=name,
+            resources={device_class.label: 1} if device_class else {},
+            plugins=[AgentPlugin(agent)],
+            heartbeat_interval="1s",
+            startup_information={INFO: lambda _: pickle.dumps(agent.info)},
+        )
 
     async def heartbeat(self) -> None:
         """One of them; the scheduler's answer has set the pause to the next."""
@@ -90,9 +104,13 @@ def run_lease(lease: Lease) -> LeaseEnd:
     return _agent(get_worker()).run(lease)
 
 
-def introduce(dask_worker: Worker) -> AgentInfo | None:
-    """A Dask call: who an agent is; None for a worker that is none."""
-    return _agent(dask_worker).info if PLUGIN in dask_worker.plugins else None
+def introduced(known: frozenset[str], *, dask_scheduler: Scheduler) -> dict[str, bytes | None]:
+    """A call on the scheduler: its workers' addresses, with the AgentInfo, pickled, of each agent that is not known.
+
+    One call for all: a call of each agent through the scheduler takes longer than its patience where they are many.
+    """
+    workers = dask_scheduler.workers.items()
+    return {address: None if address in known else worker.extra.get(INFO) for address, worker in workers}
 
 
 def _agent(worker: Worker) -> Agent | CompilingAgent:
@@ -115,14 +133,8 @@ async def serve(
     waiting = False
     while not stopping() and not agent.retired:
         try:
-            worker = AgentWorker(
-                address_of(cluster),
-                nthreads=1,
-                name=f"{agent.info.name}-{secrets.token_hex(3)}",  # a lost one may be known yet
-                resources={label: 1} if device_class else {},
-                plugins=[AgentPlugin(agent)],
-                heartbeat_interval="1s",
-            )
+            name = f"{agent.info.name}-{secrets.token_hex(3)}"  # a lost one may be known yet
+            worker = AgentWorker(address_of(cluster), agent, name)
             async with asyncio.timeout(CONNECT_S):
                 await worker
         except (OSError, TimeoutError, ValueError, RuntimeError) as error:

@@ -27,7 +27,7 @@ import dask
 
 from autotune.cluster.agent import Agent, CompilingAgent
 from autotune.cluster.coordinator import Coordinator
-from autotune.cluster.dask_agent import AgentPlugin, AgentWorker
+from autotune.cluster.dask_agent import AgentWorker
 from autotune.cluster.dask_cluster import address_of, quiet
 from autotune.cluster.ledger import Ledger
 from autotune.cluster.messages import Collected, Collecting, DeviceClass, Lease, LeaseEnd, News
@@ -152,9 +152,7 @@ async def simulate(address: str, folder: Path, numbers: range) -> None:
     workers, recording = [], Recording(folder / f"recorded-{numbers.start}")
     for number in numbers:
         made = SimulatedAgent(f"gpu-{number}", recording)
-        resources = {made.device_class.label: 1}
-        worker = AgentWorker(address, nthreads=1, name=made.info.name, resources=resources, plugins=[AgentPlugin(made)])
-        workers.append(await worker)
+        workers.append(await AgentWorker(address, made, made.info.name))
     print("ready", flush=True)
     while workers[0].status.name == "running":
         await asyncio.sleep(0.5)
