@@ -14,12 +14,12 @@ from __future__ import annotations
 import argparse
 import asyncio
 import os
+import pickle
 import subprocess
 import sys
-import threading
 import time
-from collections.abc import Sequence
-from dataclasses import replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -32,15 +32,17 @@ from autotune.cluster.dask_cluster import address_of, quiet
 from autotune.cluster.ledger import Ledger
 from autotune.cluster.messages import Collected, Collecting, DeviceClass, Lease, LeaseEnd, News
 from autotune.evaluation.null import NullEvaluator
+from autotune.family.template import KernelTemplate
 from autotune.family.template_files import load_templates
 from autotune.problem import Layer
 from autotune.store import Delivery, Store
 from autotune.store.column_types import Values, date_text
-from autotune.study import load_study
+from autotune.study import Study, load_study
 from tests.cluster.chaos import study_of
 from tests.unit.tiny import write_family
 
 DELAY_S = 1.0
+RECORDED = "recorded.pickle"
 
 
 class TimedLedger(Ledger):
@@ -77,28 +79,34 @@ def cpu_s(pid: int) -> float:
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
+@dataclass(frozen=True, slots=True)
 class Recording:
     """A layer's trials as a real agent delivers them, taken over by simulated GPUs for their own layers."""
 
-    def __init__(self, folder: Path) -> None:
-        self._folder, self._making = folder, threading.Lock()
-        self._made: tuple[LeaseEnd, tuple[Delivery, ...]] | None = None
+    end: LeaseEnd
+    deliveries: tuple[Delivery, ...]
+
+    @staticmethod
+    def made(folder: Path, study: Study, families: Mapping[str, KernelTemplate]) -> Recording:
+        """By a line without its seconds, before the agents begin: its search would hold up all of a process's."""
+        device = NullEvaluator("")
+        with Store(folder / "recorded.db") as store:
+            ledger = Ledger(store, study, families, study.layers, None)
+            lease = ledger.lease(DeviceClass.of(device.info, device.environment), study.layers[0])
+        device.close()
+        agent = Agent("recorded", folder / "recorded", lambda: NullEvaluator(""), 1)
+        end = agent.run(lease)
+        (collected,) = agent.collect(Collecting(lease.owner, 0, frozenset(), {}, 0, 1.0)).collected
+        agent.close()
+        return Recording(end, collected.done)
 
     def of(self, lease: Lease) -> tuple[LeaseEnd, tuple[Delivery, ...]]:
-        """What comes of a lease; the first one's line is run, without its seconds."""
-        with self._making:
-            if self._made is None:
-                real = Agent("recorded", self._folder, lambda: NullEvaluator(""), 1)
-                end = real.run(lease)
-                (collected,) = real.collect(Collecting(lease.owner, 0, frozenset(), {}, 0, 1.0)).collected
-                real.close()
-                self._made = end, collected.done
-        end, deliveries = self._made
+        """What comes of a lease."""
         own = [
             replace(each, source=each.source and {**each.source, "hash": str(each.source["hash"]) + lease.id})
-            for each in deliveries
+            for each in self.deliveries
         ]
-        return replace(end, result=replace(end.result, layer=lease.layer)), tuple(own)
+        return replace(self.end, result=replace(self.end.result, layer=lease.layer)), tuple(own)
 
 
 class SimulatedAgent(CompilingAgent):
@@ -149,7 +157,7 @@ class SimulatedAgent(CompilingAgent):
 async def simulate(address: str, folder: Path, numbers: range) -> None:
     """Agents in this process, until the scheduler has gone."""
     dask.config.set({"distributed.worker.use-file-locking": False, "temporary-directory": str(folder)})
-    workers, recording = [], Recording(folder / f"recorded-{numbers.start}")
+    workers, recording = [], pickle.loads((folder / RECORDED).read_bytes())
     for number in numbers:
         made = SimulatedAgent(f"gpu-{number}", recording)
         workers.append(await AgentWorker(address, made, made.info.name))
@@ -164,6 +172,7 @@ async def measure(folder: Path, gpus: int, trials: int, processes: int) -> str:
     write_family(folder / "families")
     (folder / "small.toml").write_text(study_of(gpus, trials).replace("trials =", 'sampler = "random"\ntrials =', 1))
     study, families = load_study(folder / "small.toml"), load_templates([folder / "families"])
+    (folder / RECORDED).write_bytes(pickle.dumps(Recording.made(folder, study, families)))
     file = folder / "scheduler.json"
     words = ["--host", "127.0.0.1", "--port", "0", "--no-dashboard", "--scheduler-file", str(file)]
     scheduler = await asyncio.create_subprocess_exec(
