@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import math
+import socket
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
@@ -15,7 +16,7 @@ from distributed import Client, Future, KilledWorker
 
 from autotune.cluster.agents import PATIENCE_S, Agents, KnownAgent, Visit, lent
 from autotune.cluster.dask_agent import run_lease
-from autotune.cluster.dask_cluster import CONNECT_S, TTL_S, address_of, prepare
+from autotune.cluster.dask_cluster import CONNECT_S, TTL_S, address_of, knock, prepare
 from autotune.cluster.ledger import Ledger
 from autotune.cluster.messages import Collected, Collecting, DeviceClass, Helper, Lease, LeaseEnd
 from autotune.cluster.stragglers import Stragglers
@@ -37,6 +38,7 @@ CONNECTIONS = 1 << 14  # to agents, each of which is asked all the time
 MEET_S = 2.0  # between two looks for new agents
 KINDS = ("cuda", "host", "null", "replay")
 ATTEMPTS = 3  # of a layer on a class of devices, which end by an error
+FIRST_S = 8.0  # for a scheduler that is started together with the run
 WAIT_S = 60.0  # for the first agent of a class that was asked for
 
 
@@ -118,16 +120,17 @@ class Coordinator:
 
     async def run(self) -> tuple[ClusterResult, ...]:
         """Until every layer is tuned on every class, or until asked to stop; the results by class."""
+        await self._find_scheduler()
         while not self._over and not self._ended:
+            client = Client(address_of(self._cluster), asynchronous=True, name="autotune", connection_limit=CONNECTIONS)
             try:
                 async with asyncio.timeout(CONNECT_S):
-                    client = await Client(
-                        address_of(self._cluster), asynchronous=True, name="autotune", connection_limit=CONNECTIONS
-                    )
+                    await client
             except (OSError, TimeoutError) as error:
                 why = one_line(str(error))[:80] or "no answer"
                 self._say_once(f"no scheduler at {self._cluster} ({why}); waiting for it")
                 self._ended = self._stopping()
+                await _closed(client)
                 await asyncio.sleep(1)
                 continue
             try:
@@ -144,6 +147,21 @@ class Coordinator:
             ClusterResult(each, self._ledger.results(self._found[label]), self._failed[label])
             for label, each in self._classes.items()
         )
+
+    async def _find_scheduler(self) -> None:
+        """Wait a little for the first; one that is lost later is waited for. Raises StudyError where there is none."""
+        until = time.monotonic() + FIRST_S
+        while not self._stopping():
+            try:
+                await knock(self._cluster)
+            except (OSError, TimeoutError) as error:
+                what = f"no scheduler at {self._cluster} ({one_line(str(error))[:160] or 'no answer'})"
+                if isinstance(error, socket.gaierror) or time.monotonic() > until:
+                    raise StudyError(f"{what}; start one by `dask scheduler`, or use --cluster local:N") from None
+                self._say_once(f"{what}; waiting up to {FIRST_S:.0f} s for it")
+                await asyncio.sleep(0.2)
+            else:
+                return
 
     async def _session(self, client: Client) -> None:
         """While one scheduler lasts."""

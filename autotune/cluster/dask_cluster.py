@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
 import ipaddress
 import json
 import logging
 from pathlib import Path
 
 import dask
-from distributed import Scheduler
+from distributed import Scheduler, Security
+from distributed.comm.addressing import get_address_host_port
 
 from autotune.errors import StudyError
 
@@ -31,6 +33,30 @@ def address_of(cluster: str) -> str:
     if not host or not port.isdecimal():
         raise StudyError(f"{cluster}: expected tcp://HOST:PORT, tls://HOST:PORT, HOST:PORT or a scheduler file")
     return f"tcp://{cluster}"
+
+
+async def knock(cluster: str) -> None:
+    """Reach a scheduler's port, and no more.
+
+    Raises OSError where nobody listens or no host has that name, TimeoutError, and StudyError for what is no address.
+    """
+    address = address_of(cluster)
+    try:
+        host, port = get_address_host_port(address)
+    except ValueError as error:
+        raise StudyError(f"{cluster}: {error}; expected HOST:PORT or tls://HOST:PORT") from None
+    try:
+        certified = Security().get_connection_args("client")["ssl_context"] is not None
+    except (OSError, ValueError) as error:
+        raise StudyError(f"{cluster}: Dask's certificates cannot be used ({error}); docs/cluster.md has TLS") from None
+    if address.startswith("tls:") and not certified:
+        raise StudyError(f"{cluster}: Dask was given no certificates; docs/cluster.md has TLS")
+    async with asyncio.timeout(CONNECT_S):
+        try:
+            _, writer = await asyncio.open_connection(host, port)
+        except (OverflowError, UnicodeError) as error:
+            raise StudyError(f"{cluster}: {error}") from None
+    writer.close()
 
 
 def is_open(address: str) -> bool:

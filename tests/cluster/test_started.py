@@ -103,6 +103,26 @@ def test_a_host_that_cannot_be_reached_is_told(
 
 
 @pytest.mark.parametrize(
+    ("cluster", "why"),
+    [
+        ("nowhere.invalid:1", "no scheduler at nowhere.invalid:1 ("),
+        ("tcp://127.0.0.1:99999", "tcp://127.0.0.1:99999: connect(): port must be 0-65535"),
+        ("tls://127.0.0.1:1", "tls://127.0.0.1:1: Dask was given no certificates; docs/cluster.md has TLS"),
+        *long_run(("127.0.0.1:1", "no scheduler at 127.0.0.1:1 ([Errno 111]")),
+    ],
+)
+def test_a_scheduler_that_cannot_be_reached_is_told_in_a_line(
+    fork_server: ForkServer, environ: dict[str, str], tmp_path: Path, cluster: str, why: str
+) -> None:
+    begun = time.monotonic()
+    done = begin(fork_server, environ, tmp_path, cluster).finish()
+    told = [line for line in done.err.splitlines() if not line.startswith(("note: ", "no scheduler at "))]
+    assert (done.code, len(told)) == (1, 1), done.err
+    assert told[0].startswith(f"autotune: {why}")
+    assert time.monotonic() - begun < 30
+
+
+@pytest.mark.parametrize(
     "cluster", ["local:0", "local:two", "slurm:65", "ssh:", "ssh:one,,two", "ssh:-oProxyCommand=x"]
 )
 def test_what_is_no_place_is_told(environ: dict[str, str], monkeypatch: pytest.MonkeyPatch, cluster: str) -> None:
