@@ -4,9 +4,16 @@ from __future__ import annotations
 
 import math
 
+import numpy as np
+import numpy.typing as npt
+
+from autotune.errors import TemplateError
 from autotune.problem import Problem
 
 ROUNDING = {"f32": 0.0, "f16": 2.0**-11, "bf16": 2.0**-8, "i32": 0.0}  # unit roundoff of the stored output
+
+ABSURD = 1000.0  # times sqrt(L) of the outputs: of L terms of random signs the magnitudes are some sqrt(L)
+_LEAST_OUTPUTS = 16  # other than 0; fewer may all be near 0 by chance
 
 
 def error_factor(accuracy: str, reduction: int) -> float:
@@ -40,3 +47,24 @@ def exact_on_integers(accuracy: str, problem: Problem) -> bool:
     if problem.operation.bounds.model != "multilinear":
         return problem.operation.bounds.model == "exact"
     return accuracy != "fp16-acc16" or 2 * problem.reduction + 2 <= 2048
+
+
+def check_magnitudes(
+    problem: Problem, name: str, values: npt.NDArray[np.float64], magnitudes: npt.NDArray[np.float32]
+) -> None:
+    """Raise TemplateError for an output whose reference has so large magnitudes that wrong kernels would pass.
+
+    `values` and `magnitudes` are of normal data.
+    """
+    if np.count_nonzero(values) < _LEAST_OUTPUTS:
+        return
+    path = problem.operation.folder / problem.operation.references[0][0]
+    typical = math.sqrt(float(np.mean(values * values)))
+    times = math.sqrt(float(np.mean(np.square(magnitudes, dtype=np.float64)))) / typical
+    most = ABSURD * math.sqrt(problem.reduction)
+    if times > most:
+        raise TemplateError(
+            f"{path}: reference on {problem}: magnitudes of {name} are {times:.3g} times its values; above {most:.3g} "
+            f"({ABSURD:.0f} sqrt(reduction)) wrong kernels would pass: expected sums of the terms' absolute values, or "
+            "test data whose terms cancel less"
+        )

@@ -19,7 +19,7 @@ from autotune.declarations import DRAWN, Array, Fill
 from autotune.devices.device import Device, Launch, Passes, Sample
 from autotune.errors import DeviceError, Rejected
 from autotune.family.source import KernelSource
-from autotune.measurement.bounds import ROUNDING, bound_factor, exact_on_integers
+from autotune.measurement.bounds import ROUNDING, bound_factor, check_magnitudes, exact_on_integers
 from autotune.measurement.diagnosis import diagnosed
 from autotune.measurement.forward import LoadedKernel, Tensors
 from autotune.measurement.guarded import GUARD_BYTES, OUTPUT_GUARD, POISON, GuardedArray
@@ -33,6 +33,7 @@ _UNIT_REFERENCE_BYTES = 1 << 30  # and that of a single unit of the run-time siz
 _REFERENCE_ELEMENT_BYTES = 12  # a double and a float per output
 _LEAST_UNITS = 3  # that differ; with fewer, units mixed up in pairs would be equal
 _PERIODS = (61, 53)  # images after which the two data sets repeat; primes, so that no power of two is a multiple
+_LOOKED_AT = 1 << 20  # outputs of a reference whose magnitudes are looked at
 REPEATS = 2  # further runs whose bits must equal the first's
 _GRID, _BLOCK = 1024, 256  # most blocks and threads of the checking kernels, which stride over their elements
 _RESULTS = 5  # 64-bit words that `compare` answers in
@@ -239,13 +240,23 @@ class Verifier:
         self._fill(data, integers=integers)
         if in_numpy(problem.operation):
             self._compute(data)
-            return data
-        (output,) = problem.with_runtime(period).outputs
-        before = Tensors({name: array.address for name, array in inputs.items()})
-        arguments = reference_arguments(problem.operation, before, *references[output.name], output.elements)
-        self._launch("reference", output.elements, *arguments)
-        self.device.synchronize()
+        else:
+            (output,) = problem.with_runtime(period).outputs
+            before = Tensors({name: array.address for name, array in inputs.items()})
+            arguments = reference_arguments(problem.operation, before, *references[output.name], output.elements)
+            self._launch("reference", output.elements, *arguments)
+            self.device.synchronize()
+        if not integers and problem.operation.bounds.model == "multilinear":
+            self._check_magnitudes(data)
         return data
+
+    def _check_magnitudes(self, data: DataSet) -> None:
+        """Of the first outputs of a reference."""
+        for output in self.problem.with_runtime(data.period).outputs:
+            some = min(output.elements, _LOOKED_AT)
+            values, magnitudes = map(self.device.read, data.references[output.name], (8 * some, 4 * some))
+            found = np.frombuffer(values, np.float64), np.frombuffer(magnitudes, np.float32)
+            check_magnitudes(self.problem, output.name, *found)
 
     def _compute(self, data: DataSet) -> None:
         """The reference of the first units on the host, where the operation has it in numpy."""

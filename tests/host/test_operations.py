@@ -81,6 +81,7 @@ def test_rows_that_need_others_are_said_to(tmp_path: Path, host: DeviceEvaluator
         (("return y, abs(y)", "return y"), "reference returns ndarray: expected the output and its terms' magnitudes"),
         (("return y, abs(y)", "return y[1:], abs(y)"), "reference returns an array of (2, "),
         (("return y, abs(y)", "return y, 0 * y"), "gives magnitudes of y that are below its values"),
+        (("return y, abs(y)", "return y, 1e4 + 0 * y"), "magnitudes of y are "),
         (("p.columns", "p.colums"), "AttributeError: 'types.SimpleNamespace' object has no attribute 'colums'"),
         (("def reference(p, x):", "def reference(p, x"), "reference.py: line 1: SyntaxError: '(' was never closed"),
         (("def reference", "def scaled"), "reference.py: expected a function reference(p, x)"),
@@ -94,6 +95,21 @@ def test_a_mistake_in_a_reference_is_said(
         checked(path, host, rows=3, columns=11 + len(words))
     assert words in str(caught.value)
     assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(("times", "columns", "passes"), [("1e6", 90, False), ("1e6", 5, True), ("400", 91, True)])
+def test_magnitudes_are_absurd_where_outputs_tell(
+    tmp_path: Path, host: DeviceEvaluator, times: str, columns: int, *, passes: bool
+) -> None:
+    path = whole(tmp_path, ("value < 0.0 ? -value :", f"{times} * (value < 0.0 ? -value :"), reference="reference.cuh")
+    reference = path / "reference.cuh"
+    reference.write_text(reference.read_text().replace(": value}", ": value)}"))
+    family = path / "scale.cu.j2"
+    if passes:
+        assert [row.outcome for row in checked(family, host, rows=3, columns=columns)] == [Outcome.CORRECT]
+        return
+    with pytest.raises(TemplateError, match=r"scale/reference.cuh: .*: magnitudes of y are 1e\+06 times its values"):
+        checked(family, host, rows=3, columns=columns)
 
 
 def test_there_is_one_reference(tmp_path: Path, host: DeviceEvaluator) -> None:
