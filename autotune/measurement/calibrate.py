@@ -17,11 +17,33 @@ from autotune.measurement.rates import Rate
 _MEMORY_BYTES = {"cuda": 2 << 30, "host": 128 << 20}  # of each array; well past any cache
 _THREADS = 256  # of every block
 _WARPS = _THREADS // 32
+_TILE_BYTES = 4 * 16 * _THREADS  # that a block of copy_ahead reads before it writes
 _FFMA_STEPS = {"cuda": 4096, "host": 256}
 _FFMA_FLOP = 2 * 16  # of a thread's step: chains * FLOP
 _BURST_SAMPLES, _SUSTAINED_SAMPLES = 7, 3
 _SUSTAINED = 512  # times as many steps: 0.1 to 0.2 s a launch, 1 s in all, in which a GPU comes to its power limit
 _MATRIX_SIZE = 8192  # rows and columns of the library's matrices: 1.1 TFLOP, 1 to 4 ms
+
+
+@dataclass(frozen=True, slots=True)
+class _Copy:
+    """A kernel of `calibrate.cu` that copies; which is the fastest depends on the device."""
+
+    entry: str
+    method: str
+    blocks_per_sm: int | None
+    """None: as many blocks as there are tiles"""
+
+
+_PLAIN_COPY = _Copy("copy_memory", "16 bytes a thread", 8)
+_COPIES = (
+    _PLAIN_COPY,
+    *(
+        _Copy(entry, f"{words}, {f'{blocks} blocks an SM' if blocks else 'a block a tile'}", blocks)
+        for entry, words in (("copy_ahead", "4 x 16 bytes a thread"), ("copy_streamed", "4 x 16 bytes, streamed"))
+        for blocks in (2, 4, 8, None)
+    ),
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +84,8 @@ def calibration_program() -> Program:
     """The kernels that `calibrate` runs."""
     text = (Path(__file__).parent / "calibrate.cu").read_text(encoding="utf-8")
     tensor = (kernel.entry for kernel in (*_MMA, *_WGMMA))
-    return Program(text, ("copy_memory", "fill_memory", "multiply_add", *tensor))
+    copies = dict.fromkeys(copy.entry for copy in _COPIES)
+    return Program(text, (*copies, "fill_memory", "multiply_add", *tensor))
 
 
 def calibrate(device: Device, binary: Binary) -> Calibration:
@@ -100,16 +123,18 @@ def _launch(module: Module, entry: str, blocks: int, *args: np.generic) -> Calla
 
 
 def _memory(device: Device, module: Module) -> Iterator[Rate]:
-    size_bytes = min(_MEMORY_BYTES[device.info.kind], device.info.memory_bytes // 8)
+    size_bytes = min(_MEMORY_BYTES[device.info.kind], device.info.memory_bytes // 8) // _TILE_BYTES * _TILE_BYTES
     to, source = device.allocate(size_bytes), device.allocate(size_bytes)
     device.fill(source, 1, size_bytes)
     device.fill(to, 1, size_bytes)
-    blocks, count = 8 * device.info.sm_count, np.int64(size_bytes // 16)
-    copy = _launch(module, "copy_memory", blocks, np.uint64(to), np.uint64(source), count)
-    fill = _launch(module, "fill_memory", blocks, np.uint64(to), np.float32(1.0), count)
-    method = "16 bytes a thread"
-    yield Rate("copy", method, 2 * size_bytes / _seconds(device, copy, _BURST_SAMPLES))
-    yield Rate("fill", method, size_bytes / _seconds(device, fill, _BURST_SAMPLES))
+    count, tiles = np.int64(size_bytes // 16), np.int64(size_bytes // _TILE_BYTES)
+    for copy in _COPIES if device.info.kind == "cuda" else (_PLAIN_COPY,):
+        blocks = int(tiles) if copy.blocks_per_sm is None else copy.blocks_per_sm * device.info.sm_count
+        steps = count if copy is _PLAIN_COPY else tiles
+        enqueue = _launch(module, copy.entry, blocks, np.uint64(to), np.uint64(source), steps)
+        yield Rate("copy", copy.method, 2 * size_bytes / _seconds(device, enqueue, _BURST_SAMPLES))
+    fill = _launch(module, "fill_memory", 8 * device.info.sm_count, np.uint64(to), np.float32(1.0), count)
+    yield Rate("fill", _PLAIN_COPY.method, size_bytes / _seconds(device, fill, _BURST_SAMPLES))
     device.free(to)
     device.free(source)
 

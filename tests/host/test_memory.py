@@ -7,6 +7,7 @@ import pytest
 
 from autotune.devices.device import Launch
 from autotune.errors import DeviceError, Rejected
+from autotune.measurement.calibrate import calibration_program
 
 from .kernels import Bench
 
@@ -128,3 +129,14 @@ def test_device_memory(bench: Bench) -> None:
     with pytest.raises(Rejected) as rejected:
         device.allocate(device.info.memory_bytes + 1)
     assert (rejected.value.outcome, rejected.value.reason) == ("runtime", "out_of_memory")
+
+
+@pytest.mark.parametrize(("entry", "blocks"), [("copy_ahead", 2), ("copy_streamed", 5)])
+def test_the_copies_that_bound_copy_everything(bench: Bench, entry: str, blocks: int) -> None:
+    """Else their rate would be that of less."""
+    tiles, words = 5, 4 * 4 * 256  # of a tile
+    source = np.arange(tiles * words, dtype=np.float32)
+    given = np.zeros_like(source), source, np.int64(tiles)
+    copied, kept = bench.run(calibration_program().text, entry, given, grid=blocks, block=256)
+    np.testing.assert_array_equal(copied, source)
+    np.testing.assert_array_equal(kept, source)

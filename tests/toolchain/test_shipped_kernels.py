@@ -138,3 +138,7 @@ def test_calibration_kernels_have_the_instructions_that_they_are_named_after(
     for entry, there in found.items():
         named = entry.split("_")[0]
         assert {word.split(".")[0] for word in there} == {named} & set(instructions), entry
+    for name in ("copy_ahead", "copy_streamed"):
+        (text,) = (text for text in kernels if text.startswith(f"{name}("))
+        moves = [line.split(".")[0].strip() for line in text.splitlines() if ".v4.f32" in line]
+        assert moves == 4 * ["ld"] + 4 * ["st"], "loads are under way together"
