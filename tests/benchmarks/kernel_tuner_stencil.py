@@ -1,18 +1,20 @@
 """The stencil tuned by Kernel Tuner and by autotune, side by side, on the same kernels. Run by hand, on a GPU:
 
     pip install kernel_tuner==1.5.0
-    python tests/benchmarks/kernel_tuner_stencil.py              # each tool has 15 s a layer: within two minutes
+    python tests/benchmarks/kernel_tuner_stencil.py              # each tool has 10 s a layer: within two minutes
     python tests/benchmarks/kernel_tuner_stencil.py --strategy brute_force --seconds 1200
 
 `stencil` is a port of Kernel Tuner's example of five points (examples/cuda/stencil.cu): block_size_x and block_size_y
 are block_w and block_h; `rows`, weights and edges that are computed are new. Kernel Tuner is given each config's kernel
 as the family renders it, and times it as it does, warm and without graphs; what each tool found best is then timed by
-autotune, cold. The rows of a layer come as they are measured, so that a run that is cut shows what it had.
+autotune, cold. The rows of a layer come as they are measured, so that a run that is cut shows what it had; each config
+is told on standard error as it is timed.
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import dataclasses
 import sys
 import tempfile
@@ -58,32 +60,39 @@ def by_kernel_tuner(bound: BoundTemplate, strategy: str, seconds: float) -> tupl
             return False
         return True
 
-    results, _ = tune_kernel(
-        FAMILY,
-        lambda values: render(bound, config(values)).program.text,
-        lambda values: render(bound, config(values)).stages[0].grid,
-        arguments,
-        {param.name: list(param.values) for param in bound.template.params},
-        grid_div_x=[],
-        grid_div_y=[],
-        block_size_names=["block_w", "block_h", "block_d"],
-        restrictions=feasible,
-        answer=[None, None, expected.value.reshape(y.shape).astype(np.float32), None],
-        atol=1e-4,
-        lang="CUDA",
-        compiler_options=["-std=c++17"],
-        strategy=strategy,
-        strategy_options={"max_fevals": MOST, "time_limit": seconds},
-        quiet=True,
-    )
-    timed = [result for result in results if isinstance(result["time"], float)]
+    with contextlib.redirect_stdout(sys.stderr):  # where it tells each config
+        results, _ = tune_kernel(
+            FAMILY,
+            lambda values: render(bound, config(values)).program.text,
+            lambda values: render(bound, config(values)).stages[0].grid,
+            arguments,
+            {param.name: list(param.values) for param in bound.template.params},
+            grid_div_x=[],
+            grid_div_y=[],
+            block_size_names=["block_w", "block_h", "block_d"],
+            restrictions=feasible,
+            answer=[None, None, expected.value.reshape(y.shape).astype(np.float32), None],
+            atol=1e-4,
+            lang="CUDA",
+            compiler_options=["-std=c++17"],
+            strategy=strategy,
+            strategy_options={"max_fevals": MOST, "time_limit": seconds},
+        )
+    timed = [result for result in results if "__error__" not in result]
+    if not timed:
+        raise SystemExit(f"{problem}: Kernel Tuner timed none of {len(results)} configs in {seconds:.0f} s; give more")
     best = min(timed, key=lambda result: result["time"])
     return config(best), best["time"] * 1000.0, len(results)
 
 
 def by_autotune(study: autotune.Study, db: Path, device: str) -> autotune.TuneResult:
     """The study tuned in a database."""
-    return autotune.tune(study, db=db, device=device, fresh=True, finals_s=2.0)
+
+    def tell(trial: autotune.Trial, _: object) -> None:
+        us = f"{trial.timing.median_us:.2f} us" if trial.timing else trial.outcome
+        print(f"{trial.config}: {us}", file=sys.stderr, flush=True)
+
+    return autotune.tune(study, db=db, device=device, fresh=True, finals_s=2.0, on_trial=tell)
 
 
 def kept_to(study: autotune.Study, configs: tuple[Config, ...]) -> autotune.Study:
@@ -110,7 +119,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("--device", default="cuda:0")
     parser.add_argument("--strategy", default="random_sample", help="Kernel Tuner's")
-    parser.add_argument("--seconds", type=float, default=15.0, help="of each tool for a layer")
+    parser.add_argument("--seconds", type=float, default=10.0, help="of each tool for a layer")
     options = parser.parse_args()
     study = autotune.load_study(shipped("studies") / "stencil.toml")
     device = open_device(options.device)
