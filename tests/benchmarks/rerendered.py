@@ -1,6 +1,6 @@
 """Are recorded winners as fast as their families render them now? Each in turns with the text that was recorded.
 
-    python tests/benchmarks/rerendered.py [--db studies/recorded/networks.db ...] [--seconds 0.5]
+    python -m tests.benchmarks.rerendered [--db studies/recorded/networks.db ...] [--seconds 0.5]
 
 Of the best kernels of each database, those whose text has changed are compiled as stored and as rendered now. Where the
 machine code is the same, no more is done; else both are verified and timed on the first CUDA device. Prints a line a
@@ -17,7 +17,7 @@ from concurrent.futures import Future
 from dataclasses import dataclass
 from pathlib import Path
 
-from autotune.analysis.rerender import located, render_today
+from autotune.analysis.rerender import located
 from autotune.api.devices import first_gpu, jobs_default
 from autotune.compilation.compile import Binary
 from autotune.errors import Rejected
@@ -26,7 +26,9 @@ from autotune.family.source import KernelSource
 from autotune.family.template import KernelTemplate
 from autotune.family.template_files import load_templates
 from autotune.measurement.benchmark import median_half_width
-from autotune.store import BestRow, Store
+from autotune.store import Store
+
+from .winners import RECORDED, Winner, winners
 
 SLOWER = 0.02  # fraction, beyond the noise
 
@@ -35,8 +37,7 @@ SLOWER = 0.02  # fraction, beyond the noise
 class Changed:
     """A recorded winner whose family renders another text now."""
 
-    row: BestRow
-    stored: KernelSource
+    winner: Winner
     now: KernelSource
     compiled: tuple[Future[Binary], Future[Binary]]
 
@@ -71,27 +72,24 @@ class Line:
 def changed(
     store: Store, families: Mapping[str, KernelTemplate], evaluator: DeviceEvaluator
 ) -> Iterator[Changed | str]:
-    """The best kernels of a database whose text is kept and is another now; in words those that nothing renders."""
-    for row in store.best.list():
-        trial = row.row.trial
-        stored = store.sources.get(trial.source_hash or "")
-        if stored is None or row.row.device.kind != "cuda":
-            continue
-        now = render_today(row.row, families)
+    """The best kernels of a database whose text is another now; in words those that nothing renders."""
+    for winner in winners(store, families):
+        now = winner.now
         if isinstance(now, str):
-            yield f"{row.name}: {trial.config.template} {now}"
-        elif now.hash != stored.hash:
-            yield Changed(row, stored, now, (evaluator.compile(stored), evaluator.compile(now)))
+            yield f"{winner.name}: {winner.template} {now}"
+        elif now.hash != winner.stored.hash:
+            yield Changed(winner, now, (evaluator.compile(winner.stored), evaluator.compile(now)))
 
 
 def timed(one: Changed, families: Mapping[str, KernelTemplate], evaluator: DeviceEvaluator, seconds: float) -> Line:
     """Both kernels, verified and in turns."""
     before, after = (compiled.result() for compiled in one.compiled)
-    policy, name, template = one.row.row.policy, one.row.name, one.stored.config.template
+    row, name, template = one.winner.row, one.winner.name, one.winner.template
+    policy = row.row.policy
     try:
-        evaluator.begin_layer(located(one.row.layer.problem, families))
+        evaluator.begin_layer(located(row.layer.problem, families))
         evaluator.evaluate(one.now, after, cache=policy, best_us=None)
-        pairs = [(one.stored, before), (one.now, after)]
+        pairs = [(one.winner.stored, before), (one.now, after)]
         first, second = evaluator.finals(pairs, (), cache=policy, budget_s=seconds, seed=0).kernels
     except Rejected as rejected:
         return Line(name, template, 0.0, 0.0, 0.0, f"{rejected.outcome} {rejected.reason}: {rejected.message}")
@@ -102,8 +100,7 @@ def timed(one: Changed, families: Mapping[str, KernelTemplate], evaluator: Devic
 def main(arguments: Sequence[str] | None = None) -> int:
     """Compare, print."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    recorded = [Path("studies/recorded/networks.db"), Path("studies/recorded/h200.db")]
-    parser.add_argument("--db", type=Path, nargs="+", default=recorded)
+    parser.add_argument("--db", type=Path, nargs="+", default=RECORDED)
     parser.add_argument("--seconds", type=float, default=0.5, help="of timing a pair")
     asked = parser.parse_args(arguments)
     families = load_templates(())

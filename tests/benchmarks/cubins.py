@@ -1,0 +1,180 @@
+"""Are recorded winners still the same machine code? Needs nvcc and a C++ compiler, no GPU.
+
+    python -m tests.benchmarks.cubins [--db studies/recorded/networks.db ...] [--jobs 2] [--gflop 0.5]
+
+Each recorded winner's text, and the text that its family renders of it now, are compiled for the GPU that it won on.
+Where the cubins differ, both run on the host device, one core, on the same normal data of a small problem: the recorded
+shape with as many images (rows, ...) as make `--gflop`. Prints a line a winner that is another text: same cubin, same
+bits, other bits, or why there is no telling; then the counts by family. Status 1 where bits differ or a cubin cannot
+be had.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import Future
+from contextlib import closing
+from dataclasses import dataclass, replace
+from functools import cache
+from pathlib import Path
+
+import numpy as np
+
+from autotune.api.devices import binary_cache, jobs_default
+from autotune.compilation.compile import Binary, Program, Target
+from autotune.compilation.toolchain import find_cxx
+from autotune.declarations import Array
+from autotune.devices.host import HostDevice, HostOptions
+from autotune.devices.host_compile import compile_host
+from autotune.errors import Rejected
+from autotune.family.render import relaunched
+from autotune.family.source import KernelSource
+from autotune.family.space import BoundTemplate
+from autotune.family.template import KernelTemplate
+from autotune.family.template_files import load_templates
+from autotune.measurement.forward import LoadedKernel, Tensors
+from autotune.problem import Problem
+from autotune.store import Store
+from autotune.trial import Outcome
+from autotune.workers.compilers import CompilePool
+
+from .winners import RECORDED, Winner, winners
+
+GOOD = ("same text", "same cubin", "same bits")
+POISON = 0xFF  # NaN in every type
+MOST_UNITS = 3  # images of a small problem: enough that two share a tile
+LAUNCH_LIMIT_S = 600.0
+
+
+@dataclass(frozen=True, slots=True)
+class Small:
+    """A winner that is another cubin now, at few images."""
+
+    stored: KernelSource
+    now: KernelSource
+
+    @property
+    def problem(self) -> Problem:
+        """What both compute."""
+        return self.now.problem
+
+
+def small(winner: Winner, now: KernelSource, family: KernelTemplate, flops: float) -> Small:
+    """The same programs for as few images as make so many FLOPs. Raises Rejected where such a launch cannot be."""
+    problem = winner.row.row.problem
+    most = min(problem.runtime_size, MOST_UNITS) if problem.operation.independent else problem.runtime_size
+    units = max(1, min(most, int(flops * problem.runtime_size / problem.flops)))
+    again = relaunched(now, BoundTemplate(family, problem.with_runtime(units), winner.row.row.device))
+    return Small(replace(again, program=winner.stored.program), again)
+
+
+def filled(array: Array, seed: int) -> bytes:
+    """Normal data in an array's type."""
+    if array.dtype == "i32":
+        return np.random.default_rng(seed).integers(0, 2, array.elements, np.int32).tobytes()
+    values = np.random.default_rng(seed).standard_normal(array.elements, np.float32)
+    if array.dtype == "bf16":
+        return (values.view(np.uint32) >> 16).astype(np.uint16).tobytes()
+    return values.astype(np.float16 if array.dtype == "f16" else np.float32).tobytes()
+
+
+@cache
+def host() -> HostDevice:
+    """One core, so that atomic additions come in one order."""
+    return HostDevice(str(find_cxx()), HostOptions(cores=1, launch_limit_s=LAUNCH_LIMIT_S))
+
+
+def outputs(source: KernelSource) -> dict[str, bytes]:
+    """What one kernel makes of the normal data."""
+    device, problem = host(), source.problem
+    binary = compile_host(source.program, Target("host"), cxx=str(find_cxx()))
+    addresses = {array.name: device.allocate(array.size_bytes) for array in problem.arrays}
+    for seed, array in enumerate(problem.arrays):
+        device.fill(addresses[array.name], POISON, array.size_bytes)
+        if array in problem.filled:
+            device.write(addresses[array.name], filled(array, seed))
+    own = [device.allocate(size_bytes) for size_bytes in (source.packed_w_bytes, source.workspace_bytes)]
+    module = device.load(binary)
+    try:
+        kernel, tensors = LoadedKernel(device, module, source), Tensors(addresses, *own)
+        kernel.prepare(tensors)
+        kernel.run(kernel.forward(tensors))
+        found = {array.name: device.read(addresses[array.name], array.size_bytes) for array in problem.outputs}
+    finally:
+        module.unload()
+        for address in (*addresses.values(), *own):
+            device.free(address)
+    for array in problem.outputs:
+        if bytes([POISON]) * (array.size_bytes // array.elements) in found[array.name]:
+            raise Rejected(Outcome.CORRECTNESS, "unwritten", f"not all of {array.name}")
+    return found
+
+
+def bits(winner: Winner, now: KernelSource, family: KernelTemplate, flops: float) -> str:
+    """Whether both programs give the same outputs, to the bit."""
+    if replace(now, program=winner.stored.program).hash != winner.stored.hash:
+        return "other launches"
+    try:
+        both = small(winner, now, family, flops)
+        before, after = outputs(both.stored), outputs(both.now)
+    except Rejected as rejected:
+        return f"not run on the host: {rejected.reason}: {rejected.message.partition(chr(10))[0]}"
+    runtime = f"{both.problem.operation.runtime} = {both.problem.runtime_size}"
+    return f"same bits ({runtime})" if before == after else f"other bits ({runtime})"
+
+
+def compared(
+    store: Store, families: Mapping[str, KernelTemplate], pool: CompilePool, flops: float
+) -> Iterator[tuple[Winner, str]]:
+    """Each winner, and how today's kernel is like it."""
+    started: list[tuple[Winner, tuple[Future[Binary], ...]]] = []
+    for winner in winners(store, families):
+        programs: list[Program] = []
+        if not isinstance(winner.now, str) and winner.now.program.hash != winner.stored.program.hash:
+            programs = [winner.stored.program, winner.now.program]
+        target = Target("cuda", winner.row.row.device.arch)
+        started.append((winner, tuple(pool.submit(program, target) for program in programs)))
+    for winner, compiled in started:
+        if isinstance(winner.now, str):
+            yield winner, winner.now
+        elif not compiled:
+            yield winner, "same text"
+        else:
+            try:
+                before, after = (binary.result().image for binary in compiled)
+            except Rejected as rejected:
+                yield winner, f"{rejected.reason}: {rejected.message.partition(chr(10))[0]}"
+            else:
+                same = before == after
+                yield winner, "same cubin" if same else bits(winner, winner.now, families[winner.template], flops)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Compare, print."""
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--db", type=Path, nargs="+", default=RECORDED)
+    parser.add_argument("--jobs", type=int, default=jobs_default())
+    parser.add_argument("--gflop", type=float, default=0.5, help="of a small problem on the host device")
+    asked = parser.parse_args(arguments)
+    families = load_templates(())
+    bad = 0
+    with closing(CompilePool(asked.jobs, binary_cache(), deadline_s=LAUNCH_LIMIT_S)) as pool:
+        for db in asked.db:
+            counts: dict[str, Counter[str]] = {}
+            with Store(db, create=False) as store:
+                for winner, verdict in compared(store, families, pool, 1e9 * asked.gflop):
+                    word = verdict.partition(" (")[0]
+                    counts.setdefault(winner.template, Counter())[word] += 1
+                    bad += word not in GOOD
+                    if verdict != "same text":
+                        print(f"{winner.name:52} {winner.template:26} {verdict}", flush=True)
+            for family, found in sorted(counts.items()):
+                print(f"{db.name} {family}: {', '.join(f'{count} {word}' for word, count in found.most_common())}")
+    return 1 if bad else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,43 @@
+"""The best kernels of a recorded database, each as stored and as its family renders it now."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from autotune.analysis.rerender import render_today
+from autotune.family.source import KernelSource
+from autotune.family.template import KernelTemplate
+from autotune.store import BestRow, Store
+
+RECORDED = (Path("studies/recorded/networks.db"), Path("studies/recorded/h200.db"))
+
+
+@dataclass(frozen=True, slots=True)
+class Winner:
+    """A recorded winner whose text is kept."""
+
+    row: BestRow
+    stored: KernelSource
+    now: KernelSource | str
+    """in words why its family renders nothing"""
+
+    @property
+    def name(self) -> str:
+        """Layer, accuracy class and determinism: what has a winner of its own."""
+        trial = self.row.row.trial
+        return f"{self.row.name} {trial.accuracy}{'' if self.stored.deterministic else ' nondeterministic'}"
+
+    @property
+    def template(self) -> str:
+        """Its family."""
+        return self.stored.config.template
+
+
+def winners(store: Store, families: Mapping[str, KernelTemplate]) -> Iterator[Winner]:
+    """The best kernels for GPUs of a database whose texts are kept."""
+    for row in store.best.list(kind="cuda"):
+        stored = store.sources.get(row.row.trial.source_hash or "")
+        if stored is not None:
+            yield Winner(row, stored, render_today(row.row, families))
