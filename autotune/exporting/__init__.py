@@ -1,6 +1,7 @@
 """store -> export: tuned kernels as a library that stands on its own."""
 
-from autotune.exporting.exporter import Chosen, Exported, export_library
+from autotune.exporting.chosen import Chosen
+from autotune.exporting.exporter import Exported, export_library
 from autotune.exporting.t4_spaces import export_t4
 
 __all__ = ["Chosen", "Exported", "export_library", "export_t4"]
