@@ -18,7 +18,8 @@ if TYPE_CHECKING:
     from autotune.api.tuning import TuneResult, tune
     from autotune.errors import AutotuneError
     from autotune.problem import Conv2dProblem, Layer
-    from autotune.study import Study, load_study
+    from autotune.study import Study
+    from autotune.study_reader import load_study
     from autotune.trial import Config, Trial
     from autotune.tuning.trial_log import Progress
 
@@ -52,7 +53,8 @@ _HOMES = {
     "autotune.api.tuning": ("TuneResult", "tune"),
     "autotune.errors": ("AutotuneError",),
     "autotune.problem": ("Conv2dProblem", "Layer"),
-    "autotune.study": ("Study", "load_study"),
+    "autotune.study": ("Study",),
+    "autotune.study_reader": ("load_study",),
     "autotune.trial": ("Config", "Trial"),
     "autotune.tuning.trial_log": ("Progress",),
 }

@@ -9,7 +9,8 @@ from dataclasses import fields, replace
 
 from autotune.operations import operation
 from autotune.problem import Conv2dProblem, Layer, Problem
-from autotune.study import EndToEnd, FindOperation, Measure, Study, parse_study
+from autotune.study import EndToEnd, Measure, Study
+from autotune.study_reader import FindOperation, parse_study
 from autotune.trial import END_TO_END, Value
 
 _SIZES = ("n", "c", "h", "w", "k", "r", "s")

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING
 from autotune.analysis.rooflines import BestWithRoofline
 from autotune.errors import StudyError
 from autotune.problem import Layer
-from autotune.study import Study, parse_study
+from autotune.study import Study
+from autotune.study_reader import parse_study
 
 if TYPE_CHECKING:
     from autotune.store import FinalsRow, Store, Verdict

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING
 from autotune.errors import StudyError
 from autotune.operations import find_operation
 from autotune.problem import Layer
-from autotune.study import Study, find_study, load_study, parse_study
+from autotune.study import Study
+from autotune.study_reader import find_study, load_study, parse_study
 from autotune.study_writer import known_to, written
 
 if TYPE_CHECKING:

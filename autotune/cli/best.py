@@ -25,7 +25,7 @@ from autotune.devices.device import DeviceInfo
 from autotune.errors import StudyError
 from autotune.problem import Layer, Problem
 from autotune.similarity import device_distance, differences, layer_distance
-from autotune.study import find_study, load_study, study_names
+from autotune.study_reader import find_study, load_study, study_names
 
 if TYPE_CHECKING:
     from autotune.store import BestRow, Store

@@ -11,7 +11,7 @@ from click.shell_completion import get_completion_class
 
 from autotune.errors import AutotuneError
 from autotune.family.template_files import template_files
-from autotune.study import study_names
+from autotune.study_reader import study_names
 
 if TYPE_CHECKING:
     from autotune.store import Store

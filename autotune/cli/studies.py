@@ -14,7 +14,7 @@ from autotune.cli.completion import study_names_and_files
 from autotune.cli.options import DATABASE
 from autotune.cli.tables import Column, format_options, show
 from autotune.errors import StoreError
-from autotune.study import find_study, load_study, study_names
+from autotune.study_reader import find_study, load_study, study_names
 
 if TYPE_CHECKING:
     from autotune.store import StudyRow

@@ -37,7 +37,8 @@ from autotune.family.template_files import load_templates
 from autotune.problem import Layer
 from autotune.store import Delivery, Store
 from autotune.store.column_types import Values, date_text
-from autotune.study import Study, load_study
+from autotune.study import Study
+from autotune.study_reader import load_study
 from tests.cluster.chaos import study_of
 from tests.unit.tiny import write_family
 

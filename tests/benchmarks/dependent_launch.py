@@ -28,7 +28,7 @@ from autotune.exporting.kernel_view import waits_itself
 from autotune.family.template_files import load_templates
 from autotune.problem import Conv2dProblem, of_conv2d
 from autotune.store import FinalsRow, Store
-from autotune.study import find_study, load_study
+from autotune.study_reader import find_study, load_study
 from tests.exports import chosen
 
 BLOCKS = (3, 4, 6, 3)  # of the four stages

@@ -17,7 +17,8 @@ from pathlib import Path
 from autotune.evaluation.null import NullEvaluator
 from autotune.family.template_files import load_templates
 from autotune.store import Store
-from autotune.study import Study, find_study, load_study
+from autotune.study import Study
+from autotune.study_reader import find_study, load_study
 from autotune.tuning.tune import tune
 
 

@@ -35,7 +35,7 @@ from autotune.autotune_conv2d.library import find_library
 from autotune.autotune_conv2d.torch_convert import Report, convert
 from autotune.autotune_conv2d.torch_folding import inference_copy
 from autotune.autotune_conv2d.torch_verify import calibrated, verify
-from autotune.study import load_study
+from autotune.study_reader import load_study
 
 ROUNDS = 15
 SAMPLE_MS = 30.0  # of a sample, about

@@ -20,7 +20,8 @@ from autotune.family.template_files import load_templates
 from autotune.measurement.benchmark import paired_ratio
 from autotune.problem import Layer
 from autotune.store import Store
-from autotune.study import Study, find_study, load_study
+from autotune.study import Study
+from autotune.study_reader import find_study, load_study
 from autotune.trial import Trial
 from autotune.tuning.layer_finals import FinalsPlan
 from autotune.tuning.tune import tune

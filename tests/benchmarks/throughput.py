@@ -27,7 +27,7 @@ from autotune.family.source import KernelSource
 from autotune.family.template_files import load_templates
 from autotune.problem import Layer
 from autotune.store import Store
-from autotune.study import find_study, load_study
+from autotune.study_reader import find_study, load_study
 from autotune.trial import Outcome
 from autotune.tuning.layer_finals import FinalsPlan
 from autotune.tuning.trial_log import Progress

@@ -25,7 +25,8 @@ from autotune.evaluation.evaluator import Evaluator
 from autotune.family.template_files import load_templates
 from autotune.problem import Layer, Problem
 from autotune.store import Store
-from autotune.study import Study, find_study, load_study
+from autotune.study import Study
+from autotune.study_reader import find_study, load_study
 from autotune.tuning.tune import tune
 
 STUDIES = ("lenet-k5", "lenet-k7", "fashion-k7")

@@ -32,7 +32,7 @@ from autotune.evaluation.null import NullEvaluator
 from autotune.family.source import KernelSource
 from autotune.family.template_files import load_templates
 from autotune.store import LOST, Store
-from autotune.study import load_study
+from autotune.study_reader import load_study
 from autotune.trial import Measured, Outcome
 from autotune.tuning.layer_finals import PLAIN_FINALS
 from autotune.workers.worker import FinalsTimings

@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 from autotune.problem import Conv2dProblem, Layer
-from autotune.study import load_study
+from autotune.study_reader import load_study
 from tests.unit.conftest import autotune, folder
 from tests.unit.tiny import Command, Finished
 

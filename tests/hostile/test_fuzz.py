@@ -24,7 +24,7 @@ from autotune.interchange.files import read_recording
 from autotune.operation import FILE
 from autotune.operations import CONV2D, operation, read_operation
 from autotune.store import dump, load
-from autotune.study import load_study
+from autotune.study_reader import load_study
 from tests.unit.tiny import STUDY, TINY, bind
 
 from .attack import WITHIN_S

@@ -19,7 +19,8 @@ import pytest
 import autotune
 from autotune.api.terms import arguments_for_options
 from autotune.errors import DeviceError, StoreError, StudyError
-from autotune.study import EndToEnd, Measure, NamedRule, Technique, find_study, load_study, parse_study, study_names
+from autotune.study import EndToEnd, Measure, NamedRule, Technique
+from autotune.study_reader import find_study, load_study, parse_study, study_names
 from autotune.study_writer import study_toml
 
 from .tiny import SMALL, Command

@@ -17,7 +17,7 @@ from autotune.similarity import differences, layer_distance
 from autotune.store import Store
 from autotune.store.dump import dump, load
 from autotune.store.merging import merge
-from autotune.study import load_study
+from autotune.study_reader import load_study
 from autotune.study_writer import written
 from tests.operations import DECLARATION, REFERENCE, declare
 from tests.unit.store.builders import CONV1, correct, open_scope, run_trial, source_of

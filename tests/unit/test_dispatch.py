@@ -27,7 +27,8 @@ from autotune.measurement.benchmark import summarise
 from autotune.measurement.choices import ChoicesRequest
 from autotune.problem import Conv2dProblem, Layer
 from autotune.store import Store
-from autotune.study import Study, load_study
+from autotune.study import Study
+from autotune.study_reader import load_study
 from autotune.trial import ErrorStats, Measured, Resources, Timing
 from autotune.tuning.tune import tune
 from autotune.workers.worker import FinalsTimings

@@ -8,7 +8,8 @@ import pytest
 
 from autotune.errors import StudyError
 from autotune.measurement.host_to_host import hidden_fraction
-from autotune.study import EndToEnd, Study, load_study
+from autotune.study import EndToEnd, Study
+from autotune.study_reader import load_study
 from autotune.tuning.end_to_end import configs
 
 

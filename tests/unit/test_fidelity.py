@@ -15,7 +15,8 @@ from autotune.family.space import Admission, BoundTemplate, SearchSpace
 from autotune.family.template import KernelTemplate
 from autotune.family.template_files import load_templates
 from autotune.problem import Layer
-from autotune.study import Study, Technique, find_study, load_study
+from autotune.study import Study, Technique
+from autotune.study_reader import find_study, load_study
 from tests.templates.shipped_families import H200
 
 from .tiny import Command

@@ -13,7 +13,7 @@ import pytest
 from autotune.autotune_conv2d.library import EPILOGUES
 from autotune.importing.pointwise import ACTIVATIONS
 from autotune.problem import Conv2dProblem, Layer
-from autotune.study import load_study
+from autotune.study_reader import load_study
 
 from .tiny import Command, Finished
 

@@ -23,7 +23,8 @@ from autotune.measurement.rates import Rate
 from autotune.measurement.traffic import minimal_bytes
 from autotune.problem import Layer
 from autotune.store import Finals, Store, StudyRecord, Verdict
-from autotune.study import Study, load_study
+from autotune.study import Study
+from autotune.study_reader import load_study
 from autotune.trial import Measured
 from autotune.tuning.allocation import expected_gain_us, leaders
 from autotune.tuning.layer_finals import FinalsPlan

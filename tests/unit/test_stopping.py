@@ -11,7 +11,7 @@ from autotune.errors import StudyError
 from autotune.search import Search
 from autotune.search.search import LOOK
 from autotune.store import Store
-from autotune.study import load_study
+from autotune.study_reader import load_study
 from autotune.trial import Trial
 from tests.unit.search.spaces import ListedSpace, finished
 from tests.unit.tiny import STUDY, Command, changed

@@ -9,7 +9,8 @@ import pytest
 
 from autotune.errors import StudyError
 from autotune.problem import Conv2dProblem
-from autotune.study import ADMITTED, Measure, find_study, load_study, study_names
+from autotune.study import ADMITTED, Measure
+from autotune.study_reader import find_study, load_study, study_names
 from autotune.trial import ACCURACY_CLASSES
 from tests.unit.tiny import STUDY, changed
 

@@ -23,7 +23,8 @@ from autotune.problem import Conv2dProblem, Layer
 from autotune.search.initial_design import WARM_START
 from autotune.search.warm_start import warm_start
 from autotune.store import Store, TopTrial
-from autotune.study import Study, find_study, load_study
+from autotune.study import Study
+from autotune.study_reader import find_study, load_study
 from autotune.trial import Config
 from autotune.tuning.layer_result import DesignResult, LayerResult
 from autotune.tuning.tune import tune

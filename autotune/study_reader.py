@@ -1,0 +1,292 @@
+"""The file a user writes: TOML -> `Study`."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import fields, replace
+from functools import partial
+from pathlib import Path
+
+from autotune.errors import StudyError, TemplateError
+from autotune.operation import Operation
+from autotune.operations import CONV2D, find_operation, operation
+from autotune.problem import Layer, make_problem
+from autotune.reading import read_text
+from autotune.shipped import shipped
+from autotune.study import ADMITTED, SPILL_LIMIT_BYTES, EndToEnd, Measure, NamedRule, Study, Technique
+from autotune.table import Table, is_time, read_toml
+from autotune.trial import END_TO_END, Value
+
+FindOperation = Callable[[str], Operation]
+"""An operation by its name. Raises TemplateError where there is none."""
+_NAME_CHARACTERS = 100
+"""Of a study or a layer, the most: an export's files are named after them."""
+_SIZES = ("n", "c", "h", "w", "k", "r", "s")
+_PAIRS = ("stride", "pad", "dilation")
+_LAYER_KEYS = {"name", "op", "count"}
+_CONV2D_KEYS = {*_LAYER_KEYS, *_SIZES, *_PAIRS, "groups", "dtype", "layout", "epilogue"}
+_STUDY_KEYS = {
+    *("name", "op", "accuracy", "trials", "time_budget_s", "seed", "sampler", "templates", "workspace_limit_bytes"),
+    *("spill_limit_bytes", "trials_total", "time_budget_total_s"),
+    *("measure", "space", "layer", "technique", "rule", "span", "warm_start", "prior", "stop_below"),
+}
+_RULE_KEYS = {"name", "property", "threshold", "below", "above", "report"}
+_TECHNIQUE_KEYS = {"name", "template", "space", "report", "reported_ms", "reported"}
+
+
+def study_names() -> tuple[str, ...]:
+    """Names of the shipped studies."""
+    return tuple(sorted(str(path.relative_to(shipped("studies")).with_suffix("")) for path in _shipped_files()))
+
+
+def _shipped_files() -> list[Path]:
+    return list(shipped("studies").rglob("*.toml"))
+
+
+def find_study(name: str) -> Path:
+    """A study's file: a path as given, else a shipped study of that name. Raises StudyError when there is neither."""
+    path = Path(name)
+    if os.path.isfile(path):  # which takes names that no file can have
+        return path
+    if os.path.isdir(path):
+        beside = f"{path}.toml"  # as new-op writes it
+        hint = beside if os.path.isfile(beside) else "a study file inside it"
+        raise StudyError(f"{name}: is a directory; give {hint}")
+    inside = shipped("studies") / f"{name}.toml"
+    if not path.suffix and os.path.isfile(inside):
+        return inside
+    raise StudyError(f"{name}: no such study file; shipped studies are {', '.join(study_names())}")
+
+
+def load_study(path: Path, directories: Sequence[Path] = ()) -> Study:
+    """Read a study file, whose operations come along, lie in `directories` or beside it.
+
+    Raises StudyError: path, line or dotted key, what was expected.
+    """
+    text = read_text(path, StudyError)
+    find = partial(find_operation, directories=(*directories, path.parent))
+    return replace(parse_study(text, path.stem, str(path), find), path=path)
+
+
+def parse_study(text: str, name: str, where: str = "", find: FindOperation = operation) -> Study:
+    """A study of its file's text; `name` is its default name, `where` the file, and `find` knows its operations.
+
+    Raises StudyError as `load_study`.
+    """
+    where = where or f"study {name}"
+    return _study(name, read_toml(text, StudyError, where), text, find)
+
+
+def _study(default: str, table: Table, text: str, find: FindOperation) -> Study:
+    table.allow(_STUDY_KEYS)
+    name = _name(table, default, " (a layer is named study.layer)")
+    accuracy = table.word("accuracy", "") or None
+    if accuracy is not None and accuracy not in ADMITTED:
+        raise table.error("accuracy", f"{accuracy!r}: expected one of {', '.join(ADMITTED)}")
+    layers = _layers(table, find)
+    space = _space(table)
+    techniques = _techniques(table, {layer.name for layer in layers})
+    return Study(
+        name=name,
+        layers=layers,
+        text=text,
+        accuracy=accuracy,
+        trials=table.whole("trials", 200, least=1),
+        time_budget_s=table.seconds("time_budget_s"),
+        trials_total=table.whole("trials_total", 0, least=1) if "trials_total" in table else None,
+        time_budget_total_s=table.seconds("time_budget_total_s"),
+        stop_below=table.fraction("stop_below"),
+        seed=table.whole("seed", 0, least=0),
+        sampler=table.word("sampler", "default"),
+        warm_start=table.flag("warm_start", default=True),
+        prior=table.flag("prior", default=False),
+        templates=_families(table),
+        workspace_limit_bytes=table.whole("workspace_limit_bytes", 1 << 30, least=0),
+        spill_limit_bytes=table.whole("spill_limit_bytes", SPILL_LIMIT_BYTES, least=0),
+        measure=_measure(table.table("measure", "expected a table [measure]")),
+        space={family: kept for family, kept in space.items() if family != END_TO_END},
+        end_to_end=_end_to_end(table, space.get(END_TO_END)),
+        techniques=techniques,
+        rules=_rules(table, {technique.name for technique in techniques}),
+    )
+
+
+def _name(table: Table, default: str, note: str = "") -> str:
+    """What a study or a layer is called."""
+    name = table.word("name", default)
+    if not name or any(not (letter.isalnum() or letter in "-_") for letter in name):
+        raise table.error("name", f"{name!r}: expected letters, digits, - and _{note}")
+    if len(name) > _NAME_CHARACTERS:
+        raise table.error("name", f"has {len(name)} characters: expected at most {_NAME_CHARACTERS}")
+    return name
+
+
+def _families(table: Table) -> tuple[str, ...] | None:
+    value = table.get("templates")
+    if value is None:
+        return None
+    if not isinstance(value, list) or not value or not all(_is_a_name(item) for item in value):
+        raise table.error("templates", f"expected a list of family names, got {value!r}")
+    return tuple(dict.fromkeys(value))
+
+
+def _is_a_name(value: object) -> bool:
+    return isinstance(value, str) and len(value) <= _NAME_CHARACTERS
+
+
+def _measure(table: Table) -> Measure:
+    table.allow({"cache"})
+    cache = table.word("cache", "cold")
+    if cache not in ("cold", "hot"):
+        raise table.error("cache", f"{cache!r}: expected cold or hot")
+    return Measure(cache)
+
+
+def _space(table: Table) -> Mapping[str, Mapping[str, tuple[Value, ...]]]:
+    expected = "expected tables [space.FAMILY]"
+    families = table.table("space", expected)
+    for params in families.content.values():
+        if not isinstance(params, dict):
+            raise table.error("space", expected)
+    return {family: _kept(families.table(family, expected)) for family in families.content}
+
+
+def _kept(params: Table) -> Mapping[str, tuple[Value, ...]]:
+    """The values that each parameter is kept to."""
+    narrowed: dict[str, tuple[Value, ...]] = {}
+    for name, kept in params.content.items():
+        items = kept if isinstance(kept, list) else [kept]
+        values = [item for item in items if isinstance(item, (int, str))]
+        if not values or len(values) < len(items):
+            raise params.error(name, f"expected a value or a list of values, got {kept!r}")
+        narrowed[name] = tuple(dict.fromkeys(values))
+    return narrowed
+
+
+def _end_to_end(table: Table, narrowed: Mapping[str, tuple[Value, ...]] | None) -> EndToEnd | None:
+    span = table.word("span", "kernel")
+    if span not in ("kernel", END_TO_END):
+        raise table.error("span", f"{span!r}: expected kernel or {END_TO_END}")
+    where = f"space.{END_TO_END}"
+    if span == "kernel":
+        if narrowed is not None:
+            raise table.error(where, f'has no effect without span = "{END_TO_END}"')
+        return None
+    kept = table.below(where, narrowed or {}, "expected a table")
+    kept.allow({field.name for field in fields(EndToEnd)})
+    values = {field.name: getattr(EndToEnd(), field.name) for field in fields(EndToEnd)} | dict(narrowed or {})
+    for name in ("streams", "segments"):
+        if any(type(value) is not int or value < 1 for value in values[name]):
+            raise kept.error(name, f"expected whole numbers of at least 1, got {list(values[name])}")
+    if not set(values["pinned"]) <= {"no", "yes"}:
+        raise kept.error("pinned", f'expected "yes", "no" or both, got {list(values["pinned"])}')
+    return EndToEnd(**values)
+
+
+def _techniques(study: Table, layers: set[str]) -> tuple[Technique, ...]:
+    found: dict[str, Technique] = {}
+    for table in study.tables("technique", "expected [[technique]] tables"):
+        table.allow(_TECHNIQUE_KEYS)
+        table.require(("name", "template"))
+        space = table.table("space", "expected a table of parameters and values")
+        expected = "expected a table of layer names and milliseconds above 0"
+        reported = table.table("reported_ms", expected)
+        reported_ms = {name: float(ms) for name, ms in reported.content.items() if is_time(ms)}
+        if len(reported_ms) < len(reported.content):
+            raise table.error("reported_ms", expected)
+        for name in reported_ms:
+            if name not in layers:
+                raise reported.error(name, f"no such layer; there are {', '.join(layers)}")
+        technique = Technique(
+            name=table.word("name", ""),
+            template=table.word("template", ""),
+            space=_kept(space),
+            report=table.word("report", ""),
+            reported_ms=reported_ms,
+            reported=table.word("reported", ""),
+        )
+        if technique.name in found:
+            raise table.error("name", f"{technique.name!r} stands twice")
+        found[technique.name] = technique
+    return tuple(found.values())
+
+
+def _rules(study: Table, techniques: set[str]) -> tuple[NamedRule, ...]:
+    found = []
+    for table in study.tables("rule", "expected [[rule]] tables"):
+        table.allow(_RULE_KEYS)
+        table.require(sorted(_RULE_KEYS - {"report"}))
+        words = {key: table.word(key, "") for key in sorted(_RULE_KEYS - {"threshold"})}
+        for side in ("below", "above"):
+            if words[side] not in techniques:
+                there = ", ".join(techniques) or "none"
+                raise table.error(side, f"no technique named {words[side]!r}; there are {there}")
+        found.append(NamedRule(**words, threshold=table.whole("threshold", 0, least=0)))
+    return tuple(found)
+
+
+def _layers(study: Table, find: FindOperation) -> tuple[Layer, ...]:
+    of_all = _operation(study, operation(CONV2D), find)
+    expected = "expected at least one [[layer]]"
+    layers: dict[str, Layer] = {}
+    for index, table in enumerate(study.tables("layer", expected, label="name")):
+        layer = _layer(table, _operation(table, of_all, find))
+        if layer.name in layers:
+            raise study.error(f"layer[{index}].name", f"{layer.name!r} stands twice; give each layer its own name")
+        layers[layer.name] = layer
+    if not layers:
+        raise study.error("layer", expected)
+    return tuple(layers.values())
+
+
+def _operation(table: Table, otherwise: Operation, find: FindOperation) -> Operation:
+    """What the table's `op` names."""
+    if "op" not in table:
+        return otherwise
+    try:
+        return find(table.word("op", ""))
+    except TemplateError as error:
+        raise table.error("op", str(error)) from None
+
+
+def _layer(table: Table, declared: Operation) -> Layer:
+    table.require(("name",))
+    name = _name(table, "")
+    given = _conv2d(table) if declared.name == CONV2D else _given(table, declared)
+    try:
+        problem = make_problem(declared, given)
+    except StudyError as error:
+        raise StudyError(f"{table.file}: {table.key}: {error}") from None
+    return Layer(name, problem, table.whole("count", 1, least=1))
+
+
+def _given(table: Table, declared: Operation) -> dict[str, Value]:
+    """Sizes and words by their names."""
+    sizes = {size.name: size for size in declared.sizes}
+    table.allow({*_LAYER_KEYS, *sizes, *declared.words})
+    table.require([name for name, size in sizes.items() if size.default is None])
+    given: dict[str, Value] = {
+        name: table.whole(name, 0, least=size.least) for name, size in sizes.items() if name in table
+    }
+    return {**given, **{name: table.word(name, "") for name in declared.words if name in table}}
+
+
+def _conv2d(table: Table) -> dict[str, Value]:
+    """conv2d's, where stride, pad and dilation are of both axes, or two numbers."""
+    table.allow(_CONV2D_KEYS)
+    table.require(_SIZES)
+    given: dict[str, Value] = {key: table.whole(key, 0, least=1) for key in _SIZES}
+    for key, default in (("stride", 1), ("pad", 0), ("dilation", 1)):
+        given[f"{key}_h"], given[f"{key}_w"] = _pair(table, key, default)
+    given["groups"] = table.whole("groups", 1, least=1)
+    return {**given, **{name: table.word(name, "") for name in ("dtype", "layout", "epilogue") if name in table}}
+
+
+def _pair(table: Table, key: str, default: int) -> tuple[int, int]:
+    """Height and width."""
+    value = table.get(key, default)
+    match value if isinstance(value, list) else [value, value]:
+        case [int(height), int(width)] if not (isinstance(height, bool) or isinstance(width, bool)):
+            return height, width
+    raise table.error(key, f"expected a whole number, or two as [height, width], got {value!r}")
