@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from autotune.errors import Rejected, StoreError, StudyError
 from autotune.evaluation.evaluator import DeviceEvaluator
 from autotune.family.source import KernelSource
-from autotune.measurement.network import Agreement, NetworkRequest, NetworkSpec
+from autotune.measurement.class_agreement import Agreement, NetworkRequest, NetworkSpec
 from autotune.measurement.reference import reference_program
 from autotune.problem import Conv2dProblem, Layer, of_conv2d
 from autotune.store import BestRow, Store

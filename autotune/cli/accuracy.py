@@ -17,7 +17,7 @@ from autotune.evaluation.evaluator import DeviceEvaluator
 
 if TYPE_CHECKING:
     from autotune.analysis.accuracy import AccuracyRow
-    from autotune.measurement.network import Agreement
+    from autotune.measurement.class_agreement import Agreement
     from autotune.store import BestRow
 
 

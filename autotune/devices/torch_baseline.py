@@ -14,9 +14,9 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, TypeAlias
 
 from autotune.devices import torch_gemm
+from autotune.devices.baseline_activations import activation
 from autotune.devices.device import BASELINES, Baseline, Passes
 from autotune.devices.graphs import torch_graph
-from autotune.devices.torch_activations import activation
 from autotune.errors import DeviceError
 from autotune.problem import Conv2dProblem, Problem
 

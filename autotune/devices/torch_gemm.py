@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, TypeAlias
 
-from autotune.devices.torch_activations import activation
+from autotune.devices.baseline_activations import activation
 from autotune.problem import Problem
 
 if TYPE_CHECKING:

@@ -16,8 +16,8 @@ from autotune.errors import DeviceError
 from autotune.family.source import KernelSource
 from autotune.measurement.calibrate import Calibration, calibration_program
 from autotune.measurement.choices import Choices, ChoicesRequest
+from autotune.measurement.class_agreement import Agreement, NetworkRequest
 from autotune.measurement.host_to_host import EndToEndRequest, EndToEndTiming
-from autotune.measurement.network import Agreement, NetworkRequest
 from autotune.measurement.reference import check_program
 from autotune.problem import Problem
 from autotune.trial import Config, ErrorStats, Measured, Timing

@@ -15,7 +15,7 @@ import numpy.typing as npt
 
 from autotune.declarations import DRAWN, Array, Fill
 from autotune.errors import StudyError
-from autotune.measurement.network import stored
+from autotune.measurement.class_agreement import stored
 from autotune.measurement.numpy_reference import in_numpy, numpy_reference
 from autotune.operations import CONV2D
 from autotune.problem import Conv2dProblem, Problem

@@ -16,9 +16,9 @@ from typing import IO
 
 from autotune.errors import ModelError
 from autotune.importing.asked import asked
+from autotune.importing.aten_graph import GraphReader
 from autotune.importing.network import Network, plain
 from autotune.importing.torch_calls import Graph
-from autotune.importing.torch_graph import GraphReader
 from autotune.importing.torch_sizes import Unfit, bound
 from autotune.interchange.recorded_space import Json
 

@@ -31,12 +31,12 @@ from autotune.store.devices import devices
 from autotune.store.finals import finals
 from autotune.store.layers import layers, of_problem, subjects
 from autotune.store.measurements import measurements, timing_of
-from autotune.store.reading import reading
 from autotune.store.retimes import retimes
 from autotune.store.sqlite.database import Database
 from autotune.store.statements import rows_of
 from autotune.store.studies import Place, current_places, find, subject_ids
 from autotune.store.trials import TrialRow, gflops, trials, trials_by_id, while_tuning, with_trials
+from autotune.store.unreadable import reading
 from autotune.trial import END_TO_END, Outcome, Timing
 
 Basis = Literal["finals", "retime", "median"]

@@ -15,7 +15,6 @@ from sqlalchemy import Connection, LargeBinary, RowMapping, Table, bindparam, fu
 
 from autotune.store.column_types import Values, date_of
 from autotune.store.measurements import measurements
-from autotune.store.reading import reading
 from autotune.store.scopes import SCOPE, Scope
 from autotune.store.sources import sources
 from autotune.store.sqlite.database import Database
@@ -23,6 +22,7 @@ from autotune.store.statements import insert, insert_unless_there, rows_of
 from autotune.store.templates import templates
 from autotune.store.trial_store import within
 from autotune.store.trials import trials, while_tuning
+from autotune.store.unreadable import reading
 from autotune.trial import Config, Outcome
 
 LOST = "agent_lost"

@@ -12,9 +12,9 @@ from autotune.errors import StoreError
 from autotune.measurement.rates import Rate, best_rates
 from autotune.store.column_types import finite, metadata, real, reference, row_id, text
 from autotune.store.devices import devices, measured_on, same_device
-from autotune.store.reading import reading
 from autotune.store.sqlite.database import Database, one_line
 from autotune.store.statements import insert
+from autotune.store.unreadable import reading
 
 rates = Table(
     "rates",

@@ -12,9 +12,9 @@ from sqlalchemy import ColumnElement, Connection, RowMapping, Table, UniqueConst
 from autotune import __version__
 from autotune.devices.device import DeviceInfo, Environment
 from autotune.store.column_types import Values, integer, metadata, reference, row_id, text
-from autotune.store.reading import reading
 from autotune.store.sqlite.database import Database
 from autotune.store.statements import identify, insert, rows_of
+from autotune.store.unreadable import reading
 
 DEVICE_COLUMNS = (
     *("kind", "name", "arch", "sm_count", "memory_bytes"),

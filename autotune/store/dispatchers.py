@@ -14,7 +14,6 @@ from autotune.problem import Layer
 from autotune.store.column_types import Text, Values, date_of, flag, integer, metadata, real, reference, row_id, text
 from autotune.store.devices import device_of, devices
 from autotune.store.layers import layers, problem_of, store_layer
-from autotune.store.reading import reading
 from autotune.store.scopes import SubjectScope
 from autotune.store.sqlite.database import Database
 from autotune.store.statements import insert, rows_of
@@ -22,6 +21,7 @@ from autotune.store.studies import find, studies
 from autotune.store.templates import templates
 from autotune.store.trial_store import begin_trial, within
 from autotune.store.trials import config_of, outcome_values, trials
+from autotune.store.unreadable import reading
 from autotune.trial import Config, Outcome, Trial
 
 _CONTENT = (

@@ -28,7 +28,6 @@ from sqlalchemy.exc import DatabaseError
 from autotune import __version__
 from autotune.errors import StoreError
 from autotune.store.column_types import metadata
-from autotune.store.reading import hide_faulty_rows
 from autotune.store.row_checks import faulty_rows
 from autotune.store.sqlite.database import LOCK_TIMEOUT_S, Clock, Database, one_line, switch_to_wal, utc_now
 from autotune.store.sqlite.hidden_rows import Fault
@@ -42,6 +41,7 @@ from autotune.store.sqlite.open_database import (
 from autotune.store.sqlite.query import Cell
 from autotune.store.sqlite.schema import dangling_reference, migrate, newest_schema, unenforced, version_of, versions
 from autotune.store.statements import CHUNK
+from autotune.store.unreadable import hide_faulty_rows
 
 VERSION = 1
 """of this format"""

@@ -9,10 +9,10 @@ from sqlalchemy import Column, Float, ForeignKey, RowMapping, Table, select, tup
 
 from autotune.errors import StoreError
 from autotune.store.column_types import Values, finite, integer, metadata, real
-from autotune.store.reading import reading
 from autotune.store.sqlite.database import Database
 from autotune.store.studies import find
 from autotune.store.trials import TrialRow, trials, with_trials
+from autotune.store.unreadable import reading
 from autotune.trial import EndToEndParts
 
 end_to_end_timings = Table(

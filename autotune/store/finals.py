@@ -13,13 +13,13 @@ from autotune.errors import StoreError
 from autotune.store.column_types import Text, Values, date_of, metadata, real, reference, row_id, text
 from autotune.store.devices import environments
 from autotune.store.measurements import measurements, timing_of, timing_values
-from autotune.store.reading import reading
 from autotune.store.scopes import Scope, scope_columns
 from autotune.store.sqlite.database import Database
 from autotune.store.statements import chunks, insert, rows_of
 from autotune.store.studies import find, studies, subject_ids
 from autotune.store.trial_store import within
 from autotune.store.trials import Origin, TrialRow, trials, with_trials
+from autotune.store.unreadable import reading
 from autotune.trial import Timing
 
 VERDICTS = ("win", "tie", "loss")

@@ -7,13 +7,13 @@ from dataclasses import dataclass, replace
 from sqlalchemy import bindparam, select
 
 from autotune.store.column_types import Values
-from autotune.store.reading import reading
 from autotune.store.scopes import Scope
 from autotune.store.sources import sources
 from autotune.store.sqlite.database import Database
 from autotune.store.studies import studies
 from autotune.store.trial_store import TrialKey, begin_trial, end_trial
 from autotune.store.trials import TrialRow, trials, trials_by_id
+from autotune.store.unreadable import reading
 from autotune.trial import Config, Outcome, Phases, Trial
 
 _KNOWN = (

@@ -14,9 +14,9 @@ from sqlalchemy import Column, Float, ForeignKey, Integer, RowMapping, Table, se
 
 from autotune.errors import StoreError
 from autotune.store.column_types import Text, Values, finite, integer, metadata, real, reference, row_id, text
-from autotune.store.reading import reading
 from autotune.store.sqlite.database import Database
 from autotune.store.statements import chunks, rows_of
+from autotune.store.unreadable import reading
 from autotune.trial import Timing
 
 measurements = Table(

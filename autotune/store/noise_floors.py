@@ -11,9 +11,9 @@ from autotune.devices.device import DeviceInfo, Environment
 from autotune.errors import StoreError
 from autotune.store.column_types import Values, date_of, finite, metadata, real, reference, row_id, text
 from autotune.store.devices import devices, measured_on, same_device
-from autotune.store.reading import reading
 from autotune.store.sqlite.database import Database
 from autotune.store.statements import insert
+from autotune.store.unreadable import reading
 
 noise_floors = Table(
     "noise_floors",

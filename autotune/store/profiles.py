@@ -13,11 +13,11 @@ from sqlalchemy import Column, Float, RowMapping, Table, select
 from autotune.devices.device import DeviceInfo, Environment
 from autotune.store.column_types import Values, date_of, finite, integer, metadata, reference, row_id, text
 from autotune.store.devices import Runs
-from autotune.store.reading import reading
 from autotune.store.sqlite.database import Database
 from autotune.store.statements import insert
 from autotune.store.studies import find, subject_ids
 from autotune.store.trials import TrialRow, trials, with_trials
+from autotune.store.unreadable import reading
 
 COUNTERS = (
     *("time_us", "achieved_occupancy", "load_sectors_per_request", "store_sectors_per_request"),

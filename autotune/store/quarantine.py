@@ -10,11 +10,11 @@ from sqlalchemy import ColumnElement, Connection, Table, UniqueConstraint, and_,
 from autotune.errors import StoreError
 from autotune.store.column_types import Values, date_of, metadata, reference, row_id, text
 from autotune.store.devices import devices, environments
-from autotune.store.reading import reading
 from autotune.store.scopes import Scope
 from autotune.store.sources import sources, store_hash
 from autotune.store.sqlite.database import Database, one_line
 from autotune.store.statements import insert
+from autotune.store.unreadable import reading
 
 quarantine = Table(
     "quarantine",

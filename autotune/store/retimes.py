@@ -13,11 +13,11 @@ from autotune.store.column_types import Values, date_of, metadata, real, referen
 from autotune.store.devices import Runs, environment_of, environments, runs
 from autotune.store.finals import supersede_finals
 from autotune.store.measurements import measurements, timing_of, timing_values
-from autotune.store.reading import reading
 from autotune.store.sqlite.database import Database, one_line
 from autotune.store.statements import insert, rows_of
 from autotune.store.studies import find, subject_ids
 from autotune.store.trials import TrialRow, trials, with_trials
+from autotune.store.unreadable import reading
 from autotune.trial import Timing
 
 RETIME_LABELS = ("confirmed", "moved", "regressed", "failed", "remeasured")

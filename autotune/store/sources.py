@@ -17,11 +17,11 @@ from autotune.family.tensor_map_template import NamedTensorMap
 from autotune.store.column_types import Text, Values, flag, integer, metadata, reference, row_id, text
 from autotune.store.layers import layers, problem_of
 from autotune.store.packed import unpacked
-from autotune.store.reading import reading
 from autotune.store.scopes import Scope
 from autotune.store.sqlite.database import Database
 from autotune.store.statements import insert_unless_there, rows_of
 from autotune.store.templates import templates
+from autotune.store.unreadable import reading
 from autotune.trial import END_TO_END, Config
 
 ZLIB_LEVEL = 1

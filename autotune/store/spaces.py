@@ -24,7 +24,6 @@ from autotune.store.column_types import Values, date_of, date_text
 from autotune.store.devices import device_of, devices, store_device, store_environment, store_run
 from autotune.store.layers import subjects
 from autotune.store.measurements import measurements, timing_values
-from autotune.store.reading import reading
 from autotune.store.sources import sources
 from autotune.store.sqlite.database import LOCK_TIMEOUT_S, Clock, Database, utc_now
 from autotune.store.sqlite.open_database import open_for_writing
@@ -32,6 +31,7 @@ from autotune.store.statements import identify, insert, next_id, rows_of
 from autotune.store.studies import called, next_generation, studies, study_layers
 from autotune.store.templates import TemplateRecord, store_template, templates
 from autotune.store.trials import Origin, outcome_values, trial_of, trials
+from autotune.store.unreadable import reading
 from autotune.trial import Trial
 
 KIND = "recorded"

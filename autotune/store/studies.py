@@ -27,9 +27,9 @@ from autotune.errors import StoreError
 from autotune.problem import Layer
 from autotune.store.column_types import Text, Values, date_of, flag, integer, metadata, row_id, text
 from autotune.store.layers import layers, problem_of, store_layer, subjects
-from autotune.store.reading import reading
 from autotune.store.sqlite.database import Database, one_line
 from autotune.store.statements import insert, next_id, rows_of
+from autotune.store.unreadable import reading
 from autotune.trial import Outcome
 
 GENERATIONS = ("newest", "all")

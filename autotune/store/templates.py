@@ -9,9 +9,9 @@ from dataclasses import dataclass
 from sqlalchemy import Connection, Table, UniqueConstraint, and_, select
 
 from autotune.store.column_types import Values, metadata, row_id, text
-from autotune.store.reading import reading
 from autotune.store.sqlite.database import Database
 from autotune.store.statements import identify
+from autotune.store.unreadable import reading
 from autotune.trial import Value
 
 templates = Table(

@@ -11,13 +11,13 @@ from autotune.devices.device import DeviceInfo
 from autotune.problem import Problem
 from autotune.store.devices import device_of, devices
 from autotune.store.layers import layers, problem_of, subjects
-from autotune.store.reading import reading
 from autotune.store.scopes import Scope
 from autotune.store.sqlite.database import Database
 from autotune.store.statements import rows_of
 from autotune.store.studies import studies, study_layers
 from autotune.store.templates import templates
 from autotune.store.trials import config_of, trials
+from autotune.store.unreadable import reading
 from autotune.trial import Config
 
 PER_FAMILY = 60

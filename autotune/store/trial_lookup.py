@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from sqlalchemy import Connection, and_, func, or_, select, tuple_
 
 from autotune.store.layers import subjects
-from autotune.store.reading import reading
 from autotune.store.sqlite.database import Database
 from autotune.store.studies import called, find, studies, study_layers
 from autotune.store.trials import TrialRow, TrialRows, select_trials, trials, trials_by_id
+from autotune.store.unreadable import reading
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,7 +20,6 @@ from autotune.store.devices import devices
 from autotune.store.end_to_end_timings import end_to_end_timings, parts_values
 from autotune.store.layers import of_problem
 from autotune.store.measurements import measurements, timing_values
-from autotune.store.reading import hide_faulty_rows, reading
 from autotune.store.scopes import SCOPE, Scope, SubjectScope
 from autotune.store.sources import store_source
 from autotune.store.sqlite.database import Database, one_line
@@ -36,6 +35,7 @@ from autotune.store.trials import (
     trials,
     trials_by_id,
 )
+from autotune.store.unreadable import hide_faulty_rows, reading
 from autotune.trial import Config, EndToEndParts, Outcome, Trial
 
 SORTS = ("number", "median", "registers", "error", "started")

@@ -24,8 +24,8 @@ from autotune.errors import AutotuneError
 from autotune.family.source import KernelSource
 from autotune.measurement.calibrate import Calibration
 from autotune.measurement.choices import Choices, ChoicesRequest
+from autotune.measurement.class_agreement import Agreement, NetworkRequest
 from autotune.measurement.host_to_host import EndToEndRequest, EndToEndTiming
-from autotune.measurement.network import Agreement, NetworkRequest
 from autotune.problem import Problem
 from autotune.temporary import temporary_folder
 from autotune.trial import ErrorStats, Measured, Timing

@@ -39,11 +39,11 @@ from autotune.measurement.benchmark import (
 )
 from autotune.measurement.calibrate import calibrate
 from autotune.measurement.choices import ChoicesRequest, choices
+from autotune.measurement.class_agreement import Network, NetworkRequest
 from autotune.measurement.exported import Handle, prepared
 from autotune.measurement.forward import LoadedKernel, Tensors
 from autotune.measurement.guarded import GuardedArray
 from autotune.measurement.host_to_host import EndToEndRequest, measure_end_to_end
-from autotune.measurement.network import Network, NetworkRequest
 from autotune.measurement.verify import Verifier
 from autotune.problem import Problem
 from autotune.temporary import remove

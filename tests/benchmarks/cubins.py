@@ -47,6 +47,7 @@ GOOD = ("same text", "same cubin", "same bits")
 POISON = 0xFF  # NaN in every type
 MOST_UNITS = 3  # images of a small problem: enough that two share a tile
 LAUNCH_LIMIT_S = 600.0
+MOST_FLOPS = 40e9  # that the host device is given: some minutes
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,6 +68,8 @@ def small(winner: Winner, now: KernelSource, family: KernelTemplate, flops: floa
     problem = winner.row.row.problem
     most = min(problem.runtime_size, MOST_UNITS) if problem.operation.independent else problem.runtime_size
     units = max(1, min(most, int(flops * problem.runtime_size / problem.flops)))
+    if problem.with_runtime(units).flops > MOST_FLOPS:
+        raise Rejected(Outcome.TIMEOUT, "too_slow", f"{problem.with_runtime(units).flops / 1e9:.0f} GFLOP at the least")
     again = relaunched(now, BoundTemplate(family, problem.with_runtime(units), winner.row.row.device))
     return Small(replace(again, program=winner.stored.program), again)
 
@@ -127,11 +130,11 @@ def bits(winner: Winner, now: KernelSource, family: KernelTemplate, flops: float
 
 
 def compared(
-    store: Store, families: Mapping[str, KernelTemplate], pool: CompilePool, flops: float
+    store: Store, study: str | None, families: Mapping[str, KernelTemplate], pool: CompilePool, flops: float
 ) -> Iterator[tuple[Winner, str]]:
     """Each winner, and how today's kernel is like it."""
     started: list[tuple[Winner, tuple[Future[Binary], ...]]] = []
-    for winner in winners(store, families):
+    for winner in winners(store, families, study):
         programs: list[Program] = []
         if not isinstance(winner.now, str) and winner.now.program.hash != winner.stored.program.hash:
             programs = [winner.stored.program, winner.now.program]
@@ -156,6 +159,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Compare, print."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--db", type=Path, nargs="+", default=RECORDED)
+    parser.add_argument("--study", help="no other's winners")
     parser.add_argument("--jobs", type=int, default=jobs_default())
     parser.add_argument("--gflop", type=float, default=0.5, help="of a small problem on the host device")
     asked = parser.parse_args(arguments)
@@ -165,7 +169,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         for db in asked.db:
             counts: dict[str, Counter[str]] = {}
             with Store(db, create=False) as store:
-                for winner, verdict in compared(store, families, pool, 1e9 * asked.gflop):
+                for winner, verdict in compared(store, asked.study, families, pool, 1e9 * asked.gflop):
                     word = verdict.partition(" (")[0]
                     counts.setdefault(winner.template, Counter())[word] += 1
                     bad += word not in GOOD

@@ -35,9 +35,9 @@ class Winner:
         return self.stored.config.template
 
 
-def winners(store: Store, families: Mapping[str, KernelTemplate]) -> Iterator[Winner]:
-    """The best kernels for GPUs of a database whose texts are kept."""
-    for row in store.best.list(kind="cuda"):
+def winners(store: Store, families: Mapping[str, KernelTemplate], study: str | None = None) -> Iterator[Winner]:
+    """The best kernels for GPUs of a database, or of one study in it, whose texts are kept."""
+    for row in store.best.list(study, kind="cuda"):
         stored = store.sources.get(row.row.trial.source_hash or "")
         if stored is not None:
             yield Winner(row, stored, render_today(row.row, families))

@@ -13,8 +13,8 @@ from autotune.family.render import render
 from autotune.family.source import KernelSource
 from autotune.family.space import BoundTemplate
 from autotune.family.template_files import load_template
+from autotune.measurement.class_agreement import NetworkRequest, NetworkSpec
 from autotune.measurement.host_to_host import EndToEndPlan, EndToEndRequest, EndToEndTiming, cut
-from autotune.measurement.network import NetworkRequest, NetworkSpec
 from autotune.measurement.reference import reference_program
 from autotune.problem import Conv2dProblem
 from autotune.trial import Config

@@ -14,7 +14,16 @@ from autotune.family.render import render
 from autotune.family.source import KernelSource
 from autotune.family.space import BoundTemplate, SearchSpace
 from autotune.family.template_files import load_template, load_templates
-from autotune.measurement.network import Agreement, Array, Network, NetworkSpec, decoded, encoded, pooled, stored
+from autotune.measurement.class_agreement import (
+    Agreement,
+    Array,
+    Network,
+    NetworkSpec,
+    decoded,
+    encoded,
+    pooled,
+    stored,
+)
 from autotune.measurement.reference import reference_program
 from autotune.problem import Conv2dProblem
 from autotune.trial import Config
