@@ -9,7 +9,8 @@ from autotune.compilation.compile import NVCC_FLAGS, Binary, Program, Target
 from autotune.compilation.toolchain import compiler_version, find_cxx, find_nvcc
 from autotune.devices import host_compile
 from autotune.devices.device import Device
-from autotune.devices.host import HostDevice, HostOptions, usable_cores
+from autotune.devices.host import HostDevice, HostOptions
+from autotune.devices.host_machine import usable_cores
 from autotune.errors import DeviceError
 
 CHECK_ORDER_SEED = 20  # host:check runs a block's threads in an order shuffled with this seed

@@ -31,7 +31,9 @@ from autotune.devices.device import (
     Variation,
 )
 from autotune.devices.elf import Symbol, symbols
-from autotune.devices.host_compile import FLAGS, RUNTIME_NAME, compile_runtime
+from autotune.devices.host_compile import FLAGS
+from autotune.devices.host_machine import cpu_name, last_cache_bytes, usable_cores
+from autotune.devices.host_runtime import HostLaunch, load_runtime, symbol_address
 from autotune.devices.host_tensor_map import encode
 from autotune.devices.tensor_map import BoundTensorMap
 from autotune.errors import DeviceError, Rejected
@@ -44,27 +46,6 @@ MOST_CLUSTER_BLOCKS = 8  # of a cluster that runs on every GPU that has them
 ALIGNMENT = 256  # bytes, of every allocation
 FLUSH_BYTES_MAX = 64 << 20  # written before a cold sample; more would take longer than most kernels
 _REASON_BYTES, _MESSAGE_BYTES = 32, 512
-_RTLD_NOLOAD = 4
-
-
-class HostLaunch(ctypes.Structure):
-    """AutotuneLaunch of autotune_host_runtime.cpp."""
-
-    _fields_ = (
-        ("kernel", ctypes.c_void_p),
-        ("arguments", ctypes.c_void_p),
-        ("smem", ctypes.c_void_p),
-        ("smem_bytes", ctypes.c_uint64),
-        ("tls_module", ctypes.c_uint64),
-        ("tls_bytes", ctypes.c_uint64),
-        ("order_seed", ctypes.c_uint64),
-        ("limit_ns", ctypes.c_uint64),
-        ("grid", ctypes.c_uint * 3),
-        ("block", ctypes.c_uint * 3),
-        ("cluster", ctypes.c_uint),
-        ("cores", ctypes.c_uint),
-        ("zeroed_smem", ctypes.c_uint),
-    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,7 +89,7 @@ class HostModule:
         self._symbols = symbols(binary.image)
         self._static_smem_bytes = binary.resources.static_smem_bytes
         self._entries = {name: self._find_entry(name) for name in binary.entries}
-        self._smem = _address(self._library, "autotune_smem_address")
+        self._smem = symbol_address(self._library, "autotune_smem_address")
         module, size = ctypes.c_uint64(), ctypes.c_uint64()
         device.runtime.autotune_tls(ctypes.c_void_p(self._library._handle), ctypes.byref(module), ctypes.byref(size))
         self._tls_module, self._tls_bytes = module.value, size.value
@@ -116,9 +97,9 @@ class HostModule:
     def _find_entry(self, name: str) -> _Entry:
         sizes = (ctypes.c_uint * 64)()
         count = getattr(self._library, f"autotune_sizes_{name}")(sizes)
-        blocks = _address(self._library, f"autotune_cluster_{name}")
+        blocks = symbol_address(self._library, f"autotune_cluster_{name}")
         cluster = ctypes.c_uint.from_address(blocks).value if blocks else 1
-        return _Entry(_address(self._library, f"autotune_call_{name}"), tuple(sizes[:count]), cluster)
+        return _Entry(symbol_address(self._library, f"autotune_call_{name}"), tuple(sizes[:count]), cluster)
 
     def ready(self, launch: Launch) -> None:
         """Nothing is done once here."""
@@ -159,7 +140,7 @@ class HostModule:
     def symbol(self, name: str) -> tuple[int, int]:
         """Address and size in bytes of a __constant__ or __device__ variable."""
         found: Symbol | None = self._symbols.get(name)
-        address = _address(self._library, name) if found and not found.thread_local else 0
+        address = symbol_address(self._library, name) if found and not found.thread_local else 0
         if not found or not address:
             raise Rejected(Outcome.RUNTIME, "launch_failure", f"no variable {name} in the program")
         return address, found.size_bytes
@@ -178,15 +159,15 @@ class HostDevice:
 
     def __init__(self, cxx: str, options: HostOptions | None = None, runtime: Binary | None = None) -> None:
         self.options = options or HostOptions(cores=usable_cores())
-        self.runtime = _load_runtime(cxx, runtime)
+        self.runtime = load_runtime(cxx, runtime)
         self._libc = ctypes.CDLL(None)
         self._info = DeviceInfo(
             kind="host",
-            name=_cpu_name(),
+            name=cpu_name(),
             arch=90,
             sm_count=self.options.cores,
             memory_bytes=os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"),
-            l2_bytes=_last_cache_bytes(),
+            l2_bytes=last_cache_bytes(),
         )
         self._environment = Environment(
             driver=f"{os.uname().sysname} {os.uname().machine}",
@@ -408,45 +389,6 @@ def _content(argument: np.generic | BoundTensorMap) -> npt.NDArray[np.generic]:
     if isinstance(argument, BoundTensorMap):
         return np.frombuffer(encode(argument), np.uint8)
     return np.array(argument)
-
-
-def usable_cores() -> int:
-    """Cores that this process may run on."""
-    return len(os.sched_getaffinity(0))
-
-
-def _address(library: ctypes.CDLL, name: str) -> int:
-    """Address of a symbol, 0 when there is none."""
-    try:
-        return ctypes.addressof(ctypes.c_char.in_dll(library, name))
-    except ValueError:
-        return 0
-
-
-def _load_runtime(cxx: str, runtime: Binary | None) -> ctypes.CDLL:
-    """The runtime of this process, loaded when the process has none yet. It stays loaded."""
-    try:
-        return ctypes.CDLL(RUNTIME_NAME, mode=ctypes.RTLD_GLOBAL | _RTLD_NOLOAD)
-    except OSError:
-        pass
-    fd = os.memfd_create("autotune-runtime")
-    with open(fd, "wb", closefd=False) as file:
-        file.write(runtime.image if runtime else compile_runtime(cxx))
-    return ctypes.CDLL(f"/proc/self/fd/{fd}", mode=ctypes.RTLD_GLOBAL | os.RTLD_NOW)
-
-
-def _cpu_name() -> str:
-    for line in Path("/proc/cpuinfo").read_text().splitlines():
-        if line.startswith(("model name", "Model")):
-            return line.partition(":")[2].strip()
-    return os.uname().machine
-
-
-def _last_cache_bytes() -> int:
-    """Size of the last-level cache; 0 when the system does not say."""
-    units = {"K": 1 << 10, "M": 1 << 20}
-    sizes = [file.read_text().strip() for file in Path("/sys/devices/system/cpu/cpu0/cache").glob("index*/size")]
-    return max((int(size[:-1]) * units[size[-1]] for size in sizes if size[-1:] in units), default=0)
 
 
 def _version(cxx: str) -> str:

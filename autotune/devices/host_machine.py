@@ -1,0 +1,26 @@
+"""What this machine's CPU is."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+
+def usable_cores() -> int:
+    """Cores that this process may run on."""
+    return len(os.sched_getaffinity(0))
+
+
+def cpu_name() -> str:
+    """As the system calls it; its architecture where it does not say."""
+    for line in Path("/proc/cpuinfo").read_text().splitlines():
+        if line.startswith(("model name", "Model")):
+            return line.partition(":")[2].strip()
+    return os.uname().machine
+
+
+def last_cache_bytes() -> int:
+    """Size of the last-level cache; 0 when the system does not say."""
+    units = {"K": 1 << 10, "M": 1 << 20}
+    sizes = [file.read_text().strip() for file in Path("/sys/devices/system/cpu/cpu0/cache").glob("index*/size")]
+    return max((int(size[:-1]) * units[size[-1]] for size in sizes if size[-1:] in units), default=0)
