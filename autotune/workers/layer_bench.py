@@ -1,0 +1,263 @@
+"""load -> verify -> measure: one layer's data on a device, and the kernels that run on them."""
+
+from __future__ import annotations
+
+import math
+import random
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+
+from autotune.compilation.compile import Binary
+from autotune.devices.device import Device, Passes, Sample
+from autotune.errors import Disproved, Rejected
+from autotune.family.source import KernelSource
+from autotune.measurement.benchmark import (
+    Clocks,
+    Converged,
+    Race,
+    Samples,
+    interleave,
+    lost,
+    lost_at_first,
+    measure,
+    surely_behind,
+)
+from autotune.measurement.exported import Handle, prepared
+from autotune.measurement.forward import LoadedKernel, Tensors
+from autotune.measurement.guarded import GuardedArray
+from autotune.measurement.verify import Verifier
+from autotune.trial import ErrorStats, Measured, Outcome
+from autotune.workers.worker import COPIES_BYTES, MOST_PASSES, EvaluateRequest, FinalsRequest, FinalsTimings
+
+_LEAST_ROUNDS, _MOST_ROUNDS = 11, 400  # of the finals
+_SAMPLE_US = 400.0  # that the passes of one sample of a short kernel take together: a graph's launch is noise then
+
+
+@dataclass(frozen=True, slots=True)
+class _Loaded:
+    """A kernel on the device with its own memory."""
+
+    kernel: LoadedKernel
+    workspace: GuardedArray
+    packed_w: GuardedArray
+    owned: ExitStack
+    """what is given back with it"""
+
+
+class LayerBench:
+    """A layer on a device: its data, and what its kernels are verified and timed with."""
+
+    def __init__(self, device: Device, verifier: Verifier, clocks: Clocks, clock: Callable[[], float]) -> None:
+        self.verifier = verifier
+        self._device = device
+        self._clocks = clocks
+        self._clock = clock
+        self._fastest_us: dict[str, float] = {}
+        """median of the fastest kernel, with cold or hot caches"""
+
+    def verify(self, source: KernelSource, binary: Binary, *, once: bool) -> ErrorStats:
+        """Verify a kernel, in one run or several. Raises Rejected as `Verifier.verify` does."""
+        with self._loaded(source, binary) as loaded:
+            kernel, workspace, packed_w = loaded.kernel, loaded.workspace, loaded.packed_w
+            return self.verifier.verify(kernel, workspace, packed_w, repeat=lambda _: not once).error
+
+    def evaluate(self, request: EvaluateRequest) -> Measured:
+        """Verify and time a kernel, in a race where there is something to lose against."""
+        started = self._clock()
+        with self._loaded(request.source, request.binary) as loaded:
+            return self._measure(loaded, request, started)
+
+    @contextmanager
+    def _loaded(self, source: KernelSource, binary: Binary) -> Iterator[_Loaded]:
+        """A kernel with its own memory, all given back at the end."""
+        device = self._device
+        with ExitStack() as owned:
+            module = device.load(binary)
+            owned.callback(module.unload)
+            workspace = GuardedArray(device, "workspace", source.workspace_bytes)
+            owned.callback(workspace.free)
+            packed_w = GuardedArray(device, "packed_w", source.packed_w_bytes)
+            owned.callback(packed_w.free)
+            kernel = LoadedKernel(device, module, source)
+            yield _Loaded(kernel, workspace, packed_w, owned)
+
+    def _each_pass(self, loaded: _Loaded, count: int, *, cold: bool) -> list[Callable[[], None]]:
+        """Functions that enqueue a forward pass; when several must be cold, each on arrays of its own."""
+        device, verifier, kernel, source = self._device, self.verifier, loaded.kernel, loaded.kernel.source
+        if count == 1 or not cold:
+            tensors = verifier.tensors(verifier.normal, loaded.packed_w.address, loaded.workspace.address)
+            return [partial(kernel.run, kernel.forward(tensors))] * count
+
+        def scratch(size_bytes: int) -> int:
+            address = device.allocate(size_bytes)
+            loaded.owned.callback(device.free, address)
+            return address
+
+        passes: list[Callable[[], None]] = []
+        for copy in verifier.copies(count):
+            tensors = replace(copy, packed_w=scratch(source.packed_w_bytes), workspace=scratch(source.workspace_bytes))
+            device.copy(tensors.packed_w, loaded.packed_w.address, source.packed_w_bytes)
+            passes.append(partial(kernel.run, kernel.forward(tensors)))
+        return passes
+
+    def _check_again(self, source: KernelSource, passes: Passes, *, cold: bool) -> None:
+        """Whether a kernel's passes give what they must after many launches. Raises Rejected as `still_right` does."""
+        verifier = self.verifier
+        tensors = verifier.tensors(verifier.normal)
+        if passes.count > 1 and cold:
+            tensors = verifier.copies(passes.count)[-1]
+        verifier.still_right(source, tensors, partial(self._timed, passes, cold=cold))
+
+    def _timed(self, passes: Passes, *, cold: bool) -> Sample:
+        """A sample of passes, on arrays that are as before a pass where one changes what it reads."""
+        verifier = self.verifier
+        if verifier.changes_inputs:
+            verifier.restore(verifier.normal)
+        return self._device.time(passes, cold=cold)
+
+    def _check_all_again(self, kernels: Sequence[_Loaded], entered: Sequence[Passes], *, cold: bool) -> None:
+        """Whether finalists are still right. Raises Disproved naming those that are not."""
+        wrong = {}
+        for position, (loaded, passes) in enumerate(zip(kernels, entered, strict=False)):
+            try:
+                self._check_again(loaded.kernel.source, passes, cold=cold)
+            except Rejected as rejected:
+                if rejected.outcome != Outcome.CORRECTNESS:
+                    raise
+                wrong[position] = rejected.message
+        if wrong:
+            raise Disproved(wrong)
+
+    def _recorded(self, each: Sequence[Callable[[], None]], owned: ExitStack) -> Passes:
+        """Forward passes as one call, given back with what they belong to."""
+        passes = self._device.record(each)
+        owned.callback(passes.close)
+        return passes
+
+    def _several(self, pass_us: float) -> int:
+        """Passes that make up one sample of a kernel that takes so long; one of a long kernel."""
+        if pass_us >= self._device.short_us or self.verifier.changes_inputs:
+            return 1
+        room = COPIES_BYTES // self.verifier.problem.tensor_bytes
+        return max(1, min(MOST_PASSES, room, math.ceil(_SAMPLE_US / pass_us)))
+
+    def finals(self, request: FinalsRequest) -> FinalsTimings:
+        """Every contender is recorded the same way and has as many passes a sample, each on arrays of its own."""
+        device, verifier = self._device, self.verifier
+        cold = request.cache == "cold"
+        with ExitStack() as held:
+            kernels = [held.enter_context(self._loaded(source, binary)) for source, binary in request.kernels]
+            for loaded in kernels:
+                tensors = verifier.tensors(verifier.normal, loaded.packed_w.address, loaded.workspace.address)
+                loaded.kernel.prepare(tensors)
+            libraries = [held.enter_context(self._exported(*library)) for library in request.libraries]
+            count = self._several(
+                min(
+                    self._timed(Passes(self._each_pass(loaded, 1, cold=cold)[0]), cold=cold).us
+                    for loaded in kernels
+                    for _ in range(2)  # the first brings its code to the device
+                )
+            )
+            entered = [self._recorded(self._each_pass(loaded, count, cold=cold), held) for loaded in kernels]
+            entered += [self._recorded(self._exported_passes(*each, count, cold=cold), held) for each in libraries]
+            baselines = device.baselines(request.baselines, verifier.problem, passes=count, cold=cold)
+            for passes in baselines:
+                if isinstance(passes, Passes):
+                    held.callback(passes.close)
+                    entered.append(passes)
+            for passes in entered:
+                self._timed(passes, cold=cold)
+            all_samples = [Samples(partial(self._timed, passes, cold=cold), self._clocks) for passes in entered]
+            interleave(
+                all_samples,
+                budget_s=request.budget_s,
+                least=_LEAST_ROUNDS,
+                most=_MOST_ROUNDS,
+                rng=random.Random(request.seed),
+                clock=self._clock,
+            )
+            self._check_all_again(kernels, entered, cold=cold)
+            timings = iter(
+                [
+                    samples.timing(request.cache, device.health(), passes=passes.count, launch=passes.launch)
+                    for samples, passes in zip(all_samples, entered, strict=True)
+                ]
+            )
+        return FinalsTimings(
+            kernels=tuple(next(timings) for _ in kernels),
+            libraries=tuple(next(timings) for _ in libraries),
+            baselines=tuple(each if isinstance(each, str) else next(timings) for each in baselines),
+        )
+
+    @contextmanager
+    def _exported(self, path: str, source: KernelSource) -> Iterator[tuple[Handle, GuardedArray]]:
+        """An exported library's handle on the layer's filters, once its output was right, and its workspace."""
+        device, verifier = self._device, self.verifier
+        with prepared(Path(path), verifier.problem, verifier.tensors(verifier.normal)) as handle:
+            workspace = GuardedArray(device, "workspace", handle.workspace_bytes)
+            try:
+                workspace.poison()
+                verifier.restore(verifier.normal)
+                handle.run(verifier.tensors(verifier.normal, workspace=workspace.address), device.stream_handle)
+                device.synchronize()
+                verifier.judge(verifier.normal, source, (workspace,))
+                yield handle, workspace
+            finally:
+                workspace.free()
+
+    def _exported_passes(
+        self, handle: Handle, workspace: GuardedArray, count: int, *, cold: bool
+    ) -> list[Callable[[], None]]:
+        """Passes of an exported library; when several must be cold, each on arrays of its own."""
+        device, verifier = self._device, self.verifier
+        own = verifier.copies(count) if count > 1 and cold else [verifier.tensors(verifier.normal)] * count
+
+        def run(tensors: Tensors) -> None:
+            handle.run(tensors, device.stream_handle)
+
+        return [partial(run, replace(tensors, workspace=workspace.address)) for tensors in own]
+
+    def _measure(self, loaded: _Loaded, request: EvaluateRequest, started: float) -> Measured:
+        device, verifier, cold = self._device, self.verifier, request.cache == "cold"
+        ready = self._clock()
+        fastest_us = self._fastest_us.get(request.cache, math.inf)
+        best_us = math.inf if request.best_us is None else min(request.best_us, fastest_us)
+
+        def in_the_race(run_us: float) -> bool:
+            return device.info.kind == "host" or not lost_at_first(run_us, best_us)  # a run on a busy CPU says little
+
+        verified = verifier.verify(loaded.kernel, loaded.workspace, loaded.packed_w, repeat=in_the_race)
+        done = self._clock()
+        runs = verified.runs
+        shortest_us = min(run.us for run in runs)
+        # the verification's last run may have left the integers' filters, packed or in constant memory
+        loaded.kernel.prepare(verifier.tensors(verifier.normal, loaded.packed_w.address, loaded.workspace.address))
+        count = self._several(shortest_us)
+        each = self._each_pass(loaded, count, cold=cold)
+        passes = Passes(each[0]) if shortest_us >= device.short_us else self._recorded(each, loaded.owned)
+        own: tuple[Sample, ...] = ()  # the verification's own runs are samples too
+        if not in_the_race(runs[0].us):
+            own = runs
+        elif cold and passes.launch == "stream" and count == 1:
+            later = (*runs[1:], *verified.on_integers)
+            # what the first of several and other data add or save, some per cent, makes no winner of one far behind
+            own = (runs[0], *later) if surely_behind([run.us for run in later], best_us) else runs[1:]
+        samples = Samples(partial(self._timed, passes, cold=cold), self._clocks, own)
+        measure(samples, Race(best_us, Converged()))
+        timing = samples.timing(request.cache, device.health(), passes=passes.count, launch=passes.launch)
+        too_slow = lost(timing.samples_us, best_us)
+        if not (too_slow or surely_behind(timing.samples_us, best_us)):
+            self._check_again(request.source, passes, cold=cold)
+        self._fastest_us[request.cache] = min(fastest_us, timing.median_us)
+        measured = self._clock()
+        return Measured(
+            timing=timing,
+            error=verified.error,
+            too_slow=too_slow,
+            load_us=1e6 * (ready - started),
+            verify_us=1e6 * (done - ready),
+            measure_us=1e6 * (measured - done),
+        )
