@@ -20,6 +20,7 @@ import os
 import re
 from collections.abc import Mapping
 
+_MOST_MESSAGE = 8000  # characters; what is quoted in one is cut to far fewer
 _PASSWORDS = (
     (re.compile(r"(?<=:)(/+[^\s/@:]{0,200}:)[^\0]{1,200}@"), r"\1***@"),  # a path has lost one of the slashes
     (re.compile(r"(?<=:)(/+)[^\s:]{1,500}@"), r"\1***@"),  # a token in place of a user
@@ -46,11 +47,21 @@ def without_passwords(text: str) -> str:
     return text
 
 
+def shortened(text: str, most: int = 100) -> str:
+    """A text of others as a message quotes it: cut where it is longer than that many characters."""
+    return text if len(text) <= most else f"{text[: most - 3]}..."
+
+
+def quoted(value: object) -> str:
+    """A value of others as a message quotes it."""
+    return shortened(repr(value))
+
+
 class AutotuneError(Exception):
     """An error a user can act on; its message is one line: what, where, what to do, and never a password."""
 
     def __init__(self, message: str = "") -> None:
-        super().__init__(without_passwords(message))
+        super().__init__(shortened(without_passwords(message), _MOST_MESSAGE))
 
 
 class StudyError(AutotuneError):

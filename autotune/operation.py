@@ -27,7 +27,7 @@ from autotune.declarations import (
     Rule,
     Size,
 )
-from autotune.errors import StudyError, TemplateError
+from autotune.errors import StudyError, TemplateError, quoted, shortened
 from autotune.expressions.expression import FUNCTIONS, Bound, Expression
 from autotune.table import Table, did_you_mean, is_time, read_toml
 from autotune.trial import Value
@@ -150,7 +150,7 @@ class Operation:
         names = (*(size.name for size in self.sizes), *self.words)
         for name in given:
             if name not in names:
-                raise StudyError(f"{name}: {self.name} has no such size or word{did_you_mean(name, names)}")
+                raise StudyError(f"{shortened(name)}: {self.name} has no such size or word{did_you_mean(name, names)}")
         values: dict[str, Value] = {}
         for size in self.sizes:
             value = given.get(size.name, size.default)
@@ -172,13 +172,13 @@ class Operation:
         for size in self.sizes:
             value = values[size.name]
             if isinstance(value, bool) or not isinstance(value, int):
-                raise StudyError(f"{size.name} = {value!r}: expected a whole number")
+                raise StudyError(f"{size.name} = {quoted(value)}: expected a whole number")
             if not size.least <= value <= MAX_SIZE:
-                raise StudyError(f"{size.name} = {value}: expected {size.least} to {MAX_SIZE}")
+                raise StudyError(f"{size.name} = {quoted(value)}: expected {size.least} to {MAX_SIZE}")
         for name, allowed in self.words.items():
             if values[name] not in allowed:
                 near = did_you_mean(str(values[name]), allowed)
-                raise StudyError(f"{name} = {values[name]!r}: expected one of {', '.join(allowed)}{near}")
+                raise StudyError(f"{name} = {quoted(values[name])}: expected one of {', '.join(allowed)}{near}")
         names = self.names_from(values)
         for rule in self.rules:
             if why := rule.broken(names):
@@ -199,7 +199,7 @@ def expression_of(table: Table, key: str, text: str, known: Set[str]) -> Bound:
     """An expression that stands under a key of a table. Raises the table's error for a name that is not known there."""
     expression = Expression(text, f"{table.file}: {table.path(key)}")
     for name in sorted(expression.names - known):
-        raise table.error(key, f"undeclared name {name!r} in {text!r}{did_you_mean(name, known)}")
+        raise table.error(key, f"undeclared name {quoted(name)} in {quoted(text)}{did_you_mean(name, known)}")
     return expression.bind({})
 
 

@@ -7,7 +7,7 @@ from functools import lru_cache
 from pathlib import Path
 
 from autotune.array_declarations import is_name
-from autotune.errors import TemplateError
+from autotune.errors import TemplateError, quoted
 from autotune.operation import FILE, NUMPY_REFERENCE, REFERENCE, Operation, parse_operation
 from autotune.reading import read_text
 from autotune.shipped import shipped
@@ -22,7 +22,7 @@ def operation(name: str) -> Operation:
     """An operation that comes along, read once. Raises TemplateError naming the dotted key, or those that there are."""
     names = _declared_in(shipped("templates"))
     if name not in names:
-        raise TemplateError(f"no operation {name!r}{did_you_mean(name, names)}; there are {', '.join(names)}")
+        raise TemplateError(f"no operation {quoted(name)}{did_you_mean(name, names)}; there are {', '.join(names)}")
     return read_operation(shipped("templates") / name)
 
 
@@ -58,7 +58,7 @@ def find_operation(name: str, directories: Sequence[Path] = ()) -> Operation:
                 return read_operation(directory / name)
         names = tuple(dict.fromkeys((*names, *(each for directory in directories for each in _declared_in(directory)))))
         raise TemplateError(
-            f"no operation {name!r}{did_you_mean(name, names)}; there are {', '.join(names)}; "
+            f"no operation {quoted(name)}{did_you_mean(name, names)}; there are {', '.join(names)}; "
             f"another is a folder of its name with {FILE}, beside the study or in a directory given with --templates"
         )
     return operation(name)

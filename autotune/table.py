@@ -14,12 +14,11 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeGuard
 
-from autotune.errors import AutotuneError
+from autotune.errors import AutotuneError, shortened
 from autotune.reading import Raises
 
 LARGEST = 2**63 - 1  # a whole number in SQLite
 _SHOWN = 40  # characters of a JSON value that is of a wrong kind
-_KEY_SHOWN = 100  # characters of a key in a message
 _MESSAGE_SHOWN = 400  # characters of what is wrong with it
 _MOST_TABLES = 1000  # of one kind, such as layers
 _MOST_BITS = 4096  # of a whole number, which Python prints up to 14,000
@@ -42,11 +41,11 @@ class Table:
 
     def error(self, key: str, what: str) -> AutotuneError:
         """What is wrong with one key of this table."""
-        return self.raises(f"{self.file}: {shortened(self.path(key), _KEY_SHOWN)}: {shortened(what, _MESSAGE_SHOWN)}")
+        return self.raises(f"{self.file}: {self.path(key)}: {shortened(what, _MESSAGE_SHOWN)}")
 
     def path(self, key: str) -> str:
-        """A key of this table as its file's dotted key."""
-        return f"{self.key}.{key}" if self.key else key
+        """A key of this table as its file's dotted key, for messages."""
+        return shortened(f"{self.key}.{key}" if self.key else key)
 
     def __contains__(self, key: str) -> bool:
         return key in self.content
@@ -183,11 +182,6 @@ def _key_of_a_huge_number(content: Mapping[str, object]) -> str:
     return ""
 
 
-def shortened(text: str, most: int = _KEY_SHOWN) -> str:
-    """A text, cut where it is longer than that many characters."""
-    return text if len(text) <= most else f"{text[: most - 3]}..."
-
-
 def did_you_mean(word: str, allowed: Iterable[str]) -> str:
     """The nearest word that is allowed, in parentheses; empty where none is near."""
     close = difflib.get_close_matches(word, list(allowed), 1)
@@ -200,4 +194,4 @@ def is_time(value: object) -> TypeGuard[int | float]:
 
 
 def _json_words(value: object) -> str:
-    return "nothing" if value is None else json.dumps(value)[:_SHOWN]
+    return "nothing" if value is None else shortened(json.dumps(value), _SHOWN)

@@ -27,7 +27,7 @@ from autotune.cli.options import writable
 from autotune.cli.summary import left, summary
 from autotune.compilation.compile import NVCC_FLAGS, Target
 from autotune.compilation.toolchain import compiler_version, find_nvcc
-from autotune.errors import AutotuneError, StudyError, ToolchainError
+from autotune.errors import AutotuneError, StudyError, ToolchainError, shortened
 from autotune.evaluation.null import NullEvaluator
 from autotune.family.template_files import load_templates
 from autotune.problem import Layer
@@ -267,7 +267,7 @@ def _complain(study: Study, found: Sequence[ClusterResult], lacking: Sequence[st
     for each in found:
         words += [f"{layer} on {each.device_class.name}: {why}" for layer, why in each.failed.items()]
         words += [
-            f"no correct kernel of {result.layer.name} on {each.device_class.name} ({result.why_not[:160]})"
+            f"no correct kernel of {result.layer.name} on {each.device_class.name} ({shortened(result.why_not, 160)})"
             for result in each.results
             if result.best is None
         ]

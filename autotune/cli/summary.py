@@ -7,6 +7,7 @@ from collections import defaultdict
 from collections.abc import Collection, Iterator, Sequence
 from typing import TYPE_CHECKING
 
+from autotune.errors import shortened
 from autotune.problem import Layer
 from autotune.study import Study
 from autotune.trial import Trial
@@ -28,7 +29,7 @@ def summary(result: LayerResult) -> Iterator[str]:
         f"{failures or 'no failures'}; stopped: {result.stopped}"
     )
     for count, seen in _kinds(result.messages.values())[:_MESSAGES]:
-        yield f"  {count} x {' '.join(seen.message.split())[:160]} (such as {seen.config})"
+        yield f"  {count} x {shortened(' '.join(seen.message.split()), 160)} (such as {seen.config})"
     for design in result.designs:
         yield f"  {design.by.replace('_', ' ')}: {design_words(design, result.best)}"
     if result.finals:

@@ -28,7 +28,7 @@ from autotune.cli.studies import STUDY
 from autotune.cli.summary import left, summary
 from autotune.cli.tables import format_options
 from autotune.devices.device import BASELINES
-from autotune.errors import AutotuneError, StoreError, StudyError
+from autotune.errors import AutotuneError, StoreError, StudyError, shortened
 from autotune.evaluation.evaluator import DeviceEvaluator
 from autotune.family.template_files import load_templates
 from autotune.problem import Layer
@@ -264,7 +264,9 @@ def tune_and_show(
     if interrupted:
         end_interrupted(left(study, layers, tuned.layers, "tuned" if search else "compared"))
     if lacking := [result for result in tuned.layers if result.best is None]:
-        reasons = "; ".join(f"{result.layer.name} ({' '.join(result.why_not.split())[:160]})" for result in lacking)
+        reasons = "; ".join(
+            f"{result.layer.name} ({shortened(' '.join(result.why_not.split()), 160)})" for result in lacking
+        )
         from autotune.checking.check import doubt
 
         doubts = dict.fromkeys(doubt(result.layer.problem.operation) for result in lacking if result.all_wrong)

@@ -13,7 +13,7 @@ from distributed import Client
 from autotune import __version__
 from autotune.cluster.dask_agent import COLLECT, LISTEN_S, introduced
 from autotune.cluster.messages import AgentInfo, Collecting, DeviceClass, Helper, News, check_news
-from autotune.errors import AutotuneError
+from autotune.errors import AutotuneError, shortened
 from autotune.store.sqlite.database import NOT_UNDERSTOOD, one_line
 
 PATIENCE_S = 5.0  # for an agent's answer, beyond what it may take; a stopped one gives none
@@ -138,7 +138,7 @@ class Agents:
 
     async def _not_understood(self, agent: KnownAgent, error: Exception) -> None:
         """Say so, and wait."""
-        why = one_line(f"{type(error).__name__}: {error}")[:200]
+        why = shortened(one_line(f"{type(error).__name__}: {error}"), 200)
         self._say(f"{agent.info.name}: its answer cannot be understood ({why}); it is asked again")
         await asyncio.sleep(LISTEN_S)
 

@@ -21,7 +21,7 @@ from autotune.cluster.ledger import Ledger
 from autotune.cluster.messages import Collected, Collecting, DeviceClass, Helper, Lease, LeaseEnd
 from autotune.cluster.stragglers import Stragglers
 from autotune.devices.device import devices_named
-from autotune.errors import AutotuneError, StudyError
+from autotune.errors import AutotuneError, StudyError, shortened
 from autotune.problem import Layer, Problem
 from autotune.store import Delivery
 from autotune.store.sqlite.database import one_line
@@ -127,7 +127,7 @@ class Coordinator:
                 async with asyncio.timeout(CONNECT_S):
                     await client
             except (OSError, TimeoutError) as error:
-                why = one_line(str(error))[:80] or "no answer"
+                why = shortened(one_line(str(error))) or "no answer"
                 self._say_once(f"no scheduler at {self._cluster} ({why}); waiting for it")
                 self._ended = self._stopping()
                 await _closed(client)

@@ -13,6 +13,7 @@ from distributed import Scheduler, Worker, WorkerPlugin, get_worker
 from autotune.cluster.agent import Agent, CompilingAgent
 from autotune.cluster.dask_cluster import CONNECT_S, address_of
 from autotune.cluster.messages import Collecting, CompileFor, Lease, LeaseEnd, MeasureFor
+from autotune.errors import shortened
 from autotune.store.sqlite.database import one_line
 
 PLUGIN = "autotune-agent"
@@ -139,7 +140,7 @@ async def serve(
                 await worker
         except (OSError, TimeoutError, ValueError, RuntimeError) as error:
             if not waiting:
-                why = one_line(str(error))[:100] or "no answer"
+                why = shortened(one_line(str(error))) or "no answer"
                 say(f"no scheduler at {cluster} ({why}); trying until there is one")
             if once:
                 return

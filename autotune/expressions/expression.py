@@ -18,7 +18,7 @@ from functools import partial
 from jinja2 import Environment, TemplateSyntaxError, nodes
 from jinja2.parser import Parser
 
-from autotune.errors import TemplateError
+from autotune.errors import TemplateError, shortened
 from autotune.expressions.banks import bank_conflicts
 from autotune.expressions.columns import OPERATIONS, Column, Columns, Operand, chosen, column_of, filled, of_rows, truth
 from autotune.trial import Value
@@ -51,7 +51,7 @@ def max_registers(warps: int) -> int:
     return min(255, 65536 // (32 * round_up(warps, 4)) // 8 * 8)
 
 
-_SHOWN = 1000  # characters of an expression, and of what is wrong with it, in a message
+_SHOWN = 400  # characters of an expression, and of what is wrong with it, in a message
 MOST_BITS = 4096
 """Of a whole number that an expression comes to; a size has 31."""
 
@@ -435,5 +435,4 @@ class Expression:
 
     def error(self, what: str) -> TemplateError:
         """A TemplateError that names this expression and where it stands."""
-        shown = self.text if len(self.text) <= _SHOWN else f"{self.text[:_SHOWN]}..."
-        return TemplateError(f"{self.where}: expression {shown!r} {what:.{_SHOWN}}")
+        return TemplateError(f"{self.where}: expression {shortened(self.text, _SHOWN)!r} {shortened(what, _SHOWN)}")

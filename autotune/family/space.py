@@ -11,7 +11,7 @@ from functools import cached_property
 import numpy as np
 
 from autotune.devices.device import DeviceInfo
-from autotune.errors import Rejected, StudyError, TemplateError
+from autotune.errors import Rejected, StudyError, TemplateError, quoted, shortened
 from autotune.expressions.expression import Bound, Expression
 from autotune.family.feasible import Level, Rows, Rule, Tree
 from autotune.family.limits import SPACE_S, limited
@@ -359,11 +359,11 @@ def narrow(template: KernelTemplate, narrowed: Mapping[str, Sequence[Value]]) ->
         if name not in known:
             now = renamed(template.name, name)
             there = f"it is {now} now" if now in known else f"{template.name} has {', '.join(known)}"
-            raise StudyError(f"space.{template.name}.{name}: no such parameter; {there}")
+            raise StudyError(f"space.{template.name}.{shortened(name)}: no such parameter; {there}")
         for value in values:
             if not any(value == own and type(value) is type(own) for own in known[name].values):
                 raise StudyError(
-                    f"space.{template.name}.{name}: {value!r} is not a value of the family; "
+                    f"space.{template.name}.{name}: {quoted(value)} is not a value of the family; "
                     f"it has {', '.join(map(str, known[name].values))}"
                 )
     return tuple(

@@ -7,12 +7,12 @@ from collections.abc import Set
 
 from jinja2 import meta, nodes
 
-from autotune.errors import TemplateError
+from autotune.errors import TemplateError, quoted
 from autotune.expressions.expression import FUNCTIONS
 from autotune.family.limits import RENDER_S, limited
 from autotune.family.template import KernelTemplate
 from autotune.family.text import parse
-from autotune.table import did_you_mean, shortened
+from autotune.table import did_you_mean
 
 
 def check_body(template: KernelTemplate) -> Set[str]:
@@ -52,6 +52,6 @@ def check_body(template: KernelTemplate) -> Set[str]:
         elif name in of_runtime:
             what = f"{name!r} follows from {runtime}, which {not_constant}"
         else:
-            what = f"undeclared name {shortened(name)!r}{did_you_mean(name, allowed)}"
+            what = f"undeclared name {quoted(name)}{did_you_mean(name, allowed)}"
         raise TemplateError(f"{template.path}: line {at}: {what}")
     return names

@@ -11,7 +11,7 @@ from collections.abc import Sequence, Set
 from pathlib import Path
 
 from autotune.declarations import ROLES
-from autotune.errors import TemplateError
+from autotune.errors import TemplateError, quoted, shortened
 from autotune.expressions.expression import FUNCTIONS, Expression, words_of
 from autotune.family.template import SUFFIX, ConstantTemplate, Constraint, KernelTemplate, Param, StageTemplate
 from autotune.family.tensor_map_template import TensorMapTemplate, read_tensor_map
@@ -128,10 +128,10 @@ class HeaderReader:
             value = str(value)
         if not isinstance(value, str):
             raise self.error(key, f"expected an expression in quotes, got {value!r}")
-        expression = Expression(value, f"{self.path}: {key}")
+        expression = Expression(value, f"{self.path}: {shortened(key)}")
         names = self.everything if allowed is None else allowed
         for name in sorted(expression.names - names):
-            raise self.error(key, f"undeclared name {name!r} in {value!r}{did_you_mean(name, names)}")
+            raise self.error(key, f"undeclared name {quoted(name)} in {quoted(value)}{did_you_mean(name, names)}")
         return expression
 
     def single(self, table: str, key: str, default: str) -> Expression:

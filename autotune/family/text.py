@@ -13,7 +13,7 @@ from jinja2 import FileSystemLoader, StrictUndefined, Template, TemplateSyntaxEr
 from jinja2.runtime import Context
 from jinja2.sandbox import ImmutableSandboxedEnvironment, safe_range
 
-from autotune.errors import TemplateError
+from autotune.errors import TemplateError, quoted
 from autotune.expressions.expression import FUNCTIONS, MOST_BITS, power, product
 from autotune.family.marks import MARKS
 from autotune.family.unused import without_unused
@@ -41,7 +41,7 @@ def _finalize(value: object) -> str:
         return "true" if value else "false"
     if isinstance(value, (int, str, Undefined)):
         return str(value)  # an undefined value says itself what it is
-    raise TemplateError(f"prints {value!r}; only whole numbers, words and true/false may be printed")
+    raise TemplateError(f"prints {quoted(value)}; only whole numbers, words and true/false may be printed")
 
 
 _NUMBERS = {int, bool, float}
@@ -168,10 +168,12 @@ def _named(name: str, folders: Sequence[Path]) -> dict[str, Path]:
             file = folder / each
             if os.path.isfile(file):  # which takes names that no file can have
                 if not file.resolve().is_relative_to(folder.resolve()):
-                    raise TemplateError(f"included file {each!r} lies outside {folder}, links followed; put it there")
+                    raise TemplateError(
+                        f"included file {quoted(each)} lies outside {folder}, links followed; put it there"
+                    )
                 files[each] = file
     if not files:
-        raise TemplateError(f"included file {name!r} is not beside the template")
+        raise TemplateError(f"included file {quoted(name)} is not beside the template")
     return files
 
 
@@ -195,7 +197,7 @@ def inline(text: str, includes: Iterable[tuple[str, str]]) -> str:
         if name in done:
             return ""
         if name not in contents:
-            raise TemplateError(f"includes {name!r}, which is not beside the template")
+            raise TemplateError(f"includes {quoted(name)}, which is not beside the template")
         done.add(name)
         content = _PRAGMA_ONCE.sub("", contents[name])
         return _INCLUDE.sub(replace, content).rstrip("\n")
@@ -203,5 +205,5 @@ def inline(text: str, includes: Iterable[tuple[str, str]]) -> str:
     whole = _INCLUDE.sub(replace, text)
     for match in _DIRECTIVE.finditer(whole):
         if not _OF_A_TOOLKIT.match(match.group()):
-            raise TemplateError(f'has {match.group().strip()!r}; write #include "FILE" or <HEADER>')
+            raise TemplateError(f'has {quoted(match.group().strip())}; write #include "FILE" or <HEADER>')
     return re.sub(r"\n{3,}", "\n\n", without_unused(whole, (contents[name] for name in done)))

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator, MutableSequence, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
-from autotune.errors import ModelError
+from autotune.errors import ModelError, shortened
 from autotune.importing.asked import asked
 from autotune.importing.network import Network
 from autotune.importing.onnx_graph import GraphReader
@@ -145,7 +145,7 @@ def _check(model: ModelProto, path: Path) -> None:
 
 def _line(error: Exception) -> str:
     """What an error says, in one line of bounded length."""
-    return re.sub(r"\s+", " ", str(error)).strip()[:200] or type(error).__name__
+    return shortened(re.sub(r"\s+", " ", str(error)).strip(), 200) or type(error).__name__
 
 
 def _without_weights(graph: GraphProto) -> frozenset[str]:

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
+from autotune.errors import quoted
 from autotune.importing.torch_sizes import LARGEST, Size, size_of
 from autotune.interchange.recorded_space import Json
 
@@ -199,7 +200,7 @@ def _size(value: Json) -> Size:
 
 def _whole(value: Json) -> int:
     if not isinstance(value, int):
-        raise TypeError(f"expected a whole number, got {value!r:.40}")
+        raise TypeError(f"expected a whole number, got {quoted(value)}")
     return value
 
 

@@ -10,7 +10,7 @@ from dataclasses import replace
 from io import BytesIO
 from pathlib import Path
 
-from autotune.errors import StudyError
+from autotune.errors import StudyError, shortened
 from autotune.interchange.kernel_tuner import read_cache
 from autotune.interchange.recorded_space import Json, Recording
 from autotune.interchange.t4 import read_t4
@@ -83,5 +83,5 @@ def _json(text: str) -> Json:
 
 def _integer(digits: str) -> int:
     if len(digits) > MOST_DIGITS:
-        raise _NoNumber(f"a number of {len(digits)} digits: {digits[:20]}...; expected at most {MOST_DIGITS}")
+        raise _NoNumber(f"a number of {len(digits)} digits: {shortened(digits, 20)}; expected at most {MOST_DIGITS}")
     return int(digits)

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import cast
 
-from autotune.errors import StudyError
+from autotune.errors import StudyError, quoted
 from autotune.interchange.recorded_space import (
     FAILURES,
     OTHER_FAILURE,
@@ -31,7 +31,7 @@ def read_cache(path: Path, document: Table) -> Recording:
     params = [(name, cast("Sequence[Json]", declared.array(name))) for name in names]
     objective = str(document.get("objective") or "time")
     if objective != "time":
-        raise StudyError(f"{path}: objective = {objective!r}: only recordings of `time` can be replayed")
+        raise StudyError(f"{path}: objective = {quoted(objective)}: only recordings of `time` can be replayed")
     records = []
     for key, entry in document.entry("cache", document.get("cache")).content.items():
         record = document.entry(f"cache[{key!r}]", entry)

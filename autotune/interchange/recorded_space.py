@@ -15,8 +15,7 @@ from typing import TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from autotune.errors import StudyError
-from autotune.table import shortened
+from autotune.errors import StudyError, quoted, shortened
 from autotune.trial import Config, Outcome, Timing, Trial, Value
 
 _SHOWN = 400  # characters of a value in a message
@@ -154,7 +153,7 @@ class JointRecording:
         for space in self.spaces:
             if space.template == config.template:
                 return space
-        raise StudyError(f"{self.name}: no config of the family {config.template!r} was recorded")
+        raise StudyError(f"{self.name}: no config of the family {quoted(config.template)} was recorded")
 
 
 @dataclass(frozen=True, slots=True)
@@ -185,11 +184,11 @@ def recording_of(
         for param, places in zip(fields, positions, strict=True):
             if param.name not in record.values:
                 config = shortened(str(dict(record.values)), _SHOWN)
-                raise StudyError(f"{name}: a config lacks the parameter {param.name!r}: {config}")
+                raise StudyError(f"{name}: a config lacks the parameter {quoted(param.name)}: {config}")
             place = places.get(record.values[param.name])
             if place is None:
                 allowed, value = _listed(param.values), shortened(repr(record.values[param.name]), _SHOWN)
-                raise StudyError(f"{name}: {param.name} = {value} is not one of its values ({allowed})")
+                raise StudyError(f"{name}: {shortened(param.name)} = {value} is not one of its values ({allowed})")
             row.append(place)
         found[tuple(row)] = record
     if not any(record.time_us is not None for record in found.values()):
@@ -209,7 +208,7 @@ def recording_of(
 
 def _listed(values: Sequence[Value]) -> str:
     """The first few values, shortened."""
-    words = ", ".join(str(value)[:20] for value in values[:12])
+    words = ", ".join(shortened(str(value), 20) for value in values[:12])
     return f"{words}, ..." if len(values) > 12 else words
 
 

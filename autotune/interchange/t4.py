@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import cast
 
 from autotune import __version__
-from autotune.errors import StoreError, StudyError, not_written
+from autotune.errors import StoreError, StudyError, not_written, quoted
 from autotune.interchange.recorded_space import (
     FAILURES,
     OTHER_FAILURE,
@@ -34,18 +34,16 @@ US_PER_UNIT = {"nanoseconds": 1e-3, "microseconds": 1.0, "milliseconds": 1e3, "m
 T4_VERSION = "1.0.0"
 """of the T4 schema that is read and written; a file that does not say counts as this one"""
 
-_SHOWN = 80  # characters of a word that is none, in a message
-
 
 def read_t4(path: Path, document: Table) -> Recording:
     """The space of a T4 file, each parameter's values ascending. Raises StudyError where it is none."""
     version = document.get("schema_version", T4_VERSION)
     if version != T4_VERSION:
-        raise StudyError(f"{path}: schema_version = {version!r:.{_SHOWN}}: this autotune reads T4 {T4_VERSION}")
+        raise StudyError(f"{path}: schema_version = {quoted(version)}: this autotune reads T4 {T4_VERSION}")
     metadata = document.entry("metadata", document.get("metadata") or {})
     unit = str(metadata.get("timeunit") or "milliseconds")
     if unit not in US_PER_UNIT:
-        raise StudyError(f"{path}: metadata.timeunit = {unit!r:.{_SHOWN}}: expected one of {', '.join(US_PER_UNIT)}")
+        raise StudyError(f"{path}: metadata.timeunit = {quoted(unit)}: expected one of {', '.join(US_PER_UNIT)}")
     template = str(metadata.get("kernel_name") or path.name.split(".", 1)[0] or path.name)
     own = str(metadata.get("written_by", "")).startswith("autotune ")
     records = []

@@ -7,6 +7,7 @@ from collections.abc import Collection
 
 import orjson
 
+from autotune.errors import shortened
 from autotune.trial import Config
 
 
@@ -14,7 +15,7 @@ def config_from(family: str, text: str) -> Config:
     """A family's config from its JSON. Raises ValueError for what is none."""
     values = _read(text)
     if not isinstance(values, dict) or not _are_plain(values.values()):
-        raise ValueError(f"config {text[:40]} is not an object of numbers, words and flags")
+        raise ValueError(f"config {shortened(text)} is not an object of numbers, words and flags")
     return Config(family, tuple(values.items()))
 
 

@@ -11,6 +11,7 @@ from sqlalchemy import ColumnElement, Connection, RowMapping, Table, UniqueConst
 
 from autotune import __version__
 from autotune.devices.device import DeviceInfo, Environment
+from autotune.errors import shortened
 from autotune.store.column_types import Values, integer, metadata, reference, row_id, text
 from autotune.store.sqlite.database import Database
 from autotune.store.statements import identify, insert, rows_of
@@ -97,7 +98,7 @@ def environment_of(row: RowMapping) -> Environment:
     column = environments.c
     attributes = json.loads(row[runs.c.attributes])
     if not isinstance(attributes, dict) or not all(isinstance(value, str) for value in attributes.values()):
-        raise ValueError(f"attributes {row[runs.c.attributes][:40]} are not an object of words")
+        raise ValueError(f"attributes {shortened(row[runs.c.attributes])} are not an object of words")
     return Environment(row[column.driver], row[column.toolkit], row[column.flags], attributes)
 
 

@@ -26,7 +26,7 @@ from sqlalchemy import Connection
 from sqlalchemy.exc import DatabaseError
 
 from autotune import __version__
-from autotune.errors import StoreError
+from autotune.errors import StoreError, shortened
 from autotune.store.column_types import metadata
 from autotune.store.row_checks import faulty_rows
 from autotune.store.sqlite.database import LOCK_TIMEOUT_S, Clock, Database, one_line, switch_to_wal, utc_now
@@ -276,7 +276,7 @@ def _cell(name: str, value: Json, declared: str, optional: bool) -> Cell:  # noq
     if declared == "TEXT" and isinstance(value, str):
         value.encode()  # raises for what UTF-8 cannot carry
         return value
-    raise ValueError(f"{name} = {one_line(json.dumps(value))[:60]}: expected {declared}")
+    raise ValueError(f"{name} = {shortened(one_line(json.dumps(value)))}: expected {declared}")
 
 
 def _tables(connection: Connection) -> dict[str, _Columns]:

@@ -12,7 +12,7 @@ from typing import Any
 import orjson
 from sqlalchemy import Column, Float, ForeignKey, Integer, RowMapping, Table, select
 
-from autotune.errors import StoreError
+from autotune.errors import StoreError, shortened
 from autotune.store.column_types import Text, Values, finite, integer, metadata, real, reference, row_id, text
 from autotune.store.sqlite.database import Database
 from autotune.store.statements import chunks, rows_of
@@ -103,7 +103,7 @@ def _numbers(text: str) -> tuple[float, ...]:
     """The numbers of a JSON array. Raises ValueError or TypeError for anything else."""
     numbers = orjson.loads(text)
     if not isinstance(numbers, list) or not math.isfinite(math.fsum(numbers)):
-        raise ValueError(f"{text[:40]} is not an array of finite numbers")
+        raise ValueError(f"{shortened(text)} is not an array of finite numbers")
     return tuple(numbers)
 
 

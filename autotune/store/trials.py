@@ -28,6 +28,7 @@ from sqlalchemy import (
 )
 
 from autotune.devices.device import DeviceInfo, Environment
+from autotune.errors import shortened
 from autotune.family.source import Stage
 from autotune.problem import Layer, Problem
 from autotune.store.column_types import (
@@ -211,7 +212,7 @@ def trial_from(values: Sequence[Any]) -> Trial:
     if not 0 <= number <= LARGEST_NUMBER:
         raise ValueError(f"trial {number} is beyond the largest number")
     if accuracy not in CLASSES:
-        raise ValueError(f"accuracy {accuracy[:40]} is no class")
+        raise ValueError(f"accuracy {shortened(accuracy)} is no class")
     error = None
     if over_bound is not None or max_abs is not None:
         error = ErrorStats(math.nan if over_bound is None else over_bound, math.nan if max_abs is None else max_abs)

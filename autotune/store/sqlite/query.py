@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
 
-from autotune.errors import StoreError
+from autotune.errors import StoreError, shortened
 from autotune.store.packed import unpacked
 from autotune.store.sqlite.database import Database, connect_beside, in_words, one_line
 
@@ -159,10 +159,10 @@ def _in_words(sql: str, guard: _Guard, within_s: float | None) -> Iterator[None]
     try:
         yield
     except TimeoutError:
-        raise StoreError(f"query: stopped after {within_s:g} s: {_shortened(sql)}") from None
+        raise StoreError(f"query: stopped after {within_s:g} s: {_shown(sql)}") from None
     except MemoryError:
         most = f"{MOST_HEAP_BYTES >> 20} MB"
-        raise StoreError(f"query: needs more than {most} of memory at once: {_shortened(sql)}") from None
+        raise StoreError(f"query: needs more than {most} of memory at once: {_shown(sql)}") from None
     except (sqlite3.Error, sqlite3.Warning, ValueError, OverflowError) as error:
         if getattr(error, "sqlite_errorcode", sqlite3.SQLITE_ERROR) & 0xFF in THE_FILES_FAULT:
             raise
@@ -170,7 +170,7 @@ def _in_words(sql: str, guard: _Guard, within_s: float | None) -> Iterator[None]
         words = one_line(guard.why_failed or str(error)).rstrip(".")
         if isinstance(error, sqlite3.ProgrammingError | sqlite3.Warning):  # several statements, or a null character
             words += "; give one SELECT statement"
-        raise StoreError(f"query: {allowed}{words}: {_shortened(sql)}") from error
+        raise StoreError(f"query: {allowed}{words}: {_shown(sql)}") from error
 
 
 class _Guard:
@@ -219,9 +219,8 @@ def _connection(path: Path, timeout_s: float, guard: _Guard) -> Iterator[sqlite3
         raw.close()
 
 
-def _shortened(sql: str) -> str:
-    line = one_line(sql)
-    return line if len(line) <= 80 else line[:77] + "..."
+def _shown(sql: str) -> str:
+    return shortened(one_line(sql))
 
 
 def _lenient(text: bytes) -> str:
