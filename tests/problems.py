@@ -51,6 +51,9 @@ AWKWARD: Mapping[str, Conv2dProblem] = {
         3, 72, 13, 11, 72, 3, 3, 2, 1, pad_h=1, pad_w=1, groups=18, dtype="f16", layout="nhwc", epilogue="bias_relu"
     ),
     "wide_depthwise": Conv2dProblem(3, 5, 18, 21, 5, 7, 7, pad_h=3, pad_w=3, groups=5, epilogue="bias"),
+    "half_depthwise_nhwc": Conv2dProblem(
+        3, 24, 9, 19, 24, 5, 5, pad_h=2, pad_w=2, groups=24, dtype="f16", layout="nhwc", epilogue="bias_relu"
+    ),
 }
 
 GEMM, MAX_POOL2D, SOFTMAX, STENCIL = map(operation, ("gemm", "max_pool2d", "softmax", "stencil"))

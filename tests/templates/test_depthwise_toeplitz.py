@@ -6,7 +6,6 @@ from dataclasses import replace
 
 import pytest
 
-from autotune.errors import Rejected
 from autotune.evaluation.evaluator import DeviceEvaluator
 from autotune.problem import Conv2dProblem
 from tests.long_run import every, long_run
@@ -44,3 +43,25 @@ APART = replace(ODD, c=8, k=8, groups=8, h=12, r=3, s=3, pad_h=5, pad_w=4, dilat
 )
 def test_config_is_right(problem: Conv2dProblem, values: Values, checked: DeviceEvaluator) -> None:
     verify(NAME, problem, {**BASE, **values}, checked)
+
+
+FAULTS: dict[str, tuple[str, str]] = {
+    "a pair of columns loses its second tap": ("tap >= -1 &&", "tap >= 0 &&"),
+    "rows below a tile's are loaded": ("min(H - row, ROWS - above)", "H - row"),
+    "a warp's outputs leave before another's are there": ("    __syncthreads();\n    store", "    store"),
+    "taps lie a column too far": (" - SHIFT", ""),
+    "rows below the image are stored": ("row + of_row >= P", "false"),
+    "rows of padding are loaded": ("first_row - PAD_H + above", "first_row - PAD_H"),
+}
+
+
+@pytest.mark.cxx
+@pytest.mark.parametrize("fault", every(3, FAULTS))
+def test_fault_is_found(fault: str, checked: DeviceEvaluator) -> None:
+    assert refuses_changed(NAME, ODD, BASE, FAULTS[fault], checked)
+
+
+@pytest.mark.cxx
+def test_an_infinity_stays_in_its_image() -> None:
+    problem = replace(IMAGES, dtype="f16")
+    assert images_with_infinities(NAME, problem, {**BASE, "images": 2, "thread_p": 7, "groups_p": 1, "batch": 1}) == {1}
