@@ -167,6 +167,7 @@ conv2d_depthwise_toeplitz(const Bits* __restrict__ x, const Chunk* __restrict__ 
     extern __shared__ __align__(16) unsigned char smem[];
     Word* const planes = reinterpret_cast<Word*>(smem);  // [eight channels][channel][image][row][PITCH]
     Chunk* const filters = reinterpret_cast<Chunk*>(planes) + INPUTS;  // [channel][filter row][ROW_WORDS]
+    [[maybe_unused]] float* const biases = reinterpret_cast<float*>(filters + FILTERS);  // [channel]
 
     int at = static_cast<int>(blockIdx.x);
     const int first_channel = at % CHANNEL_TILES * TILE_C;
@@ -187,6 +188,10 @@ conv2d_depthwise_toeplitz(const Bits* __restrict__ x, const Chunk* __restrict__ 
         for (int i = 0; i < FILTERS; i += THREADS) {
             const int at = i + static_cast<int>(threadIdx.x);
             if (at < FILTERS) filters[at] = packed_w[first_channel / TILE_C * FILTERS + at];
+        }
+        if constexpr (EPILOGUE::HAS_BIAS) {
+            const int c = static_cast<int>(threadIdx.x);
+            if (c < TILE_C && first_channel + c < C) biases[c] = to_float(bias[first_channel + c]);
         }
         for (int i = static_cast<int>(threadIdx.x); i < INPUTS; i += THREADS) reinterpret_cast<Chunk*>(planes)[i] = Chunk{};
         __syncthreads();
@@ -221,10 +226,10 @@ conv2d_depthwise_toeplitz(const Bits* __restrict__ x, const Chunk* __restrict__ 
     }
 
 #pragma unroll 1
-    for (int c = warp; c < TILE_C; c += WARPS) {
+    for (int c = warp; c < min(TILE_C, C - first_channel); c += WARPS) {
         Word* const channel = planes + c / 8 * CHUNK_PITCH + c % 8 * PLANE;
         float channel_bias = 0.0f;
-        if constexpr (EPILOGUE::HAS_BIAS) channel_bias = to_float(bias[min(first_channel + c, C - 1)]);
+        if constexpr (EPILOGUE::HAS_BIAS) channel_bias = biases[c];
         const Word* const filter_words = reinterpret_cast<const Word*>(filters) + c * FILTER_WORDS;
         Word filter[R][2];
 #pragma unroll
