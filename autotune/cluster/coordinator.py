@@ -185,7 +185,7 @@ class Coordinator:
                     return
             else:
                 self._tell_lacking()
-                self._give(client)
+                await self._give(client)
                 self._lent = lent(
                     [(each.lease.device_class.label, each.agent) for each in self._given.values() if each.future],
                     [agent for agent in self._agents if agent.info.name not in self._retired],
@@ -270,17 +270,18 @@ class Coordinator:
 
     # Leases go out.
 
-    def _give(self, client: Client) -> None:
-        """A lease of the next layer for each agent that has none."""
-        for label, device_class in self._classes.items():
+    async def _give(self, client: Client) -> None:
+        """A lease of the next layer for each agent that has none; others are heard between two, they may be many."""
+        for label, device_class in list(self._classes.items()):
             able = self._able(label)
             busy = sum(at == label and given.future is not None for (at, _), given in self._given.items())
             for layer in self._ledger.layers:
-                if busy >= len(able):
+                if busy >= len(able) or self._stopping():
                     break
                 if self._is_open(label, layer):
                     self._give_one(client, device_class, layer, able)
                     busy += 1
+                    await asyncio.sleep(0)
 
     def _able(self, label: str) -> list[KnownAgent]:
         """Agents of a class that take leases; stragglers where there is no other."""

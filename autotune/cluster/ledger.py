@@ -53,6 +53,10 @@ class Ledger:
         self.layers = tuple(shapes.values())
         """of different shapes"""
         self._problems = frozenset(shapes)
+        # What each lease and scope has of the families: a study may have a thousand layers.
+        self._hashes = {name: family.hash for name, family in families.items()}
+        self._files = _files(families)
+        self._records = [TemplateRecord(each.name, self._hashes[each.name], each.header) for each in families.values()]
         self._scopes: dict[tuple[str, str], Scope] = {}
         self.trials = 0
         """new ones in this run"""
@@ -67,11 +71,11 @@ class Ledger:
             serial=self._clock(),
             owner=self.owner,
             device_class=device_class,
-            study=replace(self._study, layers=(layer,), path=None),
+            study=replace(self._study, layers=(layer,), path=None, text=""),
             layer=layer,
             finals=self._finals,
-            families={name: family.hash for name, family in self._families.items()},
-            files=_files(self._families),
+            families=self._hashes,
+            files=self._files,
             history=tuple(each.without_text for each in history),
             held=store.finals.latest(scope),
             quarantined=tuple((row.source_hash, row.reason, row.message) for row in quarantined),
@@ -83,9 +87,8 @@ class Ledger:
         """Where the trials of a layer on a class of devices go."""
         at = device_class.label, layer.name
         if at not in self._scopes:
-            records = [TemplateRecord(each.name, each.hash, each.header) for each in self._families.values()]
             device = device_class.info, device_class.environment
-            self._scopes[at] = self._store.scopes.open(self._key, layer, *device, policy(self._study), records)
+            self._scopes[at] = self._store.scopes.open(self._key, layer, *device, policy(self._study), self._records)
         return self._scopes[at]
 
     def store(self, arrived: Sequence[tuple[Lease, Collected]]) -> tuple[frozenset[int], ...]:

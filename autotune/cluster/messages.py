@@ -53,7 +53,7 @@ class Lease:
     """the study in its database: who its trials belong to"""
     device_class: DeviceClass
     study: Study
-    """of this layer alone"""
+    """of this layer alone, without its file's text"""
     layer: Layer
     finals: FinalsPlan | None
     families: Mapping[str, str]

@@ -14,7 +14,7 @@ from autotune.store.devices import Run, Runs
 from autotune.store.layers import store_layer, store_layer_set
 from autotune.store.sqlite.database import Database
 from autotune.store.studies import StudyKey
-from autotune.store.templates import TemplateRecord, store_template
+from autotune.store.templates import TemplateRecord, store_templates
 
 SCOPE = ("study_id", "subject_id", "device_id", "environment_id", "policy")
 """the columns of a scope: what a trial's number counts within"""
@@ -108,4 +108,5 @@ class ScopeStore:
 
 
 def _template_ids(run: Run, records: Sequence[TemplateRecord]) -> tuple[tuple[str, int], ...]:
-    return tuple((record.family, store_template(run.connection, record, run.now)) for record in records)
+    ids = store_templates(run.connection, records, run.now)
+    return tuple((record.family, id_) for record, id_ in zip(records, ids, strict=True))

@@ -29,7 +29,7 @@ from autotune.store.sqlite.database import LOCK_TIMEOUT_S, Clock, Database, utc_
 from autotune.store.sqlite.open_database import open_for_writing
 from autotune.store.statements import identify, insert, next_id, rows_of
 from autotune.store.studies import called, next_generation, studies, study_layers
-from autotune.store.templates import TemplateRecord, store_template, templates
+from autotune.store.templates import TemplateRecord, store_templates, templates
 from autotune.store.trials import Origin, outcome_values, trial_of, trials
 from autotune.store.unreadable import reading
 from autotune.trial import Trial
@@ -146,7 +146,7 @@ def _shared(connection: Connection, found: Recording, study_id: int, now: str) -
         "environment_id": environment_id,
         "policy": KIND,
         "run_id": store_run(connection, device_id, environment_id, UNKNOWN, now),
-        "template_id": store_template(connection, TemplateRecord(found.template, "", ""), now),
+        "template_id": store_templates(connection, [TemplateRecord(found.template, "", "")], now)[0],
         "attempts": 1,
         "started_at": now,
         "ended_at": now,

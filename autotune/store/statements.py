@@ -17,6 +17,7 @@ from autotune.store.column_types import LARGEST, Values, escaped
 CHUNK = 500
 """rows written at once, ids in one IN list"""
 Given = TypeVar("Given", bound=Sequence[Any])
+Identity = TypeVar("Identity", int, str)
 _AT_ONCE = 100  # rows that are fetched: one by one takes a tenth longer
 _SOME = {"yield_per": _AT_ONCE}
 _DIALECT = dialect(paramstyle="named")
@@ -69,8 +70,8 @@ def identify(connection: Connection, table: Table, identity: Values, rest: Value
     return insert(connection, table, {**identity, **rest}) if found is None else int(found)
 
 
-def chunks(ids: Sequence[int]) -> Iterator[Sequence[int]]:
-    """The ids in parts that fit one IN list: SQLite's least limit for bound values is 999."""
+def chunks(ids: Sequence[Identity]) -> Iterator[Sequence[Identity]]:
+    """What identifies rows, in parts that fit one IN list: SQLite's least limit for bound values is 999."""
     for start in range(0, len(ids), CHUNK):
         yield ids[start : start + CHUNK]
 

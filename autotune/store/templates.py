@@ -10,7 +10,7 @@ from sqlalchemy import Connection, Table, UniqueConstraint, and_, select
 
 from autotune.store.column_types import Values, metadata, row_id, text
 from autotune.store.sqlite.database import Database
-from autotune.store.statements import identify
+from autotune.store.statements import chunks, insert
 from autotune.store.unreadable import reading
 from autotune.trial import Value
 
@@ -47,10 +47,18 @@ def header_params(header: str) -> Mapping[str, Sequence[Value]]:
     return params
 
 
-def store_template(connection: Connection, record: TemplateRecord, now: str) -> int:
-    """Id of a template's version."""
-    identity: Values = {"family": record.family, "hash": record.hash}
-    return identify(connection, templates, identity, {"header": record.header, "first_seen_at": now})
+def store_templates(connection: Connection, records: Sequence[TemplateRecord], now: str) -> tuple[int, ...]:
+    """Ids of templates' versions."""
+    kept = select(templates.c.family, templates.c.hash, templates.c.id)
+    found: dict[tuple[str, str], int] = {}
+    for some in chunks([record.hash for record in records]):
+        found |= {(row.family, row.hash): row.id for row in connection.execute(kept.where(templates.c.hash.in_(some)))}
+    for record in records:
+        identity = record.family, record.hash
+        if identity not in found:
+            row: Values = {"family": record.family, "hash": record.hash, "header": record.header, "first_seen_at": now}
+            found[identity] = insert(connection, templates, row)
+    return tuple(found[record.family, record.hash] for record in records)
 
 
 @dataclass(frozen=True, slots=True)

@@ -44,6 +44,7 @@ from tests.unit.tiny import write_family
 
 DELAY_S = 1.0
 RECORDED = "recorded.pickle"
+AT_ONCE = 25  # workers that begin side by side
 
 
 class TimedLedger(Ledger):
@@ -159,9 +160,9 @@ async def simulate(address: str, folder: Path, numbers: range) -> None:
     """Agents in this process, until the scheduler has gone."""
     dask.config.set({"distributed.worker.use-file-locking": False, "temporary-directory": str(folder)})
     workers, recording = [], pickle.loads((folder / RECORDED).read_bytes())
-    for number in numbers:
-        made = SimulatedAgent(f"gpu-{number}", recording)
-        workers.append(await AgentWorker(address, made, made.info.name))
+    for begin in range(0, len(numbers), AT_ONCE):
+        agents = [SimulatedAgent(f"gpu-{number}", recording) for number in numbers[begin : begin + AT_ONCE]]
+        workers += await asyncio.gather(*(AgentWorker(address, each, each.info.name) for each in agents))
     print("ready", flush=True)
     while workers[0].status.name == "running":
         await asyncio.sleep(0.5)
