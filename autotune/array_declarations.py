@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import keyword
+import math
 from collections.abc import Callable, Mapping, Sequence
 
 from autotune.declarations import DRAWN, DTYPE_BYTES, FILLS, FLOATS, READ, ROLES, ArrayTemplate, Fill
@@ -10,6 +12,7 @@ from autotune.table import Table, did_you_mean
 
 _KEYS = {"name", "role", "shape", "dtype", "fill", "integers", "between", "when", "windows"}
 _WINDOW_KEYS = ("outputs", "taps", "stride", "dilation", "pad")
+_NOT_READ = f"only arrays of the roles {', '.join(READ)} have test data"
 _CPP = frozenset(
     [
         "alignas",
@@ -99,15 +102,32 @@ _CPP = frozenset(
 
 def is_name(name: str) -> bool:
     """Whether a name may stand in expressions, in C++ and in Python."""
-    return name.isidentifier() and name.isascii() and name not in _CPP
+    return name.isidentifier() and name.isascii() and name not in _CPP and not keyword.iskeyword(name)
 
 
-def strings(table: Table, key: str, value: object) -> list[str]:
+def what_is_wrong(name: str) -> str:
+    """Why it is none."""
+    if name.isidentifier() and name.isascii():
+        return f"{name!r} is a word of C++ or Python; choose another name"
+    return f"{name!r} is no name; expected letters, digits and _, no digit first"
+
+
+def strings(table: Table, key: str, value: object, example: str = '["4"]') -> list[str]:
     """A list of strings, at least one."""
     found = [item for item in value if isinstance(item, str)] if isinstance(value, list) else []
     if not found or not isinstance(value, list) or len(found) < len(value):
-        raise table.error(key, f'expected a list of strings, such as ["4"], got {value!r}')
+        raise table.error(key, f"expected a list of strings, such as {example}, got {value!r}")
     return found
+
+
+def expression_word(table: Table, key: str, default: str = "") -> str:
+    """The text of an expression, for which a whole number and true stand as well. Raises the table's error."""
+    value = table.get(key, default)
+    if isinstance(value, bool | int):
+        return str(value).lower()
+    if not isinstance(value, str):
+        raise table.error(key, f"expected an expression in quotes, got {value!r}")
+    return value
 
 
 class ArrayReader:
@@ -130,9 +150,10 @@ class ArrayReader:
         table.require(("name", "role", "shape"))
         name, role = table.word("name", ""), next((role for role in ROLES if role == table.get("role")), None)
         if not is_name(name):
-            raise table.error("name", f"{name!r}: expected an identifier")
+            raise table.error("name", what_is_wrong(name))
         if role is None:
-            raise table.error("role", f"{table.get('role')!r}: expected one of {', '.join(ROLES)}")
+            near = did_you_mean(str(table.get("role")), ROLES)
+            raise table.error("role", f"{table.get('role')!r}: expected one of {', '.join(ROLES)}{near}")
         shapes, dtypes = self.shapes(), self.dtypes()
         fill = self.fill(role in READ, dtypes)
         least, most = self.integers(fill, is_read=role in READ)
@@ -155,7 +176,7 @@ class ArrayReader:
         )
 
     def bound(self, table: Table, key: str, default: str = "") -> Bound:
-        return self.expression(table, key, table.word(key, default))
+        return self.expression(table, key, expression_word(table, key, default))
 
     def shapes(self) -> Mapping[str, list[str]]:
         """The extents of each layout; of the layout that is not named, where the operation has no word for it."""
@@ -189,7 +210,7 @@ class ArrayReader:
     def fill(self, is_read: bool, dtypes: Mapping[str, str]) -> Fill:  # noqa: FBT001
         """How test data are made. Raises where nothing is filled, and for a type that cannot hold such data."""
         if "fill" in self.table and not is_read:
-            raise self.table.error("fill", f"only arrays of the roles {', '.join(READ)} have test data")
+            raise self.table.error("fill", f"leave it out: {_NOT_READ}")
         whole = [dtype for dtype in dtypes.values() if dtype not in FLOATS]
         word = self.table.word("fill", "integers" if whole else "normal")
         fill = next((each for each in FILLS if each == word), None)
@@ -204,9 +225,9 @@ class ArrayReader:
         """The bounds of whole numbers: numbers, or expressions of the problem."""
         wanted = is_read and fill in DRAWN
         if wanted != ("integers" in self.table):
-            why = "expected the least and the most of an input's test data"
+            why = "missing; expected the least and the most of its test data, such as [-8, 8]"
             if not wanted:
-                why = "has none: " + (f"its test data are {fill}" if is_read else "it is not read")
+                why = f"leave it out: its test data are {fill}" if is_read else f"leave it out: {_NOT_READ}"
             raise self.table.error("integers", why)
         match self.table.get("integers", [0, 0]):
             case [int(least), int(most)] if least > most:
@@ -215,14 +236,14 @@ class ArrayReader:
                 low, high = (self.expression(self.table, "integers", str(each)) for each in (least, most))
                 return low, high
         given = self.table.get("integers")
-        raise self.table.error("integers", f"expected the least and the most of an input's test data, got {given!r}")
+        raise self.table.error("integers", f"expected the least and the most of its test data, got {given!r}")
 
     def between(self, fill: Fill) -> tuple[float, float]:
         """The bounds of uniform data."""
         if "between" in self.table and fill != "uniform":
             raise self.table.error("between", 'is for fill = "uniform"')
         match self.table.get("between", [0, 1]):
-            case [int() | float() as low, int() | float() as high] if low < high:
+            case [int() | float() as low, int() | float() as high] if low < high and math.isfinite(high - low):
                 return float(low), float(high)
             case given:
                 raise self.table.error("between", f"expected two numbers, the lower first, got {given!r}")

@@ -108,7 +108,7 @@ class Apart:
     def apart(self, one: Mapping[str, Value], other: Mapping[str, Value]) -> float:
         """What it adds to the distance of two problems with these names."""
         if self.factors:
-            return self.weight * abs(math.log2(self.of.integer(one) / self.of.integer(other)))
+            return self.weight * abs(math.log2(max(1, self.of.integer(one)) / max(1, self.of.integer(other))))
         return self.weight if self.of.any(one) != self.of.any(other) else 0.0
 
 

@@ -9,10 +9,12 @@ from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
+from types import MappingProxyType
 
-from autotune.array_declarations import ArrayReader, is_name, strings
+from autotune.array_declarations import ArrayReader, expression_word, is_name, strings, what_is_wrong
 from autotune.declarations import (
     COMPUTED,
+    DTYPE_BYTES,
     ERROR_MODELS,
     FLOATS,
     IN_MESSAGE,
@@ -189,17 +191,34 @@ class Operation:
         return tuple(array.evaluate(names, self.runtime) for array in self.arrays if array.when.integer(names))
 
 
+def never_words(expression: Expression, words: Mapping[str, Sequence[str]]) -> str:
+    """What is wrong with an expression that compares an enumeration with what is no word of it; empty if nothing is."""
+    for name, word in expression.compared:
+        if word not in words.get(name, (word,)):
+            near = did_you_mean(word, words[name])
+            return f"{name} is never {word!r}{near} in {expression.text!r}; it is one of {', '.join(words[name])}"
+    return ""
+
+
 @lru_cache
 def parse_operation(folder: Path, text: str, references: tuple[tuple[str, str], ...] = ()) -> Operation:
     """The operation of its file's text; it is named after the folder. Raises TemplateError naming the dotted key."""
     return _Reader(folder, read_toml(text, TemplateError, str(folder / FILE))).read(text, references)
 
 
-def expression_of(table: Table, key: str, text: str, known: Set[str]) -> Bound:
-    """An expression that stands under a key of a table. Raises the table's error for a name that is not known there."""
+def expression_of(
+    table: Table, key: str, text: str, known: Set[str], words: Mapping[str, Sequence[str]] = MappingProxyType({})
+) -> Bound:
+    """An expression that stands under a key of a table.
+
+    Raises the table's error for a name that is not known there, and for a word that none of `words` ever is.
+    """
     expression = Expression(text, f"{table.file}: {table.path(key)}")
     for name in sorted(expression.names - known):
-        raise table.error(key, f"undeclared name {quoted(name)} in {quoted(text)}{did_you_mean(name, known)}")
+        below = "; sizes are derived from those above them" if name in table and name != key else ""
+        raise table.error(key, f"undeclared name {quoted(name)} in {quoted(text)}{below or did_you_mean(name, known)}")
+    if never := never_words(expression, words):
+        raise table.error(key, never)
     return expression.bind({})
 
 
@@ -210,6 +229,7 @@ class _Reader:
         self.folder = folder
         self.table = table
         self.known: set[str] = set()
+        self.enumerated: dict[str, tuple[str, ...]] = {}
 
     def read(self, text: str, references: tuple[tuple[str, str], ...]) -> Operation:
         table = self.table
@@ -222,6 +242,7 @@ class _Reader:
         for name in self.section("parts").content:
             words[name], made = self.composed(name, words.get(name, ()))
             parts += made
+        self.enumerated |= words | {part.name: part.values for part in parts}
         self.known |= {size.name for size in sizes} | words.keys() | {part.name for part in parts}
         derived = []
         self.check_names()
@@ -246,7 +267,8 @@ class _Reader:
         for dtype in words["dtype"]:
             if dtype not in FLOATS:
                 near = did_you_mean(dtype, FLOATS)
-                raise table.error("words.dtype", f"{dtype!r}{near}: expected some of {', '.join(FLOATS)}")
+                other = "; an array of integers says dtype in its [[array]]" if dtype in DTYPE_BYTES else ""
+                raise table.error("words.dtype", f"{dtype!r}: expected some of {', '.join(FLOATS)}{other or near}")
         arrays = tuple(
             ArrayReader(each, words, self.expression).read()
             for each in table.tables("array", "expected [[array]]", label="name")
@@ -273,20 +295,27 @@ class _Reader:
 
     def message(self, text: str) -> str:
         """What a rule says; the expressions in it are read."""
+        if not text.strip() or not text.isprintable():
+            what = "expected a message of one line, for where the rule does not hold"
+            raise self.table.error("rules", f"{text!r}: {what}")
         for inside in IN_MESSAGE.findall(text):
             self.expression(self.section("rules"), text, inside)
         return text
 
     def check_names(self) -> None:
-        """Sizes, words and derived sizes are names in expressions and in C++, each its own."""
-        taken: set[str] = set(FUNCTIONS)
-        for key in ("sizes", "words", "derived"):
-            for name in self.section(key).content:
-                if not is_name(name) or name in taken:
-                    what = "is no name, or a word of C++"
-                    what = what if name not in taken else "is a function's, a size's or a word's name"
-                    raise self.section(key).error(name, f"{what}; expected letters, digits and _ that are not taken")
-                taken.add(name)
+        """Sizes, words, their parts and derived sizes are names in expressions and in C++, each its own."""
+        taken = dict.fromkeys(FUNCTIONS, "a function") | {"device": "the device in headers"}
+        parts = [self.section("parts").table(name, "") for name in self.section("parts").content]
+        for table in (*map(self.section, ("sizes", "words", "derived")), *parts):
+            for name in table.content:
+                if not is_name(name):
+                    raise table.error(name, what_is_wrong(name))
+                if name in taken:
+                    raise table.error(name, f"{taken[name]} has this name; choose another one")
+                taken[name] = f"another in [{table.key}]"
+        for name in self.section("parts").content:
+            if name in self.section("sizes"):
+                raise self.section("parts").error(name, "a size has this name; choose another one")
 
     def check_arrays(self, arrays: Sequence[ArrayTemplate], runtime: str) -> None:
         """Arrays have names of their own as arguments, and their parts lie where test data repeat."""
@@ -328,14 +357,14 @@ class _Reader:
         return Size(name, table.word("doc", ""), default, least)
 
     def enumeration(self, table: Table, name: str) -> tuple[str, ...]:
-        words = tuple(strings(table, name, table.get(name)))
+        words = tuple(strings(table, name, table.get(name), '["f32", "f16"]' if name == "dtype" else '["one", "two"]'))
         if len(words) > _MOST_WORDS:
             raise table.error(name, f"has {len(words)} words: expected at most {_MOST_WORDS}")
         for word in words:
             if words.count(word) > 1:
                 raise table.error(name, f"{word!r} stands twice")
-            if not is_name(word):
-                raise table.error(name, f"{word!r} is no name in C++; expected letters, digits and _")
+            if not is_name(word) and name != "dtype":  # which has words of its own
+                raise table.error(name, what_is_wrong(word))
         return words
 
     def composed(self, name: str, first: Sequence[str]) -> tuple[tuple[str, ...], tuple[Part, ...]]:
@@ -364,16 +393,18 @@ class _Reader:
         return words, parts
 
     def bound(self, table: Table, key: str, default: str = "") -> Bound:
-        return self.expression(table, key, table.word(key, default))
+        return self.expression(table, key, expression_word(table, key, default))
 
     def expression(self, table: Table, key: str, text: str) -> Bound:
-        return expression_of(table, key, text, self.known)
+        return expression_of(table, key, text, self.known, self.enumerated)
 
     def apart(self, key: str) -> Iterator[Apart]:
         weights = self.section("similarity").table(key, "expected a table of expressions and weights")
         for text, weight in weights.content.items():
             if not is_time(weight):
                 raise weights.error(text, f"expected a weight above 0, got {weight!r}")
+            if key == "factors" and text in self.enumerated:
+                raise weights.error(text, "is a word, and factors are of numbers; put it under differences")
             yield Apart(self.expression(weights, text, text), float(weight), factors=key == "factors")
 
 

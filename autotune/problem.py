@@ -16,10 +16,11 @@ from typing import Self
 
 from autotune.declarations import COMPUTED, DRAWN, DTYPE_BYTES, KEPT, READ, Array
 from autotune.errors import StudyError
-from autotune.operation import Operation
+from autotune.operation import FILE, Operation
 from autotune.operations import CONV2D, operation
 from autotune.trial import Value
 
+_MOST_INTEGER = 1 << 30  # in test data, whose span is a 32-bit int
 _KEPT = 4096  # problems whose arrays and cost a process keeps
 
 
@@ -128,12 +129,23 @@ class DeclaredProblem(Problem):
 
     def __post_init__(self) -> None:
         self.operation.check(self.values)
+        if not self.outputs:
+            raise StudyError(f"{FILE}: every array of the roles {' and '.join(COMPUTED)} is left out here by its when")
         for array in self.arrays:
             if min(array.shape) < 1:
                 shape = " x ".join(map(str, array.shape))
                 raise StudyError(f"{array.name} would have {shape} elements; a rule in [rules] can say what is wrong")
             if array.role in READ and array.fill in DRAWN and array.least > array.most:
                 raise StudyError(f"{array.name}: there are no whole numbers from {array.least} to {array.most}")
+            if array.role in READ and array.fill in DRAWN and max(abs(array.least), abs(array.most)) > _MOST_INTEGER:
+                raise StudyError(
+                    f"{array.name}: test data from {array.least} to {array.most}; expected whole numbers up to "
+                    f"{_MOST_INTEGER}, and such that sums of them are exact"
+                )
+        for key, value in (("reduction", self.reduction), ("flops", self.flops)):
+            if value < 1:
+                what = "; of what has no arithmetic, such as a copy, count one an output" if key == "flops" else ""
+                raise StudyError(f"{FILE}: cost.{key} is {value}: expected at least 1{what}")
 
     @property
     def values(self) -> Mapping[str, Value]:

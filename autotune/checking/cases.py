@@ -114,7 +114,7 @@ class CasePlan:
         for number, layer in enumerate(layers):
             problem = layer.problem
             if self.device.kind == "host":
-                most = max(_LEAST_HOST_IMAGES, _MOST_HOST_FLOPS // (problem.flops // problem.runtime_size))
+                most = max(_LEAST_HOST_IMAGES, _MOST_HOST_FLOPS * problem.runtime_size // problem.flops)
                 problem = problem.with_runtime(min(problem.runtime_size, most))
             bound = BoundTemplate(self.template, problem, self.device)
             if not bound.supported:

@@ -11,7 +11,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import operator
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 
@@ -202,10 +202,12 @@ def _fold(node: nodes.Expr, known: Names) -> Tree:
             node.kwargs or node.dyn_args or node.dyn_kwargs
         ):
             if node.node.name not in FUNCTIONS:
-                raise _Unsupported(f"{node.node.name}() does not exist; there are {', '.join(sorted(FUNCTIONS))}")
+                raise _Unsupported(
+                    f"has {node.node.name}(), which does not exist; there are {', '.join(sorted(FUNCTIONS))}"
+                )
             return apply(node.node.name, *(_fold(argument, known) for argument in node.args))
     if isinstance(node, nodes.Div):
-        raise _Unsupported("/ yields a fraction; use // or ceil_div")
+        raise _Unsupported("has /, which yields a fraction; use // or ceil_div")
     raise _Unsupported(f"{type(node).__name__} is not part of expressions")
 
 
@@ -324,6 +326,16 @@ def _names_in(node: nodes.Node) -> set[str]:
     return set().union(*(_names_in(child) for child in children)) if children else set()
 
 
+def _compared(node: nodes.Node) -> Iterator[tuple[str, str]]:
+    """Names with the words that they are compared with."""
+    for compare in (node, *node.find_all(nodes.Compare)):
+        if isinstance(compare, nodes.Compare) and isinstance(compare.expr, nodes.Name):
+            for operand in compare.ops:
+                for const in (operand.expr, *operand.expr.find_all(nodes.Const)):
+                    if isinstance(const, nodes.Const) and isinstance(const.value, str):
+                        yield compare.expr.name, const.value
+
+
 class Bound:
     """An expression with some names folded away; call it with the rest."""
 
@@ -400,7 +412,8 @@ def _parse(text: str) -> tuple[nodes.Expr, frozenset[str]]:
     parser = Parser(Environment(autoescape=False), text, state="variable")  # noqa: S701 - no HTML here
     node = parser.parse_expression()
     if not parser.stream.eos:
-        raise _Unsupported(f"has something left over at {parser.stream.current.value!r}")
+        left = str(parser.stream.current.value)
+        raise _Unsupported(f"has something left over at {left!r}{'; equal is ==' if left == '=' else ''}")
     names = frozenset(_names_in(node))
     _fold(node, {})
     return node, names
@@ -417,13 +430,19 @@ class Expression:
         try:
             self._node, self.names = _parse(text)
         except TemplateSyntaxError as error:
-            raise self.error(f"does not parse: {error.message}") from None
+            why = (error.message or "").replace("'end of template'", "end")
+            raise self.error(f"does not parse: {why}" if text.strip() else "is empty") from None
         except _Unsupported as error:
             raise self.error(str(error)) from None
         except RecursionError:
             raise self.error("is nested too deeply") from None
         except ValueError:  # of Python's, for a number of more than some 4,000 digits
             raise self.error(f"has a number of more than {MOST_BITS} bits") from None
+
+    @property
+    def compared(self) -> Sequence[tuple[str, str]]:
+        """Names with the words that they are compared with."""
+        return tuple(_compared(self._node))
 
     def folded(self, known: Names) -> Tree:
         """What is left of the expression once all that `known` decides is decided."""

@@ -15,7 +15,7 @@ from autotune.errors import TemplateError, quoted, shortened
 from autotune.expressions.expression import FUNCTIONS, Expression, words_of
 from autotune.family.template import SUFFIX, ConstantTemplate, Constraint, KernelTemplate, Param, StageTemplate
 from autotune.family.tensor_map_template import TensorMapTemplate, read_tensor_map
-from autotune.operation import Operation
+from autotune.operation import Operation, never_words
 from autotune.table import Table, did_you_mean, read_toml
 from autotune.trial import ACCURACY_CLASSES
 
@@ -132,6 +132,8 @@ class HeaderReader:
         names = self.everything if allowed is None else allowed
         for name in sorted(expression.names - names):
             raise self.error(key, f"undeclared name {quoted(name)} in {quoted(value)}{did_you_mean(name, names)}")
+        if never := never_words(expression, self.operation.enumerations):
+            raise self.error(key, never)
         return expression
 
     def single(self, table: str, key: str, default: str) -> Expression:
@@ -218,8 +220,14 @@ class HeaderReader:
         entry, args = stage.get("entry"), stage.get("args")
         if not isinstance(entry, str) or not entry.isidentifier():
             raise stage.error("entry", f"expected the name of a kernel, got {entry!r}")
-        if not isinstance(args, list) or any(argument not in arguments for argument in args):
+        if not isinstance(args, list):
             raise stage.error("args", f"expected a list of names out of {', '.join(arguments)}, got {args!r}")
+        for argument in args:
+            if argument not in arguments:
+                near = did_you_mean(str(argument), arguments)
+                raise stage.error(
+                    "args", f"{argument!r} is none{near}: expected a list of names out of {', '.join(arguments)}"
+                )
         return StageTemplate(
             entry=entry,
             args=tuple(args),

@@ -8,8 +8,10 @@ sums of the terms' magnitudes. Of several outputs it returns as many of these, i
 
 from __future__ import annotations
 
+import traceback
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
@@ -19,6 +21,7 @@ from autotune.declarations import COMPUTED, Array
 from autotune.errors import TemplateError
 from autotune.operation import NUMPY_REFERENCE, REFERENCE, Operation
 from autotune.problem import Problem
+from autotune.table import did_you_mean
 
 Doubles = npt.NDArray[np.float64]
 _FUNCTION = "reference"
@@ -70,6 +73,14 @@ class Expected:
     """what its error is measured in"""
 
 
+class _Names(SimpleNamespace):
+    """What a reference sees of the problem."""
+
+    def __getattr__(self, name: str) -> object:
+        """Of a name that there is none of."""
+        raise AttributeError(f"p has no {name}{did_you_mean(name, vars(self))}; it has {', '.join(vars(self))}")
+
+
 def numpy_reference(problem: Problem, inputs: Mapping[str, Doubles]) -> tuple[Expected, ...]:
     """The outputs and what their errors are measured in; `inputs` are flat, and of an array that is changed as before.
 
@@ -82,15 +93,28 @@ def numpy_reference(problem: Problem, inputs: Mapping[str, Doubles]) -> tuple[Ex
     function = _function(declared)
     try:
         with np.errstate(all="ignore"):
-            found = function(SimpleNamespace(**problem.names()), *given)
+            found = function(_Names(**problem.names()), *given)
     except BaseException as error:  # also one that is meant to end the process, which is not the reference's
-        raise TemplateError(f"{path}: {_FUNCTION} on {problem}: {type(error).__name__}: {error}") from error
+        raise TemplateError(f"{path}: {_line(error, path)}{_FUNCTION} on {problem}: {_words(error)}") from error
     outputs = problem.outputs
     several: object = (found,) if len(outputs) == 1 else found
     if not isinstance(several, tuple) or len(several) != len(outputs):
         names = ", ".join(output.name for output in outputs)
         raise TemplateError(f"{path}: {_FUNCTION} returns {_kind(several)}: expected a tuple of {names}")
     return tuple(_expected(each, output, declared) for each, output in zip(several, outputs, strict=True))
+
+
+def _line(error: BaseException, path: Path) -> str:
+    """Where in the reference an error came up."""
+    if isinstance(error, SyntaxError) and error.lineno:
+        return f"line {error.lineno}: "
+    lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == str(path)]
+    return f"line {lines[-1]}: " if lines else ""
+
+
+def _words(error: BaseException) -> str:
+    """An error in one line."""
+    return " ".join(f"{type(error).__name__}: {error}".split())
 
 
 def _kind(found: object) -> str:
@@ -106,9 +130,10 @@ def _expected(found: object, output: Array, declared: Operation) -> Expected:
         value = _checked(found, output, declared)
         return Expected(output, value, declared.bounds.unit(value))
     if not isinstance(found, tuple) or len(found) != 2:
-        expected = "the output and its terms' magnitudes"
+        expected = f"a pair of {output.name} and its terms' magnitudes"
         raise TemplateError(f"{path}: {_FUNCTION} returns {_kind(found)}: expected {expected}, as it is {model}")
-    value, magnitude = (_checked(part, output, declared) for part in found)
+    value = _checked(found[0], output, declared)
+    magnitude = _checked(found[1], output, declared, "the magnitudes of ")
     if np.any(magnitude < (1 - _ROUNDED) * np.abs(value)):
         raise TemplateError(
             f"{path}: {_FUNCTION} gives magnitudes of {output.name} that are below its values: expected the sums of "
@@ -117,17 +142,23 @@ def _expected(found: object, output: Array, declared: Operation) -> Expected:
     return Expected(output, value, magnitude)
 
 
-def _checked(part: object, output: Array, declared: Operation) -> Doubles:
+def _checked(part: object, output: Array, declared: Operation, what: str = "") -> Doubles:
+    """What was given as an output or its magnitudes, as doubles of the declared shape, each a number."""
+    of = f"{declared.folder / NUMPY_REFERENCE}: {_FUNCTION} returns"
     try:
-        values = np.asarray(part, np.float64)
+        found = np.asarray(part)
+        if found.dtype.kind == "c":
+            raise TypeError("complex numbers")
+        values = found.astype(np.float64)
     except (TypeError, ValueError) as error:
-        path = declared.folder / NUMPY_REFERENCE
-        raise TemplateError(f"{path}: {_FUNCTION} returns no array of numbers for {output.name}: {error}") from None
+        raise TemplateError(f"{of} no array of numbers for {what}{output.name}: {_words(error)}") from None
     if values.shape != output.shape:
-        raise TemplateError(
-            f"{declared.folder / NUMPY_REFERENCE}: {_FUNCTION} returns an array of {values.shape}, "
-            f"and {output.name} has {output.shape}"
-        )
+        given = f"an array of {values.shape}" if values.shape else repr(part)
+        raise TemplateError(f"{of} {given} for {what}{output.name}: expected an array of {output.shape}")
+    if not np.isfinite(values).all():
+        place = np.argwhere(~np.isfinite(values))[0]
+        where = ", ".join(f"{axis} = {at}" for axis, at in zip(output.axes, place, strict=True))
+        raise TemplateError(f"{of} {values[tuple(place)]} for {what}{output.name} at {where}: expected numbers")
     return values.ravel()
 
 
@@ -137,8 +168,7 @@ def _function(declared: Operation) -> Callable[..., object]:
     try:
         exec(compile(_reference(declared)[1], str(path), "exec"), names)  # noqa: S102 - the operation's own code
     except BaseException as error:
-        where = f"line {error.lineno}: " if isinstance(error, SyntaxError) else ""
-        raise TemplateError(f"{path}: {where}{type(error).__name__}: {error}") from error
+        raise TemplateError(f"{path}: {_line(error, path)}{_words(error)}") from error
     function = names.get(_FUNCTION)
     if not callable(function):
         raise TemplateError(f"{path}: expected a function {_FUNCTION}(p, {', '.join(declared.inputs)})")

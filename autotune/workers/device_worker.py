@@ -13,6 +13,7 @@ from autotune.errors import DeviceError, DeviceLost, Rejected
 from autotune.family.source import KernelSource
 from autotune.measurement.calibrate import Calibration
 from autotune.measurement.verify import data_bytes
+from autotune.operation import Operation
 from autotune.problem import Problem
 from autotune.trial import ErrorStats, Measured, Outcome
 from autotune.workers.reports import explained
@@ -98,6 +99,10 @@ class DeviceWorker:
     def begin_layer(self, layer: LayerRequest) -> None:
         """Make a layer's data in the worker. Raises DeviceError when it cannot be made there."""
         with self._alone():
+            held = next((problem for problem in self._held if problem == layer.problem), None)
+            if held is not None and not _declared_alike(held.operation, layer.problem.operation):
+                del self._held[held]  # its files were edited meanwhile, which an agent outlives
+                self._known_good.pop(held, None)
             self._layers.pop(layer.problem, None)
             self._layers[layer.problem] = layer
             for forgotten in list(self._layers)[:-_MOST_LAYERS]:
@@ -128,7 +133,12 @@ class DeviceWorker:
         layer = replace(self._layers[problem], without=tuple(without))
         try:
             self._ask(layer, self._deadlines.layer_s)
-        except WorkerLost:
+        except WorkerLost as lost:
+            if lost.hung:
+                what = f"its data and reference were not made within {self._deadlines.layer_s:.0f} s"
+                raise DeviceError(
+                    f"{self.name}: {problem}: {what}; does the reference in {problem.operation.folder} end?"
+                ) from None
             self._revive(layer)
         except Rejected as error:
             self.drop()  # it holds what was made already
@@ -280,7 +290,8 @@ class DeviceWorker:
                 self.drop()
             else:
                 return
-        raise DeviceLost(f"{self.name}: does not come back after {_RESPAWNS} fresh workers: {words}")
+        during = f", while data and reference of {layer.problem} are made" if layer else ""
+        raise DeviceLost(f"{self.name}: does not come back after {_RESPAWNS} fresh workers{during}: {words}")
 
     def _ask(self, request: Request, deadline_s: float) -> Reply:
         if self._worker is None:
@@ -302,3 +313,8 @@ class DeviceWorker:
 def _data_bytes(problem: Problem) -> int:
     """What a layer takes in a worker at most: two data sets with references, and copies for short kernels."""
     return data_bytes(problem) + min(COPIES_BYTES, MOST_PASSES * problem.tensor_bytes)
+
+
+def _declared_alike(one: Operation, other: Operation) -> bool:
+    """Whether two operations make the same data of a problem."""
+    return (one.text, one.references) == (other.text, other.references)

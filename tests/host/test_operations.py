@@ -63,6 +63,16 @@ def test_a_reference_that_is_wrong_is_found(tmp_path: Path, host: DeviceEvaluato
     assert [row.reason for row in checked(path, host, rows=3, columns=9, halo=1)] == ["wrong"]
 
 
+def test_an_edited_reference_counts_for_a_worker_that_had_the_former_one(tmp_path: Path, host: DeviceEvaluator) -> None:
+    """An agent's worker outlives the edit."""
+    reasons = []
+    for name, factor in (("one", 2), ("two", 3), ("three", 2)):
+        (tmp_path / name).mkdir()
+        path = whole(tmp_path / name, ("y = 2 * x", f"y = {factor} * x")) / "scale.cu.j2"
+        reasons += [row.reason for row in checked(path, host, rows=3, columns=8)]
+    assert reasons == ["", "wrong", ""]
+
+
 def test_rows_that_need_others_are_said_to(tmp_path: Path, host: DeviceEvaluator) -> None:
     kernel = (
         "to_float(x[row * COLUMNS + i + HALO])",
@@ -78,11 +88,20 @@ def test_rows_that_need_others_are_said_to(tmp_path: Path, host: DeviceEvaluator
 @pytest.mark.parametrize(
     ("edit", "words"),
     [
-        (("return y, abs(y)", "return y"), "reference returns ndarray: expected the output and its terms' magnitudes"),
+        (("return y, abs(y)", "return y"), "reference returns ndarray: expected a pair of y and its terms' magnitudes"),
         (("return y, abs(y)", "return y[1:], abs(y)"), "reference returns an array of (2, "),
         (("return y, abs(y)", "return y, 0 * y"), "gives magnitudes of y that are below its values"),
         (("return y, abs(y)", "return y, 1e4 + 0 * y"), "magnitudes of y are "),
-        (("p.columns", "p.colums"), "AttributeError: 'types.SimpleNamespace' object has no attribute 'colums'"),
+        (
+            ("p.columns", "p.colums"),
+            " f32: AttributeError: p has no colums (did you mean 'columns'?); it has rows,",
+        ),
+        (
+            ("return y, abs(y)", "return y, None"),
+            "reference returns None for the magnitudes of y: expected an array of (3, ",
+        ),
+        (("return y, abs(y)", "return 1j * y, y"), "returns no array of numbers for y: TypeError: complex numbers"),
+        (("return y, abs(y)", "return y / 0, y"), " for y at rows = 0, inner = 0: expected numbers"),
         (("def reference(p, x):", "def reference(p, x"), "reference.py: line 1: SyntaxError: '(' was never closed"),
         (("def reference", "def scaled"), "reference.py: expected a function reference(p, x)"),
     ],

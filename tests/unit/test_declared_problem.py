@@ -186,7 +186,7 @@ def test_layers_of_operations_are_stored_side_by_side(tmp_path: Path) -> None:
         (
             'role = "out"',
             'role = "in"',
-            "array[1] (y).integers: expected the least and the most of an input's test data",
+            "array[1] (y).integers: missing; expected the least and the most of its test data",
         ),
         ('role = "out"', 'role = "scratch"', "array: expected one array at least of the role out or inout"),
         (
@@ -197,10 +197,10 @@ def test_layers_of_operations_are_stored_side_by_side(tmp_path: Path) -> None:
         (
             'role = "out"',
             'role = "out"\nfill = "ones"',
-            "array[1] (y).fill: only arrays of the roles in, weights, inout have",
+            "array[1] (y).fill: leave it out: only arrays of the roles in, weights, inout have",
         ),
         ('role = "in"', 'role = "in"\nfill = "one"', "array[0] (x).fill: 'one': expected one of normal, uniform"),
-        ('role = "in"', 'role = "in"\nfill = "ones"', "array[0] (x).integers: has none: its test data are ones"),
+        ('role = "in"', 'role = "in"\nfill = "ones"', "array[0] (x).integers: leave it out: its test data are ones"),
         ('role = "in"', 'role = "in"\nbetween = [0, 1]', 'array[0] (x).between: is for fill = "uniform"'),
         (
             'role = "in"',
@@ -226,14 +226,14 @@ def test_layers_of_operations_are_stored_side_by_side(tmp_path: Path) -> None:
         (
             "[-2, 2]",
             "[2, -2]",
-            "array[0] (x).integers: expected the least and the most of an input's test data, got [2, -2]",
+            "array[0] (x).integers: expected the least and the most of its test data, got [2, -2]",
         ),
-        ('name = "y"', 'name = "int"', "array[1] (int).name: 'int': expected an identifier"),
-        ('"f16"]', '"f16"]\nmode = ["default"]', "words.mode: 'default' is no name in C++"),
+        ('name = "y"', 'name = "int"', "array[1] (int).name: 'int' is a word of C++ or Python"),
+        ('"f16"]', '"f16"]\nmode = ["default"]', "words.mode: 'default' is a word of C++ or Python; choose"),
         ('runtime = "rows"', 'runtime = "row"', "runtime: 'row' is no size"),
-        ("halo = {", "min = {", "sizes.min: is a function's, a size's or a word's name"),
-        ("halo = {", '"ha-lo" = {', "sizes.ha-lo: is no name"),
-        ("dtype = [", "rows = [", "words.rows: is a function's, a size's or a word's name"),
+        ("halo = {", "min = {", "sizes.min: a function has this name; choose another one"),
+        ("halo = {", '"ha-lo" = {', "sizes.ha-lo: 'ha-lo' is no name; expected letters, digits"),
+        ("dtype = [", "rows = [", "words.rows: another in [sizes] has this name"),
         ("dtype = [", "kind = [", "words.dtype: missing; expected some of f32, f16, bf16"),
         (
             "[cost]",
@@ -243,6 +243,45 @@ def test_layers_of_operations_are_stored_side_by_side(tmp_path: Path) -> None:
         ("[cost]", '[errors]\nmodel = "tolerance"\nrtol = 0.1\n[cost]', "errors.atol: missing"),
         ("[cost]", "[costs]", "costs: unknown key (did you mean 'cost'?)"),
         ("columns = 1.0", "colums = 1.0", "similarity.factors.colums: undeclared name 'colums'"),
+        (
+            "columns = 1.0",
+            "dtype = 1.0",
+            "similarity.factors.dtype: is a word, and factors are of numbers; put it under",
+        ),
+        ("halo = {", "lambda = {", "sizes.lambda: 'lambda' is a word of C++ or Python"),
+        ("halo = {", "device = {", "sizes.device: the device in headers has this name"),
+        ('["f32", "f16"]', '"f32"', 'words.dtype: expected a list of strings, such as ["f32", "f16"], got'),
+        ('["f32", "f16"]', '["float"]', "words.dtype: 'float': expected some of f32, f16, bf16"),
+        (
+            '["f32", "f16"]',
+            '["i32"]',
+            "words.dtype: 'i32': expected some of f32, f16, bf16; an array of integers says dtype",
+        ),
+        ('role = "in"', 'role = "weight"', "scratch (did you mean 'weights'?)"),
+        ('role = "out"', 'role = "out"\nwhen = "dtype == \'fp32\'"', "dtype is never 'fp32' (did you mean 'f32'?) in"),
+        (
+            'role = "in"',
+            'role = "in"\nfill = "uniform"\nbetween = [0, inf]',
+            "expected two numbers, the lower first, got",
+        ),
+        (
+            "[rules]",
+            '[rules]\n"" = "true"',
+            "rules: '': expected a message of one line, for where the rule does not hold",
+        ),
+        ("[rules]", '[rules]\n"a\\nb" = "true"', "rules: 'a\\nb': expected a message of one line"),
+        ('"inner > 0"', '"inner = 0"', "has something left over at '='; equal is =="),
+        ('"inner > 0"', '""', "expression '' is empty"),
+        (
+            "[derived]",
+            '[derived]\nhalf = "inner // 2"',
+            "undeclared name 'inner' in 'inner // 2'; sizes are derived from those",
+        ),
+        (
+            "[cost]",
+            '[parts.rows]\na = ["u"]\nb = ["v"]\n[cost]',
+            "parts.rows: a size has this name; choose another one",
+        ),
     ],
 )
 def test_a_mistake_in_a_declaration_is_named(tmp_path: Path, old: str, new: str, words: str) -> None:
@@ -252,6 +291,37 @@ def test_a_mistake_in_a_declaration_is_named(tmp_path: Path, old: str, new: str,
         read_operation(folder)
     assert str(caught.value).startswith(f"{folder}/operation.toml: ")
     assert words in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "words"),
+    [
+        (
+            'role = "out"',
+            'role = "out"\nwhen = "rows > 8"',
+            "every array of the roles out and inout is left out here by",
+        ),
+        ('reduction = "1"', "reduction = 0", "operation.toml: cost.reduction is 0: expected at least 1"),
+        (
+            '"rows * inner"',
+            '"rows // 9"',
+            "cost.flops is 0: expected at least 1; of what has no arithmetic, such as a copy",
+        ),
+        ("[-2, 2]", "[-3000000000, 2]", "x: test data from -3000000000 to 2; expected whole numbers up to 1073741824"),
+    ],
+)
+def test_a_mistake_that_a_problem_shows_is_named(tmp_path: Path, old: str, new: str, words: str) -> None:
+    assert old in DECLARATION
+    folder = declare(tmp_path, text=DECLARATION.replace(old, new))
+    with pytest.raises(StudyError) as caught:
+        make_problem(read_operation(folder), {"rows": 8, "columns": 6})
+    assert words in str(caught.value)
+
+
+def test_problems_with_a_factor_of_0_are_compared(tmp_path: Path) -> None:
+    declared = read_operation(declare(tmp_path, text=DECLARATION.replace("rows = 0.1", "halo = 1.0")))
+    none, two = (make_problem(declared, {"rows": 8, "columns": 6, "halo": halo}) for halo in (0, 2))
+    assert layer_distance(none, two) == layer_distance(two, none) == 1.0
 
 
 def test_an_empty_array_is_no_problem(tmp_path: Path) -> None:

@@ -125,7 +125,7 @@ def test_the_functions(a: int, b: int) -> None:
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        ("a / b", "/ yields a fraction; use // or ceil_div"),
+        ("a / b", "has /, which yields a fraction; use // or ceil_div"),
         ("a ~ b", "Concat is not part of expressions"),
         ("a|abs", "Filter is not part of expressions"),
         ("a is even", "Test is not part of expressions"),
@@ -133,8 +133,8 @@ def test_the_functions(a: int, b: int) -> None:
         ("a[1:2]", "is not part of expressions"),
         ("device.arch.real", "only device.NAME has a dot"),
         ("(a + b).real", "only device.NAME has a dot"),
-        ("f(a)", "f() does not exist; there are bank_conflicts, ceil_div, is_pow2, max, max_registers, min, round_up"),
-        ("range(3)", "range() does not exist"),
+        ("f(a)", "has f(), which does not exist; there are bank_conflicts, ceil_div, is_pow2, max, max_registers, min"),
+        ("range(3)", "range(), which does not exist"),
         ("device.arch()", "is not part of expressions"),
         ("min(a, key=b)", "is not part of expressions"),
         ("min(*a)", "is not part of expressions"),
@@ -144,7 +144,7 @@ def test_the_functions(a: int, b: int) -> None:
         ("+a", "Pos is not part of expressions"),
         ("a b", "has something left over at 'b'"),
         ("a }} b", "has something left over at"),
-        ("", "does not parse"),
+        ("", "is empty"),
         ("a +", "does not parse"),
         ("(a", "does not parse"),
         ("a && b", "does not parse"),

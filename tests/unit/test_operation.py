@@ -103,8 +103,16 @@ MISTAKES = {
     ),
     "a window without taps": ('taps = "r", ', "", "array[0] (x).windows.h.taps: missing"),
     "no expression": ('"k % groups == 0"', '"k % groups =="', "does not parse"),
-    "an input without data": ("integers = [-1, 1]", "", "array[1] (w).integers: expected the least and the most"),
-    "two outputs": ('role = "in"\n', 'role = "out"\n', "array[0] (x).integers: has none: it is not read"),
+    "an input without data": (
+        "integers = [-1, 1]",
+        "",
+        "array[1] (w).integers: missing; expected the least and the most",
+    ),
+    "two outputs": (
+        'role = "in"\n',
+        'role = "out"\n',
+        "array[0] (x).integers: leave it out: only arrays of the roles in, weights, inout",
+    ),
     "no TOML": ("[sizes]", "[sizes", "is not TOML"),
     "a weight of nothing": ("k = 1.0", "k = 0.0", "similarity.factors.k: expected a weight above 0"),
     "a word of other parts": ('"bias_add_relu"]', '"bias_add_rely"]', "words.epilogue: 'bias_add_rely' is not made of"),
@@ -112,14 +120,14 @@ MISTAKES = {
     "an unknown storage type": (
         '["f32", "f16"',
         '["f32", "f64"',
-        "words.dtype: 'f64' (did you mean 'f16'?): expected some of f32, f16, bf16",
+        "words.dtype: 'f64': expected some of f32, f16, bf16 (did you mean 'f16'?)",
     ),
     "a size that is nearly one": ('runtime = "n"', 'runtime = "grups"', "'grups' is no size (did you mean 'groups'?)"),
     "a word twice": ('dtype = ["f32", ', 'dtype = ["f32", "f32", ', "words.dtype: 'f32' stands twice"),
     "no storage types": ('dtype = ["f32", ', 'types = ["f32", ', "words.dtype: missing"),
     "a number as an extent": ('nchw = ["k"]', "nchw = [4]", 'shape.nchw: expected a list of strings, such as ["4"]'),
     "a rule that speaks of nothing": ("${r}", "${rr}", "undeclared name 'rr'"),
-    "a word of C++": ("stride_h = {", "int = {", "sizes.int: is no name, or a word of C++"),
+    "a word of C++": ("stride_h = {", "int = {", "sizes.int: 'int' is a word of C++ or Python; choose another name"),
 }
 
 
