@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -11,6 +12,7 @@ from autotune.errors import StudyError
 from autotune.problem import Layer
 from autotune.study import Study
 from autotune.study_reader import parse_study
+from autotune.study_writer import known_to
 
 if TYPE_CHECKING:
     from autotune.store import FinalsRow, Store, Verdict
@@ -126,12 +128,17 @@ def rival_of(kernel: BestWithRoofline, finals: Sequence[FinalsRow], admitted: Se
 
 
 def stored_study(store: Store, name: str) -> Study:
-    """The study as it was tuned last; with nothing but its layers' own classes where its file cannot be read now."""
+    """The study as it was tuned last; with nothing but its layers' own classes where its file cannot be read now.
+
+    Operations that do not come along are as the layers have them.
+    """
     text = next((row.text for row in reversed(store.studies.list()) if row.name == name), "")
-    try:
+    with contextlib.suppress(StudyError):
         return parse_study(text, name)
-    except StudyError:
-        return Study(name, ())
+    with contextlib.suppress(StudyError):
+        recorded = Study(name, tuple(row.layer for row in store.studies.layers(name)))
+        return parse_study(text, name, find=known_to(recorded))
+    return Study(name, ())
 
 
 def _verdict(word: str, ratio: float) -> str:

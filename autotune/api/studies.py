@@ -32,7 +32,7 @@ def as_study(study: Study | str | Path, db: str | Path, directories: Sequence[Pa
 def study_named(name: str, db: str | Path, directories: Sequence[Path] = ()) -> Study:
     """A study's file, a shipped study of that name, or what the database keeps of one. Raises StudyError for none.
 
-    Its operations come along, lie in `directories` or beside its file.
+    Its operations come along, lie in `directories` or beside its file; a stored study's in the current folder.
     """
     try:
         file = find_study(name)
@@ -43,7 +43,7 @@ def study_named(name: str, db: str | Path, directories: Sequence[Path] = ()) -> 
         if not stored.text:
             raise StudyError(f"{name}: {db} has its results without its file; give the file") from None
         study = parse_study(
-            stored.text, name, f"study {name} of {db}", partial(find_operation, directories=directories)
+            stored.text, name, f"study {name} of {db}", partial(find_operation, directories=(*directories, Path()))
         )
         if study.name != name:
             raise StudyError(f"{name}: {db} keeps the file of {study.name} for it; give the file") from None

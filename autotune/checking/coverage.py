@@ -18,7 +18,7 @@ _NO_TIME = "not reached; --full exercises all"
 _RULES = "the rules of the space refuse them on every derived problem"
 _SOME_RULES = f"{_RULES}, or those of the configs that were listed in spaces too large to be"
 
-_NO_PROBLEM = "`supports` or the rules of the space refuse them, or they are no convolution or take long"
+_NO_PROBLEM = "`supports` or the rules of the space refuse them, or they are no problem or take long"
 _RARE = 4  # times as many right configs are there as have what counts as rare among them
 
 

@@ -201,7 +201,7 @@ def _said(checking: FamilyCheck, found: Coverage, no_nvcc: str, *, every: bool) 
                 lines.append(f"  none for {', '.join(f'sm_{arch}' for arch in archs)}: {why}")
     else:
         lines.append(f"Not compiled for other architectures: {no_nvcc}")
-    lines.append("Not exercised:")
+    lines.append("Not exercised:" if found.gaps else "Not exercised: nothing")
     for gap in found.gaps:
         lines.append(f"  {gap.what}: {gap.why}")
         shown = gap.pairs if every else gap.pairs[:_SHOWN_PAIRS] if len(gap.pairs) <= _SHOWN_PAIRS else ()

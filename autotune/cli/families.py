@@ -23,8 +23,10 @@ from autotune.family.render import render
 from autotune.family.space import BoundTemplate, SearchSpace
 from autotune.family.template import SUFFIX, KernelTemplate, Param
 from autotune.family.template_files import load_template, load_templates
+from autotune.operation import FILE
 from autotune.renamed import renamed
 from autotune.study import Study
+from autotune.table import did_you_mean
 from autotune.trial import Config
 
 _FAMILY_COLUMNS = (
@@ -162,10 +164,14 @@ def _evaluated(
 
 
 def find_family(name: str, directories: tuple[Path, ...]) -> KernelTemplate:
-    """A family by name, or by the path of its file."""
+    """A family by name, also of an operation that lies in the current directory, or by the path of its file."""
     if name.endswith(SUFFIX):
         return load_template(Path(name))
     families = load_templates(directories)
-    if name not in families:
-        raise TemplateError(f"{name}: no such family; there are {', '.join(families)}, or give a {SUFFIX} file")
-    return families[name]
+    if name in families:
+        return families[name]
+    here = [folder / f"{name}{SUFFIX}" for folder in sorted(Path().iterdir()) if (folder / FILE).is_file()]
+    if own := next((path for path in here if path.is_file()), None):
+        return load_template(own)
+    near = did_you_mean(name, families)
+    raise TemplateError(f"{name}: no such family{near}; there are {', '.join(families)}, or give a {SUFFIX} file")

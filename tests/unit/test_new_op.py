@@ -34,6 +34,20 @@ def test_a_new_operation_is_checked_tuned_and_asked(autotune: Command, tmp_path:
     assert "constexpr int COLUMNS = 1000;" in autotune("source", "add_bias.small").out
 
 
+def test_a_stored_study_and_a_family_are_found_by_name_beside_their_folder(autotune: Command) -> None:
+    autotune("new-op", "add_bias")
+    autotune("tune", "add_bias.toml", "--device", "null", "--trials", "2")
+    assert autotune("watch", "add_bias").out.startswith("add_bias on null: 4 of 40 evaluations")
+    Path("add_bias.toml").unlink()
+    assert "threads" in autotune("templates", "add_bias").out
+    for command in ("dispatch", "accuracy"):
+        told = autotune(command, "add_bias").complaint
+        assert told.endswith("is for conv2d only, and this is add_bias rows 64 columns 1000 f32"), told
+    assert autotune("tune", "add_bias", "--device", "null").code == 0
+    near = autotune("templates", "softmax_row").complaint
+    assert near.startswith("softmax_row: no such family (did you mean 'softmax_rows'?); there are depthwise, "), near
+
+
 @pytest.mark.long
 def test_a_kernel_is_measured_again_where_its_folder_is_named(autotune: Command, tmp_path: Path) -> None:
     autotune("new-op", "moved")
