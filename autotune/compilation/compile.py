@@ -128,8 +128,17 @@ def compile_with_least(run_nvcc: Callable[[Sequence[str]], tuple[bytes, str]], p
         image, log = run_nvcc([*PRELUDE, *options])
     except Rejected:
         image, log = run_nvcc(options)
+    for entry in program.entries:
+        if not _section_bytes(image, f".text.{entry}".encode()):
+            raise no_kernel(entry)
     resources = replace(ptxas_resources(log), constant_bytes=_section_bytes(image, _CONSTANT_SECTION))
     return Binary(Target("cuda", arch), image, resources, log[:MAX_MESSAGE], program.entries)
+
+
+def no_kernel(entry: str) -> Rejected:
+    """Of an entry that is not found by its name: the text has none, or one whose name is C++'s."""
+    what = f'there is no kernel {entry} by that name: write extern "C" __global__ void {entry}(...), without a template'
+    return Rejected(Outcome.COMPILE, "compile_error", what)
 
 
 def killed(status: int) -> str:

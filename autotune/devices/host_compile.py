@@ -13,7 +13,7 @@ import subprocess
 from functools import lru_cache
 from pathlib import Path
 
-from autotune.compilation.compile import Binary, Program, Target, killed
+from autotune.compilation.compile import Binary, Program, Target, killed, no_kernel
 from autotune.compilation.toolchain import compiler_version, output_of
 from autotune.devices.elf import symbols
 from autotune.errors import Rejected, ToolchainError
@@ -70,6 +70,9 @@ def compile_host(program: Program, target: Target, *, cxx: str) -> Binary:
     ]
     arguments += [f"-I{INCLUDE}", "-include", "autotune_host.h", "-x", "c++", "-"]
     image, log = _compile(cxx, arguments, text)
+    for entry in program.entries:
+        if f"\0_Z{len(entry)}{entry}".encode() in image:
+            raise no_kernel(entry)  # as nvcc's result has none, although it links here
     resources = _resources(image, program.text, dynamic=set(names))
     return Binary(target, image, resources, log, program.entries)
 

@@ -60,8 +60,14 @@ def test_resources_of_a_program(bench: Bench) -> None:
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        ("__global__ void k(float* y) { __shared__ float a[12289]; a[0] = 1; y[0] = a[0]; }", "too much shared data"),
-        ("__constant__ float w[16385]; __global__ void k(float* y) { y[0] = w[0]; }", "too much global constant data"),
+        (
+            'extern "C" __global__ void k(float* y) { __shared__ float a[12289]; a[0] = 1; y[0] = a[0]; }',
+            "too much shared data",
+        ),
+        (
+            '__constant__ float w[16385]; extern "C" __global__ void k(float* y) { y[0] = w[0]; }',
+            "too much global constant data",
+        ),
     ],
 )
 def test_more_static_memory_than_a_gpu_has_does_not_compile(bench: Bench, text: str, words: str) -> None:

@@ -47,6 +47,12 @@ def compiled(min_blocks: int, arch: int) -> Binary:
     return compile_cubin(Program(KNOWN.replace("MIN_BLOCKS", str(min_blocks)), ENTRIES), arch, find_nvcc())
 
 
+def test_a_kernel_with_the_name_that_cpp_gives_it_is_refused() -> None:
+    program = Program("__global__ void k(float* y) { y[0] = 1.0f; }", ("k",))
+    with pytest.raises(Rejected, match=r'no kernel k by that name: write extern "C" __global__ void k\('):
+        compile_cubin(program, 90, find_nvcc())
+
+
 def register_counts(image: bytes) -> list[int]:
     """Registers of each kernel as the cubin's own section `.nv.info` tells them, not ptxas -v."""
     (table,) = struct.unpack_from("<Q", image, 0x28)
