@@ -20,7 +20,7 @@ from optuna.distributions import (
     IntDistribution,
 )
 
-from autotune.search.model import INTERACTION, Points
+from autotune.search.gaussian_process import INTERACTION, Points
 from autotune.search.one_hot import ORDER
 from autotune.search.state import Floats
 

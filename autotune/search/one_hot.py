@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from autotune.search.model import INTERACTION, Points, Singles
+from autotune.search.gaussian_process import INTERACTION, Points, Singles
 from autotune.search.state import FeasibleSpace, Floats, Ints
 
 ORDER = 0.8

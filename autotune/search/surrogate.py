@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from autotune.search.model import Metric, Points, Posterior, Weights, fit, posterior
+from autotune.search.gaussian_process import Metric, Points, Posterior, Weights, fit, posterior
 from autotune.search.state import Floats, Ints
 
 Flags = npt.NDArray[np.bool_]

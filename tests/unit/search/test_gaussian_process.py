@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from autotune.search.model import fit, posterior
+from autotune.search.gaussian_process import fit, posterior
 from autotune.search.one_hot import Features
 
 from .spaces import ListedSpace
