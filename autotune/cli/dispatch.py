@@ -26,7 +26,7 @@ from autotune.table import LARGEST
 
 if TYPE_CHECKING:
     from autotune.dispatch.builder import Built, Comparison
-    from autotune.dispatch.rule_line import Tried
+    from autotune.dispatch.rule_trials import Tried
     from autotune.store import DispatchedLayer
 
 _BEST_RULES = 8  # shown on the terminal, with those that have a name

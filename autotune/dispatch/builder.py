@@ -33,7 +33,7 @@ from autotune.dispatch.plan import (
     with_default_first,
 )
 from autotune.dispatch.portfolio import Matrix, served
-from autotune.dispatch.rule_line import RuleLine, Tried
+from autotune.dispatch.rule_trials import RuleTrials, Tried
 from autotune.errors import StudyError
 from autotune.problem import Layer, of_conv2d
 from autotune.search import single_threaded
@@ -124,12 +124,12 @@ def build(
     scope = run.store.scopes.open_set(
         key, [layers[row] for row in rows], run.evaluator.info, run.evaluator.environment, policy(study), record
     )
-    line = RuleLine(run, template, matrix, rows, plan, scope)
-    tried = line.run(trials, named_rules(study, matrix, plan))
+    rules = RuleTrials(run, template, matrix, rows, plan, scope)
+    tried = rules.run(trials, named_rules(study, matrix, plan))
     within_us = noise_us(matrix, rows, noise)
-    final = line.decide(tried, within_us)
+    final = rules.decide(tried, within_us)
     decided = replace(plan, rule=final.rule)
-    dispatcher = line.dispatcher(final.rule)
+    dispatcher = rules.dispatcher(final.rule)
     dispatched = (
         *_dispatched(matrix, decided, rows, rows, without),
         *_dispatched(matrix, decided, rows, sorted(held), None),
@@ -142,12 +142,12 @@ def build(
         flat=found,
         tried=tuple(sorted(tried, key=lambda one: (one.outcome != Outcome.CORRECT, one.total_us, leaves(one.rule)))),
         text=render_dispatch(template, dispatcher, found),
-        compiled=line.compiles,
+        compiled=rules.compiles,
         within_us=within_us,
         configs=len(matrix.configs),
         interpolated=matrix.layers[len(layers) :],
         measured=measured,
-        evaluated=line.evaluated,
+        evaluated=rules.evaluated,
     )
 
 

@@ -17,10 +17,10 @@ from autotune.problem import Layer
 from autotune.search import InitialDesign
 from autotune.store import Scope
 from autotune.tuning.allocation import LEARNT, expected_gain_us, leaders
-from autotune.tuning.layer_line import LayerLine, Run
 from autotune.tuning.layer_result import LayerResult
 from autotune.tuning.pipeline import Pipeline
 from autotune.tuning.trial_log import Network, Progress
+from autotune.tuning.tuned_layer import Run, TunedLayer
 
 HURRY = 0.5  # of the time in total for searching, after which no layer waits for another's results
 AT_ROOFLINE = 1.02  # times its floor, from which a layer is left alone where others can use a common budget
@@ -42,12 +42,12 @@ class Schedule:
     ) -> None:
         self._run, self._designs, self._study = run, designs, run.study
         observed = replace(run, observe=self._observe) if len(layers) > 1 else run
-        self._lines = [LayerLine(observed, layer, spaces, scope) for layer, spaces, scope in layers]
+        self._layers = [TunedLayer(observed, layer, spaces, scope) for layer, spaces, scope in layers]
         self._leaders = leaders([layer.problem for layer, _, _ in layers])
         self._rates = run.store.rates.best(run.evaluator.info)
         self._started = self._charged = run.clock()
         self._pipeline = Pipeline(run.evaluator, run.store, clock=run.clock)
-        self._finals: dict[LayerLine, tuple[Generator[Future[object], None, None], Future[object]]] = {}
+        self._finals: dict[TunedLayer, tuple[Generator[Future[object], None, None], Future[object]]] = {}
         plan = run.finals
         self._finals_s = plan.each_s(len(layers), self._study.time_budget_total_s) if plan else 0.0
         """of one layer's finals, wall clock"""
@@ -55,9 +55,9 @@ class Schedule:
     def run(self) -> tuple[LayerResult, ...]:
         """Evaluate until the budgets, the time or the spaces end; the results of the layers that were begun."""
         with self._pipeline as pipeline:
-            for line in self._lines:
-                if line.suspects or line is self._lines[0]:
-                    self._begin(line)
+            for tuned in self._layers:
+                if tuned.suspects or tuned is self._layers[0]:
+                    self._begin(tuned)
             while self._open:
                 self._end_what_is_done()
                 chosen = self._next()
@@ -68,73 +68,73 @@ class Schedule:
                 self._conclude()
                 pipeline.advance(wait=self._next() is None, beside=[future for _, future in self._finals.values()])
                 self._charge()
-        return tuple(line.result for line in self._lines if line.result)
+        return tuple(tuned.result for tuned in self._layers if tuned.result)
 
     @property
-    def _open(self) -> list[LayerLine]:
+    def _open(self) -> list[TunedLayer]:
         """The layers that are not done; of an interrupted run those that were begun."""
         interrupted = self._run.stopping()
-        return [line for line in self._lines if line.result is None and (line.begun or not interrupted)]
+        return [tuned for tuned in self._layers if tuned.result is None and (tuned.begun or not interrupted)]
 
     @property
     def _shared(self) -> bool:
         """Whether the layers share one budget."""
         return self._study.time_budget_total_s is not None or self._study.trials_total is not None
 
-    def _begin(self, line: LayerLine) -> None:
-        line.begin(self._pipeline, self._designs(line.layer) if self._run.search else ())
+    def _begin(self, tuned: TunedLayer) -> None:
+        tuned.begin(self._pipeline, self._designs(tuned.layer) if self._run.search else ())
 
     def _charge(self) -> None:
         """Share the time that has passed out to the layers that are searched."""
         now = self._run.clock()
-        searched = [line for line in self._lines if line.begun and not line.stopped]
-        for line in searched:
-            line.spent_s += (now - self._charged) / len(searched)
+        searched = [tuned for tuned in self._layers if tuned.begun and not tuned.stopped]
+        for tuned in searched:
+            tuned.spent_s += (now - self._charged) / len(searched)
         self._charged = now
 
     # Who is next.
 
-    def _next(self) -> LayerLine | None:
+    def _next(self) -> TunedLayer | None:
         """The layer that is to start a config now, or to begin; None while there is no room for one."""
         room = self._pipeline.has_room
         if self._must_wait() or not (room or self._shared):
             return None
-        open_lines = [line for line in self._open if not line.stopped or not line.begun]
-        waiting = [line for line in open_lines if not line.begun]
-        taught = [line for line in waiting if self._taught(line)]
+        open_layers = [tuned for tuned in self._open if not tuned.stopped or not tuned.begun]
+        waiting = [tuned for tuned in open_layers if not tuned.begun]
+        taught = [tuned for tuned in waiting if self._taught(tuned)]
         if not room:  # a layer takes some time to begin, which compilers that are busy leave
             return next(iter(taught), None)
-        ready = [line for line in open_lines if line.begun and line.has_room(self._pipeline)]
+        ready = [tuned for tuned in open_layers if tuned.begun and tuned.has_room(self._pipeline)]
         taught = taught or ([] if ready and not self._hurried else waiting)
         if not self._shared:
-            return min((*ready, *taught[:1]), key=self._lines.index, default=None)
-        untried = [line for line in ready if not self._tried(line)]
+            return min((*ready, *taught[:1]), key=self._layers.index, default=None)
+        untried = [tuned for tuned in ready if not self._tried(tuned)]
         if untried and (taught or self._hurried):  # or compilers are idle until all have begun
             return max(untried, key=self._gain_us)
         if taught:
             return taught[0]
-        teaching = [line for line in ready if line.evaluated < LEARNT and self._awaited(line, waiting)]
+        teaching = [tuned for tuned in ready if tuned.evaluated < LEARNT and self._awaited(tuned, waiting)]
         return max(teaching or ready, key=self._gain_us, default=None)
 
     def _must_wait(self) -> bool:
         """Whether finals that need the machine for themselves are due or held."""
-        return self._run.evaluator.finals_alone and any(self._due(line) for line in self._lines)
+        return self._run.evaluator.finals_alone and any(self._due(tuned) for tuned in self._layers)
 
-    def _due(self, line: LayerLine) -> bool:
+    def _due(self, tuned: TunedLayer) -> bool:
         """Whether a layer asks for nothing more and is not done."""
-        return line.begun and bool(line.stopped) and line.result is None
+        return tuned.begun and bool(tuned.stopped) and tuned.result is None
 
-    def _taught(self, line: LayerLine) -> bool:
+    def _taught(self, tuned: TunedLayer) -> bool:
         """Whether the layer that this one is to learn from, if there is one, has something to teach."""
-        leader = self._leaders[self._lines.index(line)]
+        leader = self._leaders[self._layers.index(tuned)]
         if leader is None:
             return True
-        teacher = self._lines[leader]
+        teacher = self._layers[leader]
         return bool(teacher.stopped) or teacher.evaluated >= min(LEARNT, self._study.trials)
 
-    def _awaited(self, line: LayerLine, waiting: Sequence[LayerLine]) -> bool:
-        at = self._lines.index(line)
-        return any(self._leaders[self._lines.index(one)] == at for one in waiting)
+    def _awaited(self, tuned: TunedLayer, waiting: Sequence[TunedLayer]) -> bool:
+        at = self._layers.index(tuned)
+        return any(self._leaders[self._layers.index(one)] == at for one in waiting)
 
     @property
     def _hurried(self) -> bool:
@@ -144,20 +144,20 @@ class Schedule:
 
     def _searching_s(self, total_s: float) -> float:
         """What the finals of all layers leave of a time in total."""
-        return total_s - self._finals_s * len(self._lines)
+        return total_s - self._finals_s * len(self._layers)
 
-    def _tried(self, line: LayerLine) -> int:
+    def _tried(self, tuned: TunedLayer) -> int:
         """A layer's evaluations, with those under way."""
-        return line.evaluated + line.under_way(self._pipeline)
+        return tuned.evaluated + tuned.under_way(self._pipeline)
 
-    def _gain_us(self, line: LayerLine) -> float:
+    def _gain_us(self, tuned: TunedLayer) -> float:
         """What its next config is expected to save; without a correct kernel it counts as the slowest layer."""
-        slowest = max((one.best_us for one in self._lines if one.best_us), default=1.0)
+        slowest = max((one.best_us for one in self._layers if one.best_us), default=1.0)
         return expected_gain_us(
-            count=line.layer.count,
-            evaluated=self._tried(line),
-            best_us=line.best_us or slowest,
-            floor_us=self._floor_us(line),
+            count=tuned.layer.count,
+            evaluated=self._tried(tuned),
+            best_us=tuned.best_us or slowest,
+            floor_us=self._floor_us(tuned),
         )
 
     # When it is enough.
@@ -167,13 +167,13 @@ class Schedule:
         if not self._shared:
             return
         spent = self._spent()
-        for line in self._lines:
-            if not line.stopped:
-                line.stopped = spent or (ROOFLINE if self._at_roofline(line) else "")
+        for tuned in self._layers:
+            if not tuned.stopped:
+                tuned.stopped = spent or (ROOFLINE if self._at_roofline(tuned) else "")
 
-    def _at_roofline(self, line: LayerLine) -> bool:
+    def _at_roofline(self, tuned: TunedLayer) -> bool:
         """Whether there is hardly anything to gain; not where the floor is beaten, and so is wrong."""
-        floor, best_us = self._floor_us(line), line.best_us
+        floor, best_us = self._floor_us(tuned), tuned.best_us
         return floor is not None and best_us is not None and floor <= best_us <= AT_ROOFLINE * floor
 
     def _spent(self) -> str:
@@ -192,51 +192,51 @@ class Schedule:
     @property
     def _evaluations(self) -> int:
         """Evaluations of all layers, with those under way."""
-        return sum(line.evaluated for line in self._lines) + self._pipeline.under_way
+        return sum(tuned.evaluated for tuned in self._layers) + self._pipeline.under_way
 
     def _conclude(self) -> None:
         """Begin the finals of layers that ask for nothing more, and go on with those whose turn has come."""
-        for line in self._lines:
-            if self._due(line) and line not in self._finals and self._settled(line):
-                self._go_on(line, line.conclude(self._pipeline, self._finals_s))
-        for line, (finals, future) in list(self._finals.items()):
+        for tuned in self._layers:
+            if self._due(tuned) and tuned not in self._finals and self._settled(tuned):
+                self._go_on(tuned, tuned.conclude(self._pipeline, self._finals_s))
+        for tuned, (finals, future) in list(self._finals.items()):
             if future.done():
-                self._go_on(line, finals)
+                self._go_on(tuned, finals)
 
-    def _settled(self, line: LayerLine) -> bool:
+    def _settled(self, tuned: TunedLayer) -> bool:
         """Whether nothing is under way that its finals would have to wait for."""
         if self._run.evaluator.finals_alone:
             return not self._pipeline.under_way and not self._finals
-        return not line.under_way(self._pipeline)
+        return not tuned.under_way(self._pipeline)
 
-    def _go_on(self, line: LayerLine, finals: Generator[Future[object], None, None]) -> None:
+    def _go_on(self, tuned: TunedLayer, finals: Generator[Future[object], None, None]) -> None:
         """Let finals go on until they wait for something, or to their end."""
-        self._finals.pop(line, None)
+        self._finals.pop(tuned, None)
         for future in finals:
             if not future.done():
-                self._finals[line] = finals, future
+                self._finals[tuned] = finals, future
                 return
 
     # What is told.
 
-    def _floor_us(self, line: LayerLine) -> float | None:
-        best = line.log.best
-        return floor_us(line.layer.problem, best.accuracy, self._rates) if best else None
+    def _floor_us(self, tuned: TunedLayer) -> float | None:
+        best = tuned.log.best
+        return floor_us(tuned.layer.problem, best.accuracy, self._rates) if best else None
 
     def _observe(self, progress: Progress) -> None:
         """Tell how far the network is, with how far one of its layers is."""
-        timed = [line for line in self._lines if line.best_us]
-        floors = [line.layer.count * floor for line in timed if (floor := self._floor_us(line)) is not None]
+        timed = [tuned for tuned in self._layers if tuned.best_us]
+        floors = [tuned.layer.count * floor for tuned in timed if (floor := self._floor_us(tuned)) is not None]
         network = Network(
-            layers=len(self._lines),
+            layers=len(self._layers),
             timed=len(timed),
-            now_us=sum(line.layer.count * (line.best_us or 0.0) for line in timed),
-            start_us=sum(line.layer.count * (line.start_us or 0.0) for line in timed),
+            now_us=sum(tuned.layer.count * (tuned.best_us or 0.0) for tuned in timed),
+            start_us=sum(tuned.layer.count * (tuned.start_us or 0.0) for tuned in timed),
             floor_us=sum(floors) if len(floors) == len(timed) else None,
-            done=sum(line.evaluated for line in self._lines),
-            budget=self._study.trials_total or self._study.trials * len(self._lines),
+            done=sum(tuned.evaluated for tuned in self._layers),
+            budget=self._study.trials_total or self._study.trials * len(self._layers),
             elapsed_s=self._elapsed_s,
             budget_s=self._study.time_budget_total_s,
-            ended=progress.ended and all(line.log.label == progress.layer for line in self._open),
+            ended=progress.ended and all(tuned.log.label == progress.layer for tuned in self._open),
         )
         self._run.observe(replace(progress, network=network))

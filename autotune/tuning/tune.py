@@ -18,10 +18,10 @@ from autotune.search.warm_start import MOST, warm_start
 from autotune.store import Scope, Store, StudyRecord, TemplateRecord, TopTrial
 from autotune.study import SAMPLERS, Study
 from autotune.tuning.layer_finals import PLAIN_FINALS, FinalsPlan
-from autotune.tuning.layer_line import RECORDED_REJECTIONS, Run
 from autotune.tuning.layer_result import LayerResult
 from autotune.tuning.schedule import Schedule
 from autotune.tuning.trial_log import Progress
+from autotune.tuning.tuned_layer import RECORDED_REJECTIONS, Run
 
 
 @single_threaded()

@@ -62,7 +62,7 @@ class _Asked:
     """the search's number and config"""
 
 
-class RuleLine:
+class RuleTrials:
     """Tries rules for a portfolio."""
 
     def __init__(

@@ -1,4 +1,4 @@
-"""The line for one layer: ask, render, compile, verify, measure, store, tell, and the finals at the end."""
+"""A layer while it is tuned: ask, render, compile, verify, measure, store, tell, and the finals at the end."""
 
 from __future__ import annotations
 
@@ -48,10 +48,10 @@ class Run:
     finals: FinalsPlan | None = PLAIN_FINALS
 
 
-class LayerLine:
-    """Tunes one layer: starts a config in a pipeline whenever it is asked to, and holds the finals at the end.
+class TunedLayer:
+    """One layer: starts a config in a pipeline whenever it is asked to, and holds the finals at the end.
 
-    Nothing here waits: `Schedule` asks one line or many, each as often as its layer deserves.
+    Nothing here waits: `Schedule` asks one layer or many, each as often as it deserves.
     """
 
     def __init__(self, run: Run, layer: Layer, spaces: Sequence[SearchSpace], scope: Scope) -> None:
