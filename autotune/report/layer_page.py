@@ -15,7 +15,7 @@ from autotune.report.contenders import Contest, contest
 from autotune.report.convergence import Family, by_second, by_trial, families, rows_of, steps
 from autotune.report.highlight import highlighted
 from autotune.report.results import LayerResults
-from autotune.report.roofline import Standing, roofline
+from autotune.report.roofline import RooflinePoint, roofline
 from autotune.report.words import digits
 from autotune.store import TrialRow, Verdict
 from autotune.trial import Outcome, Value
@@ -133,7 +133,7 @@ def layer_page(id: str, found: LayerResults, *, sources: bool) -> LayerPage:  # 
         families=families(trials),
         charts=tuple(chart for chart in charts if chart is not None),
         steps=fell,
-        roofline=roofline(f"{id}-roofline", _standings(found, rows), found.rates),
+        roofline=roofline(f"{id}-roofline", _points(found, rows), found.rates),
         contests=tuple(one for one in held if one is not None),
         tables=tuple(_tables(id, trials, {rows[row.id] for row in told if row.id in rows})),
         outcomes=_outcomes(trials),
@@ -153,26 +153,26 @@ def _row_ids(section: str, trials: Sequence[TrialRow]) -> dict[int, str]:
     }
 
 
-def _standings(found: LayerResults, rows: Mapping[int, str]) -> list[Standing]:
+def _points(found: LayerResults, rows: Mapping[int, str]) -> list[RooflinePoint]:
     """The winner, the best of the other fast families, the rival and the floor."""
     winner, rival, problem = found.winner, found.rival, found.layer.problem
     if winner is None:
         return []
     own = winner.best.row
 
-    def standing(name: str, row: TrialRow, time_us: float, kind: str) -> Standing:
-        return Standing(name, problem, time_us, kind, row.trial.accuracy, rows.get(row.id, ""))
+    def point(name: str, row: TrialRow, time_us: float, kind: str) -> RooflinePoint:
+        return RooflinePoint(name, problem, time_us, kind, row.trial.accuracy, rows.get(row.id, ""))
 
-    placed = [standing(f"winner, {own.trial.config.template}", own, winner.best.median_us, "winner")]
+    placed = [point(f"winner, {own.trial.config.template}", own, winner.best.median_us, "winner")]
     for family in families(found.trials)[: _FAMILIES_BELOW_ROOF + 1]:
         timed = [row for row in family.trials if row.median_us is not None]
         best = min(timed, key=lambda row: row.median_us or 0.0, default=None)
         if best is not None and best.median_us and family.name != own.trial.config.template:
-            placed.append(standing(family.name, best, best.median_us, family.kind))
+            placed.append(point(family.name, best, best.median_us, family.kind))
     if rival is not None:
-        placed.append(Standing(rival.against, problem, rival.against_us, "rival", own.trial.accuracy))
+        placed.append(RooflinePoint(rival.against, problem, rival.against_us, "rival", own.trial.accuracy))
     if winner.floor_us:
-        placed.append(Standing("floor", problem, winner.floor_us, "bound", own.trial.accuracy))
+        placed.append(RooflinePoint("floor", problem, winner.floor_us, "bound", own.trial.accuracy))
     return placed
 
 

@@ -19,7 +19,7 @@ from autotune.report import words
 from autotune.report.chart import BOTTOM, HEIGHT, LEFT, RIGHT, TOP, WIDTH, Chart
 from autotune.report.layer_page import LayerPage, layer_page
 from autotune.report.results import LayerResults, Results
-from autotune.report.roofline import Standing, roofline
+from autotune.report.roofline import RooflinePoint, roofline
 
 _OPEN_LAYERS = 2
 """Layers up to which each section stands open."""
@@ -130,22 +130,24 @@ def _network(place: int, network: Network, layers: Sequence[LayerPage]) -> Netwo
         if (one.results.device.name, one.results.policy) == (network.device, network.policy)
     }
     own = [one for one in layers if one.id in ids.values()]
-    standings = [found for one in network.layers for found in _standings(one, ids.get(one.layer.name, ""))]
+    points = [found for one in network.layers for found in _points(one, ids.get(one.layer.name, ""))]
     return NetworkPage(
         network=network,
-        roofline=roofline(f"n{place}-roofline", standings, own[0].results.rates if own else ()),
+        roofline=roofline(f"n{place}-roofline", points, own[0].results.rates if own else ()),
         ids=tuple(ids.get(one.layer.name, "") for one in network.layers),
     )
 
 
-def _standings(one: NetworkLayer, link: str) -> list[Standing]:
+def _points(one: NetworkLayer, link: str) -> list[RooflinePoint]:
     """A layer's kernel and its rival."""
     if one.kernel is None:
         return []
     best, problem = one.kernel.best, one.layer.problem
     accuracy = best.row.trial.accuracy
-    found = [Standing(one.layer.name, problem, best.median_us, "winner", accuracy, link=link, labelled=False)]
+    found = [RooflinePoint(one.layer.name, problem, best.median_us, "winner", accuracy, link=link, labelled=False)]
     if one.rival is not None:
         name = f"{one.layer.name}, {one.rival.against}"
-        found.insert(0, Standing(name, problem, one.rival.against_us, "rival", accuracy, link=link, labelled=False))
+        found.insert(
+            0, RooflinePoint(name, problem, one.rival.against_us, "rival", accuracy, link=link, labelled=False)
+        )
     return found

@@ -19,7 +19,7 @@ _BESIDE = WIDTH - 190
 
 
 @dataclass(frozen=True, slots=True)
-class Standing:
+class RooflinePoint:
     """A kernel's, a rival's or the floor's place."""
 
     name: str
@@ -45,27 +45,27 @@ class Standing:
 
 def roofline(
     id: str,  # noqa: A002  # of the element
-    standings: Sequence[Standing],
+    points: Sequence[RooflinePoint],
     rates: Sequence[Rate],
 ) -> Chart | None:
     """A roofline of the device's calibrated rates; None where it was never calibrated or nothing stands below it."""
     best = best_rates(rates)
-    if "copy" not in best or not standings:
+    if "copy" not in best or not points:
         return None
-    roofs = _roofs(best, {one.accuracy for one in standings})
+    roofs = _roofs(best, {one.accuracy for one in points})
     if not roofs:
         return None
     ridges = [flop_per_s / best["copy"] for flop_per_s in roofs.values()]
     plane = Plane(
-        logarithmic([*(one.intensity / 3 for one in standings), *(3 * one.intensity for one in standings), *ridges]),
-        logarithmic([*(one.flop_per_s for one in standings), *roofs.values()]),
+        logarithmic([*(one.intensity / 3 for one in points), *(3 * one.intensity for one in points), *ridges]),
+        logarithmic([*(one.flop_per_s for one in points), *roofs.values()]),
     )
     x_ticks, y_ticks = plane.ticks(lambda value: digits(value, 3), lambda value: f"{digits(value / 1e12, 3)} T")
-    kinds = dict.fromkeys(one.kind for one in standings)
+    kinds = dict.fromkeys(one.kind for one in points)
     return Chart(
         id=id,
         title="Roofline",
-        description=f"{count(len(standings), 'point')} below the copy rate of {rate(best['copy'], 'B')} and "
+        description=f"{count(len(points), 'point')} below the copy rate of {rate(best['copy'], 'B')} and "
         + ", ".join(f"{rate(flop_per_s, 'FLOP')} of {_UNIT_NAMES[unit]}" for unit, flop_per_s in roofs.items())
         + ".",
         x_label="FLOP per byte moved at least",
@@ -73,8 +73,8 @@ def roofline(
         x_ticks=x_ticks,
         y_ticks=y_ticks,
         lines=tuple(_roof_lines(plane, best["copy"], roofs)),
-        marks=tuple(Marks(kind, _marks(plane, [one for one in standings if one.kind == kind])) for kind in kinds),
-        labels=(*_roof_labels(plane, roofs), *_labels(plane, standings)),
+        marks=tuple(Marks(kind, _marks(plane, [one for one in points if one.kind == kind])) for kind in kinds),
+        labels=(*_roof_labels(plane, roofs), *_labels(plane, points)),
     )
 
 
@@ -106,20 +106,20 @@ def _roof_labels(plane: Plane, roofs: dict[str, float]) -> list[Label]:
     return found
 
 
-def _marks(plane: Plane, standings: Sequence[Standing]) -> tuple[Mark, ...]:
+def _marks(plane: Plane, points: Sequence[RooflinePoint]) -> tuple[Mark, ...]:
     return tuple(
         Mark(
             *plane.place(one.intensity, one.flop_per_s),
             f"{one.name}: {microseconds(one.time_us)}, {rate(one.flop_per_s, 'FLOP')}",
             one.link,
         )
-        for one in standings
+        for one in points
     )
 
 
-def _labels(plane: Plane, standings: Sequence[Standing]) -> tuple[Label, ...]:
+def _labels(plane: Plane, points: Sequence[RooflinePoint]) -> tuple[Label, ...]:
     """Names beside the points, to the side with room, those of one side apart from each other."""
-    named = [one for one in standings if one.labelled]
+    named = [one for one in points if one.labelled]
     found: list[Label] = []
     for one in named:
         x, y = plane.place(one.intensity, one.flop_per_s)

@@ -610,9 +610,9 @@ void check_time(Launch* launch, uint64_t started) {
 }
 
 // Runs a block of each of several clusters, until none is left.
-void run_clusters(Worker* w, Launch* launch, unsigned seat) {
-    Cluster* const cluster = w->cluster = &launch->clusters[seat / launch->cluster];
-    w->cluster_rank = seat % launch->cluster;
+void run_clusters(Worker* w, Launch* launch, unsigned rank) {
+    Cluster* const cluster = w->cluster = &launch->clusters[rank / launch->cluster];
+    w->cluster_rank = rank % launch->cluster;
     pthread_mutex_lock(&cluster->lock);
     while (wait_for_turn(w, launch)) {
         pthread_mutex_unlock(&cluster->lock);
@@ -640,8 +640,8 @@ void run_single_blocks(Worker* w, Launch* launch) {
     }
 }
 
-// Runs blocks of the launch on this OS thread until none is left; its seat is its number among the launch's.
-void run_blocks(Launch* launch, unsigned seat) {
+// Runs blocks of the launch on this OS thread until none is left; its rank is its number among the launch's.
+void run_blocks(Launch* launch, unsigned rank) {
     if (!self_worker) self_worker = make_worker();
     Worker* const w = self_worker;
     if (!w) return record(launch, "out_of_memory", "no memory for the stacks of %u threads", MAX_THREADS);
@@ -653,7 +653,7 @@ void run_blocks(Launch* launch, unsigned seat) {
     alternative.ss_size = sizeof w->signal_stack;
     sigaltstack(&alternative, &before);
     if (launch->clusters) {
-        run_clusters(w, launch, seat);
+        run_clusters(w, launch, rank);
     } else {
         run_single_blocks(w, launch);
     }
