@@ -30,7 +30,8 @@ from autotune.declarations import (
     Size,
 )
 from autotune.errors import StudyError, TemplateError, quoted, shortened
-from autotune.expressions.expression import FUNCTIONS, Bound, Expression
+from autotune.expressions.expression import Bound, Expression
+from autotune.expressions.functions import FUNCTIONS
 from autotune.table import Table, did_you_mean, is_time, read_toml
 from autotune.trial import Value
 

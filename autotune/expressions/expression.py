@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import operator
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -19,71 +18,13 @@ from jinja2 import Environment, TemplateSyntaxError, nodes
 from jinja2.parser import Parser
 
 from autotune.errors import TemplateError, shortened
-from autotune.expressions.banks import bank_conflicts
 from autotune.expressions.columns import OPERATIONS, Column, Columns, Operand, chosen, column_of, filled, of_rows, truth
+from autotune.expressions.functions import FUNCTIONS, MOST_BITS, ON_VALUES, Evaluated
 from autotune.trial import Value
 
 Names = Mapping[str, Value]
-Evaluated = Value | tuple[Value, ...]
-
-
-def ceil_div(numerator: int, denominator: int) -> int:
-    """The smallest integer not below numerator / denominator."""
-    return -(-numerator // denominator)
-
-
-def round_up(value: int, multiple: int) -> int:
-    """The smallest multiple of `multiple` not below value."""
-    return ceil_div(value, multiple) * multiple
-
-
-def is_pow2(value: int) -> bool:
-    """True for 1, 2, 4, 8, ..."""
-    return value > 0 and value & (value - 1) == 0
-
-
-def max_registers(warps: int) -> int:
-    """The most registers of a thread where so many warps are resident on a multiprocessor.
-
-    There are 65,536, for warps by fours and for a thread by eights, at most 255 (CUDA C++ Programming Guide, compute
-    capabilities 7.5 to 12.0).
-    """
-    return min(255, 65536 // (32 * round_up(warps, 4)) // 8 * 8)
-
 
 _SHOWN = 400  # characters of an expression, and of what is wrong with it, in a message
-MOST_BITS = 4096
-"""Of a whole number that an expression comes to; a size has 31."""
-
-
-def product(one: Evaluated, other: Evaluated) -> int:
-    """Whole numbers multiplied. Raises OverflowError for more than MOST_BITS, TypeError for anything else."""
-    if not (isinstance(one, int) and isinstance(other, int)):
-        raise TypeError("* is for whole numbers")
-    if one.bit_length() + other.bit_length() > MOST_BITS:
-        raise OverflowError(f"more than {MOST_BITS} bits")
-    return one * other
-
-
-def power(base: Evaluated, exponent: Evaluated) -> int:
-    """A whole number to the power of another, a fraction where that is negative. Raises as `product` does."""
-    if not (isinstance(base, int) and isinstance(exponent, int)):
-        raise TypeError("** is for whole numbers")
-    if max(base.bit_length() - 1, 1) * exponent > MOST_BITS and abs(base) > 1:
-        raise OverflowError(f"more than {MOST_BITS} bits")
-    raised: int = base**exponent
-    return raised
-
-
-FUNCTIONS: Mapping[str, Callable[..., int | bool]] = {
-    "ceil_div": ceil_div,
-    "round_up": round_up,
-    "is_pow2": is_pow2,
-    "max_registers": max_registers,
-    "min": min,
-    "max": max,
-    "bank_conflicts": bank_conflicts,
-}
 
 _BINARY: Mapping[type[nodes.BinExpr], str] = {
     nodes.Add: "+",
@@ -92,25 +33,6 @@ _BINARY: Mapping[type[nodes.BinExpr], str] = {
     nodes.FloorDiv: "//",
     nodes.Mod: "%",
     nodes.Pow: "**",
-}
-_OPERATIONS: Mapping[str, Callable[..., Evaluated]] = {
-    "+": operator.add,
-    "-": operator.sub,
-    "*": product,
-    "//": operator.floordiv,
-    "%": operator.mod,
-    "**": power,
-    "neg": operator.neg,
-    "not": operator.not_,
-    "eq": operator.eq,
-    "ne": operator.ne,
-    "lt": operator.lt,
-    "lteq": operator.le,
-    "gt": operator.gt,
-    "gteq": operator.ge,
-    "in": lambda value, container: value in container,
-    "notin": lambda value, container: value not in container,
-    **FUNCTIONS,
 }
 
 
@@ -216,7 +138,7 @@ def apply(operation: str, *arguments: Tree) -> Tree:
     if all(isinstance(argument, Known) for argument in arguments):
         values = [argument.value for argument in arguments if isinstance(argument, Known)]
         try:
-            return Known(_OPERATIONS[operation](*values))
+            return Known(ON_VALUES[operation](*values))
         except (ArithmeticError, TypeError, ValueError):
             pass  # raise when evaluated, so that a branch never taken never fails
     return Apply(operation, arguments)
@@ -256,7 +178,7 @@ def _closure(tree: Tree) -> _Closure:
         case Name(name):
             return lambda names: names[name]
         case Apply(operation, arguments):
-            function, closures = _OPERATIONS[operation], [_closure(argument) for argument in arguments]
+            function, closures = ON_VALUES[operation], [_closure(argument) for argument in arguments]
             if len(closures) == 2:
                 one, other = closures
                 return lambda names: function(one(names), other(names))

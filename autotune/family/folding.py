@@ -9,7 +9,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
-from autotune.expressions.expression import Apply, Choice, Evaluated, Expression, Items, Known, Logic, Name, Tree, apply
+from autotune.expressions.expression import Apply, Choice, Expression, Items, Known, Logic, Name, Tree, apply
+from autotune.expressions.functions import Evaluated
 from autotune.operation import Operation
 from autotune.trial import Value
 

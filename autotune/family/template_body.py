@@ -8,7 +8,7 @@ from collections.abc import Set
 from jinja2 import meta, nodes
 
 from autotune.errors import TemplateError, quoted
-from autotune.expressions.expression import FUNCTIONS
+from autotune.expressions.functions import FUNCTIONS
 from autotune.family.limits import RENDER_S, limited
 from autotune.family.template import KernelTemplate
 from autotune.family.text import parse

@@ -14,7 +14,7 @@ from jinja2.runtime import Context
 from jinja2.sandbox import ImmutableSandboxedEnvironment, safe_range
 
 from autotune.errors import TemplateError, quoted
-from autotune.expressions.expression import FUNCTIONS, MOST_BITS, power, product
+from autotune.expressions.functions import FUNCTIONS, MOST_BITS, power, product
 from autotune.family.marks import MARKS
 from autotune.family.unused import without_unused
 from autotune.reading import read_text

@@ -11,7 +11,8 @@ from jinja2 import Environment
 
 from autotune.errors import TemplateError
 from autotune.expressions.columns import Columns, column_of
-from autotune.expressions.expression import FUNCTIONS, Expression, ceil_div, is_pow2, max_registers, round_up
+from autotune.expressions.expression import Expression
+from autotune.expressions.functions import FUNCTIONS, ceil_div, is_pow2, max_registers, round_up
 from autotune.trial import Value
 
 NAMES = ("a", "b", "c", "device.arch")

@@ -16,7 +16,7 @@ from jinja2 import Environment
 
 from autotune.devices.device import DeviceInfo
 from autotune.errors import Rejected, StudyError, TemplateError
-from autotune.expressions.expression import FUNCTIONS
+from autotune.expressions.functions import FUNCTIONS
 from autotune.family.space import Admission, BoundTemplate, SearchSpace
 from autotune.family.template import KernelTemplate
 from autotune.family.template_files import load_template
