@@ -19,7 +19,7 @@ from functools import partial
 from itertools import groupby, islice, repeat
 from operator import itemgetter
 from pathlib import Path
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import orjson
 from sqlalchemy import Connection
@@ -234,6 +234,8 @@ class _Columns:
 
     table: str
     types: Mapping[str, tuple[str, bool]]
+    in_order: Callable[[Mapping[str, Json]], tuple[Any, ...]]
+    """a row's values in the order of the columns, of which each table has two at least"""
     packed: dict[tuple[type, ...], Sequence[tuple[int, str]]] = field(default_factory=dict)
     """the types of rows that fitted: which of their values are stored as others, such as bytes"""
 
@@ -245,17 +247,19 @@ class _Columns:
 
     def values(self, row: Mapping[str, Json]) -> tuple[Cell, ...]:
         """The row in the order of the columns. Raises ValueError for what does not fit them."""
-        given = tuple(map(row.get, self.types))
-        if len(row) != len(given) or (None in given and row.keys() != self.types.keys()):
+        if row.keys() != self.types.keys():
             odd = sorted(row.keys() ^ self.types.keys())
-            raise ValueError(f"columns {', '.join(odd)} are missing or unknown")
+            raise ValueError(f"columns {shortened(', '.join(odd))} are missing or unknown")
+        given = self.in_order(row)
         kinds = tuple(map(type, given))
         stored = self.packed.get(kinds)
         if stored is not None:
+            if not stored:
+                return given
             cells = list(given)
             for place, name in stored:
                 cells[place] = _cell(name, given[place], *self.types[name])
-            return tuple(cells)  # type: ignore[arg-type]  # the others are of types that are stored so
+            return tuple(cells)
         fitted = tuple(_cell(name, row[name], *self.types[name]) for name in self.types)
         places = enumerate(zip(self.types, given, fitted, strict=True))
         self.packed[kinds] = [(place, name) for place, (name, one, cell) in places if cell is not one]
@@ -265,7 +269,7 @@ class _Columns:
 def _cell(name: str, value: Json, declared: str, optional: bool) -> Cell:  # noqa: FBT001
     if value is None and optional:
         return None
-    if declared == "BLOB" and isinstance(value, Mapping) and value.keys() == {"base64"}:
+    if declared == "BLOB" and isinstance(value, dict) and value.keys() == {"base64"}:
         text = value["base64"]
         if isinstance(text, str):
             return base64.b64decode(text, validate=True)
@@ -286,7 +290,8 @@ def _tables(connection: Connection) -> dict[str, _Columns]:
         if name == "alembic_version" or name.startswith("sqlite_"):  # all others are this schema's
             continue
         info = connection.exec_driver_sql("SELECT name, type, [notnull] FROM pragma_table_info(?)", (name,))
-        found[name] = _Columns(name, {column: (kind, not needed) for column, kind, needed in info})
+        types = {column: (kind, not needed) for column, kind, needed in info}
+        found[name] = _Columns(name, types, itemgetter(*types))
     return found
 
 
@@ -334,7 +339,7 @@ class _Lines:
                 if next(self._objects, None) is not None:
                     raise self.wrong(number + 1, "goes on after its last line")
                 return
-            if not isinstance(table, str) or table not in tables or not isinstance(row, Mapping):
+            if not isinstance(table, str) or table not in tables or not isinstance(row, dict):
                 raise self.wrong(number, f"expected a row of one of {', '.join(sorted(tables))}")
             self.count += 1
             yield number, table, row
@@ -348,7 +353,7 @@ class _Lines:
                     record: Json = orjson.loads(line)
                 except ValueError as error:
                     raise self.wrong(number, f"not JSON ({one_line(str(error))})") from error
-                if not isinstance(record, Mapping):
+                if not isinstance(record, dict):  # quicker than to ask for a Mapping
                     raise self.wrong(number, "not a JSON object")
                 yield number, record
         except UnicodeDecodeError as error:
