@@ -26,7 +26,7 @@ from autotune.store.layers import IDENTITY, layers, layers_of_sets, subject_laye
 from autotune.store.measurements import measurements
 from autotune.store.merged_kernels import MergedKernels
 from autotune.store.merged_trials import bring_trials, make_placing
-from autotune.store.moved_rows import attach, batches, know, known_ids
+from autotune.store.moved_rows import MovedIds, attach, batches, know
 from autotune.store.noise_floors import noise_floors
 from autotune.store.profiles import profiles
 from autotune.store.quarantine import quarantine
@@ -99,6 +99,7 @@ class _Merge:
         self._to = source.connection  # until there is a transaction that writes
         self._kernels = MergedKernels(source.shown)
         self._ids: dict[Table, RowIds] = {}
+        self._moved: dict[Table, MovedIds] = {}
         self._rested = time.monotonic()
 
     def run(self) -> Merged:
@@ -118,7 +119,7 @@ class _Merge:
         running = self._trials()
         with self._writing():
             self._what_came_of_trials()
-        ids = self._ids[trials]
+        ids = self._moved[trials]
         return Merged(ids.new_count, ids.size - ids.new_count, running, self._ids[studies].new_count)
 
     def _prepare(self) -> None:
@@ -170,7 +171,7 @@ class _Merge:
             for row in rows:
                 if not self._refers_to_known(table, row):
                     continue
-                if only is not None and not self._ids[only[0]].is_new(id_of(row[only[1]])):
+                if only is not None and not self._ids_of(only[0]).is_new(id_of(row[only[1]])):
                     continue
                 values = {**self._referring(table, row), **(changed or {})}
                 key = tuple(values[name] for name in identity)
@@ -192,7 +193,7 @@ class _Merge:
     def _refers_to_known(self, table: Table, row: Values) -> bool:
         """False for what belongs to a trial that was left out."""
         return all(
-            row[name] is None or id_of(row[name]) in self._ids[parent]
+            row[name] is None or id_of(row[name]) in self._ids_of(parent)
             for name, parent in parents_of(table)
             if parent in (trials, finals, retimes)
         )
@@ -203,8 +204,11 @@ class _Merge:
         for name, parent in parents_of(table):
             there = row[name]
             if there is not None:
-                values[name] = self._ids[parent][id_of(there)]
+                values[name] = self._ids_of(parent)[id_of(there)]
         return values
+
+    def _ids_of(self, table: Table) -> RowIds | MovedIds:
+        return self._moved.get(table) or self._ids[table]
 
     def _write(self, table: Table, rows: Sequence[Values]) -> None:
         names = table.c.keys()
@@ -251,7 +255,7 @@ class _Merge:
             with self._writing():
                 self._kernels.bring(self._to, first, last, self._ids[layers])
         with self._writing():
-            self._ids[sources] = known_ids(self._to, sources)
+            self._moved[sources] = MovedIds(self._to, sources)
 
     def _studies(self) -> None:
         """Bring studies by name and date of beginning, each new one as a generation of its own, with their layers."""
@@ -299,7 +303,7 @@ class _Merge:
                 with self._writing():
                     bring_trials(self._to, first, last, places, own)
         with self._writing():
-            self._ids[trials] = known_ids(self._to, trials)
+            self._moved[trials] = MovedIds(self._to, trials)
             running = "SELECT count(*) FROM other.trials WHERE outcome = ?"
             return int(self._to.exec_driver_sql(running, (str(Outcome.RUNNING),)).scalar_one())
 

@@ -37,17 +37,33 @@ def know(connection: Connection, table: Table, ids: RowIds | None = None) -> Non
         connection.exec_driver_sql(f"INSERT INTO temp.here_{table.name} VALUES (?, ?, ?)", known)  # noqa: S608
 
 
-def known_ids(connection: Connection, table: Table) -> RowIds:
-    """What a temporary table of ids holds."""
-    ids = RowIds()
-    runs = (  # rows whose ids follow each other on both sides have one difference to their place
-        "SELECT min(there), min(here), count(*), new FROM (SELECT there, here, new, "  # noqa: S608
-        "row_number() OVER (PARTITION BY new ORDER BY there) AS place "
-        f"FROM temp.here_{table.name}) GROUP BY new, there - place, here - place ORDER BY min(there)"
-    )
-    for there, here, length, new in connection.exec_driver_sql(runs):
-        ids.add_run(there, here, length, new=bool(new))
-    return ids
+class MovedIds:
+    """What a temporary table of ids holds, looked up one by one: few rows of the tables behind refer to them."""
+
+    def __init__(self, connection: Connection, table: Table) -> None:
+        self._cursor = connection.connection.cursor()
+        self._sql = f"SELECT here, new FROM temp.here_{table.name} WHERE there = ?"  # noqa: S608
+        counts = f"SELECT count(*), coalesce(sum(new), 0) FROM temp.here_{table.name}"  # noqa: S608
+        self.size, self.new_count = map(int, connection.exec_driver_sql(counts).one())
+
+    def __contains__(self, there: object) -> bool:
+        return isinstance(there, int) and self._found(there) is not None
+
+    def __getitem__(self, there: int) -> int:
+        """The id here. Raises KeyError for a row that was not brought."""
+        found = self._found(there)
+        if found is None:
+            raise KeyError(there)
+        return found[0]
+
+    def is_new(self, there: int) -> bool:
+        """Whether the row is new here."""
+        found = self._found(there)
+        return found is not None and bool(found[1])
+
+    def _found(self, there: int) -> tuple[int, int] | None:
+        found: tuple[int, int] | None = self._cursor.execute(self._sql, (there,)).fetchone()
+        return found
 
 
 def batches(connection: Connection, table: Table) -> Iterator[tuple[int, int]]:

@@ -42,15 +42,6 @@ class RowIds:
         self._length.append(1)
         self._new.append(new)
 
-    def add_run(self, there: int, here: int, length: int, *, new: bool) -> None:
-        """Note rows whose ids follow each other on both sides."""
-        self.size += length
-        self.new_count += length * new
-        for kept, value in zip(
-            (self._there, self._here, self._length, self._new), (there, here, length, new), strict=True
-        ):
-            kept.append(value)
-
     def rows(self) -> Iterator[tuple[int, int, bool]]:
         """Each row's id there, its id here and whether it is new."""
         for there, here, length, new in zip(self._there, self._here, self._length, self._new, strict=True):
