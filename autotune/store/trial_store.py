@@ -22,7 +22,7 @@ from autotune.store.layers import of_problem
 from autotune.store.measurements import measurements, timing_values
 from autotune.store.scopes import SCOPE, Scope, SubjectScope
 from autotune.store.sources import store_source
-from autotune.store.sqlite.database import Database, one_line
+from autotune.store.sqlite.database import Database, UnreadableRow, one_line
 from autotune.store.statements import chunks, execute, insert, insert_unless_there, rows_of
 from autotune.store.studies import find, one_of, study_layers
 from autotune.store.trials import (
@@ -293,20 +293,33 @@ class TrialStore:
     ) -> Generator[TrialRow, None, None]:
         """The same one after another, in little memory however many they are.
 
-        What was given out cannot be taken back, so rows that cannot be understood are looked for first. Who stops
-        before the end closes it: until then it reads.
+        Who stops before the end closes it: until then it reads.
         """
         statement = _listed(outcome, sort, limit, None)
-        if not self.database.hidden:
-            hide_faulty_rows(self.database)
+        ids = self._ids(statement, what, generations)
+        done = 0
+        while done < len(ids):
+            try:
+                with self.database.read() as connection:
+                    made = TrialRows(connection)
+                    for chunk in chunks(ids[done:]):
+                        found = trials_by_id(connection, chunk, made)
+                        done += len(chunk)  # before any is given out
+                        yield from (found[trial_id] for trial_id in chunk if trial_id in found)
+            except UnreadableRow:
+                if self.database.hidden or not hide_faulty_rows(self.database):
+                    raise
+                given = set(ids[:done])  # which cannot be taken back
+                more = (trial_id for trial_id in self._ids(statement, what, generations) if trial_id not in given)
+                ids = array("q", itertools.islice(more, None if limit is None else limit - done))
+                done = 0
+
+    @reading
+    def _ids(self, statement: Select[*tuple[object, ...]], what: str | None, generations: str) -> array[int]:
+        """The ids of trials in order: whole rows, of which many are texts, would be sorted on the disk."""
         with self.database.read() as connection:
-            made = TrialRows(connection)
             only_ids = self._of(connection, statement, what, generations).with_only_columns(trials.c.id)
-            # What sorts is the ids alone: whole rows, of which many are texts, would be sorted on the disk.
-            ids = array("q", connection.execute(only_ids).scalars())
-            for chunk in chunks(ids):
-                found = trials_by_id(connection, chunk, made)
-                yield from (found[trial_id] for trial_id in chunk)
+            return array("q", connection.execute(only_ids).scalars())
 
     def _of(
         self,

@@ -203,6 +203,20 @@ def test_a_list_of_all_trials_needs_little_memory(two: Path, fork_server: ForkSe
     assert done.out.count("small.one") > TRIALS
 
 
+@pytest.mark.parametrize("limit", [0, 4000])
+def test_a_row_that_is_met_amid_a_list_costs_itself(two: Path, fork_server: ForkServer, limit: int) -> None:
+    """What came before it is printed once, what comes behind it too, and as many as were asked for."""
+    words = ("trials", "--all", "--csv", "--db", "other.db")
+    whole = attacked(fork_server, two, *words, within_s=60).out.splitlines()
+    with closing(sqlite3.connect(two / "other.db")) as raw, raw:
+        raw.execute("UPDATE trials SET config = '[1]' WHERE number = 1003000")
+    done = attacked(fork_server, two, *words, "--limit", str(limit), within_s=60)
+    assert done.err.count("without trials row ") == 1, done.err
+    others = [line for line in whole if ",1003000," not in line]
+    assert len(others) == len(whole) - 1
+    assert done.out.splitlines() == (others[: limit + 1] if limit else others)
+
+
 def test_why_reads_of_very_many_trials_what_it_tells_alone(two: Path) -> None:
     """Measured against reading the same trials whole, on which the comparison would come on top."""
     whole_s, why_s = math.inf, math.inf
