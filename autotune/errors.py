@@ -20,7 +20,6 @@ import os
 import re
 from collections.abc import Mapping
 
-_MOST_MESSAGE = 8000  # characters; what is quoted in one is cut to far fewer
 _PASSWORDS = (
     (re.compile(r"(?<=:)(/+[^\s/@:]{0,200}:)[^\0]{1,200}@"), r"\1***@"),  # a path has lost one of the slashes
     (re.compile(r"(?<=:)(/+)[^\s:]{1,500}@"), r"\1***@"),  # a token in place of a user
@@ -61,7 +60,7 @@ class AutotuneError(Exception):
     """An error a user can act on; its message is one line: what, where, what to do, and never a password."""
 
     def __init__(self, message: str = "") -> None:
-        super().__init__(shortened(without_passwords(message), _MOST_MESSAGE))
+        super().__init__(without_passwords(message))
 
 
 class StudyError(AutotuneError):
