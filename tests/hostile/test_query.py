@@ -23,6 +23,8 @@ ENDLESS = "WITH RECURSIVE endless(n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM en
 SILENT = f"{ENDLESS} SELECT count(*) FROM endless"
 ROWS = f"{ENDLESS} SELECT n, hex(zeroblob(500)) AS long FROM endless"
 GROUPED = f"{ENDLESS} SELECT group_concat(n) FROM endless"
+ONE_CALL = "SELECT instr(printf('%.*c', 30000000, 'a'), printf('%.*c', 15000000, 'a') || 'b')"
+"""one call of a function, which takes hours and which SQLite does not interrupt"""
 LITTLE_BYTES = 300 << 20
 
 
@@ -47,6 +49,20 @@ def test_a_signal_ends_it(sql: str, number: signal.Signals, filled: Path, fork_s
     assert (ended.code, ended.err) == (128 + number, "")
     assert filled.read_bytes() == before
     assert sorted(path.name for path in filled.parent.glob("autotune.db*")) == ["autotune.db"]
+
+
+def test_one_call_without_an_end_is_left_alone(filled: Path, fork_server: ForkServer) -> None:
+    before = filled.read_bytes()
+    run = answering(fork_server.start(filled.parent, "query", ONE_CALL))
+    run.send_signal(signal.SIGTERM)
+    began = time.monotonic()
+    ended = run.finish()
+    assert time.monotonic() - began < 5
+    assert (ended.code, ended.err) == (128 + signal.SIGTERM, "")
+    asked = attacked(fork_server, filled.parent, "query", ONE_CALL, "--timeout", "0.1")
+    refused(asked, "autotune: query: stopped after 0.1 s: SELECT instr")
+    assert attacked(fork_server, filled.parent, "query", "SELECT count(*) FROM trials").code == 0
+    assert filled.read_bytes() == before
 
 
 @pytest.mark.parametrize("style", ["--csv", *long_run(("--json",), ("--db=autotune.db",))])

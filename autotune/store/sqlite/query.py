@@ -9,7 +9,7 @@ import threading
 import time
 import zlib
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -60,6 +60,7 @@ MOST_PATTERN_BYTES = 1000
 """of LIKE and GLOB, whose time is the pattern's length times the text's, and which nothing interrupts"""
 _BATCH_ROWS, _BATCH_BYTES = 1000, 1 << 20  # that are fetched together; the first of either ends a batch
 _INTERRUPT_EVERY_S = 0.01
+_INTERRUPT_FOR_S = 1.0  # SQLite heeds it between two calls of functions, of which instr of two long texts takes hours
 
 
 def run_query(database: Database, sql: str) -> QueryResult:
@@ -79,8 +80,7 @@ def stream_query(database: Database, sql: str, *, within_s: float | None = None)
     with (
         database.read() as first,
         in_words(database.path, timeout_s),
-        _connection(database.file, timeout_s, guard) as raw,
-        _Stoppable(raw, within_s) as statement,
+        _Stoppable(_connection(database.file, timeout_s, guard), within_s) as statement,
     ):
         first.exec_driver_sql("SELECT 1 FROM sqlite_master").close()  # has the file open, and closes it last
 
@@ -88,7 +88,7 @@ def stream_query(database: Database, sql: str, *, within_s: float | None = None)
             with _in_words(sql, guard, within_s):
                 return statement.run(step)
 
-        cursor = ask(lambda: raw.execute(sql))
+        cursor = ask(lambda: statement.raw.execute(sql))
         if cursor.description is None:
             raise StoreError("query: nothing to answer; give one SELECT statement")
         columns = tuple(str(column[0]) for column in cursor.description)
@@ -117,40 +117,47 @@ def _batch(cursor: sqlite3.Cursor) -> list[tuple[Cell, ...]]:
 class _Stoppable:
     """Runs a statement's steps in a thread beside, so that signals and a deadline end the wait for one at once.
 
-    SQLite calls no Python while it steps, and an exception in a callback of its own would be lost.
+    SQLite calls no Python while it steps, and an exception in a callback of its own would be lost. At the end the
+    connection is closed; a step that no interrupt ends is left alone with it, and ends with the process.
     """
 
     def __init__(self, raw: sqlite3.Connection, within_s: float | None) -> None:
-        self._raw = raw
+        self.raw = raw
         self._until = None if within_s is None else time.monotonic() + within_s
-        self._thread = ThreadPoolExecutor(1, thread_name_prefix="query")
         self._stepping = False
         self._leaving = False
 
     def run(self, step: Callable[[], T]) -> T:
         """What a step returns or raises. Raises TimeoutError at the deadline."""
-        future = self._thread.submit(self._step, step)
+        future: Future[T] = Future()
+        threading.Thread(target=self._step, args=(step, future), name="query", daemon=True).start()
         left_s = math.inf if self._until is None else max(0.0, self._until - time.monotonic())
         return future.result(min(left_s, threading.TIMEOUT_MAX))
 
-    def _step(self, step: Callable[[], T]) -> T:
+    def _step(self, step: Callable[[], T], future: Future[T]) -> None:
         self._stepping = True  # before it asks whether to begin: the one who leaves sees this, or this sees that
         try:
             if self._leaving:
                 raise InterruptedError
-            return step()
-        finally:
+            found = step()
+        except BaseException as error:  # noqa: BLE001 - for the thread that waits
             self._stepping = False
+            future.set_exception(error)
+        else:
+            self._stepping = False
+            future.set_result(found)
 
     def __enter__(self) -> _Stoppable:
         return self
 
     def __exit__(self, *_: object) -> None:
         self._leaving = True
-        while self._stepping:  # a step that is just about to begin is not interrupted yet
-            self._raw.interrupt()
+        until = time.monotonic() + _INTERRUPT_FOR_S
+        while self._stepping and time.monotonic() < until:  # one that is just about to begin is not interrupted yet
+            self.raw.interrupt()
             time.sleep(_INTERRUPT_EVERY_S)
-        self._thread.shutdown()
+        if not self._stepping:
+            self.raw.close()
 
 
 @contextmanager
@@ -201,8 +208,7 @@ class _Guard:
             raise
 
 
-@contextmanager
-def _connection(path: Path, timeout_s: float, guard: _Guard) -> Iterator[sqlite3.Connection]:
+def _connection(path: Path, timeout_s: float, guard: _Guard) -> sqlite3.Connection:
     raw = connect_beside(path, timeout_s)
     try:
         raw.text_factory = _lenient
@@ -214,9 +220,10 @@ def _connection(path: Path, timeout_s: float, guard: _Guard) -> Iterator[sqlite3
         raw.execute("PRAGMA temp_store = MEMORY")
         raw.execute("SELECT 1 FROM json_each('[]'), json_tree('[]')")  # makes both, which the guard would refuse
         raw.set_authorizer(guard)
-        yield raw
-    finally:
+    except BaseException:
         raw.close()
+        raise
+    return raw
 
 
 def _shown(sql: str) -> str:
