@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -13,7 +14,7 @@ from autotune.measurement.rates import Rate, best_rates
 from autotune.store.column_types import finite, metadata, real, reference, row_id, text
 from autotune.store.devices import devices, measured_on, same_device
 from autotune.store.sqlite.database import Database, one_line
-from autotune.store.statements import insert
+from autotune.store.statements import insert, tuples_of
 from autotune.store.unreadable import reading
 
 rates = Table(
@@ -66,9 +67,11 @@ class RateStore:
         latest: dict[str, tuple[str, str]] = {}
         found: dict[str, dict[str, Rate]] = {}
         with self.database.read() as connection:
-            for row in connection.execute(statement):
-                if latest.get(row.name) != (row.origin, row.measured_at):
-                    latest[row.name] = (row.origin, row.measured_at)
-                    found[row.name] = {}
-                found[row.name][row.method] = Rate(row.name, row.method, row.per_s)
+            for name, method, per_s, origin, measured_at in tuples_of(connection, statement):
+                if not 0 < per_s < math.inf:
+                    raise ValueError(f"{per_s} per second is no rate")
+                if latest.get(name) != (origin, measured_at):
+                    latest[name] = (origin, measured_at)
+                    found[name] = {}
+                found[name][method] = Rate(name, method, per_s)
         return tuple(rate for methods in found.values() for rate in methods.values())

@@ -143,9 +143,11 @@ def _verdicts(connection: Connection, ids: Sequence[int]) -> dict[int, list[Verd
             .where(verdicts.c.finals_id.in_(chunk))
             .order_by(verdicts.c.id)
         )
-        for row in connection.execute(statement):
-            verdict = Verdict(row.against, row.verdict, row.median_us, row.against_us, row.number, row.against_accuracy)
-            found.setdefault(row.finals_id, []).append(verdict)
+        for row in rows_of(connection, statement):
+            columns = ("against", "verdict", "median_us", "against_us", "against_accuracy")
+            what, word, median_us, against_us, accuracy = (row[verdicts.c[name]] for name in columns)
+            verdict = Verdict(what, word, median_us, against_us, row[against.c.number], accuracy)
+            found.setdefault(row[verdicts.c.finals_id], []).append(verdict)
     return found
 
 

@@ -23,7 +23,7 @@ def attach(connection: Connection, copy: Path) -> None:
     """Let statements see the other file as `other`, from now on and read only."""
     if any(name == "other" for _, name, _ in connection.exec_driver_sql("PRAGMA database_list")):
         return
-    uri = f"file:{quote(os.fsencode(copy.absolute()))}?mode=ro&immutable=1"
+    uri = f"file://{quote(os.fsencode(copy.absolute()))}?mode=ro&immutable=1"
     connection.exec_driver_sql("ATTACH ? AS other", (uri,))
 
 

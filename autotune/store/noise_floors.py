@@ -12,7 +12,7 @@ from autotune.errors import StoreError
 from autotune.store.column_types import Values, date_of, finite, metadata, real, reference, row_id, text
 from autotune.store.devices import devices, measured_on, same_device
 from autotune.store.sqlite.database import Database
-from autotune.store.statements import insert
+from autotune.store.statements import insert, tuples_of
 from autotune.store.unreadable import reading
 
 noise_floors = Table(
@@ -59,12 +59,13 @@ class NoiseFloorStore:
     def latest(self, device: DeviceInfo, policy: str) -> NoiseFloor | None:
         """The device's latest noise floor under a policy; an imported one where there is no other."""
         statement = (
-            select(noise_floors)
+            select(noise_floors.c.noise_us, noise_floors.c.noise_fraction, noise_floors.c.measured_at)
             .join(devices)
             .where(noise_floors.c.policy == policy, *same_device(device))
             .order_by(noise_floors.c.origin == "imported", noise_floors.c.id.desc())
             .limit(1)
         )
         with self.database.read() as connection:
-            row = connection.execute(statement).one_or_none()
-            return None if row is None else NoiseFloor(row.noise_us, row.noise_fraction, date_of(row.measured_at))
+            for noise_us, noise_fraction, measured_at in tuples_of(connection, statement):
+                return NoiseFloor(noise_us, noise_fraction, date_of(measured_at))
+        return None

@@ -13,7 +13,7 @@ from autotune.store.devices import devices, environments
 from autotune.store.scopes import Scope
 from autotune.store.sources import sources, store_hash
 from autotune.store.sqlite.database import Database, one_line
-from autotune.store.statements import insert
+from autotune.store.statements import insert, tuples_of
 from autotune.store.unreadable import reading
 
 quarantine = Table(
@@ -120,7 +120,9 @@ class QuarantineStore:
         with self.database.read() as connection:
             return tuple(
                 QuarantineRow(source_hash, device, driver, toolkit, reason, message, date_of(created_at))
-                for source_hash, device, driver, toolkit, reason, message, created_at in connection.execute(statement)
+                for source_hash, device, driver, toolkit, reason, message, created_at in tuples_of(
+                    connection, statement
+                )
             )
 
     def clear(self) -> None:

@@ -85,6 +85,18 @@ def test_hostile_rows_cost_themselves(filled: Path, fork_server: ForkServer, wor
         assert "autotune: note: autotune.db: without " in done.err
 
 
+def test_rates_that_are_bytes_cost_themselves(filled: Path, fork_server: ForkServer) -> None:
+    """What the long run found: they were compared once they had been read."""
+    (filled.parent / "old.db").write_bytes(gzip.decompress((DATABASES / "0009.db.gz").read_bytes()))
+    assert attacked(fork_server, filled.parent, "merge", "old.db").code == 0
+    with closing(sqlite3.connect(filled)) as raw, raw:
+        raw.execute("PRAGMA ignore_check_constraints = ON")
+        assert raw.execute("UPDATE rates SET per_s = x'98f9'").rowcount > 0
+    for words in (("trials", "--all"), ("trials", "--all", "--json")):
+        done = attacked(fork_server, filled.parent, *words, within_s=30)
+        assert (done.code, "without rates row " in done.err) == (0, True), done
+
+
 @pytest.mark.parametrize("words", every(2, RUNNING), ids=shown)
 def test_work_goes_on_without_them(hurt: Path, fork_server: ForkServer, words: tuple[str, ...]) -> None:
     done = attacked(fork_server, hurt.parent, *words, within_s=60)

@@ -323,7 +323,7 @@ def _connect(path: Path, options: str, timeout_s: float) -> sqlite3.Connection:
     # isolation_level=None: transactions begin where this package says, not where the driver guesses.
     # check_same_thread=False: the pool hands a connection to one thread at a time.
     raw = sqlite3.connect(
-        f"file:{quote(os.fsencode(path.absolute()))}?{options}",
+        f"file://{quote(os.fsencode(path.absolute()))}?{options}",
         uri=True,
         timeout=timeout_s,
         isolation_level=None,

@@ -59,6 +59,16 @@ def test_no_file_to_read(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
+def test_a_path_that_begins_with_two_slashes(tmp_path: Path) -> None:
+    """SQLite takes what follows the two of a URI for a machine's name, and quoted it with its password."""
+    with Store(f"/{tmp_path}/results.db") as store:
+        open_scope(store)
+    assert (tmp_path / "results.db").is_file()
+    with pytest.raises(StoreError, match=r"^//u:\*\*\*@h/x.db: ") as raised, Store("//u:secret@h/x.db") as store:
+        open_scope(store)
+    assert "secret" not in str(raised.value)
+
+
 def test_an_empty_file_is_filled_but_not_read(tmp_path: Path) -> None:
     path = tmp_path / "a.db"
     path.touch()
