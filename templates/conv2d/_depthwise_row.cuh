@@ -1,10 +1,11 @@
 #pragma once
 
-// A thread's outputs, filter row by filter row, whose taps are in registers. Needs load_taps, load_row, add_row, store_row.
+// A thread's outputs, filter row by filter row, whose taps are in registers. Needs load_taps, load_row, start, add_row, store_row.
 __device__ __forceinline__ void compute(const T* __restrict__ input, T* __restrict__ output, const T* __restrict__ packed_w, int row, int column,
                                         const float (&bias)[CHANNELS]) {
     float filter[TAPS][CHANNELS];
-    float accumulator[ROWS][COLUMNS][CHANNELS] = {};
+    float accumulator[ROWS][COLUMNS][CHANNELS];
+    start(accumulator, bias);
 #pragma unroll 1
     for (int r = 0; r < R; ++r) {
         load_taps(filter, packed_w + r * (S * C));
@@ -19,5 +20,5 @@ __device__ __forceinline__ void compute(const T* __restrict__ input, T* __restri
         }
     }
 #pragma unroll
-    for (int p = 0; p < ROWS; ++p) store_row(output + p * (Q * C), accumulator[p], bias);
+    for (int p = 0; p < ROWS; ++p) store_row(output + p * (Q * C), accumulator[p]);
 }

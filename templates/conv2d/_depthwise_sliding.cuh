@@ -1,7 +1,7 @@
 #pragma once
 #include "_ptx_prefetch.cuh"
 
-// A thread's outputs, while input rows pass by, each once; all taps are in registers. Needs load_taps, load_row, add_row, store_row and the
+// A thread's outputs, while input rows pass by, each once; all taps are in registers. Needs load_taps, load_row, start, add_row, store_row and the
 // family's constants.
 
 __device__ __forceinline__ void clear(Words (&inputs)[ROW_INPUTS]) {
@@ -18,13 +18,28 @@ __device__ __forceinline__ void prefetch_row(const T* __restrict__ from, int col
     }
 }
 
-// Zeros, or what an output row had before this step, one place further on. No register moves: the first product that is added reads
+// The bias, or what an output row had before this step, one place further on. No register moves: the first product that is added reads
 // the one accumulator and writes the other.
-__device__ __forceinline__ void take_over(float (&accumulator)[OPEN][COLUMNS][CHANNELS], int at) {
+__device__ __forceinline__ void take_over(float (&accumulator)[OPEN][COLUMNS][CHANNELS], int at, const float (&bias)[CHANNELS]) {
 #pragma unroll
     for (int q = 0; q < COLUMNS; ++q) {
 #pragma unroll
-        for (int i = 0; i < CHANNELS; ++i) accumulator[at][q][i] = at + 1 < OPEN ? accumulator[at + 1][q][i] : 0.0f;
+        for (int i = 0; i < CHANNELS; ++i) accumulator[at][q][i] = at + 1 < OPEN ? accumulator[at + 1][q][i] : bias[i];
+    }
+}
+
+// Adds what the h-th input row of step t adds to the output rows that are open, and stores the one that ends. Where all of them are this
+// thread's, nothing branches: the activation of the one is evaluated while products are added to the others.
+template <bool ALL>
+__device__ __forceinline__ void add_input_row(float (&accumulator)[OPEN][COLUMNS][CHANNELS], const float (&inputs)[ROW_INPUTS][CHANNELS],
+                                              const float (&filter)[TAPS][CHANNELS], const float (&bias)[CHANNELS], T* __restrict__ to, int t, int h) {
+#pragma unroll
+    for (int i = 0; i < OPEN; ++i) {
+        if (!ALL && static_cast<unsigned>(t - (OPEN - 1) + i) >= static_cast<unsigned>(ROWS)) continue;  // another thread's row, or none
+        if (h == 0) take_over(accumulator, i, bias);
+        const int tap = (OPEN - 1 - i) * STRIDE_H + h - ROW_PHASE;
+        if (tap >= 0 && tap % DILATION_H == 0 && tap / DILATION_H < R) add_row(accumulator[i], inputs, filter + tap / DILATION_H * S);
+        if (i == 0 && h == STRIDE_H - 1) store_row(to, accumulator[0]);
     }
 }
 
@@ -40,7 +55,8 @@ __device__ __forceinline__ void slide(const T* __restrict__ input, T* __restrict
     row += begin * STRIDE_H;
     input += (begin * STRIDE_H - ROW_PHASE) * (W * C);
     T* __restrict__ to = output + (begin - (OPEN - 1)) * (Q * C);
-    float accumulator[OPEN][COLUMNS][CHANNELS] = {};
+    float accumulator[OPEN][COLUMNS][CHANNELS];
+    start(accumulator, bias);
     Words next[STRIDE_H][ROW_INPUTS] = {};
 #pragma unroll
     for (int h = 0; h < STRIDE_H; ++h) load_row(next[h], input + h * (W * C), column, begin < end && row_inside(row + h));
@@ -59,23 +75,19 @@ __device__ __forceinline__ void slide(const T* __restrict__ input, T* __restrict
             if constexpr (PREFETCH > 0) {
                 prefetch_row(input + ((PREFETCH - 1) * STRIDE_H + h) * (W * C), column, row + (PREFETCH - 1) * STRIDE_H + h);
             }
-#pragma unroll
-            for (int i = 0; i < OPEN; ++i) {
-                if (static_cast<unsigned>(t - (OPEN - 1) + i) >= static_cast<unsigned>(ROWS)) continue;  // another thread's row, or none
-                if (h == 0) take_over(accumulator, i);
-                const int tap = (OPEN - 1 - i) * STRIDE_H + h - ROW_PHASE;
-                if (tap < 0 || tap % DILATION_H || tap / DILATION_H >= R) continue;
-                add_row(accumulator[i], inputs, filter + tap / DILATION_H * S);
+            if (ROWS >= OPEN && t >= OPEN - 1 && t < ROWS) {
+                add_input_row<true>(accumulator, inputs, filter, bias, to, t, h);
+            } else {
+                add_input_row<false>(accumulator, inputs, filter, bias, to, t, h);
             }
         }
-        if (t >= OPEN - 1) store_row(to, accumulator[0], bias);
         to += Q * C;
     }
     // Output rows whose last inputs are padding.
 #pragma unroll
     for (int i = 1; i < OPEN; ++i) {
         const int p = end - OPEN + i;
-        if (static_cast<unsigned>(p) < static_cast<unsigned>(ROWS)) store_row(output + p * (Q * C), accumulator[i], bias);
+        if (static_cast<unsigned>(p) < static_cast<unsigned>(ROWS)) store_row(output + p * (Q * C), accumulator[i]);
     }
 }
 

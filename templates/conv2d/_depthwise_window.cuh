@@ -1,10 +1,11 @@
 #pragma once
 
-// A thread's outputs, input row by input row; all taps are in registers. Needs load_taps, load_row, add_row, store_row.
+// A thread's outputs, input row by input row; all taps are in registers. Needs load_taps, load_row, start, add_row, store_row.
 __device__ __forceinline__ void compute(const T* __restrict__ input, T* __restrict__ output, const T* __restrict__ packed_w, int row, int column,
                                         const float (&bias)[CHANNELS]) {
     float filter[TAPS][CHANNELS];
-    float accumulator[ROWS][COLUMNS][CHANNELS] = {};
+    float accumulator[ROWS][COLUMNS][CHANNELS];
+    start(accumulator, bias);
     load_taps(filter, packed_w);
 #pragma unroll
     for (int h = 0; h < (ROWS - 1) * STRIDE_H + (R - 1) * DILATION_H + 1; ++h) {
@@ -20,5 +21,5 @@ __device__ __forceinline__ void compute(const T* __restrict__ input, T* __restri
         }
     }
 #pragma unroll
-    for (int p = 0; p < ROWS; ++p) store_row(output + p * (Q * C), accumulator[p], bias);
+    for (int p = 0; p < ROWS; ++p) store_row(output + p * (Q * C), accumulator[p]);
 }

@@ -85,6 +85,19 @@ __device__ __forceinline__ void load_row(Words (&inputs)[ROW_INPUTS], const T* _
     }
 }
 
+// An output's sum begins with the bias.
+template <int N>
+__device__ __forceinline__ void start(float (&accumulator)[N][COLUMNS][CHANNELS], const float (&bias)[CHANNELS]) {
+#pragma unroll
+    for (int p = 0; p < N; ++p) {
+#pragma unroll
+        for (int q = 0; q < COLUMNS; ++q) {
+#pragma unroll
+            for (int i = 0; i < CHANNELS; ++i) accumulator[p][q][i] = bias[i];
+        }
+    }
+}
+
 // accumulator += what one filter row adds to an output row.
 __device__ __forceinline__ void add_row(float (&accumulator)[COLUMNS][CHANNELS], const float (&inputs)[ROW_INPUTS][CHANNELS],
                                         const float (*filter)[CHANNELS]) {
@@ -102,12 +115,12 @@ __device__ __forceinline__ void add_row(float (&accumulator)[COLUMNS][CHANNELS],
 }
 
 // Sets an output row.
-__device__ __forceinline__ void store_row(T* __restrict__ to, const float (&accumulator)[COLUMNS][CHANNELS], const float (&bias)[CHANNELS]) {
+__device__ __forceinline__ void store_row(T* __restrict__ to, const float (&accumulator)[COLUMNS][CHANNELS]) {
 #pragma unroll
     for (int q = 0; q < COLUMNS; ++q) {
         Vector stored;
 #pragma unroll
-        for (int i = 0; i < CHANNELS; ++i) stored.at[i] = from_float<T>(finish<EPILOGUE>(accumulator[q][i], bias[i]));
+        for (int i = 0; i < CHANNELS; ++i) stored.at[i] = from_float<T>(EPILOGUE::activate(accumulator[q][i]));
         *reinterpret_cast<Vector*>(to + q * C) = stored;
     }
 }

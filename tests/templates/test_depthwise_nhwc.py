@@ -37,6 +37,8 @@ TALL = Conv2dProblem(
 """Several row tiles, the last of which moves up; 18 channels."""
 WHOLE = replace(TALL, n=3, c=20, k=20, groups=20, h=7, w=7, r=5, s=5, pad_h=2, pad_w=2, dtype="bf16", epilogue="bias")
 """A thread has all rows and columns of an image, so that padding is known when it is compiled."""
+BROAD = replace(WHOLE, n=2, c=18, k=18, groups=18, h=14, w=14, dtype="f16", epilogue="bias_silu")
+"""The same for as many columns as a thread can have: most steps have no row that is not open."""
 STRIDED = replace(TALL, c=36, k=36, groups=36, h=23, w=21, r=5, s=5, stride_h=2, stride_w=2, pad_h=2, pad_w=2)
 """An odd number of rows: the last step has a row below the image."""
 EVEN = replace(STRIDED, c=16, k=16, groups=16, h=28, w=22, r=3, s=3, pad_h=1, pad_w=1, dtype="bf16", epilogue="none")
@@ -60,6 +62,7 @@ TWO: Values = {"channels": 2, "thread_q": 4, "block_q": 2, "warps": 8}
         (WHOLE, {"channels": 2, "thread_q": 7, "block_c": 16, "block_q": 1, "warps": 12}),
         (STRIDED, TWO),
         (EVEN, {"channels": 4, "thread_p": 14, "thread_q": 2, "block_c": 4, "prefetch": 4}),
+        (BROAD, {"thread_q": 14, "thread_p": 14, "block_q": 1, "warps": 8}),
         *long_run(
             (TALL, LONG),
             (FAR, FEW),
@@ -94,10 +97,18 @@ FAULTS: dict[str, tuple[Conv2dProblem, Values, str, str]] = {
     "an output row begins with another's sums": (
         TALL,
         LONG,
-        "at + 1 < OPEN ? accumulator[at + 1][q][i] : 0.0f",
+        "at + 1 < OPEN ? accumulator[at + 1][q][i] : bias[i]",
         "accumulator[(at + 1) % OPEN][q][i]",
     ),
-    "an output row loses a row": (EVEN, {"block_c": 16}, "if (tap < 0 ||", "if (tap < 1 ||"),
+    "an output row loses a row": (EVEN, {"block_c": 16}, "if (tap >= 0 &&", "if (tap >= 1 &&"),
+    "a row is stored before its last input row": (EVEN, {"block_c": 16}, "h == STRIDE_H - 1) store", "h == 0) store"),
+    "all rows are taken for open a step early": (TALL, LONG, "&& t >= OPEN - 1", "&& t >= OPEN - 2"),
+    "rows that begin in the padding have no bias": (
+        TALL,
+        LONG,
+        "    start(accumulator, bias);\n    Words next[STRIDE_H]",
+        "    start(accumulator, {});\n    Words next[STRIDE_H]",
+    ),
     "steps begin at the padding": (EVEN, {"block_c": 16}, "(stride_h - pad_h % stride_h) % stride_h", "0"),
     "a row below the image is brought to L2": (
         TALL,
