@@ -20,6 +20,7 @@ from autotune.errors import Rejected, ToolchainError
 from autotune.temporary import temporary_folder
 from autotune.trial import Outcome, Resources
 
+_NO_HEADER = re.compile(r"fatal error: .*(No such file|file not found)")
 INCLUDE = Path(__file__).parent / "host_include"
 COMMON = ("-std=c++17", "-fPIC", "-shared", "-pipe", "-fno-exceptions", "-fno-rtti")
 GCC_ONLY = (
@@ -163,7 +164,10 @@ def _compile(cxx: str, arguments: list[str], text: str) -> tuple[bytes, str]:
                 f"cannot run the C++ compiler {cxx}: {error.strerror}; set CXX to another one"
             ) from error
         if done.returncode:
-            raise Rejected(Outcome.COMPILE, "compile_error", killed(done.returncode) or _first_errors(done.stderr))
+            message = killed(done.returncode) or _first_errors(done.stderr)
+            if _NO_HEADER.search(message):
+                message = f"{message}; the host has few of CUDA's headers: use a GPU (--device cuda:0)"
+            raise Rejected(Outcome.COMPILE, "compile_error", message)
         with open(output, "rb", closefd=False) as file:
             file.seek(0)
             return file.read(), done.stderr

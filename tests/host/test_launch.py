@@ -129,6 +129,11 @@ def test_a_compile_error_says_the_line(bench: Bench) -> None:
     assert "undeclared_name" in rejected.value.message
 
 
+def test_a_header_that_the_host_lacks_is_told(bench: Bench) -> None:
+    with pytest.raises(Rejected, match=r"cooperative_groups.h: No such file .*; the host has few of CUDA's headers"):
+        bench.load("#include <cooperative_groups.h>\n", "k")
+
+
 def test_a_kernel_with_the_name_that_cpp_gives_it_is_refused_as_on_a_gpu(bench: Bench) -> None:
     with pytest.raises(Rejected, match=r'no kernel k by that name: write extern "C" __global__ void k\(\.\.\.\)'):
         bench.load("__global__ void k(float* y) { y[0] = 1.0f; }", "k")
