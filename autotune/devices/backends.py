@@ -11,7 +11,7 @@ from autotune.devices import host_compile
 from autotune.devices.device import Device
 from autotune.devices.host import HostDevice, HostOptions
 from autotune.devices.host_machine import usable_cores
-from autotune.errors import DeviceError
+from autotune.errors import DeviceError, shortened
 
 CHECK_ORDER_SEED = 20  # host:check runs a block's threads in an order shuffled with this seed
 
@@ -20,12 +20,12 @@ def parse_device(name: str) -> tuple[str, str]:
     """A device's name as kind and the rest: `cuda:1` is ('cuda', '1'). Raises DeviceError for an unknown kind."""
     kind, _, rest = name.partition(":")
     if kind not in ("cuda", "host", "null", "replay") or (kind == "host" and rest not in ("", "check")):
-        shown = name or repr(name)
+        shown = shortened(name) or repr(name)
         raise DeviceError(f"{shown}: no such device; there are cuda:N, host, host:check, null and replay:FILE")
     if kind == "replay" and not rest:
         raise DeviceError(f"{name}: expected replay:FILE with FILE a results database")
     if kind == "cuda" and rest and not rest.isdecimal():
-        raise DeviceError(f"{name}: expected cuda:N with N a number, such as cuda:0")
+        raise DeviceError(f"{shortened(name)}: expected cuda:N with N a number, such as cuda:0")
     return kind, rest
 
 

@@ -154,6 +154,12 @@ def test_a_delay_without_an_end(autotune: Command, folder: Path) -> None:
         assert "delay_ms=NUMBER or compile_ms=NUMBER, 3600000 at most" in complaint
 
 
+@pytest.mark.parametrize("kind", ["host:", "cuda:x", ""])
+def test_a_device_whose_name_has_no_end(kind: str, autotune: Command, folder: Path) -> None:
+    line = refused(autotune(*TUNE, f"{kind}{'9' * 5000}"), f"{kind}999", "999...: ")
+    assert len(line) < 300
+
+
 def test_a_full_disk_behind_standard_error_stops_no_run(folder: Path, fork_server: ForkServer) -> None:
     with open("/dev/full", "w") as full:
         ended = fork_server.start(folder, *TUNE, "null", "--json", err=full.fileno()).finish()
