@@ -208,7 +208,7 @@ async def measure(folder: Path, gpus: int, trials: int, processes: int) -> str:
         spent_s += [ledger.storing_s, ledger.leasing_s]
         trials = ledger.trials - ledger.first
         rows = [row for row in store.trials.list("small") if row.trial.compiled and row.ended_at]
-    for process in (scheduler, *agents):
+    for process in (*agents, scheduler):  # agents end by themselves once their scheduler has gone
         process.kill()
         await process.wait()
     span_s = (max(row.ended_at for row in rows if row.ended_at) - min(row.started_at for row in rows)).total_seconds()
