@@ -86,10 +86,8 @@ def _tell(folder: Path, words: str) -> None:
         run = subprocess.Popen([sys.executable, "-m", "autotune", *words.split()], cwd=folder, stdout=out)
         _, code, used = os.wait4(run.pid, 0)
     run.returncode = os.waitstatus_to_exitcode(code)
-    wall_s, mb = time.perf_counter() - begun, used.ru_maxrss / 1e3
-    print(
-        f"{words:32} status {run.returncode}, {used.ru_utime + used.ru_stime:5.1f} s of CPU, {wall_s:5.1f} s, {mb:4.0f} MB", flush=True
-    )
+    cpu_s, wall_s, mb = used.ru_utime + used.ru_stime, time.perf_counter() - begun, used.ru_maxrss / 1e3
+    print(f"{words:32} status {run.returncode}, {cpu_s:5.1f} s of CPU, {wall_s:5.1f} s, {mb:4.0f} MB", flush=True)
 
 
 if __name__ == "__main__":
