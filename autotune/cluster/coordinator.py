@@ -155,7 +155,7 @@ class Coordinator:
             try:
                 await knock(self._cluster)
             except (OSError, TimeoutError) as error:
-                what = f"no scheduler at {self._cluster} ({one_line(str(error))[:160] or 'no answer'})"
+                what = f"no scheduler at {self._cluster} ({shortened(one_line(str(error)), 160) or 'no answer'})"
                 if isinstance(error, socket.gaierror) or time.monotonic() > until:
                     raise StudyError(f"{what}; start one by `dask scheduler`, or use --cluster local:N") from None
                 self._say_once(f"{what}; waiting up to {FIRST_S:.0f} s for it")
