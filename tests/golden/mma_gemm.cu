@@ -9,6 +9,7 @@
 //   packed_w  filters as the lanes of a warp take them: [block of output channels][slice][step][FILTER_TILES tiles of output channels][lane][...]
 //             or as four warps do (WARPGROUP): [block of output channels][slice][step][output channel tile][chunk][lane]
 //   bias      [K]           read where EPILOGUE has one
+//   z         [N, P, Q, K]  residual, added where EPILOGUE has one
 //   y         [N, P, Q, K]  output
 //   n         images N, any number
 //
@@ -149,6 +150,21 @@ struct Column {
     __device__ __forceinline__ int output() const { return ((image * P + row) * Q + column) * K; }
 };
 
+using Vector = AlignedArray<T, STORE_VEC>;
+
+// What is added to a lane's outputs of a row, where they are there.
+__device__ __forceinline__ void load_residual(Vector (&added)[STORES], const T* residual, const int (&output_at)[STORES], unsigned left) {
+#pragma unroll
+    for (int v = 0; v < STORES; ++v) {
+        if (static_cast<unsigned>(output_at[v]) < left) added[v] = *reinterpret_cast<const Vector*>(residual + output_at[v]);
+    }
+}
+
+// A vector of a row of 16 columns, in a warp's staged outputs.
+__device__ __forceinline__ T* staged_vector(T* outputs, int vector) {
+    return outputs + vector / VECTORS * OUTPUT_PITCH + vector % VECTORS * STORE_VEC;
+}
+
 using Accumulators = float[WARP_P][WARP_TILES_K][4];
 
 using Filters = AlignedArray<unsigned, 2 * FILTER_TILES>;
@@ -256,23 +272,43 @@ conv2d_mma_gemm(const Bits* __restrict__ x, const Chunk* __restrict__ packed_w, 
             stage = stage + 1 == STAGES ? 0 : stage + 1;
         }
 
-        // A warp stages the outputs of 16 columns of a row and stores them in order, a row here and the next one there.
+        // A warp stages the outputs of 16 columns of a row and stores them in order, a row here and the next one there. A residual is
+        // staged where the outputs will be that it is added to.
         const WorkTile to(work_tile);
         const unsigned left = min(IMAGES, n - to.image) * (P * Q * K);
         T* const tile_outputs = y + ((static_cast<long long>(to.image) * P + to.row) * Q + to.column) * K + first_k;
+        [[maybe_unused]] const T* const tile_residual = nullptr;
+        [[maybe_unused]] Vector added[STORES];  // of a row
+        if constexpr (EPILOGUE::HAS_RESIDUAL) load_residual(added, tile_residual, output_at, left);
 #pragma unroll
         for (int i = 0; i < WARP_P; ++i) {
             T* const row_outputs = outputs + i % 2 * (16 * OUTPUT_PITCH);
+            if constexpr (EPILOGUE::HAS_RESIDUAL) {
+#pragma unroll
+                for (int v = 0; v < STORES; ++v) {
+                    if (static_cast<unsigned>(output_at[v]) >= left) continue;
+                    *reinterpret_cast<Vector*>(staged_vector(row_outputs, v * 32 + lane)) = added[v];
+                }
+                if (i + 1 < WARP_P) load_residual(added, tile_residual + (i + 1) * (Q * K), output_at, left);
+                __syncwarp();
+            }
 #pragma unroll
             for (int j = 0; j < WARP_TILES_K; ++j) {
                 const int k = j * 8 + lane % 4 * 2;
 #pragma unroll
                 for (int l = 0; l < 2; ++l) {
                     AlignedArray<T, 2> pair;
+                    if constexpr (EPILOGUE::HAS_RESIDUAL) {
+                        pair = *reinterpret_cast<const AlignedArray<T, 2>*>(row_outputs + (l * 8 + lane / 4) * OUTPUT_PITCH + k);
+                    }
 #pragma unroll
                     for (int v = 0; v < 2; ++v) {
                         const int at = min(first_k + k + v, K - 1);
-                        pair.at[v] = from_float<T>(finish<EPILOGUE>(accumulators[i][j][2 * l + v], bias, at));
+                        if constexpr (EPILOGUE::HAS_RESIDUAL) {
+                            pair.at[v] = from_float<T>(finish<EPILOGUE>(accumulators[i][j][2 * l + v], bias, at, to_float(pair.at[v])));
+                        } else {
+                            pair.at[v] = from_float<T>(finish<EPILOGUE>(accumulators[i][j][2 * l + v], bias, at));
+                        }
                     }
                     *reinterpret_cast<AlignedArray<T, 2>*>(row_outputs + (l * 8 + lane / 4) * OUTPUT_PITCH + k) = pair;
                 }
@@ -281,9 +317,7 @@ conv2d_mma_gemm(const Bits* __restrict__ x, const Chunk* __restrict__ packed_w, 
 #pragma unroll
             for (int v = 0; v < STORES; ++v) {
                 if (static_cast<unsigned>(output_at[v]) >= left) continue;
-                using Vector = AlignedArray<T, STORE_VEC>;
-                const int vector = v * 32 + lane;
-                const T* const from = row_outputs + vector / VECTORS * OUTPUT_PITCH + vector % VECTORS * STORE_VEC;
+                const T* const from = staged_vector(row_outputs, v * 32 + lane);
                 *reinterpret_cast<Vector*>(tile_outputs + output_at[v] + i * (Q * K)) = *reinterpret_cast<const Vector*>(from);
             }
         }

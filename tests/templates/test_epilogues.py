@@ -31,6 +31,7 @@ HALF = replace(ODD, dtype="f16", layout="nhwc")
 SERVED: Mapping[str, tuple[str, Conv2dProblem, str]] = {
     "implicit_gemm_sm90": ("implicit_gemm_sm90", HALF, "bias_add"),
     "implicit_gemm_sm90 f32": ("implicit_gemm_sm90", replace(ODD, layout="nhwc"), "bias"),
+    "mma_gemm": ("mma_gemm", HALF, "bias_add"),
     "implicit_gemm": ("implicit_gemm", replace(ODD, dtype="bf16", layout="nhwc"), "bias"),
     "implicit_gemm nchw": ("implicit_gemm", ODD, "bias_add"),
     "direct": ("direct", replace(ODD, dtype="f16"), "bias_add"),

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from autotune.evaluation.evaluator import DeviceEvaluator
@@ -35,6 +37,10 @@ FOUR = Conv2dProblem(2, 12, 21, 13, 30, 3, 3, 2, 1, dtype="bf16", layout="nhwc")
 """Four tiles of maps; rows that no output row needs, and a chunk that is left of every filter row."""
 STRIDED = Conv2dProblem(3, 20, 13, 9, 8, 3, 3, 2, 1, 1, 1, 1, 2, dtype="f16", layout="nhwc")
 """Rows of input that no output row needs, filter columns that lie apart, channels whose last part is padded."""
+ADDED = replace(TWELVE, epilogue="bias_add_relu")
+"""A residual: a warp's rows are odd in number, and outputs past the last one are neither read nor stored."""
+LARGE = Conv2dProblem(1, 8, 271, 253, 3, 3, 3, pad_h=1, pad_w=1, dtype="f16", layout="nhwc", epilogue="bias_add_silu")
+"""An image that takes more than 28 row tiles and 4 column tiles."""
 
 
 @pytest.mark.cxx
@@ -42,6 +48,8 @@ STRIDED = Conv2dProblem(3, 20, 13, 9, 8, 3, 3, 2, 1, 1, 1, 1, 2, dtype="f16", la
     ("problem", "values"),
     [
         (ODD, {"row_tiles": 2, "stages": 1, "min_blocks": 2}),
+        (ADDED, {"images": 2, "warp_tiles_k": 2}),
+        (LARGE, {"row_tiles": 56, "column_tiles": 8, "contiguous_taps": "pixel"}),
         (TWELVE, {"images": 2, "warp_tiles_k": 2}),
         (THREE, {"mma": "warpgroup", "warp_tiles_k": 3, "warp_p": 4, "register_prefetch": 1}),
         *long_run(
