@@ -4,7 +4,7 @@
 // Tiles of TILE_N pixels, counted through all images: each stage has the pixels of one tap. Needs _mainloop_sm90.cuh,
 // _epilogue_sm90.cuh, first_channel and the family's constants.
 
-__device__ __forceinline__ int tiles_of(int n) { return (n * (P * Q) + TILE_N - 1) / TILE_N * TILES_M; }
+__device__ __forceinline__ int tiles_of(int n) { return (n * PIXELS + TILE_N - 1) / TILE_N * TILES_M; }
 
 using Boxes = Boxes2d;
 

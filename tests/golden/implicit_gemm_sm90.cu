@@ -620,7 +620,8 @@ struct CollectiveEpilogue {
 // Problem
 constexpr int CHANNELS = 8;  // that an output channel is made of; of packed groups with those of the groups beside it
 constexpr int K = 24, R = 3, S = 3;
-[[maybe_unused]] constexpr int P = 11, Q = 13;
+[[maybe_unused]] constexpr int P = 11, Q = 13;  // of what TMA takes for an image
+[[maybe_unused]] constexpr int PIXELS = 143;                     // of an image
 [[maybe_unused]] constexpr int STRIDE_H = 1, STRIDE_W = 1;
 constexpr int PAD_H = 1, PAD_W = 1;
 constexpr int DILATION_H = 1, DILATION_W = 1;
@@ -839,7 +840,7 @@ __device__ __forceinline__ void produce(unsigned char* stages, PipelineTma<STAGE
 // Tiles of TILE_N pixels, counted through all images: each stage has the pixels of one tap. Needs _mainloop_sm90.cuh,
 // _epilogue_sm90.cuh, first_channel and the family's constants.
 
-__device__ __forceinline__ int tiles_of(int n) { return (n * (P * Q) + TILE_N - 1) / TILE_N * TILES_M; }
+__device__ __forceinline__ int tiles_of(int n) { return (n * PIXELS + TILE_N - 1) / TILE_N * TILES_M; }
 
 using Boxes = Boxes2d;
 

@@ -136,6 +136,32 @@ def test_a_window_serves_all_taps(
     verify(NAME, problem, {**BASE, **values}, checked)
 
 
+PATCHED = replace(HALF, c=3, h=48, w=64, k=24, r=16, s=16, stride_h=16, stride_w=16, pad_h=0, pad_w=0)
+"""Windows side by side: of three channels, rows of 48; steps that TMA does not take."""
+PATCHES = [
+    (PATCHED, {"tile_n": 24, "schedule": "pingpong"}),
+    (replace(PATCHED, n=2, c=2, h=12, k=20, r=1, s=4, stride_h=1, stride_w=4, dtype="f32"), {"tile_n": 32}),
+    *long_run(
+        (replace(PATCHED, c=24, h=6, w=20, r=2, s=2, stride_h=2, stride_w=2, epilogue="bias_add_silu"), {}),
+        (replace(PATCHED, c=3, h=32, w=32, k=72, r=4, s=8, stride_h=4, stride_w=8, dtype="bf16"), {"tile_n": 448}),
+    ),
+]
+
+
+@pytest.mark.cxx
+@pytest.mark.parametrize(("problem", "values"), PATCHES)
+def test_windows_side_by_side_need_no_multiple_of_eight_channels(
+    problem: Conv2dProblem, values: dict[str, int | str], checked: DeviceEvaluator
+) -> None:
+    verify(NAME, problem, {**BASE, **values}, checked)
+
+
+@pytest.mark.parametrize("change", [{"h": 49}, {"w": 65}, {"pad_w": 1}, {"stride_h": 8}, {"s": 15}, {"dilation_h": 2}])
+def test_other_windows_of_three_channels_are_left_to_other_families(change: dict[str, int]) -> None:
+    problem = replace(PATCHED, **change)
+    assert not BoundTemplate(family(NAME), problem, H200).supported
+
+
 GROUPED = replace(HALF, c=128, k=128, groups=32)
 """Tiles of sixteen groups."""
 GROUPS = [
