@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from autotune.errors import Rejected, StudyError
+from autotune.errors import Rejected
 from autotune.family.render import render
 from autotune.family.source import KernelSource
 from autotune.family.space import BoundTemplate
@@ -41,13 +41,13 @@ def rerender(row: TrialRow, families: Mapping[str, KernelTemplate]) -> KernelSou
 
 def render_today(row: TrialRow, families: Mapping[str, KernelTemplate]) -> KernelSource | str:
     """What a trial's family renders of its config now, be it another text or not; in words why it renders nothing."""
-    config = row.trial.config
-    family = families.get(config.template)
+    family = families.get(row.trial.config.template)
     if family is None:
         return "is not installed"
+    config = family.today(row.trial.config)
+    if config is None:
+        return "has other parameters or values by now"
     try:
         return render(BoundTemplate(family, row.problem, row.device), config)
     except Rejected as rejected:
         return f"refuses the config by now: {rejected.message}"
-    except StudyError:
-        return "has other parameters by now"

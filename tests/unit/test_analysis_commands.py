@@ -212,9 +212,16 @@ def test_stale_tells_upgrades_and_changed_templates(filled: Path, autotune: Comm
     change(filled, "UPDATE environments SET driver = 'none', toolkit = 'none'")
     write_family(filled.parent / "families", ('summary  = "One', 'summary  = "Only one'))
     assert doubts(autotune(*stale)) == [], "another comment, the same kernel"
+    write_family(
+        filled.parent / "families",
+        ("[derived]", 'later = { values = [1, 2], doc = "a factor" }\n[derived]'),
+        ("threads * turns", "threads * turns * later"),
+    )
+    assert doubts(autotune(*stale)) == [], "a parameter whose first value is what the family did before"
     for edit, words in (
         (("float sum = 0.0f", "float sum = 0.f"), "renders another kernel by now"),
         (("outputs <= 512", "outputs <= 1"), "refuses the config by now: a block computes at most 512 outputs"),
+        (("values = [false, true]", "values = [2]"), "has other parameters or values by now"),
     ):
         write_family(filled.parent / "families", edit)
         ((changed, was, now, against),) = doubts(autotune(*stale))
