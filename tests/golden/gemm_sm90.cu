@@ -30,6 +30,8 @@
 
 #include "_epilogue_sm90.cuh"
 
+#include "_blocks_alone.cuh"
+
 #include "_operands_sm90.cuh"
 
 // Problem
@@ -71,8 +73,6 @@ __device__ __forceinline__ void mma(float (&d)[1][4], unsigned long long a, unsi
 }
 
 #include "_mainloop_sm90.cuh"
-
-#include "_blocks_alone.cuh"
 
 struct Mma : StagedMma<STAGE_BYTES, K_BLOCKS, B_TRANSPOSED, A_TRANSPOSED> {
     __device__ __forceinline__ static void release(PipelineTma<STAGES>& pipeline, int index, int lane) {
@@ -122,7 +122,7 @@ gemm_sm90(const __grid_constant__ TensorMap a_map, const __grid_constant__ Tenso
     const int warp = canonical_warp_index();
     const int group = warp / 4, lane = static_cast<int>(threadIdx.x) % 32;
     using Scheduler = PersistentTileScheduler<CLUSTER_N>;
-    const int rank = static_cast<int>(blockIdx.x) % CLUSTER_N, first = Scheduler::first();
+    const int rank = Scheduler::rank(), first = Scheduler::first();
     const int step = Scheduler::step(), tiles = batch * (TILES_M * CLUSTERS_N);
     if (threadIdx.x == 0) {
         pipeline.init((PINGPONG ? 4 : 8) * CLUSTER_N);
