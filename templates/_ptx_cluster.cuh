@@ -2,13 +2,19 @@
 
 // Blocks that run at the same time, of a kernel with __cluster_dims__, as instructions on the GPU (sm_90) and as plain C++ on the CPU.
 //
-// cluster_sync: waits for all threads of the cluster that have not ended; what they wrote before is seen behind it. A block must not end
-// while others read its shared memory.
+// cluster_sync: waits for all threads of the cluster that have not ended; what they wrote to shared memory before is seen behind it. A
+// block must not end while others read its shared memory.
 // load_cluster: what lies in another block's shared memory where `shared` lies in this one's; V is four words.
 
 #ifdef __CUDACC__
 __device__ __forceinline__ void cluster_sync() {
+#if __CUDACC_VER_MAJOR__ > 12 || __CUDACC_VER_MINOR__ >= 8
+    // Of shared memory alone: a release of all memory waits for what was written to DRAM, about a microsecond.
+    asm volatile("fence.release.sync_restrict::shared::cta.cluster; barrier.cluster.arrive.relaxed;" ::: "memory");
+    asm volatile("barrier.cluster.wait; fence.acquire.sync_restrict::shared::cluster.cluster;" ::: "memory");
+#else
     asm volatile("barrier.cluster.arrive.release; barrier.cluster.wait.acquire;" ::: "memory");
+#endif
 }
 
 template <class V>

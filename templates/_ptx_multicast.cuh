@@ -6,6 +6,7 @@
 // tma_load_multicast: as tma_load, but to the same place in the shared memory of all blocks whose bits are set in `blocks`; each
 // has the bytes completed at its own barrier, which lies where `barrier` does in this one. All of them must be done with what was there.
 // barrier_arrive_cluster: barrier_arrive at the barrier of the cluster's block `rank`, this one's or another's, which must not have ended.
+// It releases what the block reads, as CUTLASS's ClusterBarrier does: a release of the cluster's scope is a fence of all memory, a microsecond.
 
 #ifdef __CUDACC__
 __device__ __forceinline__ void tma_load_multicast(void* shared, const TensorMap* map, Barrier* barrier, int blocks, int c0, int c1,
@@ -22,7 +23,7 @@ __device__ __forceinline__ void tma_load_multicast(void* shared, const TensorMap
 __device__ __forceinline__ void barrier_arrive_cluster(Barrier* barrier, int rank) {
     const unsigned here = static_cast<unsigned>(__cvta_generic_to_shared(barrier));
     asm volatile(
-        "{ .reg .b32 there; mapa.shared::cluster.u32 there, %0, %1; mbarrier.arrive.release.cluster.shared::cluster.b64 _, [there]; }" ::"r"(
+        "{ .reg .b32 there; mapa.shared::cluster.u32 there, %0, %1; mbarrier.arrive.shared::cluster.b64 _, [there]; }" ::"r"(
             here),
         "r"(rank)
         : "memory");
