@@ -109,11 +109,11 @@ def _each(compiled: Callable[[Chosen], None], exported: Exported) -> None:
         list(threads.map(compiled, exported.served))
 
 
-def self_test(built: Built, limit_s: float = SELF_TEST_S) -> tuple[bool, str]:
-    """Run the self-test in a process of its own: whether it passed, and its words."""
+def self_test(built: Built, limit_s: float = SELF_TEST_S, kernels: Sequence[str] = ()) -> tuple[bool, str]:
+    """Run the self-test, of these kernels or of all, in a process of its own: whether it passed, and its words."""
     try:
         done = subprocess.run(
-            [str(built.folder / SELF_TEST)],
+            [str(built.folder / SELF_TEST), "0", *kernels],
             capture_output=True,
             text=True,
             check=False,

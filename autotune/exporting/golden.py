@@ -1,6 +1,7 @@
 """The self-test's golden values: some outputs of a layer in double precision, on data that any machine makes alike.
 
-The data are those of `templates/export/selftest.cpp`, which computes every output itself and checks that against these.
+The data are those of `templates/export/selftest.cpp`, which computes outputs itself, all where that is quick, and
+checks these against them.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ SAMPLES = 256  # outputs of each data set, where the self-test's own reference c
 ALL_SAMPLES = 1024  # where these are all that is compared
 MOST_PRODUCTS = 200_000_000  # of the self-test's own reference, about a second
 _UNITS = 3  # the first run-time size that no power of two divides
+_NEXT_SIZES = 1000  # that are tried one after the other
 _OUTPUTS = 1003  # at least, where a unit of the run-time size has fewer than a warp has threads
 _WARP = 32
 
@@ -50,6 +52,8 @@ class Golden:
 
     n: int
     least_n: int
+    most_outputs: int
+    """that the self-test's own reference computes"""
     sets: tuple[Samples, ...]
 
 
@@ -59,22 +63,24 @@ def golden(problem: Problem) -> Golden:
     There are none where the operation's reference is C++, but for conv2d's, of which there is another one here. Raises
     TemplateError where a reference in numpy fails.
     """
-    n, least = _sizes(problem)
+    n, least = self_test_sizes(problem)
+    most = max(ALL_SAMPLES, MOST_PRODUCTS // problem.reduction)
     if isinstance(problem, Conv2dProblem):
-        return Golden(n, least, tuple(_of_conv2d(problem.with_runtime(n), integers=each) for each in (True, False)))
+        sets = (_of_conv2d(problem.with_runtime(n), integers=each) for each in (True, False))
+        return Golden(n, least, most, tuple(sets))
     if not in_numpy(problem.operation):
-        return Golden(n, least, ())
-    sets = (
-        samples
+        return Golden(n, least, most, ())
+    samples = (
+        some
         for size in dict.fromkeys((n, least))
         for integers in (True, False)
-        for samples in _of_numpy(problem.with_runtime(size), integers=integers)
+        for some in _of_numpy(problem.with_runtime(size), integers=integers)
     )
-    return Golden(n, least, tuple(sets))
+    return Golden(n, least, most, tuple(samples))
 
 
-def _sizes(problem: Problem) -> tuple[int, int]:
-    """The run-time sizes of the self-test."""
+def self_test_sizes(problem: Problem) -> tuple[int, int]:
+    """The run-time sizes that a kernel is tested at: as small as tells something, and the least."""
     a_unit = max(1, sum(output.elements for output in problem.outputs) // problem.runtime_size)
     few = max(1, min(_UNITS, MOST_PRODUCTS // (a_unit * problem.reduction)))
     wanted = few if a_unit >= _WARP else max(few, -(-_OUTPUTS // a_unit))
@@ -82,8 +88,10 @@ def _sizes(problem: Problem) -> tuple[int, int]:
 
 
 def _size_from(problem: Problem, least: int) -> int:
-    """The least run-time size from here on that makes a problem, or the problem's own."""
-    for size in range(least, problem.runtime_size):
+    """The first run-time size from here on that makes a problem: of the next few, of powers of two, or its own."""
+    most = problem.runtime_size
+    powers = (1 << power for power in range(least.bit_length(), most.bit_length()))
+    for size in (*range(least, min(least + _NEXT_SIZES, most)), *(power for power in powers if power < most)):
         with suppress(StudyError):
             return problem.with_runtime(size).runtime_size
     return max(least, problem.runtime_size) if problem.operation.name == CONV2D else problem.runtime_size

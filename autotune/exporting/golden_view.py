@@ -20,6 +20,7 @@ class GoldenView:
     least_n: int
     factor: str
     exact_on_integers: bool
+    most_outputs: int
     sets: tuple[SamplesView, ...]
 
 
@@ -45,6 +46,7 @@ def golden_view(problem: Problem, source: KernelSource, identifier: str, name: s
         least_n=values.least_n,
         factor=(source.error_factor * bound_factor(source.accuracy, problem)).hex(),
         exact_on_integers=source.error_factor == 1 and exact_on_integers(source.accuracy, problem),
+        most_outputs=values.most_outputs,
         sets=tuple(
             SamplesView(problem.operation.seed(each.output), each.n, each.integers, _samples(each), len(each.indices))
             for each in values.sets

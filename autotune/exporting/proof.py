@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import itertools
 import tempfile
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
@@ -20,6 +20,7 @@ from autotune.exporting.build import SELF_TEST_S, BuildError, Built, build_for_c
 from autotune.exporting.chosen import Chosen
 from autotune.exporting.exporter import Exported
 from autotune.exporting.folder import PROOF, write_proof
+from autotune.exporting.golden import self_test_sizes
 from autotune.family.template import KernelTemplate
 from autotune.measurement.benchmark import paired_ratio
 from autotune.temporary import temporary_folder
@@ -28,6 +29,7 @@ from autotune.tuning.finals_decision import noise_floor
 
 ALLOWED = 0.02  # by which an exported kernel may be slower, where the noise floor is finer
 TIMED_S = 2.0  # of each kernel's finals, wall clock
+_HOST_FLOPS = 5e8  # of a pass on the CPU, two dozen of which test a kernel; two cores do 1e8 a second
 
 
 class NotProven(AutotuneError):
@@ -138,15 +140,16 @@ def _sanitized(
 
 
 def _on_host(exported: Exported, why: str, stage: Callable[[str], None]) -> Iterator[str]:
-    with temporary_folder() as folder:
-        stage("building the library for the CPU")
-        try:
-            built = build_for_host(exported, Path(folder), cxx=find_cxx())
-        except Rejected as rejected:  # of the host device, which knows less than nvcc
-            yield f"not tested: the host device cannot compile a kernel: {rejected.message}"
+    quick = []
+    for kernel in exported.served:
+        size, _ = self_test_sizes(kernel.problem)
+        if kernel.problem.with_runtime(size).flops <= _HOST_FLOPS:
+            quick.append(kernel.row.name)
         else:
-            stage("running its self-test")
-            yield from _tested(built, "on the CPU", SELF_TEST_S * len(exported.served))
+            name, runtime = kernel.row.name, kernel.problem.operation.runtime
+            yield f"{name}: not tested: {runtime} = {size} would take too long on a CPU"
+    if quick:
+        yield from _tested_on_host(exported, quick, stage)
     try:
         nvcc = find_nvcc()
     except ToolchainError:
@@ -157,6 +160,18 @@ def _on_host(exported: Exported, why: str, stage: Callable[[str], None]) -> Iter
             build_for_cuda(exported, Path(folder), nvcc=nvcc, cxx=find_cxx())
         yield f"builds with {compiler_version(nvcc)} for {', '.join(f'sm_{arch}' for arch in exported.archs)}"
     yield f"not timed: {why}"
+
+
+def _tested_on_host(exported: Exported, kernels: Sequence[str], stage: Callable[[str], None]) -> Iterator[str]:
+    with temporary_folder() as folder:
+        stage("building the library for the CPU")
+        try:
+            built = build_for_host(exported, Path(folder), cxx=find_cxx())
+        except Rejected as rejected:  # of the host device, which knows less than nvcc
+            yield f"not tested: the host device cannot compile a kernel: {rejected.message}"
+        else:
+            stage("running its self-test")
+            yield from _tested(built, "on the CPU", SELF_TEST_S * len(kernels), kernels)
 
 
 def _on_cuda(
@@ -197,8 +212,8 @@ def _timed(kernel: Chosen, built: Built, evaluator: DeviceEvaluator, known_noise
     return beside(kernel.row.name, timings, known_noise)
 
 
-def _tested(built: Built, where: str, limit_s: float) -> Iterator[str]:
-    passed, words = self_test(built, limit_s)
+def _tested(built: Built, where: str, limit_s: float, kernels: Sequence[str] = ()) -> Iterator[str]:
+    passed, words = self_test(built, limit_s, kernels)
     if not passed:
         raise NotProven(f"the self-test failed {where}: {words.splitlines()[-1]}")
     yield from words.splitlines()

@@ -2,7 +2,7 @@
 // it, against golden values in double precision and, where the operation's reference is C++, against that; that wrong
 // calls are refused; and where there is another device, that both may be used at once.
 //
-//     selftest [DEVICE]        exit status 0 when everything is right
+//     selftest [DEVICE [KERNEL...]]        exit status 0 when everything is right, of these kernels or of all
 #include <algorithm>
 #include <cmath>
 #include <thread>
@@ -84,29 +84,16 @@ std::vector<unsigned char> encode(const std::vector<double> &values, Stored dtyp
     return bytes;
 }
 
-std::vector<double> decode(const std::vector<unsigned char> &bytes, Stored dtype) {
-    const size_t size = bytes_of(dtype);
-    std::vector<double> values(bytes.size() / size);
-    for (size_t i = 0; i < values.size(); ++i) {
-        if (dtype == Stored::i32) {
-            int32_t whole = 0;
-            std::memcpy(&whole, &bytes[size * i], size);
-            values[i] = whole;
-            continue;
-        }
-        uint32_t image = 0;
-        uint16_t narrow = 0;
-        float value = 0.0f;
-        if (dtype == Stored::f32) {
-            std::memcpy(&value, &bytes[4 * i], 4);
-        } else {
-            std::memcpy(&narrow, &bytes[2 * i], 2);
-            image = uint32_t{narrow} << 16;
-            std::memcpy(&value, &image, 4);
-        }
-        values[i] = dtype == Stored::f16 ? half_value(narrow) : static_cast<double>(value);
-    }
-    return values;
+double decode(const unsigned char *at, Stored dtype) {
+    uint32_t image = 0;
+    uint16_t narrow = 0;
+    std::memcpy(bytes_of(dtype) == 4 ? static_cast<void *>(&image) : &narrow, at, bytes_of(dtype));
+    if (dtype == Stored::i32) return static_cast<int32_t>(image);
+    if (dtype == Stored::f16) return half_value(narrow);
+    if (dtype == Stored::bf16) image = uint32_t{narrow} << 16;
+    float value = 0.0f;
+    std::memcpy(&value, &image, sizeof value);
+    return value;
 }
 
 // ---- data ----
@@ -216,25 +203,34 @@ const Samples *samples_of(const Golden &golden, int output, int32_t n, bool whol
 }
 
 #ifdef CONV2D_REFERENCE
-// Every output, by the operation's own reference, which must agree with the golden values.
+// So many outputs, all or the first, the last and others evenly strewn between them.
+std::vector<int64_t> strewn(int64_t outputs, int64_t most) {
+    std::vector<int64_t> found(static_cast<size_t>(std::min(outputs, most)));
+    const int64_t last = std::max<int64_t>(1, static_cast<int64_t>(found.size()) - 1);
+    const int64_t step = (outputs - 1) / last, rest = (outputs - 1) % last;
+    for (int64_t i = 0; i < static_cast<int64_t>(found.size()); ++i)
+        found[static_cast<size_t>(i)] = step * i + rest * i / last;
+    return found;
+}
+
+// As many outputs as are looked at, by the operation's own reference, which must agree with the golden values.
 Reference reference(const conv2d_problem &problem, const Data &data, const Golden &golden, int output, bool whole) {
     const PlainProblem plain(problem);
     const double *addresses[ARRAYS];
     for (int i = 0; i < ARRAYS; ++i) addresses[i] = data.of[i].data();
     const Inputs inputs = inputs_of(addresses);
-    const size_t outputs = static_cast<size_t>(elements(DECLARED[output], Problem(problem)).value());
     Reference found;
-    for (size_t i = 0; i < outputs; ++i) {
+    found.index = strewn(elements(DECLARED[output], Problem(problem)).value(), golden.most_outputs);
+    for (const int64_t i : found.index) {
         const Output exact = reference_output(plain, inputs, static_cast<long long>(i));
-        found.index.push_back(static_cast<int64_t>(i));
         found.value.push_back(exact.value);
         found.unit.push_back(error_unit(exact));
     }
     const Samples *const samples = samples_of(golden, output, problem.*RUNTIME_SIZE, whole);
     for (int i = 0; samples && i < samples->count; ++i) {
         const Sample &sample = samples->at[i];
-        const size_t at = static_cast<size_t>(sample.index);
-        if (!(std::fabs(found.value[at] - sample.value) <= 1e-12 * found.unit[at]))
+        const Output exact = reference_output(plain, inputs, static_cast<long long>(sample.index));
+        if (!(std::fabs(exact.value - sample.value) <= 1e-12 * error_unit(exact)))
             stop(std::string(golden.kernel) + ": this machine's reference differs from the golden values");
     }
     return found;
@@ -265,8 +261,7 @@ struct Case {
           read_only(problem, [](const Declared &array) { return !is_written(array); }) {
         for (int i = 0; i < ARRAYS; ++i) {
             if (read_only.at(i)) read_only.at(i)->write(encode(data.of[i], dtype_of(i)));
-            if (is_output(DECLARED[i]) && DECLARED[i].is_in(Problem(problem)))
-                expected[i] = reference(problem, data, golden, i, whole);
+            else if (is_read(DECLARED[i])) before[i] = encode(data.of[i], dtype_of(i));
         }
     }
 
@@ -275,11 +270,21 @@ struct Case {
     const bool whole;
     const Data data;
     const Arrays read_only;
-    Reference expected[ARRAYS];
+    std::vector<unsigned char> before[ARRAYS];  // of those that are written as well, what is in them before a pass
+
+    // Of an output, once somebody asks.
+    const Reference &expected(int output) const {
+        Reference &found = expected_[output];
+        if (found.index.empty()) found = reference(problem, data, golden, output, whole);
+        return found;
+    }
 
     int32_t size() const { return problem.*RUNTIME_SIZE; }
     Stored dtype_of(int array) const { return DECLARED[array].dtype(Problem(problem)); }
     conv2d_arguments prepared() const { return read_only.with(Array(0)); }
+
+private:
+    mutable Reference expected_[ARRAYS];
 };
 
 // What a pass on a case writes to, and its workspace.
@@ -295,7 +300,7 @@ public:
         for (int i = 0; i < ARRAYS; ++i) {
             if (!written_.at(i)) continue;
             written_.at(i)->poison();
-            if (is_read(DECLARED[i])) written_.at(i)->write(encode(on_.data.of[i], on_.dtype_of(i)));
+            if (is_read(DECLARED[i])) written_.at(i)->write(on_.before[i]);
         }
     }
 
@@ -323,15 +328,15 @@ private:
     double judge(int output, const std::vector<unsigned char> &content, const char *how) const {
         const Stored dtype = on_.dtype_of(output);
         const Golden &golden = on_.golden;
-        const Reference &expected = on_.expected[output];
-        const std::vector<double> found = decode(content, dtype);
+        const Reference &expected = on_.expected(output);
+        const size_t size = bytes_of(dtype);
+        const auto found = [&](size_t index) { return decode(&content[size * index], dtype); };
         const auto wrong = [&](size_t index, const std::string &wanted) {
             stop(std::string(golden.kernel) + ": WRONG on " + (on_.whole ? "integers" : "normal data") + ", " + how +
                  ": output " + std::to_string(index) + " of " + DECLARED[output].name + " is " +
-                 std::to_string(found[index]) + ", not " + wanted);
+                 std::to_string(found(index)) + ", not " + wanted);
         };
-        const size_t size = bytes_of(dtype);
-        for (size_t i = 0; dtype != Stored::i32 && i < found.size(); ++i)  // also of those that no golden value is of
+        for (size_t i = 0; dtype != Stored::i32 && size * i < content.size(); ++i)  // also of those that no golden value is of
             if (std::all_of(&content[size * i], &content[size * i] + size, [](unsigned char byte) { return byte == 0xFF; }))
                 wrong(i, "written");
         const PlainProblem plain(on_.problem);
@@ -344,7 +349,7 @@ private:
             const double wanted = equal ? as_stored(exact, dtype) : exact;
             const double rounded = own + std::max(rounding_of(dtype) * std::fabs(exact), least_rounding(dtype));
             const double bound = equal ? 0.0 : (exact_sum ? 0.0 : golden.factor * expected.unit[i]) + rounded;
-            const double error = std::fabs(found[at] - wanted);
+            const double error = std::fabs(found(at) - wanted);
             if (!(error <= bound)) wrong(at, std::to_string(wanted));
             if (bound > 0.0) worst = std::max(worst, error / bound);
         }
@@ -441,12 +446,14 @@ void test_kernel(const Golden &golden, const conv2d_kernel &kernel, CUcontext co
     for (int i = 0; i < 2; ++i) {
         const Case &each = cases[i];
         const Handle &handle = handles[i];
-        const Case least(with_runtime_size(problem, golden.least_n), golden, each.whole);
-        for (const Case *on : {&each, &least}) {
-            const Pass pass(*on, handle.workspace_bytes(*on));
-            handle.run(*on, pass, nullptr);
-            worst = std::max(worst, pass.judge(on == &least ? "at the least size" : "with a handle"));
-        }
+        const auto right = [&](const Case &on, const char *how) {
+            const Pass pass(on, handle.workspace_bytes(on));
+            handle.run(on, pass, nullptr);
+            worst = std::max(worst, pass.judge(how));
+        };
+        right(each, "with a handle");
+        if (golden.least_n != golden.n)
+            right(Case(with_runtime_size(problem, golden.least_n), golden, each.whole), "at the least size");
         const Pass pass(each, most);
         if (in_one_call) {
             forward(each, pass, nullptr);
@@ -584,7 +591,11 @@ int main(int argc, char **argv) {
     const CUcontext context = open_device(ordinal);
     conv2d_kernel kernel;
     int first = -1;  // of the kernels that are for this device
+    const auto asked = [&](const char *name) {
+        return argc <= 2 || std::any_of(argv + 2, argv + argc, [&](char *each) { return std::strcmp(each, name) == 0; });
+    };
     for (int i = 0; conv2d_kernel_at(i, &kernel) == CONV2D_OK; ++i) {
+        if (!asked(kernel.name)) continue;
         if (!runs_here(GOLDEN[i], kernel)) {
             std::printf("%s: not tested: %s (%s)\n", kernel.name, conv2d_status_text(CONV2D_WRONG_DEVICE),
                         conv2d_last_error());
@@ -593,7 +604,7 @@ int main(int argc, char **argv) {
         test_kernel(GOLDEN[i], kernel, context);
         if (first < 0) first = i;
     }
-    if (first < 0) stop("no kernel of this library is for this device");
+    if (first < 0) stop(argc > 2 ? "no such kernel is for this device" : "no kernel of this library is for this device");
     expect(conv2d_kernel_at(first, &kernel), "conv2d_kernel_at");
     test_refusals(GOLDEN[first], kernel, context);
     int devices = 0;

@@ -18,6 +18,8 @@ from autotune.errors import StoreError
 from autotune.exporting import Chosen, Exported, export_library
 from autotune.exporting.build import Built, build_for_host, self_test
 from autotune.exporting.exporter import library_texts
+from autotune.exporting.golden import MOST_PRODUCTS, golden, self_test_sizes
+from autotune.exporting.proof import prove
 from autotune.family.space import BoundTemplate, SearchSpace
 from autotune.family.template import KernelTemplate
 from autotune.family.template_files import load_template
@@ -257,6 +259,42 @@ def test_roles_types_and_fills_pass_the_self_test(texts: Mapping[str, str], cxx:
     assert passed, said
     assert "largest error 0.000" not in said, "it is compared with something"
     assert "integers exact" in said
+
+
+def test_a_self_test_takes_no_longer_for_many_outputs_of_a_slow_reference(cxx: str, tmp_path: Path) -> None:
+    """Of 3,000,000 outputs that take 0.1 ms each it computes some; a wrong one among these is found."""
+    folder = whole(
+        tmp_path,
+        ("const double value = ", "for (volatile int i = 0; i < 50000; i = i + 1) {}\n    const double value = "),
+        ('reduction = "1"', 'reduction = "1000000"'),
+        reference="reference.cuh",
+    )
+    kernel = first_of(load_template(folder / "scale.cu.j2"), "slow", rows=4, columns=1_000_000)
+    exported = export_library([kernel], tmp_path / "exported", ())
+    passed, said = self_test(built(exported, tmp_path / "built", cxx), 60)
+    assert passed, said
+    source = exported.folder / f"{kernel.stem}.cu"
+    source.write_text(source.read_text().replace("i += BLOCK", "i += BLOCK + (i < 500000 ? 0 : INNER)"))
+    passed, said = self_test(built(exported, tmp_path / "wrong", cxx), 60)
+    assert not passed
+    assert "not written" in said
+
+
+def test_run_time_sizes_that_rules_leave_out_are_passed_over_quickly(tmp_path: Path) -> None:
+    folder = whole(tmp_path, ("[rules]", '[rules]\n"rows = ${rows} are few" = "rows >= 2000000000"'))
+    declared = load_template(folder / "scale.cu.j2").operation
+    for rows, tested in ((2_000_000_000, 2_000_000_000), (2_147_483_647, 2_147_483_647)):
+        assert self_test_sizes(make_problem(declared, {"rows": rows, "columns": 40})) == (tested, tested)
+
+
+def test_what_takes_too_long_on_a_cpu_is_left_out_of_the_proof(cxx: str, tmp_path: Path) -> None:
+    """8192^3: 1.1 TFLOP a pass, and 67 million outputs of 8192 products each."""
+    large = first_of(family("gemm_tiled"), "large", m=8192, n=8192, k=8192)
+    small = first_of(family("gemm_tiled"), "small", m=16, n=16, k=16)
+    lines = list(prove(export_library([large, small], tmp_path / "exported", ()), "no GPU here", "not in this test"))
+    assert "tested.large: not tested: batch = 1 would take too long on a CPU" in lines
+    assert [line for line in lines if line.startswith(("tested.small: right at batch = 1 and 1;", "self-test passed"))]
+    assert golden(large.problem).most_outputs * 8192 <= MOST_PRODUCTS
 
 
 def test_what_cannot_be_exported_is_said(tmp_path: Path) -> None:
