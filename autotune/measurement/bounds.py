@@ -8,11 +8,13 @@ import numpy as np
 import numpy.typing as npt
 
 from autotune.errors import TemplateError
+from autotune.operation import FILE
 from autotune.problem import Problem
 
 ROUNDING = {"f32": 0.0, "f16": 2.0**-11, "bf16": 2.0**-8, "i32": 0.0}  # unit roundoff of the stored output
 
 ABSURD = 1000.0  # times sqrt(L) of the outputs: of L terms of random signs the magnitudes are some sqrt(L)
+LOOSE = 0.5  # of the outputs, for a tolerance: zeros pass at 1, and wrong kernels err by about as much
 _LEAST_OUTPUTS = 16  # other than 0; fewer may all be near 0 by chance
 
 
@@ -49,22 +51,26 @@ def exact_on_integers(accuracy: str, problem: Problem) -> bool:
     return accuracy != "fp16-acc16" or 2 * problem.reduction + 2 <= 2048
 
 
-def check_magnitudes(
-    problem: Problem, name: str, values: npt.NDArray[np.float64], magnitudes: npt.NDArray[np.float32]
-) -> None:
-    """Raise TemplateError for an output whose reference has so large magnitudes that wrong kernels would pass.
+def check_units(problem: Problem, name: str, values: npt.NDArray[np.float64], units: npt.NDArray[np.float32]) -> None:
+    """Raise TemplateError for an output whose errors are measured in so large units that wrong kernels would pass.
 
-    `values` and `magnitudes` are of normal data.
+    `values` and `units` are of normal data; the units of sums are their terms' magnitudes.
     """
     if np.count_nonzero(values) < _LEAST_OUTPUTS:
         return
-    path = problem.operation.folder / problem.operation.references[0][0]
+    declared = problem.operation
     typical = math.sqrt(float(np.mean(values * values)))
-    times = math.sqrt(float(np.mean(np.square(magnitudes, dtype=np.float64)))) / typical
-    most = ABSURD * math.sqrt(problem.reduction)
-    if times > most:
+    times = math.sqrt(float(np.mean(np.square(units, dtype=np.float64)))) / typical
+    if declared.bounds.model == "tolerance" and times > LOOSE:
         raise TemplateError(
-            f"{path}: reference on {problem}: magnitudes of {name} are {times:.3g} times its values; above {most:.3g} "
-            f"({ABSURD:.0f} sqrt(reduction)) wrong kernels would pass: expected sums of the terms' absolute values, or "
-            "test data whose terms cancel less"
+            f"{declared.folder / FILE}: errors: rtol = {declared.bounds.rtol!r} and atol = {declared.bounds.atol!r} "
+            f"allow errors of {times:.3g} times the outputs {name} of {problem}, whose size is {typical:.3g}; "
+            f"above {LOOSE} wrong kernels would pass"
+        )
+    most = ABSURD * math.sqrt(problem.reduction)
+    if declared.bounds.model == "multilinear" and times > most:
+        raise TemplateError(
+            f"{declared.folder / declared.references[0][0]}: reference on {problem}: magnitudes of {name} are "
+            f"{times:.3g} times its values; above {most:.3g} ({ABSURD:.0f} sqrt(reduction)) wrong kernels would pass: "
+            "expected sums of the terms' absolute values, or test data whose terms cancel less"
         )

@@ -8,11 +8,14 @@ sums of the terms' magnitudes. Of several outputs it returns as many of these, i
 
 from __future__ import annotations
 
+import signal
+import threading
 import traceback
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from types import SimpleNamespace
+from types import FrameType, SimpleNamespace
 
 import numpy as np
 import numpy.typing as npt
@@ -26,6 +29,8 @@ from autotune.table import did_you_mean
 Doubles = npt.NDArray[np.float64]
 _FUNCTION = "reference"
 _ROUNDED = 1e-6  # of a magnitude, that a reference may lose where its sums are rounded
+_LEAST_S, _MOST_S = 20.0, 140.0  # that a reference may take; a layer has two, and 300 s
+_FLOPS_PER_S = 1e5  # of loops in Python, on a busy machine
 
 
 def in_numpy(declared: Operation) -> bool:
@@ -84,7 +89,7 @@ class _Names(SimpleNamespace):
 def numpy_reference(problem: Problem, inputs: Mapping[str, Doubles]) -> tuple[Expected, ...]:
     """The outputs and what their errors are measured in; `inputs` are flat, and of an array that is changed as before.
 
-    Raises TemplateError where the function is none, fails or gives something of another shape.
+    Raises TemplateError where the function is none, fails, takes too long or gives something of another shape.
     """
     declared = problem.operation
     path = declared.folder / NUMPY_REFERENCE
@@ -92,7 +97,7 @@ def numpy_reference(problem: Problem, inputs: Mapping[str, Doubles]) -> tuple[Ex
     given = [inputs[name].reshape(shapes[name]) if name in shapes else None for name in declared.inputs]
     function = _function(declared)
     try:
-        with np.errstate(all="ignore"):
+        with np.errstate(all="ignore"), _within(min(_MOST_S, _LEAST_S + problem.flops / _FLOPS_PER_S)):
             found = function(_Names(**problem.names()), *given)
     except BaseException as error:  # also one that is meant to end the process, which is not the reference's
         raise TemplateError(f"{path}: {_line(error, path)}{_FUNCTION} on {problem}: {_words(error)}") from error
@@ -102,6 +107,25 @@ def numpy_reference(problem: Problem, inputs: Mapping[str, Doubles]) -> tuple[Ex
         names = ", ".join(output.name for output in outputs)
         raise TemplateError(f"{path}: {_FUNCTION} returns {_kind(several)}: expected a tuple of {names}")
     return tuple(_expected(each, output, declared) for each, output in zip(several, outputs, strict=True))
+
+
+@contextmanager
+def _within(limit_s: float) -> Iterator[None]:
+    """Raise TimeoutError in what takes longer, once it is back in Python; in a process's first thread only."""
+
+    def late(_number: int, _frame: FrameType | None) -> None:
+        raise TimeoutError(f"it did not end within {limit_s:.0f} s")
+
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.signal(signal.SIGALRM, late)
+    signal.setitimer(signal.ITIMER_REAL, limit_s)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0.0)
+        signal.signal(signal.SIGALRM, before)
 
 
 def _line(error: BaseException, path: Path) -> str:
@@ -166,7 +190,8 @@ def _function(declared: Operation) -> Callable[..., object]:
     path = declared.folder / NUMPY_REFERENCE
     names: dict[str, object] = {}
     try:
-        exec(compile(_reference(declared)[1], str(path), "exec"), names)  # noqa: S102 - the operation's own code
+        with _within(_LEAST_S):
+            exec(compile(_reference(declared)[1], str(path), "exec"), names)  # noqa: S102 - the operation's own code
     except BaseException as error:
         raise TemplateError(f"{path}: {_line(error, path)}{_words(error)}") from error
     function = names.get(_FUNCTION)

@@ -19,7 +19,7 @@ from autotune.declarations import DRAWN, Array, Fill
 from autotune.devices.device import Device, Launch, Passes, Sample
 from autotune.errors import DeviceError, Rejected
 from autotune.family.source import KernelSource
-from autotune.measurement.bounds import ROUNDING, bound_factor, check_magnitudes, exact_on_integers
+from autotune.measurement.bounds import ROUNDING, bound_factor, check_units, exact_on_integers
 from autotune.measurement.diagnosis import diagnosed
 from autotune.measurement.forward import LoadedKernel, Tensors
 from autotune.measurement.guarded import GUARD_BYTES, OUTPUT_GUARD, POISON, GuardedArray
@@ -246,17 +246,17 @@ class Verifier:
             arguments = reference_arguments(problem.operation, before, *references[output.name], output.elements)
             self._launch("reference", output.elements, *arguments)
             self.device.synchronize()
-        if not integers and problem.operation.bounds.model == "multilinear":
-            self._check_magnitudes(data)
+        if not integers:
+            self._check_units(data)
         return data
 
-    def _check_magnitudes(self, data: DataSet) -> None:
+    def _check_units(self, data: DataSet) -> None:
         """Of the first outputs of a reference."""
         for output in self.problem.with_runtime(data.period).outputs:
             some = min(output.elements, _LOOKED_AT)
             values, magnitudes = map(self.device.read, data.references[output.name], (8 * some, 4 * some))
             found = np.frombuffer(values, np.float64), np.frombuffer(magnitudes, np.float32)
-            check_magnitudes(self.problem, output.name, *found)
+            check_units(self.problem, output.name, *found)
 
     def _compute(self, data: DataSet) -> None:
         """The reference of the first units on the host, where the operation has it in numpy."""

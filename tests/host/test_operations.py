@@ -116,6 +116,44 @@ def test_a_mistake_in_a_reference_is_said(
     assert "\n" not in str(caught.value)
 
 
+@pytest.mark.long
+@pytest.mark.parametrize(
+    ("edit", "line"),
+    [
+        (("    y = 2", "    while True:\n        pass\n    y = 2"), "line [23]: reference on scale rows 3 columns 77"),
+        (("def reference", "while True:\n    pass\n\n\ndef reference"), "line [12]: "),
+    ],
+)
+def test_a_reference_that_never_ends_is_said(
+    tmp_path: Path, host: DeviceEvaluator, edit: tuple[str, str], line: str
+) -> None:
+    path = whole(tmp_path, edit) / "scale.cu.j2"
+    with pytest.raises(TemplateError, match=rf"reference\.py: {line}.*TimeoutError: it did not end within 20 s"):
+        checked(path, host, rows=3, columns=77)
+
+
+WITHIN = '[errors]\nmodel = "tolerance"\nrtol = {rtol}\natol = {atol}\n\n[cost]\nflops'
+
+
+@pytest.mark.parametrize("reference", ["reference.py", "reference.cuh"])
+@pytest.mark.parametrize(("rtol", "atol", "refused"), [(1e-3, 0.9, False), (1e-3, 0.999, True), (0.999, 1e-9, True)])
+def test_a_tolerance_in_which_wrong_kernels_pass_is_refused(
+    tmp_path: Path, host: DeviceEvaluator, reference: str, rtol: float, atol: float, *, refused: bool
+) -> None:
+    """Outputs are about 1.9 large."""
+    edit = ('[cost]\nreduction = "1"\nflops', WITHIN.format(rtol=rtol, atol=atol))
+    alone = [("return y, abs(y)", "return y")] if reference.endswith(".py") else []
+    path = whole(tmp_path, edit, *alone, reference=reference) / "scale.cu.j2"
+    if not refused:
+        assert [row.outcome for row in checked(path, host, rows=3, columns=93)] == [Outcome.CORRECT]
+        return
+    words = (
+        rf"scale/operation\.toml: errors: rtol = {rtol} and atol = {atol} allow errors of 0\.\d+ times the outputs y"
+    )
+    with pytest.raises(TemplateError, match=words):
+        checked(path, host, rows=3, columns=93)
+
+
 @pytest.mark.parametrize(("times", "columns", "passes"), [("1e6", 90, False), ("1e6", 5, True), ("400", 91, True)])
 def test_magnitudes_are_absurd_where_outputs_tell(
     tmp_path: Path, host: DeviceEvaluator, times: str, columns: int, *, passes: bool
