@@ -64,14 +64,17 @@ def find_operation(name: str, directories: Sequence[Path] = ()) -> Operation:
     return operation(name)
 
 
-def operations_here(recorded: Iterable[Operation]) -> tuple[Operation, ...]:
-    """Of operations that a results database declares, those whose folders lie in the current directory.
+def operations_here(recorded: Iterable[Operation], what: str | Path | None) -> tuple[Operation, ...]:
+    """Of operations that a results database declares, those whose folders lie beside a study's file or in the current
+    directory.
 
-    There they lie beside the study that was tuned. Raises TemplateError for a file that is wrong.
+    `what` is asked about: such a file, or the name of a study or layer. Raises TemplateError for a file that is wrong.
     """
     names = dict.fromkeys(each.name for each in recorded if is_name(each.name))
     own = (name for name in names if name not in _declared_in(shipped("templates")))
-    return tuple(read_operation(Path(name)) for name in own if (Path(name) / FILE).is_file())
+    beside = (Path(str(what)).parent,) if str(what).endswith(".toml") else ()
+    found = {name: folder / name for name in own for folder in (Path(), *beside) if (folder / name / FILE).is_file()}
+    return tuple(map(read_operation, found.values()))
 
 
 def _declared_in(directory: Path) -> tuple[str, ...]:

@@ -78,7 +78,7 @@ def export(
     ToolchainError when it cannot be built.
     """
     written = write_export(
-        name_of(what) or "",
+        what,
         Path(out),
         str(db),
         asked=Asked(device, gpu, tuple(layers), accuracy, admit, dispatcher=dispatcher),
@@ -141,7 +141,7 @@ class _Selection:
 
 
 def write_export(
-    what: str,
+    what: Study | str | Path,
     out: Path,
     db: str,
     *,
@@ -153,16 +153,17 @@ def write_export(
     say: Say = lambda *_: None,
 ) -> WrittenExport:
     """Choose the kernels and write their folder. Raises as `export`; `say` is told which device here was taken."""
+    name = name_of(what) or ""
     with Store(db, create=False) as store:
         devices = devices_asked(store, asked.device, asked.gpu, say=say)
         on = None if devices is None else {info.identity for info in devices}
-        selected = _selected(store, what, db, asked, lambda info: on is None or info.identity in on)
+        selected = _selected(store, name, db, asked, lambda info: on is None or info.identity in on)
         if not selected.rows:
             why = f" with {asked}; leave that out or" if str(asked) else ";"
-            raise StoreError(f"{db}: no correct trial of {what} to export{why} run `autotune tune STUDY` first")
-        families = load_templates(
-            tuple(templates), operations_here(row.layer.problem.operation for row in selected.rows)
-        )
+            raise StoreError(f"{db}: no correct trial of {name} to export{why} run `autotune tune STUDY` first")
+        recorded = (row.layer.problem.operation for row in selected.rows)
+        here = operations_here(recorded, None if isinstance(what, Study) else what)
+        families = load_templates(tuple(templates), here)
         studies = {name: stored_study(store, name) for name in {row.study for row in selected.rows}}
         exported = export_library(
             [chosen_of(store, row, studies[row.study], db, families) for row in selected.rows],

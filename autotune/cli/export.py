@@ -6,7 +6,6 @@ from pathlib import Path
 
 import click
 
-from autotune.api.studies import name_of
 from autotune.cli.completion import studies_and_layers
 from autotune.cli.devices import say_device
 from autotune.cli.options import ACCURACY, DATABASE, DIRECTORIES, GPU, LAYERS, OF_DEVICE
@@ -73,7 +72,7 @@ def export(
     except AutotuneError as error:
         raise click.UsageError(str(error)) from None
     written = write_export(
-        name_of(what) or "",
+        what,
         out,
         db,
         asked=wanted,

@@ -59,7 +59,7 @@ def stale(what: str | None, db: str, directories: tuple[Path, ...], device: str 
     name = name_of(what)
     with Store(db, create=False) as store:
         best = undominated(store.best.list(name))
-        families = load_templates(directories, operations_here(row.layer.problem.operation for row in best))
+        families = load_templates(directories, operations_here((row.layer.problem.operation for row in best), what))
         kinds = {row.row.device.kind for row in best}
         opened = _opened(device, kinds)
         retimes = store.retimes.list(name)
@@ -153,7 +153,7 @@ def retime(
     name = name_of(what)
     with Store(db, create=False) as store:
         layers = store.studies.layers(name)  # a wrong name is told before a device is opened
-    families = load_templates(directories, operations_here(row.layer.problem.operation for row in layers))
+    families = load_templates(directories, operations_here((row.layer.problem.operation for row in layers), what))
     began_at, began = datetime.now(UTC), time.monotonic()
     with (
         closing(open_evaluator(device, jobs or jobs_default())) as evaluator,

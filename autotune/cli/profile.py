@@ -96,14 +96,14 @@ def profile(
     """
     from autotune.store import Store
 
-    name = name_of(what)
+    name = name_of(what)  # a wrong file is told first
     if stored:
         with Store(db, create=False) as store:
             show(store.profiles.list(name), _COLUMNS, style)
         return
     ncu = find_ncu()
     with open_filled(db) as store:
-        show(_profiled(store, name, device, accuracy, ncu, directories), _COLUMNS, style)
+        show(_profiled(store, what, device, accuracy, ncu, directories), _COLUMNS, style)
 
 
 def _profiled(
@@ -122,13 +122,13 @@ def _profiled(
     try:
         info, environment = evaluator.info, evaluator.environment
         require_cuda(info)
-        best = store.best.list(what, kind="cuda", accuracy=accuracy)
+        best = store.best.list(name_of(what), kind="cuda", accuracy=accuracy)
         rows = {row.row.trial.source_hash: row.row for row in best if row.row.device.identity == info.identity}
         if not rows:
             raise StoreError(
                 f"{store.path}: no correct kernel of {what} on {info.name}; run `autotune tune STUDY` first"
             )
-        families = load_templates(directories, operations_here(row.problem.operation for row in rows.values()))
+        families = load_templates(directories, operations_here((row.problem.operation for row in rows.values()), what))
         kernels = compiled(store, evaluator, list(rows.values()), families, say)
     finally:
         evaluator.close()  # the profiled process has the device to itself

@@ -83,7 +83,7 @@ def sanitize(
     if logs is not None:
         logs.mkdir(parents=True, exist_ok=True)
     with Store(db, create=False) as store:
-        winners = _winners(store, name_of(what), db, accuracy, directories)
+        winners = _winners(store, what, db, accuracy, directories)
     sanitizer = open_sanitizer(
         device,
         jobs or jobs_default(),
@@ -124,8 +124,8 @@ def _winners(
     from autotune.analysis.networks import stored_study
     from autotune.api.exports import chosen_of
 
-    rows = store.best.list(what, accuracy=accuracy)
-    families = load_templates(directories, operations_here(row.layer.problem.operation for row in rows))
+    rows = store.best.list(name_of(what), accuracy=accuracy)
+    families = load_templates(directories, operations_here((row.layer.problem.operation for row in rows), what))
     studies = {name: stored_study(store, name) for name in {row.study for row in rows}}
     found: dict[str, Winner] = {}
     for row in rows:

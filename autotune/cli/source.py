@@ -76,7 +76,7 @@ def source(
             row, others = _first(_trials(store, name, info, accuracy, only_templates, wanted, number))
         if row is None:
             raise StoreError(f"{db}: no such kernel of {what}; `autotune trials {what}` lists what there is")
-        found = _kernel(store, _row(row), directories, db)
+        found = _kernel(store, _row(row), what, directories, db)
         text = _text(store, row, found)
         if kind is not None:
             text = _compiled(found, _row(row), kind)
@@ -147,11 +147,11 @@ def _said(found: BestRow | TrialRow) -> str:
     return f"trial {row.trial.number} on {row.device.name} ({row.trial.accuracy}, {row.policy} cache{steady})"
 
 
-def _kernel(store: Store, row: TrialRow, directories: tuple[Path, ...], db: str) -> KernelSource:
+def _kernel(store: Store, row: TrialRow, what: str, directories: tuple[Path, ...], db: str) -> KernelSource:
     """The very kernel of a trial. Raises StoreError where it cannot be had."""
     from autotune.analysis.rerender import kernel_of
 
-    found = kernel_of(row, store, load_templates(directories, operations_here([row.problem.operation])))
+    found = kernel_of(row, store, load_templates(directories, operations_here([row.problem.operation], what)))
     if isinstance(found, str):
         raise StoreError(f"{db}: trial {row.trial.number} of {row.name}: {found}")
     return found

@@ -99,7 +99,7 @@ def why(
                 f"{db}: no best kernel of {what}{f' on {info.name}' if info else ''} to explain; "
                 f"`autotune trials {what}` lists what there is"
             )
-        families = template_files(directories, operations_here(row.layer.problem.operation for row in rows))
+        families = template_files(directories, operations_here((row.layer.problem.operation for row in rows), what))
         like = _Like(store)
         found = [_explained(store, families, with_roofline(store, row), like) for row in undominated(rows)]
     if style in (None, "wide"):

@@ -48,6 +48,19 @@ def test_a_stored_study_and_a_family_are_found_by_name_beside_their_folder(autot
     assert near.startswith("softmax_row: no such family (did you mean 'softmax_rows'?); there are depthwise, "), near
 
 
+def test_an_operation_beside_a_named_study_is_found_from_elsewhere(autotune: Command, tmp_path: Path) -> None:
+    autotune("new-op", "mine")
+    (tmp_path / "sub").mkdir()
+    for name in ("mine", "mine.toml"):
+        shutil.move(name, tmp_path / "sub")
+    autotune("tune", "sub/mine.toml", "--device", "null", "--trials", "2")
+    assert autotune("stale", "sub/mine.toml").err == "0 of 2 best results are doubtful\n"
+    written = autotune("export", "sub/mine.toml", "--out", "lib", "--no-proof", "--arch", "90")
+    assert written.code == 0, written
+    lost = autotune("export", "mine", "--out", "other", "--no-proof").complaint
+    assert lost.endswith("mine: the operation's folder is not here; name the one it lies in by --templates"), lost
+
+
 @pytest.mark.long
 def test_a_kernel_is_measured_again_where_its_folder_is_named(autotune: Command, tmp_path: Path) -> None:
     autotune("new-op", "moved")
