@@ -68,7 +68,7 @@ class _RateRow:
         return self.rate == self.device.best(self.rate.unit)
 
 
-_SCALES = {"copy": (1e9, "GB/s"), "fill": (1e9, "GB/s")}
+_SCALES = dict.fromkeys(("copy", "read", "fill"), (1e9, "GB/s"))
 _OPERATIONS = (1e12, "TFLOP/s")
 
 
@@ -81,6 +81,7 @@ _COLUMNS = (
     Column[_DeviceRow]("driver", lambda row: row.driver),
     Column[_DeviceRow]("toolkit", lambda row: row.toolkit),
     Column[_DeviceRow]("copy_gb_per_s", lambda row: row.per_s("copy"), terminal=False),
+    Column[_DeviceRow]("read_gb_per_s", lambda row: row.per_s("read"), terminal=False),
     Column[_DeviceRow]("fill_gb_per_s", lambda row: row.per_s("fill"), terminal=False),
     Column[_DeviceRow]("fp32_tflops", lambda row: row.per_s("fp32"), terminal=False),
     Column[_DeviceRow]("tf32_tflops", lambda row: row.per_s("tf32"), terminal=False),
@@ -100,7 +101,7 @@ _RATE_COLUMNS = (
 
 
 @click.command()
-@click.option("--calibrate", is_flag=True, help="Measure copy, fill and arithmetic rates and store them.")
+@click.option("--calibrate", is_flag=True, help="Measure rates of memory and arithmetic and store them.")
 @click.option("--rates", "only_rates", is_flag=True, help="Every rate and how it was measured, without the devices.")
 @DATABASE
 @format_options

@@ -1,4 +1,4 @@
-// What a device can do at most: copying and filling memory, fused multiply-adds, and tensor-core products.
+// What a device can do at most: copying, reading and filling memory, fused multiply-adds, and tensor-core products.
 
 struct __align__(16) Quad {
     float a, b, c, d;
@@ -27,6 +27,20 @@ constexpr int AHEAD = 4;
 #define STORE(to, value) (*(to) = (value))
 COPY_AHEAD(copy_ahead, LOAD, STORE)
 COPY_AHEAD(copy_streamed, __ldcs, __stcs)
+
+// Reads tiles of AHEAD * blockDim.x, as copy_ahead does, and writes nothing.
+extern "C" __global__ void read_memory(float* to, const float4* __restrict__ from, long long tiles) {
+    float sum = 0.0f;
+    for (long long tile = blockIdx.x; tile < tiles; tile += gridDim.x) {
+        const long long begin = tile * AHEAD * blockDim.x + threadIdx.x;
+        float4 quads[AHEAD];
+#pragma unroll
+        for (int i = 0; i < AHEAD; ++i) quads[i] = from[begin + i * blockDim.x];
+#pragma unroll
+        for (int i = 0; i < AHEAD; ++i) sum += quads[i].x + quads[i].y + quads[i].z + quads[i].w;
+    }
+    if (sum == 12345.678f) to[0] = sum;  // never; keeps the reads alive
+}
 
 // to[i] = value, 16 bytes a thread and step.
 extern "C" __global__ void fill_memory(Quad* to, float value, long long count) {

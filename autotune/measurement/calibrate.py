@@ -35,13 +35,19 @@ class _Copy:
     """None: as many blocks as there are tiles"""
 
 
+def _method(words: str, blocks: int | None) -> str:
+    return f"{words}, {f'{blocks} blocks an SM' if blocks else 'a block a tile'}"
+
+
+_AHEAD = "4 x 16 bytes a thread"
 _PLAIN_COPY = _Copy("copy_memory", "16 bytes a thread", 8)
+_GRIDS = (2, 4, 8, None)  # blocks an SM; None: a block a tile
 _COPIES = (
     _PLAIN_COPY,
     *(
-        _Copy(entry, f"{words}, {f'{blocks} blocks an SM' if blocks else 'a block a tile'}", blocks)
-        for entry, words in (("copy_ahead", "4 x 16 bytes a thread"), ("copy_streamed", "4 x 16 bytes, streamed"))
-        for blocks in (2, 4, 8, None)
+        _Copy(entry, _method(words, blocks), blocks)
+        for entry, words in (("copy_ahead", _AHEAD), ("copy_streamed", "4 x 16 bytes, streamed"))
+        for blocks in _GRIDS
     ),
 )
 
@@ -85,7 +91,7 @@ def calibration_program() -> Program:
     text = (Path(__file__).parent / "calibrate.cu").read_text(encoding="utf-8")
     tensor = (kernel.entry for kernel in (*_MMA, *_WGMMA))
     copies = dict.fromkeys(copy.entry for copy in _COPIES)
-    return Program(text, (*copies, "fill_memory", "multiply_add", *tensor))
+    return Program(text, (*copies, "read_memory", "fill_memory", "multiply_add", *tensor))
 
 
 def calibrate(device: Device, binary: Binary) -> Calibration:
@@ -128,11 +134,18 @@ def _memory(device: Device, module: Module) -> Iterator[Rate]:
     device.fill(source, 1, size_bytes)
     device.fill(to, 1, size_bytes)
     count, tiles = np.int64(size_bytes // 16), np.int64(size_bytes // _TILE_BYTES)
-    for copy in _COPIES if device.info.kind == "cuda" else (_PLAIN_COPY,):
-        blocks = int(tiles) if copy.blocks_per_sm is None else copy.blocks_per_sm * device.info.sm_count
+
+    def grid(blocks_per_sm: int | None) -> int:
+        return int(tiles) if blocks_per_sm is None else blocks_per_sm * device.info.sm_count
+
+    on_gpu = device.info.kind == "cuda"
+    for copy in _COPIES if on_gpu else (_PLAIN_COPY,):
         steps = count if copy is _PLAIN_COPY else tiles
-        enqueue = _launch(module, copy.entry, blocks, np.uint64(to), np.uint64(source), steps)
+        enqueue = _launch(module, copy.entry, grid(copy.blocks_per_sm), np.uint64(to), np.uint64(source), steps)
         yield Rate("copy", copy.method, 2 * size_bytes / _seconds(device, enqueue, _BURST_SAMPLES))
+    for blocks in _GRIDS if on_gpu else (8,):
+        enqueue = _launch(module, "read_memory", grid(blocks), np.uint64(to), np.uint64(source), tiles)
+        yield Rate("read", _method(_AHEAD, blocks), size_bytes / _seconds(device, enqueue, _BURST_SAMPLES))
     fill = _launch(module, "fill_memory", 8 * device.info.sm_count, np.uint64(to), np.float32(1.0), count)
     yield Rate("fill", _PLAIN_COPY.method, size_bytes / _seconds(device, fill, _BURST_SAMPLES))
     device.free(to)

@@ -1,4 +1,4 @@
-"""The roofline of a layer: the larger of its bytes over the copy rate and its operations over the unit's rate."""
+"""The roofline of a layer: the larger of its bytes over the memory's rate and its operations over the unit's rate."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from autotune.measurement.traffic import minimal_bytes
+from autotune.measurement.traffic import read_bytes, written_bytes
 from autotune.problem import Conv2dProblem, Problem
 
 ARITHMETIC_RATE: Mapping[str, tuple[str, float]] = {
@@ -29,7 +29,7 @@ class Floor:
     """What a layer takes at least on a device, microseconds."""
 
     memory_us: float
-    """its bytes at the copy rate"""
+    """its bytes at the copy rate, and at that of reads what it reads more than it writes"""
     arithmetic_us: float
     """its operations at the faster unit's rate; 0 where no rate is known"""
     ffma_us: float
@@ -49,8 +49,8 @@ class Floor:
 def floor(problem: Problem, accuracy: str, rates: Mapping[str, float], flops: int | None = None) -> Floor | None:
     """What no kernel of this class can beat on a device with these rates; None when not calibrated, or of no class.
 
-    `rates` as the store keeps them: `copy` in bytes per second (read plus written), arithmetic in FLOP per second.
-    A unit without a calibrated rate (tensor cores before 8.0) does not bound. `flops` are those of the kernel's
+    `rates` as the store keeps them: `copy` (read plus written) and `read` in bytes per second, arithmetic in FLOP per
+    second. A unit without a calibrated rate (tensor cores before 8.0) does not bound. `flops` are those of the kernel's
     algorithm, where it is not the direct one.
     """
     if "copy" not in rates or accuracy not in ARITHMETIC_RATE:
@@ -62,7 +62,15 @@ def floor(problem: Problem, accuracy: str, rates: Mapping[str, float], flops: in
     def time_us(rate: float) -> float:
         return 1e6 * (flops or problem.flops) / rate if rate else 0.0
 
-    return Floor(1e6 * minimal_bytes(problem) / rates["copy"], time_us(max(tensor, ffma)), time_us(ffma))
+    return Floor(_memory_us(problem, rates), time_us(max(tensor, ffma)), time_us(ffma))
+
+
+def _memory_us(problem: Problem, rates: Mapping[str, float]) -> float:
+    """As much as is written is copied; what is read besides takes the rate of reads, where it is known and higher."""
+    written = written_bytes(problem)
+    more = max(0, read_bytes(problem) - written)
+    copied = read_bytes(problem) + written - more
+    return 1e6 * (copied / rates["copy"] + more / max(rates["copy"], rates.get("read", 0.0)))
 
 
 def floor_us(problem: Problem, accuracy: str, rates: Mapping[str, float]) -> float | None:

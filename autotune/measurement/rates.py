@@ -11,11 +11,11 @@ class Rate:
     """One measured rate."""
 
     unit: str
-    """copy or fill of memory, fp32 for FFMA, tf32 or fp16 (any 16-bit type) for tensor cores"""
+    """copy, read or fill of memory, fp32 for FFMA, tf32 or fp16 (any 16-bit type) for tensor cores"""
     method: str
     """how it was measured, such as `mma.sync m16n8k16`"""
     per_s: float
-    """bytes of copy (read plus written) and fill, else floating-point operations"""
+    """bytes of copy (read plus written), read and fill, else floating-point operations"""
 
 
 def best_rates(rates: Iterable[Rate]) -> dict[str, float]:

@@ -21,16 +21,25 @@ _MOST_PLACES = 1 << 20  # places on an axis with a window that are looked at
 _Integers = npt.NDArray[np.int64]
 
 
-@lru_cache(maxsize=1024)
 def minimal_bytes(problem: Problem) -> int:
     """Bytes of the sectors that any implementation reads or writes, each once; of an array that it changes, both.
 
     Of an array the sectors with an element that some output needs. Each array begins at a sector. Exact for windows of
     at most 2^20 rows and columns, of larger ones a lower bound.
     """
-    return SECTOR_BYTES * sum(
-        needed_sectors(array) * ((array.role in READ) + (array.role in COMPUTED)) for array in problem.arrays
-    )
+    return read_bytes(problem) + written_bytes(problem)
+
+
+@lru_cache(maxsize=1024)
+def read_bytes(problem: Problem) -> int:
+    """Those of them that are read."""
+    return SECTOR_BYTES * sum(needed_sectors(array) for array in problem.arrays if array.role in READ)
+
+
+@lru_cache(maxsize=1024)
+def written_bytes(problem: Problem) -> int:
+    """Those of them that are written."""
+    return SECTOR_BYTES * sum(needed_sectors(array) for array in problem.arrays if array.role in COMPUTED)
 
 
 def needed_sectors(array: Array) -> int:

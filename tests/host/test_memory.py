@@ -146,3 +146,13 @@ def test_the_copies_that_bound_copy_everything(bench: Bench, entry: str, blocks:
     copied, kept = bench.run(calibration_program().text, entry, given, grid=blocks, block=256)
     np.testing.assert_array_equal(copied, source)
     np.testing.assert_array_equal(kept, source)
+
+
+@pytest.mark.parametrize("place", [0, 3, 4 * 1024 - 1, 4 * 1024, 5 * 4 * 1024 - 2])
+def test_the_reads_that_bound_read_everything(bench: Bench, place: int) -> None:
+    """A thread tells of a sum that it never has in a calibration: here of one element, all others being 0."""
+    source = np.zeros(5 * 4 * 4 * 256, dtype=np.float32)
+    source[place] = 12345.678
+    given = np.zeros(1, np.float32), source, np.int64(5)
+    told, _ = bench.run(calibration_program().text, "read_memory", given, grid=2, block=256)
+    assert told[0] == source[place]

@@ -579,11 +579,12 @@ def test_the_host_is_calibrated_and_its_rates_say_how(autotune: Command) -> None
     found = [row for row in rows(autotune("devices", "--rates", "--json")) if row["name"] == "host"]
     assert [(row["rate"], row["method"], row["unit"], row["bounds"]) for row in found] == [
         ("copy", "16 bytes a thread", "GB/s", True),
+        ("read", "4 x 16 bytes a thread, 8 blocks an SM", "GB/s", True),
         ("fill", "16 bytes a thread", "GB/s", True),
         ("fp32", "FFMA", "TFLOP/s", True),
     ]
     assert [row["measured"] for row in found] == [
-        host[name] for name in ("copy_gb_per_s", "fill_gb_per_s", "fp32_tflops")
+        host[name] for name in ("copy_gb_per_s", "read_gb_per_s", "fill_gb_per_s", "fp32_tflops")
     ]
     assert (host["tf32_tflops"], host["fp16_method"]) == (None, None)
     assert "cuBLAS" not in calibrated.err, "a host has no tensor cores to cross-check"

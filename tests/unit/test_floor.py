@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 
 from autotune.measurement.floor import ARITHMETIC_RATE, floor, floor_us, tensor_share
 from autotune.measurement.traffic import minimal_bytes
-from autotune.problem import Conv2dProblem
+from autotune.operations import operation
+from autotune.problem import Conv2dProblem, make_problem
 from autotune.trial import ACCURACY_CLASSES
 
 RATES = {"copy": 4e12, "fp32": 60e12, "tf32": 400e12, "fp16": 800e12}
@@ -60,6 +61,18 @@ def test_without_calibration_there_is_no_floor() -> None:
 
 def test_arithmetic_that_was_not_calibrated_does_not_bound() -> None:
     assert floor_us(CONV2, "fp32", {"copy": 4e12}) == pytest.approx(minimal_bytes(CONV2) / 4e12 * 1e6)
+
+
+def test_what_is_read_more_than_is_written_takes_the_rate_of_reads() -> None:
+    """Pooling reads four times what it writes; a rate below that of copies, or none, changes nothing."""
+    sizes = {"n": 8, "c": 64, "h": 112, "w": 112, "r": 2, "s": 2, "stride_h": 2, "stride_w": 2}
+    pooling = make_problem(operation("max_pool2d"), sizes)
+    y = pooling.output.size_bytes
+    assert floor_us(pooling, "fp32", {"copy": 4e12}) == pytest.approx(5 * y / 4e12 * 1e6)
+    assert floor_us(pooling, "fp32", {"copy": 4e12, "read": 3e12}) == floor_us(pooling, "fp32", {"copy": 4e12})
+    assert floor_us(pooling, "fp32", {"copy": 4e12, "read": 5e12}) == pytest.approx((2 * y / 4e12 + 3 * y / 5e12) * 1e6)
+    widened = Conv2dProblem(8, 4, 56, 56, 64, 1, 1)
+    assert floor_us(widened, "fp32", {"copy": 4e12, "read": 8e12}) == floor_us(widened, "fp32", {"copy": 4e12})
 
 
 DEPTHWISE = Conv2dProblem(64, 96, 56, 56, 96, 7, 7, pad_h=3, pad_w=3, groups=96, dtype="f16", layout="nhwc")
