@@ -230,6 +230,8 @@ class ArrayReader:
                 why = f"leave it out: its test data are {fill}" if is_read else f"leave it out: {_NOT_READ}"
             raise self.table.error("integers", why)
         match self.table.get("integers", [0, 0]):
+            case [bool(), _] | [_, bool()]:
+                pass
             case [int(least), int(most)] if least > most:
                 pass
             case [int() | str() as least, int() | str() as most]:

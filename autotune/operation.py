@@ -39,6 +39,7 @@ FILE = "operation.toml"
 REFERENCE = "reference.cuh"
 NUMPY_REFERENCE = "reference.py"
 RESERVED = ("packed_w", "workspace", "i")  # what kernels may take besides the arrays and the run-time size
+_OF_ARGUMENTS = ("size_bytes", "workspace_bytes", "stream")  # of an export's functions, besides arrays
 _MOST_WORDS = 1000  # of a word; conv2d's epilogue has 19
 _KEYS = {
     "runtime",
@@ -299,7 +300,10 @@ class _Reader:
         if not text.strip() or not text.isprintable():
             what = "expected a message of one line, for where the rule does not hold"
             raise self.table.error("rules", f"{text!r}: {what}")
-        for inside in IN_MESSAGE.findall(text):
+        found = IN_MESSAGE.findall(text)
+        if text.count("${") > len(found):
+            raise self.table.error("rules", f"{text!r}: a ${{ has no }}")
+        for inside in found:
             self.expression(self.section("rules"), text, inside)
         return text
 
@@ -321,11 +325,11 @@ class _Reader:
     def check_arrays(self, arrays: Sequence[ArrayTemplate], runtime: str) -> None:
         """Arrays have names of their own as arguments, and their parts lie where test data repeat."""
         independent = self.table.flag("independent", default=True)
-        taken = {runtime, *RESERVED}
+        taken = {runtime, *RESERVED, *_OF_ARGUMENTS}
         for index, array in enumerate(arrays):
             key = f"array[{index}] ({array.name})"
             if array.name in taken:
-                raise self.table.error(f"{key}.name", "another argument of kernels has this name")
+                raise self.table.error(f"{key}.name", "another argument has this name")
             taken.add(array.name)
             if independent and not all(_first_or_not(extents, runtime) for extents in array.shapes.values()):
                 what = f"{runtime}, the run-time size, is not its first axis; put it there, or say independent = false"

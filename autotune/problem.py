@@ -15,11 +15,12 @@ from functools import lru_cache
 from typing import Self
 
 from autotune.declarations import COMPUTED, DRAWN, DTYPE_BYTES, KEPT, READ, Array
-from autotune.errors import StudyError
+from autotune.errors import StudyError, quoted
 from autotune.operation import FILE, Operation
 from autotune.operations import CONV2D, operation
 from autotune.trial import Value
 
+_MOST_COUNT = 1 << 62  # elements, products and FLOP are 64-bit whole numbers
 _MOST_INTEGER = 1 << 30  # in test data, whose span is a 32-bit int
 _KEPT = 4096  # problems whose arrays and cost a process keeps
 
@@ -135,6 +136,8 @@ class DeclaredProblem(Problem):
             if min(array.shape) < 1:
                 shape = " x ".join(map(str, array.shape))
                 raise StudyError(f"{array.name} would have {shape} elements; a rule in [rules] can say what is wrong")
+            if array.elements > _MOST_COUNT:
+                raise StudyError(f"{array.name} would have more than 2^62 elements; make it smaller")
             if array.role in READ and array.fill in DRAWN and array.least > array.most:
                 raise StudyError(f"{array.name}: there are no whole numbers from {array.least} to {array.most}")
             if array.role in READ and array.fill in DRAWN and max(abs(array.least), abs(array.most)) > _MOST_INTEGER:
@@ -146,6 +149,8 @@ class DeclaredProblem(Problem):
             if value < 1:
                 what = "; of what has no arithmetic, such as a copy, count one an output" if key == "flops" else ""
                 raise StudyError(f"{FILE}: cost.{key} is {value}: expected at least 1{what}")
+            if value > _MOST_COUNT:
+                raise StudyError(f"{FILE}: cost.{key} is {quoted(value)}: expected at most 2^62")
 
     @property
     def values(self) -> Mapping[str, Value]:
