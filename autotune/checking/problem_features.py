@@ -8,10 +8,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
+from typing import TypeGuard
 
 import numpy as np
 
 from autotune.checking.covering import Rows
+from autotune.declarations import MAX_SIZE
 from autotune.errors import TemplateError
 from autotune.expressions.columns import Column, Columns
 from autotune.expressions.expression import Bound, Expression
@@ -170,6 +172,10 @@ def _undeclared(declared: Operation, path: Path) -> ProblemFeatures:
     return ProblemFeatures(declared, _RUNTIME, declared.words, (), tuple(features))
 
 
+def _is_whole(value: object) -> TypeGuard[int]:
+    return isinstance(value, int) and not isinstance(value, bool)
+
+
 class _Reader:
     """Reads the file's tables with errors that name the dotted key."""
 
@@ -181,18 +187,20 @@ class _Reader:
     def read(self) -> ProblemFeatures:
         table = self.table
         table.allow(_KEYS)
-        table.require(_KEYS - {"rules"})
+        table.require(sorted(_KEYS - {"rules"}))
         words = tuple(map(str, table.array("words")))
-        if set(words) != self.declared.words.keys():
+        if sorted(words) != sorted(self.declared.words):
             raise table.error("words", f"expected each of {', '.join(self.declared.words)} once")
         runtime = table.array("runtime")
-        if not runtime or not all(isinstance(number, int) and number > 0 for number in runtime):
+        if not runtime or not all(_is_whole(number) and 0 < number <= MAX_SIZE for number in runtime):
             raise table.error("runtime", f"expected numbers above 0, got {runtime!r}")
         rules = table.table("rules", "expected a table [rules]")
         features = tuple(self.feature(each) for each in table.tables("feature", "expected [[feature]]", label="name"))
         for name in sorted(self.sizes - {size for feature in features for size in feature.sizes}):
             raise table.error("feature", f"none makes the size {name!r}")
         names = {feature.name for feature in features}
+        if len(names) < len(features) or names & self.declared.words.keys():
+            raise table.error("feature", "two features, or a feature and a word, are called alike")
         for each, feature in zip(table.tables("feature", "", label="name"), features, strict=True):
             for name in sorted(frozenset().union(*(value.decides for value in feature.values)) - names):
                 raise each.error("decides", f"no feature {name!r}{did_you_mean(name, names)}")
@@ -215,10 +223,12 @@ class _Reader:
         when, decides = (table.table(key, "expected a table of values") for key in ("when", "decides"))
         for other in (when, decides):
             other.allow(values.content.keys())
+        if not values.content:
+            raise table.error("values", "expected one at least")
         found = []
         for name in values.content:
             given = values.array(name)
-            if len(given) != len(sizes):
+            if len(given) != len(sizes) or not all(isinstance(one, str) or _is_whole(one) for one in given):
                 raise values.error(name, f"expected {len(sizes)} numbers or expressions, one for each size")
             found.append(
                 FeatureValue(

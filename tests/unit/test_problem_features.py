@@ -55,6 +55,15 @@ def test_supports_may_name_whatever_is_derived(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("old", "new", "complaint"),
     [
+        ("runtime = [3, 2, 9]", "runtime = [true]", "runtime: expected numbers above 0, got [True]"),
+        ("runtime = [3, 2, 9]", "runtime = [3000000000]", "runtime: expected numbers above 0, got [3000000000]"),
+        ('"dtype", ', '"dtype", "dtype", ', "words: expected each of dtype, layout, epilogue once"),
+        (
+            "3x3 = [3, 3], 1x1",
+            "3x3 = [3, 1.5], 1x1",
+            "values.3x3: expected 2 numbers or expressions, one for each size",
+        ),
+        ('name = "filter"', 'name = "dtype"', "feature: two features, or a feature and a word, are called alike"),
         ("runtime = [3, 2, 9]", "runtime = [0]", "runtime: expected numbers above 0, got [0]"),
         ('"layout", "dtype", ', '"dtype", ', "words: expected each of dtype, layout, epilogue once"),
         ('sizes = ["r", "s"]', 'sizes = ["r", "t"]', "feature[0] (filter).sizes: no size 't'"),
