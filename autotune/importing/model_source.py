@@ -42,7 +42,7 @@ def _networks(request: Request) -> Iterator[Network]:
     source, dtype, layout = request.source, request.dtype, request.layout
     path = Path(source)
     is_file = _is_file(path)
-    archived = is_file and _begins(path) == _ZIP
+    archived = is_file and (path.suffix == ".pt2" or _begins(path) == _ZIP)
     for batch in request.batches or (None,):
         if archived:
             yield read_archive(path, source, request.inputs, batch, dtype, layout)

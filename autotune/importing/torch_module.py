@@ -8,6 +8,7 @@ import importlib
 import importlib.util
 import inspect
 import io
+import logging
 import sys
 import warnings
 from collections.abc import Callable, Iterator, Sequence
@@ -57,7 +58,8 @@ def archive_of(module: nn.Module, inputs: Sequence[tuple[int, ...]]) -> io.Bytes
 
     like = next((each for each in module.parameters() if each.is_floating_point()), torch.empty(0))
     arguments = tuple(torch.empty(each, dtype=like.dtype, device=like.device) for each in inputs)
-    exported = torch.export.export(module, arguments)
+    with contextlib.redirect_stderr(io.StringIO()):  # where it fails, the whole graph until then
+        exported = torch.export.export(module, arguments)
     archive = io.BytesIO()
     torch.export.save(exported, archive)
     return archive
@@ -137,10 +139,12 @@ def _run(path: Path) -> ModuleType:
 @contextlib.contextmanager
 def _apart() -> Iterator[None]:
     """What a model prints goes to standard error; PyTorch says nothing; the paths stay as they were."""
-    paths = sys.path[:]
+    paths, disabled = sys.path[:], logging.root.manager.disable
     try:
         with contextlib.redirect_stdout(sys.stderr), warnings.catch_warnings():
             warnings.simplefilter("ignore")
+            logging.disable()
             yield
     finally:
+        logging.disable(disabled)
         sys.path[:] = paths

@@ -105,6 +105,17 @@ def number():
     return 3
 
 
+class Asking(nn.Module):
+    """A network whose course depends on its images."""
+
+    def __init__(self):
+        super().__init__()
+        self.conv = nn.Conv2d(3, 4, 3)
+
+    def forward(self, x):
+        return self.conv(x) if x.sum() > 0 else x
+
+
 class Volume(nn.Module):
     """A 3-d and a 1-d convolution."""
 
@@ -253,6 +264,7 @@ def test_code_that_will_not_do_is_one_line(models: Path, autotune: Command) -> N
     refused(autotune("import-model", "my_models.py:number", *given), "it gives a int, not a torch.nn.Module")
     refused(autotune("import-model", "my_models.py:MODELS.x", *given), "my_models.py:MODELS.x")
     refused(autotune("import-model", "my_models.py:build", "--input", "2x4x16x16"), "channels")
+    refused(autotune("import-model", "my_models.py:Asking", *given), "data-dependent")
     refused(autotune("import-model", "missing.py:build", *given), "there is no file missing.py")
     refused(autotune("import-model", "no_such_package.models:build", *given), "no module named no_such_package")
     Path("wrong.py").write_text("x = (")
@@ -328,6 +340,8 @@ def test_archives_that_will_not_do_are_one_line(folder: Path, autotune: Command)
     with zipfile.ZipFile(path, "w") as made:
         made.writestr("readme", "nothing")
     refused(autotune("import-model", path), "it has no models/model.json")
+    path.write_text("an error page")
+    refused(autotune("import-model", path), "net.pt2: is no torch.export archive")
 
 
 @pytest.mark.filterwarnings("ignore::FutureWarning", "ignore::UserWarning", "ignore::DeprecationWarning")
