@@ -47,9 +47,9 @@ class _Notices(Shown):
 
     def write(self, text: str) -> int:
         """Write a text, whose lines are whole."""
+        shown = printable(text)  # of bytes an error, by which click tells a text stream
         if self.level < 0:
             return len(text)
-        shown = printable(text)
         if self.exact.isatty():
             width = shutil.get_terminal_size().columns
             shown = "".join(between_words(line, width) for line in shown.splitlines(keepends=True))

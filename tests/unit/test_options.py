@@ -139,6 +139,8 @@ def test_quiet_says_nothing_but_the_answer_and_errors(tune: Command, autotune: C
     assert (done.code, done.err) == (0, "")
     assert "small.one" in done.out
     assert autotune("best", "nobody", "-q").complaint.startswith("autotune.db: no study or layer")
+    failed = tune("-q", "--device", "null:compile=1", "--db", "new.db")
+    assert (failed.code, failed.err.startswith("autotune: small: no correct kernel of one")) == (1, True), failed.err
 
 
 @pytest.mark.parametrize(
