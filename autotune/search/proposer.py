@@ -25,6 +25,8 @@ LOOK = 6
 """Configs that each of several families has before the others leave it none."""
 LOOK_EVERY = 4
 """Every so many proposals go to a family that has fewer."""
+PATIENCE = 8.0
+"""Configs of each family that a family far behind waits for before it gets one more, at most."""
 SPREAD_FROM = 300
 """Random rows of which the first configs are picked, each the farthest from those before."""
 DRAW = 1200
@@ -58,7 +60,8 @@ class Proposer:
         if not open_families:
             raise LookupError("every config was asked for")
         counts = self._counts()
-        unseen = [family for family in open_families if counts[family.number] < self._first]
+        due = self._due(open_families, counts)
+        unseen = [family for family in due if counts[family.number] < self._first]
         if unseen:
             return min(unseen, key=lambda family: counts[family.number]).farthest(rng)
         times = np.array([observation.value for observation in state.observations])
@@ -66,27 +69,46 @@ class Proposer:
         if not len(correct):
             return min(open_families, key=lambda family: counts[family.number]).farthest(rng)
         scale = Scale.of(correct, state.least)
-        looked_at = self._looked_at(open_families, counts)
-        proposals = [family.propose(scale, rng) for family in looked_at]
+        modelled = [family for family in open_families if family in due or family.told >= MODELLED_FROM]
+        proposals = [family.propose(scale, rng) for family in self._looked_at(modelled, due, counts)]
         best = max(proposals, key=lambda proposal: proposal.gain)
         self.gain = float(-np.expm1(-np.exp(best.gain) * scale.unit))
         return best.index
 
-    def _looked_at(self, families: list[_Family], counts: list[int]) -> list[_Family]:
+    def _due(self, families: list[_Family], counts: list[int]) -> list[_Family]:
+        """The families that may have a further config whatever a model says: one that is far behind waits.
+
+        One whose best takes r times as long as the best of all gets a config after its n once all families together
+        have n * (r - 1) each: few evaluations are not spent on a family whose default is slow. Of values that are no
+        log times nothing is known to be far.
+        """
+        if self._state.least is None or len(families) == 1:
+            return families
+        best = np.full(len(self._families), np.inf)
+        for observation in self._state.observations:
+            family = self._state.family_of(observation.index)
+            best[family] = min(best[family], observation.value)
+        log_times = best[[family.number for family in families]]
+        told = np.isfinite(log_times)
+        if not told.any():
+            return families
+        behind = np.where(told, np.expm1(np.where(told, log_times, 0.0) - log_times.min()), 0.0)
+        waits = np.minimum(behind, PATIENCE) * len(families) * np.array([counts[each.number] for each in families])
+        return [family for family, least in zip(families, waits, strict=True) if sum(counts) >= least]
+
+    def _looked_at(self, families: list[_Family], due: list[_Family], counts: list[int]) -> list[_Family]:
         """The families that a proposal is asked of: all, but in every few proposals the one least looked at."""
-        least = min(families, key=lambda family: counts[family.number])
-        due = len(self._families) > 1 and sum(counts) % LOOK_EVERY == 0 and counts[least.number] < LOOK
-        return [least] if due else families
+        least = min(due, key=lambda family: counts[family.number])
+        now = len(self._families) > 1 and sum(counts) % LOOK_EVERY == 0 and counts[least.number] < LOOK
+        return [least] if now else families
 
     @property
     def blind(self) -> bool:
         """Whether the first configs are all asked for, and too few of a family told for a model of its times."""
-        families = self._open_families()
-        self._unknown = self._unknown and any(family.told < MODELLED_FROM for family in families)
-        if not self._unknown:
-            return False
         counts = self._counts()
-        return all(counts[family.number] >= self._first for family in families)
+        families = self._due(self._open_families(), counts)
+        self._unknown = self._unknown and any(family.told < MODELLED_FROM for family in families)
+        return self._unknown and all(counts[family.number] >= self._first for family in families)
 
     def _open_families(self) -> list[_Family]:
         """Those with a config that was not asked for."""

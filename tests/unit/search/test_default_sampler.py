@@ -144,12 +144,36 @@ def test_every_family_gets_a_fair_look_and_the_better_one_the_budget() -> None:
     assert spent["good"] >= 40
 
 
+def far_behind(config: Config) -> float:
+    return smooth(config) * {"fast": 1.0, "near": 1.6, "slow": 20.0}[config.template]
+
+
+@pytest.mark.parametrize("seed", every(2, range(2)))
+def test_few_evaluations_are_not_spent_on_a_family_whose_default_is_slow(seed: int) -> None:
+    trials = run([tiles("slow"), tiles("near"), tiles("fast")], far_behind, sampler="default", budget=72, seed=seed)
+    of = [trial.config.template for trial in trials]
+    assert of[:12].count("slow") == 1, "its default"
+    assert of[:24].count("near") >= 3, "which may win"
+    assert 2 <= of.count("slow") <= 4, "a default says little: it has its turn once there are evaluations to spare"
+
+
+def test_a_family_is_not_far_behind_before_it_has_a_time() -> None:
+    """Failed, or under way still."""
+
+    def cost(config: Config) -> float:
+        default = config.template == "slow" and config == tiles("slow").default
+        return float("inf") if default else far_behind(config)
+
+    trials = run([tiles("slow"), tiles("fast")], cost, sampler="default", budget=8)
+    assert [trial.config.template for trial in trials].count("slow") >= 2
+
+
 def test_of_many_families_the_better_one_gets_the_budget_before_all_had_their_fair_look() -> None:
     params: dict[str, list[Value]] = {name: [1, 2, 3, 4] for name in ("bx", "by", "tx", "ty")}
     families = [ListedSpace(name, params) for name in ("one", "good", "two", "three", "four", "five")]
 
     def cost(config: Config) -> float:
-        return sum(int(value) for value in config.values().values()) * (1.0 if config.template == "good" else 4.0)
+        return sum(int(value) for value in config.values().values()) * (1.0 if config.template == "good" else 1.8)
 
     trials = run(families, cost, sampler="default", budget=34)
     spent = [sum(trial.config.template == space.template for trial in trials) for space in families]
