@@ -159,7 +159,7 @@ def run(arguments: argparse.Namespace) -> Measured:
         print(f"{len(folded)} batch norms folded; nothing is tuned or swapped on a CPU", file=sys.stderr)
     (arguments.folder / f"{arguments.network}-convert.txt").write_text(f"{report}\n")
     verification = verify(original, converted, x)
-    print(verification, file=sys.stderr)
+    print(verification, file=sys.stderr, flush=True)
     contenders, compile_s = ready(arguments, original, converted, x)
     times, clocks = timed(contenders, x)
     return Measured(
@@ -246,6 +246,9 @@ def ready(
                 network(x)
             made[name] = network
         seconds[name] = time.monotonic() - started
+        print(
+            f"{name}: {'warm' if name in made else 'given up'} after {seconds[name]:.0f} s", file=sys.stderr, flush=True
+        )
     return made, seconds
 
 
