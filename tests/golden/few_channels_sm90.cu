@@ -164,7 +164,7 @@ __device__ __forceinline__ void arrange_filters(unsigned char* filters, const T*
 #pragma unroll 8
     for (int i = thread; i < CHANNEL_TILES * FILTER_BYTES / 4; i += 128 * CONSUMERS) {
         const int word = i % 4, chunk = i / 4 % 2, row = i / 8 % 64, step = i / 512 % STEPS, tile = i / 512 / STEPS;
-        const int r = step / ROW_STEPS, s = (step % ROW_STEPS * 2 + chunk) * CHUNK_COLUMNS + word * N / 4 - SHIFT, c = word * N % 4, k = tile * 64 + row;
+        const int r = step / ROW_STEPS, s = (step % ROW_STEPS * 2 + chunk) * CHUNK_COLUMNS + word / (4 / N) - SHIFT, c = word % (4 / N) * N, k = tile * 64 + row;
         const T* const from = w + ((k * R + r) * S + s) * C + c;
         const bool inside = k < K && s >= 0 && s < S;
         AlignedArray<T, N> elements = {};

@@ -122,7 +122,7 @@ gemm_sm90(const __grid_constant__ TensorMap a_map, const __grid_constant__ Tenso
     const int warp = canonical_warp_index();
     const int group = warp / 4, lane = static_cast<int>(threadIdx.x) % 32;
     using Scheduler = PersistentTileScheduler<CLUSTER_N>;
-    const int rank = Scheduler::rank(), first = Scheduler::first();
+    const int rank = static_cast<int>(blockIdx.x) % CLUSTER_N, first = Scheduler::first();
     const int step = Scheduler::step(), tiles = batch * (TILES_M * CLUSTERS_N);
     if (threadIdx.x == 0) {
         pipeline.init((PINGPONG ? 4 : 8) * CLUSTER_N);
