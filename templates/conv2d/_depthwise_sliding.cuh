@@ -9,14 +9,29 @@ __device__ __forceinline__ void clear(Words (&inputs)[ROW_INPUTS]) {
     for (int i = 0; i < ROW_INPUTS; ++i) inputs[i] = Words{};
 }
 
-// Brings a row's inputs to L2, but for those that a thread beside this one brings.
-__device__ __forceinline__ void prefetch_row(const T* __restrict__ from, int column, int row) {
-    if (static_cast<unsigned>(row) >= static_cast<unsigned>(H)) return;
-#pragma unroll
-    for (int i = PAD_W; i < PAD_W + COLUMNS * STRIDE_W; ++i) {
-        if ((Q - COLUMNS) * STRIDE_W - PAD_W + i < W || column + i < W) prefetch_l2(from + i * C);
+// A thread's share in bringing input rows to L2 for the threads along the channels, which have the same columns: one sector of 32 bytes
+// of every COLUMNS_A_PASS-th column.
+struct Prefetch {
+    static constexpr int SECTOR = 32 / static_cast<int>(sizeof(T)), SECTORS = (THREADS_C * CHANNELS + SECTOR - 1) / SECTOR;
+    static constexpr int COLUMNS_A_PASS = THREADS_C / SECTORS;
+    int offset;   // of the thread's first sector, from its own first input of a row
+    int columns;  // how many columns from the first sector's on there are to bring
+
+    __device__ __forceinline__ explicit Prefetch(int column) {
+        const int thread = static_cast<int>(threadIdx.x), sector = thread % SECTORS * SECTOR, first = thread / SECTORS;
+        const bool inside = static_cast<int>(blockIdx.x) % BLOCKS_C * (THREADS_C * CHANNELS) + sector < C;
+        offset = (PAD_W + first) * C + sector - thread * CHANNELS;
+        columns = first < COLUMNS_A_PASS && inside ? min(COLUMNS * STRIDE_W, W - column - PAD_W) - first : 0;
     }
-}
+    // `from` is where the thread's first input of the row would lie.
+    __device__ __forceinline__ void bring_row(const T* __restrict__ from, int row) const {
+        if (static_cast<unsigned>(row) >= static_cast<unsigned>(H)) return;
+#pragma unroll
+        for (int i = 0; i < COLUMNS * STRIDE_W; i += COLUMNS_A_PASS) {
+            if (i < columns) prefetch_l2(from + offset + i * C);
+        }
+    }
+};
 
 // The bias, or what an output row had before this step, one place further on. No register moves: the first product that is added reads
 // the one accumulator and writes the other.
@@ -47,7 +62,7 @@ __device__ __forceinline__ void add_input_row(float (&accumulator)[OPEN][COLUMNS
 // last for output row t - (OPEN - 1), and accumulator[i] is that of output row t - (OPEN - 1) + i. The input rows of the next step are
 // loaded before this one's are used. Steps whose rows are all padding are left out, except those in which an output row would end
 // before the first or begin after the last.
-__device__ __forceinline__ void slide(const T* __restrict__ input, T* __restrict__ output, int row, int column,
+__device__ __forceinline__ void slide(const T* __restrict__ input, T* __restrict__ output, int row, int column, const Prefetch& prefetch,
                                       const float (&filter)[TAPS][CHANNELS], const float (&bias)[CHANNELS]) {
     row -= ROW_PHASE;
     const int begin = min(max(-row, 0) / STRIDE_H, OPEN - 1);
@@ -61,7 +76,7 @@ __device__ __forceinline__ void slide(const T* __restrict__ input, T* __restrict
 #pragma unroll
     for (int h = 0; h < STRIDE_H; ++h) load_row(next[h], input + h * (W * C), column, begin < end && row_inside(row + h));
 #pragma unroll 1
-    for (int h = STRIDE_H; h < PREFETCH * STRIDE_H; ++h) prefetch_row(input + h * (W * C), column, row + h);
+    for (int h = STRIDE_H; h < PREFETCH * STRIDE_H; ++h) prefetch.bring_row(input + h * (W * C), row + h);
 #pragma unroll 1
     for (int t = begin; t < end; ++t) {
         row += STRIDE_H;
@@ -73,7 +88,7 @@ __device__ __forceinline__ void slide(const T* __restrict__ input, T* __restrict
             if (!row_inside(row + h)) clear(next[h]);
             load_row(next[h], input + h * (W * C), column, t + 1 < end && row_inside(row + h));
             if constexpr (PREFETCH > 0) {
-                prefetch_row(input + ((PREFETCH - 1) * STRIDE_H + h) * (W * C), column, row + (PREFETCH - 1) * STRIDE_H + h);
+                prefetch.bring_row(input + ((PREFETCH - 1) * STRIDE_H + h) * (W * C), row + (PREFETCH - 1) * STRIDE_H + h);
             }
             if (ROWS >= OPEN && t >= OPEN - 1 && t < ROWS) {
                 add_input_row<true>(accumulator, inputs, filter, bias, to, t, h);
@@ -95,5 +110,5 @@ __device__ __forceinline__ void compute(const T* __restrict__ input, T* __restri
                                         const float (&bias)[CHANNELS]) {
     float filter[TAPS][CHANNELS];
     load_taps(filter, packed_w);
-    slide(input, output, row, column, filter, bias);
+    slide(input, output, row, column, Prefetch(column), filter, bias);
 }

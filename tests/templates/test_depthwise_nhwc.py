@@ -116,6 +116,18 @@ FAULTS: dict[str, tuple[Conv2dProblem, Values, str, str]] = {
         "static_cast<unsigned>(row) >= static_cast<unsigned>(H)) return;",
         "row < 0) return;",
     ),
+    "channels behind the last are brought to L2": (
+        replace(TALL, c=65, k=65, groups=65),
+        {"block_c": 64, "block_q": 1, "warps": 12, "prefetch": 4},
+        "first < COLUMNS_A_PASS && inside",
+        "first < COLUMNS_A_PASS",
+    ),
+    "columns behind the last are brought to L2": (
+        VALID,
+        {"thread_q": 2, "block_c": 64, "block_q": 2, "prefetch": 2},
+        "min(COLUMNS * STRIDE_W, W - column - PAD_W) - first",
+        "COLUMNS * STRIDE_W",
+    ),
     "steps begin after output rows have ended": (
         FAR,
         FEW,
