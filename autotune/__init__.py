@@ -12,9 +12,9 @@ import importlib
 TYPE_CHECKING = False  # as type checkers know it; `typing` itself takes longer to load than all the rest here
 if TYPE_CHECKING:
     from autotune.api.answers import best
-    from autotune.api.database import Store
     from autotune.api.exports import ExportResult, export
-    from autotune.api.importance import FamilyImportance, importance
+    from autotune.api.family_importance import FamilyImportance, importance
+    from autotune.api.python_store import Store
     from autotune.api.tuning import TuneResult, tune
     from autotune.errors import AutotuneError
     from autotune.problem import Conv2dProblem, Layer
@@ -47,9 +47,9 @@ __all__ = [
 
 _HOMES = {
     "autotune.api.answers": ("best",),
-    "autotune.api.database": ("Store",),
     "autotune.api.exports": ("ExportResult", "export"),
-    "autotune.api.importance": ("FamilyImportance", "importance"),
+    "autotune.api.family_importance": ("FamilyImportance", "importance"),
+    "autotune.api.python_store": ("Store",),
     "autotune.api.tuning": ("TuneResult", "tune"),
     "autotune.errors": ("AutotuneError",),
     "autotune.problem": ("Conv2dProblem", "Layer"),

@@ -9,7 +9,7 @@ from functools import singledispatch
 from types import ModuleType
 from typing import TYPE_CHECKING
 
-from autotune.api.importance import FamilyImportance
+from autotune.api.family_importance import FamilyImportance
 from autotune.errors import AutotuneError
 from autotune.printable import printable
 from autotune.store import BestRow, TrialRow

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from autotune.api.devices import binary_cache
+from autotune.api.device_names import binary_cache
 from autotune.compilation.toolchain import find_cxx, find_nvcc
 from autotune.errors import ToolchainError
 from autotune.evaluation.evaluator import DeviceEvaluator

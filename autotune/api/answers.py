@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from autotune.analysis.rooflines import undominated
-from autotune.api.devices import Say, evaluator_of
-from autotune.api.studies import name_of
+from autotune.api.device_names import Say, evaluator_of
+from autotune.api.study_names import name_of
 from autotune.api.terms import in_arguments
 from autotune.devices.backends import parse_device
 from autotune.devices.device import DeviceInfo, devices_named

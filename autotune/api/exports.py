@@ -11,9 +11,9 @@ from autotune.analysis.networks import stored_study
 from autotune.analysis.rerender import located
 from autotune.analysis.rooflines import undominated, with_roofline
 from autotune.api.answers import devices_asked, dispatcher_of, one_asked
-from autotune.api.devices import Say, first_gpu, jobs_default
+from autotune.api.device_names import Say, first_gpu, jobs_default
 from autotune.api.sanitizers import sanitizer_here
-from autotune.api.studies import is_asked, name_of
+from autotune.api.study_names import is_asked, name_of
 from autotune.api.terms import in_arguments
 from autotune.compilation.toolchain import find_nvcc
 from autotune.devices.device import DeviceInfo

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from autotune.api.devices import binary_cache, first_gpu
+from autotune.api.device_names import binary_cache, first_gpu
 from autotune.checking.sanitize import HOST_CHECK, SMALL_N, TOOLS, ComputeSanitizer, HostCheck, Sanitizer
 from autotune.compilation.toolchain import find_cxx, find_sanitizer
 from autotune.devices.backends import parse_device

@@ -8,9 +8,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from autotune.analysis.rooflines import undominated
-from autotune.api.devices import cache_folder, evaluator_of, jobs_default
+from autotune.api.device_names import cache_folder, evaluator_of, jobs_default
 from autotune.api.interrupts import orderly_interrupts
-from autotune.api.studies import as_study, layers_named
+from autotune.api.study_names import as_study, layers_named
 from autotune.api.terms import in_arguments
 from autotune.devices.device import BASELINES, DeviceInfo
 from autotune.devices.torch_baseline import baselines_of, require_torch

@@ -11,7 +11,7 @@ import click
 
 from autotune.analysis.facts import Facts
 from autotune.analysis.rooflines import NO_FACTS, TrialWithRoofline, with_rooflines
-from autotune.api.studies import name_of
+from autotune.api.study_names import name_of
 from autotune.cli.brief import Below, short_configs, show_brief
 from autotune.cli.cells import Cell, Items
 from autotune.cli.completion import studies_and_layers

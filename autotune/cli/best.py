@@ -11,7 +11,7 @@ import click
 
 from autotune.analysis.networks import networks
 from autotune.analysis.rooflines import BestWithRoofline, undominated, with_roofline
-from autotune.api.studies import name_of
+from autotune.api.study_names import name_of
 from autotune.cli.answers import blocks, limits, registers, spill_bytes, tell_beaten, warps
 from autotune.cli.best_network import network_columns, show_network
 from autotune.cli.brief import Below, short_configs, show_brief

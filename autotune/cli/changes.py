@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import click
 
 from autotune.analysis.rooflines import undominated
-from autotune.api.studies import name_of
+from autotune.api.study_names import name_of
 from autotune.cli.brief import Below, short_configs, show_brief
 from autotune.cli.completion import studies_and_layers
 from autotune.cli.only import Only, only_options

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import click
 
-from autotune.api.devices import jobs_default
-from autotune.api.studies import study_named
+from autotune.api.device_names import jobs_default
+from autotune.api.study_names import study_named
 from autotune.checking.architectures import Architectures, device_of
 from autotune.checking.cases import CasePlan
 from autotune.checking.check import CheckRow, FamilyCheck, checker_of, doubt

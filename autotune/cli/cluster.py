@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 import click
 
 from autotune.analysis.rooflines import undominated, with_roofline
-from autotune.api.devices import binary_cache, cache_folder, device_names, jobs_default
+from autotune.api.device_names import binary_cache, cache_folder, device_names, jobs_default
 from autotune.cli.best import BEST_COLUMNS, answer, show_answers
 from autotune.cli.cluster_progress import cluster_observer
 from autotune.cli.devices import open_evaluator

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import click
 
-from autotune.api.devices import evaluator_of, has_libcuda
+from autotune.api.device_names import evaluator_of, has_libcuda
 from autotune.cli.options import DATABASE, writable
 from autotune.cli.tables import Column, format_options, show
 from autotune.devices.device import DeviceInfo

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 
 import click
 
-from autotune.api.devices import jobs_default
-from autotune.api.studies import study_named
+from autotune.api.device_names import jobs_default
+from autotune.api.study_names import study_named
 from autotune.cli.answers import open_filled
 from autotune.cli.devices import open_evaluator
 from autotune.cli.interrupts import end_interrupted

@@ -12,7 +12,7 @@ from pathlib import Path
 import click
 
 from autotune import __version__
-from autotune.api.devices import cache_folder
+from autotune.api.device_names import cache_folder
 from autotune.cli.options import DATABASE
 from autotune.cli.tables import Column, format_options, show
 from autotune.compilation.toolchain import compiler_version, find_cxx, find_nvcc, find_sanitizer

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import click
 
-from autotune.api.studies import study_named
+from autotune.api.study_names import study_named
 from autotune.checking.architectures import device_of
 from autotune.checking.covering import Covering
 from autotune.checking.problem_features import problem_features

@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING
 import click
 
 from autotune.analysis.rooflines import undominated
-from autotune.api.devices import binary_cache, jobs_default
-from autotune.api.studies import name_of
+from autotune.api.device_names import binary_cache, jobs_default
+from autotune.api.study_names import name_of
 from autotune.cli.completion import studies_and_layers
 from autotune.cli.devices import open_evaluator, present_devices
 from autotune.cli.files import check_folder, write_whole

@@ -8,7 +8,7 @@ from itertools import groupby
 
 import click
 
-from autotune.api.importance import FamilyImportance, importances
+from autotune.api.family_importance import FamilyImportance, importances
 from autotune.cli.brief import Below, show_brief
 from autotune.cli.completion import studies_and_layers
 from autotune.cli.devices import say_device

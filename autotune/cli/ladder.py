@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 
 import click
 
-from autotune.api.devices import jobs_default
-from autotune.api.studies import layers_named, study_named
+from autotune.api.device_names import jobs_default
+from autotune.api.study_names import layers_named, study_named
 from autotune.cli.devices import open_evaluator
 from autotune.cli.interrupts import end_interrupted
 from autotune.cli.options import DATABASE, DIRECTORIES, JOBS, LAYERS, run_on, writable

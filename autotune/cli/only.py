@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from autotune.api.answers import device_named, devices_asked
-from autotune.api.studies import is_asked
+from autotune.api.study_names import is_asked
 from autotune.cli.devices import say_device
 from autotune.cli.options import ACCURACY, GPU, LAYERS, OF_DEVICE, TEMPLATES
 from autotune.devices.device import DeviceInfo

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from autotune.api.studies import name_of
+from autotune.api.study_names import name_of
 from autotune.cli.completion import studies_and_layers
 from autotune.cli.options import DATABASE
 from autotune.errors import StoreError, StudyError

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 import click
 
-from autotune.api.devices import jobs_default
-from autotune.api.studies import name_of
+from autotune.api.device_names import jobs_default
+from autotune.api.study_names import name_of
 from autotune.cli.answers import open_filled
 from autotune.cli.cells import Shares
 from autotune.cli.completion import studies_and_layers

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from autotune.api.devices import jobs_default
+from autotune.api.device_names import jobs_default
 from autotune.cli.tables import Column, format_options, show
 from autotune.errors import StudyError, not_written
 from autotune.study import SAMPLERS

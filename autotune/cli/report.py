@@ -7,7 +7,7 @@ from pathlib import Path
 import click
 
 from autotune.api.answers import devices_asked
-from autotune.api.studies import name_of
+from autotune.api.study_names import name_of
 from autotune.cli.completion import studies_and_layers
 from autotune.cli.devices import say_device
 from autotune.cli.files import check_folder, write_whole

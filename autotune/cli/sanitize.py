@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING
 
 import click
 
-from autotune.api.devices import jobs_default
+from autotune.api.device_names import jobs_default
 from autotune.api.sanitizers import open_sanitizer
-from autotune.api.studies import name_of
+from autotune.api.study_names import name_of
 from autotune.checking.sanitize import FAULT, SMALL_N, TOOLS, Verdict, Winner
 from autotune.cli.cells import Items
 from autotune.cli.completion import studies_and_layers

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import click
 
 from autotune.analysis.rooflines import NO_FACTS, TrialWithRoofline, with_rooflines
-from autotune.api.studies import name_of
+from autotune.api.study_names import name_of
 from autotune.cli.answers import TRIAL_COLUMNS
 from autotune.cli.cells import Cell, Items
 from autotune.cli.completion import studies_and_layers

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import click
 
 from autotune.analysis.rooflines import undominated, with_roofline
-from autotune.api.studies import name_of
+from autotune.api.study_names import name_of
 from autotune.cli.answers import whole
 from autotune.cli.completion import studies_and_layers
 from autotune.cli.files import check_folder, write_whole

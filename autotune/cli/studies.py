@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from autotune.api.studies import stored_studies
+from autotune.api.study_names import stored_studies
 from autotune.cli.completion import study_names_and_files
 from autotune.cli.options import DATABASE
 from autotune.cli.tables import Column, format_options, show

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, TextIO
 
 import click
 
-from autotune.api.studies import name_of
+from autotune.api.study_names import name_of
 from autotune.cli.completion import studies_and_layers
 from autotune.cli.files import check_folder, whole
 from autotune.cli.options import DATABASE, database_path, writable

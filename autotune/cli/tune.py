@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING
 import click
 
 from autotune.analysis.rooflines import with_roofline
-from autotune.api.devices import jobs_default
-from autotune.api.studies import layers_named, study_named
+from autotune.api.device_names import jobs_default
+from autotune.api.study_names import layers_named, study_named
 from autotune.cli.answers import open_filled
 from autotune.cli.best import BEST_COLUMNS, answer, show_answers
 from autotune.cli.choose import unserved

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from autotune.api.devices import binary_cache
+from autotune.api.device_names import binary_cache
 from autotune.cli.options import DATABASE, writable
 from autotune.cli.tables import Column, format_options, show
 from autotune.compilation.cache import CacheState

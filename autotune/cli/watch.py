@@ -16,7 +16,7 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from autotune.api.studies import name_of
+from autotune.api.study_names import name_of
 from autotune.cli.completion import studies_and_layers
 from autotune.cli.numbers import SECONDS
 from autotune.cli.options import DATABASE

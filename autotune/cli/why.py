@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import click
 
 from autotune.analysis.rooflines import BestWithRoofline, undominated, with_roofline
-from autotune.api.studies import name_of
+from autotune.api.study_names import name_of
 from autotune.cli.answers import config_words, tell_beaten
 from autotune.cli.brief import Below, short_configs, show_brief
 from autotune.cli.cells import Cell

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from autotune.analysis.history import Event, history
 from autotune.analysis.networks import Network, networks, rival_of, stored_study
 from autotune.analysis.rooflines import BestWithRoofline, undominated, with_roofline
-from autotune.api.importance import FamilyImportance
+from autotune.api.family_importance import FamilyImportance
 from autotune.devices.device import DeviceInfo, Environment
 from autotune.errors import StoreError
 from autotune.measurement.rates import Rate

@@ -24,7 +24,7 @@ from pathlib import Path
 
 import numpy as np
 
-from autotune.api.devices import binary_cache, jobs_default
+from autotune.api.device_names import binary_cache, jobs_default
 from autotune.compilation.compile import Binary, Program, Target
 from autotune.compilation.toolchain import find_cxx
 from autotune.declarations import Array

@@ -16,7 +16,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from autotune.api.devices import evaluator_of, jobs_default
+from autotune.api.device_names import evaluator_of, jobs_default
 from autotune.evaluation.evaluator import Evaluator
 from autotune.family.space import BoundTemplate, SearchSpace
 from autotune.family.template import KernelTemplate

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from autotune.analysis.rerender import located
-from autotune.api.devices import first_gpu, jobs_default
+from autotune.api.device_names import first_gpu, jobs_default
 from autotune.compilation.compile import Binary
 from autotune.errors import Rejected
 from autotune.evaluation.evaluator import DeviceEvaluator

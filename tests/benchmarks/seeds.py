@@ -13,7 +13,7 @@ import time
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from autotune.api.devices import jobs_default
+from autotune.api.device_names import jobs_default
 from autotune.evaluation.evaluator import DeviceEvaluator
 from autotune.family.source import KernelSource
 from autotune.family.template_files import load_templates

@@ -19,7 +19,7 @@ from contextlib import closing
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from autotune.api.devices import evaluator_of, jobs_default
+from autotune.api.device_names import evaluator_of, jobs_default
 from autotune.errors import StoreWarning
 from autotune.evaluation.evaluator import Evaluator
 from autotune.family.template_files import load_templates

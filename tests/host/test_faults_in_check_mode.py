@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from autotune.api.devices import binary_cache
+from autotune.api.device_names import binary_cache
 from autotune.errors import Rejected
 from autotune.evaluation.evaluator import DeviceEvaluator
 from autotune.family.origins import pointed

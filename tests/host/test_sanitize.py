@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from autotune.api.devices import binary_cache
+from autotune.api.device_names import binary_cache
 from autotune.checking.sanitize import ComputeSanitizer, HostCheck, Verdict, Winner
 from autotune.evaluation.evaluator import DeviceEvaluator
 from autotune.exporting import Chosen, export_library

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from autotune.api.devices import binary_cache
+from autotune.api.device_names import binary_cache
 from autotune.evaluation.evaluator import DeviceEvaluator
 
 

@@ -11,7 +11,7 @@ from statistics import geometric_mean
 
 import pytest
 
-from autotune.api.devices import evaluator_of
+from autotune.api.device_names import evaluator_of
 from autotune.cli.summary import design_words
 from autotune.devices.device import DeviceInfo
 from autotune.evaluation.null import NullEvaluator, predicted_us

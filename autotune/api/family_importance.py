@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from autotune.api.answers import devices_asked
-from autotune.api.devices import Say
-from autotune.api.studies import is_asked, name_of
+from autotune.api.device_names import Say
+from autotune.api.study_names import is_asked, name_of
 from autotune.api.terms import in_arguments
 from autotune.errors import StoreError
 from autotune.study import Study
