@@ -59,15 +59,16 @@ struct PipelineTma : PipelineAsync<STAGES> {
     }
 };
 
-// Has two consumer warpgroups multiply in turn, the first one first.
+// Has consumer warpgroups multiply in turn, the first one first.
+template <int GROUPS = 2>
 struct OrderedSequenceBarrier {
-    Barrier turn[2];
+    Barrier turn[GROUPS];
 
     __device__ __forceinline__ void init() {
-        for (int i = 0; i < 2; ++i) barrier_init(turn + i, 4);
+        for (int i = 0; i < GROUPS; ++i) barrier_init(turn + i, 4);
     }
-    // Waits for the warpgroup's turn: `phase` is 1 for the first warpgroup at first, which has it at once, and 0 for the other.
+    // Waits for the warpgroup's turn: `phase` is 1 for the first warpgroup at first, which has it at once, and 0 for another.
     __device__ __forceinline__ void wait(int warpgroup, int phase) { barrier_wait(turn + warpgroup, phase); }
-    // By a lane of each of its warps: the other one's turn has come.
-    __device__ __forceinline__ void arrive(int warpgroup) { barrier_arrive(turn + (warpgroup ^ 1)); }
+    // By a lane of each of its warps: the next one's turn has come.
+    __device__ __forceinline__ void arrive(int warpgroup) { barrier_arrive(turn + (GROUPS == 2 ? warpgroup ^ 1 : (warpgroup + 1) % GROUPS)); }
 };

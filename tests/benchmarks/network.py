@@ -17,7 +17,7 @@ import time
 from dataclasses import replace
 from pathlib import Path
 
-from autotune.api.devices import evaluator_of, jobs_default
+from autotune.api.device_names import evaluator_of, jobs_default
 from autotune.evaluation.evaluator import Evaluator
 from autotune.evaluation.null import NullEvaluator
 from autotune.family.template_files import load_templates

@@ -18,7 +18,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from autotune.api.devices import evaluator_of, jobs_default
+from autotune.api.device_names import evaluator_of, jobs_default
 from autotune.evaluation.evaluator import Evaluator
 from autotune.family.source import KernelSource
 from autotune.problem import Layer

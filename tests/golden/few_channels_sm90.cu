@@ -62,7 +62,7 @@ using Scheduler = PersistentTileScheduler<>;
 
 struct Barriers {
     PipelineAsync<STAGES> pipeline;
-    OrderedSequenceBarrier mainloop_order;
+    OrderedSequenceBarrier<> mainloop_order;
 };
 
 // d = w [64 x 16] * x [16 x TILE_Q] (+ d), x in shared memory.

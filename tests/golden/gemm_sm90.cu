@@ -117,7 +117,7 @@ gemm_sm90(const __grid_constant__ TensorMap a_map, const __grid_constant__ Tenso
     unsigned char* const stages = smem;                                    // [stage] b [TILE_N][TILE_K], then a [A_ROWS][TILE_K]
     unsigned char* const epilogue_stages = stages + STAGES * STAGE_BYTES;  // [consumer][epilogue stage][box] outputs [EPILOGUE_M][TILE_K]
     auto& pipeline = *reinterpret_cast<PipelineTma<STAGES>*>(epilogue_stages + 2 * EPILOGUE_STAGES * EpilogueTma::STAGE_BYTES);
-    [[maybe_unused]] auto& mainloop_order = *reinterpret_cast<OrderedSequenceBarrier*>(&pipeline + 1);
+    [[maybe_unused]] auto& mainloop_order = *reinterpret_cast<OrderedSequenceBarrier<>*>(&pipeline + 1);
 
     const int warp = canonical_warp_index();
     const int group = warp / 4, lane = static_cast<int>(threadIdx.x) % 32;

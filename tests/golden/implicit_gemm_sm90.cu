@@ -371,17 +371,18 @@ struct PipelineTma : PipelineAsync<STAGES> {
     }
 };
 
-// Has two consumer warpgroups multiply in turn, the first one first.
+// Has consumer warpgroups multiply in turn, the first one first.
+template <int GROUPS = 2>
 struct OrderedSequenceBarrier {
-    Barrier turn[2];
+    Barrier turn[GROUPS];
 
     __device__ __forceinline__ void init() {
-        for (int i = 0; i < 2; ++i) barrier_init(turn + i, 4);
+        for (int i = 0; i < GROUPS; ++i) barrier_init(turn + i, 4);
     }
-    // Waits for the warpgroup's turn: `phase` is 1 for the first warpgroup at first, which has it at once, and 0 for the other.
+    // Waits for the warpgroup's turn: `phase` is 1 for the first warpgroup at first, which has it at once, and 0 for another.
     __device__ __forceinline__ void wait(int warpgroup, int phase) { barrier_wait(turn + warpgroup, phase); }
-    // By a lane of each of its warps: the other one's turn has come.
-    __device__ __forceinline__ void arrive(int warpgroup) { barrier_arrive(turn + (warpgroup ^ 1)); }
+    // By a lane of each of its warps: the next one's turn has come.
+    __device__ __forceinline__ void arrive(int warpgroup) { barrier_arrive(turn + (GROUPS == 2 ? warpgroup ^ 1 : (warpgroup + 1) % GROUPS)); }
 };
 
 // What the families of Hopper's producers and consumer warpgroups begin with. Names are CUTLASS's.
@@ -903,7 +904,7 @@ conv2d_implicit_gemm_sm90(const __grid_constant__ TensorMap x_map, const __grid_
     unsigned char* const barriers = epilogue_stages + CONSUMERS * EPILOGUE_STAGES * EpilogueTma::STAGE_BYTES;
     PipelineTma<STAGES>& pipeline = *reinterpret_cast<PipelineTma<STAGES>*>(barriers);
     WindowPipeline& window_pipeline = *reinterpret_cast<WindowPipeline*>(&pipeline + 1);
-    auto& mainloop_order = *reinterpret_cast<OrderedSequenceBarrier*>(reinterpret_cast<Barrier*>(&pipeline + 1) + 2 * WINDOWS);
+    auto& mainloop_order = *reinterpret_cast<OrderedSequenceBarrier<>*>(reinterpret_cast<Barrier*>(&pipeline + 1) + 2 * WINDOWS);
     using Residuals = Barrier[CONSUMERS][EPILOGUE_STAGES];  // have come
     Residuals& residuals = *reinterpret_cast<Residuals*>(&mainloop_order + (PINGPONG ? 1 : 0));
 

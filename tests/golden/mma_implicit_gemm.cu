@@ -97,9 +97,9 @@ struct Tile {
 };
 
 // Supplies all consumer warpgroups: copies inputs and filters of tile after tile, STAGES ahead.
-__device__ __forceinline__ void produce(float* stages, Barrier* full, Barrier* empty, const float* __restrict__ x,
+__device__ __forceinline__ void produce(float* stages, PipelineAsync<STAGES>& pipeline, const float* __restrict__ x,
                                        const float* __restrict__ packed_w, int thread, int tiles, int n) {
-    PipelineState<STAGES> stage{0, 1};  // nobody holds a buffer before its first use
+    PipelineState<STAGES> state;
     for (int index = static_cast<int>(blockIdx.x); index < tiles; index += static_cast<int>(gridDim.x)) {
         const Tile tile(index);
         const float* const planes = x + tile.image * static_cast<long long>(C * H * W);
@@ -115,11 +115,11 @@ __device__ __forceinline__ void produce(float* stages, Barrier* full, Barrier* e
         const float* filters = packed_w + tile.block_k / TILE_K * static_cast<long long>(CHANNEL_TILES * FILTERS);
 #pragma unroll 1
         for (int channel_tile = 0; channel_tile < CHANNEL_TILES; ++channel_tile) {
-            barrier_wait(empty + stage.index, stage.phase);
-            float* const inputs = stages + stage.index * (INPUTS + FILTERS);
+            pipeline.producer_acquire(state);
+            float* const inputs = stages + state.index * (INPUTS + FILTERS);
             if (thread == 0) {
-                barrier_arrive_expect(full + stage.index, 4 * FILTERS);
-                bulk_load(inputs + INPUTS, filters, 4 * FILTERS, full + stage.index);
+                barrier_arrive_expect(pipeline.full + state.index, 4 * FILTERS);
+                bulk_load(inputs + INPUTS, filters, 4 * FILTERS, pipeline.full + state.index);
             }
             filters += FILTERS;
 #pragma unroll 4
@@ -134,8 +134,8 @@ __device__ __forceinline__ void produce(float* stages, Barrier* full, Barrier* e
                     copy_async<4 * VECTOR>(inputs + i * PLANE + place, inside ? plane + offsets[j] : x, inside);
                 }
             }
-            copy_async_arrive(full + stage.index);
-            ++stage;
+            copy_async_arrive(pipeline.full + state.index);
+            ++state;
         }
     }
 }
@@ -212,30 +212,27 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
 conv2d_mma_implicit_gemm(const float* __restrict__ x, const float* __restrict__ packed_w, const float* __restrict__ bias,
                          float* __restrict__ y, int n) {
     extern __shared__ __align__(128) unsigned char smem[];
-    Barrier* const full = reinterpret_cast<Barrier*>(smem);                   // [stage] inputs and filters are there
-    Barrier* const empty = full + STAGES;                                     // [stage] all MMAs with them are done
+    // full: inputs and filters are there; empty: all MMAs with them are done
+    auto& pipeline = *reinterpret_cast<PipelineAsync<STAGES>*>(smem);
     float* const stages = reinterpret_cast<float*>(smem + 128);  // [stage] channels of inputs, then filters
 
     // The same for a warp's lanes, and seen to be: the operands of wgmma then need uniform registers only.
     const int warp = __shfl_sync(0xffffffffu, static_cast<int>(threadIdx.x) / 32, 0), lane = static_cast<int>(threadIdx.x) % 32;
     const int consumer = warp / 4;
     if (threadIdx.x == 0) {
-        for (int i = 0; i < STAGES; ++i) {
-            barrier_init(full + i, PRODUCER_THREADS + 1);
-            barrier_init(empty + i, 128 * CONSUMER_WARPGROUPS);
-        }
+        pipeline.init(PRODUCER_THREADS + 1, 128 * CONSUMER_WARPGROUPS);
         barrier_init_fence();
     }
     __syncthreads();
     const int tiles = static_cast<int>((n * static_cast<long long>(P * Q) + PIXELS - 1) / PIXELS) * BLOCKS_K;
     if (consumer == CONSUMER_WARPGROUPS) {
         warpgroup_reg_dealloc<48>();
-        produce(stages, full, empty, x, packed_w, static_cast<int>(threadIdx.x) - 128 * CONSUMER_WARPGROUPS, tiles, n);
+        produce(stages, pipeline, x, packed_w, static_cast<int>(threadIdx.x) - 128 * CONSUMER_WARPGROUPS, tiles, n);
         return;
     }
     warpgroup_reg_alloc<224>();
 
-    PipelineState<STAGES> stage;
+    PipelineState<STAGES> state;
 #pragma unroll 1
     for (int index = static_cast<int>(blockIdx.x); index < tiles; index += static_cast<int>(gridDim.x)) {
         const Tile tile(index);
@@ -256,9 +253,9 @@ conv2d_mma_implicit_gemm(const float* __restrict__ x, const float* __restrict__ 
         float accumulators[SUBTILES][BLOCK_TILES_K][4] = {};
 #pragma unroll 1
         for (int channel_tile = 0; channel_tile < CHANNEL_TILES; ++channel_tile) {
-            const float* const inputs = stages + stage.index * (INPUTS + FILTERS);
+            const float* const inputs = stages + state.index * (INPUTS + FILTERS);
             const float* const filters = inputs + INPUTS;
-            barrier_wait(full + stage.index, stage.phase);
+            pipeline.consumer_wait(state);
             float loaded[SUBTILES][4];
             Inputs operands[2];  // those of a step, multiplied while the next ones are loaded
             load(loaded, inputs, pixels, 0);
@@ -275,8 +272,8 @@ conv2d_mma_implicit_gemm(const float* __restrict__ x, const float* __restrict__ 
                 add_step<true>(sums, operands[step % 2], filters, step);
             }
             wgmma_wait(sums);
-            barrier_arrive(empty + stage.index);
-            ++stage;
+            pipeline.consumer_release(state.index);
+            ++state;
             if constexpr (SPLIT) {
 #pragma unroll
                 for (int i = 0; i < SUBTILES; ++i) promote(accumulators[i], partial[i]);

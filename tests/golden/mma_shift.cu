@@ -263,7 +263,7 @@ __device__ __forceinline__ void stage_outputs(const float (&accumulators)[COUNT]
 struct Barriers {
     PipelineAsync<STAGES> inputs;
     PipelineAsync<EPILOGUE_STAGES> outputs;
-    Barrier mainloop_order[CONSUMER_WARPGROUPS];  // the warpgroup before has started its MMAs
+    OrderedSequenceBarrier<CONSUMER_WARPGROUPS> mainloop_order;  // the warpgroup before has started its MMAs
     Barrier filters_full;
 };
 
@@ -281,7 +281,7 @@ conv2d_mma_shift(const Bits* __restrict__ x, const Chunk* __restrict__ packed_w,
     if (threadIdx.x == 0) {
         barriers.inputs.init(PRODUCER_WARPS, 4 * SUBTILES);
         barriers.outputs.init(4 * SUBTILES, 1);
-        for (int i = 0; i < CONSUMER_WARPGROUPS; ++i) barrier_init(barriers.mainloop_order + i, 4);
+        barriers.mainloop_order.init();
         if constexpr (SHARED_FILTERS) barrier_init(&barriers.filters_full, 1);
         barrier_init_fence();
         if constexpr (SHARED_FILTERS) {
@@ -316,8 +316,7 @@ conv2d_mma_shift(const Bits* __restrict__ x, const Chunk* __restrict__ packed_w,
         const auto state = PipelineState<STAGES>::of(image);
         const auto epilogue = PipelineState<EPILOGUE_STAGES>::of(image);
         const Chunk* const inputs = stages + state.index * STAGE + (PARTS == 1 ? subtile * COLUMNS : 0);
-        // Nobody comes before the first one.
-        if constexpr (ORDERED) barrier_wait(barriers.mainloop_order + consumer, tile_index / CONSUMER_WARPGROUPS % 2 ^ (consumer == 0 ? 1 : 0));
+        if constexpr (ORDERED) barriers.mainloop_order.wait(consumer, tile_index / CONSUMER_WARPGROUPS % 2 ^ (consumer == 0 ? 1 : 0));
         barriers.inputs.consumer_wait(state);  // after its turn has come: the phase before is complete
         if (PARTS == 1 || subtile == 0) {
             float accumulators[1][Part<0>::TILES][4];
@@ -326,7 +325,7 @@ conv2d_mma_shift(const Bits* __restrict__ x, const Chunk* __restrict__ packed_w,
 #pragma unroll
             for (int step = 1; step < Part<0>::STEPS; ++step) multiply<Part<0>, true>(accumulators[0], filters, inputs, step);
             wgmma_commit();
-            if (ORDERED && lane == 0) barrier_arrive(barriers.mainloop_order + (consumer + 1) % CONSUMER_WARPGROUPS);
+            if (ORDERED && lane == 0) barriers.mainloop_order.arrive(consumer);
             wgmma_wait(accumulators);
             if (lane == 0) barriers.inputs.consumer_release(state.index);
             barriers.outputs.producer_acquire(epilogue);
