@@ -26,6 +26,8 @@
 
 #include "_ptx_barrier.cuh"
 
+#include "_pipeline.cuh"
+
 #include "_registers_fixed.cuh"
 
 // Problem
@@ -38,7 +40,7 @@ using EPILOGUE = Epilogue<false, false, identity>;
 constexpr int ROWS = 3, COLUMNS = 3;  // a thread's outputs of an output channel
 constexpr int WARPS = 4;                           // that compute
 constexpr int THREAD_K = 1;                     // of an iteration
-constexpr int EPILOGUE_STAGES = 4;        // of staged outputs
+constexpr int EPILOGUE_STAGES = 4;       // of staged outputs
 constexpr int STAGES = 1;             // pipeline stages: inputs in shared memory
 constexpr int MIN_BLOCKS = 2;                 // blocks resident on a multiprocessor
 constexpr bool STAGED = true;            // outputs, else stored by each thread
@@ -47,6 +49,7 @@ constexpr bool SHARED_WINDOW = false, SHARED_FILTERS = true;
 
 // Derived
 constexpr int THREADS = 128;
+constexpr int BARRIER_BYTES = 80;
 constexpr int TILES_P = 9, TILES_Q = 9;
 constexpr int TILE_ROWS = 9;      // of a work tile
 constexpr int MORE_IMAGES = 0;  // that a work tile may reach into beside its first
@@ -132,36 +135,32 @@ __device__ __forceinline__ void store(float* output, const float (&accumulator)[
     }
 }
 
+struct Barriers {
+    PipelineAsync<STAGES> inputs;            // full: they are there; empty: all warps have read them
+    PipelineAsync<EPILOGUE_STAGES> outputs;  // where they are STAGED; full: all warps have staged theirs; empty: they have been copied out
+};
+
 extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS)
 conv2d_input_stationary(const float* __restrict__ x, const float* __restrict__ w, const float* __restrict__ bias,
                         float* __restrict__ y, int n) {
     extern __shared__ __align__(16) unsigned char smem[];
-    Barrier* const full = reinterpret_cast<Barrier*>(smem);           // [stage] its inputs are there
-    Barrier* const empty = full + STAGES;                             // [stage] all warps have read them
-    Barrier* const epilogue_full = empty + STAGES;                    // [epilogue stage] all warps have staged their outputs
-    Barrier* const epilogue_empty = epilogue_full + EPILOGUE_STAGES;  // [epilogue stage] they have been copied out
-    float* const shared_filters = reinterpret_cast<float*>(epilogue_empty + EPILOGUE_STAGES);  // [output channel][r][s]
+    Barriers& barriers = *reinterpret_cast<Barriers*>(smem);
+    float* const shared_filters = reinterpret_cast<float*>(smem + BARRIER_BYTES);  // [output channel][r][s]
     const float* const filters = filters_of(shared_filters);
     float* const stages = shared_filters + (SHARED_FILTERS ? K * FILTER_FLOATS : 0);  // [stage][row][column]
 
     const int thread = static_cast<int>(threadIdx.x), lane = thread % 32;
     const int work_tiles = (n * TILES_P + TILE_ROWS - 1) / TILE_ROWS, step = static_cast<int>(gridDim.x);
     const auto copy_work_tile = [&](int work_tile, int stage) {
-        copy_inputs(stages + stage * STAGE_FLOATS, full + stage, x, work_tile, n);
+        copy_inputs(stages + stage * STAGE_FLOATS, barriers.inputs.full + stage, x, work_tile, n);
     };
     float* const epilogue_stages = stages + STAGES * STAGE_FLOATS;  // [epilogue stage][output channel][row][column]
     const auto copy_iteration = [&](int work_tile, int iteration, int epilogue_stage) {
         store_outputs(y, epilogue_stages + epilogue_stage * EPILOGUE_STAGE_FLOATS, work_tile, iteration * THREAD_K, n);
     };
     if (thread == 0) {
-        for (int i = 0; i < STAGES; ++i) {
-            barrier_init(full + i, 1);
-            barrier_init(empty + i, WARPS);
-        }
-        for (int i = 0; i < EPILOGUE_STAGES; ++i) {
-            barrier_init(epilogue_full + i, WARPS);
-            barrier_init(epilogue_empty + i, 1);
-        }
+        barriers.inputs.init(1, WARPS);
+        if constexpr (STAGED) barriers.outputs.init(WARPS, 1);
         barrier_init_fence();
         for (int i = 0; i < STAGES; ++i) copy_work_tile(static_cast<int>(blockIdx.x) + i * step, i);
     }
@@ -170,8 +169,8 @@ conv2d_input_stationary(const float* __restrict__ x, const float* __restrict__ w
     }
     __syncthreads();
 
-    int stage = 0, stage_parity = 0;
-    int epilogue_stage = 0, epilogue_parity = 0;
+    PipelineState<STAGES> state;
+    PipelineState<EPILOGUE_STAGES> epilogue;
     if constexpr (APART) {
         const int block_warp = __shfl_sync(0xffffffffu, thread / 32, 0);
         if (block_warp >= WARPS) {
@@ -181,23 +180,24 @@ conv2d_input_stationary(const float* __restrict__ x, const float* __restrict__ w
                 for (int work_tile = static_cast<int>(blockIdx.x); work_tile < work_tiles; work_tile += step) {
 #pragma unroll 1
                     for (int iteration = 0; iteration < K / THREAD_K; ++iteration) {
-                        barrier_wait(epilogue_full + epilogue_stage, epilogue_parity);
-                        copy_iteration(work_tile, iteration, epilogue_stage);
+                        barriers.outputs.consumer_wait(epilogue);
+                        copy_iteration(work_tile, iteration, epilogue.index);
                         if (writing >= 0) {
                             bulk_store_wait_read<1>();
-                            barrier_arrive(epilogue_empty + writing);
+                            barriers.outputs.consumer_release(writing);
                         }
-                        writing = epilogue_stage;
-                        if (++epilogue_stage == EPILOGUE_STAGES) epilogue_stage = 0, epilogue_parity ^= 1;
+                        writing = epilogue.index;
+                        ++epilogue;
                     }
                 }
                 bulk_store_wait_read<0>();
             }
-            if (block_warp == WARPS + 1 && lane == 0) {  // copies inputs
+            if (block_warp == WARPS + 1 && lane == 0) {  // copies inputs, of which the first STAGES are on their way
+                state = PipelineState<STAGES>::of(STAGES);
                 for (int work_tile = static_cast<int>(blockIdx.x); work_tile < work_tiles; work_tile += step) {
-                    barrier_wait(empty + stage, stage_parity);
-                    copy_work_tile(work_tile + STAGES * step, stage);
-                    if (++stage == STAGES) stage = 0, stage_parity ^= 1;
+                    barriers.inputs.producer_acquire(state);
+                    copy_work_tile(work_tile + STAGES * step, state.index);
+                    ++state;
                 }
             }
             return;
@@ -212,8 +212,7 @@ conv2d_input_stationary(const float* __restrict__ x, const float* __restrict__ w
     const int loaded_tile_row = min(tile_row, TILE_ROWS - 1);  // lanes without a tile compute, too
     const int staged_at = (output_row(tile_row) - first_row) * Q + column;
 
-    epilogue_parity = 1;  // nobody has to free a buffer before its first use
-    int writing = -1;     // the buffer that this lane is copying out, where warps do not do that apart
+    int writing = -1;  // the buffer that this lane is copying out, where warps do not do that apart
     const auto wait_for_epilogue_stage = [&] {
         if constexpr (WARPS == 1) {
             if (lane == 0) bulk_store_wait_read<EPILOGUE_STAGES - 1>();
@@ -221,28 +220,30 @@ conv2d_input_stationary(const float* __restrict__ x, const float* __restrict__ w
         } else {
             if (writing >= 0) {
                 bulk_store_wait_read<0>();
-                barrier_arrive(epilogue_empty + writing);
+                barriers.outputs.consumer_release(writing);
                 writing = -1;
             }
-            barrier_wait(epilogue_empty + epilogue_stage, epilogue_parity);
+            barriers.outputs.producer_acquire(epilogue);
         }
     };
     const auto release_stage = [&](int work_tile) {
         fence_bulk();  // the next copy into the pipeline stage comes after these loads
         __syncwarp();
         if constexpr (APART) {
-            barrier_arrive_if(empty + stage, lane == 0);
+            barrier_arrive_if(barriers.inputs.empty + state.index, lane == 0);
         } else {
-            if (lane == 0 && (WARPS == 1 || barrier_arrive_last(empty + stage))) copy_work_tile(work_tile + STAGES * step, stage);
+            if (lane == 0 && (WARPS == 1 || barrier_arrive_last(barriers.inputs.empty + state.index))) {
+                copy_work_tile(work_tile + STAGES * step, state.index);
+            }
         }
-        if (++stage == STAGES) stage = 0, stage_parity ^= 1;
+        ++state;
     };
     for (int work_tile = static_cast<int>(blockIdx.x); work_tile < work_tiles; work_tile += step) {
-        barrier_wait(full + stage, stage_parity);
+        barriers.inputs.consumer_wait(state);
         // The tile row, counted from the image in which the work tile begins: it matters where a work tile reaches into others.
         const int listed = (MORE_IMAGES ? work_tile * TILE_ROWS % TILES_P : 0) + loaded_tile_row;
         const int row = input_row(listed) - first_row - (listed - loaded_tile_row) * ROWS;
-        const float* const window = stages + stage * STAGE_FLOATS + row * W + column;
+        const float* const window = stages + state.index * STAGE_FLOATS + row * W + column;
         Window input;
         load_window(input, window);
         if constexpr (!SHARED_WINDOW) release_stage(work_tile);
@@ -255,8 +256,8 @@ conv2d_input_stationary(const float* __restrict__ x, const float* __restrict__ w
 #pragma unroll 1
         for (int iteration = 0; iteration < K / THREAD_K; ++iteration) {
             // Waited for before the accumulators are there: computing and staging them is one block of code without branches.
-            if constexpr (STAGED && APART) barrier_wait(epilogue_empty + epilogue_stage, epilogue_parity);
-            float* const staged = epilogue_stages + epilogue_stage * EPILOGUE_STAGE_FLOATS + staged_at;
+            if constexpr (STAGED && APART) barriers.outputs.producer_acquire(epilogue);
+            float* const staged = epilogue_stages + epilogue.index * EPILOGUE_STAGE_FLOATS + staged_at;
 #pragma unroll
             for (int m = 0; m < THREAD_K; ++m) {
                 float filter[FILTER_FLOATS], accumulator[ROWS][COLUMNS];
@@ -279,12 +280,12 @@ conv2d_input_stationary(const float* __restrict__ x, const float* __restrict__ w
             } else {
                 __syncwarp();
                 if constexpr (APART) {
-                    barrier_arrive_if(epilogue_full + epilogue_stage, lane == 0);
-                } else if (lane == 0 && (WARPS == 1 || barrier_arrive_last(epilogue_full + epilogue_stage))) {
-                    copy_iteration(work_tile, iteration, epilogue_stage);
-                    writing = epilogue_stage;
+                    barrier_arrive_if(barriers.outputs.full + epilogue.index, lane == 0);
+                } else if (lane == 0 && (WARPS == 1 || barrier_arrive_last(barriers.outputs.full + epilogue.index))) {
+                    copy_iteration(work_tile, iteration, epilogue.index);
+                    writing = epilogue.index;
                 }
-                if (++epilogue_stage == EPILOGUE_STAGES) epilogue_stage = 0, epilogue_parity ^= 1;
+                ++epilogue;
             }
         }
         if constexpr (SHARED_WINDOW) release_stage(work_tile);
