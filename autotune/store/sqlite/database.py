@@ -357,8 +357,15 @@ def connect_for_migrating(path: Path, timeout_s: float, *, kept: bool) -> sqlite
     """
     raw = _connect(path, "mode=rwc", timeout_s)
     raw.text_factory = _escaped_where_not_utf8
-    sync = "FULL" if kept else "OFF"
-    return _prepared(raw, "PRAGMA foreign_keys = OFF", "PRAGMA legacy_alter_table = ON", f"PRAGMA synchronous = {sync}")
+    return _prepared(raw, *MAKING_TABLES_ANEW, f"PRAGMA synchronous = {'FULL' if kept else 'OFF'}")
+
+
+def connect_to_memory() -> sqlite3.Connection:
+    """The same to a database of its own that no file holds."""
+    return _prepared(sqlite3.connect(":memory:", isolation_level=None), *MAKING_TABLES_ANEW)
+
+
+MAKING_TABLES_ANEW = ("PRAGMA foreign_keys = OFF", "PRAGMA legacy_alter_table = ON")
 
 
 def _escaped_where_not_utf8(content: bytes) -> str:

@@ -22,6 +22,7 @@ from autotune.store.sqlite.database import (
     Database,
     connect_for_migrating,
     connect_for_reading,
+    connect_to_memory,
     in_words,
     one_line,
     sqlite_engine,
@@ -30,8 +31,9 @@ from autotune.store.sqlite.database import (
 from autotune.temporary import temporary_folder
 
 MIGRATIONS = Path(__file__).parents[1] / "migrations"
-NEWEST = MIGRATIONS / "newest.sql"
-"""The newest schema as the migrations leave it: a new database begins with it, in a tenth of their time."""
+SNAPSHOT = MIGRATIONS / "snapshot.sql"
+"""A schema as its migrations leave it, in a tenth of their time: a new database begins with it. It need not be the
+newest; tests/unit/store/test_schema.py makes it so."""
 BETWEEN_STATEMENTS = ";\n\n"
 
 schema_versions = Table(
@@ -142,12 +144,37 @@ def migrate(connection: Connection, path: Path, version: str, clock: Clock) -> N
     Rows that were none before are none afterwards.
     """
     if version == newest_schema() and version_of(connection, path) is None:
-        for statement in NEWEST.read_text(encoding="utf-8").split(BETWEEN_STATEMENTS):
+        for statement in newest_statements():
             connection.exec_driver_sql(statement)
     else:
         upgrade(connection, path, version)
     row = {"version": version, "autotune_version": __version__, "applied_at": date_text(clock())}
     connection.execute(schema_versions.insert(), row)
+
+
+@cache
+def newest_statements(snapshot: Path = SNAPSHOT) -> tuple[str, ...]:
+    """What makes the newest schema: the snapshot's statements, or what migrations that came after it make of them."""
+    statements = tuple(snapshot.read_text(encoding="utf-8").removesuffix(";\n").split(BETWEEN_STATEMENTS))
+    if statements[-1] == _dated(newest_schema()):
+        return statements
+    engine = sqlite_engine(connect_to_memory)
+    with closing(Database(snapshot, 0.0, engine, snapshot)) as memory, memory.write() as connection:
+        for statement in statements:
+            connection.exec_driver_sql(statement)
+        upgrade(connection, snapshot, newest_schema())
+        return statements_of(connection)
+
+
+def statements_of(connection: Connection) -> tuple[str, ...]:
+    """What makes a database's schema, in order, and says which it is."""
+    made = connection.exec_driver_sql("SELECT sql FROM sqlite_master WHERE sql IS NOT NULL ORDER BY rowid").scalars()
+    version = connection.exec_driver_sql("SELECT version_num FROM alembic_version").scalar_one()
+    return (*made, _dated(version))
+
+
+def _dated(version: str) -> str:
+    return f"INSERT INTO alembic_version VALUES ('{version}')"  # noqa: S608
 
 
 def upgrade(connection: Connection, path: Path, version: str) -> None:

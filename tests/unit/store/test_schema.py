@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from alembic.config import Config
 from alembic.script import ScriptDirectory
-from sqlalchemy import Connection, UniqueConstraint, create_engine, inspect
+from sqlalchemy import UniqueConstraint, create_engine, inspect
 
 import autotune
 from autotune.store import Store
@@ -20,9 +20,11 @@ from autotune.store.sqlite.database import utc_now
 from autotune.store.sqlite.schema import (
     BETWEEN_STATEMENTS,
     MIGRATIONS,
-    NEWEST,
+    SNAPSHOT,
     migrate,
     newest_schema,
+    newest_statements,
+    statements_of,
     unenforced,
     upgrade,
 )
@@ -36,25 +38,29 @@ def test_the_code_knows_the_newest_migration() -> None:
     assert ScriptDirectory.from_config(config).get_current_head() == newest_schema()
 
 
-def statements(connection: Connection) -> list[str]:
-    """What makes a database's schema, in order, and says which it is."""
-    made = connection.exec_driver_sql("SELECT sql FROM sqlite_master WHERE sql IS NOT NULL ORDER BY rowid").scalars()
-    version = connection.exec_driver_sql("SELECT version_num FROM alembic_version").scalar_one()
-    return [*made, f"INSERT INTO alembic_version VALUES ('{version}')"]
+def migrated(path: Path, version: str) -> tuple[str, ...]:
+    """What makes the schema of a version by all migrations up to it."""
+    with unenforced(path, path, 1.0) as connection:
+        upgrade(connection, path, version)
+        return statements_of(connection)
 
 
 def test_a_new_database_has_the_schema_that_migrations_make(tmp_path: Path, update_golden: bool) -> None:
-    migrated = tmp_path / "migrated.db"
-    with unenforced(migrated, migrated, 1.0) as connection:
-        upgrade(connection, migrated, newest_schema())
-        expected = statements(connection)
+    expected = migrated(tmp_path / "migrated.db", newest_schema())
     if update_golden:
-        NEWEST.write_text(BETWEEN_STATEMENTS.join(expected) + ";\n", encoding="utf-8")
+        SNAPSHOT.write_text(BETWEEN_STATEMENTS.join(expected) + ";\n", encoding="utf-8")
     new = tmp_path / "new.db"
     with unenforced(new, new, 1.0) as connection:
         migrate(connection, new, newest_schema(), utc_now)
-        found = statements(connection)
-    assert found == expected, "write newest.sql anew: pytest tests/unit/store/test_schema.py --update-golden"
+        found = statements_of(connection)
+    assert found == expected, "the snapshot is none of the migrations; write it anew with --update-golden"
+
+
+def test_migrations_later_than_the_snapshot_are_made_up_for(tmp_path: Path) -> None:
+    """Whoever adds one leaves the snapshot alone: it only makes a new database quicker."""
+    older = tmp_path / "older.sql"
+    older.write_text(BETWEEN_STATEMENTS.join(migrated(tmp_path / "older.db", "0009")) + ";\n", encoding="utf-8")
+    assert newest_statements(older) == migrated(tmp_path / "migrated.db", newest_schema())
 
 
 def unique_columns(path: Path, table: str) -> set[tuple[str, ...]]:
