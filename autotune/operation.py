@@ -5,11 +5,10 @@ Everything that loops over the arrays of a problem, or over its sizes, asks here
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence, Set
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
-from types import MappingProxyType
 
 from autotune.array_declarations import ArrayReader, expression_word, is_name, strings, what_is_wrong
 from autotune.declarations import (
@@ -30,7 +29,8 @@ from autotune.declarations import (
     Size,
 )
 from autotune.errors import StudyError, TemplateError, quoted, shortened
-from autotune.expressions.expression import Bound, Expression
+from autotune.expressions.declared import expression_of
+from autotune.expressions.expression import Bound
 from autotune.expressions.functions import FUNCTIONS
 from autotune.table import Table, did_you_mean, is_time, read_toml
 from autotune.trial import Value
@@ -193,35 +193,10 @@ class Operation:
         return tuple(array.evaluate(names, self.runtime) for array in self.arrays if array.when.integer(names))
 
 
-def never_words(expression: Expression, words: Mapping[str, Sequence[str]]) -> str:
-    """What is wrong with an expression that compares an enumeration with what is no word of it; empty if nothing is."""
-    for name, word in expression.compared:
-        if word not in words.get(name, (word,)):
-            near = did_you_mean(word, words[name])
-            return f"{name} is never {word!r}{near} in {expression.text!r}; it is one of {', '.join(words[name])}"
-    return ""
-
-
 @lru_cache
 def parse_operation(folder: Path, text: str, references: tuple[tuple[str, str], ...] = ()) -> Operation:
     """The operation of its file's text; it is named after the folder. Raises TemplateError naming the dotted key."""
     return _Reader(folder, read_toml(text, TemplateError, str(folder / FILE))).read(text, references)
-
-
-def expression_of(
-    table: Table, key: str, text: str, known: Set[str], words: Mapping[str, Sequence[str]] = MappingProxyType({})
-) -> Bound:
-    """An expression that stands under a key of a table.
-
-    Raises the table's error for a name that is not known there, and for a word that none of `words` ever is.
-    """
-    expression = Expression(text, f"{table.file}: {table.path(key)}")
-    for name in sorted(expression.names - known):
-        below = "; sizes are derived from those above them" if name in table and name != key else ""
-        raise table.error(key, f"undeclared name {quoted(name)} in {quoted(text)}{below or did_you_mean(name, known)}")
-    if never := never_words(expression, words):
-        raise table.error(key, never)
-    return expression.bind({})
 
 
 class _Reader:

@@ -16,8 +16,9 @@ from autotune.checking.covering import Rows
 from autotune.declarations import MAX_SIZE
 from autotune.errors import TemplateError
 from autotune.expressions.columns import Column, Columns
+from autotune.expressions.declared import expression_of
 from autotune.expressions.expression import Bound, Expression
-from autotune.operation import Operation, expression_of
+from autotune.operation import Operation
 from autotune.reading import read_text
 from autotune.table import Table, did_you_mean, read_toml
 

@@ -12,11 +12,12 @@ from pathlib import Path
 
 from autotune.declarations import ROLES
 from autotune.errors import TemplateError, quoted, shortened
+from autotune.expressions.declared import never_words
 from autotune.expressions.expression import Expression, words_of
 from autotune.expressions.functions import FUNCTIONS
 from autotune.family.template import SUFFIX, ConstantTemplate, Constraint, KernelTemplate, Param, StageTemplate
 from autotune.family.tensor_map_template import TensorMapTemplate, read_tensor_map
-from autotune.operation import Operation, never_words
+from autotune.operation import Operation
 from autotune.table import Table, did_you_mean, read_toml
 from autotune.trial import ACCURACY_CLASSES
 
