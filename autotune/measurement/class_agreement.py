@@ -19,10 +19,10 @@ import numpy.typing as npt
 from autotune.compilation.compile import Binary
 from autotune.devices.device import Device, Launch, Module
 from autotune.family.source import KernelSource
+from autotune.measurement.data_set import REFERENCE_BYTES
 from autotune.measurement.forward import LoadedKernel, Tensors
 from autotune.measurement.guarded import GuardedArray
 from autotune.measurement.reference import reference_arguments
-from autotune.measurement.verify import REFERENCE_BYTES
 from autotune.problem import Conv2dProblem, of_conv2d
 
 CLASSES = 10

@@ -20,9 +20,10 @@ from autotune.errors import Rejected
 from autotune.family.source import KernelSource
 from autotune.measurement.benchmark import Clocks, Samples, interleave, median_half_width
 from autotune.measurement.bounds import exact_on_integers
+from autotune.measurement.data_set import DataSet
 from autotune.measurement.forward import LoadedKernel, Tensors
 from autotune.measurement.guarded import OUTPUT_GUARD, POISON, GuardedArray
-from autotune.measurement.verify import DataSet, Verifier
+from autotune.measurement.verify import Verifier
 from autotune.problem import Problem
 from autotune.trial import EndToEndParts, ErrorStats, Measured, Outcome
 

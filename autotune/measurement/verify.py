@@ -8,7 +8,7 @@ workspace are poisoned with NaN, and guard bands of NaN lie before and behind ev
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 
@@ -17,9 +17,10 @@ import numpy as np
 from autotune.compilation.compile import Binary
 from autotune.declarations import DRAWN, Array, Fill
 from autotune.devices.device import Device, Launch, Passes, Sample
-from autotune.errors import DeviceError, Rejected
+from autotune.errors import Rejected
 from autotune.family.source import KernelSource
 from autotune.measurement.bounds import ROUNDING, bound_factor, check_units, exact_on_integers
+from autotune.measurement.data_set import DataSet, periods
 from autotune.measurement.diagnosis import diagnosed
 from autotune.measurement.forward import LoadedKernel, Tensors
 from autotune.measurement.guarded import GUARD_BYTES, OUTPUT_GUARD, POISON, GuardedArray
@@ -28,28 +29,11 @@ from autotune.measurement.reference import entry_of, reference_arguments
 from autotune.problem import Problem
 from autotune.trial import ErrorStats, Outcome
 
-REFERENCE_BYTES = 256 << 20  # the most that one reference may take
-_UNIT_REFERENCE_BYTES = 1 << 30  # and that of a single unit of the run-time size, such as an image
-_REFERENCE_ELEMENT_BYTES = 12  # a double and a float per output
-_LEAST_UNITS = 3  # that differ; with fewer, units mixed up in pairs would be equal
-_PERIODS = (61, 53)  # images after which the two data sets repeat; primes, so that no power of two is a multiple
 _LOOKED_AT = 1 << 20  # outputs of a reference whose magnitudes are looked at
 REPEATS = 2  # further runs whose bits must equal the first's
 _GRID, _BLOCK = 1024, 256  # most blocks and threads of the checking kernels, which stride over their elements
 _RESULTS = 5  # 64-bit words that `compare` answers in
 _BANDS, _BAND_BYTES = 32, 24  # guard bands of one launch; address, words and pattern of each, 64 bits
-
-
-@dataclass(frozen=True, slots=True)
-class DataSet:
-    """What kernels read on the device, and the reference of its first images."""
-
-    inputs: Mapping[str, GuardedArray]
-    """by name, in the operation's order; of an array that kernels change, what is in it before a run"""
-    period: int
-    """images after which inputs repeat"""
-    references: Mapping[str, tuple[int, int]]
-    """addresses of an output's values, and of what its errors are measured in"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,13 +45,6 @@ class Verified:
     """forward passes on normal data, each from a cold cache"""
     on_integers: tuple[Sample, ...]
     """a forward pass on integers, from a cold cache, if there was one"""
-
-
-def data_bytes(problem: Problem) -> int:
-    """What a Verifier takes at most, without copies: two sets of arrays, and their references."""
-    reference = _REFERENCE_ELEMENT_BYTES * sum(output.elements for output in problem.outputs)
-    most = max(REFERENCE_BYTES, _LEAST_UNITS * reference // problem.runtime_size)
-    return 2 * (problem.tensor_bytes + min(most, reference))
 
 
 class Verifier:
@@ -82,19 +59,14 @@ class Verifier:
         self._owned: list[int] = [self._result, self._bands]
         self._arrays: list[GuardedArray] = []
         self._copies: list[Tensors] = []
-        outputs = max(1, sum(output.elements for output in problem.outputs) // problem.runtime_size)
-        most = REFERENCE_BYTES // (_REFERENCE_ELEMENT_BYTES * outputs)
-        if _REFERENCE_ELEMENT_BYTES * outputs > _UNIT_REFERENCE_BYTES:
-            what = f"the reference for {problem.operation.runtime} = 1 exceeds {_UNIT_REFERENCE_BYTES >> 20} MB"
-            raise DeviceError(f"{problem}: {what}; make it smaller")
-        most = max(most, _LEAST_UNITS)
         kept = {array.name for array in problem.inputs}
         self.written = {
             array.name: self._array(array, guard=OUTPUT_GUARD) for array in problem.arrays if array.name not in kept
         }
         self._outputs = tuple(self.written[array.name] for array in problem.outputs)
-        self.integers = self._data_set(_period(problem, most, _PERIODS[1]), integers=True)
-        self.normal = self._data_set(_period(problem, most, _PERIODS[0]), integers=False)
+        of_normal, of_integers = periods(problem)
+        self.integers = self._data_set(of_integers, integers=True)
+        self.normal = self._data_set(of_normal, integers=False)
         self._data = (self.integers, self.normal)
         self._inputs = self._input_hashes()
 
@@ -404,21 +376,3 @@ class Verifier:
     def _launch(self, entry: str, elements: int, *args: np.generic, rows: int = 1) -> None:
         blocks = min(_GRID, max(1, -(-elements // _BLOCK)))
         self._module.launch(Launch(entry, (blocks, rows, 1), (_BLOCK, 1, 1), 0, args))
-
-
-def _period(problem: Problem, most: int, prime: int) -> int:
-    """Images that differ: all of them when that is few, else the largest prime that is at most `most` and `prime`.
-
-    All of them, too, where each needs others. Raises DeviceError when that is too many.
-    """
-    n, limit = problem.runtime_size, min(most, prime)
-    if not problem.operation.independent:
-        if n > most:
-            raise DeviceError(
-                f"{problem}: its reference exceeds {REFERENCE_BYTES >> 20} MB; "
-                f"make {problem.operation.runtime} at most {most}"
-            )
-        return n
-    if n <= limit:
-        return n
-    return next((size for size in range(limit, 1, -1) if all(size % d for d in range(2, size))), 1)

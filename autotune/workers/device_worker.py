@@ -12,7 +12,7 @@ from autotune.devices.backends import worker_environ
 from autotune.errors import DeviceError, DeviceLost, Rejected
 from autotune.family.source import KernelSource
 from autotune.measurement.calibrate import Calibration
-from autotune.measurement.verify import data_bytes
+from autotune.measurement.data_set import data_bytes
 from autotune.operation import Operation
 from autotune.problem import Problem
 from autotune.trial import ErrorStats, Measured, Outcome
