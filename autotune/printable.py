@@ -1,4 +1,4 @@
-"""Texts of others as people read them: what they could do to a terminal or a page is shown escaped."""
+"""Texts of others as people read them: what they could do to a terminal, a page or a line is shown escaped."""
 
 from __future__ import annotations
 
@@ -16,3 +16,9 @@ _CONTROL = re.compile(
 def printable(text: str) -> str:
     """The text as it is shown to people: control characters but newline and tab escaped, passwords left out."""
     return _CONTROL.sub(lambda found: found[0].encode("unicode_escape").decode(), without_passwords(text))
+
+
+def one_line(text: str) -> str:
+    """The text on one line, control characters escaped."""
+    line = " ".join(text.split())
+    return line if line.isprintable() else "".join(c if c.isprintable() else repr(c)[1:-1] for c in line)

@@ -14,7 +14,8 @@ from autotune import __version__
 from autotune.cluster.dask_agent import COLLECT, LISTEN_S, introduced
 from autotune.cluster.messages import AgentInfo, Collecting, DeviceClass, Helper, News, check_news
 from autotune.errors import AutotuneError, shortened
-from autotune.store.sqlite.database import NOT_UNDERSTOOD, one_line
+from autotune.printable import one_line
+from autotune.store.sqlite.database import NOT_UNDERSTOOD
 
 PATIENCE_S = 5.0  # for an agent's answer, beyond what it may take; a stopped one gives none
 

@@ -22,9 +22,9 @@ from autotune.cluster.messages import Collected, Collecting, DeviceClass, Helper
 from autotune.cluster.stragglers import Stragglers
 from autotune.devices.device import devices_named
 from autotune.errors import AutotuneError, StudyError, shortened
+from autotune.printable import one_line
 from autotune.problem import Layer, Problem
 from autotune.store import Delivery
-from autotune.store.sqlite.database import one_line
 from autotune.tuning.layer_result import LayerResult
 
 BATCH_S = 2.0  # between two commits, each of what all agents have answered by then; a line's end does not wait for it

@@ -14,7 +14,7 @@ from autotune.cluster.agent import Agent, CompilingAgent
 from autotune.cluster.dask_cluster import CONNECT_S, address_of
 from autotune.cluster.messages import Collecting, CompileFor, Lease, LeaseEnd, MeasureFor
 from autotune.errors import shortened
-from autotune.store.sqlite.database import one_line
+from autotune.printable import one_line
 
 PLUGIN = "autotune-agent"
 INFO = "autotune-agent-info"

@@ -18,8 +18,9 @@ from autotune.cluster.messages import Collected, Lease
 from autotune.errors import StoreError, StoreWarning, StudyError, not_written
 from autotune.family.template import KernelTemplate
 from autotune.family.template_files import load_templates
+from autotune.printable import one_line
 from autotune.store import Scope, Store, StudyRecord, TemplateRecord
-from autotune.store.sqlite.database import NOT_UNDERSTOOD, one_line
+from autotune.store.sqlite.database import NOT_UNDERSTOOD
 from autotune.temporary import temporary_folder
 from autotune.tuning.trial_log import Progress
 from autotune.tuning.tune import policy

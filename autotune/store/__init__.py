@@ -21,7 +21,8 @@ from autotune.store.quarantine import QuarantineRow
 from autotune.store.retimes import RETIME_LABELS, RetimeRow
 from autotune.store.scopes import Scope, SubjectScope
 from autotune.store.spaces import Imported, SpaceTrial, import_recording
-from autotune.store.sqlite.database import is_sqlite, path_of
+from autotune.store.sqlite.connections import is_sqlite
+from autotune.store.sqlite.database import path_of
 from autotune.store.sqlite.hidden_rows import Fault
 from autotune.store.sqlite.query import Cell, QueryResult, QueryStream
 from autotune.store.store import Store

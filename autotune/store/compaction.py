@@ -7,7 +7,10 @@ from contextlib import closing
 from pathlib import Path
 
 from autotune.errors import StoreError
-from autotune.store.sqlite.database import LOCK_TIMEOUT_S, connect_for_reading, in_words, one_line, path_of, utc_now
+from autotune.printable import one_line
+from autotune.store.sqlite.connections import connect_for_reading
+from autotune.store.sqlite.database import LOCK_TIMEOUT_S, path_of, utc_now
+from autotune.store.sqlite.error_words import in_words
 from autotune.store.sqlite.open_database import open_for_reading
 
 

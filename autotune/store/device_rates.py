@@ -11,9 +11,10 @@ from sqlalchemy import Table, select
 from autotune.devices.device import DeviceInfo, Environment
 from autotune.errors import StoreError
 from autotune.measurement.rates import Rate, best_rates
+from autotune.printable import one_line
 from autotune.store.column_types import finite, metadata, real, reference, row_id, text
 from autotune.store.devices import devices, measured_on, same_device
-from autotune.store.sqlite.database import Database, one_line
+from autotune.store.sqlite.database import Database
 from autotune.store.statements import insert, tuples_of
 from autotune.store.unreadable import reading
 

@@ -27,9 +27,11 @@ from sqlalchemy.exc import DatabaseError
 
 from autotune import __version__
 from autotune.errors import StoreError, shortened
+from autotune.printable import one_line
 from autotune.store.column_types import metadata
 from autotune.store.row_checks import faulty_rows
-from autotune.store.sqlite.database import LOCK_TIMEOUT_S, Clock, Database, one_line, switch_to_wal, utc_now
+from autotune.store.sqlite.connections import switch_to_wal
+from autotune.store.sqlite.database import LOCK_TIMEOUT_S, Clock, Database, utc_now
 from autotune.store.sqlite.hidden_rows import Fault
 from autotune.store.sqlite.open_database import (
     open_as_it_is,

@@ -12,7 +12,7 @@ from sqlalchemy import make_url
 from sqlalchemy.exc import ArgumentError, SQLAlchemyError
 
 from autotune.errors import StoreError
-from autotune.store.sqlite.database import one_line
+from autotune.printable import one_line
 
 OPTUNA_ALONE = "version_info"
 """A table that each of Optuna's databases has and none of this project's, though both have `studies` and `trials`."""

@@ -9,7 +9,8 @@ from pathlib import Path
 from sqlalchemy import Connection, Table
 
 from autotune.store.column_types import SqlValue, Values
-from autotune.store.sqlite.database import Database, in_words
+from autotune.store.sqlite.database import Database
+from autotune.store.sqlite.error_words import in_words
 
 Row = tuple[SqlValue, ...]
 BATCH = 1000

@@ -9,12 +9,12 @@ from pathlib import Path
 from sqlalchemy import Connection, update
 
 from autotune.errors import StoreError
+from autotune.printable import one_line
 from autotune.store.column_types import Values
 from autotune.store.moved_rows import attach, move
 from autotune.store.packed import unpacked
 from autotune.store.row_ids import RowIds, id_of
 from autotune.store.sources import sources
-from autotune.store.sqlite.database import one_line
 from autotune.store.statements import next_id
 
 _ON_EITHER = (

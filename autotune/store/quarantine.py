@@ -8,11 +8,12 @@ from datetime import datetime
 from sqlalchemy import ColumnElement, Connection, Table, UniqueConstraint, and_, delete, select, true
 
 from autotune.errors import StoreError
+from autotune.printable import one_line
 from autotune.store.column_types import Values, date_of, metadata, reference, row_id, text
 from autotune.store.devices import devices, environments
 from autotune.store.scopes import Scope
 from autotune.store.sources import sources, store_hash
-from autotune.store.sqlite.database import Database, one_line
+from autotune.store.sqlite.database import Database
 from autotune.store.statements import insert, tuples_of
 from autotune.store.unreadable import reading
 

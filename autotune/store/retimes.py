@@ -9,11 +9,12 @@ from sqlalchemy import Column, ColumnElement, Connection, Float, RowMapping, Tab
 
 from autotune.devices.device import DeviceInfo, Environment
 from autotune.errors import StoreError
+from autotune.printable import one_line
 from autotune.store.column_types import Values, date_of, metadata, real, reference, row_id, text
 from autotune.store.devices import Runs, environment_of, environments, runs
 from autotune.store.finals import supersede_finals
 from autotune.store.measurements import measurements, timing_of, timing_values
-from autotune.store.sqlite.database import Database, one_line
+from autotune.store.sqlite.database import Database
 from autotune.store.statements import insert, rows_of
 from autotune.store.studies import find, subject_ids
 from autotune.store.trials import TrialRow, trials, with_trials

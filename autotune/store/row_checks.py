@@ -24,11 +24,11 @@ from sqlalchemy import (
 )
 
 from autotune.errors import StudyError, TemplateError
+from autotune.printable import one_line
 from autotune.store.column_types import EARLIEST, LARGEST, LATEST, Text, date_text, metadata
 from autotune.store.layers import PROBLEM_COLUMNS, stored_problem
 from autotune.store.packed import unpacked
 from autotune.store.sources import check_launches
-from autotune.store.sqlite.database import one_line
 from autotune.store.sqlite.hidden_rows import Fault
 from autotune.store.templates import header_params
 from autotune.trial import ACCURACY_CLASSES, Outcome

@@ -24,10 +24,11 @@ from sqlalchemy import (
 )
 
 from autotune.errors import StoreError
+from autotune.printable import one_line
 from autotune.problem import Layer
 from autotune.store.column_types import Text, Values, date_of, flag, integer, metadata, row_id, text
 from autotune.store.layers import layers, problem_of, store_layer, subjects
-from autotune.store.sqlite.database import Database, one_line
+from autotune.store.sqlite.database import Database
 from autotune.store.statements import insert, next_id, rows_of
 from autotune.store.unreadable import reading
 from autotune.trial import Outcome

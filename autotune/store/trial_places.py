@@ -8,7 +8,7 @@ from sqlalchemy import Connection
 
 from autotune.store.column_types import SqlValue
 from autotune.store.scopes import SCOPE
-from autotune.store.sqlite.database import connect_to_nothing
+from autotune.store.sqlite.connections import connect_to_nothing
 from autotune.store.statements import next_id
 from autotune.store.trials import LARGEST_NUMBER, trials
 

@@ -13,6 +13,7 @@ from sqlalchemy import ColumnElement, Connection, Select, and_, bindparam, case,
 
 from autotune.errors import StoreError
 from autotune.family.source import KernelSource
+from autotune.printable import one_line
 from autotune.problem import Problem
 from autotune.store.alike import AlikeTrial, alike
 from autotune.store.column_types import Values, date_of
@@ -22,7 +23,8 @@ from autotune.store.layers import of_problem
 from autotune.store.measurements import measurements, timing_values
 from autotune.store.scopes import SCOPE, Scope, SubjectScope
 from autotune.store.sources import store_source
-from autotune.store.sqlite.database import Database, UnreadableRow, one_line
+from autotune.store.sqlite.database import Database
+from autotune.store.sqlite.error_words import UnreadableRow
 from autotune.store.statements import chunks, execute, insert, insert_unless_there, rows_of
 from autotune.store.studies import find, one_of, study_layers
 from autotune.store.trials import (

@@ -8,7 +8,8 @@ from functools import wraps
 from typing import Concatenate, ParamSpec, Protocol, TypeVar
 
 from autotune.errors import StoreWarning
-from autotune.store.sqlite.database import Database, UnreadableRow
+from autotune.store.sqlite.database import Database
+from autotune.store.sqlite.error_words import UnreadableRow
 from autotune.store.sqlite.hidden_rows import Fault
 
 NAMED = 5

@@ -8,20 +8,16 @@ from contextlib import ExitStack, closing, suppress
 from pathlib import Path
 
 from autotune.errors import StoreError, StoreWarning
-from autotune.store.sqlite.database import (
+from autotune.printable import one_line
+from autotune.store.sqlite.connections import (
     LEAST_BYTES,
-    Clock,
-    Database,
     connect_for_reading,
     connect_for_writing,
     fold_log,
     log_state,
     may_write,
-    one_line,
-    path_of,
-    sqlite_engine,
-    utc_now,
 )
+from autotune.store.sqlite.database import Clock, Database, path_of, sqlite_engine, utc_now
 from autotune.store.sqlite.filesystem import MOUNTS, networked
 from autotune.store.sqlite.schema import bring_up_to_date, newest_schema, private_copy, version_of
 

@@ -16,8 +16,11 @@ from pathlib import Path
 from typing import TypeVar
 
 from autotune.errors import StoreError, shortened
+from autotune.printable import one_line
 from autotune.store.packed import unpacked
-from autotune.store.sqlite.database import Database, connect_beside, in_words, one_line
+from autotune.store.sqlite.connections import connect_beside
+from autotune.store.sqlite.database import Database
+from autotune.store.sqlite.error_words import in_words
 
 Cell = int | float | str | bytes | None
 """One value of an SQL result."""

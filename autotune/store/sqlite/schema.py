@@ -15,19 +15,16 @@ from sqlalchemy import Column, Connection, Table, select
 
 from autotune import __version__
 from autotune.errors import StoreError, StoreWarning
+from autotune.printable import one_line
 from autotune.store.column_types import Text, date_text, metadata, text
-from autotune.store.sqlite.database import (
-    NOT_UNDERSTOOD,
-    Clock,
-    Database,
+from autotune.store.sqlite.connections import (
     connect_for_migrating,
     connect_for_reading,
     connect_to_memory,
-    in_words,
-    one_line,
-    sqlite_engine,
     switch_to_wal,
 )
+from autotune.store.sqlite.database import NOT_UNDERSTOOD, Clock, Database, sqlite_engine
+from autotune.store.sqlite.error_words import in_words
 from autotune.temporary import temporary_folder
 
 MIGRATIONS = Path(__file__).parents[1] / "migrations"
