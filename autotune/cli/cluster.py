@@ -36,9 +36,9 @@ from autotune.workers.compilers import CompilePool
 
 if TYPE_CHECKING:
     from autotune.cluster.agent import CompilingAgent
-    from autotune.cluster.coordinator import ClusterResult, Overview
     from autotune.cluster.ledger import Ledger
     from autotune.cluster.messages import DeviceClass
+    from autotune.cluster.overview import ClusterResult, Overview
     from autotune.store import Store
     from autotune.tuning.layer_finals import FinalsPlan
 

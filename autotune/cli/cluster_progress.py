@@ -16,7 +16,7 @@ from rich.text import Text
 from autotune.cli.tables import console
 
 if TYPE_CHECKING:
-    from autotune.cluster.coordinator import Overview
+    from autotune.cluster.overview import Overview
 
 _LINE_EVERY_S = 10.0  # between two lines into a pipe
 _MOST_AGENTS = 20  # shown one by one

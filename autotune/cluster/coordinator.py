@@ -19,6 +19,7 @@ from autotune.cluster.dask_agent import run_lease
 from autotune.cluster.dask_cluster import CONNECT_S, TTL_S, address_of, knock, prepare
 from autotune.cluster.ledger import Ledger
 from autotune.cluster.messages import Collected, Collecting, DeviceClass, Helper, Lease, LeaseEnd
+from autotune.cluster.overview import ClusterResult, Overview
 from autotune.cluster.stragglers import Stragglers
 from autotune.devices.device import devices_named
 from autotune.errors import AutotuneError, StudyError, shortened
@@ -40,31 +41,6 @@ KINDS = ("cuda", "host", "null", "replay")
 ATTEMPTS = 3  # of a layer on a class of devices, which end by an error
 FIRST_S = 8.0  # for a scheduler that is started together with the run
 WAIT_S = 60.0  # for the first agent of a class that was asked for
-
-
-@dataclass(frozen=True, slots=True)
-class Overview:
-    """How far the whole cluster is."""
-
-    agents: Mapping[str, str]
-    """by name, what each does"""
-    layers: int
-    """times classes"""
-    done: int
-    trials: int
-    """stored by this run"""
-    elapsed_s: float
-    dashboard: str
-
-
-@dataclass(frozen=True, slots=True)
-class ClusterResult:
-    """What came of a study on one class of devices."""
-
-    device_class: DeviceClass
-    results: tuple[LayerResult, ...]
-    failed: Mapping[str, str]
-    """layer to why it could not be tuned"""
 
 
 @dataclass(slots=True, eq=False)
