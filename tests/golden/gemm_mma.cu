@@ -132,7 +132,12 @@ extern "C" __global__ __launch_bounds__(THREADS) void gemm_mma(const T* __restri
             if (row >= M || column >= N) continue;
             const float* const sums = d[i / 2][tile] + i % 2 * 2;
             const T first = from_float<T>(finish<EPILOGUE>(sums[0], bias, column));
-            *reinterpret_cast<AlignedArray<T, 2>*>(to + column) = {first, from_float<T>(finish<EPILOGUE>(sums[1], bias, column + 1))};
+            if constexpr (N % 2 == 0) {
+                *reinterpret_cast<AlignedArray<T, 2>*>(to + column) = {first, from_float<T>(finish<EPILOGUE>(sums[1], bias, column + 1))};
+            } else {
+                to[column] = first;
+                if (column + 1 < N) to[column + 1] = from_float<T>(finish<EPILOGUE>(sums[1], bias, column + 1));
+            }
         }
     }
 }
