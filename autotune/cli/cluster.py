@@ -205,7 +205,7 @@ async def _coordinated(
     """What came of it, and the devices that nobody had."""
     from autotune.cluster.coordinator import Coordinator
     from autotune.cluster.dask_cluster import address_of, is_open, quiet
-    from autotune.cluster.started import places, started_cluster
+    from autotune.cluster.started_cluster import places, started_cluster
 
     quiet()
 
@@ -234,7 +234,7 @@ async def _coordinated(
 
 def _refuse(study: Study, cluster: str, device: str | None, jobs: int | None) -> None:
     """Raise StudyError for what has no meaning here."""
-    from autotune.cluster.started import places
+    from autotune.cluster.started_cluster import places
 
     if not places(cluster) and (device or jobs):
         raise StudyError(

@@ -24,7 +24,7 @@ from autotune.cluster.messages import (
     MeasureFor,
     News,
 )
-from autotune.cluster.shared import Ask, SharedEvaluator
+from autotune.cluster.shared_device import Ask, SharedEvaluator
 from autotune.compilation.compile import Binary
 from autotune.errors import DeviceError, DeviceLost, Rejected
 from autotune.evaluation.evaluator import Evaluator

@@ -1,6 +1,6 @@
 """store -> export: tuned kernels as a library that stands on its own."""
 
-from autotune.exporting.chosen import Chosen
+from autotune.exporting.chosen_kernel import Chosen
 from autotune.exporting.exporter import Exported, export_library
 from autotune.exporting.t4_spaces import export_t4
 

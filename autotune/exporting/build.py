@@ -15,7 +15,7 @@ from pathlib import Path
 from autotune.compilation.compile import Target, architecture, first_errors, killed
 from autotune.devices.host_compile import DRIVER_NAME, RUNTIME_NAME, compile_driver, compile_host, compile_runtime
 from autotune.errors import AutotuneError
-from autotune.exporting.chosen import Chosen
+from autotune.exporting.chosen_kernel import Chosen
 from autotune.exporting.exporter import Exported, Images
 from autotune.exporting.machine_code import NVCC_FLAGS, gencode
 from autotune.temporary import temporary_folder

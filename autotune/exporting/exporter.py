@@ -15,7 +15,7 @@ from autotune import __version__
 from autotune.dispatch.dispatcher import Dispatcher
 from autotune.dispatch.header import load_dispatch_template, render_dispatch
 from autotune.errors import StoreError
-from autotune.exporting.chosen import Chosen, serving
+from autotune.exporting.chosen_kernel import Chosen, serving
 from autotune.exporting.folder import Written, write_folder
 from autotune.exporting.golden_view import golden_view
 from autotune.exporting.kernel import kernel_text

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from autotune.compilation.compile import is_exact
 from autotune.declarations import Array
 from autotune.devices.device import DeviceInfo
-from autotune.exporting.chosen import Chosen
+from autotune.exporting.chosen_kernel import Chosen
 from autotune.exporting.launch_plan import Need, Plan, arch_refusal, plan_of
 from autotune.exporting.machine_code import ARCHS, gencode
 from autotune.exporting.operation_view import word_constants

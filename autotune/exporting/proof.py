@@ -17,7 +17,7 @@ from autotune.devices.device import DeviceInfo
 from autotune.errors import AutotuneError, DeviceLost, Rejected, ToolchainError
 from autotune.evaluation.evaluator import DeviceEvaluator
 from autotune.exporting.build import SELF_TEST_S, BuildError, Built, build_for_cuda, build_for_host, self_test
-from autotune.exporting.chosen import Chosen
+from autotune.exporting.chosen_kernel import Chosen
 from autotune.exporting.exporter import Exported
 from autotune.exporting.folder import PROOF, write_proof
 from autotune.exporting.golden import self_test_sizes

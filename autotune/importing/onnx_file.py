@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
 from autotune.errors import ModelError, shortened
-from autotune.importing.asked import asked
+from autotune.importing.asked_sizes import asked
 from autotune.importing.network import Network
 from autotune.importing.onnx_graph import GraphReader
 from autotune.importing.onnx_sizes import dims, with_sizes

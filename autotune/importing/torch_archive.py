@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import IO
 
 from autotune.errors import ModelError
-from autotune.importing.asked import asked
+from autotune.importing.asked_sizes import asked
 from autotune.importing.aten_graph import GraphReader
 from autotune.importing.network import Network, plain
 from autotune.importing.torch_calls import Graph

@@ -9,7 +9,7 @@ import optuna
 from optuna.trial import FrozenTrial, TrialState
 
 from autotune.errors import StudyError
-from autotune.search.given import Choose, Rows, by_model
+from autotune.search.given_spaces import Choose, Rows, by_model
 from autotune.search.initial_design import InitialDesign
 from autotune.search.sampler import AutotuneSampler, StudySampler
 from autotune.search.samplers import PEERS, Peer, Refused, by_chance, drawing, require

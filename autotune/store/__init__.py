@@ -5,7 +5,7 @@ are transactions, what callers may ask of it. Trials, the largest, have that cla
 A column more is a migration and that module.
 """
 
-from autotune.store.alike import AlikeTrial
+from autotune.store.alike_trials import AlikeTrial
 from autotune.store.best import BestRow
 from autotune.store.compaction import compact
 from autotune.store.deliveries import LOST, Delivery, check_delivery
@@ -13,7 +13,7 @@ from autotune.store.dispatchers import DispatchedLayer, DispatcherRow
 from autotune.store.dump import check, dump, load, quarantine_rows
 from autotune.store.end_to_end_timings import EndToEndRow
 from autotune.store.finals import BASELINE, Finals, FinalsRow, Verdict
-from autotune.store.foreign import optuna_database
+from autotune.store.foreign_databases import optuna_database
 from autotune.store.merging import Merged, merge
 from autotune.store.noise_floors import NoiseFloor
 from autotune.store.profiles import KernelProfile, ProfileRow

@@ -13,7 +13,7 @@ from autotune.store.devices import DeviceStore, Runs
 from autotune.store.dispatchers import DispatcherStore
 from autotune.store.end_to_end_timings import EndToEndStore
 from autotune.store.finals import FinalsStore
-from autotune.store.known import KnownStore
+from autotune.store.known_trials import KnownStore
 from autotune.store.measurements import MeasurementStore
 from autotune.store.noise_floors import NoiseFloorStore
 from autotune.store.profiles import ProfileStore

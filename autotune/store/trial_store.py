@@ -15,7 +15,7 @@ from autotune.errors import StoreError
 from autotune.family.source import KernelSource
 from autotune.printable import one_line
 from autotune.problem import Problem
-from autotune.store.alike import AlikeTrial, alike
+from autotune.store.alike_trials import AlikeTrial, alike
 from autotune.store.column_types import Values, date_of
 from autotune.store.devices import devices
 from autotune.store.end_to_end_timings import end_to_end_timings, parts_values

@@ -126,7 +126,7 @@ def test_a_scheduler_that_cannot_be_reached_is_told_in_a_line(
     "cluster", ["local:0", "local:two", "slurm:65", "ssh:", "ssh:one,,two", "ssh:-oProxyCommand=x"]
 )
 def test_what_is_no_place_is_told(environ: dict[str, str], monkeypatch: pytest.MonkeyPatch, cluster: str) -> None:
-    from autotune.cluster.started import places
+    from autotune.cluster.started_cluster import places
 
     monkeypatch.setenv("PATH", environ["PATH"])
     with pytest.raises(StudyError, match=f"{cluster}: expected {cluster.partition(':')[0]}:"):
@@ -138,7 +138,7 @@ def test_what_is_no_place_is_told(environ: dict[str, str], monkeypatch: pytest.M
 def test_a_program_that_is_missing_is_named(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cluster: str, program: str
 ) -> None:
-    from autotune.cluster.started import places
+    from autotune.cluster.started_cluster import places
 
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(ToolchainError, match=f"{cluster}: {program} is not on the PATH"):
