@@ -43,19 +43,43 @@ def facts(
     flops: int | None = None,
 ) -> Facts:
     """Everything about one kernel; `median_us` is None when it was not timed, `flops` where its algorithm is direct."""
-    on_gpu = device.kind == "cuda" and resources.registers > 0
-    held = least_occupied(device, stages, resources) if on_gpu else None
+    held = held_on(device, stages, resources)
     if median_us is None:
         return Facts(held, None, None, None, None)
-    bound = None if device.kind == "host" else floor(problem, accuracy, rates, flops)
-    fraction = None if bound is None else bound.us / median_us
+    return facts_of(held, bounds(device, problem, accuracy, rates, flops), median_us)
+
+
+@dataclass(frozen=True, slots=True)
+class Bounds:
+    """What is the same of all kernels of a problem, an accuracy and an algorithm on a device."""
+
+    floor: Floor | None
+    minimal_bytes: int
+
+
+def bounds(
+    device: DeviceInfo, problem: Problem, accuracy: str, rates: Mapping[str, float], flops: int | None
+) -> Bounds:
+    """What no such kernel can beat; `flops` as in `facts`."""
+    return Bounds(None if device.kind == "host" else floor(problem, accuracy, rates, flops), minimal_bytes(problem))
+
+
+def facts_of(held: Residency | None, within: Bounds, median_us: float) -> Facts:
+    """Everything about one kernel that was timed, of which a multiprocessor holds so much."""
+    bound = within.floor
     return Facts(
         residency=held,
-        gb_per_s=minimal_bytes(problem) / median_us / 1e3,
+        gb_per_s=within.minimal_bytes / median_us / 1e3,
         floor=bound,
-        floor_fraction=fraction,
+        floor_fraction=None if bound is None else bound.us / median_us,
         limiter=_limiter(bound, median_us, held) if bound is not None and held is not None else None,
     )
+
+
+def held_on(device: DeviceInfo, stages: Sequence[Stage], resources: Resources) -> Residency | None:
+    """The same as `least_occupied`; None also where the device is no GPU or no compiler reported the resources."""
+    on_gpu = device.kind == "cuda" and resources.registers > 0
+    return least_occupied(device, stages, resources) if on_gpu else None
 
 
 def least_occupied(device: DeviceInfo, stages: Sequence[Stage], resources: Resources) -> Residency | None:

@@ -57,13 +57,26 @@ def _class_of(found: BestRow) -> tuple[str, str, str, str]:
 
 def with_rooflines(store: Store, rows: Iterable[TrialRow]) -> Iterator[TrialWithRoofline]:
     """Set trials against what their devices can do, as far as that was calibrated."""
-    rates: dict[tuple[str, str, int, int, int], Mapping[str, float]] = {}
+    rates = DeviceRates(store)
     for row in rows:
+        yield TrialWithRoofline(row, _facts(row, row.median_us, rates.of(row)))
+
+
+class DeviceRates:
+    """The calibrated rates of trials' devices, each device's read once."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self._rates: dict[tuple[str, str, int, int, int], Mapping[str, float]] = {}
+
+    def of(self, row: TrialRow) -> Mapping[str, float]:
+        """Those that bound a trial."""
+        if row.policy == END_TO_END:  # a layer waits for copies: the floor of its kernel says nothing of it
+            return {}
         identity = row.device.identity
-        if identity not in rates:
-            rates[identity] = store.rates.best(row.device)
-        # Host to host, a layer waits for copies: the floor of its kernel says nothing of it.
-        yield TrialWithRoofline(row, _facts(row, row.median_us, {} if row.policy == END_TO_END else rates[identity]))
+        if identity not in self._rates:
+            self._rates[identity] = self._store.rates.best(row.device)
+        return self._rates[identity]
 
 
 def _facts(row: TrialRow, median_us: float | None, rates: Mapping[str, float]) -> Facts:

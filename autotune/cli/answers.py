@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
-from contextlib import ExitStack, closing
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import closing
 from itertools import chain, islice
 from typing import TYPE_CHECKING
 
@@ -19,13 +19,14 @@ from autotune.cli.numbers import SECONDS
 from autotune.cli.only import Only, only_options
 from autotune.cli.options import DATABASE, writable
 from autotune.cli.pager import paged
-from autotune.cli.tables import Column, format_options, show, wide_format_options
+from autotune.cli.tables import Column, format_options, show, show_cells, wide_format_options
+from autotune.cli.trial_cells import TrialCells
 from autotune.family.comments import in_comment
 from autotune.table import LARGEST
 from autotune.trial import Config, Outcome
 
 if TYPE_CHECKING:
-    from autotune.store import SpaceTrial, Store, TrialRow
+    from autotune.store import SpaceTrial, Store, Streamed, TrialRow
 
 _TABLE_ROWS = 50  # of `trials`, unless --limit says otherwise
 
@@ -69,31 +70,29 @@ def trials(
     default = None if streamed else _TABLE_ROWS
     limit = default if limit is None else limit or None
     beaten = Beaten()
-    with Store(db, create=False) as store, paged(style), ExitStack() as reading:
-        ask = store.trials.each if streamed else store.trials.list
+    with Store(db, create=False) as store, paged(style):
         admitted = only.of(store)
         read = limit if only.everything else None  # what is left out is not counted
-        every = ask(name, outcome=outcome, sort=sort, limit=read, generations=generations)
-        if isinstance(every, Generator):
-            reading.enter_context(closing(every))
-        rows = filter(admitted, every)
         spaces = filter(admitted, store.spaces.list(name, outcome=outcome, sort=sort, limit=read))
         others = (TrialWithRoofline(row, NO_FACTS) for row in spaces)
-        found = beaten.seen(islice(chain(with_rooflines(store, rows), others), limit))
-        listed = [] if streamed else list(found)
-        # a table says where its rows come from, if one does not come from here
-        shown = trial_columns(imported=any(row.row.origin == "imported" for row in listed))
-        kept = Column[TrialWithRoofline]("source", lambda trial: _text(store, trial.row), terminal=False)
-        wanted = (*shown, kept) if sources else shown
-        columns = _for_failures(wanted) if outcome not in (None, "correct") else wanted
         if streamed:
-            show(found, columns, style)
+            with closing(
+                store.trials.each(name, outcome=outcome, sort=sort, limit=read, generations=generations)
+            ) as every:
+                _stream(store, every, others, admitted, beaten, limit, style, sources=sources)
         else:
-            show_brief(listed, columns, _brief_columns(listed), style)
+            rows = filter(
+                admitted, store.trials.list(name, outcome=outcome, sort=sort, limit=read, generations=generations)
+            )
+            listed = list(beaten.seen(islice(chain(with_rooflines(store, rows), others), limit)))
+            # a table says where its rows come from, if one does not come from here
+            columns = trial_columns(imported=any(row.row.origin == "imported" for row in listed))
+            shown = _for_failures(columns) if outcome not in (None, "correct") else columns
+            show_brief(listed, shown, _brief_columns(listed), style)
         beaten.tell()
         if sources and not streamed:
             for row in (trial.row for trial in listed if isinstance(trial.row, TrialRow)):
-                click.echo(whole(row, _text(store, row)))
+                click.echo(whole(row, _text(store, row.trial.source_hash)))
         if beaten.rows == limit == default and only.everything:
             _tell_limit(limit, store.trial_lookup.count(name, outcome=outcome, generations=generations))
     if not beaten.rows and not everything:
@@ -102,14 +101,40 @@ def trials(
         )
 
 
+def _stream(
+    store: Store,
+    trials: Iterable[Streamed],
+    others: Iterable[TrialWithRoofline],
+    admitted: Callable[[TrialRow], bool],
+    beaten: Beaten,
+    limit: int | None,
+    style: str | None,
+    *,
+    sources: bool,
+) -> None:
+    """Print trials as JSON or CSV while they are read, and then those of recorded spaces."""
+    columns = trial_columns(imported=False)
+    keys = [column.key for column in columns]
+    of_hash = keys.index("source_hash")
+
+    def cells_of(found: Iterable[TrialWithRoofline]) -> Iterator[list[Cell]]:
+        return ([column.value(trial) for column in columns] for trial in beaten.seen(found))
+
+    made = TrialCells(store, admitted, lambda row: next(cells_of(with_rooflines(store, [row]))), beaten.note)
+    rows: Iterator[list[Cell]] = islice(chain(made.of(trials), cells_of(others)), limit)
+    if sources:
+        rows = ([*cells, _text(store, cells[of_hash])] for cells in rows)
+    show_cells(rows, [*keys, "source"] if sources else keys, style)
+
+
 def _tell_limit(shown: int, count: int) -> None:
     if count > shown:
         click.echo(f"{shown} of {count}; --limit 0 for all", err=True)
 
 
-def _text(store: Store, row: TrialRow | SpaceTrial) -> str | None:
+def _text(store: Store, source_hash: Cell) -> str | None:
     """A trial's rendered kernel; None where none was rendered, or only its hash is kept."""
-    source = store.sources.get(row.trial.source_hash) if row.trial.source_hash else None
+    source = store.sources.get(source_hash) if isinstance(source_hash, str) and source_hash else None
     return source.program.text if source else None
 
 
@@ -180,15 +205,15 @@ class Beaten:
     def seen(self, found: Iterable[TrialWithRoofline]) -> Iterator[TrialWithRoofline]:
         """The rows, each noted."""
         for trial in found:
-            self.note(trial.row, trial.facts)
+            self.note(trial.row.device.name, trial.row.name, trial.facts.floor_fraction)
             yield trial
 
-    def note(self, row: TrialRow | SpaceTrial, found: Facts) -> None:
+    def note(self, device: str, layer: str, floor_fraction: float | None) -> None:
         """Note a row."""
         self.rows += 1
-        if (fraction := found.floor_fraction or 0.0) > 1.0:
-            of_device = self._devices.setdefault(row.device.name, {})
-            of_device[row.name] = max(fraction, of_device.get(row.name, 0.0))
+        if (fraction := floor_fraction or 0.0) > 1.0:
+            of_device = self._devices.setdefault(device, {})
+            of_device[layer] = max(fraction, of_device.get(layer, 0.0))
 
     def tell(self) -> None:
         """Say which on standard error, a line for each device."""
@@ -206,7 +231,7 @@ def tell_beaten(found: Iterable[tuple[TrialRow | SpaceTrial, Facts]]) -> None:
     """Say on standard error which kernels are faster than their floors."""
     beaten = Beaten()
     for row, facts_of_it in found:
-        beaten.note(row, facts_of_it)
+        beaten.note(row.device.name, row.name, facts_of_it.floor_fraction)
     beaten.tell()
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import csv
 import errno
 import functools
-import json
 import os
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -18,7 +17,7 @@ from rich.console import Console, ConsoleOptions, RenderableType
 from rich.segment import Segment
 from rich.table import Table
 
-from autotune.cli.cells import PLAIN, Cell, json_of, words
+from autotune.cli.cells import PLAIN, Cell, json_object, plain_csv_line, words
 from autotune.cli.streams import exact
 from autotune.printable import printable
 
@@ -81,27 +80,35 @@ def _one_style(function: Callable[..., None], styles: Sequence[str]) -> Callable
 
 def show(rows: Iterable[Row], columns: Sequence[Column[Row]], style: str | None, *, title: str = "") -> None:
     """Print rows as they come, as a table, a JSON array or CSV; a long table is one of pages."""
-    out = exact(sys.stdout)
-    if style == "json":
-        opened = "["
-        for row in rows:
-            record = {column.key: json_of(column.value(row)) for column in columns}
-            text = json.dumps(record, indent=1, allow_nan=False).replace("\n", "\n ")
-            out.write(f"{opened}\n {text}")
-            opened = ","
-        out.write("[]\n" if opened == "[" else "\n]\n")
-    elif style == "csv":
-        writer = csv.writer(_Lines(out), lineterminator="\r\n")
-        writer.writerow(column.key for column in columns)
+    if style in ("json", "csv"):
         values = [column.value for column in columns]
-        writer.writerows(
-            [cell if type(cell := value(row)) in PLAIN else words(cell) for value in values] for row in rows
-        )
+        show_cells(([value(row) for value in values] for row in rows), [column.key for column in columns], style)
     else:
         shown = [column for column in columns if column.terminal]
         cells = ([human(column.value(row), column.digits) for column in shown] for row in rows)
         for page in _pages(cells):
             _show_on_terminal([printable(column.key) for column in shown], page, title)
+
+
+def show_cells(rows: Iterable[Sequence[Cell]], keys: Sequence[str], style: str | None) -> None:
+    """Print rows as they come, as a JSON array of objects with these keys, or as CSV."""
+    out = exact(sys.stdout)
+    if style == "csv":
+        writer = csv.writer(_Lines(out), lineterminator="\r\n")
+        writer.writerow(keys)
+        for row in rows:
+            cells = [cell if isinstance(cell, PLAIN) else words(cell) for cell in row]
+            line = plain_csv_line(cells)
+            if line is None:
+                writer.writerow(cells)
+            else:
+                out.write(line)
+        return
+    opened = "["
+    for row in rows:
+        out.write(f"{opened}\n {json_object(keys, row)}")
+        opened = ","
+    out.write("[]\n" if opened == "[" else "\n]\n")
 
 
 class _Lines:

@@ -30,6 +30,7 @@ from autotune.store.studies import GENERATIONS, LayerRow, StudyKey, StudyRecord,
 from autotune.store.templates import TemplateRecord
 from autotune.store.top_trials import TopTrial
 from autotune.store.trial_store import SORTS, Suspect, TrialKey
+from autotune.store.trial_stream import OwnValues, Streamed
 from autotune.store.trials import TrialRow
 
 __all__ = [
@@ -53,6 +54,7 @@ __all__ = [
     "LayerRow",
     "Merged",
     "NoiseFloor",
+    "OwnValues",
     "ProfileRow",
     "QuarantineRow",
     "QueryResult",
@@ -61,6 +63,7 @@ __all__ = [
     "Scope",
     "SpaceTrial",
     "Store",
+    "Streamed",
     "StudyKey",
     "StudyRecord",
     "StudyRow",

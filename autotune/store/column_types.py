@@ -85,9 +85,15 @@ def date_text(date: datetime) -> str:
 def date_of(text: str) -> datetime:
     """The date that `date_text` wrote. Raises ValueError for any other text."""
     date = datetime.fromisoformat(text)
+    if len(text) == _LENGTH and text[-1] == "Z" and _FIRST <= text <= _LAST:  # as most are; dates take long to compare
+        return date
     if date.tzinfo is None or not EARLIEST <= date <= LATEST:
         raise ValueError(f"{text!r} is not a date with a zone between the years 1 and 9999")
     return date
+
+
+_FIRST, _LAST = date_text(EARLIEST), date_text(LATEST)
+_LENGTH = len(_FIRST)
 
 
 def finite(value: float | None) -> float | None:

@@ -3,20 +3,25 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 
 import orjson
 
 from autotune.errors import shortened
-from autotune.trial import Config
+from autotune.trial import Config, Value
 
 
 def config_from(family: str, text: str) -> Config:
     """A family's config from its JSON. Raises ValueError for what is none."""
+    return Config(family, tuple(config_values(text).items()))
+
+
+def config_values(text: str) -> Mapping[str, Value]:
+    """The parameters of a config's JSON. Raises ValueError for what is none."""
     values = _read(text)
     if not isinstance(values, dict) or not _are_plain(values.values()):
         raise ValueError(f"config {shortened(text)} is not an object of numbers, words and flags")
-    return Config(family, tuple(values.items()))
+    return values
 
 
 _PLAIN = frozenset((str, bool, float, int))

@@ -27,6 +27,7 @@ from autotune.store.sqlite.database import Database
 from autotune.store.sqlite.error_words import UnreadableRow
 from autotune.store.statements import chunks, execute, insert, insert_unless_there, rows_of
 from autotune.store.studies import find, one_of, study_layers
+from autotune.store.trial_stream import Streamed, TrialStream
 from autotune.store.trials import (
     LARGEST_NUMBER,
     TrialRow,
@@ -35,7 +36,6 @@ from autotune.store.trials import (
     select_trials,
     trial_of,
     trials,
-    trials_by_id,
 )
 from autotune.store.unreadable import hide_faulty_rows, reading
 from autotune.trial import Config, EndToEndParts, Outcome, Trial
@@ -292,7 +292,7 @@ class TrialStore:
         sort: str = "number",
         limit: int | None = None,
         generations: str = "newest",
-    ) -> Generator[TrialRow, None, None]:
+    ) -> Generator[Streamed, None, None]:
         """The same one after another, in little memory however many they are.
 
         Who stops before the end closes it: until then it reads.
@@ -303,11 +303,11 @@ class TrialStore:
         while done < len(ids):
             try:
                 with self.database.read() as connection:
-                    made = TrialRows(connection)
+                    stream = TrialStream(connection)
                     for chunk in chunks(ids[done:]):
-                        found = trials_by_id(connection, chunk, made)
+                        found = tuple(stream.some(chunk))
                         done += len(chunk)  # before any is given out
-                        yield from (found[trial_id] for trial_id in chunk if trial_id in found)
+                        yield from found
             except UnreadableRow:
                 if self.database.hidden or not hide_faulty_rows(self.database):
                     raise

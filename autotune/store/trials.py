@@ -58,6 +58,9 @@ from autotune.trial import ACCURACY_CLASSES, Config, ErrorStats, Outcome, Phases
 Origin = Literal["measured", "imported"]
 """Where a trial comes from: tuned into this database, or brought in from another file."""
 
+MOST_KEPT = 4096
+"""records that many trials share, of one kind, which are kept while trials are read"""
+
 LARGEST_NUMBER = 2**53
 """of a trial, far from where SQLite's integers end"""
 
@@ -315,6 +318,8 @@ class _Made(dict[Key, Record]):
         self._make = make
 
     def __missing__(self, key: Key) -> Record:
+        if len(self) > MOST_KEPT:
+            self.clear()
         made = self[key] = self._make(key)
         return made
 
