@@ -12,18 +12,19 @@ from __future__ import annotations
 import base64
 import json
 import math
+import sqlite3
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import closing, contextmanager
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import partial
-from itertools import groupby, islice, repeat
+from itertools import chain, groupby, islice, repeat
 from operator import itemgetter
 from pathlib import Path
 from typing import Any, TypeAlias
 
 import orjson
 from sqlalchemy import Connection
-from sqlalchemy.exc import DatabaseError
 
 from autotune import __version__
 from autotune.errors import StoreError, shortened
@@ -57,7 +58,8 @@ def dump(url: str | Path, write: Callable[[str], object]) -> int:
     Rows that cannot be understood are left out, with a note.
     """
     with closing(open_for_reading(url, timeout_s=LOCK_TIMEOUT_S, clock=utc_now)) as database:
-        database.find_faults = partial(faulty_rows, texts=False)  # a wrong text costs its kernel alone
+        # a wrong text costs its kernel alone
+        database.find_faults = partial(faulty_rows, beside=database.read, texts=False)
         hide_faulty_rows(database)
         count = 0
         with database.read() as connection:
@@ -91,7 +93,7 @@ def check(url: str | Path) -> tuple[Fault, ...]:
         closing(open_for_reading(url, timeout_s=LOCK_TIMEOUT_S, clock=utc_now)) as database,
         database.read() as connection,
     ):
-        return tuple(faulty_rows(connection))
+        return tuple(faulty_rows(connection, database.read))
 
 
 def quarantine_rows(url: str | Path, write: Callable[[str], object]) -> tuple[Fault, ...]:
@@ -184,9 +186,7 @@ def _load(lines: _Lines, schema: str, database: Database) -> int:
         _refuse_rows(connection, database.shown)  # that another process has added meanwhile
         connection.exec_driver_sql("DELETE FROM schema_versions")
         with _without_indexes(connection):
-            for table, some in groupby(lines.rows(tables), key=itemgetter(1)):
-                while waiting := list(islice(some, CHUNK)):
-                    _insert(connection, lines, tables[table], waiting)
+            _insert_all(connection, lines, tables)
         if schema != newest_schema():
             dangling = dangling_reference(connection)
             if dangling is not None:
@@ -209,25 +209,54 @@ def _without_indexes(connection: Connection) -> Iterator[None]:
         connection.exec_driver_sql(sql)
 
 
-def _insert(
-    connection: Connection, lines: _Lines, columns: _Columns, rows: Sequence[tuple[int, str, Mapping[str, Json]]]
-) -> None:
-    """Insert rows of one table, given with their lines' numbers."""
+_Numbered = Sequence[tuple[int, str, Mapping[str, Json]]]
+
+
+def _insert_all(connection: Connection, lines: _Lines, tables: Mapping[str, _Columns]) -> None:
+    """Insert the rows of all lines: a second thread writes some while the next are read."""
+    raw = connection.connection.driver_connection
+    assert isinstance(raw, sqlite3.Connection)  # noqa: S101 - it is open
+    with ThreadPoolExecutor(1) as second:
+        writing: Future[None] | None = None
+        try:
+            for table, some in groupby(lines.rows(tables), key=itemgetter(1)):
+                while rows := list(islice(some, CHUNK)):
+                    values = _values(lines, tables[table], rows)
+                    if writing is not None:
+                        writing.result()
+                    writing = second.submit(_insert, raw, lines, tables[table], rows, values)
+        finally:
+            if writing is not None:
+                writing.result()  # what is wrong with these rows comes before what is with later ones
+
+
+def _values(lines: _Lines, columns: _Columns, rows: _Numbered) -> list[tuple[Cell, ...]]:
+    """Rows of one table, given with their lines' numbers, as they are stored."""
     values: list[tuple[Cell, ...]] = []
     try:
         for _, _, row in rows:
             values.append(columns.values(row))  # one by one: so many had been read where one raises
     except ValueError as error:
         raise lines.wrong(rows[len(values)][0], f"{columns.table}: {one_line(str(error))}") from error
-    raw = connection.connection.driver_connection
-    assert raw is not None  # noqa: S101 - it is open
+    return values
+
+
+def _insert(
+    raw: sqlite3.Connection, lines: _Lines, columns: _Columns, rows: _Numbered, values: Sequence[tuple[Cell, ...]]
+) -> None:
+    """Insert rows of one table, many with one statement, during which SQLite leaves Python to the other thread."""
+    most = raw.getlimit(sqlite3.SQLITE_LIMIT_VARIABLE_NUMBER) // len(columns.types)
+    together, done = min(most, _AT_ONCE), 0
     before = raw.total_changes
     try:
-        connection.exec_driver_sql(columns.insert, values)
-    except (DatabaseError, ValueError, OverflowError) as error:
-        cause = error.orig if isinstance(error, DatabaseError) else error
-        number = rows[raw.total_changes - before][0]  # after those that are in
-        raise lines.wrong(number, f"{columns.table}: {one_line(str(cause))}") from error
+        with suppress(sqlite3.IntegrityError, ValueError, OverflowError):  # the statement has done nothing then
+            while len(values) - done >= together:
+                raw.execute(columns.insert(together), tuple(chain.from_iterable(values[done : done + together])))
+                done += together
+        raw.executemany(columns.insert(1), values[done:])
+    except (sqlite3.Error, ValueError, OverflowError) as error:
+        number = rows[min(raw.total_changes - before, len(rows) - 1)][0]  # after those that are in
+        raise lines.wrong(number, f"{columns.table}: {one_line(str(error))}") from error
 
 
 @dataclass(frozen=True, slots=True)
@@ -240,12 +269,15 @@ class _Columns:
     """a row's values in the order of the columns, of which each table has two at least"""
     packed: dict[tuple[type, ...], Sequence[tuple[int, str]]] = field(default_factory=dict)
     """the types of rows that fitted: which of their values are stored as others, such as bytes"""
+    statements: dict[int, str] = field(default_factory=dict)
 
-    @property
-    def insert(self) -> str:
-        """The statement that inserts one row."""
-        names = ", ".join(f'"{name}"' for name in self.types)
-        return f"INSERT INTO {self.table} ({names}) VALUES ({', '.join('?' * len(self.types))})"  # noqa: S608
+    def insert(self, count: int) -> str:
+        """The statement that inserts so many rows."""
+        if count not in self.statements:
+            names = ", ".join(f'"{name}"' for name in self.types)
+            each = ", ".join([f"({', '.join('?' * len(self.types))})"] * count)
+            self.statements[count] = f"INSERT INTO {self.table} ({names}) VALUES {each}"  # noqa: S608
+        return self.statements[count]
 
     def values(self, row: Mapping[str, Json]) -> tuple[Cell, ...]:
         """The row in the order of the columns. Raises ValueError for what does not fit them."""
