@@ -11,12 +11,9 @@
 // The warp's number in its block: the same for its lanes, and seen to be, so that the operands of wgmma need uniform registers only.
 __device__ __forceinline__ int canonical_warp_index() { return __shfl_sync(0xffffffffu, static_cast<int>(threadIdx.x) / 32, 0); }
 
-// Tiles of a block that stays, or of a cluster of BLOCKS, in which it is the `rank`-th: `step` apart.
+// Tiles of a block that stays, or of a cluster of BLOCKS: `step` apart.
 template <int BLOCKS = 1>
 struct PersistentTileScheduler {
-    __device__ __forceinline__ static int rank() { return static_cast<int>(blockIdx.x) % BLOCKS; }
     __device__ __forceinline__ static int first() { return static_cast<int>(blockIdx.x) / BLOCKS; }
     __device__ __forceinline__ static int step() { return static_cast<int>(gridDim.x) / BLOCKS; }
-    // The block's of the tiles side by side that are a cluster's `index`-th.
-    __device__ __forceinline__ static int of_block(int index) { return index * BLOCKS + rank(); }
 };

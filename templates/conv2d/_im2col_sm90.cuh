@@ -1,7 +1,7 @@
 #pragma once
 
-// Stages of filters and of pixels of one tap, as TMA loads them. Needs _sm90.cuh, and the family's constants;
-// `produce` its Scheduler, first_channel and load_filters, too.
+// Stages of filters and of pixels of one tap, as TMA loads them. Needs _sm90.cuh, first_channel for `produce`,
+// and the family's constants.
 
 // Where the window of a pixel, counted through all images, begins.
 __device__ __forceinline__ void window_corner(int pixel, int& image, int& top, int& left) {
@@ -25,9 +25,10 @@ template <int FILTERS = 1, class... Windows>
 __device__ __forceinline__ void produce(unsigned char* stages, PipelineTma<STAGES>& pipeline, const TensorMap& x_map, const TensorMap& w_map,
                                         int tiles, Windows...) {
     constexpr int BOXES = (TILE_N + 255) / 256, BOX = TILE_N / BOXES, W_BYTES = FILTERS * TILE_M * 128;  // of 256 pixels at most
+    using Scheduler = PersistentTileScheduler<>;
     PipelineState<STAGES> state;
     for (int index = Scheduler::first(); index < tiles; index += Scheduler::step()) {
-        const int k = index % TILES_M * TILE_M, pixel = Scheduler::of_block(index / TILES_M) * TILE_N;
+        const int k = index % TILES_M * TILE_M, pixel = index / TILES_M * TILE_N;
         int image[BOXES] = {}, top[BOXES] = {}, left[BOXES] = {};  // of the first pixel's window
 #pragma unroll
         for (int i = 0; !POINTWISE && i < BOXES; ++i) window_corner(pixel + i * BOX, image[i], top[i], left[i]);
@@ -38,7 +39,11 @@ __device__ __forceinline__ void produce(unsigned char* stages, PipelineTma<STAGE
                 pipeline.producer_acquire(state, W_BYTES + TILE_N * 128);
                 unsigned char* const stage = stages + state.index * STAGE_BYTES;
                 Barrier* const full = pipeline.full + state.index;
-                load_filters(stage, w_map, full, c, tap, k);
+                if constexpr (FILTERS == 1) {
+                    tma_load(stage, &w_map, full, c, tap, k);
+                } else {
+                    tma_load(stage, &w_map, full, c, tap, k, 0);
+                }
 #pragma unroll
                 for (int i = 0; i < BOXES; ++i) {
                     unsigned char* const to = stage + W_BYTES + i * (BOX * 128);

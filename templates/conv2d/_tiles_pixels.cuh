@@ -2,9 +2,9 @@
 #include "_im2col_sm90.cuh"
 
 // Tiles of TILE_N pixels, counted through all images: each stage has the pixels of one tap. Needs _mainloop_sm90.cuh,
-// _epilogue_sm90.cuh, _blocks_*.cuh, what `produce` does, and the family's constants.
+// _epilogue_sm90.cuh, first_channel and the family's constants.
 
-__device__ __forceinline__ int pixel_tiles(int n) { return (n * PIXELS + TILE_N - 1) / TILE_N; }
+__device__ __forceinline__ int tiles_of(int n) { return (n * PIXELS + TILE_N - 1) / TILE_N * TILES_M; }
 
 using Boxes = Boxes2d;
 
@@ -14,14 +14,7 @@ struct Window {
     __device__ __forceinline__ void skip_tile() {}
 };
 
-struct Mma : StagedMma<STAGE_BYTES, K_BLOCKS> {
-    __device__ __forceinline__ static void release(PipelineTma<STAGES>& pipeline, int index, int lane, WindowPipeline&, const Window&) {
-        release_stage<CLUSTER_N>(pipeline, index, lane);
-    }
-    __device__ __forceinline__ static void release_tile(PipelineTma<STAGES>& pipeline, int index, int lane, WindowPipeline&, const Window&) {
-        release_stage<CLUSTER_N>(pipeline, index, lane);
-    }
-};
+using Mma = StagedMma<STAGE_BYTES, K_BLOCKS>;
 
 // No windows, no zeros behind them.
 __device__ __forceinline__ void clear_behind_windows(unsigned char*) {}

@@ -2,11 +2,11 @@
 
 // Tiles of WINDOW_ROWS rows of an image. The window of x that they need is loaded once for TILE_K channels, with zeros for padding, and a
 // tap's pixels begin TAP pixels behind the first: columns of padding between the rows are computed, too, and not stored.
-// Needs _sm90.cuh, _blocks_*.cuh, what `produce` of _im2col_sm90.cuh does, and the family's constants.
+// Needs _sm90.cuh, first_channel and the family's constants.
 
 constexpr int LOADED = (WINDOW_ROWS + (R - 1) * DILATION_H) * PITCH;  // pixels of a window; zeros follow, which TMA never writes
 
-__device__ __forceinline__ int pixel_tiles(int n) { return n * IMAGE_TILES; }
+__device__ __forceinline__ int tiles_of(int n) { return n * IMAGE_TILES * TILES_M; }
 
 // Boxes of z and of outputs: whole rows.
 struct Boxes {
@@ -51,12 +51,12 @@ struct Mma {
     }
     __device__ __forceinline__ static void release(PipelineTma<STAGES>& pipeline, int index, int lane, WindowPipeline& windows,
                                                    const Window& window) {
-        release_stage<CLUSTER_N>(pipeline, index, lane);
+        if (lane == 0) pipeline.consumer_release(index);
         if (lane == 0 && window.tap == 0) windows.consumer_release(window.last);
     }
     __device__ __forceinline__ static void release_tile(PipelineTma<STAGES>& pipeline, int index, int lane, WindowPipeline& windows,
                                                         const Window& window) {
-        release_stage<CLUSTER_N>(pipeline, index, lane);
+        if (lane == 0) pipeline.consumer_release(index);
         if (lane == 0) windows.consumer_release(window.last);
     }
     __device__ __forceinline__ static void next(WindowPipeline&, Window& window) {
@@ -81,11 +81,11 @@ __device__ __forceinline__ void clear_behind_windows(unsigned char* windows) {
 // Loads all windows of the block's tiles, and filters of TILE_K channels of one tap as a stage.
 __device__ __forceinline__ void produce(unsigned char* stages, PipelineTma<STAGES>& pipeline, const TensorMap& x_map, const TensorMap& w_map,
                                         int tiles, unsigned char* windows, WindowPipeline* window_pipeline) {
+    using Scheduler = PersistentTileScheduler<>;
     PipelineState<STAGES> state;
     PipelineState<WINDOWS> window;
     for (int index = Scheduler::first(); index < tiles; index += Scheduler::step()) {
-        const int k = index % TILES_M * TILE_M, at = Scheduler::of_block(index / TILES_M);
-        const int image = at / IMAGE_TILES, row = at % IMAGE_TILES * WINDOW_ROWS;
+        const int k = index % TILES_M * TILE_M, image = index / TILES_M / IMAGE_TILES, row = index / TILES_M % IMAGE_TILES * WINDOW_ROWS;
 #pragma unroll 1
         for (int c = 0; c < CHANNELS; c += TILE_K, ++window) {
             window_pipeline->producer_acquire(window, LOADED * 128);
@@ -94,7 +94,7 @@ __device__ __forceinline__ void produce(unsigned char* stages, PipelineTma<STAGE
 #pragma unroll 1
             for (int tap = 0; tap < R * S; ++tap, ++state) {
                 pipeline.producer_acquire(state, STAGE_BYTES);
-                load_filters(stages + state.index * STAGE_BYTES, w_map, pipeline.full + state.index, c, tap, k);
+                tma_load(stages + state.index * STAGE_BYTES, &w_map, pipeline.full + state.index, c, tap, k);
             }
         }
     }

@@ -16,21 +16,6 @@ __device__ __forceinline__ void load_operand(unsigned char* to, const TensorMap*
     }
 }
 
-// The same of an operand that BLOCKS have in common, by the `rank`-th of them: its part, for all. Needs _blocks_*.cuh.
-template <bool TRANSPOSED, int ROWS, int BLOCKS>
-__device__ __forceinline__ void load_common_operand(unsigned char* to, const TensorMap* map, Barrier* full, int rank, int row, int k,
-                                                    int product) {
-    constexpr int OWN = ROWS / BLOCKS;
-    const int part = rank * OWN;
-    unsigned char* const part_to = to + part * 128;
-    if constexpr (TRANSPOSED) {
-#pragma unroll
-        for (int i = 0; i < OWN; i += 64) load_common<BLOCKS>(part_to + i * 128, map, full, row + part + i, k, product);
-    } else {
-        load_common<BLOCKS>(part_to, map, full, k, row + part, product);
-    }
-}
-
 template <bool TRANSPOSED, int TILE_K>
 __device__ __forceinline__ unsigned long long operand_descriptor(const void* pointer) {
     if constexpr (TRANSPOSED) return wgmma_descriptor_transposed<TILE_K>(pointer);

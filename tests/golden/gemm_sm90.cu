@@ -30,8 +30,6 @@
 
 #include "_epilogue_sm90.cuh"
 
-#include "_blocks_alone.cuh"
-
 #include "_operands_sm90.cuh"
 
 // Problem
@@ -73,6 +71,8 @@ __device__ __forceinline__ void mma(float (&d)[1][4], unsigned long long a, unsi
 }
 
 #include "_mainloop_sm90.cuh"
+
+#include "_blocks_alone.cuh"
 
 struct Mma : StagedMma<STAGE_BYTES, K_BLOCKS, B_TRANSPOSED, A_TRANSPOSED> {
     __device__ __forceinline__ static void release(PipelineTma<STAGES>& pipeline, int index, int lane) {

@@ -110,11 +110,6 @@ __device__ __forceinline__ void mma(float (&d)[8][4], unsigned long long a, unsi
 // Of x, for the output channels from k on.
 __device__ __forceinline__ int first_channel(int k) { return k / GROUP_K * CHANNELS; }
 
-// Loads both parts of a stage's filters.
-__device__ __forceinline__ void load_filters(unsigned char* to, const TensorMap& w_map, Barrier* full, int c, int tap, int k) {
-    tma_load(to, &w_map, full, c, tap, k, 0);
-}
-
 #include "_im2col_sm90.cuh"
 
 // The products of both operands' parts.

@@ -1,5 +1,5 @@
 // conv2d n2 c8 11x13 k24 3x3 pad 1 f16 nhwc
-// implicit_gemm_sm90 tile_m=64 tile_n=192 schedule=pingpong window_rows=0 cluster_n=1 epilogue_subtiles=2
+// implicit_gemm_sm90 tile_m=64 tile_n=192 schedule=pingpong window_rows=0 epilogue_subtiles=2
 
 // Implicit matrix product for Hopper: y [K x pixels] = w [K x (taps x channels)] * im2col(x) [(taps x channels) x pixels].
 //
@@ -13,7 +13,6 @@
 // Output channels are the rows of a warpgroup's MMAs and pixels, counted through all images, their columns, of which there may
 // be any multiple of eight: so tiles of TILE_M x TILE_N divide the work evenly between multiprocessors. A block stays and takes
 // tiles gridDim.x apart; tiles of the same pixels follow each other, so that these are read once from memory.
-// The blocks of a cluster have tiles of neighbouring pixels. Each loads its pixels, and its part of the filters for all.
 //
 //   producer   one thread of the first warpgroup: TMA loads TILE_K channels of one tap as a stage, of filters and pixels, or of filters
 //              beside windows of x that serve all taps
@@ -390,14 +389,11 @@ struct OrderedSequenceBarrier {
 // The warp's number in its block: the same for its lanes, and seen to be, so that the operands of wgmma need uniform registers only.
 __device__ __forceinline__ int canonical_warp_index() { return __shfl_sync(0xffffffffu, static_cast<int>(threadIdx.x) / 32, 0); }
 
-// Tiles of a block that stays, or of a cluster of BLOCKS, in which it is the `rank`-th: `step` apart.
+// Tiles of a block that stays, or of a cluster of BLOCKS: `step` apart.
 template <int BLOCKS = 1>
 struct PersistentTileScheduler {
-    __device__ __forceinline__ static int rank() { return static_cast<int>(blockIdx.x) % BLOCKS; }
     __device__ __forceinline__ static int first() { return static_cast<int>(blockIdx.x) / BLOCKS; }
     __device__ __forceinline__ static int step() { return static_cast<int>(gridDim.x) / BLOCKS; }
-    // The block's of the tiles side by side that are a cluster's `index`-th.
-    __device__ __forceinline__ static int of_block(int index) { return index * BLOCKS + rank(); }
 };
 
 // The beginning of a kernel that may be launched before those before it on the stream have ended (programmatic dependent launch, sm_90), as
@@ -638,7 +634,6 @@ using EPILOGUE = Epilogue<false, false, identity>;
 constexpr int TILE_M = 64, TILE_N = 192, TILE_K = 64;
 constexpr int STAGES = 5;
 constexpr bool PINGPONG = true;
-constexpr int CLUSTER_N = 1;
 constexpr int WINDOW_ROWS = 0, WINDOWS = 0;
 constexpr bool WINDOWED = WINDOWS > 0;
 constexpr int IMAGE_TILES = 1;  // of windows
@@ -658,7 +653,6 @@ constexpr int RESIDUAL_BYTES = (WINDOWED ? WINDOW_ROWS * PITCH : EPILOGUE_N) * 6
 constexpr int RELEASES = 4 * (PINGPONG ? 1 : CONSUMERS);  // of a stage, by warps
 constexpr int PRODUCER_REGISTERS = 40, CONSUMER_REGISTERS = 232;
 
-using Scheduler = PersistentTileScheduler<CLUSTER_N>;
 using WindowPipeline = PipelineTma<WINDOWED ? WINDOWS : 1>;
 
 // d = w [64 x 16] * x [16 x GROUP_N] (+ d), operands in shared memory.
@@ -790,37 +784,8 @@ struct StagedMma {
 // Of x, for the output channels from k on.
 __device__ __forceinline__ int first_channel(int k) { return GROUPS > 1 ? k / GROUP_K * GROUP_C : 0; }
 
-// What _blocks_cluster.cuh does for the blocks of a cluster, for blocks without one. Needs _sm90.cuh.
-
-__device__ __forceinline__ void end_blocks() {}
-
-template <int THREADS>
-__device__ __forceinline__ void sync_producer(int id) {
-    arrive_threads<THREADS>(id);  // and the first loads are under way before the others come
-}
-template <int THREADS>
-__device__ __forceinline__ void sync_consumers(int id) {
-    sync_threads<THREADS>(id);
-}
-
-template <int BLOCKS>
-__device__ __forceinline__ void load_common(unsigned char* to, const TensorMap* map, Barrier* full, int c0, int c1, int c2) {
-    tma_load(to, map, full, c0, c1, c2);
-}
-
-template <int BLOCKS, int STAGES>
-__device__ __forceinline__ void release_stage(PipelineTma<STAGES>& pipeline, int stage, int lane) {
-    if (lane == 0) pipeline.consumer_release(stage);
-}
-
-// Loads the block's part of a stage's filters, for all blocks of the cluster.
-__device__ __forceinline__ void load_filters(unsigned char* to, const TensorMap& w_map, Barrier* full, int c, int tap, int k) {
-    const int part = Scheduler::rank() * (TILE_M / CLUSTER_N);
-    load_common<CLUSTER_N>(to + part * 128, &w_map, full, c, tap, k + part);
-}
-
-// Stages of filters and of pixels of one tap, as TMA loads them. Needs _sm90.cuh, and the family's constants;
-// `produce` its Scheduler, first_channel and load_filters, too.
+// Stages of filters and of pixels of one tap, as TMA loads them. Needs _sm90.cuh, first_channel for `produce`,
+// and the family's constants.
 
 // Where the window of a pixel, counted through all images, begins.
 __device__ __forceinline__ void window_corner(int pixel, int& image, int& top, int& left) {
@@ -844,9 +809,10 @@ template <int FILTERS = 1, class... Windows>
 __device__ __forceinline__ void produce(unsigned char* stages, PipelineTma<STAGES>& pipeline, const TensorMap& x_map, const TensorMap& w_map,
                                         int tiles, Windows...) {
     constexpr int BOXES = (TILE_N + 255) / 256, BOX = TILE_N / BOXES, W_BYTES = FILTERS * TILE_M * 128;  // of 256 pixels at most
+    using Scheduler = PersistentTileScheduler<>;
     PipelineState<STAGES> state;
     for (int index = Scheduler::first(); index < tiles; index += Scheduler::step()) {
-        const int k = index % TILES_M * TILE_M, pixel = Scheduler::of_block(index / TILES_M) * TILE_N;
+        const int k = index % TILES_M * TILE_M, pixel = index / TILES_M * TILE_N;
         int image[BOXES] = {}, top[BOXES] = {}, left[BOXES] = {};  // of the first pixel's window
 #pragma unroll
         for (int i = 0; !POINTWISE && i < BOXES; ++i) window_corner(pixel + i * BOX, image[i], top[i], left[i]);
@@ -857,7 +823,11 @@ __device__ __forceinline__ void produce(unsigned char* stages, PipelineTma<STAGE
                 pipeline.producer_acquire(state, W_BYTES + TILE_N * 128);
                 unsigned char* const stage = stages + state.index * STAGE_BYTES;
                 Barrier* const full = pipeline.full + state.index;
-                load_filters(stage, w_map, full, c, tap, k);
+                if constexpr (FILTERS == 1) {
+                    tma_load(stage, &w_map, full, c, tap, k);
+                } else {
+                    tma_load(stage, &w_map, full, c, tap, k, 0);
+                }
 #pragma unroll
                 for (int i = 0; i < BOXES; ++i) {
                     unsigned char* const to = stage + W_BYTES + i * (BOX * 128);
@@ -869,9 +839,9 @@ __device__ __forceinline__ void produce(unsigned char* stages, PipelineTma<STAGE
 }
 
 // Tiles of TILE_N pixels, counted through all images: each stage has the pixels of one tap. Needs _mainloop_sm90.cuh,
-// _epilogue_sm90.cuh, _blocks_*.cuh, what `produce` does, and the family's constants.
+// _epilogue_sm90.cuh, first_channel and the family's constants.
 
-__device__ __forceinline__ int pixel_tiles(int n) { return (n * PIXELS + TILE_N - 1) / TILE_N; }
+__device__ __forceinline__ int tiles_of(int n) { return (n * PIXELS + TILE_N - 1) / TILE_N * TILES_M; }
 
 using Boxes = Boxes2d;
 
@@ -881,14 +851,7 @@ struct Window {
     __device__ __forceinline__ void skip_tile() {}
 };
 
-struct Mma : StagedMma<STAGE_BYTES, K_BLOCKS> {
-    __device__ __forceinline__ static void release(PipelineTma<STAGES>& pipeline, int index, int lane, WindowPipeline&, const Window&) {
-        release_stage<CLUSTER_N>(pipeline, index, lane);
-    }
-    __device__ __forceinline__ static void release_tile(PipelineTma<STAGES>& pipeline, int index, int lane, WindowPipeline&, const Window&) {
-        release_stage<CLUSTER_N>(pipeline, index, lane);
-    }
-};
+using Mma = StagedMma<STAGE_BYTES, K_BLOCKS>;
 
 // No windows, no zeros behind them.
 __device__ __forceinline__ void clear_behind_windows(unsigned char*) {}
@@ -909,10 +872,10 @@ conv2d_implicit_gemm_sm90(const __grid_constant__ TensorMap x_map, const __grid_
     Residuals& residuals = *reinterpret_cast<Residuals*>(&mainloop_order + (PINGPONG ? 1 : 0));
 
     const int warp = canonical_warp_index(), group = warp / 4;
-    const int tiles = (pixel_tiles(n) + CLUSTER_N - 1) / CLUSTER_N * TILES_M;
+    const int tiles = tiles_of(n);
     if (group == 0) {
         if (threadIdx.x == 0) {
-            pipeline.init(RELEASES * CLUSTER_N);
+            pipeline.init(RELEASES);
             if constexpr (WINDOWED) window_pipeline.init(RELEASES);
             if constexpr (PINGPONG) mainloop_order.init();
             if constexpr (EPILOGUE::HAS_RESIDUAL) {
@@ -921,14 +884,14 @@ conv2d_implicit_gemm_sm90(const __grid_constant__ TensorMap x_map, const __grid_
             barrier_init_fence();
         }
         __syncwarp();
-        sync_producer<THREADS>(CONSUMERS + 1);
+        arrive_threads<THREADS>(CONSUMERS + 1);  // and the first loads are under way before the others come
         begin_dependent();
         warpgroup_reg_dealloc<PRODUCER_REGISTERS>();
         if (threadIdx.x == 0) produce(stages, pipeline, x_map, w_map, tiles, windows, &window_pipeline);
         return;
     }
     clear_behind_windows(windows);
-    sync_consumers<THREADS>(CONSUMERS + 1);  // for the barriers
+    sync_threads<THREADS>(CONSUMERS + 1);  // for the barriers
     begin_dependent();
     warpgroup_reg_alloc<CONSUMER_REGISTERS>();
     const int consumer = group - 1, thread = static_cast<int>(threadIdx.x) % 128, lane = static_cast<int>(threadIdx.x) % 32;
@@ -945,14 +908,15 @@ conv2d_implicit_gemm_sm90(const __grid_constant__ TensorMap x_map, const __grid_
     [[maybe_unused]] int epilogue_stage = 0;
     Window window;
     int order_phase = consumer ^ 1;  // the first warpgroup's first turn is at once
+    using Scheduler = PersistentTileScheduler<>;
     if (PINGPONG && consumer == 1) {
         state.advance<K_TILES>();
         window.skip_tile();
     }
     const int first_tile = Scheduler::first() + (PINGPONG ? consumer * Scheduler::step() : 0);
     for (int index = first_tile; index < tiles; index += (PINGPONG ? 2 : 1) * Scheduler::step()) {
-        const int k = index % TILES_M * TILE_M + group_m, at = Scheduler::of_block(index / TILES_M);
-        const int pixel = at * TILE_N + group_n, image = at / IMAGE_TILES, row = at % IMAGE_TILES * WINDOW_ROWS;
+        const int k = index % TILES_M * TILE_M + group_m, pixel = index / TILES_M * TILE_N + group_n;
+        const int image = index / TILES_M / IMAGE_TILES, row = index / TILES_M % IMAGE_TILES * WINDOW_ROWS;
         float biases[BLOCKS_M][2] = {};
         load_biases<EPILOGUE, K>(biases, bias, k, warp, lane);
         float d[BLOCKS_M][GROUP_N / 8][4];
@@ -972,5 +936,4 @@ conv2d_implicit_gemm_sm90(const __grid_constant__ TensorMap x_map, const __grid_
         EpilogueTma::store(d, biases, outputs, epilogue_stage, y_map, k, pixel, row, image, consumer, warp, lane);
     }
     if (thread == 0) bulk_store_wait_read<0>();
-    end_blocks();
 }

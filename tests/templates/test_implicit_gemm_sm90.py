@@ -25,7 +25,6 @@ BASE: dict[str, int | str] = {
     "tile_n": 64,
     "schedule": "cooperative",
     "window_rows": 0,
-    "cluster_n": 1,
     "epilogue_subtiles": 1,
 }
 HALF = Conv2dProblem(3, 72, 9, 11, 72, 3, 3, pad_h=1, pad_w=1, dtype="f16", layout="nhwc", epilogue="bias_relu")
@@ -174,67 +173,6 @@ def test_other_windows_of_three_channels_are_left_to_other_families(problem: Con
 
 GROUPED = replace(HALF, c=128, k=128, groups=32)
 """Tiles of sixteen groups."""
-TWO: dict[str, int | str] = {**BASE, "cluster_n": 2}
-ODD = replace(HALF, n=5, w=10)
-"""Tiles of 64 pixels: eight, of which the last is three quarters full; 18 stages; two tiles of output channels."""
-CLUSTERS = [
-    (
-        replace(ODD, n=13, epilogue="bias_add_relu"),
-        {"schedule": "pingpong", "tile_n": 56},
-    ),  # a tile behind the last one
-    *long_run(
-        (ODD, {}),
-        (replace(FLOAT, n=7), {"tile_m": 128, "tile_n": 64, "epilogue_subtiles": 2}),
-        (replace(HALF, n=4, k=128), {"tile_m": 128, "tile_n": 64, "window_rows": 5}),
-        (replace(HALF, n=7), {"tile_n": 40, "window_rows": 3, "schedule": "pingpong"}),  # an image behind the last one
-        (replace(BFLOAT, n=5, c=128), {"tile_m": 192, "tile_n": 136}),
-        (replace(GROUPED, n=10), {"tile_n": 104, "schedule": "pingpong"}),
-        (replace(POINTS, n=11, c=512), {"tile_m": 128, "tile_n": 104, "schedule": "pingpong"}),
-    ),
-]
-
-
-@pytest.mark.cxx
-@pytest.mark.parametrize(("problem", "values"), CLUSTERS)
-def test_blocks_of_a_cluster_load_filters_for_each_other(
-    problem: Conv2dProblem, values: dict[str, int | str], checked: DeviceEvaluator
-) -> None:
-    verify(NAME, problem, {**TWO, **values}, checked)
-
-
-CLUSTER_FAULTS = {
-    "a block does not wait until the other has read": (
-        "if (lane < BLOCKS) barrier_arrive_cluster(pipeline.empty + stage, lane);",
-        "if (lane < BLOCKS) barrier_arrive(pipeline.empty + stage);",
-    ),
-    "a block ends while the other arrives at its barriers": ("    end_blocks();\n", ""),
-    "both blocks load the same half of the filters": ("c, tap, k + part", "c, tap, k"),
-    "half of the filters come to this block alone": ("full, ALL, c0", "full, 1 << blockIdx.x % 2, c0"),
-    "both blocks have the same tile": ("index * BLOCKS + rank()", "index * BLOCKS"),
-    "an odd tile has no block": ("(pixel_tiles(n) + CLUSTER_N - 1)", "pixel_tiles(n)"),
-    "a stage is loaded before the other block's barriers are there": (
-        "void sync_blocks() { cluster_sync(); }",
-        "void sync_blocks() { __syncthreads(); }",
-    ),
-}
-
-
-@pytest.mark.cxx
-@pytest.mark.parametrize("what", every(3, CLUSTER_FAULTS))
-def test_a_mistake_with_clusters_is_found_without_a_gpu(what: str, host: DeviceEvaluator) -> None:
-    values = {**TWO, "tile_n": 56, "schedule": "pingpong"}
-    assert found(values, *CLUSTER_FAULTS[what], host, replace(ODD, n=13))
-
-
-@pytest.mark.cxx
-def test_a_mistake_with_windows_of_clusters_is_found_without_a_gpu(host: DeviceEvaluator) -> None:
-    values = {**TWO, "tile_n": 64, "window_rows": 3, "schedule": "pingpong"}
-    old = "        release_stage<CLUSTER_N>(pipeline, index, lane);\n        if (lane == 0) windows"
-    assert found(
-        values, old, "        if (lane == 0) pipeline.consumer_release(index);\n        if (lane == 0) windows", host
-    )
-
-
 GROUPS = [
     (replace(GROUPED, c=96, k=96, groups=4), {"tile_n": 40, "window_rows": 3, "schedule": "pingpong"}),
     *long_run(
