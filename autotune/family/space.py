@@ -55,10 +55,19 @@ class BoundTemplate:
         self.admission = admission
         self._bound: dict[Expression, Bound] = {}
         self.known: dict[str, Value] = {**problem.names(), **device_names(device)}
-        self.derived = tuple((name, expression.bind(self.known)) for name, expression in template.derived)
-        self.needs: dict[str, frozenset[str]] = {param.name: frozenset({param.name}) for param in template.params}
-        for name, expression in template.derived:
-            self.needs[name] = self._needs(expression)
+
+    @cached_property
+    def derived(self) -> tuple[tuple[str, Bound], ...]:
+        """The header's derived values, by name, in its order."""
+        return tuple((name, expression.bind(self.known)) for name, expression in self.template.derived)
+
+    @cached_property
+    def needs(self) -> Mapping[str, frozenset[str]]:
+        """The parameters that each parameter and derived value depends on."""
+        needs = {param.name: frozenset({param.name}) for param in self.template.params}
+        for name, expression in self.template.derived:
+            needs[name] = frozenset().union(*(needs.get(other, frozenset()) for other in expression.names))
+        return needs
 
     def bind(self, expression: Expression) -> Bound:
         """One expression of the header, ready to be called with a config's names."""
@@ -89,7 +98,7 @@ class BoundTemplate:
 
     @cached_property
     def tuned(self) -> bool:
-        """Whether a search tries the family for this problem, where the study does not name it."""
+        """Whether a search tries the family for this problem on this device, where the study does not name it."""
         return bool(self.bind(self.template.tuned_for).integer({}))
 
     @cached_property

@@ -83,7 +83,7 @@ class HeaderReader:
             path=self.path,
             summary=self.string("summary"),
             supports=self.expression("supports", self.string("supports"), self.operation.names),
-            tuned_for=self.expression("tuned_for", self.header.get("tuned_for", "true"), self.operation.names),
+            tuned_for=self.expression("tuned_for", self.header.get("tuned_for", "true"), self.problem_and_device),
             arch=self.expression("arch", self.string("arch"), self.device_only),
             accuracy=self.accuracy(),
             deterministic=self.expression("deterministic", self.header.get("deterministic", "true")),

@@ -154,29 +154,35 @@ def open_spaces(
 ) -> list[SearchSpace]:
     """The search spaces of the families that serve a layer; small ones also when empty, for their rejections' sake.
 
+    A family that is not tuned for the layer is left out where another one has a config, unless the study names it.
+
     Raises StudyError when the layer does not fit the device's memory, NoTemplate when no family serves it, saying why.
     """
     _check_memory(study, layer, evaluator.info)
     listed = evaluator.listed(layer.problem, cache=study.measure.cache)
     admission = Admission(study.admitted(layer.problem), study.workspace_limit_bytes, listed)
-    spaces, refusals = [], []
+    spaces: list[SearchSpace] = []
+    refusals = []
     declared = layer.problem.operation.name
     named = [name for name in study.templates or templates if templates[name].operation.name == declared]
     if not named:
         raise NoTemplate(f"{study.path or study.name}: layer {layer.name}: none of the families is one of {declared}")
+    serving = []
     for name in named:
         bound = BoundTemplate(templates[name], layer.problem, evaluator.info, admission)
-        narrowed = (study.space or {}).get(name, {})
-        if not bound.supported:
+        if bound.supported:
+            serving.append(bound)
+        else:
             refusals.append(f"{name} needs {templates[name].supports.text} and {templates[name].arch.text}")
-            continue
-        if not bound.tuned and not study.templates:
-            refusals.append(f"{name} is tried for {templates[name].tuned_for.text}, or where the study names it")
-            continue
-        space = SearchSpace(bound, narrowed, seed=study.seed)
-        if space.default is None:
-            refusals.append(f"{name} has no feasible config (accuracy classes {', '.join(admission.accuracy)})")
-        spaces.append(space)
+    tuned = [bound for bound in serving if bound.tuned or study.templates]
+    kept = study.space or {}
+    for bounds in (tuned, [bound for bound in serving if bound not in tuned]):
+        if not any(space.default for space in spaces):
+            spaces += [SearchSpace(bound, kept.get(bound.template.name), seed=study.seed) for bound in bounds]
+    classes = ", ".join(admission.accuracy)
+    refusals += [
+        f"{space.template} has no feasible config (accuracy classes {classes})" for space in spaces if not space.default
+    ]
     rejections = any(0 < space.product <= RECORDED_REJECTIONS for space in spaces)
     if not any(space.default for space in spaces) and not rejections:
         raise NoTemplate(

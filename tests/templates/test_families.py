@@ -229,3 +229,22 @@ def test_a_layer_with_a_residual_is_for_families_that_read_it(name: str, reads: 
     problem = Conv2dProblem(2, 3, 9, 9, 4, 3, 3, epilogue="bias_add_relu")
     assert BoundTemplate(family(name), problem, H200).supported is reads
     assert BoundTemplate(family(name), replace(problem, epilogue="bias_relu"), H200).supported
+
+
+LAYER = Conv2dProblem(64, 512, 14, 14, 512, 3, 3, 2, 2, 1, 1, dtype="f16", layout="nhwc", epilogue="bias_relu")
+
+
+@pytest.mark.parametrize(
+    ("problem", "arch", "tried"),
+    [
+        (LAYER, 90, {"implicit_gemm_sm90", "split_k_sm90", "mma_gemm"}),
+        (replace(LAYER, n=512), 90, {"implicit_gemm_sm90"}),
+        (replace(LAYER, n=512, c=3), 90, {"few_channels_sm90", "implicit_gemm", "mma_gemm"}),
+        (LAYER, 80, {"implicit_gemm", "mma_gemm"}),
+    ],
+)
+def test_on_hopper_channels_last_layers_are_left_to_the_families_that_win_there(
+    problem: Conv2dProblem, arch: int, tried: set[str]
+) -> None:
+    bounds = [BoundTemplate(family(name), problem, replace(H200, arch=arch)) for name in FAMILIES]
+    assert {bound.template.name for bound in bounds if bound.supported and bound.tuned} == tried

@@ -680,6 +680,17 @@ def test_a_family_is_tried_for_what_it_is_tuned_for_unless_the_study_names_it(
     assert ("small.many", "few") in {(row.name, row.trial.config.template) for row in store.trials.list("small")}
 
 
+def test_a_family_is_tried_for_what_it_is_not_tuned_for_where_no_other_has_a_config(
+    tmp_path: Path, store: Store, families: Mapping[str, KernelTemplate]
+) -> None:
+    few = tiny(tmp_path / "few", ("arch     =", 'tuned_for = "device.arch < 50"\narch     ='), name="few")
+    none = tiny(tmp_path / "none", ("outputs <= 512", "outputs > 100000"), name="none")
+    for others, used in (({}, {"few"}), ({"none": none}, {"few"}), ({"tiny": families["tiny"]}, {"tiny"})):
+        name = "-".join(["study", *others])
+        tune(small(name=name, templates=None, trials=5), {"few": few, **others}, Device(), store)
+        assert {row.trial.config.template for row in evaluated(store.trials.list(name))} == used, others
+
+
 def test_a_layer_with_no_feasible_config_says_why(tmp_path: Path, store: Store) -> None:
     family = tiny(tmp_path, ("outputs <= 512", "outputs > 100000"))
     (result,) = tune(small(), {"tiny": family}, Device(), store)
