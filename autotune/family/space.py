@@ -9,9 +9,11 @@ from dataclasses import dataclass, field
 from functools import cached_property
 
 import numpy as np
+import numpy.typing as npt
 
 from autotune.devices.device import DeviceInfo
 from autotune.errors import Rejected, StudyError, TemplateError, quoted, shortened
+from autotune.expressions.columns import Columns, column_of
 from autotune.expressions.expression import Bound, Expression
 from autotune.family.feasible import Level, Rows, Rule, Tree
 from autotune.family.limits import SPACE_S, limited
@@ -260,6 +262,8 @@ class ListedSpace:
     rows: Rows
     complete: bool
     """whether the rows are all that there are"""
+    padded_outputs: npt.NDArray[np.int64] | None = None
+    """outputs that the device could compute in the time of each row [m]; None where the header does not say"""
 
     @property
     def default(self) -> Config | None:
@@ -320,6 +324,7 @@ class SearchSpace(ListedSpace):
         self.complete = True
         if bound.listed is not None:
             self.rows = self._listed(bound.listed)
+            self.padded_outputs = self._padded_outputs()
             return
         with limited(bound.template.path, "listing its configs", SPACE_S):
             tree = Tree(bound.levels, self.params)
@@ -328,6 +333,22 @@ class SearchSpace(ListedSpace):
                 first = self.rows[:1]
                 drawn = tree.sampled(np.random.default_rng(seed), most=sampled_rows - len(first), visits=MAX_VISITS)
                 self.rows = np.unique(np.concatenate([first, drawn]), axis=0)
+            self.padded_outputs = self._padded_outputs()
+
+    def _padded_outputs(self) -> npt.NDArray[np.int64] | None:
+        template = self.bound.template
+        needed = set(template.padded_outputs.names)
+        for name, expression in reversed(template.derived):
+            needed |= expression.names if name in needed else set()
+        if not len(self.rows) or not needed & {param.name for param in self.params}:
+            return None
+        columns = Columns({}, len(self.rows))
+        for param, places in zip(self.params, self.rows.T, strict=True):
+            columns[param.name] = column_of(param.values)[places]
+        for name, bound in self.bound.derived:
+            if name in needed:
+                columns[name] = bound.column(columns)
+        return self.bound.bind(template.padded_outputs).column(columns).astype(np.int64)
 
     @property
     def product(self) -> int:

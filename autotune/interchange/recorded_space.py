@@ -82,6 +82,10 @@ class Recording:
         return None
 
     @property
+    def padded_outputs(self) -> None:
+        """None: nor does it say what idles."""
+
+    @property
     def spaces(self) -> tuple[Recording, ...]:
         """The one family: this recording."""
         return (self,)

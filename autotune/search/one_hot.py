@@ -15,6 +15,10 @@ import numpy.typing as npt
 from autotune.search.gaussian_process import INTERACTION, Points, Singles
 from autotune.search.state import FeasibleSpace, Floats, Ints
 
+IDLE_STEP = 0.05
+"""Log of padded outputs over the family's least that counts as one value of a further parameter."""
+IDLE_STEPS = 20
+"""Its largest value, which larger ones have, too."""
 ORDER = 0.8
 """Share of a parameter's distance that comes from the order of its values; the rest from their being different."""
 
@@ -76,21 +80,28 @@ class Values:
 
 
 class Features:
-    """One-hot codes of a family's rows, and what the distances of values make of two codes."""
+    """One-hot codes of a family's rows, and what the distances of values make of two codes.
+
+    How much of the device idles counts as a parameter where it is known, so that it is learned across tile sizes.
+    """
 
     def __init__(self, space: FeasibleSpace) -> None:
         self._rows = space.rows
+        sizes = [len(param.values) for param in space.params]
+        if space.padded_outputs is not None:
+            self._rows = np.column_stack([space.rows, _idle(space.padded_outputs)])
+            sizes.append(IDLE_STEPS + 1)
         self._columns: list[int] = []
         self._places: list[Ints] = []
         """for each parameter that varies: the code's column of each of its values"""
         distances: list[Floats] = []
         length = 0
-        for column, param in enumerate(space.params):
+        for column, size in enumerate(sizes):
             used = np.unique(self._rows[:, column])
             if len(used) < 2:
                 continue
             self._columns.append(column)
-            self._places.append(length + np.searchsorted(used, np.arange(len(param.values))))
+            self._places.append(length + np.searchsorted(used, np.arange(size)))
             distances.append(_distances(len(used)))
             length += len(used)
         self.width = len(self._columns)
@@ -123,6 +134,13 @@ class Features:
         others = (np.count_nonzero(~failed) - succeeded) / (len(rows) - tried + 1)  # their rate of success, from below
         never = (succeeded == 0) & ((1 - others) ** tried < below)
         return np.asarray(self.codes(asked)[:, never].any(axis=1))
+
+
+def _idle(padded_outputs: Ints) -> npt.NDArray[np.int16]:
+    """Padded outputs as values of a parameter, 0 for the least."""
+    logs = np.log(np.maximum(1, padded_outputs))
+    steps: Floats = np.minimum(np.round((logs - logs.min()) / IDLE_STEP), IDLE_STEPS)
+    return steps.astype(np.int16)
 
 
 def _distances(values: int) -> Floats:

@@ -1,9 +1,9 @@
 """The project's own sampler: expected improvement over feasible rows, with failures learned beside the time.
 
-A family starts with configs that lie far apart. Then one Gaussian process per family models the log time and another
-the failures; of a random draw of free rows and the neighbours of the family's best, the one with the largest expected
-improvement times chance of success is proposed. All families share one scale and one incumbent, so the family that
-promises more gets more of the budget.
+A family starts with configs that lie far apart, of those that leave little of the device idle. Then one Gaussian
+process per family models the log time and another the failures; of a random draw of free rows and the neighbours of the
+family's best, the one with the largest expected improvement times chance of success is proposed. All families share one
+scale and one incumbent, so the family that promises more gets more of the budget.
 """
 
 from __future__ import annotations
@@ -27,8 +27,10 @@ LOOK_EVERY = 4
 """Every so many proposals go to a family that has fewer."""
 PATIENCE = 8.0
 """Configs of each family that a family far behind waits for before it gets one more, at most."""
+BUSIEST = 0.3
+"""Share of the free rows that the first configs are of: those with the least padded outputs."""
 SPREAD_FROM = 300
-"""Random rows of which the first configs are picked, each the farthest from those before."""
+"""Random ones of these of which they are picked, each the farthest from those before."""
 DRAW = 1200
 """Random free rows scored in each proposal."""
 ELITES = 6
@@ -63,7 +65,7 @@ class Proposer:
         due = self._due(open_families, counts)
         unseen = [family for family in due if counts[family.number] < self._first]
         if unseen:
-            return min(unseen, key=lambda family: counts[family.number]).farthest(rng)
+            return min(unseen, key=lambda family: counts[family.number]).first(rng)
         times = np.array([observation.value for observation in state.observations])
         correct = times[np.isfinite(times)]
         if not len(correct):
@@ -135,6 +137,7 @@ class _Family:
         self.number = number
         self._state = state
         self._offset = state.offsets[number]
+        self._padded_outputs = state.spaces[number].padded_outputs
         self._features = Features(state.spaces[number])
         self._near = Neighbourhood(state.spaces[number])
         self._surrogate = Surrogate(self._features.metric)
@@ -144,11 +147,21 @@ class _Family:
         """Configs whose outcome is known."""
         return len(self._told()[0])
 
+    def first(self, rng: np.random.Generator) -> int:
+        """Of some random free rows that leave little of the device idle, the farthest from every row asked for."""
+        free = self._free()
+        if self._padded_outputs is not None:
+            of_free = self._padded_outputs[free]
+            free = free[of_free <= np.quantile(of_free, BUSIEST)]
+        return self._farthest(free, rng)
+
     def farthest(self, rng: np.random.Generator) -> int:
         """Of some random free rows, the one that is farthest from every row asked for."""
-        free = self._free()
+        return self._farthest(self._free(), rng)
+
+    def _farthest(self, rows: Ints, rng: np.random.Generator) -> int:
         taken = self._taken()
-        draw = free[rng.integers(len(free), size=SPREAD_FROM)]
+        draw = rows[rng.integers(len(rows), size=SPREAD_FROM)]
         if not len(taken) or not self._features.width:
             return self._offset + int(draw[0])
         nearest = self._features.apart(draw, taken).min(axis=1)

@@ -19,7 +19,7 @@ from autotune.errors import Rejected, StudyError, TemplateError
 from autotune.expressions.functions import FUNCTIONS
 from autotune.family.space import Admission, BoundTemplate, SearchSpace
 from autotune.family.template import KernelTemplate
-from autotune.family.template_files import load_template
+from autotune.family.template_files import load_template, template_files
 from autotune.problem import Conv2dProblem
 from autotune.trial import Config, Value
 from tests.benchmarks.search_cost import large_space
@@ -343,3 +343,23 @@ def test_a_space_too_large_to_enumerate_is_sampled(tmp_path: Path) -> None:
     assert all(set(column) == {0, 1, 2, 3} for column in zip(*rows, strict=True))
     assert list(space.rejected(4**9 - 1)) == []
     assert SearchSpace(bound, seed=1).rows.tolist() == rows
+
+
+HOPPER = DeviceInfo("cuda", "H200", arch=90, sm_count=132, memory_bytes=1 << 37, smem_per_block_bytes=232448)
+
+
+@pytest.mark.parametrize("name", ["implicit_gemm_sm90", "direct_strip", "mma_gemm", "tiled"])
+def test_the_padded_outputs_of_all_rows_are_those_of_each(name: str) -> None:
+    family = load_template(template_files()[name])
+    half = dataclasses.replace(SMALL, c=64, k=64, dtype="f16", layout="nhwc")
+    problem = next(one for one in (SMALL, half) if BoundTemplate(family, one, HOPPER).supported)
+    space = SearchSpace(BoundTemplate(family, problem, HOPPER))
+    if "padded_outputs" not in family.header:
+        assert space.padded_outputs is None
+        return
+    assert space.padded_outputs is not None
+    assert len(space.padded_outputs) == len(space.rows)
+    bound = space.bound.bind(family.padded_outputs)
+    for row in range(0, len(space.rows), 97):
+        assert space.padded_outputs[row] == bound.integer(space.bound.names(space.config(row)))
+    assert len(set(space.padded_outputs.tolist())) > 1

@@ -31,6 +31,7 @@ class ListedSpace:
         feasible: Callable[[Mapping[str, Value]], bool] = lambda values: True,
         *,
         complete: bool = True,
+        padded_outputs: Callable[[Mapping[str, Value]], int] | None = None,
     ) -> None:
         self.template = template
         self.params = tuple(ListedParam(name, tuple(values)) for name, values in params.items())
@@ -41,6 +42,8 @@ class ListedSpace:
             if feasible({param.name: param.values[i] for param, i in zip(self.params, row, strict=True)})
         ]
         self.rows: npt.NDArray[np.int16] = np.array(rows, dtype=np.int16).reshape(len(rows), len(self.params))
+        configs = [self.config(row).values() for row in range(len(rows))]
+        self.padded_outputs = None if padded_outputs is None else np.array(list(map(padded_outputs, configs)))
         self._row_of = {self.config(row): row for row in range(len(rows))}
 
     @property

@@ -14,7 +14,9 @@ import pytest
 from autotune.interchange.files import read_recording
 from autotune.replay.replay import replay_once
 from autotune.search import Search
+from autotune.search.gaussian_process import fit, posterior
 from autotune.search.neighbours import Neighbourhood
+from autotune.search.one_hot import Features
 from autotune.trial import Config, Outcome, Value
 from tests.long_run import every, long_run
 
@@ -229,3 +231,65 @@ def test_neighbours_are_the_rows_that_differ_in_one_or_two_values() -> None:
         apart = np.count_nonzero(space.rows != space.rows[position], axis=1)
         assert sorted(near.within_one(position)) == list(np.flatnonzero(apart == 1))
         assert sorted(near.within_two(position)) == list(np.flatnonzero(apart == 2))
+
+
+def waves(values: Mapping[str, Value]) -> int:
+    """The outputs of full waves of 132 tiles, of 64 x 49 x 512 outputs: what no parameter tells by itself."""
+    tile_m, tile_n = int(values["tile_m"]), int(values["tile_n"])
+    tiles = -(-512 // tile_m) * -(-64 * 49 // tile_n)
+    return -(-tiles // 132) * 132 * tile_m * tile_n
+
+
+def waving(*, told: bool) -> ListedSpace:
+    """480 tiles, whose padded outputs are told or not."""
+    params: dict[str, list[Value]] = {
+        "tile_m": [128, 64, 192, 256],
+        "tile_n": list(range(16, 256, 8)),
+        "schedule": ["pingpong", "cooperative"],
+        "subtiles": [1, 2],
+    }
+    return ListedSpace("waving", params, padded_outputs=waves if told else None)
+
+
+def in_waves(config: Config) -> float:
+    values = config.values()
+    slower = 1.03 if values["schedule"] == "pingpong" else 1.0
+    return waves(values) * (1 + 16 / int(values["tile_n"]) + 16 / int(values["tile_m"])) * slower / 1e5
+
+
+def test_the_first_configs_leave_little_of_the_device_idle_and_lie_apart() -> None:
+    space = waving(told=True)
+    trials = run([space], in_waves, sampler="default", budget=8)
+    assert space.padded_outputs is not None
+    bound = np.quantile(space.padded_outputs, 0.31)
+    first = [trial.config.values() for trial in trials[1:]]
+    assert all(waves(values) <= bound for values in first)
+    assert {values["tile_m"] for values in first} == {64, 128, 192, 256}
+    assert {16, 240} <= {values["tile_n"] for values in first}
+
+
+def test_what_idles_is_learned_across_tile_sizes() -> None:
+    """From 16 configs by chance, of the others."""
+
+    def agreement(*, told: bool, seed: int) -> float:
+        space = waving(told=told)
+        features = Features(space)
+        log_times = np.log([in_waves(space.config(row)) for row in range(len(space.rows))])
+        known = np.random.default_rng(seed).permutation(len(space.rows))[:16]
+        codes = features.codes(np.arange(len(space.rows)))
+        weights = fit(features.metric, codes[known], log_times[known])
+        mean, _ = posterior(features.metric, codes[known], log_times[known], weights).predict(codes)
+        return float(np.corrcoef(mean, log_times)[0, 1])
+
+    assert median(agreement(told=True, seed=seed) for seed in range(9)) > 0.85
+    assert median(agreement(told=False, seed=seed) for seed in range(9)) < 0.8
+
+
+def test_a_kernel_near_the_optimum_is_found_sooner_where_it_is_known_what_idles() -> None:
+    best = min(in_waves(waving(told=True).config(row)) for row in range(480))
+
+    def found(*, told: bool) -> float:
+        runs = [run([waving(told=told)], in_waves, sampler="default", budget=10, seed=seed) for seed in range(9)]
+        return median(min(trial.median_us or np.inf for trial in trials) / best for trials in runs)
+
+    assert found(told=True) < 1.15 < 1.2 < found(told=False)
