@@ -192,6 +192,16 @@ def test_every_layer_has_a_kernel_where_time_is_short(store: Store, families: Ma
     assert len(results) == len(alike)
 
 
+@pytest.mark.parametrize("total", [7, 9, 16])
+def test_every_layer_has_a_kernel_where_evaluations_are_few(
+    total: int, store: Store, families: Mapping[str, KernelTemplate]
+) -> None:
+    alike = [Layer(f"conv{n}", replace(SMALL, n=n)) for n in range(1, 8)]
+    results = tune(network(layers=alike, trials_total=total), families, Watched(), store)
+    assert sum(result.new for result in results) == total
+    assert [result.layer.name for result in results if result.best] == [layer.name for layer in alike]
+
+
 def test_finals_of_many_layers_share_their_time() -> None:
     assert FinalsPlan().each_s(2, None) == 4.0
     assert FinalsPlan().each_s(60, None) == 0.5
