@@ -239,6 +239,7 @@ LAYER = Conv2dProblem(64, 512, 14, 14, 512, 3, 3, 2, 2, 1, 1, dtype="f16", layou
     [
         (LAYER, 90, {"implicit_gemm_sm90", "split_k_sm90", "mma_gemm"}),
         (replace(LAYER, n=512), 90, {"implicit_gemm_sm90"}),
+        (replace(LAYER, n=512, c=40), 90, {"implicit_gemm_sm90", "mma_gemm"}),
         (replace(LAYER, n=512, c=3), 90, {"few_channels_sm90", "implicit_gemm", "mma_gemm"}),
         (LAYER, 80, {"implicit_gemm", "mma_gemm"}),
     ],
