@@ -112,5 +112,9 @@ def left(study: Study, layers: Sequence[Layer], results: Sequence[LayerResult], 
             lacking.append(f"{study.name}.{layer.name}")
         elif result.cut_short:
             lacking.append(f"{result.name} ({result.evaluated} of {study.trials} evaluated)")
+    if lacking and (study.trials_total is not None or study.time_budget_total_s is not None):
+        of = "" if study.trials_total is None else f" of {study.trials_total}"
+        evaluated = sum(result.evaluated for result in results)
+        lacking = [f"{study.name} ({evaluated}{of} evaluated, {len(results)} of {len(layers)} layers begun)"]
     words = f"not {done}: {', '.join(lacking)}" if lacking else f"every layer was {done}"
     return f"{words}; end-to-end times may be missing" if study.end_to_end else words

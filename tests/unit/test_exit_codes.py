@@ -106,6 +106,19 @@ def test_one_interrupt_ends_all_layers_under_way(three: Path, fork_server: ForkS
     assert [int(count) for count in re.findall(r": (\d+) evaluated", resumed.err)] == [30, 30, 30]
 
 
+def test_of_a_budget_in_total_an_interrupt_says_what_is_left_in_a_line(
+    three: Path, fork_server: ForkServer, autotune: Command
+) -> None:
+    words = (*WORDS, "null:compile_ms=60,delay_ms=60,compilers=6", "--trials-total", "45")
+    run = fork_server.start(three.parent, "tune", "small.toml", *words)
+    run.wait_for("small: 1/45")
+    run.send_signal(signal.SIGINT)
+    last = run.finish().err.splitlines()[-1]
+    trials = [row for row in rows(autotune("trials", "--limit", "1000", "--json")) if row["outcome"] != "constraints"]
+    begun = len({row["layer"] for row in trials})
+    assert f"; not tuned: small ({len(trials)} of 45 evaluated, {begun} of 3 layers begun); to resume: " in last
+
+
 def test_the_way_to_resume_does_not_begin_anew(three: Path, fork_server: ForkServer) -> None:
     run = fork_server.start(three.parent, "tune", "small.toml", *SLOW, "--fresh", "--db", "with space.db")
     run.wait_for("small: 1/120")
