@@ -172,7 +172,7 @@ class ArrayReader:
             most=most,
             low=low,
             high=high,
-            windows={axis: self.window(axis) for axis in self.axes(shapes)},
+            windows={axis: self.window(axis) for axis in self.axes(shapes, is_read=role in READ)},
         )
 
     def bound(self, table: Table, key: str, default: str = "") -> Bound:
@@ -250,8 +250,10 @@ class ArrayReader:
             case given:
                 raise self.table.error("between", f"expected two numbers, the lower first, got {given!r}")
 
-    def axes(self, shapes: Mapping[str, list[str]]) -> tuple[str, ...]:
+    def axes(self, shapes: Mapping[str, list[str]], *, is_read: bool) -> tuple[str, ...]:
         """The axes that have windows, each one of every layout."""
+        if "windows" in self.table and not is_read:
+            raise self.table.error("windows", f"leave it out: only arrays of the roles {', '.join(READ)} are read")
         windows = self.table.table("windows", "expected a table of axes")
         for extents in shapes.values():
             windows.allow(extents)

@@ -86,11 +86,6 @@ struct Output {
     double value, magnitude;
 };
 
-template <class Problem>
-REFERENCE_FUNCTION double activation_error(const Problem&, double, double) {
-    return 0.0;
-}
-
 template <class Problem, class Inputs>
 REFERENCE_FUNCTION Output reference_output(const Problem& problem, const Inputs& in, long long at) {
     const double value = 2.0 * in.x[at / problem.inner * problem.columns + at % problem.inner + problem.halo];

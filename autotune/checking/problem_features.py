@@ -18,6 +18,7 @@ from autotune.errors import TemplateError
 from autotune.expressions.columns import Column, Columns
 from autotune.expressions.declared import expression_of
 from autotune.expressions.expression import Bound, Expression
+from autotune.operation import FILE as OPERATION_FILE
 from autotune.operation import Operation
 from autotune.reading import read_text
 from autotune.table import Table, did_you_mean, read_toml
@@ -93,7 +94,7 @@ class ProblemFeatures:
         return (*self.word_values, *shapes)
 
     def shapes(self) -> Shapes:
-        """All shapes of the features' product that no rule refuses."""
+        """All shapes of the features' product that no rule refuses. Raises TemplateError where they refuse all."""
         counts = [len(feature.values) for feature in self.features]
         rows = np.indices(counts, dtype=np.int16).reshape(len(counts), -1).T
         sizes = self._sizes(rows)
@@ -113,6 +114,11 @@ class ProblemFeatures:
                 for other in value.decides:
                     decided[places, names.index(other)] = True
         kept &= ~(decided & (rows > 0)).any(axis=1)
+        if not kept.any():
+            raise TemplateError(
+                f"{self.operation.folder / FILE}: its rules and those of {OPERATION_FILE} refuse each of the "
+                f"{len(rows)} problems that the features make"
+            )
         found = {name: column[kept] for name, column in sizes.items()}
         return Shapes(np.where(decided, np.int16(-1), rows)[kept], found)
 
@@ -183,7 +189,8 @@ class _Reader:
     def __init__(self, declared: Operation, table: Table) -> None:
         self.declared = declared
         self.table = table
-        self.sizes = {size.name for size in declared.sizes} - {declared.runtime}
+        self.least = {size.name: size.least for size in declared.sizes if size.name != declared.runtime}
+        self.sizes = self.least.keys()
 
     def read(self) -> ProblemFeatures:
         table = self.table
@@ -195,6 +202,8 @@ class _Reader:
         runtime = table.array("runtime")
         if not runtime or not all(_is_whole(number) and 0 < number <= MAX_SIZE for number in runtime):
             raise table.error("runtime", f"expected numbers above 0, got {runtime!r}")
+        if len(set(runtime)) < len(runtime):
+            raise table.error("runtime", f"a number stands twice in {runtime!r}")
         rules = table.table("rules", "expected a table [rules]")
         features = tuple(self.feature(each) for each in table.tables("feature", "expected [[feature]]", label="name"))
         for name in sorted(self.sizes - {size for feature in features for size in feature.sizes}):
@@ -220,6 +229,8 @@ class _Reader:
         for name in sizes:
             if name not in self.sizes:
                 raise table.error("sizes", f"no size {name!r}{did_you_mean(name, self.sizes)}")
+        if not table.word("name", ""):
+            raise table.error("name", "is empty; it is what is said of the feature")
         values = table.table("values", "expected a list of numbers and expressions for each value")
         when, decides = (table.table(key, "expected a table of values") for key in ("when", "decides"))
         for other in (when, decides):
@@ -231,6 +242,9 @@ class _Reader:
             given = values.array(name)
             if len(given) != len(sizes) or not all(isinstance(one, str) or _is_whole(one) for one in given):
                 raise values.error(name, f"expected {len(sizes)} numbers or expressions, one for each size")
+            for size, one in zip(sizes, given, strict=True):
+                if _is_whole(one) and not self.least[size] <= one <= MAX_SIZE:
+                    raise values.error(name, f"{size} = {one}: expected {self.least[size]} to {MAX_SIZE}")
             found.append(
                 FeatureValue(
                     name=name,

@@ -23,6 +23,7 @@ from autotune.cli.families import find_family
 from autotune.cli.numbers import Number
 from autotune.cli.options import DATABASE, DIRECTORIES, JOBS, run_on
 from autotune.cli.progress import counting
+from autotune.cli.streams import on_terminal
 from autotune.cli.studies import OF_STUDY
 from autotune.cli.tables import Column, format_options, show
 from autotune.compilation.toolchain import find_nvcc
@@ -107,7 +108,7 @@ def check(
     if style:
         show(rows, _COLUMNS, style)
     for line in (*_failures(checking, rows, wrong), *_said(checking, coverage(checking), no_nvcc, every=gaps)):
-        click.echo(line, err=style is not None)
+        click.echo(on_terminal(line) if style is None else line, err=style is not None)
     verified = [row for row in rows if row.images]
     if wrong:
         doubt = _doubt(family, rows)
@@ -115,7 +116,8 @@ def check(
             f"{family.name}: {len(wrong)} of {len(rows)} configs failed; each kind is shown above{doubt}"
         )
     if not verified:
-        raise AutotuneError(f"{family.name}: nothing was verified; give --seconds more time")
+        why = next(iter(checking.refused.values()), "give --seconds more time")
+        raise AutotuneError(f"{family.name}: nothing was verified; {why}")
     problems = {row.problem.with_runtime(1) for row in verified}
     runs = sum(len(row.images) for row in verified)
     click.echo(f"{family.name}: {len(verified)} configs on {len(problems)} problems correct, {runs} runs", err=True)

@@ -50,10 +50,7 @@ class _Notices(Shown):
         shown = printable(text)  # of bytes an error, by which click tells a text stream
         if self.level < 0:
             return len(text)
-        if self.exact.isatty():
-            width = shutil.get_terminal_size().columns
-            shown = "".join(between_words(line, width) for line in shown.splitlines(keepends=True))
-        self.exact.write(shown)
+        self.exact.write(_broken(shown) if self.exact.isatty() else shown)
         return len(text)
 
 
@@ -66,6 +63,16 @@ def tell(level: int) -> None:
 def silent() -> bool:
     """Whether nothing is told beside the answer."""
     return isinstance(sys.stderr, _Notices) and sys.stderr.level < 0
+
+
+def on_terminal(text: str) -> str:
+    """What standard output gets of a text of whole lines: on a terminal they are broken between words, too."""
+    return _broken(text) if sys.stdout.isatty() else text
+
+
+def _broken(text: str) -> str:
+    width = shutil.get_terminal_size().columns
+    return "".join(between_words(line, width) for line in text.splitlines(keepends=True))
 
 
 def between_words(line: str, width: int) -> str:

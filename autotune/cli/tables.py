@@ -138,9 +138,11 @@ def _pages(rows: Iterable[Sequence[str]]) -> Iterator[Sequence[Sequence[str]]]:
 
 def _show_on_terminal(keys: Sequence[str], rows: Sequence[Sequence[str]], title: str) -> None:
     out = console()
-    if rows and not _fits(keys, rows, out.width):
+    if not _fits(keys, rows, out.width):
         if title:
             out.print(title)
+        if not rows:
+            out.print("no rows")
         show_as_lines(keys, rows)
         return
     table = Table(box=box.SIMPLE_HEAD, title=title or None, title_justify="left", pad_edge=False)

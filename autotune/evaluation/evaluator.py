@@ -18,7 +18,9 @@ from autotune.measurement.calibrate import Calibration, calibration_program
 from autotune.measurement.choices import Choices, ChoicesRequest
 from autotune.measurement.class_agreement import Agreement, NetworkRequest
 from autotune.measurement.host_to_host import EndToEndRequest, EndToEndTiming
+from autotune.measurement.numpy_reference import in_numpy
 from autotune.measurement.reference import check_program
+from autotune.operation import REFERENCE
 from autotune.problem import Problem
 from autotune.trial import Config, ErrorStats, Measured, Timing
 from autotune.workers.compilers import CompilePool
@@ -200,7 +202,9 @@ class DeviceEvaluator:
         if problem not in self._checks:
             program = check_program(problem)
             plain = Target(self.info.kind, self.info.arch)  # unchecked: it may read what kernels must not touch
-            self._checks[problem] = self._pool.submit_own(program, plain, "the program that verifies kernels")
+            folder = problem.operation.folder
+            own = "" if in_numpy(problem.operation) else f" with {folder / REFERENCE}"
+            self._checks[problem] = self._pool.submit_own(program, plain, f"the program that verifies kernels{own}")
 
     def begin_layer(self, problem: Problem) -> None:
         """Make the layer's data on every device, once its verification program is compiled."""

@@ -59,12 +59,15 @@ def _source(bound: BoundTemplate, config: Config, program: Program, names: dict[
     for key, value in (("error_factor", factor), ("flops", flops)):
         if value < 1:
             raise TemplateError(f"{template.path}: {key}: yields {value}, expected at least 1")
+    stages = launches(bound, template.stages, names)
+    if not stages:
+        raise TemplateError(f"{template.path}: stage: none has a `when` that holds for {config} on {bound.problem}")
     return KernelSource(
         problem=bound.problem,
         config=config,
         program=program,
         prepare=launches(bound, template.prepare, names),
-        stages=launches(bound, template.stages, names),
+        stages=stages,
         loop_count=bound.bind(template.loop_count).integer(names),
         constants=tuple(
             ConstantSymbol(constant.name, constant.origin)

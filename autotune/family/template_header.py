@@ -10,7 +10,7 @@ import re
 from collections.abc import Sequence, Set
 from pathlib import Path
 
-from autotune.declarations import ROLES
+from autotune.declarations import COMPUTED, ROLES
 from autotune.errors import TemplateError, quoted, shortened
 from autotune.expressions.declared import never_words
 from autotune.expressions.expression import Expression, words_of
@@ -256,6 +256,11 @@ class HeaderReader:
             if tensor_map.name in prepare:
                 raise self.error(f"tensor_map[{index}].name", "a stage that prepares takes no tensor map")
             passed.add(tensor_map.array)
+        for array in self.operation.arrays:
+            needed = array.role in ("in", *COMPUTED) and array.when.expression.text == "true"
+            if needed and array.name not in passed:
+                what = "computed" if array.role in COMPUTED else "read"
+                raise self.error("stage", f"none takes {array.name}, which is {what} in every problem")
         for argument, key in (("packed_w", "packed_w.bytes"), ("workspace", "workspace.bytes"), ("i", "loop.count")):
             table = key.split(".")[0]
             if argument in passed and table not in self.header:

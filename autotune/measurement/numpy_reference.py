@@ -1,13 +1,15 @@
 """An operation's reference in numpy: `reference.py` of its folder, computed in float64 on the host.
 
 It has a function `reference(p, ...)`. `p` has the problem's sizes, words and derived sizes as attributes; behind it
-come the arrays that are read in the operation's order, float64 in the declared shapes, None where the problem has none.
+come the arrays that are read in the operation's order, float64 in the declared shapes, None where the problem has none;
+it must not write to them.
 It returns the output, of its shape; for an operation of the error model `multilinear` a pair of that and of the
 sums of the terms' magnitudes. Of several outputs it returns as many of these, in the operation's order.
 """
 
 from __future__ import annotations
 
+import inspect
 import signal
 import threading
 import traceback
@@ -22,7 +24,7 @@ import numpy.typing as npt
 
 from autotune.declarations import COMPUTED, Array
 from autotune.errors import TemplateError
-from autotune.operation import NUMPY_REFERENCE, REFERENCE, Operation
+from autotune.operation import FILE, NUMPY_REFERENCE, REFERENCE, Operation
 from autotune.problem import Problem
 from autotune.table import did_you_mean
 
@@ -94,7 +96,7 @@ def numpy_reference(problem: Problem, inputs: Mapping[str, Doubles]) -> tuple[Ex
     declared = problem.operation
     path = declared.folder / NUMPY_REFERENCE
     shapes = {array.name: array.shape for array in problem.filled}
-    given = [inputs[name].reshape(shapes[name]) if name in shapes else None for name in declared.inputs]
+    given = [_kept(inputs[name].reshape(shapes[name])) if name in shapes else None for name in declared.inputs]
     function = _function(declared)
     try:
         with np.errstate(all="ignore"), _within(min(_MOST_S, _LEAST_S + problem.flops / _FLOPS_PER_S)):
@@ -107,6 +109,13 @@ def numpy_reference(problem: Problem, inputs: Mapping[str, Doubles]) -> tuple[Ex
         names = ", ".join(output.name for output in outputs)
         raise TemplateError(f"{path}: {_FUNCTION} returns {_kind(several)}: expected a tuple of {names}")
     return tuple(_expected(each, output, declared) for each, output in zip(several, outputs, strict=True))
+
+
+def _kept(values: Doubles) -> Doubles:
+    """The same, not to be written to: the magnitudes of what is changed in place would be too large, unnoticed."""
+    view = values.view()
+    view.flags.writeable = False
+    return view
 
 
 @contextmanager
@@ -171,11 +180,13 @@ def _checked(part: object, output: Array, declared: Operation, what: str = "") -
     of = f"{declared.folder / NUMPY_REFERENCE}: {_FUNCTION} returns"
     try:
         found = np.asarray(part)
-        if found.dtype.kind == "c":
-            raise TypeError("complex numbers")
+        if found.dtype.kind not in "biuf":
+            raise TypeError("complex numbers" if found.dtype.kind == "c" else f"elements of {found.dtype}")
         values = found.astype(np.float64)
     except (TypeError, ValueError) as error:
         raise TemplateError(f"{of} no array of numbers for {what}{output.name}: {_words(error)}") from None
+    if found.dtype.kind == "f" and found.dtype.itemsize < values.dtype.itemsize:
+        raise TemplateError(f"{of} {found.dtype} for {what}{output.name}, which rounds it: expected float64")
     if values.shape != output.shape:
         given = f"an array of {values.shape}" if values.shape else repr(part)
         raise TemplateError(f"{of} {given} for {what}{output.name}: expected an array of {output.shape}")
@@ -195,6 +206,18 @@ def _function(declared: Operation) -> Callable[..., object]:
     except BaseException as error:
         raise TemplateError(f"{path}: {_line(error, path)}{_words(error)}") from error
     function = names.get(_FUNCTION)
+    wanted = f"{path}: expected a function {_FUNCTION}(p, {', '.join(declared.inputs)})"
     if not callable(function):
-        raise TemplateError(f"{path}: expected a function {_FUNCTION}(p, {', '.join(declared.inputs)})")
+        raise TemplateError(wanted)
+    try:
+        takes = inspect.signature(function)
+    except ValueError:  # of a function that is no Python
+        return function
+    try:
+        takes.bind(None, *declared.inputs)
+    except TypeError:
+        raise TemplateError(f"{wanted}, got {_FUNCTION}{takes}") from None
+    taken = tuple(takes.parameters)[1:]
+    if taken != declared.inputs and set(taken) == set(declared.inputs):
+        raise TemplateError(f"{wanted}, with the arrays in the order of {FILE}, got {_FUNCTION}{takes}")
     return function

@@ -22,7 +22,7 @@ OF_DTYPE = ("fill_normal", "fill_uniform", "fill_integers", "fill_indices", "com
 """Of those that are there for each storage type: see `entry_of`."""
 _ONCE = "#pragma once\n"
 _NO_ACTIVATION = """template <class Problem>
-__device__ inline double activation_error(const Problem&, double, double) {
+REFERENCE_FUNCTION double activation_error(const Problem&, double, double) {
     return 0.0;
 }
 """
@@ -138,15 +138,19 @@ def _program(dtypes: Mapping[str, str], problem: Problem) -> Program:
     if in_numpy(problem.operation):
         return Program("\n".join((*above, _NO_ACTIVATION, *below)), entries)
     reference = reference_text(problem.operation)
-    return Program("\n".join((*above, reference, *below, _own("reference.cu"))), (*entries, "reference"))
+    placed = (f'#line 1 "{REFERENCE}"', reference, '#line 1 "check.cu"')  # as compilers' errors name it
+    return Program("\n".join((*above, *placed, *below, _own("reference.cu"))), (*entries, "reference"))
 
 
 def reference_text(declared: Operation) -> str:
-    """An operation's reference.cuh with what it includes in its place. Raises TemplateError where one is not there."""
+    """An operation's reference.cuh with what it includes in its place, and no activation where it says nothing of one.
+
+    Raises TemplateError where a file is not there.
+    """
     text = in_cuda(declared)
     for name, content in Includes().of(declared.folder / REFERENCE, text, declared.folder):
         text = text.replace(f'#include "{name}"', content.removeprefix(_ONCE).strip("\n"))
-    return text
+    return text if "activation_error" in text else f"{text}\n{_NO_ACTIVATION}"
 
 
 def _own(name: str) -> str:

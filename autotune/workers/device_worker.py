@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -13,6 +14,7 @@ from autotune.errors import DeviceError, DeviceLost, Rejected
 from autotune.family.source import KernelSource
 from autotune.measurement.calibrate import Calibration
 from autotune.measurement.data_set import data_bytes
+from autotune.measurement.numpy_reference import in_numpy
 from autotune.operation import Operation
 from autotune.problem import Problem
 from autotune.trial import ErrorStats, Measured, Outcome
@@ -38,6 +40,8 @@ from autotune.workers.worker import (
 _RESPAWNS = 3  # fresh workers tried in a row before the device counts as lost
 _RECYCLE_AFTER = 500  # evaluations of one worker, before a fresh one takes over
 _MOST_LAYERS = 256  # begun last, whose data a worker has or can be given again
+_LEAST_MADE_S = 30.0  # that data and reference of a layer may take
+_MADE_PER_S = 1e6  # FLOPs and bytes of a reference in C++ under sanitizers
 AT_HAND = 2  # kernels that a worker has: one runs, the next one is there when it ends
 
 
@@ -48,7 +52,7 @@ class Deadlines:
     open_s: float = 120.0
     """a first context on a busy machine"""
     layer_s: float = 300.0
-    """making data and the float64 reference of a layer"""
+    """making data and the float64 reference of a layer, at most"""
     evaluate_s: float = 60.0
     """loading, verifying (four runs) and timing one kernel"""
     compile_s: float | None = None
@@ -131,11 +135,12 @@ class DeviceWorker:
             without.append(next(iter(self._held)))
             del self._held[without[-1]]
         layer = replace(self._layers[problem], without=tuple(without))
+        within_s = min(self._deadlines.layer_s, _made_within_s(problem))
         try:
-            self._ask(layer, self._deadlines.layer_s)
+            self._ask(layer, within_s)
         except WorkerLost as lost:
             if lost.hung:
-                what = f"its data and reference were not made within {self._deadlines.layer_s:.0f} s"
+                what = f"its data and reference were not made within {within_s:.0f} s"
                 raise DeviceError(
                     f"{self.name}: {problem}: {what}; does the reference in {problem.operation.folder} end?"
                 ) from None
@@ -313,6 +318,13 @@ class DeviceWorker:
 def _data_bytes(problem: Problem) -> int:
     """What a layer takes in a worker at most: two data sets with references, and copies for short kernels."""
     return data_bytes(problem) + min(COPIES_BYTES, MOST_PASSES * problem.tensor_bytes)
+
+
+def _made_within_s(problem: Problem) -> float:
+    """What data and reference of a layer may take where they are made on a busy CPU."""
+    if in_numpy(problem.operation):
+        return math.inf  # it has limits of its own
+    return _LEAST_MADE_S + (problem.flops + problem.tensor_bytes) / _MADE_PER_S
 
 
 def _declared_alike(one: Operation, other: Operation) -> bool:

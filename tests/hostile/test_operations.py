@@ -116,6 +116,12 @@ REFERENCES = {
     "returns rows of several lengths": ("return [[1], [1, 2]], x", "returns no array of numbers for y: "),
     "returns nothing": ("return None", "returns NoneType"),
     "returns no numbers": ("return x * float('nan'), abs(x)", "is the reference in own?"),
+    "returns rounded numbers": (
+        "return (x + bias).astype('float32'), abs(x)",
+        "returns float32 for y, which",
+    ),
+    "returns digits": ("return (x + bias).astype(str), abs(x)", "no array of numbers for y: TypeError: elements of <U"),
+    "changes its inputs": ("x += bias; return x, abs(x) + abs(bias)", "ValueError: output array is read-only"),
     "reads standard input": ("return input()", "EOFError"),
     "needs 80 GB": ("return x.repeat(10 ** 12)", "MemoryError"),
 }
@@ -138,3 +144,37 @@ def test_what_a_reference_prints_reaches_no_terminal(own: Path, fork_server: For
     done = checked(own, fork_server)
     assert done.code == 0, done.err
     assert "\x1b" not in done.out + done.err
+
+
+@pytest.mark.cxx
+@pytest.mark.parametrize("takes", ["p, x", "p, bias, x"])
+def test_a_reference_of_other_arrays_is_told_which_there_are(own: Path, fork_server: ForkServer, takes: str) -> None:
+    edited(own, "reference.py", "reference(p, x, bias)", f"reference({takes})")
+    done = checked(own, fork_server)
+    assert done.code == 1
+    assert "reference.py: expected a function reference(p, x, bias)" in done.err.splitlines()[-1]
+    assert done.err.endswith(f"got reference({takes})\n")
+
+
+IN_CUDA = """struct Output {
+    double value, magnitude;
+};
+template <class Problem, class Inputs>
+REFERENCE_FUNCTION Output reference_output(const Problem& problem, const Inputs& in, long long at) {
+    const double x = in.x[at], bias = in.bias[at % problem.columns];
+    return {x + bias, (x < 0.0 ? -x : x) + (bias < 0.0 ? -bias : bias)};
+}
+"""
+
+
+@pytest.mark.cxx
+def test_a_reference_in_cuda_is_named_where_it_is_wrong(own: Path, fork_server: ForkServer) -> None:
+    (own / "own" / "reference.py").unlink()
+    reference = own / "own" / "reference.cuh"
+    reference.write_text(IN_CUDA)
+    assert checked(own, fork_server).code == 0
+    reference.write_text(IN_CUDA.replace("x + bias", "x + bia"))
+    words = "own/reference.cuh cannot be compiled: reference.cuh:7:17: error: 'bia'"
+    assert words in checked(own, fork_server).err.splitlines()[-1]
+    reference.write_text(IN_CUDA.replace("in.x[at]", "in.x[at - 100000000000]"))
+    assert "its data cannot be made: illegal address" in checked(own, fork_server).err.splitlines()[-1]

@@ -101,6 +101,11 @@ MISTAKES = {
         "windows.k = ",
         "array[0] (x).windows.k: unknown key; known keys are c, h, n, w",
     ),
+    "a window of an output": (
+        'role = "out"\n',
+        'role = "out"\nwindows.n = {}\n',
+        "(y).windows: leave it out: only arrays of the roles in, weights, inout are read",
+    ),
     "a window without taps": ('taps = "r", ', "", "array[0] (x).windows.h.taps: missing"),
     "no expression": ('"k % groups == 0"', '"k % groups =="', "does not parse"),
     "an input without data": (

@@ -64,6 +64,10 @@ def test_supports_may_name_whatever_is_derived(tmp_path: Path) -> None:
             "values.3x3: expected 2 numbers or expressions, one for each size",
         ),
         ('name = "filter"', 'name = "dtype"', "feature: two features, or a feature and a word, are called alike"),
+        ("runtime = [3, 2, 9]", "runtime = [3, 3]", "runtime: a number stands twice in [3, 3]"),
+        ("3x3 = [3, 3], 1x1", "3x3 = [3, 0], 1x1", "(filter).values.3x3: s = 0: expected 1 to 2147483647"),
+        ("3x3 = [3, 3], 1x1", "3x3 = [3, -3], 1x1", "(filter).values.3x3: s = -3: expected 1 to 2147483647"),
+        ('name = "filter"', 'name = ""', ".name: is empty; it is what is said of the feature"),
         ("runtime = [3, 2, 9]", "runtime = [0]", "runtime: expected numbers above 0, got [0]"),
         ('"layout", "dtype", ', '"dtype", ', "words: expected each of dtype, layout, epilogue once"),
         ('sizes = ["r", "s"]', 'sizes = ["r", "t"]', "feature[0] (filter).sizes: no size 't'"),
@@ -82,3 +86,9 @@ def test_mistakes_are_told_by_key(tmp_path: Path, old: str, new: str, complaint:
         read_features(operation(CONV2D), tmp_path)
     assert complaint in str(raised.value)
     assert "\n" not in str(raised.value)
+
+
+def test_rules_that_leave_no_problem_are_told(tmp_path: Path) -> None:
+    (tmp_path / FILE).write_text(changed(TEXT, ("[rules]", '[rules]\n"too small" = "c > 5000"')))
+    with pytest.raises(TemplateError, match=r"its rules and those of operation\.toml refuse each of the \d+ problems"):
+        read_features(operation(CONV2D), tmp_path).shapes()

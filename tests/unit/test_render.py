@@ -208,6 +208,11 @@ def test_a_launch_of_nothing_is_the_templates_mistake(tmp_path: Path, extents: s
         source(bind(tiny(tmp_path, ('["threads", "1", "1"]', extents))))
 
 
+def test_a_config_without_a_stage_is_the_templates_mistake(tmp_path: Path) -> None:
+    with pytest.raises(TemplateError, match=r"stage: none has a `when` that holds for tiny threads=64 .* on n"):
+        source(bind(tiny(tmp_path, ("[[stage]]", '[[stage]]\nwhen = "n < 0"'))))
+
+
 def test_an_accuracy_class_that_does_not_exist(tmp_path: Path) -> None:
     bound = bind(tiny(tmp_path, ('accuracy = "fp32"', "accuracy = \"'fp32' if not fast else order\"")))
     assert source(bound).accuracy == "fp32"

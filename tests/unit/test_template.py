@@ -103,6 +103,8 @@ HEADER_MISTAKES = {
         ('"x", "w"', '"x", "weights"'),
         r"stage\[0\]\.args: 'weights' is none: expected a list of names out of x, w, bias",
     ),
+    "nothing is computed": (('["x", "w", "y", "n"]', '["x", "w", "n"]'), "stage: none takes y, which is computed in"),
+    "nothing is read": (('["x", "w", "y", "n"]', '["w", "y", "n"]'), "stage: none takes x, which is read in"),
     "arguments are a word": (('["x", "w", "y", "n"]', '"xwyn"'), r"stage\[0\]\.args: expected a list of names"),
     "argument is a table": (
         ('["x", "w", "y", "n"]', "[{ a = 1 }]"),
