@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -22,11 +22,13 @@ from autotune.operation import FILE as OPERATION_FILE
 from autotune.operation import Operation
 from autotune.reading import read_text
 from autotune.table import Table, did_you_mean, read_toml
+from autotune.trial import Value
 
 FILE = "check.toml"
 _NUMBERS = (8, 1, 2, 5, 33, 128)  # that a size is, where no file says more; the first is a plain problem's
 _LENGTHS = (8, 1, 2, 33, 1000, 4096, 100_003)  # of the only size that there is
 _RUNTIME = (3, 2, 9)
+_MOST_FLOPS = 200_000  # of a unit of the run-time size, where several sizes are crossed and no file says more
 _MOST_SHAPES = 1_000_000
 _KEYS = {"runtime", "words", "rules", "feature"}
 _FEATURE_KEYS = {"name", "sizes", "values", "when", "decides"}
@@ -176,7 +178,18 @@ def _undeclared(declared: Operation, path: Path) -> ProblemFeatures:
         features.append(Feature(size.name, (size.name,), values))
     if math.prod(len(feature.values) for feature in features) > _MOST_SHAPES:
         raise TemplateError(f"{path}: missing, and {declared.name} has too many sizes to cross; declare its features")
-    return ProblemFeatures(declared, _RUNTIME, declared.words, (), tuple(features))
+    return ProblemFeatures(declared, _RUNTIME, declared.words, _small(declared, features, path), tuple(features))
+
+
+def _small(declared: Operation, features: Sequence[Feature], path: Path) -> tuple[Bound, ...]:
+    """The rule that leaves out what takes a CPU long. None where the cost follows from what no shape says."""
+    made = {feature.name for feature in features}
+    first = {name: words[0] for name, words in declared.enumerations.items()}
+    unit: dict[str, Value] = {declared.runtime: 1, **first}
+    known = {name: value for name, value in declared.names_from(unit).items() if name not in made}
+    small = Expression(f"({declared.flops.expression.text}) <= {_MOST_FLOPS}", str(path)).bind(known)
+    told = made | known.keys() | {name for name, bound in declared.derived if bound.names <= made}
+    return (small,) if len(made) > 1 and small.names <= told else ()
 
 
 def _is_whole(value: object) -> TypeGuard[int]:

@@ -21,6 +21,9 @@ from autotune.temporary import temporary_folder
 from autotune.trial import Outcome, Resources
 
 _NO_HEADER = re.compile(r"fatal error: .*(No such file|file not found)")
+_NO_FUNCTION = re.compile(r"'__\w+' was not declared|undeclared identifier '__|arguments to '__\w+' that depend")
+_TEMPLATE = r"\btemplate\s*<[^;{{}}]*>[^;{{}}]*\bvoid\s+{entry}\s*\("
+"""a kernel that is one, and so has no name of its own"""
 INCLUDE = Path(__file__).parent / "host_include"
 COMMON = ("-std=c++17", "-fPIC", "-shared", "-pipe", "-fno-exceptions", "-fno-rtti")
 GCC_ONLY = (
@@ -54,6 +57,8 @@ def compile_host(program: Program, target: Target, *, cxx: str) -> Binary:
     names = dict.fromkeys(_EXTERN_SHARED.findall(program.text))
     tail = [f"AUTOTUNE_ENTRY({entry})" for entry in program.entries]
     for entry in program.entries:
+        if re.search(_TEMPLATE.format(entry=re.escape(entry)), program.text):
+            raise no_kernel(entry)
         if cluster := re.search(_CLUSTER.format(entry=re.escape(entry)), program.text):
             tail.append(f"AUTOTUNE_CLUSTER({entry}, {cluster[1]})")
     if names:
@@ -165,8 +170,9 @@ def _compile(cxx: str, arguments: list[str], text: str) -> tuple[bytes, str]:
             ) from error
         if done.returncode:
             message = killed(done.returncode) or _first_errors(done.stderr)
-            if _NO_HEADER.search(message):
-                message = f"{message}; the host has few of CUDA's headers: use a GPU (--device cuda:0)"
+            for what, lacking in (("headers", _NO_HEADER), ("functions", _NO_FUNCTION)):
+                if lacking.search(message):
+                    message = f"{message}; the host has few of CUDA's {what}: use a GPU (--device cuda:0)"
             raise Rejected(Outcome.COMPILE, "compile_error", message)
         with open(output, "rb", closefd=False) as file:
             file.seek(0)

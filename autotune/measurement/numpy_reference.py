@@ -180,7 +180,7 @@ def _checked(part: object, output: Array, declared: Operation, what: str = "") -
     of = f"{declared.folder / NUMPY_REFERENCE}: {_FUNCTION} returns"
     try:
         found = np.asarray(part)
-        if found.dtype.kind not in "biuf":
+        if found.dtype.kind not in "biufO":
             raise TypeError("complex numbers" if found.dtype.kind == "c" else f"elements of {found.dtype}")
         values = found.astype(np.float64)
     except (TypeError, ValueError) as error:

@@ -134,9 +134,16 @@ def test_a_header_that_the_host_lacks_is_told(bench: Bench) -> None:
         bench.load("#include <cooperative_groups.h>\n", "k")
 
 
-def test_a_kernel_with_the_name_that_cpp_gives_it_is_refused_as_on_a_gpu(bench: Bench) -> None:
+def test_a_function_that_the_host_lacks_is_told(bench: Bench) -> None:
+    text = 'extern "C" __global__ void k(int* y) { y[0] = __reduce_add_sync(0xffffffff, 1); }'
+    with pytest.raises(Rejected, match=r"'__reduce_add_sync' .*; the host has few of CUDA's functions"):
+        bench.load(text, "k")
+
+
+@pytest.mark.parametrize("before", ["", "template <int N>\n", "template <class T, int N = (3 > 2)> static\n"])
+def test_a_kernel_with_the_name_that_cpp_gives_it_is_refused_as_on_a_gpu(bench: Bench, before: str) -> None:
     with pytest.raises(Rejected, match=r'no kernel k by that name: write extern "C" __global__ void k\(\.\.\.\)'):
-        bench.load("__global__ void k(float* y) { y[0] = 1.0f; }", "k")
+        bench.load(before + "__global__ void k(float* y) { y[0] = 1.0f; }", "k")
 
 
 def test_a_compiler_that_takes_too_long_or_is_missing() -> None:

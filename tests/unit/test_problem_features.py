@@ -12,8 +12,10 @@ from autotune.checking.problem_features import FILE, problem_features, read_feat
 from autotune.checking.problems import derive
 from autotune.devices.device import DeviceInfo
 from autotune.errors import TemplateError
-from autotune.operations import CONV2D, operation
+from autotune.operations import CONV2D, operation, read_operation
 from autotune.problem import Conv2dProblem
+from tests import weight_gradient
+from tests.operations import declare
 from tests.unit.tiny import changed, tiny
 
 TEXT = (operation(CONV2D).folder / FILE).read_text()
@@ -92,3 +94,13 @@ def test_rules_that_leave_no_problem_are_told(tmp_path: Path) -> None:
     (tmp_path / FILE).write_text(changed(TEXT, ("[rules]", '[rules]\n"too small" = "c > 5000"')))
     with pytest.raises(TemplateError, match=r"its rules and those of operation\.toml refuse each of the \d+ problems"):
         read_features(operation(CONV2D), tmp_path).shapes()
+
+
+def test_problems_of_many_sizes_are_small_without_a_file_too(tmp_path: Path) -> None:
+    """128 channels of 128 x 128 pixels, crossed with 33 x 33 taps, would take a CPU minutes."""
+    declared = read_operation(declare(tmp_path, "gradient", weight_gradient.DECLARATION))
+    sizes = {name: column.astype(np.int64) for name, column in read_features(declared).shapes().sizes.items()}
+    p, q = sizes["h"] - sizes["r"] + 1, sizes["w"] - sizes["s"] + 1
+    flops = 2 * sizes["c"] * sizes["k"] * sizes["r"] * sizes["s"] * p * q
+    assert 100_000 < flops.max() <= 200_000
+    assert {name: sorted(set(column.tolist())) for name, column in sizes.items()}["c"] == [1, 2, 5, 8, 33, 128]
