@@ -5,7 +5,7 @@ It runs on the current stream of its first tensor's device, for inference: there
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 import torch
 from torch import Tensor
@@ -21,14 +21,17 @@ _ALIGNMENT = 16  # bytes: of every array that the library takes
 
 def schema(interface: Interface) -> str:
     """The operator's schema: tensors that are read or changed, then sizes that no shape says, and words by name."""
-    axes = {axis for array in _read(interface) for extents in array.axes.values() for axis in extents}
+    axes = _axes(array for array in _read(interface) if not array.optional)
+    perhaps = _axes(_read(interface)) - axes  # what nothing says where an array is left out
     tensors, marks = [], iter("abcdefgh")
     for array in _read(interface):
         kind = f"Tensor({next(marks)}!)" if array.role == "inout" else "Tensor"
         tensors.append(f"{kind}? {array.name}=None" if array.optional else f"{kind} {array.name}")
     tensors.sort(key=lambda each: "=" in each)
     named = [
-        f"int {size.name}" + ("" if size.default is None else f"={size.default}")
+        f"int? {size.name}=None"
+        if size.name in perhaps
+        else f"int {size.name}" + ("" if size.default is None else f"={size.default}")
         for size in interface.sizes
         if size.name not in axes
     ]
@@ -36,6 +39,10 @@ def schema(interface: Interface) -> str:
     made = sum(array.role == "out" for array in interface.arrays)
     returns = "Tensor" if made == 1 else f"({', '.join(['Tensor'] * made)})"
     return f"{interface.name}({', '.join((*tensors, *(['*', *named] if named else ())))}) -> {returns}"
+
+
+def _axes(arrays: Iterable[InterfaceArray]) -> set[str]:
+    return {axis for array in arrays for extents in array.axes.values() for axis in extents}
 
 
 def _read(interface: Interface) -> list[InterfaceArray]:

@@ -351,3 +351,21 @@ def test_pytorch_has_an_operator_with_a_schema_and_a_fake_kernel(softmax: OnHost
     assert said[0].startswith("x: torch.float64, expected one of torch.float32")
     assert said[1] == "x: has shape (33,), expected [rows, columns]"
     assert "a tensor requires gradients, but the kernels have no backward pass" in said[2]
+
+
+def test_a_size_that_an_array_of_some_problems_alone_says_may_be_given_by_name() -> None:
+    """The columns of a product without a bias, which no tensor says."""
+    pytest.importorskip("torch", exc_type=ImportError)
+    from autotune.autotune_conv2d.interface import Interface, InterfaceArray, InterfaceSize
+    from autotune.autotune_conv2d.torch_any import schema
+
+    stored = {"f32": "f32"}
+    arrays = (
+        InterfaceArray("a", "in", {"": ("m", "1 * k")}, stored, optional=False),
+        InterfaceArray("bias", "weights", {"": ("n",)}, stored, optional=True),
+        InterfaceArray("y", "out", {"": ("m", "n")}, stored, optional=False),
+    )
+    sizes = tuple(InterfaceSize(name, None) for name in ("m", "n", "k"))
+    words = {"dtype": ("f32",)}
+    found = schema(Interface("product", "m", sizes, words, arrays))
+    assert found == "product(Tensor a, Tensor? bias=None, *, int? n=None, int k) -> Tensor"
