@@ -23,6 +23,7 @@ from autotune.tuning.trial_log import Network, Progress
 from autotune.tuning.tuned_layer import Run, TunedLayer
 
 HURRY = 0.5  # of a budget in total, after which no layer waits for another's results
+FIRST = 2.5  # evaluations' time that a layer's first one takes: its verification program is compiled, too
 AT_ROOFLINE = 1.02  # times its floor, from which a layer is left alone where others can use a common budget
 TIME_IN_TOTAL, BUDGET_IN_TOTAL, ROOFLINE = "time in total", "budget in total", "at its roofline"
 """why a layer stopped whose budget is shared"""
@@ -140,9 +141,11 @@ class Schedule:
     def _hurried(self) -> bool:
         """Whether a budget runs out: a layer with nothing is worse than one that learnt from no other."""
         total_s, total = self._study.time_budget_total_s, self._study.trials_total
-        if total_s is not None and self._elapsed_s >= HURRY * self._searching_s(total_s):
-            return True
         bare = sum(1 for tuned in self._layers if not self._tried(tuned))
+        if total_s is not None:
+            each_s = self._elapsed_s / max(1, self._evaluations)
+            latest_s = self._searching_s(total_s) - FIRST * bare * each_s  # at which all can still get a kernel
+            return self._elapsed_s >= min(HURRY * self._searching_s(total_s), latest_s)
         return total is not None and self._evaluations >= min(HURRY * total, total - bare)
 
     def _searching_s(self, total_s: float) -> float:

@@ -183,8 +183,11 @@ def test_common_time_leaves_a_fifth_for_finals(store: Store, families: Mapping[s
     assert device.finals_s == [2.0, 2.0]
 
 
-def test_every_layer_has_a_kernel_where_time_is_short(store: Store, families: Mapping[str, KernelTemplate]) -> None:
-    alike = [Layer(f"conv{n}", replace(SMALL, n=n)) for n in range(1, 8)]
+@pytest.mark.parametrize("layers", [7, 14])
+def test_every_layer_has_a_kernel_where_time_is_short(
+    layers: int, store: Store, families: Mapping[str, KernelTemplate]
+) -> None:
+    alike = [Layer(f"conv{n}", replace(SMALL, n=n)) for n in range(1, layers + 1)]
     device = Watched()
     results = tune(network(layers=alike, time_budget_total_s=20.0), families, device, store, clock=Clock(device))
     assert len(device.ran) == 16
