@@ -32,7 +32,7 @@ from autotune.shipped import shipped
 
 COPIED = (
     *("CMakeLists.txt", "conv2d.cpp", "conv2d.map", "loaded.h", "kernel.h", "expression.h"),
-    *("driver.h", "selftest.cpp", "benchmark.cpp", "device.h"),
+    *("driver.h", "selftest.cpp", "benchmark.cpp", "device.h", "stored.h"),
 )
 """Files that are the same in every export of an operation; those of another than conv2d have its name in that place."""
 RENDERED = ("autotune_conv2d.h", "operation.h", "kernels.cpp", "dispatch.h", "golden.h", "kernels.cmake", "README.md")
