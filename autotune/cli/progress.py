@@ -18,6 +18,7 @@ from rich.progress import (
     TimeElapsedColumn,
     TimeRemainingColumn,
 )
+from rich.table import Column
 
 from autotune.cli.streams import notices_through, silent
 from autotune.cli.tables import console
@@ -27,6 +28,8 @@ if TYPE_CHECKING:
     from autotune.tuning.trial_log import Progress as TuneProgress
 
 _LINE_EVERY_S = 10.0  # between two lines into a pipe
+_NARROW = 100  # columns of a terminal, below which a bar is short
+_BESIDE, _STATE = 44, 16  # columns that name, count and times take beside a bar, and that the state has at least
 
 
 @contextmanager
@@ -57,16 +60,28 @@ def observer() -> Iterator[Callable[[TuneProgress], None]]:
 def _bars() -> Iterator[Progress]:
     """Bars on the terminal of standard error; notices stand above them."""
     out = console(stderr=True)
+
+    bar = 24 if out.width >= _NARROW else 8
+    left = max(_STATE, out.width - bar - _BESIDE)
+
+    def whole(width: int) -> Column:
+        return Column(no_wrap=True, min_width=width)
+
     columns = (
         TextColumn("{task.description}", markup=False),
-        BarColumn(bar_width=24),
-        MofNCompleteColumn(),
-        TextColumn("{task.fields[state]}", markup=False),
-        TimeElapsedColumn(),
-        TimeRemainingColumn(),
+        BarColumn(bar_width=bar),
+        MofNCompleteColumn(table_column=whole(9)),
+        TextColumn("{task.fields[state]}", markup=False, table_column=_cut(left)),
+        TimeElapsedColumn(table_column=whole(7)),
+        TimeRemainingColumn(table_column=whole(7)),
     )
     with Progress(*columns, console=out) as bars, notices_through(out.print):
         yield bars
+
+
+def _cut(width: int) -> Column:
+    """For words that are cut where they are longer: what stands behind them is whole."""
+    return Column(no_wrap=True, overflow="ellipsis", max_width=width)
 
 
 @contextmanager

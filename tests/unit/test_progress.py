@@ -28,6 +28,12 @@ with for_people():
         tell(3, "3 clean")
         click.echo("a notice", err=True)
 """
+NETWORK = """
+from autotune.cli.progress import counting
+from autotune.cli.streams import for_people
+with for_people(), counting("resnet50-fp16", 1440) as tell:
+    tell(810, "1.331 ms now, 1.904 ms at the start, floor 1.02 ms (23 of 24 layers)")
+"""
 
 
 def on_a_terminal(*words: str) -> str:
@@ -51,6 +57,11 @@ def test_notices_stand_above_a_live_line_and_are_broken_between_words() -> None:
     assert re.search(r"building \.\.\.\r\x1b\[2Kmemcheck: (not run )+(not )?\r\n(not )?run", shown), shown
     assert re.search(r"\x1b\[2Ka notice *\r\n", shown), shown
     assert re.search(r"sanitize.*3/4.*3 clean", re.sub(r"\x1b\[[\d;?]*\w", "", shown))
+
+
+def test_long_words_leave_count_and_times_whole_at_80_columns() -> None:
+    shown = re.sub(r"\x1b\[[\d;?]*\w", "", on_a_terminal("-c", NETWORK))
+    assert re.search(r"resnet50-fp16 \S+ +810/1440 1\.331 ms now, 1\.904 \S.*… \d:\d\d:\d\d ", shown), shown
 
 
 def test_into_a_pipe_a_long_run_says_little(autotune: Command, filled: Path) -> None:
