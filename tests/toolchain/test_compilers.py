@@ -274,7 +274,8 @@ def test_compiler_that_fails_on_what_verifies_kernels_is_named(tmp_path: Path, m
     finally:
         evaluator.close()
     words = str(raised.value)
-    assert words.startswith("host: the program that verifies kernels cannot be compiled: ")
+    assert words.startswith("host: the program that verifies kernels with ")
+    assert "reference.cuh cannot be compiled: " in words
     assert words.endswith("; see whether the compiler works")
     assert "internal compiler error" in words
 
