@@ -12,19 +12,18 @@ from __future__ import annotations
 import base64
 import json
 import math
-import sqlite3
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import closing, contextmanager, suppress
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
 from functools import partial
-from itertools import chain, groupby, islice, repeat
+from itertools import groupby, islice, repeat
 from operator import itemgetter
 from pathlib import Path
 from typing import Any, TypeAlias
 
 import orjson
 from sqlalchemy import Connection
+from sqlalchemy.exc import DatabaseError
 
 from autotune import __version__
 from autotune.errors import StoreError, shortened
@@ -58,8 +57,7 @@ def dump(url: str | Path, write: Callable[[str], object]) -> int:
     Rows that cannot be understood are left out, with a note.
     """
     with closing(open_for_reading(url, timeout_s=LOCK_TIMEOUT_S, clock=utc_now)) as database:
-        # a wrong text costs its kernel alone
-        database.find_faults = partial(faulty_rows, beside=database.read, texts=False)
+        database.find_faults = partial(faulty_rows, texts=False)  # a wrong text costs its kernel alone
         hide_faulty_rows(database)
         count = 0
         with database.read() as connection:
@@ -93,7 +91,7 @@ def check(url: str | Path) -> tuple[Fault, ...]:
         closing(open_for_reading(url, timeout_s=LOCK_TIMEOUT_S, clock=utc_now)) as database,
         database.read() as connection,
     ):
-        return tuple(faulty_rows(connection, database.read))
+        return tuple(faulty_rows(connection))
 
 
 def quarantine_rows(url: str | Path, write: Callable[[str], object]) -> tuple[Fault, ...]:
@@ -186,7 +184,9 @@ def _load(lines: _Lines, schema: str, database: Database) -> int:
         _refuse_rows(connection, database.shown)  # that another process has added meanwhile
         connection.exec_driver_sql("DELETE FROM schema_versions")
         with _without_indexes(connection):
-            _insert_all(connection, lines, tables)
+            for table, some in groupby(lines.rows(tables), key=itemgetter(1)):
+                while waiting := list(islice(some, CHUNK)):
+                    _insert(connection, lines, tables[table], waiting)
         if schema != newest_schema():
             dangling = dangling_reference(connection)
             if dangling is not None:
@@ -209,54 +209,25 @@ def _without_indexes(connection: Connection) -> Iterator[None]:
         connection.exec_driver_sql(sql)
 
 
-_Numbered = Sequence[tuple[int, str, Mapping[str, Json]]]
-
-
-def _insert_all(connection: Connection, lines: _Lines, tables: Mapping[str, _Columns]) -> None:
-    """Insert the rows of all lines: a second thread writes some while the next are read."""
-    raw = connection.connection.driver_connection
-    assert isinstance(raw, sqlite3.Connection)  # noqa: S101 - it is open
-    with ThreadPoolExecutor(1) as second:
-        writing: Future[None] | None = None
-        try:
-            for table, some in groupby(lines.rows(tables), key=itemgetter(1)):
-                while rows := list(islice(some, CHUNK)):
-                    values = _values(lines, tables[table], rows)
-                    if writing is not None:
-                        writing.result()
-                    writing = second.submit(_insert, raw, lines, tables[table], rows, values)
-        finally:
-            if writing is not None:
-                writing.result()  # what is wrong with these rows comes before what is with later ones
-
-
-def _values(lines: _Lines, columns: _Columns, rows: _Numbered) -> list[tuple[Cell, ...]]:
-    """Rows of one table, given with their lines' numbers, as they are stored."""
+def _insert(
+    connection: Connection, lines: _Lines, columns: _Columns, rows: Sequence[tuple[int, str, Mapping[str, Json]]]
+) -> None:
+    """Insert rows of one table, given with their lines' numbers."""
     values: list[tuple[Cell, ...]] = []
     try:
         for _, _, row in rows:
             values.append(columns.values(row))  # one by one: so many had been read where one raises
     except ValueError as error:
         raise lines.wrong(rows[len(values)][0], f"{columns.table}: {one_line(str(error))}") from error
-    return values
-
-
-def _insert(
-    raw: sqlite3.Connection, lines: _Lines, columns: _Columns, rows: _Numbered, values: Sequence[tuple[Cell, ...]]
-) -> None:
-    """Insert rows of one table, many with one statement, during which SQLite leaves Python to the other thread."""
-    most = raw.getlimit(sqlite3.SQLITE_LIMIT_VARIABLE_NUMBER) // len(columns.types)
-    together, done = min(most, _AT_ONCE), 0
+    raw = connection.connection.driver_connection
+    assert raw is not None  # noqa: S101 - it is open
     before = raw.total_changes
     try:
-        with suppress(sqlite3.IntegrityError, ValueError, OverflowError):  # the statement has done nothing then
-            while len(values) - done >= together:
-                raw.execute(columns.insert(together), tuple(chain.from_iterable(values[done : done + together])))
-                done += together
-        raw.executemany(columns.insert(1), values[done:])
-    except (sqlite3.Error, ValueError, OverflowError) as error:
-        number = rows[min(raw.total_changes - before, len(rows) - 1)][0]  # after those that are in
-        raise lines.wrong(number, f"{columns.table}: {one_line(str(error))}") from error
+        connection.exec_driver_sql(columns.insert, values)
+    except (DatabaseError, ValueError, OverflowError) as error:
+        cause = error.orig if isinstance(error, DatabaseError) else error
+        number = rows[raw.total_changes - before][0]  # after those that are in
+        raise lines.wrong(number, f"{columns.table}: {one_line(str(cause))}") from error
 
 
 @dataclass(frozen=True, slots=True)
@@ -269,15 +240,12 @@ class _Columns:
     """a row's values in the order of the columns, of which each table has two at least"""
     packed: dict[tuple[type, ...], Sequence[tuple[int, str]]] = field(default_factory=dict)
     """the types of rows that fitted: which of their values are stored as others, such as bytes"""
-    statements: dict[int, str] = field(default_factory=dict)
 
-    def insert(self, count: int) -> str:
-        """The statement that inserts so many rows."""
-        if count not in self.statements:
-            names = ", ".join(f'"{name}"' for name in self.types)
-            each = ", ".join([f"({', '.join('?' * len(self.types))})"] * count)
-            self.statements[count] = f"INSERT INTO {self.table} ({names}) VALUES {each}"  # noqa: S608
-        return self.statements[count]
+    @property
+    def insert(self) -> str:
+        """The statement that inserts one row."""
+        names = ", ".join(f'"{name}"' for name in self.types)
+        return f"INSERT INTO {self.table} ({names}) VALUES ({', '.join('?' * len(self.types))})"  # noqa: S608
 
     def values(self, row: Mapping[str, Json]) -> tuple[Cell, ...]:
         """The row in the order of the columns. Raises ValueError for what does not fit them."""

@@ -75,7 +75,7 @@ def merge(other: str | Path, url: str | Path, *, clock: Clock = utc_now) -> Merg
             raise StoreError(f"{source.shown}: is the database to merge into; give another file")
         with closing(open_for_writing(url, timeout_s=LOCK_TIMEOUT_S, clock=clock)) as target:
             with source.read() as reading:
-                _refuse_faults(reading, source)
+                _refuse_faults(reading, source.shown)
                 merging = _Merge(ForeignRows(source, reading), target)
                 merging.refuse_other_kernels()
                 merged = merging.run()
@@ -83,10 +83,9 @@ def merge(other: str | Path, url: str | Path, *, clock: Clock = utc_now) -> Merg
     return merged
 
 
-def _refuse_faults(connection: Connection, source: Database) -> None:
+def _refuse_faults(connection: Connection, shown: str) -> None:
     """Raise StoreError for the first row that cannot be understood, before anything is written."""
-    shown = source.shown
-    for fault in chain(repeated_rows(connection), faulty_rows(connection, source.read, texts=False)):
+    for fault in chain(repeated_rows(connection), faulty_rows(connection, texts=False)):
         advice = f"`autotune dump --check --db {shown}` lists such rows"
         raise StoreError(f"{shown}: {fault}; nothing was merged, {advice}")
 

@@ -6,13 +6,10 @@ reading does without it (`reading`).
 
 from __future__ import annotations
 
-import sqlite3
-from collections import deque
+import zlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import AbstractContextManager, suppress
-from dataclasses import dataclass, field
-from functools import partial
+from dataclasses import dataclass
+from functools import lru_cache
 
 from sqlalchemy import (
     Boolean,
@@ -26,16 +23,21 @@ from sqlalchemy import (
     UniqueConstraint,
 )
 
+from autotune.errors import StudyError, TemplateError
 from autotune.printable import one_line
 from autotune.store.column_types import EARLIEST, LARGEST, LATEST, Text, date_text, metadata
-from autotune.store.layers import PROBLEM_COLUMNS
-from autotune.store.row_functions import FUNCTIONS
+from autotune.store.layers import PROBLEM_COLUMNS, stored_problem
+from autotune.store.packed import unpacked
+from autotune.store.sources import check_launches
 from autotune.store.sqlite.hidden_rows import Fault
+from autotune.store.templates import header_params
 from autotune.trial import ACCURACY_CLASSES, Outcome
 
 WIDE = {"layers.flops", "layers.minimal_bytes", "studies.seed"}
 """integers of any size that SQLite has"""
 
+_OURS = (StudyError, TemplateError)
+_KEPT = 4096  # texts of launches whose check is remembered
 _SHOWN = 60  # characters of a value in a reason
 _MOST = "1.7976931348623157e308"  # the largest finite number
 
@@ -64,11 +66,11 @@ _JSON = {
     "subjects.params": ("object", "'array'", "a JSON object of arrays"),
     "dispatchers.record": ("object", "'array', 'object'", "a JSON object of tables and lists"),
 }
-_BY_ORJSON = {("array", _NUMBER): "are_numbers", ("object", _PLAIN): "is_config"}
 _BEGINS = {"object": "{", "array": "["}
 _DOUBTFUL_ATOMS = {
     # kinds of elements: what those alone do not have. An array, an object and null have no atom, true is the atom 1.
-    _NUMBER: f"(atom BETWEEN -{LARGEST} AND {LARGEST}) IS NOT TRUE OR type = 'true' OR type = 'false'",  # of an object
+    _PLAIN: f"atom IS NULL OR atom < -{LARGEST} OR (atom > {LARGEST} AND atom < '')",
+    _NUMBER: f"(atom BETWEEN -{LARGEST} AND {LARGEST}) IS NOT TRUE OR type = 'true' OR type = 'false'",
     "'text'": "(atom >= '') IS NOT TRUE",
 }
 _WORDS = {
@@ -81,8 +83,6 @@ _WORDS = {
     "dispatched_layers.role": ("tuned", "held out"),
     **{f"{table}.origin": ("measured", "imported") for table in ("trials", "finals", "noise_floors", "rates")},
 }
-_MANY, _PARTS = 20_000, 8  # rows of a table from which on it is looked through in so many parts
-_ALL = -(2**63), 2**63 - 1  # rowids
 _POSITIVE = {"measurements.median_us", "trials.median_us", "trials.ranked_us", "rates.per_s", "retimes.before_us"}
 _TOGETHER = {
     # rules about several columns, as the tables' CHECKs have them
@@ -114,16 +114,17 @@ _TWICE = {
 }
 
 
-Connecting = Callable[[], AbstractContextManager[Connection]]
-
-
-def faulty_rows(connection: Connection, beside: Connecting | None = None, *, texts: bool = True) -> Iterator[Fault]:
+def faulty_rows(connection: Connection, *, texts: bool = True) -> Iterator[Fault]:
     """Every row that cannot be understood, parents first, and those that refer to such a row or to none.
 
-    The connection reads the file's own tables; `beside` gives another one to the same file, for a second thread.
-    Without `texts`, packed texts of kernels are not unpacked: a wrong one costs its kernel alone.
+    The connection reads the file's own tables. Without `texts`, packed texts of kernels are not unpacked: a wrong one
+    costs its kernel alone.
     """
-    wrong = _wrong_rows(connection, beside, texts=texts)
+    raw = connection.connection.driver_connection
+    assert raw is not None  # noqa: S101 - it is open
+    for name, function in _FUNCTIONS.items():
+        raw.create_function(name, -1, function, deterministic=True)
+    wrong = {table.name: list(_wrong(connection, table, texts=texts)) for table in metadata.sorted_tables}
     wrong["trials"] += _unmeasured(connection, [fault.row for fault in wrong["measurements"]])
     gone: dict[str, set[int]] = {}
     for table in metadata.sorted_tables:
@@ -162,68 +163,13 @@ def _identities(table: Table) -> Iterator[Sequence[str]]:
             yield [column.name]
 
 
-def _wrong_rows(connection: Connection, beside: Connecting | None, *, texts: bool) -> dict[str, list[Fault]]:
-    """The rows of each table that break one of its rules, looked for by two threads: SQLite does without Python."""
-    parts: deque[_Part] = deque()
-    for table in metadata.sorted_tables:
-        last = connection.exec_driver_sql(f"SELECT max(rowid) FROM {table.name}").scalar_one() or 0  # noqa: S608
-        ends = [last * number // _PARTS for number in range(1, _PARTS)] if last > _MANY else []
-        parts.extend(map(partial(_Part, table), (_ALL[0], *(end + 1 for end in ends)), (*ends, _ALL[1])))
-    waiting, at_work = parts.copy(), list[sqlite3.Connection]()
-
-    def work(on: Connection) -> None:
-        raw = on.connection.driver_connection
-        assert isinstance(raw, sqlite3.Connection)  # noqa: S101 - it is open
-        at_work.append(raw)
-        for name, function in FUNCTIONS.items():
-            raw.create_function(name, -1, function, deterministic=True)
-        with suppress(IndexError):  # none is left
-            while True:
-                part = waiting.popleft()
-                part.faults.extend(_wrong(on, part, texts=texts))
-
-    def work_beside(connecting: Connecting) -> None:
-        with connecting() as on:
-            work(on)
-
-    if beside is None or len(parts) == len(metadata.tables):  # few rows
-        work(connection)
-    else:
-        with ThreadPoolExecutor(1) as second:
-            done = second.submit(work_beside, beside)
-            try:
-                work(connection)
-                done.result()
-            except BaseException:
-                waiting.clear()
-                for raw in at_work:
-                    raw.interrupt()
-                raise
-    wrong: dict[str, list[Fault]] = {}
-    for part in parts:
-        wrong.setdefault(part.table.name, []).extend(part.faults)
-    return wrong
-
-
-@dataclass(frozen=True, slots=True)
-class _Part:
-    """Rows of a table, by their rowids."""
-
-    table: Table
-    first: int
-    last: int
-    faults: list[Fault] = field(default_factory=list)
-
-
-def _wrong(connection: Connection, part: _Part, *, texts: bool) -> Iterator[Fault]:
-    """The rows of a part of a table that break one of its rules, each with the first."""
-    table = part.table
+def _wrong(connection: Connection, table: Table, *, texts: bool) -> Iterator[Fault]:
+    """The rows of a table that break one of its rules, each with the first."""
     rules = tuple(_rules(table, texts=texts))
     reasons = " ".join(f"WHEN {rule.bad} THEN {_reason(rule)}" for rule in rules)
     some = " OR ".join(f"({rule.bad})" for rule in rules)  # once more: to ask for a reason takes a third longer
     wrong = f"CASE WHEN {_sure(table, texts=texts)} THEN 0 WHEN {some} THEN 1 END"  # WHEN stops at what decides
-    rows = "" if (part.first, part.last) == _ALL else f"rowid BETWEEN {part.first} AND {part.last} AND "
-    sql = f"SELECT rowid, CASE {reasons} END FROM {table.name} WHERE {rows}{wrong}"  # noqa: S608
+    sql = f"SELECT rowid, CASE {reasons} END FROM {table.name} WHERE {wrong}"  # noqa: S608
     for row, reason in connection.exec_driver_sql(sql):
         yield Fault(table.name, row, one_line(reason))
 
@@ -234,7 +180,7 @@ def _sure(table: Table, *, texts: bool) -> str:
     A + before a column has its value compared as it is stored, whatever type the file declares: numbers are less than
     texts, and texts less than bytes.
     """
-    whole, written, dates, sure = [], [], [], []
+    whole, written, sure = [], [], []
     for column in table.columns:
         name, kind, path = column.name, column.type, f"{table.name}.{column.name}"
         if isinstance(kind, Boolean) or (isinstance(kind, Integer) and path not in WIDE):
@@ -245,18 +191,13 @@ def _sure(table: Table, *, texts: bool) -> str:
             above = f"+{name} > 0" if path in _POSITIVE else f"+{name} >= -{_MOST}"
             surely = f"{above} AND +{name} <= {_MOST}"
         elif isinstance(kind, Text):
-            if name.endswith("_at"):
-                dates.append(f"CAST({name} AS BLOB)")
-            elif path not in _WORDS and _JSON.get(path, ())[:2] not in _BY_ORJSON:
-                written.append(f"coalesce({name}, '')")
+            written.append(f"coalesce({name}, '')")
             surely = _surely_text(path, name)
         else:
             surely = _kept(_column_rules(table, column))
         sure.append(f"({name} IS NULL OR ({surely}))" if column.nullable else surely)
     if whole:
         sure.append(f"typeof({' + '.join(whole)}) = 'integer'")  # one real number would make the sum real
-    if dates:
-        sure.append(f"are_dates({', '.join(dates)})")
     if written:
         sure.append(f"is_ascii(CAST({' || '.join(written)} AS BLOB))")
     return " AND ".join((*sure, _kept(_row_rules(table, texts=texts))))
@@ -265,15 +206,13 @@ def _sure(table: Table, *, texts: bool) -> str:
 def _surely_text(path: str, name: str) -> str:
     """The same of a text, if it is ASCII without NUL."""
     if name.endswith("_at"):
-        return f"+{name} BETWEEN '{date_text(EARLIEST)}' AND '{date_text(LATEST)}'"  # and see are_dates
+        return f"+{name} BETWEEN '{date_text(EARLIEST)}' AND '{date_text(LATEST)}' AND {_is_soon_a_date(name)}"
     if path in _WORDS:
         return f"+{name} IN ({', '.join(map(repr, _WORDS[path]))})"
     surely = f"+{name} >= '' AND +{name} < x''"
     if path not in _JSON:
         return surely
     kind, elements, _ = _JSON[path]
-    if (kind, elements) in _BY_ORJSON:
-        return f"{surely} AND {_BY_ORJSON[kind, elements]}(CAST({name} AS BLOB))"
     if elements not in _DOUBTFUL_ATOMS:
         return f"{surely} AND {_kept(_json_rules(path, name))}"
     sound = f"NOT EXISTS (SELECT 1 FROM json_each({name}) WHERE {_DOUBTFUL_ATOMS[elements]})"  # noqa: S608
@@ -385,3 +324,41 @@ def _is_soon_a_date(name: str) -> str:
     within = ((6, "01", "12"), (9, "01", "28"), (12, "00", "23"))
     ranges = " AND ".join(f"substr({name}, {at}, 2) BETWEEN '{first}' AND '{last}'" for at, first, last in within)
     return f"{name} GLOB '{day}T[0-2][0-9]:[0-5][0-9]:[0-5][0-9].{digits}Z' AND {ranges}"
+
+
+def _flag(test: Callable[..., object]) -> Callable[..., int]:
+    """A test that raises what the records raise, as a function of SQL."""
+
+    def flag(*values: object) -> int:
+        try:
+            test(*values)
+        except (ValueError, TypeError, KeyError, AttributeError, OverflowError, RecursionError, zlib.error, *_OURS):
+            return 0
+        return 1
+
+    return flag
+
+
+def _legible(content: bytes) -> str:
+    """Text to be shown: the check of one that is not UTF-8 ends with its row."""
+    return content.decode("utf-8", "replace")
+
+
+def _check_utf8(content: bytes) -> None:
+    content.decode()
+
+
+def _is_ascii(content: bytes) -> int:
+    """Whether bytes are ASCII without NUL."""
+    return content.isascii() and b"\0" not in content
+
+
+_FUNCTIONS: dict[str, Callable[..., int | str]] = {
+    "legible": _legible,
+    "is_problem": _flag(stored_problem),
+    "is_header": _flag(header_params),
+    "is_launches": lru_cache(_KEPT)(_flag(check_launches)),
+    "is_text": _flag(unpacked),
+    "is_utf8": _flag(_check_utf8),
+    "is_ascii": _is_ascii,
+}

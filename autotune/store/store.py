@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from contextlib import AbstractContextManager
-from functools import partial
 from pathlib import Path
 from types import TracebackType
 
@@ -51,7 +50,7 @@ class Store:
         """
         opened = open_for_writing if create else open_for_reading
         self._database = database = opened(url, timeout_s=timeout_s, clock=clock)
-        database.find_faults = partial(faulty_rows, beside=database.read)
+        database.find_faults = faulty_rows
         runs = Runs(database)
         self.studies = StudyStore(database)
         self.scopes = ScopeStore(database, runs)

@@ -132,21 +132,6 @@ def free_stretches(
     return last - first, found
 
 
-@pytest.mark.parametrize("words", ["dump --check --db other.db", "load all.jsonl --db new.db"])
-def test_ctrl_c_while_two_threads_are_at_work(two: Path, fork_server: ForkServer, words: str) -> None:
-    """Neither waits for the other's part, and of a file that was begun nothing is left."""
-    enlarge(two / "other.db", 40_000, since=TRIALS)
-    if words.startswith("load"):
-        assert fork_server.start(two, "dump", "all.jsonl", "--db", "other.db").finish().code == 0
-    run = fork_server.start(two, *words.split())
-    while run.cpu_s < 0.5 and not run.ended:
-        time.sleep(0.005)
-    run.send_signal(signal.SIGINT)
-    done = run.finish()
-    assert (done.code, done.err) == (128 + signal.SIGINT, "")
-    assert not list(two.glob("new.db*"))
-
-
 def test_another_tunes_the_study_that_is_merged(two: Path, fork_server: ForkServer) -> None:
     """It takes the numbers that come next in the merged file, too: both keep every trial."""
     here = two / "here.db"

@@ -226,19 +226,6 @@ def test_a_bad_line_is_named_and_nothing_is_loaded(tmp_path: Path, dumped: list[
     assert not list(tmp_path.glob("new*"))
 
 
-@pytest.mark.parametrize("place", [50, 250, 499, 777, 990])
-def test_the_first_bad_line_of_very_many_is_named(tmp_path: Path, dumped: list[str], place: int) -> None:
-    """Many rows are written at once, while the next are read, of which one may be wrong as well."""
-    at = next(number for number, line in enumerate(dumped) if '"table":"sources"' in line)
-    copies = [changed(dumped[at], id=1000 + number, hash=f"{number:064}") for number in range(1200)]
-    copies[place] = copies[place - 7]
-    copies[1100] = changed(copies[1100], text_bytes="many")
-    with pytest.raises(StoreError) as caught:
-        load([*dumped[:at], *copies, *dumped[at:]], "my dump", tmp_path / "new.db")
-    assert str(caught.value).startswith(f"my dump:{at + place + 1}: sources: UNIQUE constraint failed: sources.")
-    assert not list(tmp_path.glob("new*"))
-
-
 def test_rows_that_do_not_belong_together_are_refused(tmp_path: Path, blank: bytes, dumped: list[str]) -> None:
     wrong = [changed(line, subject_id=99) if '"finals"' in line and '"winner' in line else line for line in dumped]
     path = tmp_path / "blank.db"
