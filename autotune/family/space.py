@@ -45,11 +45,7 @@ class BoundTemplate:
     """A family with one problem's and one device's names folded into all its expressions."""
 
     def __init__(
-        self,
-        template: KernelTemplate,
-        problem: Problem,
-        device: DeviceInfo,
-        admission: Admission = Admission(),
+        self, template: KernelTemplate, problem: Problem, device: DeviceInfo, admission: Admission = Admission()
     ) -> None:
         self.template = template
         self.problem = problem
