@@ -132,8 +132,8 @@ class DeviceEvaluator:
         self._jobs = jobs
         self._pool = CompilePool(jobs, cache, deadline_s=deadlines.compile_s)
         self._workers: list[DeviceWorker] = []
-        self._checks: dict[Problem, Future[Binary]] = {}
-        """verification programs that were started on, and not taken yet"""
+        self._checks: dict[Program, Future[Binary]] = {}
+        """verification programs, most of which serve several layers"""
         try:
             kind = parse_device(devices[0])[0]
             self._pool.start(kind)  # while the devices are opened
@@ -198,18 +198,21 @@ class DeviceEvaluator:
         """Any config can be evaluated."""
 
     def expect(self, problem: Problem) -> None:
-        """Compile the layer's verification program."""
-        if problem not in self._checks:
-            program = check_program(problem)
+        """Compile the layer's verification program, unless another layer has the same."""
+        self._check(problem)
+
+    def _check(self, problem: Problem) -> Future[Binary]:
+        program = check_program(problem)
+        if program not in self._checks:
             plain = Target(self.info.kind, self.info.arch)  # unchecked: it may read what kernels must not touch
             folder = problem.operation.folder
             own = "" if in_numpy(problem.operation) else f" with {folder / REFERENCE}"
-            self._checks[problem] = self._pool.submit_own(program, plain, f"the program that verifies kernels{own}")
+            self._checks[program] = self._pool.submit_own(program, plain, f"the program that verifies kernels{own}")
+        return self._checks[program]
 
     def begin_layer(self, problem: Problem) -> None:
         """Make the layer's data on every device, once its verification program is compiled."""
-        self.expect(problem)
-        layer = LayerRequest(problem, self._checks.pop(problem).result())
+        layer = LayerRequest(problem, self._check(problem).result())
         with ThreadPoolExecutor(len(self._workers)) as threads:
             for done in [threads.submit(worker.begin_layer, layer) for worker in self._workers]:
                 done.result()

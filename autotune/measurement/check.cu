@@ -1,8 +1,8 @@
 // Verification kernels of autotune, one source for GPU and host: test data and the comparison.
 //
 // What stands above (written by reference.py): for each storage type stored_NAME, with element, to_float, to_double, from_float,
-// from_double, all_ones, and LEAST_ROUNDING (of one to its smallest numbers); Problem (sizes and words of a problem), Inputs (its arrays, as arguments of `reference` the macros
-// REFERENCE_PARAMETERS and REFERENCE_ARGUMENTS), ERROR_UNIT (of an output) and the operation's reference_output, which
+// from_double, all_ones, and LEAST_ROUNDING (of one to its smallest numbers); Problem (words of a problem, and its sizes, as last arguments the macros PROBLEM_PARAMETERS and
+// PROBLEM_ARGUMENTS), Inputs (its arrays, as arguments of `reference` REFERENCE_PARAMETERS and REFERENCE_ARGUMENTS), ERROR_UNIT (of an output) and the operation's reference_output, which
 // `reference.cu` runs, and activation_error. Of a reference in numpy there is no more than an activation_error of 0.
 //
 // Images repeat with a prime period: x[image] == x[image % period]. The reference then covers `period` images only,
@@ -73,14 +73,14 @@ __device__ inline void keep_largest(bits64* to, double value) {
 // own error. When c < 0 the sums are exact: so is y, as stored, where the activation has no error. An element whose bytes are all ones was never written. A thread takes one place of the period and
 // all outputs that share it, so that reference and bound are fetched and computed once.
 template <class Stored>
-__device__ inline void compared(const typename Stored::element* y, const double* ref, const float* magnitude, wide outputs,
-                                wide period_outputs, double c, double rounding, bits64* result) {
+__device__ inline void compared(const Problem& problem, const typename Stored::element* y, const double* ref, const float* magnitude,
+                                wide outputs, wide period_outputs, double c, double rounding, bits64* result) {
     double worst_over = 0.0, worst_abs = 0.0;
     bits64 wrong = 0, unwritten = 0, first = ~0ull;
     for (wide at = blockIdx.x * static_cast<wide>(blockDim.x) + threadIdx.x; at < period_outputs;
          at += static_cast<wide>(gridDim.x) * blockDim.x) {
         const double exact = ref[at];
-        const double own = activation_error(Problem(), exact, static_cast<double>(magnitude[at]));
+        const double own = activation_error(problem, exact, static_cast<double>(magnitude[at]));
         const bool equal = c < 0.0 && own == 0.0;
         const double expected = equal ? Stored::to_double(Stored::from_double(exact)) : exact;
         const double rounded = own + fmax(rounding * fabs(exact), Stored::LEAST_ROUNDING);
@@ -130,8 +130,9 @@ __device__ inline void compared(const typename Stored::element* y, const double*
     }                                                                                                                      \
     extern "C" __global__ void compare_##NAME(const stored_##NAME::element* y, const double* ref, const float* magnitude,   \
                                               wide outputs, wide period_outputs, double c, double rounding,                \
-                                              bits64* result) {                                                            \
-        compared<stored_##NAME>(y, ref, magnitude, outputs, period_outputs, c, rounding, result);                          \
+                                              bits64* result PROBLEM_PARAMETERS) {                                         \
+        const Problem problem = {PROBLEM_ARGUMENTS};                                                                       \
+        compared<stored_##NAME>(problem, y, ref, magnitude, outputs, period_outputs, c, rounding, result);                          \
     }
 
 // sum += a hash of all words and their positions (the finaliser of MurmurHash3, whose multiplications are 32 bits

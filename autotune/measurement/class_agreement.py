@@ -271,7 +271,7 @@ def _reference(device: Device, problem: Conv2dProblem, weights: _Weights, binary
 
     def run(images: int) -> None:
         count = images * outputs
-        args = reference_arguments(problem.operation, layer.tensors, layer.y.address, magnitude.address, count)
+        args = reference_arguments(problem, layer.tensors, layer.y.address, magnitude.address, count)
         blocks = min(_GRID, max(1, -(-count // _BLOCK)))
         module.launch(Launch("reference", (blocks, 1, 1), (_BLOCK, 1, 1), 0, args))
 

@@ -1,4 +1,7 @@
-"""The verification program of one problem: `check.cu` behind the problem and the operation's reference."""
+"""The verification program: `check.cu` behind the operation's reference.
+
+Sizes are arguments of its kernels, so that all problems of an operation share one that have the same words.
+"""
 
 from __future__ import annotations
 
@@ -106,7 +109,10 @@ struct Values {
 
 
 def check_program(problem: Problem) -> Program:
-    """The program that makes data for a problem, computes its float64 reference and compares outputs with it."""
+    """The program that makes data for a problem, computes its float64 reference and compares outputs with it.
+
+    It is the same for all problems of the operation with these words.
+    """
     return _program({array.name: array.dtype for array in problem.arrays}, problem)
 
 
@@ -121,11 +127,22 @@ def entry_of(entry: str, dtype: str) -> str:
 
 
 def reference_arguments(
-    declared: Operation, tensors: Tensors, ref: int, magnitude: int, outputs: int
+    problem: Problem, tensors: Tensors, ref: int, magnitude: int, outputs: int
 ) -> tuple[np.generic, ...]:
-    """Arguments of the entry `reference`: the inputs, where outputs and their terms' magnitudes go, and how many."""
-    inputs = map(tensors.address, declared.inputs)
-    return (*map(np.uint64, (*inputs, ref, magnitude)), np.int64(outputs))
+    """Arguments of the entry `reference`: the inputs, where outputs and their terms' magnitudes go, how many, sizes."""
+    inputs = map(tensors.address, problem.operation.inputs)
+    return (*map(np.uint64, (*inputs, ref, magnitude)), np.int64(outputs), *size_arguments(problem))
+
+
+def size_arguments(problem: Problem) -> tuple[np.generic, ...]:
+    """The last arguments of the entries that know the problem; derived sizes beyond an int wrap, as C++'s do."""
+    names = problem.names()
+    return tuple(np.uint32(int(names[name]) & 0xFFFFFFFF) for name in _sizes(problem.operation))
+
+
+def _sizes(declared: Operation) -> list[str]:
+    """What a reference knows of a problem in numbers, in the order of arguments: all but the run-time size."""
+    return sorted(declared.numbers - {declared.runtime})
 
 
 def _program(dtypes: Mapping[str, str], problem: Problem) -> Program:
@@ -165,22 +182,25 @@ def error_unit(bounds: Bounds) -> str:
 
 
 def _prologue(problem: Problem, dtypes: Mapping[str, str]) -> str:
-    """The problem and its inputs in C++, but for its run-time size."""
+    """The problem and its inputs in C++, but for its run-time size; its words are constants, its sizes are not."""
     declared, names = problem.operation, problem.names()
-    sizes = [f"static constexpr int {name} = {names[name]};" for name in sorted(declared.numbers - {declared.runtime})]
+    sizes = _sizes(declared)
     words = [f"static constexpr auto {kind} = {kind.capitalize()}::{names[kind]};" for kind in declared.enumerations]
     first = next(iter(dtypes.values()))
     stored = {name: f"stored_{dtypes.get(name, first)}" for name in declared.inputs}  # one that is not there: any
+    arrays = ", ".join(f"const {of}::element* array_{name}" for name, of in stored.items())
     enumerations = (
         f"enum class {kind.capitalize()} {{ {', '.join(allowed)} }};" for kind, allowed in declared.enumerations.items()
     )
     return "\n".join(
         (
             *enumerations,
-            f"struct Problem {{ {' '.join((*sizes, *words))} }};",
+            f"struct Problem {{ {' '.join((*(f'int {name};' for name in sizes), *words))} }};",
+            f"#define PROBLEM_PARAMETERS {' '.join(f', int problem_{name}' for name in sizes)}",
+            f"#define PROBLEM_ARGUMENTS {', '.join(f'problem_{name}' for name in sizes)}",
             f"struct Inputs {{ {' '.join(f'Values<{of}> {name};' for name, of in stored.items())} }};",
-            f"#define REFERENCE_PARAMETERS {', '.join(f'const {of}::element* {name}' for name, of in stored.items())}",
-            f"#define REFERENCE_ARGUMENTS {', '.join(f'{{{name}}}' for name in stored)}",
+            f"#define REFERENCE_PARAMETERS {arrays}",
+            f"#define REFERENCE_ARGUMENTS {', '.join(f'{{array_{name}}}' for name in stored)}",
             "#define REFERENCE_FUNCTION __device__ inline",
             f"#define ERROR_UNIT(exact) {error_unit(declared.bounds)}",
             "",

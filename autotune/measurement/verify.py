@@ -25,7 +25,7 @@ from autotune.measurement.diagnosis import diagnosed
 from autotune.measurement.forward import LoadedKernel, Tensors
 from autotune.measurement.guarded import GUARD_BYTES, OUTPUT_GUARD, POISON, GuardedArray
 from autotune.measurement.numpy_reference import in_numpy, numpy_reference, values_of
-from autotune.measurement.reference import entry_of, reference_arguments
+from autotune.measurement.reference import entry_of, reference_arguments, size_arguments
 from autotune.problem import Problem
 from autotune.trial import ErrorStats, Outcome
 
@@ -215,7 +215,7 @@ class Verifier:
         else:
             (output,) = problem.with_runtime(period).outputs
             before = Tensors({name: array.address for name, array in inputs.items()})
-            arguments = reference_arguments(problem.operation, before, *references[output.name], output.elements)
+            arguments = reference_arguments(problem, before, *references[output.name], output.elements)
             self._launch("reference", output.elements, *arguments)
             self.device.synchronize()
         if not integers:
@@ -312,6 +312,7 @@ class Verifier:
             np.float64(factor),
             np.float64(ROUNDING[output.dtype]),
             np.uint64(self._result),
+            *size_arguments(problem),
         )
         self.device.synchronize()
         found = self.device.read(self._result, 5 * 8)
