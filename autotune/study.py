@@ -116,6 +116,12 @@ class Study:
     rules: tuple[NamedRule, ...] = ()
     """what `autotune dispatch` ranks among the rules that it tries"""
 
+    @property
+    def certain_trials(self) -> int:
+        """Evaluations that each layer gets, whatever happens to others; 0 where something else may end its search."""
+        ends = (self.time_budget_s, self.trials_total, self.time_budget_total_s, self.stop_below)
+        return self.trials if all(end is None for end in ends) else 0
+
     def narrowed(self, technique: Technique) -> Study:
         """The study with nothing but one technique's family and values."""
         return replace(self, templates=(technique.template,), space={technique.template: technique.space})

@@ -30,8 +30,9 @@ class Search:
 
     `ask` depends on (seed, number), the told trials and the configs asked for and not yet told, on nothing else: a
     search given its `history` proposes what an uninterrupted one would. The configs of the initial `designs` come
-    first, then each family's default; a complete space no larger than the budget is then walked in order. Raises
-    StudyError for an unknown sampler.
+    first, then each family's default; a complete space no larger than the budget is then walked in order, so the budget
+    is what is certain to be evaluated: 0 where something else may end the search. Raises StudyError for an unknown
+    sampler.
 
     With `watch` the default sampler's model says what further evaluations may gain, whatever the sampler.
     """

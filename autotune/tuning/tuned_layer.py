@@ -96,7 +96,7 @@ class TunedLayer:
             [space for space in self.spaces.values() if space.default],
             sampler=self.study.sampler,
             seed=self.study.seed,
-            budget=self.study.trials,
+            budget=self.study.certain_trials,
             history=self.log.trials,
             designs=designs,
             watch=self.study.stop_below is not None,

@@ -254,6 +254,21 @@ def test_a_space_within_the_budget_is_enumerated(store: Store, families: Mapping
     assert result.evaluated == len(device.ran) == FEASIBLE
 
 
+def test_a_space_that_time_may_cut_short_is_searched_best_first(
+    tmp_path: Path, families: Mapping[str, KernelTemplate]
+) -> None:
+    """In order, whatever lies at its end would never be reached."""
+    met = []
+    for limit_s in (None, 3600.0):
+        with Store(tmp_path / f"{limit_s}.db") as store:
+            (result,) = tune(small(trials=1000, time_budget_total_s=limit_s), families, Device(), store)
+            assert result.evaluated == FEASIBLE
+            met.append([row.trial.config for row in store.trials.list()])
+    in_order, by_model = met
+    assert set(in_order) == set(by_model)
+    assert in_order != by_model
+
+
 def test_a_rejected_config_is_recorded_once_with_its_reason(
     store: Store, families: Mapping[str, KernelTemplate]
 ) -> None:
