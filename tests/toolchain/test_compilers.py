@@ -103,8 +103,12 @@ extern "C" __global__ void __launch_bounds__(64) all_names(
     f[19] = __fmaf_rn(f[1], f[2], f[3]) + __fmaf_ieee_rn(f[1], f[2], f[3]);
     f[20] = __uint_as_float(u[1]) + fminf(f[13], f[14]) + fmaxf(f[15], f[16]);
     i[0] = __shfl_sync(0xffffffffu, i[1], 0) + __float2int_rz(f[17]);
-    d[0] = fabs(d[1]);
+    d[0] = fabs(d[1]) + fmax(d[2], d[3]) + exp(d[4]) + erfc(d[5]) + tanh(d[6]);
     h[0] = __float2half_rn(__half2float(h[1]) + __bfloat162float(__float2bfloat16_rn(f[18])));
+    h[2] = __hfma(h[3], h[4], h[5]);
+    __half2 pair = __hfma2(__halves2half2(h[6], h[7]), __half2half2(h[8]), __floats2half2_rn(f[30], f[31]));
+    pair = __hfma2(pair, pair, __float2half2_rn(f[32]));
+    f[33] = __low2float(pair) - __high2float(pair);
     memcpy(ll, d, sizeof *ll);
     atomicAdd(i, 1), atomicAdd(u, 1u), atomicAdd(ull, 1ull), atomicAdd(f, 1.0f), atomicAdd(d, 1.0);
     atomicMin(ull + 1, 1ull), atomicMax(ull + 2, 1ull);
@@ -115,7 +119,7 @@ extern "C" __global__ void __launch_bounds__(64) all_names(
     u[20] = min(i[12], u[13]), ul[20] = max(l[12], ul[13]), ull[20] = min(ll[12], ull[13]);
 }
 """
-"""every name of prelude.h, which the headers of half and bfloat16 need too"""
+"""every name of prelude.h, and of the cuda_fp16.h and cuda_bf16.h beside it"""
 
 
 @pytest.mark.nvcc
@@ -130,10 +134,29 @@ def test_the_prelude_changes_no_cubin(tmp_path: Path) -> None:
     assert (tmp_path / "kernel.cubin").read_bytes() == (tmp_path / "lean.cubin").read_bytes()
 
 
+MORE = {
+    "a function": "y[__popc(threadIdx.x)] = rsqrtf(min(static_cast<double>(y[1]), 2.0));",
+    "an operator": "y[0] = __half2float(__float2half_rn(y[1]) + __float2half_rn(y[2]));",
+    "a half of a number": "y[0] = __half2float(__half{1});",
+    "another overload": "y[0] = exp(y[1]) + fmax(y[2], 2.0f);",
+}
+
+
 @pytest.mark.nvcc
-def test_a_text_that_needs_more_of_cuda_is_compiled_with_all_headers() -> None:
-    text = 'extern "C" __global__ void more(float* y, double a) { y[__popc(threadIdx.x)] = rsqrtf(min(a, 2.0)); }\n'
-    assert compile_cubin(Program(text, ("more",)), 90, find_nvcc()).resources.registers > 0
+@pytest.mark.parametrize("body", MORE.values(), ids=MORE)
+def test_a_text_that_needs_more_of_cuda_is_compiled_with_all_headers(body: str, tmp_path: Path) -> None:
+    text = f'#include <cuda_fp16.h>\nextern "C" __global__ void more(float* y) {{ {body} }}\n'
+    (tmp_path / "kernel.cu").write_text(text)
+    command = [str(find_nvcc()), *NVCC_FLAGS, "-arch=sm_90", "-cubin", "kernel.cu"]
+    subprocess.run(command, cwd=tmp_path, check=True, capture_output=True)
+    compiled = compile_cubin(Program(text, ("more",)), 90, find_nvcc())
+    assert compiled.image == (tmp_path / "kernel.cubin").read_bytes()
+
+
+@pytest.mark.nvcc
+@pytest.mark.parametrize("arch", [75, 80])
+def test_types_of_16_bits_before_hopper_are_cudas_own(arch: int) -> None:
+    assert compile_cubin(Program(ALL_NAMES, ("all_names",)), arch, find_nvcc()).resources.registers > 0
 
 
 @pytest.mark.nvcc

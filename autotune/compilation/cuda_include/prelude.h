@@ -34,6 +34,10 @@ BUILTIN float fminf(float x, float y);
 BUILTIN float fmaxf(float x, float y);
 BUILTIN float __saturatef(float x);
 BUILTIN double fabs(double x);
+BUILTIN double fmax(double x, double y);
+BUILTIN double exp(double x);
+BUILTIN double erfc(double x);
+BUILTIN double tanh(double x);
 BUILTIN unsigned umin(unsigned a, unsigned b);
 BUILTIN unsigned umax(unsigned a, unsigned b);
 BUILTIN long long llmin(long long a, long long b);
@@ -102,3 +106,7 @@ unsigned long long __shfl_sync(unsigned mask, unsigned long long value, int lane
 float __shfl_sync(unsigned mask, float value, int lane, int width = warpSize) = delete;
 double __shfl_sync(unsigned mask, double value, int lane, int width = warpSize) = delete;
 float fabs(float x) = delete;
+float fmax(float x, float y) = delete;
+float exp(float x) = delete;
+float erfc(float x) = delete;
+float tanh(float x) = delete;
