@@ -28,6 +28,7 @@ from autotune.trial import Config, Outcome
 if TYPE_CHECKING:
     from autotune.store import SpaceTrial, Store, Streamed, TrialRow
 
+_ROWS_AT_ONCE = 100  # that are printed together, of very many
 _TABLE_ROWS = 50  # of `trials`, unless --limit says otherwise
 
 
@@ -124,7 +125,9 @@ def _stream(
     rows: Iterator[list[Cell]] = islice(chain(made.of(trials), cells_of(others)), limit)
     if sources:
         rows = ([*cells, _text(store, cells[of_hash])] for cells in rows)
-    show_cells(rows, [*keys, "source"] if sources else keys, style)
+    at_once = 1 if sources else _ROWS_AT_ONCE  # a kernel's text may have a megabyte
+    batches = iter(lambda: list(islice(rows, at_once)), [])
+    show_cells(batches, [*keys, "source"] if sources else keys, style)
 
 
 def _tell_limit(shown: int, count: int) -> None:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import csv
 import errno
 import functools
 import os
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Generic, TextIO, TypeVar
+from itertools import chain
+from typing import Generic, TypeVar
 
 import click
 from rich import box
@@ -17,7 +17,7 @@ from rich.console import Console, ConsoleOptions, RenderableType
 from rich.segment import Segment
 from rich.table import Table
 
-from autotune.cli.cells import PLAIN, Cell, json_object, plain_csv_line, words
+from autotune.cli.cells import Cell, csv_lines, json_objects, words
 from autotune.cli.streams import exact
 from autotune.printable import printable
 
@@ -82,7 +82,7 @@ def show(rows: Iterable[Row], columns: Sequence[Column[Row]], style: str | None,
     """Print rows as they come, as a table, a JSON array or CSV; a long table is one of pages."""
     if style in ("json", "csv"):
         values = [column.value for column in columns]
-        show_cells(([value(row) for value in values] for row in rows), [column.key for column in columns], style)
+        show_cells(([[value(row) for value in values]] for row in rows), [column.key for column in columns], style)
     else:
         shown = [column for column in columns if column.terminal]
         cells = ([human(column.value(row), column.digits) for column in shown] for row in rows)
@@ -90,36 +90,18 @@ def show(rows: Iterable[Row], columns: Sequence[Column[Row]], style: str | None,
             _show_on_terminal([printable(column.key) for column in shown], page, title)
 
 
-def show_cells(rows: Iterable[Sequence[Cell]], keys: Sequence[str], style: str | None) -> None:
-    """Print rows as they come, as a JSON array of objects with these keys, or as CSV."""
+def show_cells(batches: Iterable[Sequence[Sequence[Cell]]], keys: Sequence[str], style: str | None) -> None:
+    """Print rows, some at a time, as a JSON array of objects with these keys, or as CSV."""
     out = exact(sys.stdout)
     if style == "csv":
-        writer = csv.writer(_Lines(out), lineterminator="\r\n")
-        writer.writerow(keys)
-        for row in rows:
-            cells = [cell if isinstance(cell, PLAIN) else words(cell) for cell in row]
-            line = plain_csv_line(cells)
-            if line is None:
-                writer.writerow(cells)
-            else:
-                out.write(line)
+        for rows in chain([[keys]], batches):
+            out.write(csv_lines(rows))
         return
     opened = "["
-    for row in rows:
-        out.write(f"{opened}\n {json_object(keys, row)}")
+    for rows in batches:
+        out.write(f"{opened}\n {json_objects(keys, rows)}")
         opened = ","
     out.write("[]\n" if opened == "[" else "\n]\n")
-
-
-class _Lines:
-    """Writes rows of CSV with \\n behind them. The writer itself gets RFC 4180's \\r\\n: only then it quotes an \\r."""
-
-    def __init__(self, out: TextIO) -> None:
-        self._out = out
-
-    def write(self, row: str) -> None:
-        """Write one row."""
-        self._out.write(row.removesuffix("\r\n") + "\n")
 
 
 def _pages(rows: Iterable[Sequence[str]]) -> Iterator[Sequence[Sequence[str]]]:

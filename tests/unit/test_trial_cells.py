@@ -5,8 +5,9 @@ from __future__ import annotations
 import csv
 import io
 import json
+from collections.abc import Sequence
 from contextlib import closing
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta, timezone
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -17,7 +18,7 @@ from hypothesis import strategies as st
 
 from autotune.analysis.rooflines import with_rooflines
 from autotune.cli.answers import trial_columns
-from autotune.cli.cells import Cell, Items, Shares, json_object, plain_csv_line
+from autotune.cli.cells import Cell, Items, Shares, csv_lines, json_objects, words
 from autotune.cli.trial_cells import TrialCells
 from autotune.shipped import shipped
 from autotune.store import Store
@@ -38,8 +39,15 @@ CELLS = (
 )
 
 
-def by_json(record: dict[str, Cell]) -> str:
-    """The object as json alone writes it in an array."""
+KEYS = ("layer", "config", "date")
+ROWS = st.lists(st.tuples(CELLS, CELLS, CELLS), min_size=1, max_size=6)
+SOON = "lenet.conv1"
+ODD_ZONE = timezone(timedelta(seconds=3601))
+CONFIG = Config.of("direct", json.loads('{"small": 0.00001234, "lines": "a\\n    b\\n  }"}'))
+
+
+def by_json(keys: Sequence[str], rows: Sequence[Sequence[Cell]]) -> str:
+    """The array as json alone writes it."""
 
     def plain(cell: Cell) -> object:
         if isinstance(cell, Config):
@@ -52,30 +60,44 @@ def by_json(record: dict[str, Cell]) -> str:
             return {name: plain(number) for name, number in cell.numbers}
         return None if isinstance(cell, float) and cell - cell != 0 else cell
 
-    return json.dumps([{name: plain(cell) for name, cell in record.items()}], indent=1)
+    return json.dumps([dict(zip(keys, map(plain, row), strict=True)) for row in rows], indent=1)
 
 
-@given(st.dictionaries(st.text(max_size=9), CELLS, min_size=1, max_size=6))
-@example({"a\x7f": 1, "small": 1e-05, "large": 1e16, "most": 9999999999999998.0, "least": 0.0001, "none": -0.0})
-@example({"delete": "\x7f", "umlaut": "\xe4"})
-@example({"config": Config.of("direct", json.loads('{"small": 0.00001234, "lines": "a\\n    b\\n  }"}'))})
-def test_an_object_is_written_as_json_does(record: dict[str, Cell]) -> None:
-    assert f"[\n {json_object(list(record), list(record.values()))}\n]" == by_json(record)
+def by_csv(rows: Sequence[Sequence[Cell]]) -> str:
+    """The lines as csv alone writes them, but for their ends."""
+    lines = []
+    for row in rows:
+        out = io.StringIO()
+        csv.writer(out, lineterminator="\r\n").writerow([words(cell) for cell in row])
+        lines.append(out.getvalue().removesuffix("\r\n") + "\n")
+    return "".join(lines)
 
 
-@given(st.lists(PLAIN, min_size=1, max_size=6))
-@example(["null", None, "", 1.5])
-@example([1e-05, 1e16, 0.0001, -3.5])
-@example(["a,b", 'say "x"', "two\nlines", "back\\slash", "\r"])
-def test_a_line_is_written_as_csv_does_or_left_to_it(cells: list[str | int | float | bool | None]) -> None:
-    out = io.StringIO()
-    csv.writer(out, lineterminator="\r\n").writerow(cells)
-    line = plain_csv_line(cells)
-    assert line in (None, out.getvalue().replace("\r\n", "\n"))
+@given(ROWS)
+@example([("small", 1e-05, SOON), ("large", 1e16, SOON), (9999999999999998.0, 0.0001, -0.0), (-3.5, None, True)])
+@example([("delete", "\x7f", SOON), ("umlaut", "\xe4", SOON), ("beyond", 2**70, SOON), ("half", "\ud800", SOON)])
+@example([("two  spaces", Items(("three   spaces", 1)), SOON), (" ", "  ", ""), (Items(("",)), CONFIG, SOON)])
+@example([(CONFIG, True, None), (Items((1e-7,)), Shares((("small", 1e-7),)), SOON), (Items(()), Shares(()), SOON)])
+@example([(datetime(900, 2, 3, tzinfo=UTC), datetime(2026, 2, 3, 4, 5, 6, 7, tzinfo=UTC), SOON)])
+@example([(datetime(2026, 2, 3, tzinfo=ODD_ZONE), 1, SOON)])
+def test_objects_are_written_as_json_does(rows: list[tuple[Cell, ...]]) -> None:
+    assert f"[\n {json_objects(KEYS, rows)}\n]" == by_json(KEYS, rows)
 
 
-def test_most_lines_are_not_left_to_it() -> None:
-    assert plain_csv_line(["lenet.conv1", 7, 123.5, None, "", 0.0]) == "lenet.conv1,7,123.5,,,0.0\n"
+@given(ROWS)
+@example([("null", None, ""), (None, True, False), (None, None, None)])
+@example([("small", 1e-05, SOON), ("large", 1e16, SOON), (9999999999999998.0, 0.0001, -0.0), (-3.5, 7, SOON)])
+@example([("a,b", 1, SOON), ('say "x"', 2, SOON), ("two\nlines", 3, SOON), ("],[", 4, SOON), ("\r\n", 5, SOON)])
+@example([("back\\slash", 1, SOON), ("\xe4", "\x7f", "'"), ("beyond", 2**70, SOON), ("half", "\ud800", SOON)])
+@example([(datetime(900, 2, 3, tzinfo=UTC), datetime(2026, 2, 3, 4, 5, 6, 7, tzinfo=UTC), SOON)])
+@example([(datetime(2026, 2, 3, tzinfo=ODD_ZONE), 1, SOON)])
+def test_lines_are_written_as_csv_does(rows: list[tuple[Cell, ...]]) -> None:
+    assert csv_lines(rows) == by_csv(rows)
+
+
+@given(st.lists(st.tuples(PLAIN), min_size=1, max_size=3))
+def test_lines_of_one_cell_are_written_as_csv_does(rows: list[tuple[Cell, ...]]) -> None:
+    assert csv_lines(rows) == by_csv(rows)
 
 
 @pytest.mark.parametrize("which", ["filled", "recorded", "networks"])
