@@ -8,6 +8,7 @@ from functools import lru_cache
 from sqlalchemy import Boolean, Column, Float, Integer, Table
 
 from autotune.store.column_types import LARGEST, Text, date_of, date_text
+from autotune.store.configs import DIGITS, LONG, surely_plain
 from autotune.store.row_rules import (
     JSON,
     NUMBER,
@@ -23,10 +24,7 @@ from autotune.store.row_rules import (
 )
 
 _FORM = b"0000-00-00T00:00:00.000000Z"
-_DIGITS = bytes.maketrans(b"123456789", b"000000000")
-_LONG = b"0" * 19
-"""the fewest digits of a whole number that SQLite may not be able to keep"""
-_KEPT = 4096  # minutes and configs whose check is remembered
+_KEPT = 4096  # minutes whose check is remembered
 
 
 class _Sound:
@@ -110,23 +108,16 @@ def is_sound(dates: bytes, arrays: bytes, settings: bytes, others: bytes) -> boo
     if not others.isascii() or b"\0" in others:
         return False
     if dates:
-        if dates.translate(_DIGITS) != _FORM * (len(dates) // len(_FORM)):
+        if dates.translate(DIGITS) != _FORM * (len(dates) // len(_FORM)):
             return False
         for at in range(0, len(dates), len(_FORM)):
             if dates[at + 17] > ord("5") or not _is_minute(dates[at : at + 16]):
                 return False
     if arrays:  # of nothing but numbers, without an exponent
-        zeros = arrays.translate(_DIGITS)
-        if _LONG in zeros or zeros.translate(None, b"0,.-").replace(b"[]", b""):
+        zeros = arrays.translate(DIGITS)
+        if LONG in zeros or zeros.translate(None, b"0,.-").replace(b"[]", b""):
             return False
-    return not settings or _are_plain(settings.translate(_DIGITS))
-
-
-@lru_cache(_KEPT)
-def _are_plain(zeros: bytes) -> bool:
-    """Whether JSON is an object of numbers, words and flags: many configs differ in nothing but their digits."""
-    odd = (b"[", b"null", b"0e", b"0E", _LONG, b"\0")
-    return zeros.isascii() and zeros[:1] == b"{" and zeros.count(b"{") == 1 and not any(text in zeros for text in odd)
+    return not settings or surely_plain(settings)
 
 
 @lru_cache(_KEPT)
