@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 from pathlib import Path
 
-from autotune.errors import TemplateError, not_written
+from autotune.errors import StoreError, TemplateError, not_written
 from autotune.operations import operations
 from autotune.shipped import shipped
+from autotune.writing import write_whole
 
 _FILES = {
     # of templates/starter, and where they go
@@ -21,7 +23,7 @@ _FILES = {
 def new_operation(name: str, directory: Path = Path()) -> tuple[Path, ...]:
     """Write an operation's folder and, beside it, a study; their files.
 
-    Raises TemplateError for a name that is none or taken, and where the files cannot be written.
+    Raises TemplateError for a name that is none or taken, StoreError where the files cannot be written.
     """
     if not (name.isidentifier() and name.isascii()) or name.startswith("_"):
         raise TemplateError(f"{name!r}: expected letters, digits and _, a letter first: a kernel is named so")
@@ -31,13 +33,16 @@ def new_operation(name: str, directory: Path = Path()) -> tuple[Path, ...]:
     written = {directory / where.format(name=name): starter / of for of, where in _FILES.items()}
     folder = directory / name
     for path in (folder, *written):
-        if path.exists():
+        if os.path.lexists(path):
             raise TemplateError(f"{path}: exists already; remove it or give another name")
     try:
         folder.mkdir()
-        for path, template in written.items():
-            path.write_text(template.read_text(encoding="utf-8").replace("@NAME@", name), encoding="utf-8")
     except OSError as error:
+        raise StoreError(not_written(folder, error, "go to another folder")) from None
+    try:
+        for path, template in written.items():
+            write_whole(path, template.read_bytes().replace(b"@NAME@", name.encode()), "NAME")
+    except StoreError:
         shutil.rmtree(folder, ignore_errors=True)
-        raise TemplateError(not_written(folder, error, "go to another folder")) from None
+        raise
     return tuple(written)

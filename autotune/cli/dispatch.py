@@ -20,9 +20,9 @@ from autotune.cli.tables import Column, format_options, show
 from autotune.cli.tune import under_way
 from autotune.dispatch.dispatcher import PortfolioKernel
 from autotune.dispatch.header import Flat
-from autotune.errors import StoreError, not_written
 from autotune.family.template_files import load_templates
 from autotune.table import LARGEST
+from autotune.writing import check_writable, write_whole
 
 if TYPE_CHECKING:
     from autotune.dispatch.builder import Built, Comparison
@@ -156,8 +156,8 @@ def dispatch(
     from autotune.dispatch.header import load_dispatch_template
     from autotune.dispatch.matrix import Run
 
-    if out is not None and not out.parent.is_dir():
-        raise StoreError(f"{out}: there is no folder {out.parent}; create it first or give another --out")
+    if out is not None:
+        check_writable(out, "--out")
     wanted = study_named(study, db, directories)
     families = load_templates(directories)
     template = load_dispatch_template()
@@ -170,20 +170,13 @@ def dispatch(
         built = build(run, template, kernels=kernels, trials=trials, explore=explore, holdout=holdout)
         interrupted = stopping()
     if out is not None:
-        _write(out, built.text)
+        write_whole(out, built.text.encode(), "--out")
     if style is None:
         _show_all(built, out)
     else:
         _show(built, table, style)
     if interrupted:
         end_interrupted("the dispatcher is made of what was measured until then")
-
-
-def _write(path: Path, text: str) -> None:
-    try:
-        path.write_text(text, encoding="utf-8")
-    except OSError as error:
-        raise StoreError(not_written(path, error, "give another --out")) from None
 
 
 def _show(built: Built, table: str, style: str | None) -> None:

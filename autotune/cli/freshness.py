@@ -18,7 +18,6 @@ from autotune.api.device_names import binary_cache, jobs_default
 from autotune.api.study_names import name_of
 from autotune.cli.completion import studies_and_layers
 from autotune.cli.devices import open_evaluator, present_devices
-from autotune.cli.files import check_folder, write_whole
 from autotune.cli.interrupts import end_interrupted, stopping_on_interrupt
 from autotune.cli.junit import junit_xml
 from autotune.cli.options import DATABASE, DIRECTORIES, JOBS, run_on, writable
@@ -28,6 +27,7 @@ from autotune.evaluation.null import NullEvaluator
 from autotune.family.template import KernelTemplate
 from autotune.family.template_files import load_templates
 from autotune.operations import operations_here
+from autotune.writing import check_writable, write_whole
 
 if TYPE_CHECKING:
     from autotune.analysis.retime import NotRetimed, Retimed
@@ -149,7 +149,7 @@ def retime(
     from autotune.store import Store
 
     if junit is not None:
-        check_folder(junit, "--junit")
+        check_writable(junit, "--junit")
     name = name_of(what)
     with Store(db, create=False) as store:
         layers = store.studies.layers(name)  # a wrong name is told before a device is opened

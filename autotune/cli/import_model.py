@@ -8,10 +8,10 @@ from pathlib import Path
 
 import click
 
-from autotune.cli.files import check_folder, write_whole
 from autotune.declarations import DTYPE_BYTES
 from autotune.errors import ModelError
 from autotune.study import ADMITTED, admits
+from autotune.writing import check_writable, write_whole
 
 LARGEST = 2**31 - 1  # of a size: what kernels count with
 
@@ -103,7 +103,7 @@ def import_model(
 
 def _check_new(out: Path) -> None:
     """Raise ModelError where a file is there already: it may have been edited."""
-    check_folder(out, "--out")
+    check_writable(out, "--out")
     if out.exists():
         raise ModelError(f"{out}: exists already; remove it or give another --out")
 

@@ -10,8 +10,8 @@ from autotune.api.answers import devices_asked
 from autotune.api.study_names import name_of
 from autotune.cli.completion import studies_and_layers
 from autotune.cli.devices import say_device
-from autotune.cli.files import check_folder, write_whole
 from autotune.cli.options import DATABASE, GPU, OF_DEVICE
+from autotune.writing import check_writable, write_whole
 
 
 @click.command()
@@ -34,7 +34,7 @@ def report(what: str, db: str, out: Path, device: str | None, gpu: str | None, s
     from autotune.store import Store
 
     name = name_of(what) or what
-    check_folder(out, "--out")
+    check_writable(out, "--out")
     with Store(db, create=False) as store:
         found = results(store, name, devices_asked(store, device, gpu, say=say_device))
     write_whole(out, page(found, sources=sources).encode(), "--out")

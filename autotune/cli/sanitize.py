@@ -21,6 +21,7 @@ from autotune.cli.tables import Column, format_options, show
 from autotune.errors import AutotuneError, StoreError
 from autotune.family.template_files import load_templates
 from autotune.operations import operations_here
+from autotune.writing import check_writable, write_whole
 
 if TYPE_CHECKING:
     from autotune.store import Store
@@ -80,6 +81,8 @@ def sanitize(
     """
     from autotune.store import Store
 
+    if markdown is not None:
+        check_writable(markdown, "--markdown")
     if logs is not None:
         logs.mkdir(parents=True, exist_ok=True)
     with Store(db, create=False) as store:
@@ -96,9 +99,9 @@ def sanitize(
         verdicts = _counted(sanitizer.check(winners), len(winners) * sanitizer.tool_count)
     finally:
         sanitizer.close()
-    if markdown is not None:
-        markdown.write_text(_markdown(verdicts), encoding="utf-8")
     show(verdicts, _COLUMNS, style)
+    if markdown is not None:
+        write_whole(markdown, _markdown(verdicts).encode(), "--markdown")
     counts = Counter(verdict.word for verdict in verdicts)
     click.echo(f"{len(winners)} kernels: {', '.join(f'{count} {word}' for word, count in counts.items())}", err=True)
     if counts[FAULT]:

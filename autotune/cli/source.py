@@ -12,13 +12,13 @@ from autotune.analysis.rooflines import undominated, with_roofline
 from autotune.api.study_names import name_of
 from autotune.cli.answers import whole
 from autotune.cli.completion import studies_and_layers
-from autotune.cli.files import check_folder, write_whole
 from autotune.cli.only import one_device
 from autotune.cli.options import ACCURACY, DATABASE, DIRECTORIES, GPU, OF_DEVICE, TEMPLATES
 from autotune.cli.streams import for_compilers
 from autotune.errors import StoreError
 from autotune.family.template_files import load_templates
 from autotune.operations import operations_here
+from autotune.writing import check_writable, write_whole
 
 if TYPE_CHECKING:
     from autotune.devices.device import DeviceInfo
@@ -62,7 +62,7 @@ def source(
     from autotune.store import Store
 
     if out is not None:
-        check_folder(out, "--out")
+        check_writable(out, "--out")
     wanted = _values(words)
     name = name_of(what)
     with Store(db, create=False) as store:

@@ -13,13 +13,13 @@ import click
 
 from autotune.api.study_names import name_of
 from autotune.cli.completion import studies_and_layers
-from autotune.cli.files import check_folder, whole
 from autotune.cli.options import DATABASE, database_path, writable
 from autotune.cli.streams import exact
 from autotune.cli.tables import Column, format_options, show
 from autotune.errors import StoreError
 from autotune.interchange.files import read_recording
 from autotune.reading import lines_of, open_regular
+from autotune.writing import check_writable, whole
 
 if TYPE_CHECKING:
     from autotune.store import Fault
@@ -55,7 +55,7 @@ def dump(file: Path, checking: bool, quarantine: bool, db: str, style: str | Non
 @contextmanager
 def _new(file: Path) -> Iterator[TextIO]:
     """A file that is not there yet, open for writing; it is there once all of it is written. Raises StoreError."""
-    check_folder(file, "FILE")
+    check_writable(file, "FILE")
     if file.exists():
         raise StoreError(f"{file}: exists already; remove it or give another path")
     with whole(file, "FILE") as begun, begun.open("w", encoding="utf-8", newline="\n") as out:

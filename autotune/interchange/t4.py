@@ -27,6 +27,7 @@ from autotune.interchange.recorded_space import (
 from autotune.renamed import current
 from autotune.table import Table
 from autotune.trial import Outcome, Trial, Value
+from autotune.writing import write_whole
 
 US_PER_UNIT = {"nanoseconds": 1e-3, "microseconds": 1.0, "milliseconds": 1e3, "miliseconds": 1e3, "seconds": 1e6}
 """Microseconds in a T4 file's `timeunit`; Kernel Tuner writes `miliseconds`."""
@@ -106,9 +107,9 @@ def write_t4(spaces: Sequence[tuple[str, T4Space]], folder: Path) -> list[Path]:
         path = _free(folder, stem, written)
         try:
             folder.mkdir(parents=True, exist_ok=True)
-            path.write_text(json.dumps(t4_document(space), indent=1) + "\n", encoding="utf-8")
         except OSError as error:
-            raise StoreError(not_written(path, error, "give another --out")) from None
+            raise StoreError(not_written(folder, error, "give another --out")) from None
+        write_whole(path, f"{json.dumps(t4_document(space), indent=1)}\n".encode(), "--out")
         written.append(path)
     return written
 

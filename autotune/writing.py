@@ -1,0 +1,50 @@
+"""Files that are written: each has all of its content or is as it was; no link is followed, nothing else replaced."""
+
+from __future__ import annotations
+
+import os
+import secrets
+import stat
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+from autotune.errors import StoreError, not_written
+
+
+def check_writable(file: Path, option: str) -> None:
+    """Raise StoreError, before anything is run, where a file that an option names cannot lie.
+
+    A device, a pipe or a link that is there already would be replaced by a file.
+    """
+    if not file.parent.is_dir():
+        raise StoreError(f"{file}: there is no folder {file.parent}; create it first or give another {option}")
+    try:
+        mode = os.lstat(file).st_mode
+    except OSError:  # nothing is there, or writing says what it is
+        return
+    if not stat.S_ISREG(mode):
+        found = "is a folder" if stat.S_ISDIR(mode) else "is no regular file"
+        raise StoreError(f"{file}: {found}; give another {option}")
+
+
+def write_whole(file: Path, content: bytes, option: str) -> None:
+    """Write a file, in place of one that is there. Raises StoreError."""
+    with whole(file, option) as begun:
+        begun.write_bytes(content)
+
+
+@contextmanager
+def whole(file: Path, option: str) -> Iterator[Path]:
+    """A new file beside a file that takes its place once the block has ended well. Raises StoreError."""
+    check_writable(file, option)
+    begun = file.with_name(f".autotune-{secrets.token_hex(8)}")
+    try:
+        begun.touch(exist_ok=False)
+        yield begun
+        os.replace(begun, file)
+    except OSError as error:
+        raise StoreError(not_written(file, error, f"give another {option}")) from None
+    finally:
+        with suppress(OSError):  # nothing can be removed on a read-only mount, not even what is not there
+            begun.unlink()

@@ -1,0 +1,80 @@
+"""Files that commands write where a link, a device, a pipe or somebody's file is: none is followed or replaced."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+import pytest
+
+from tests.fork_server import ForkServer
+from tests.long_run import every
+
+from .attack import attacked, refused
+
+WRITES: Mapping[str, tuple[str, ...]] = {
+    # the file, and what writes it
+    "page.html": ("report", "small", "--out", "page.html"),
+    "kernel.cu": ("source", "small.one", "--out", "kernel.cu"),
+    "all.jsonl": ("dump", "all.jsonl"),
+    "small.one.tiny.null.cold.t4.json": ("export-t4", "--out", "."),
+    "times.xml": ("retime", "--device", "null", "--junit", "times.xml"),
+    "own.toml": ("new-op", "own"),
+}
+THERE: Mapping[str, Callable[[Path], object]] = {
+    "a link": lambda path: path.symlink_to("outside/victim"),
+    "a link to nothing": lambda path: path.symlink_to("outside/made"),
+    "a device": lambda path: path.symlink_to("/dev/null"),  # what /dev/stdout is
+    "a pipe": os.mkfifo,
+}
+
+
+@pytest.fixture
+def outside(filled: Path) -> Path:
+    """A folder beside the database with a file that is nobody's to write to."""
+    folder = filled.parent / "outside"
+    folder.mkdir()
+    (folder / "victim").write_text("mine")
+    return folder
+
+
+@pytest.mark.parametrize("name", every(3, WRITES))
+@pytest.mark.parametrize("kind", every(2, THERE))
+def test_what_is_no_file_is_not_written_over(name: str, kind: str, outside: Path, fork_server: ForkServer) -> None:
+    path = outside.parent / name
+    THERE[kind](path)
+    before = os.lstat(path)
+    line = refused(attacked(fork_server, outside.parent, *WRITES[name], within_s=20), name)
+    assert "is no regular file; give another " in line or "exists already" in line
+    assert os.lstat(path) == before
+    assert [(each.name, each.read_text()) for each in outside.iterdir()] == [("victim", "mine")]
+    assert not (outside.parent / "own").exists()
+
+
+@pytest.mark.parametrize("kind", every(2, THERE))
+def test_a_name_beside_it_is_somebody_elses(kind: str, outside: Path, fork_server: ForkServer) -> None:
+    beside = outside.parent / "page.html.part"
+    THERE[kind](beside)
+    before = os.lstat(beside)
+    assert attacked(fork_server, outside.parent, *WRITES["page.html"], within_s=20).code == 0
+    assert os.lstat(beside) == before
+    assert [(each.name, each.read_text()) for each in outside.iterdir()] == [("victim", "mine")]
+    assert (outside.parent / "page.html").read_text().startswith("<!doctype html>")
+
+
+def test_a_file_that_does_not_fit_leaves_the_one_before(outside: Path, fork_server: ForkServer) -> None:
+    page = outside.parent / "page.html"
+    page.write_text("before")
+    run = fork_server.start(outside.parent, *WRITES["page.html"], file_bytes=10_000)
+    ended = run.finish()
+    assert (ended.code, page.read_text()) == (1, "before"), ended.err
+    assert ended.err == "autotune: page.html: cannot be written: File too large; give another --out\n"
+    shutil.rmtree(outside)
+    assert sorted(each.name for each in outside.parent.iterdir()) == [
+        "autotune.db",
+        "families",
+        "page.html",
+        "small.toml",
+    ]
