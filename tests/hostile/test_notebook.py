@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -52,3 +53,13 @@ def test_charts_are_text(renamed: Path) -> None:
         assert "<script>alert" not in text
         assert ended not in text.partition("alert(1)")[0][-200:]
         assert "\u202e" not in text
+
+
+def test_a_store_may_be_asked_and_written_to_by_many_threads(filled: Path) -> None:
+    def ask(_number: int) -> int:
+        store.quarantine.clear()  # the first to write opens the file anew
+        return len(store.trials.list())
+
+    for _ in range(5):
+        with autotune.Store(filled) as store, ThreadPoolExecutor(12) as threads:
+            assert len(set(threads.map(ask, range(24)))) == 1

@@ -91,9 +91,9 @@ class Database:
     @contextmanager
     def write(self) -> Iterator[Connection]:
         """A transaction that holds the write lock from its start."""
-        if self.writable is not None:
-            self._turn_to(self.writable())
         with in_words(self.path, self.timeout_s), self._writing:
+            if self.writable is not None:
+                self._turn_to(self.writable())
             connection, self._writer = self._writer or self.engine.connect(), None
             try:
                 with connection.begin():
