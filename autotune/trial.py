@@ -98,6 +98,15 @@ class Timing:
     """both of the device, after the last sample"""
 
 
+LEAST, MOST = 1e-30, 1e30
+"""of a time in microseconds, or a rate per second: far beyond each, and what is computed of some is a finite number"""
+
+
+def is_measured(number: float) -> bool:
+    """Whether it can be a time or a rate."""
+    return LEAST <= number <= MOST
+
+
 LONG_US = 200.0
 """From here on it makes no difference whether passes are launched one by one or replayed from a graph."""
 

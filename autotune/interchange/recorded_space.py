@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from autotune.errors import StudyError, quoted, shortened
-from autotune.trial import Config, Outcome, Timing, Trial, Value
+from autotune.trial import Config, Outcome, Timing, Trial, Value, is_measured
 
 _SHOWN = 400  # characters of a value in a message
 
@@ -171,7 +171,7 @@ class Record:
 
 def timed(values: Mapping[str, Value], time: float, us_per_unit: float) -> Record:
     """A config with its time, or a failure where that is none."""
-    if not math.isfinite(time) or not 0 < time < FAILED_TIME_MS:
+    if not (time < FAILED_TIME_MS and is_measured(time * us_per_unit)):
         return Record(values, None, OTHER_FAILURE)
     return Record(values, time * us_per_unit, None)
 

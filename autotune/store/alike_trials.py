@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -13,7 +12,7 @@ from autotune.store.measurements import measurements
 from autotune.store.statements import tuples_of
 from autotune.store.templates import templates
 from autotune.store.trials import trials, while_tuning
-from autotune.trial import Config, Outcome
+from autotune.trial import Config, Outcome, is_measured
 
 CIRCUMSTANCES = ("subject_id", "device_id", "environment_id", "policy", "origin")
 """what two trials have in common whose times compare"""
@@ -65,7 +64,7 @@ def alike(connection: Connection, trial_id: int) -> Iterator[AlikeTrial]:
     for row in tuples_of(connection, select_alike(trial_id)):
         own_id, number, study_id, family, template_hash, config, *said, copied, source, median_us = row
         word, reason, message, accuracy = said
-        if median_us is not None and not 0 < median_us < math.inf:
+        if median_us is not None and not is_measured(median_us):
             raise ValueError(f"median_us = {median_us} is no time")
         outcome = Outcome(word)
         yield AlikeTrial(

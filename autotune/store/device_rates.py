@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -12,11 +11,12 @@ from autotune.devices.device import DeviceInfo, Environment
 from autotune.errors import StoreError
 from autotune.measurement.rates import Rate, best_rates
 from autotune.printable import one_line
-from autotune.store.column_types import finite, metadata, real, reference, row_id, text
+from autotune.store.column_types import metadata, real, reference, row_id, text
 from autotune.store.devices import devices, measured_on, same_device
 from autotune.store.sqlite.database import Database
 from autotune.store.statements import insert, tuples_of
 from autotune.store.unreadable import reading
+from autotune.trial import is_measured
 
 rates = Table(
     "rates",
@@ -43,7 +43,7 @@ class RateStore:
         with self.database.write() as connection:
             shared = measured_on(connection, device, environment, self.database.now())
             for rate in measured:
-                if finite(rate.per_s) is None or rate.per_s <= 0:
+                if not is_measured(rate.per_s):
                     raise StoreError(
                         f"rate {one_line(rate.unit)} = {rate.per_s}: expected a positive finite number per second"
                     )
@@ -69,7 +69,7 @@ class RateStore:
         found: dict[str, dict[str, Rate]] = {}
         with self.database.read() as connection:
             for name, method, per_s, origin, measured_at in tuples_of(connection, statement):
-                if not 0 < per_s < math.inf:
+                if not is_measured(per_s):
                     raise ValueError(f"{per_s} per second is no rate")
                 if latest.get(name) != (origin, measured_at):
                     latest[name] = (origin, measured_at)

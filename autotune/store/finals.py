@@ -20,7 +20,7 @@ from autotune.store.studies import find, studies, subject_ids
 from autotune.store.trial_store import within
 from autotune.store.trials import Origin, TrialRow, trials, with_trials
 from autotune.store.unreadable import reading
-from autotune.trial import Timing
+from autotune.trial import Timing, is_measured
 
 VERDICTS = ("win", "tie", "loss")
 BASELINE = "baseline "
@@ -146,6 +146,8 @@ def _verdicts(connection: Connection, ids: Sequence[int]) -> dict[int, list[Verd
         for row in rows_of(connection, statement):
             columns = ("against", "verdict", "median_us", "against_us", "against_accuracy")
             what, word, median_us, against_us, accuracy = (row[verdicts.c[name]] for name in columns)
+            if not (is_measured(median_us) and is_measured(against_us)):
+                raise ValueError(f"a verdict on {median_us} and {against_us} us is none")
             verdict = Verdict(what, word, median_us, against_us, row[against.c.number], accuracy)
             found.setdefault(row[verdicts.c.finals_id], []).append(verdict)
     return found

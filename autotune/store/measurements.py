@@ -17,7 +17,7 @@ from autotune.store.column_types import Text, Values, finite, integer, metadata,
 from autotune.store.sqlite.database import Database
 from autotune.store.statements import chunks, rows_of
 from autotune.store.unreadable import reading
-from autotune.trial import Timing
+from autotune.trial import Timing, is_measured
 
 measurements = Table(
     "measurements",
@@ -53,7 +53,7 @@ def timing_values(timing: Timing, what: str) -> Values:
     for value in (*timing.samples_us, timing.median_us, timing.q1_us, timing.q3_us, *timing.sm_clocks_mhz):
         if not math.isfinite(value):
             raise StoreError(f"{what}: a time of {value} us was measured; only finite times are stored")
-    if timing.median_us <= 0:
+    if not is_measured(timing.median_us):
         raise StoreError(f"{what}: a time of {timing.median_us} us was measured; only times above 0 are stored")
     return {
         "cache": timing.cache,
@@ -81,7 +81,7 @@ def timing_of(row: RowMapping) -> Timing:
 def timing_from(values: Sequence[Any]) -> Timing:
     """The timing of what `TIMING_COLUMNS` say. Raises ValueError or TypeError for what is none."""
     samples, median_us, q1_us, q3_us, cache, clocks, discarded, throttled, passes, launch, power, temperature = values
-    if not 0 < median_us < math.inf:
+    if not is_measured(median_us):
         raise ValueError(f"median_us = {median_us} is no time")
     return Timing(
         samples_us=_numbers(samples),

@@ -19,7 +19,7 @@ from autotune.store.statements import insert, rows_of
 from autotune.store.studies import find, subject_ids
 from autotune.store.trials import TrialRow, trials, with_trials
 from autotune.store.unreadable import reading
-from autotune.trial import Timing
+from autotune.trial import Timing, is_measured
 
 RETIME_LABELS = ("confirmed", "moved", "regressed", "failed", "remeasured")
 """What became of a stored trial's time when it was measured again."""
@@ -101,10 +101,11 @@ def _insert(
     if label not in RETIME_LABELS or (label == "failed") != (timing is None):
         raise ValueError(f"{what}: label {label} with timing {timing}")
     stored = next(rows_of(connection, select(trials).where(trials.c.id == row.id)), None)
-    if stored is None or stored[trials.c.median_us] is None:
+    ranked_us, median_us = (None if stored is None else stored[trials.c[name]] for name in ("ranked_us", "median_us"))
+    before_us = ranked_us if ranked_us is not None and is_measured(ranked_us) else median_us
+    if stored is None or before_us is None or not is_measured(before_us):
         raise StoreError(f"{what}: it is not a correct trial of this database")
-    ranked_us, after_us = stored[trials.c.ranked_us], None if timing is None else timing.median_us
-    before_us = stored[trials.c.median_us] if ranked_us is None else ranked_us
+    after_us = None if timing is None else timing.median_us
     result: Values = {"before_us": before_us, "after_us": after_us, "label": label, "message": message}
     retime_id = insert(connection, retimes, {"trial_id": row.id, "run_id": run_id, **result, "ended_at": now})
     if timing is not None:
@@ -171,6 +172,8 @@ def _rows(connection: Connection, which: ColumnElement[bool]) -> tuple[RetimeRow
 
 
 def _row(row: RowMapping, trial: TrialRow) -> RetimeRow:
+    if not is_measured(row[retimes.c.before_us]):
+        raise ValueError(f"before_us = {row[retimes.c.before_us]} is no time")
     return RetimeRow(
         row=trial,
         environment=environment_of(row),

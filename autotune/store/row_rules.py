@@ -15,14 +15,14 @@ from autotune.store.layers import PROBLEM_COLUMNS, stored_problem
 from autotune.store.packed import unpacked
 from autotune.store.sources import check_launches
 from autotune.store.templates import header_params
-from autotune.trial import ACCURACY_CLASSES, Outcome
+from autotune.trial import ACCURACY_CLASSES, LEAST, MOST, Outcome
 
 WIDE = {"layers.flops", "layers.minimal_bytes", "studies.seed"}
 """integers of any size that SQLite has"""
 
 _OURS = (StudyError, TemplateError)
 _KEPT = 4096  # texts of launches whose check is remembered
-MOST = "1.7976931348623157e308"  # the largest finite number
+FINITE = "1.7976931348623157e308"  # the largest finite number
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +60,10 @@ WORDS = {
     "dispatched_layers.role": ("tuned", "held out"),
     **{f"{table}.origin": ("measured", "imported") for table in ("trials", "finals", "noise_floors", "rates")},
 }
-POSITIVE = {"measurements.median_us", "trials.median_us", "trials.ranked_us", "rates.per_s", "retimes.before_us"}
+MEASURED = {
+    *("measurements.median_us", "trials.median_us", "trials.ranked_us", "rates.per_s"),
+    *("retimes.before_us", "retimes.after_us", "verdicts.median_us", "verdicts.against_us"),
+}
 _TOGETHER = {
     # rules about several columns, as the tables' CHECKs have them
     "trials": (
@@ -110,9 +113,9 @@ def column_rules(table: Table, column: Column[object]) -> Iterator[Rule]:
             yield Rule(f"{name} NOT BETWEEN 0 AND {LARGEST}", "a whole number from 0 to 2^53", name)
     elif isinstance(kind, Float):
         yield Rule(f"typeof({name}) NOT IN ('real', 'integer'{null})", "a number", name)
-        yield Rule(f"abs({name}) > {MOST}", "a finite number", name)
-        if f"{table.name}.{name}" in POSITIVE:
-            yield Rule(f"{name} <= 0", "a number above 0", name)
+        yield Rule(f"abs({name}) > {FINITE}", "a finite number", name)
+        if f"{table.name}.{name}" in MEASURED:
+            yield Rule(f"{name} NOT BETWEEN {LEAST} AND {MOST}", f"a number from {LEAST} to {MOST}", name)
     elif isinstance(kind, LargeBinary):
         yield Rule(f"typeof({name}) <> 'blob'", "bytes", name)
     else:
@@ -155,7 +158,7 @@ def json_rules(path: str, name: str) -> Iterator[Rule]:
     # A whole number that SQLite cannot keep is a real one to it.
     odd = (
         f"type NOT IN ({elements}) OR (type = 'integer' AND typeof(value) <> 'integer') "
-        f"OR (type = 'real' AND abs(value) > {MOST})"
+        f"OR (type = 'real' AND abs(value) > {FINITE})"
     )
     yield Rule(f"EXISTS (SELECT 1 FROM json_each({name}) WHERE {odd})", expected, name)  # noqa: S608
 

@@ -11,9 +11,9 @@ from autotune.store.column_types import LARGEST, Text, date_of, date_text
 from autotune.store.configs import DIGITS, LONG, surely_plain
 from autotune.store.row_rules import (
     JSON,
+    MEASURED,
     NUMBER,
     PLAIN,
-    POSITIVE,
     WIDE,
     WORDS,
     Rule,
@@ -22,6 +22,7 @@ from autotune.store.row_rules import (
     kept,
     row_rules,
 )
+from autotune.trial import LEAST, MOST
 
 _FORM = b"0000-00-00T00:00:00.000000Z"
 _KEPT = 4096  # minutes whose check is remembered
@@ -48,8 +49,8 @@ class _Sound:
                 self.more.append(f"{number} <= 1")
         if isinstance(kind, Float) or number in self.whole:
             self.numbers.append(number)
-            if path in POSITIVE:
-                self.more.append(f"coalesce({name}, 1) > 0")
+            if path in MEASURED:
+                self.more.append(f"coalesce({name}, 1) BETWEEN {LEAST} AND {MOST}")
         elif path in WORDS:
             self.more.append(f"+{name} IN ({', '.join(map(repr, WORDS[path]))})")
         elif isinstance(kind, Text):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime
 from functools import cache
@@ -18,7 +17,7 @@ from autotune.store.sources import sources
 from autotune.store.sqlite.database import NOT_UNDERSTOOD
 from autotune.store.statements import texts_tuples_of
 from autotune.store.trials import LARGEST_NUMBER, MOST_KEPT, TrialRow, TrialRows, trials, trials_by_id, while_tuning
-from autotune.trial import Outcome, Value
+from autotune.trial import Outcome, Value, is_measured
 
 _OUTCOMES = frozenset(map(str, Outcome))
 
@@ -135,7 +134,7 @@ def _own(values: Sequence[Any]) -> OwnValues | None:
             0 <= number <= LARGEST_NUMBER
             and outcome in _OUTCOMES
             and (over_bound is None) == (max_abs is None)
-            and (measurement is None or 0 < median_us < math.inf)
+            and (measurement is None or is_measured(median_us))
         )
     except NOT_UNDERSTOOD:
         return None

@@ -34,6 +34,8 @@ HOSTILE: Mapping[str, str] = {
     "samples with null": "UPDATE measurements SET samples_us = '[1.5, null]' WHERE trial_id = :trial",
     "samples that are a word": """UPDATE measurements SET samples_us = '"fast"' WHERE trial_id = :trial""",
     "a time of zero": "UPDATE measurements SET median_us = 0 WHERE trial_id = :trial",
+    "the least time of all": "UPDATE measurements SET median_us = 5e-324 WHERE trial_id = :trial",
+    "the longest time of all": "UPDATE measurements SET median_us = 1.7976931348623157e308 WHERE trial_id = :trial",
     "launches null": "UPDATE sources SET launches = 'null' WHERE id = :source",
     "launches of another shape": """UPDATE sources SET launches = '{"stages": [7]}' WHERE id = :source""",
     "a text that is not packed": "UPDATE sources SET text_zlib = x'0102' WHERE id = :source",
