@@ -146,8 +146,12 @@ def _line(error: BaseException, path: Path) -> str:
 
 
 def _words(error: BaseException) -> str:
-    """An error in one line."""
-    return " ".join(f"{type(error).__name__}: {error}".split())
+    """An error in one line, also one that cannot say what it is."""
+    try:
+        said = str(error)
+    except BaseException as within:  # noqa: BLE001 - the reference's own code, as its functions are
+        said = f"its text raises {type(within).__name__}"
+    return " ".join(f"{type(error).__name__}: {said}".split())
 
 
 def _kind(found: object) -> str:
