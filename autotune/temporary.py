@@ -27,12 +27,13 @@ def temporary_folder() -> Iterator[str]:
         yield folder
     finally:
         remove(folder)
-        _made.discard(folder)
+        if not os.path.lexists(folder):  # to remove it opens files, of which there may be too many
+            _made.discard(folder)
 
 
 @contextmanager
 def none_left() -> Iterator[None]:
-    """Remove, when the block ends, the folders made in it that a signal cut off from whom they serve."""
+    """Remove, when the block ends, the folders made in it that nobody has removed, as a signal or a limit came."""
     before = frozenset(_made)
     try:
         yield

@@ -99,6 +99,37 @@ def test_a_folder_that_a_signal_cut_off_from_its_owner_goes_with_the_command() -
     assert not done.stderr
 
 
+NO_FILE_TO_OPEN = """
+import os, resource, signal, tempfile
+from pathlib import Path
+from autotune.cli.interrupts import cleaning_up_on
+from autotune.workers.worker import Worker
+temporary = Path(tempfile.gettempdir())  # it opens a file to find that out
+resource.setrlimit(resource.RLIMIT_NOFILE, (64, 64))
+with cleaning_up_on(signal.SIGTERM):
+    opened = []
+    try:
+        while True:
+            opened.append(os.open("/", os.O_RDONLY))
+    except OSError:
+        pass
+    try:
+        Worker()
+    except OSError as error:
+        assert error.errno == 24
+    for each in opened:
+        os.close(each)
+assert not list(temporary.iterdir())
+"""
+
+
+def test_a_folder_that_could_not_be_opened_goes_with_the_command(tmp_path: Path) -> None:
+    environ = {**os.environ, "TMPDIR": str(tmp_path)}
+    command = [sys.executable, "-c", NO_FILE_TO_OPEN]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, env=environ)
+    assert not done.stderr
+
+
 CLOSING = """
 import sqlite3, sys
 from autotune.store.sqlite.database import sqlite_engine
