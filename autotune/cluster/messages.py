@@ -10,7 +10,7 @@ from autotune.compilation.compile import Binary
 from autotune.devices.device import DeviceInfo, Environment
 from autotune.family.source import KernelSource
 from autotune.measurement.rates import Rate
-from autotune.problem import Layer
+from autotune.problem import Layer, Problem
 from autotune.store import Delivery, Finals, TopTrial, check_delivery
 from autotune.study import Study
 from autotune.trial import Config
@@ -180,7 +180,7 @@ class Collected:
 
 
 def check_news(news: object) -> None:
-    """Raise ValueError or TypeError for what is no answer of an agent.
+    """Raise ValueError, TypeError or AttributeError for what is no answer of an agent.
 
     Its trials may be of another class of devices than its own by now: a journal outlasts a driver.
     """
@@ -191,12 +191,23 @@ def check_news(news: object) -> None:
     for each in news.collected:
         if not isinstance(each, Collected) or not isinstance(each.lease, Lease | None):
             raise TypeError(f"it collected {type(each).__name__}")
+        if each.lease is not None:
+            _check_lease(each.lease)
         if not isinstance(each.evaluated, int) or not isinstance(each.best_us, float | None):
             raise TypeError("its counts are no numbers")
         if not isinstance(each.deliveries, tuple):
             raise TypeError("its deliveries are no tuple")
         for delivery in each.deliveries:
             check_delivery(delivery)
+
+
+def _check_lease(lease: Lease) -> None:
+    """Raise the same for one that no coordinator has given out: where its trials go."""
+    told = lease.device_class
+    if told != DeviceClass.of(told.info, told.environment):
+        raise ValueError("its lease is of a class that its device is not of")
+    if not isinstance(lease.layer, Layer) or not isinstance(lease.layer.problem, Problem):
+        raise TypeError("its lease is of no layer")
 
 
 @dataclass(frozen=True, slots=True)

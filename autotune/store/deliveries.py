@@ -23,7 +23,7 @@ from autotune.store.templates import templates
 from autotune.store.trial_store import within
 from autotune.store.trials import trials, while_tuning
 from autotune.store.unreadable import reading
-from autotune.trial import Config, Outcome
+from autotune.trial import Config, Outcome, is_measured
 
 LOST = "agent_lost"
 """reason of a trial whose kernel was running when the process that measured was lost: its result may still come"""
@@ -76,6 +76,8 @@ def check_delivery(delivery: object) -> None:
     for table, row in rows:
         if row is not None or table is trials:
             _check_row(table, row)
+    if delivery.measurement is not None and not is_measured(float(str(delivery.measurement["median_us"]))):
+        raise ValueError("a time that is none")
     Outcome(str(delivery.trial["outcome"]))
     if not isinstance(json.loads(str(delivery.trial["config"])), dict):
         raise TypeError("a config that is none")

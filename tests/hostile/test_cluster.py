@@ -43,6 +43,16 @@ def of_trial(**changed: object) -> Callable[[News], News]:
     return of_delivery(lambda each: replace(each, trial={**each.trial, **changed}))  # type: ignore[dict-item]
 
 
+def of_lease(**changed: object) -> Callable[[News], News]:
+    """The answer with other fields of the lease that its trials are of."""
+    return lambda news: of_collected(lease=replace(news.collected[0].lease, **changed))(news)  # type: ignore[type-var]
+
+
+def of_class(**changed: object) -> Callable[[News], News]:
+    """The answer with other fields of that lease's class of devices."""
+    return lambda news: of_lease(device_class=replace(news.collected[0].lease.device_class, **changed))(news)  # type: ignore[union-attr]
+
+
 ANSWERS: Mapping[str, Callable[[News], object]] = {
     "nothing": lambda _: None,
     "a class": lambda _: News,
@@ -51,6 +61,12 @@ ANSWERS: Mapping[str, Callable[[News], object]] = {
     "a state that is text": lambda news: replace(news, state="x"),  # type: ignore[arg-type]
     "retired by a number": lambda news: replace(news, retired=7),  # type: ignore[arg-type]
     "a lease that is text": of_collected(lease="x"),
+    "a lease of no class": of_lease(device_class=None),
+    "a class that is a list": of_class(label=[]),
+    "a class of another device": of_class(label="cuda:another:00000000"),
+    "a class of no device": of_class(info=None),
+    "a lease of no layer": of_lease(layer=None),
+    "a time below zero": of_delivery(lambda each: replace(each, measurement={**each.measurement, "median_us": -1.0})),  # type: ignore[dict-item]
     "counts that are text": of_collected(evaluated="x", best_us="y"),
     "no deliveries": of_collected(deliveries=None),
     "deliveries that are text": of_collected(deliveries=("x",)),
