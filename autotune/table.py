@@ -29,6 +29,11 @@ _WORD = r"""(?:[\w-]++|"[^"\n]*+"|'[^'\n]*+')"""
 _MANY_DOTS = re.compile(rf"(?<![\w-]){_WORD}(?:[ \t]*+\.[ \t]*+{_WORD}){{{_MOST_DOTS + 1}}}")
 
 
+def is_whole(word: str, least: int, most: int) -> bool:
+    """Whether a word is a whole number within a range, in digits: Python makes no number of very many."""
+    return word.isascii() and word.isdecimal() and len(word) <= len(str(most)) and least <= int(word) <= most
+
+
 @dataclass(frozen=True, slots=True)
 class Table:
     """Values by key. Every method raises the error of the file's kind for a value that is not what is asked for."""

@@ -12,6 +12,7 @@ from autotune.cli.options import ACCURACY, DATABASE, DIRECTORIES, GPU, LAYERS, O
 from autotune.cli.progress import stages
 from autotune.errors import AutotuneError
 from autotune.study import ADMITTED
+from autotune.table import is_whole
 
 
 def _archs(_context: click.Context, _option: click.Parameter, text: str | None) -> tuple[int, ...] | None:
@@ -19,7 +20,7 @@ def _archs(_context: click.Context, _option: click.Parameter, text: str | None) 
     if text is None:
         return None
     words = [word.strip().removeprefix("sm_") for word in text.split(",")]
-    if not all(word.isdecimal() and 50 <= int(word) <= 200 for word in words):
+    if not all(is_whole(word, 50, 200) for word in words):
         raise click.BadParameter(f"{text!r}: expected compute capabilities times ten, such as 90 or 80,90")
     return tuple(dict.fromkeys(int(word) for word in words))
 

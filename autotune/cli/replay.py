@@ -16,6 +16,7 @@ from autotune.api.device_names import jobs_default
 from autotune.cli.tables import Column, format_options, show
 from autotune.errors import StudyError, not_written
 from autotune.study import SAMPLERS
+from autotune.table import is_whole
 
 if TYPE_CHECKING:
     from autotune.replay.replay import Recorded, Run, Score
@@ -29,7 +30,7 @@ def _budgets(_context: click.Context, _option: click.Parameter, text: str) -> tu
     """Whole numbers between commas."""
     words = [word.strip() for word in text.split(",")]
     for word in words:
-        if not (word.isascii() and word.isdigit() and len(word) <= 9 and 1 <= int(word) <= _MOST_EVALUATIONS):
+        if not is_whole(word, 1, _MOST_EVALUATIONS):
             raise click.BadParameter(f"{word!r}: expected numbers from 1 to {_MOST_EVALUATIONS}, such as 50,100,200")
     return tuple(sorted({int(word) for word in words}))
 

@@ -21,6 +21,7 @@ from autotune.cli.tables import Column, format_options, show
 from autotune.errors import AutotuneError, StoreError
 from autotune.family.template_files import load_templates
 from autotune.operations import operations_here
+from autotune.table import LARGEST, is_whole
 from autotune.writing import check_writable, write_whole
 
 if TYPE_CHECKING:
@@ -40,7 +41,7 @@ _COLUMNS = (
 def _numbers(context: click.Context, parameter: click.Parameter, value: str) -> tuple[int, ...]:
     """The numbers of images of a list of them, such as `1,9`."""
     words = [word.strip() for word in value.split(",")]
-    if not all(word.isdecimal() and int(word) > 0 for word in words):
+    if not all(is_whole(word, 1, LARGEST) for word in words):
         raise click.BadParameter(f"{value!r}: expected numbers of images, such as 1,9", context, parameter)
     return tuple(dict.fromkeys(map(int, words)))
 

@@ -16,7 +16,7 @@ from autotune.cli.options import DATABASE
 from autotune.cli.pager import paged
 from autotune.cli.tables import Column, format_options, human, show, show_as_lines
 from autotune.errors import StoreError
-from autotune.table import LARGEST
+from autotune.table import LARGEST, is_whole
 
 if TYPE_CHECKING:
     from autotune.store import Store, TrialRow
@@ -54,7 +54,7 @@ _EMPTY = (None, "")
 def _found(store: Store, what: str, number: int | None, db: str) -> list[TrialWithRoofline]:
     """The trials that are named. Raises StoreError where there is none."""
     if number is None:
-        if not (what.isascii() and what.isdecimal() and int(what) <= LARGEST):
+        if not is_whole(what, 0, LARGEST):
             raise click.UsageError(f"{what}: give the NUMBER of its trial, too; `autotune trials {what}` lists them")
         row = store.trial_lookup.by_id(int(what))
         if row is None:

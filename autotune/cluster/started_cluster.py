@@ -20,6 +20,7 @@ from distributed import Scheduler, Security
 from distributed.utils import get_ip
 
 from autotune.errors import StudyError, ToolchainError
+from autotune.table import is_whole
 
 _END_S = 20.0  # for an agent to end the trial at hand
 _MOST = 64
@@ -55,7 +56,7 @@ def places(cluster: str) -> tuple[Place, ...]:
     Raises StudyError for a wrong number or host, ToolchainError where the program is missing that starts agents.
     """
     kind, _, rest = cluster.partition(":")
-    if kind in ("local", "slurm") and not (rest.isdecimal() and 1 <= int(rest) <= _MOST):
+    if kind in ("local", "slurm") and not is_whole(rest, 1, _MOST):
         raise StudyError(f"{cluster}: expected {kind}:N with N from 1 to {_MOST}, such as {kind}:2")
     program = {"ssh": _SSH[0], "slurm": _SRUN[0]}.get(kind)
     if program and shutil.which(program) is None:

@@ -51,3 +51,19 @@ def test_numbers_at_the_ends(place: str, number: str, retimed: Path, fork_server
         assert ended.code in (0, 1, 3), ended.err
     named = attacked(fork_server, retimed.parent, "dump", "--check").out
     assert place.split()[0] in named
+
+
+DIGITS = "9" * 5000
+ASKS = (
+    ("show", DIGITS),
+    ("sanitize", "--n", f"1,{DIGITS}"),
+    ("export", "small", "--out", "out", "--arch", DIGITS),
+    ("replay", "autotune.db", "--evaluations", DIGITS),
+    ("tune", "small.toml", "--templates", "families", "--cluster", f"local:{DIGITS}"),
+)
+
+
+@pytest.mark.parametrize("words", every(2, ASKS), ids=lambda words: words[0])
+def test_numbers_of_5000_digits(words: tuple[str, ...], filled: Path, fork_server: ForkServer) -> None:
+    ended = attacked(fork_server, filled.parent, *words, within_s=20)
+    assert ended.code in (1, 2), ended.err
