@@ -17,7 +17,7 @@ from autotune.store.column_types import Text, Values, finite, integer, metadata,
 from autotune.store.sqlite.database import Database
 from autotune.store.statements import chunks, rows_of
 from autotune.store.unreadable import reading
-from autotune.trial import Timing, is_measured
+from autotune.trial import LEAST, MOST, Timing, is_measured
 
 measurements = Table(
     "measurements",
@@ -49,12 +49,12 @@ TIMING_COLUMNS = tuple(
 
 
 def timing_values(timing: Timing, what: str) -> Values:
-    """The columns of a measurement. Raises StoreError when a time is not a finite number."""
+    """The columns of a measurement. Raises StoreError when a time is none."""
     for value in (*timing.samples_us, timing.median_us, timing.q1_us, timing.q3_us, *timing.sm_clocks_mhz):
         if not math.isfinite(value):
             raise StoreError(f"{what}: a time of {value} us was measured; only finite times are stored")
     if not is_measured(timing.median_us):
-        raise StoreError(f"{what}: a time of {timing.median_us} us was measured; only times above 0 are stored")
+        raise StoreError(f"{what}: a time of {timing.median_us} us was measured; expected {LEAST} to {MOST}")
     return {
         "cache": timing.cache,
         "sample_count": len(timing.samples_us),

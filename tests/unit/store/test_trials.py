@@ -16,7 +16,18 @@ from autotune.errors import StoreError, StoreWarning
 from autotune.measurement.rates import Rate
 from autotune.problem import Conv2dProblem, Layer, make_problem
 from autotune.store import Store, TemplateRecord, merge
-from autotune.trial import ACCURACY_CLASSES, Config, ErrorStats, Outcome, Phases, Resources, Timing, Trial
+from autotune.trial import (
+    ACCURACY_CLASSES,
+    LEAST,
+    MOST,
+    Config,
+    ErrorStats,
+    Outcome,
+    Phases,
+    Resources,
+    Timing,
+    Trial,
+)
 
 from .builders import (
     CONV1,
@@ -55,7 +66,7 @@ def test_a_trial_comes_back_as_it_went_in(path: Path, store: Store) -> None:
 
 texts = st.text(st.characters(codec="utf-8", exclude_characters="\0"), max_size=40)
 numbers = st.floats(0, 1e12, allow_nan=False)
-times = st.floats(0, 1e12, exclude_min=True)
+times = st.floats(LEAST, MOST)
 values = st.one_of(st.integers(-(2**40), 2**40), texts, st.booleans())
 resources = st.builds(Resources, *(st.integers(0, 2**31),) * 4)
 errors = st.builds(ErrorStats, numbers, numbers)
