@@ -11,7 +11,7 @@ from autotune.analysis.networks import stored_study
 from autotune.analysis.rerender import located
 from autotune.analysis.rooflines import undominated, with_roofline
 from autotune.api.answers import devices_asked, dispatcher_of, one_asked
-from autotune.api.device_names import Say, first_gpu, jobs_default
+from autotune.api.device_names import Say, binary_cache, first_gpu, jobs_default
 from autotune.api.sanitizers import sanitizer_here
 from autotune.api.study_names import is_asked, name_of
 from autotune.api.terms import in_arguments
@@ -295,6 +295,7 @@ def proof_of(written: WrittenExport, *, stage: Callable[[str], None] = lambda _:
                 known_noise=lambda kernel: written.noise.get(kernel.row.row.policy, 0.0),
                 families=written.families,
                 stage=stage,
+                cache=binary_cache(),
             )
         except (ToolchainError, DeviceError) as error:
             raise type(error)(f"{error}; or leave the proof out with --no-proof") from None

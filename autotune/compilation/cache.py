@@ -12,6 +12,7 @@ import json
 import os
 import tempfile
 import time
+from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
@@ -87,6 +88,14 @@ class BinaryCache:
             self._writes += 1
             if self._writes % _TRIM_EVERY == 1:
                 self.trim()
+
+    def kept(self, key: str, compiled: Callable[[], Binary]) -> Binary:
+        """The stored binary, or what this compiles, which is kept."""
+        binary = self.get(key)
+        if binary is None:
+            binary = compiled()
+            self.put(key, binary)
+        return binary
 
     def state(self) -> CacheState:
         """Entries and bytes now."""

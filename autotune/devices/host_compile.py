@@ -13,6 +13,7 @@ import subprocess
 from functools import lru_cache
 from pathlib import Path
 
+from autotune.compilation.cache import BinaryCache
 from autotune.compilation.compile import Binary, Program, Target, killed, no_kernel
 from autotune.compilation.toolchain import compiler_version, output_of
 from autotune.devices.elf import symbols
@@ -39,6 +40,7 @@ CHECK_FLAGS = (
 )
 STATIC_SMEM_BYTES = 49152  # static shared memory of a kernel, and
 CONSTANT_BYTES = 65536  # constant memory of a program: what ptxas admits
+TARGET = Target("host")
 _MESSAGE_LINES = 3
 _EXTERN_SHARED = re.compile(r"\bextern\s+__shared__\b[^;\[]*?(\w+)\s*\[\s*\]\s*;")
 _CONSTANT = re.compile(r"\b__constant__\b[^;=({\[]*?(\w+)\s*(?:__attribute__\s*\(\(.*?\)\)\s*)?[\[;={]")
@@ -92,19 +94,39 @@ def host_identity(cxx: str) -> str:
     return f"{compiler_version(Path(cxx))} {flags} {features} {headers.hexdigest()}"
 
 
+class HostCompiler:
+    """Compiles for this machine's CPU what a cache of compiled programs has not."""
+
+    def __init__(self, cxx: str, cache: BinaryCache | None = None) -> None:
+        self._cxx, self._cache = cxx, cache
+        self._identity = host_identity(cxx) if cache else ""
+
+    def __call__(self, program: Program, target: Target = TARGET) -> Binary:
+        """A program, compiled now or before. Raises what `compile_host` raises."""
+
+        def compiled() -> Binary:
+            return compile_host(program, target, cxx=self._cxx)
+
+        if self._cache is None:
+            return compiled()
+        return self._cache.kept(self._cache.key(program, target, self._identity), compiled)
+
+    def own(self, program: Program) -> Binary:
+        """A library of the host device. Raises ToolchainError where the compiler refuses it."""
+        try:
+            return self(program)
+        except Rejected as error:
+            raise ToolchainError(f"{self._cxx} cannot compile a library of the host device: {error.message}") from error
+
+
 def runtime_program(*flags: str) -> Program:
     """The library that runs the kernels. `-DAUTOTUNE_UCONTEXT` gives the slower switch of CPUs other than x86-64."""
     return _own_program(RUNTIME_NAME, "autotune_host_runtime.cpp", *flags)
 
 
-def compile_runtime(cxx: str, *flags: str) -> bytes:
-    """The image of `runtime_program`."""
-    return _compile_own(cxx, runtime_program(*flags))
-
-
-def compile_driver(cxx: str) -> bytes:
+def driver_program() -> Program:
     """The functions of the CUDA driver that an exported library calls, over the runtime: a libcuda.so.1."""
-    return _compile_own(cxx, _own_program(DRIVER_NAME, "autotune_host_driver.cpp"))
+    return _own_program(DRIVER_NAME, "autotune_host_driver.cpp")
 
 
 def _own_program(name: str, source: str, *flags: str) -> Program:
@@ -113,12 +135,9 @@ def _own_program(name: str, source: str, *flags: str) -> Program:
 
 
 @lru_cache(maxsize=4)
-def _compile_own(cxx: str, program: Program) -> bytes:
-    """Compile a library of the host device, once in a process: each export builds over the same."""
-    try:
-        return compile_host(program, Target("host"), cxx=cxx).image
-    except Rejected as error:
-        raise ToolchainError(f"{cxx} cannot compile a library of the host device: {error.message}") from error
+def compile_runtime(cxx: str, *flags: str) -> bytes:
+    """The image of `runtime_program`, compiled once in a process."""
+    return HostCompiler(cxx).own(runtime_program(*flags)).image
 
 
 RUNTIME_NAME = "libautotune_host.so"

@@ -12,8 +12,9 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from autotune.compilation.compile import Target, architecture, first_errors, killed
-from autotune.devices.host_compile import DRIVER_NAME, RUNTIME_NAME, compile_driver, compile_host, compile_runtime
+from autotune.compilation.cache import BinaryCache
+from autotune.compilation.compile import architecture, first_errors, killed
+from autotune.devices.host_compile import DRIVER_NAME, RUNTIME_NAME, HostCompiler, driver_program, runtime_program
 from autotune.errors import AutotuneError
 from autotune.exporting.chosen_kernel import Chosen
 from autotune.exporting.exporter import Exported, Images
@@ -23,8 +24,8 @@ from autotune.temporary import temporary_folder
 SELF_TEST = "selftest"
 SELF_TEST_S = 600.0  # a large layer on a busy CPU
 _OF_THE_MACHINE = ("PATH", "HOME", "TMPDIR", "LD_LIBRARY_PATH", "CUDA_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER")
-_FOR_CUDA = "-O2"  # as the exported README builds it
-_FOR_HOST = "-O1"  # kernels take the time of a self-test: it is as fast, and compiles in three quarters of the time
+_FOR_CUDA = ("-O2", "-O2")  # the library and its self-test, as the exported README builds them
+_FOR_HOST = ("-O0", "-O1")  # kernels take the time of a self-test: as fast, and compiled in half of the time
 
 
 class BuildError(AutotuneError):
@@ -76,8 +77,10 @@ def images(nvcc: Path, *, cubin: bool, ptx: bool) -> Images:
     return compiled
 
 
-def build_for_host(exported: Exported, into: Path, *, cxx: Path) -> Built:
+def build_for_host(exported: Exported, into: Path, *, cxx: Path, cache: BinaryCache | None = None) -> Built:
     """The same library over the host device: each kernel as C++, and a libcuda.so.1 that runs it on the CPU.
+
+    What a cache has of kernels and of the host device's own libraries is not compiled again.
 
     Raises Rejected('compile', ...) where a kernel has something that the host device does not know.
     """
@@ -85,11 +88,12 @@ def build_for_host(exported: Exported, into: Path, *, cxx: Path) -> Built:
     def compiled(kernel: Chosen) -> None:
         text = (exported.folder / f"{kernel.stem}.cu").read_text(encoding="utf-8")
         program = replace(kernel.source.program, text=text)
-        (into / f"{kernel.stem}.fatbin").write_bytes(compile_host(program, Target("host"), cxx=str(cxx)).image)
+        (into / f"{kernel.stem}.fatbin").write_bytes(compiler(program).image)
 
+    compiler = HostCompiler(str(cxx), cache)
     _each(compiled, exported)
-    (into / RUNTIME_NAME).write_bytes(compile_runtime(str(cxx)))
-    (into / DRIVER_NAME).write_bytes(compile_driver(str(cxx)))
+    for name, program in ((RUNTIME_NAME, runtime_program()), (DRIVER_NAME, driver_program())):
+        (into / name).write_bytes(compiler.own(program).image)
     library = _link(exported, into, cxx, _FOR_HOST)
     environment = clean()
     libraries = [str(into), environment.get("LD_LIBRARY_PATH", "")]  # where a compiler may have its C++ library
@@ -129,17 +133,18 @@ def self_test(built: Built, limit_s: float = SELF_TEST_S, kernels: Sequence[str]
     return done.returncode == 0, words or f"the self-test ended with status {done.returncode}"
 
 
-def _link(exported: Exported, into: Path, cxx: Path, optimisation: str) -> Path:
+def _link(exported: Exported, into: Path, cxx: Path, optimisations: tuple[str, str]) -> Path:
     """The library, and its self-test."""
-    compiler = (str(cxx), "-std=c++17", optimisation)
+    compiler = (str(cxx), "-std=c++17")
+    of_library, of_test = optimisations
     folder, name = exported.folder.resolve(), exported.operation.name
     library = into / f"lib{name}.so"
     script = ("-Xlinker", f"--version-script={folder / name}.map")  # -Wl, takes no comma in a path
     own = ("-fPIC", "-shared", "-fvisibility=hidden", *script, f"-Wa,-I,{into}")
     sources = [str(folder / f"{each}.cpp") for each in (name, "kernels")]
-    _run([*compiler, *own, "-o", str(library), *sources, "-ldl"], into, into)
+    _run([*compiler, of_library, *own, "-o", str(library), *sources, "-ldl"], into, into)
     libraries = (f"-L{into}", f"-l{name}", f"-Wl,-rpath,{into}", "-ldl", "-lpthread")
-    _run([*compiler, "-o", str(into / SELF_TEST), str(folder / "selftest.cpp"), *libraries], into, into)
+    _run([*compiler, of_test, "-o", str(into / SELF_TEST), str(folder / "selftest.cpp"), *libraries], into, into)
     return library
 
 

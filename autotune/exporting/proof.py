@@ -12,6 +12,7 @@ from pathlib import Path
 from types import MappingProxyType
 
 from autotune.checking.sanitize import FAULT, Sanitizer, Winner
+from autotune.compilation.cache import BinaryCache
 from autotune.compilation.toolchain import compiler_version, find_cxx, find_nvcc
 from autotune.devices.device import DeviceInfo
 from autotune.errors import AutotuneError, DeviceLost, Rejected, ToolchainError
@@ -77,12 +78,14 @@ def prove(
     known_noise: Callable[[Chosen], float] = lambda _: 0.0,
     families: Mapping[str, KernelTemplate] = MappingProxyType({}),
     stage: Callable[[str], None] = lambda _: None,
+    cache: BinaryCache | None = None,
 ) -> Iterator[str]:
     """Prove a folder on a CUDA device, or where there is none, which words say why, on the host.
 
     Its kernels are checked by the sanitizer first, for few images; words say why there is none, and `not_run` which
     checks do not run here. Yields what was seen, line by line. `known_noise` is the noise floor of a kernel's device
-    and policy, a fraction; `families` are those that are installed, whose lines messages name.
+    and policy, a fraction; `families` are those that are installed, whose lines messages name. `cache` has programs for
+    the CPU that were compiled before.
 
     Raises NotProven, after it was written to the folder, when the library does not build, is wrong or too slow;
     ToolchainError without a compiler, or where nothing can be built or run in the folder for temporary files.
@@ -90,7 +93,7 @@ def prove(
     lines: list[str] = []
     try:
         seen = (
-            _on_host(exported, evaluator, stage)
+            _on_host(exported, evaluator, stage, cache)
             if isinstance(evaluator, str)
             else _on_cuda(exported, evaluator, known_noise, stage)
         )
@@ -139,7 +142,7 @@ def _sanitized(
         yield not_run
 
 
-def _on_host(exported: Exported, why: str, stage: Callable[[str], None]) -> Iterator[str]:
+def _on_host(exported: Exported, why: str, stage: Callable[[str], None], cache: BinaryCache | None) -> Iterator[str]:
     quick = []
     for kernel in exported.served:
         size, _ = self_test_sizes(kernel.problem)
@@ -149,7 +152,7 @@ def _on_host(exported: Exported, why: str, stage: Callable[[str], None]) -> Iter
             name, runtime = kernel.row.name, kernel.problem.operation.runtime
             yield f"{name}: not tested: {runtime} = {size} would take too long on a CPU"
     if quick:
-        yield from _tested_on_host(exported, quick, stage)
+        yield from _tested_on_host(exported, quick, stage, cache)
     try:
         nvcc = find_nvcc()
     except ToolchainError:
@@ -162,11 +165,13 @@ def _on_host(exported: Exported, why: str, stage: Callable[[str], None]) -> Iter
     yield f"not timed: {why}"
 
 
-def _tested_on_host(exported: Exported, kernels: Sequence[str], stage: Callable[[str], None]) -> Iterator[str]:
+def _tested_on_host(
+    exported: Exported, kernels: Sequence[str], stage: Callable[[str], None], cache: BinaryCache | None
+) -> Iterator[str]:
     with temporary_folder() as folder:
         stage("building the library for the CPU")
         try:
-            built = build_for_host(exported, Path(folder), cxx=find_cxx())
+            built = build_for_host(exported, Path(folder), cxx=find_cxx(), cache=cache)
         except Rejected as rejected:  # of the host device, which knows less than nvcc
             yield f"not tested: the host device cannot compile a kernel: {rejected.message}"
         else:

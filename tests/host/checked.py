@@ -15,7 +15,7 @@ import numpy as np
 from autotune.compilation.compile import Program, Target
 from autotune.devices.device import Launch
 from autotune.devices.host import HostDevice, HostModule
-from autotune.devices.host_compile import compile_host
+from tests.compiled import compiled, host_device
 
 FAULTY = """
 extern "C" __global__ void faulty(const float* __restrict__ x, float* __restrict__ y, int n, int fault) {
@@ -46,8 +46,8 @@ N = THREADS * BLOCKS
 def main() -> None:
     """Compile once, then run each fault in a fork, with its words in FOLDER/FAULT; print the forks' exit codes."""
     cxx, folder = sys.argv[1], Path(sys.argv[2])
-    device = HostDevice(cxx)
-    module = device.load(compile_host(Program(FAULTY, ("faulty",)), Target("host", check=True), cxx=cxx))
+    device = host_device(cxx)
+    module = device.load(compiled(Program(FAULTY, ("faulty",)), Target("host", check=True), cxx=cxx))
     codes = []
     for fault in range(FAULTS + 1):
         child = os.fork()

@@ -13,7 +13,8 @@ from autotune.compilation.toolchain import find_cxx
 from autotune.devices.host import HostDevice
 from autotune.errors import ToolchainError
 from autotune.exporting import Exported, export_library
-from autotune.exporting.build import Built, build_for_host
+from autotune.exporting.build import Built
+from tests.compiled import built_for_host, host_device
 from tests.exports import KERNELS
 
 from .kernels import Bench
@@ -31,7 +32,7 @@ def cxx() -> str:
 @pytest.fixture(scope="session")
 def device(cxx: str) -> Iterator[HostDevice]:
     """The host device in this process."""
-    device = HostDevice(cxx)
+    device = host_device(cxx)
     yield device
     device.close()
 
@@ -55,7 +56,6 @@ def built(exported: Exported, cxx: str, run_folder: Path) -> Built:
     with open(run_folder / "built.lock", "w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         if not kept.is_file():
-            folder.mkdir()
-            kept.write_bytes(pickle.dumps(build_for_host(exported, folder, cxx=Path(cxx))))
+            kept.write_bytes(pickle.dumps(built_for_host(exported, folder, cxx=cxx)))
     found: Built = pickle.loads(kept.read_bytes())
     return found

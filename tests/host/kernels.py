@@ -7,10 +7,10 @@ from collections.abc import Sequence
 import numpy as np
 import numpy.typing as npt
 
-from autotune.compilation.compile import Program, Target
+from autotune.compilation.compile import Program
 from autotune.devices.device import Launch
 from autotune.devices.host import HostDevice, HostModule
-from autotune.devices.host_compile import compile_host
+from tests.compiled import compiled
 
 Array = npt.NDArray[np.generic]
 Size = int | tuple[int, int, int]
@@ -25,7 +25,7 @@ class Bench:
 
     def load(self, text: str, *entries: str, flags: tuple[str, ...] = ()) -> HostModule:
         """Compile and load a program."""
-        return self.device.load(compile_host(Program(text, entries, flags), Target("host"), cxx=self.cxx))
+        return self.device.load(compiled(Program(text, entries, flags), cxx=self.cxx))
 
     def run(
         self,

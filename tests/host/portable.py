@@ -8,8 +8,8 @@ import sys
 
 import numpy as np
 
-from autotune.devices.host import HostDevice
 from autotune.devices.host_compile import compile_runtime
+from tests.compiled import host_device
 
 from .kernels import Bench
 from .test_barriers import REVERSE, N, reversed_reference
@@ -23,7 +23,7 @@ def main() -> None:
     ctypes.CDLL(f"/proc/self/fd/{fd}", mode=ctypes.RTLD_GLOBAL)
     x = np.arange(N, dtype=np.float32)
     for order in range(3):
-        bench = Bench(HostDevice(cxx), cxx)
+        bench = Bench(host_device(cxx), cxx)
         arguments = (x, np.zeros_like(x), np.int32(N))
         _, y = bench.run(REVERSE, "reverse", arguments, grid=20, block=96, smem_bytes=384, order_seed=order)
         np.testing.assert_array_equal(y, reversed_reference(x))

@@ -11,8 +11,9 @@ from pathlib import Path
 import pytest
 
 from autotune.compilation.compile import Program, Target
-from autotune.devices.host_compile import check_environment, compile_host
+from autotune.devices.host_compile import check_environment
 from autotune.errors import DeviceError
+from tests.compiled import compiled
 
 from .checked import FAULTY
 from .kernels import Bench
@@ -64,6 +65,6 @@ def test_a_fault_ends_the_process_and_names_the_line(endings: list[Ending], faul
 
 
 def test_a_process_that_was_not_started_for_it_loads_no_checked_program(bench: Bench) -> None:
-    binary = compile_host(Program(FAULTY, ("faulty",)), Target("host", check=True), cxx=bench.cxx)
+    binary = compiled(Program(FAULTY, ("faulty",)), Target("host", check=True), cxx=bench.cxx)
     with pytest.raises(DeviceError, match="check_environment"):
         bench.device.load(binary)

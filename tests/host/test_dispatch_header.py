@@ -6,11 +6,9 @@ import dataclasses
 
 import pytest
 
-from autotune.compilation.compile import Target, compile_cubin
+from autotune.compilation.compile import compile_cubin
 from autotune.compilation.toolchain import find_nvcc
 from autotune.devices.device import DeviceInfo
-from autotune.devices.host import HostDevice
-from autotune.devices.host_compile import compile_host
 from autotune.dispatch.dispatcher import FASTEST, Dispatcher, Leaf, PortfolioKernel, Split
 from autotune.dispatch.header import DispatchTemplate, dispatch_program, load_dispatch_template, table_row
 from autotune.dispatch.predicate import predicate
@@ -18,6 +16,7 @@ from autotune.family.space import BoundTemplate, SearchSpace
 from autotune.family.template_files import load_templates
 from autotune.measurement.choices import ChoicesRequest, choices
 from autotune.problem import Conv2dProblem
+from tests.compiled import compiled, host_device
 from tests.problems import problems
 
 H200 = DeviceInfo("cuda", "H200", arch=90, sm_count=132, memory_bytes=150_000_000_000)
@@ -58,8 +57,8 @@ def compiled_choices(
     made: Dispatcher, asked: list[Conv2dProblem], cxx: str, template: DispatchTemplate
 ) -> list[str | None]:
     """What the compiled dispatcher says."""
-    binary = compile_host(dispatch_program(template, made), Target("host"), cxx=cxx)
-    device = HostDevice(cxx)
+    binary = compiled(dispatch_program(template, made), cxx=cxx)
+    device = host_device(cxx)
     found = choices(device, ChoicesRequest(binary, tuple(table_row(problem) for problem in asked)))
     device.close()
     names = [kernel.name for kernel in made.all_kernels]

@@ -11,14 +11,16 @@ from pathlib import Path
 
 import pytest
 
+from autotune.api.device_names import binary_cache
 from autotune.errors import StoreError, TemplateError, ToolchainError
 from autotune.exporting import Exported, export_library
-from autotune.exporting.build import Built, build_for_host, clean, self_test
+from autotune.exporting.build import Built, clean, self_test
 from autotune.exporting.proof import NotProven, beside, prove
 from autotune.family.template_files import load_template
 from autotune.operations import CONV2D, operation
 from autotune.problem import Conv2dProblem
 from autotune.trial import Timing
+from tests.compiled import built_for_host
 from tests.exports import CHUNKED, CONSTANT, H200, KERNELS, PACKED, TIMING, chosen, contents, kernel
 from tests.long_run import every
 from tests.templates.shipped_families import family
@@ -243,7 +245,7 @@ def test_classes_that_differ_between_numbers_of_images(cxx: str, tmp_path: Path)
     problem = Conv2dProblem(8, 3, 12, 13, 8, 3, 3)
     few = kernel("mma_strip", "few", problem, precision="tf32")
     many = kernel("direct", "many", problem.with_runtime(80))
-    built = build_for_host(export_library([few, many], tmp_path / "exported", ()), tmp_path, cxx=Path(cxx))
+    built = built_for_host(export_library([few, many], tmp_path / "exported", ()), tmp_path, cxx=cxx)
     passed, words = self_test(built)
     assert passed, words
 
@@ -307,7 +309,7 @@ def test_wrong_kernel_fails_the_proof(tmp_path: Path) -> None:
         text.replace("EPILOGUE = Epilogue<true, false, relu>;", "EPILOGUE = Epilogue<false, false, relu>;")
     )
     with pytest.raises(NotProven, match=r"failed its proof, see proof.txt: the self-test failed on the CPU: .*WRONG"):
-        list(prove(exported, "no GPU in this test", "not in this test"))
+        list(prove(exported, "no GPU in this test", "not in this test", cache=binary_cache()))
     assert (tmp_path / "proof.txt").read_text().startswith("FAILED: do not use this library\n")
 
 
@@ -318,9 +320,8 @@ def test_activations_and_residuals_pass_the_self_test(cxx: str, tmp_path: Path) 
     sizes = {word: dataclasses.replace(layer, h=6 + at, epilogue=word) for at, word in enumerate(words)}
     assert sizes["bias_add_silu"].has("z")
     kernels = [kernel("direct", word, problem) for word, problem in sizes.items()]
-    (tmp_path / "built").mkdir()
     exported = export_library(kernels, tmp_path / "exported", ())
-    passed, told = self_test(build_for_host(exported, tmp_path / "built", cxx=Path(cxx)))
+    passed, told = self_test(built_for_host(exported, tmp_path / "built", cxx=cxx))
     assert passed, told
     for word, problem in sizes.items():
         exact = "integers exact" if problem.activation == "relu6" else "sums of integers exact"
@@ -331,7 +332,7 @@ def test_proof_says_why_the_library_does_not_link(tmp_path: Path) -> None:
     exported = export_library([CONSTANT], tmp_path, ())
     (tmp_path / "conv2d.map").unlink()
     with pytest.raises(NotProven, match=r"g\+\+: .*conv2d\.map: No such file or directory"):
-        list(prove(exported, "no GPU in this test", "not in this test"))
+        list(prove(exported, "no GPU in this test", "not in this test", cache=binary_cache()))
 
 
 def test_proof_without_a_folder_for_temporary_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -340,7 +341,7 @@ def test_proof_without_a_folder_for_temporary_files(tmp_path: Path, monkeypatch:
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "temporary"))
     words = "Permission denied; set TMPDIR to a folder that has room and that programs may be run in"
     with read_only(tmp_path / "temporary"), pytest.raises(ToolchainError, match=words):
-        list(prove(exported, "no GPU in this test", "not in this test"))
+        list(prove(exported, "no GPU in this test", "not in this test", cache=binary_cache()))
     assert not (exported.folder / "proof.txt").exists(), "it says nothing of the library"
 
 

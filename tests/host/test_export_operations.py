@@ -11,12 +11,13 @@ from typing import Any
 import numpy as np
 import pytest
 
+from autotune.api.device_names import binary_cache
 from autotune.api.starter import new_operation
 from autotune.autotune_conv2d import any_operation
 from autotune.autotune_conv2d.interface import DeclaredProblem, Library
 from autotune.errors import StoreError
-from autotune.exporting import Chosen, Exported, export_library
-from autotune.exporting.build import Built, build_for_host, self_test
+from autotune.exporting import Chosen, export_library
+from autotune.exporting.build import self_test
 from autotune.exporting.exporter import library_texts
 from autotune.exporting.golden import MOST_PRODUCTS, golden, self_test_sizes
 from autotune.exporting.proof import prove
@@ -27,6 +28,7 @@ from autotune.measurement.exported import interface_of
 from autotune.operations import operation
 from autotune.problem import make_problem
 from autotune.trial import Value
+from tests.compiled import built_for_host
 from tests.exports import H200, chosen, contents
 from tests.host.host_driver import Array, OnHostDriver, device_array, host_driver
 from tests.operations import FAMILY, GATHERED, REFERENCE, SAXPY, declare, whole, written
@@ -51,15 +53,10 @@ SOFTMAX = (
 STENCIL = (first_of(family("stencil_rows"), "points", n=4, h=9, w=33),)
 
 
-def built(exported: Exported, into: Path, cxx: str) -> Built:
-    into.mkdir()
-    return build_for_host(exported, into, cxx=Path(cxx))
-
-
 @pytest.fixture(scope="module")
 def softmax(cxx: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[OnHostDriver]:
     folder = tmp_path_factory.mktemp("softmax")
-    library = built(export_library(SOFTMAX, folder / "exported", ()), folder / "built", cxx)
+    library = built_for_host(export_library(SOFTMAX, folder / "exported", ()), folder / "built", cxx=cxx)
     passed, said = self_test(library)
     assert passed, said
     lines = said.splitlines()[1:]
@@ -149,7 +146,7 @@ def test_weights_and_sums_pass_the_self_test(cxx: str, tmp_path: Path) -> None:
     assert "conv2d" not in "".join(path.read_text() for path in exported.folder.iterdir() if path.is_file())
     assert " *     arguments.weights = weights;\n" in header
     assert "    const void *weights; /* [2] */\n    void *y; /* [n, h, w] */\n" in header
-    passed, said = self_test(built(exported, tmp_path / "built", cxx))
+    passed, said = self_test(built_for_host(exported, tmp_path / "built", cxx=cxx))
     assert passed, said
     assert said.splitlines()[1].endswith("of the bound, integers exact")
 
@@ -180,7 +177,7 @@ def prepared_once(path: str, x: Array, weights: Array) -> tuple[list[Array], lis
 
 
 def test_weights_are_prepared_once_for_any_run_time_size(cxx: str, tmp_path: Path) -> None:
-    library = built(export_library(STENCIL, tmp_path / "exported", ()), tmp_path / "built", cxx)
+    library = built_for_host(export_library(STENCIL, tmp_path / "exported", ()), tmp_path / "built", cxx=cxx)
     x = np.random.default_rng(3).standard_normal((5, 9, 33), np.float32)
     with host_driver(library) as run:
         outputs, said = run(prepared_once, x, np.array([2, -1], np.float32))
@@ -217,7 +214,7 @@ def test_a_wrong_kernel_fails_the_self_test(fault: tuple[str, str], words: str, 
     text = path.read_text()
     assert text.count(fault[0]) == 1
     path.write_text(text.replace(*fault))
-    passed, said = self_test(built(exported, tmp_path / "built", cxx))
+    passed, said = self_test(built_for_host(exported, tmp_path / "built", cxx=cxx))
     assert not passed
     assert words in said
 
@@ -226,7 +223,7 @@ def test_a_new_operation_of_a_user_is_exported(cxx: str, tmp_path: Path) -> None
     new_operation("add_bias", tmp_path)
     kernel = first_of(load_template(tmp_path / "add_bias" / "add_bias.cu.j2"), "small", rows=64, columns=20)
     exported = export_library([kernel], tmp_path / "exported", ())
-    passed, said = self_test(built(exported, tmp_path / "built", cxx))
+    passed, said = self_test(built_for_host(exported, tmp_path / "built", cxx=cxx))
     assert passed, said
     # The sizes of a problem that is tested are at least a warp's outputs.
     assert "tested.small: right at rows = 51 and 1;" in said
@@ -246,7 +243,7 @@ def test_a_derived_size_that_follows_from_the_run_time_size(reference: str, cxx:
     )
     kernel = first_of(load_template(folder / "scale.cu.j2"), "twice", rows=4, columns=40, halo=1)
     exported = export_library([kernel], tmp_path / "exported", ())
-    passed, said = self_test(built(exported, tmp_path / "built", cxx))
+    passed, said = self_test(built_for_host(exported, tmp_path / "built", cxx=cxx))
     assert passed, said
 
 
@@ -255,7 +252,7 @@ def test_roles_types_and_fills_pass_the_self_test(texts: Mapping[str, str], cxx:
     template = load_template(written(tmp_path / "declared", texts))
     sizes = {"n": 5000} if texts is SAXPY else {"rows": 9, "columns": 70}
     exported = export_library([first_of(template, "own", **sizes)], tmp_path / "exported", ())
-    passed, said = self_test(built(exported, tmp_path / "built", cxx))
+    passed, said = self_test(built_for_host(exported, tmp_path / "built", cxx=cxx))
     assert passed, said
     assert "largest error 0.000" not in said, "it is compared with something"
     assert "integers exact" in said
@@ -271,11 +268,11 @@ def test_a_self_test_takes_no_longer_for_many_outputs_of_a_slow_reference(cxx: s
     )
     kernel = first_of(load_template(folder / "scale.cu.j2"), "slow", rows=4, columns=1_000_000)
     exported = export_library([kernel], tmp_path / "exported", ())
-    passed, said = self_test(built(exported, tmp_path / "built", cxx), 60)
+    passed, said = self_test(built_for_host(exported, tmp_path / "built", cxx=cxx), 60)
     assert passed, said
     source = exported.folder / f"{kernel.stem}.cu"
     source.write_text(source.read_text().replace("i += BLOCK", "i += BLOCK + (i < 500000 ? 0 : INNER)"))
-    passed, said = self_test(built(exported, tmp_path / "wrong", cxx), 60)
+    passed, said = self_test(built_for_host(exported, tmp_path / "wrong", cxx=cxx), 60)
     assert not passed
     assert "not written" in said
 
@@ -291,7 +288,8 @@ def test_what_takes_too_long_on_a_cpu_is_left_out_of_the_proof(cxx: str, tmp_pat
     """8192^3: 1.1 TFLOP a pass, and 67 million outputs of 8192 products each."""
     large = first_of(family("gemm_tiled"), "large", m=8192, n=8192, k=8192)
     small = first_of(family("gemm_tiled"), "small", m=16, n=16, k=16)
-    lines = list(prove(export_library([large, small], tmp_path / "exported", ()), "no GPU here", "not in this test"))
+    exported = export_library([large, small], tmp_path / "exported", ())
+    lines = list(prove(exported, "no GPU here", "not in this test", cache=binary_cache()))
     assert "tested.large: not tested: batch = 1 would take too long on a CPU" in lines
     assert [line for line in lines if line.startswith(("tested.small: right at batch = 1 and 1;", "self-test passed"))]
     assert golden(large.problem).most_outputs * 8192 <= MOST_PRODUCTS

@@ -10,10 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from autotune.compilation.compile import Target
 from autotune.devices.device import HostArray
 from autotune.devices.host import HostDevice
-from autotune.devices.host_compile import compile_host
 from autotune.errors import Rejected
 from autotune.family.render import render
 from autotune.family.space import BoundTemplate
@@ -31,6 +29,7 @@ from autotune.measurement.reference import check_program
 from autotune.measurement.verify import Verifier
 from autotune.problem import Conv2dProblem
 from autotune.trial import Config
+from tests.compiled import compiled, host_device
 from tests.fork_server import ForkServer
 from tests.injected_faults import GOOD
 from tests.long_run import long_run
@@ -73,20 +72,20 @@ class EndToEndRunner:
             render(BoundTemplate(self.family, problem.with_runtime(n), self.device.info), CONFIG)
             for n in sorted({segment.n for segment in cut(problem.runtime_size, plan.segments)})
         ]
-        kernels = tuple((source, compile_host(source.program, Target("host"), cxx=self.cxx)) for source in sources)
+        kernels = tuple((source, compiled(source.program, cxx=self.cxx)) for source in sources)
         return measure_end_to_end(
             self.device, self.verifier, EndToEndRequest(self.verifier.problem, plan, kernels), time.perf_counter
         )
 
 
 def runner(device: HostDevice, cxx: str, problem: Conv2dProblem = RAGGED) -> EndToEndRunner:
-    check = compile_host(check_program(problem), Target("host"), cxx=cxx)
+    check = compiled(check_program(problem), cxx=cxx)
     return EndToEndRunner(device, Verifier(device, problem, check), load_template(GOOD), cxx)
 
 
 @pytest.fixture(scope="module")
 def right(cxx: str) -> Iterator[EndToEndRunner]:
-    device = HostDevice(cxx)
+    device = host_device(cxx)
     yield runner(device, cxx)
     device.close()
 
@@ -134,7 +133,7 @@ def test_segments_that_all_use_the_offset_of_the_first_are_caught(
 
 def test_segments_that_the_data_cannot_tell_apart_are_refused(cxx: str) -> None:
     repeating = Conv2dProblem(2 * 61 * 53, 1, 2, 2, 1, 1, 1)  # both data sets repeat after half of the images
-    device = HostDevice(cxx)
+    device = host_device(cxx)
     halves = runner(device, cxx, repeating)
     with pytest.raises(Rejected) as caught:
         halves(EndToEndPlan(1, 2, pinned=False))

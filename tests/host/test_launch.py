@@ -12,11 +12,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from autotune.compilation.cache import BinaryCache
 from autotune.compilation.compile import Program, Target
 from autotune.devices.device import Launch, Passes
-from autotune.devices.host import HostDevice, HostOptions
-from autotune.devices.host_compile import compile_host
+from autotune.devices.host import HostOptions
+from autotune.devices.host_compile import HostCompiler, compile_host
 from autotune.errors import DeviceError, Rejected, ToolchainError
+from tests.compiled import host_device
 
 from .kernels import Bench
 
@@ -114,7 +116,7 @@ def test_a_launch_past_its_time_limit_is_stopped(cxx: str) -> None:
         atomicAdd(y, 1);
     }
     """
-    short = Bench(HostDevice(cxx, HostOptions(cores=2, launch_limit_s=0.02)), cxx)
+    short = Bench(host_device(cxx, HostOptions(cores=2, launch_limit_s=0.02)), cxx)
     with pytest.raises(Rejected, match="time limit") as rejected:
         short.run(text, "slow", (np.zeros(1, np.int32),), grid=100000)
     assert (rejected.value.outcome, rejected.value.reason) == ("timeout", "hang")
@@ -244,3 +246,16 @@ def test_a_forked_process_starts_its_own_threads(bench: Bench) -> None:
         (y,) = bench.run(text, "k", (np.zeros(1, np.int32),), grid=50, block=40)
         os._exit(0 if y[0] == 2000 else 1)
     assert os.waitpid(child, 0)[1] == 0
+
+
+def test_what_a_cache_has_is_not_compiled_again(cxx: str, tmp_path: Path) -> None:
+    """The compiler is known by its name and version: one that compiles nothing stands for it."""
+    cache, known, other = BinaryCache(tmp_path / "cache"), Program(NOTHING, ("nothing",)), Program("int own;", ())
+    compiled = HostCompiler(cxx, cache)(known)
+    useless = tmp_path / Path(cxx).name
+    useless.write_text(f'#!/bin/sh\n[ "$1" = --version ] && exec {cxx} --version\nexit 1\n')
+    useless.chmod(0o755)
+    again = HostCompiler(str(useless), cache)
+    assert again(known) == compiled
+    with pytest.raises(ToolchainError, match="a library of the host device: the compiler gave no reason"):
+        again.own(other)

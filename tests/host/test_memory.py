@@ -8,6 +8,7 @@ import pytest
 from autotune.devices.device import Launch
 from autotune.errors import DeviceError, Rejected
 from autotune.measurement.calibrate import calibration_program
+from tests.compiled import compiled
 
 from .kernels import Bench
 
@@ -40,8 +41,7 @@ def test_constants_are_filled_by_a_device_copy_and_device_variables_are_shared(b
 
 
 def test_resources_of_a_program(bench: Bench) -> None:
-    from autotune.compilation.compile import Program, Target
-    from autotune.devices.host_compile import compile_host
+    from autotune.compilation.compile import Program
 
     text = """
     __constant__ float w_const[10];
@@ -53,7 +53,7 @@ def test_resources_of_a_program(bench: Bench) -> None:
         y[0] = a[1] + w_const[2];
     }
     """
-    resources = compile_host(Program(text, ("k",)), Target("host"), cxx=bench.cxx).resources
+    resources = compiled(Program(text, ("k",)), cxx=bench.cxx).resources
     assert (resources.static_smem_bytes, resources.constant_bytes) == (407, 40)
 
 

@@ -7,9 +7,8 @@ import dataclasses
 import numpy as np
 import pytest
 
-from autotune.compilation.compile import Binary, Target
+from autotune.compilation.compile import Binary
 from autotune.devices.host import HostDevice
-from autotune.devices.host_compile import compile_host
 from autotune.family.render import render
 from autotune.family.source import KernelSource
 from autotune.family.space import BoundTemplate, SearchSpace
@@ -27,6 +26,7 @@ from autotune.measurement.class_agreement import (
 from autotune.measurement.reference import reference_program
 from autotune.problem import Conv2dProblem
 from autotune.trial import Config
+from tests.compiled import compiled
 from tests.injected_faults import GOOD
 from tests.long_run import long_run
 
@@ -39,9 +39,7 @@ TAP = "sum += w[((k * C + c) * R + r) * S + s]"
 
 
 def references(cxx: str, spec: NetworkSpec) -> tuple[Binary, Binary]:
-    first, second = (
-        compile_host(reference_program(problem), Target("host"), cxx=cxx) for problem in (spec.first, spec.second)
-    )
+    first, second = (compiled(reference_program(problem), cxx=cxx) for problem in (spec.first, spec.second))
     return first, second
 
 
@@ -60,7 +58,7 @@ def kernel(
         assert source.program.text.count(edit[0]) == 1
         program = dataclasses.replace(source.program, text=source.program.text.replace(*edit))
         source = dataclasses.replace(source, program=program)
-    return source, compile_host(source.program, Target("host"), cxx=cxx)
+    return source, compiled(source.program, cxx=cxx)
 
 
 def test_right_kernels_change_no_class(network: Network, device: HostDevice, cxx: str) -> None:
@@ -136,7 +134,7 @@ def test_other_layouts_and_storage_types(device: HostDevice, cxx: str, layout: s
         config = SearchSpace(bound, seed=0).default
         assert config is not None
         source = render(bound, config)
-        kernels.append((source, compile_host(source.program, Target("host"), cxx=cxx)))
+        kernels.append((source, compiled(source.program, cxx=cxx)))
     found = network.agreement((kernels[0], kernels[1]))
     assert found.largest_difference is not None
     assert 0 < found.largest_difference < {"f32": 1e-4, "f16": 0.05, "bf16": 0.5}[dtype]

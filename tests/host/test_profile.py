@@ -14,9 +14,8 @@ from pathlib import Path
 import pytest
 
 from autotune.analysis.profile import Compiled, Profiler, parse_ncu, profile_trials
-from autotune.compilation.compile import Binary, Target
+from autotune.compilation.compile import Binary
 from autotune.compilation.toolchain import find_ncu
-from autotune.devices.host_compile import compile_host
 from autotune.errors import ToolchainError
 from autotune.family.render import render
 from autotune.family.source import KernelSource
@@ -25,6 +24,7 @@ from autotune.family.template_files import load_template
 from autotune.problem import Conv2dProblem
 from autotune.store import Store
 from autotune.trial import Config
+from tests.compiled import compiled
 from tests.injected_faults import GOOD
 from tests.unit.store.builders import DRIVER_590, H200, correct, open_scope, run_trial
 from tests.unit.tiny import DEVICE
@@ -139,7 +139,7 @@ def ncu(tmp_path: Path) -> Path:
 def kernel(cxx: str) -> tuple[KernelSource, Binary]:
     bound = BoundTemplate(load_template(GOOD), PROBLEM, DEVICE)
     source = render(bound, Config.of("shared_tile", {"tile": 16, "images": 2}))
-    return source, compile_host(source.program, Target("host"), cxx=cxx)
+    return source, compiled(source.program, cxx=cxx)
 
 
 @pytest.mark.cxx

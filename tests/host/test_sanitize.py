@@ -90,14 +90,15 @@ def test_a_faulty_winner_is_not_exported(check: HostCheck, tmp_path: Path) -> No
     family = written(tmp_path, "no_barrier_after_first_thread")
     exported = export_library([tuned(family)], tmp_path / "out", ())
     with pytest.raises(NotProven, match=r"host:check at n = 1: fault: .* a race: right when"):
-        list(prove(exported, "no GPU in this test", check))
+        list(prove(exported, "no GPU in this test", check, cache=binary_cache()))
     assert (tmp_path / "out" / "proof.txt").read_text().startswith("FAILED: do not use this library\n")
 
 
 def test_the_proof_says_what_ran_and_what_did_not(check: HostCheck, tmp_path: Path) -> None:
     exported = export_library([tuned(written(tmp_path, "good"))], tmp_path / "out", ())
-    seen = list(prove(exported, "no GPU in this test", check, not_run="memcheck: not run: there is no GPU"))
-    assert seen[:2] == ["tested.good: host:check at n = 1 and 9: clean", "memcheck: not run: there is no GPU"]
+    not_run = "memcheck: not run: there is no GPU"
+    seen = list(prove(exported, "no GPU in this test", check, not_run=not_run, cache=binary_cache()))
+    assert seen[:2] == ["tested.good: host:check at n = 1 and 9: clean", not_run]
     assert set(seen) <= set((tmp_path / "out" / "proof.txt").read_text().splitlines())
 
 

@@ -7,14 +7,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
 from autotune.exporting import export_library
-from autotune.exporting.build import build_for_host
 from autotune.problem import Conv2dProblem
 from autotune.trial import Config
+from tests.compiled import built_for_host
 from tests.exports import chosen, kernel
 from tests.host.host_driver import OnHostDriver, host_driver
 from tests.unit.tiny import tiny
@@ -59,7 +58,7 @@ def on_cpu(cxx: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[OnHos
     source.write_text(
         text.replace("EPILOGUE = Epilogue<true, false, identity>;", "EPILOGUE = Epilogue<false, false, identity>;")
     )
-    built = build_for_host(exported, tmp_path_factory.mktemp("built"), cxx=Path(cxx))
+    built = built_for_host(exported, tmp_path_factory.mktemp("built"), cxx=cxx)
     with host_driver(built) as run:
         run(networks.support_cpu)
         yield run

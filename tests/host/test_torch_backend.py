@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from importlib.metadata import entry_points
-from pathlib import Path
 
 import pytest
 
 from autotune.exporting import export_library
-from autotune.exporting.build import build_for_host
 from autotune.problem import Conv2dProblem
+from tests.compiled import built_for_host
 from tests.exports import kernel
 from tests.host.host_driver import OnHostDriver, host_driver
 
@@ -31,7 +30,7 @@ def on_cpu(cxx: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[OnHos
     block = Conv2dProblem(4, 4, 12, 12, 4, 3, 3, pad_h=1, pad_w=1, epilogue="bias_add_relu")
     kernels = (kernel("direct", "first", first), kernel("direct", "block", block))
     exported = export_library(kernels, tmp_path_factory.mktemp("exported"), ())
-    with host_driver(build_for_host(exported, tmp_path_factory.mktemp("built"), cxx=Path(cxx))) as run:
+    with host_driver(built_for_host(exported, tmp_path_factory.mktemp("built"), cxx=cxx)) as run:
         run(networks.support_cpu)
         yield run
 

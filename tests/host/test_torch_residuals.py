@@ -6,14 +6,13 @@ import re
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 
 from autotune.exporting import export_library
-from autotune.exporting.build import build_for_host
 from autotune.problem import Conv2dProblem
 from autotune.trial import Config
+from tests.compiled import built_for_host
 from tests.exports import chosen, kernel
 from tests.host.host_driver import OnHostDriver, host_driver
 from tests.unit.tiny import tiny
@@ -61,7 +60,7 @@ def on_cpu(cxx: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[OnHos
         chosen(family, few, config, "few"),
     )
     exported = export_library(kernels, tmp_path_factory.mktemp("exported"), ())
-    with host_driver(build_for_host(exported, tmp_path_factory.mktemp("built"), cxx=Path(cxx))) as run:
+    with host_driver(built_for_host(exported, tmp_path_factory.mktemp("built"), cxx=cxx)) as run:
         run(networks.support_cpu)
         yield run
 

@@ -11,7 +11,6 @@ import pytest
 
 from autotune.compilation.compile import Binary, Program, Target
 from autotune.devices.host import HostDevice
-from autotune.devices.host_compile import compile_host
 from autotune.errors import Rejected
 from autotune.family.source import KernelSource, Stage
 from autotune.measurement.bounds import ROUNDING, error_factor, exact_on_integers
@@ -22,6 +21,7 @@ from autotune.measurement.reference import check_program
 from autotune.measurement.verify import Verifier
 from autotune.problem import Conv2dProblem
 from autotune.trial import ACCURACY_CLASSES, Config, ErrorStats
+from tests.compiled import compiled
 from tests.problems import AWKWARD
 
 pytestmark = pytest.mark.cxx
@@ -39,7 +39,7 @@ def checks(cxx: str) -> dict[Conv2dProblem, Binary]:
     """Verification programs, compiled."""
     problems = [*AWKWARD.values(), MANY, ODD]
     with ThreadPoolExecutor(2) as pool:
-        binaries = pool.map(lambda problem: compile_host(check_program(problem), TARGET, cxx=cxx), problems)
+        binaries = pool.map(lambda problem: compiled(check_program(problem), cxx=cxx), problems)
         return dict(zip(problems, binaries, strict=True))
 
 
@@ -237,14 +237,14 @@ class Verified:
 
 @pytest.fixture(scope="module")
 def many(cxx: str, device: HostDevice, checks: dict[Conv2dProblem, Binary]) -> Verified:
-    kernels = compile_host(Program(MANY_TEXT, ENTRIES), TARGET, cxx=cxx)
+    kernels = compiled(Program(MANY_TEXT, ENTRIES), cxx=cxx)
     return Verified(device, MANY, checks[MANY], kernels, MANY_TEXT)
 
 
 @pytest.fixture(scope="module")
 def odd(cxx: str, device: HostDevice, checks: dict[Conv2dProblem, Binary]) -> Verified:
     entries = ("plain", "one_behind", "changes_bias", "one_short", *PLACES)
-    kernels = compile_host(Program(ODD_TEXT, entries), TARGET, cxx=cxx)
+    kernels = compiled(Program(ODD_TEXT, entries), cxx=cxx)
     return Verified(device, ODD, checks[ODD], kernels, ODD_TEXT)
 
 

@@ -10,12 +10,13 @@ from autotune.checking.cases import CasePlan
 from autotune.checking.check import CheckRow, FamilyCheck
 from autotune.evaluation.evaluator import DeviceEvaluator
 from autotune.exporting import export_library
-from autotune.exporting.build import build_for_host, self_test
+from autotune.exporting.build import self_test
 from autotune.family.space import BoundTemplate
 from autotune.family.template_files import load_template
 from autotune.problem import Layer, make_problem
 from autotune.trial import Config
 from tests import weight_gradient
+from tests.compiled import built_for_host
 from tests.exports import H200, chosen
 from tests.long_run import every, long_run
 from tests.operations import written
@@ -80,7 +81,6 @@ def test_it_is_exported(family: str, cxx: str, tmp_path: Path) -> None:
     config = Config.of(family, {"threads": 64, "slices": 4})
     assert BoundTemplate(template, problem, H200).supported
     exported = export_library([chosen(template, problem, config, "filters")], tmp_path / "exported", ())
-    (tmp_path / "built").mkdir()
-    passed, said = self_test(build_for_host(exported, tmp_path / "built", cxx=Path(cxx)))
+    passed, said = self_test(built_for_host(exported, tmp_path / "built", cxx=cxx))
     assert passed, said
     assert "filters: right at n = 6 and 1" in said, "of the tuned n: a part of it is another problem"

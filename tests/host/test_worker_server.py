@@ -15,7 +15,6 @@ import pytest
 from autotune.compilation.compile import Binary, Program, Target
 from autotune.devices.device import Baseline, Launch, Passes, Sample
 from autotune.devices.host import HostDevice, HostModule, HostOptions
-from autotune.devices.host_compile import compile_host
 from autotune.errors import Disproved, Rejected
 from autotune.family.render import render
 from autotune.family.source import KernelSource
@@ -35,6 +34,7 @@ from autotune.workers.worker import (
     Skipped,
 )
 from autotune.workers.worker_process import WorkerServer
+from tests.compiled import compiled
 from tests.injected_faults import FAULTS, GOOD
 from tests.long_run import long_run
 
@@ -87,7 +87,7 @@ def opened(cxx: str, *, short_us: float) -> tuple[Watched, WorkerServer]:
     device = Watched(cxx, short_us=short_us)
     server = WorkerServer(time.perf_counter, lambda _name, _runtime: device)
     server.answer(OpenRequest("host"))
-    server.answer(LayerRequest(PROBLEM, compile_host(check_program(PROBLEM), TARGET, cxx=cxx)))
+    server.answer(LayerRequest(PROBLEM, compiled(check_program(PROBLEM), cxx=cxx)))
     return device, server
 
 
@@ -98,7 +98,7 @@ def kernel(cxx: str, device: HostDevice, family: str | KernelTemplate, **pinned:
     config = SearchSpace(bound, {name: (value,) for name, value in pinned.items()}).default
     assert config is not None
     source = render(bound, config)
-    return source, compile_host(source.program, TARGET, cxx=cxx)
+    return source, compiled(source.program, cxx=cxx)
 
 
 def addresses(launches: Sequence[Launch]) -> set[int]:
@@ -180,7 +180,7 @@ def test_a_kernel_races_against_the_fastest_that_the_worker_measured(cxx: str) -
     assert too_slow(1000.0, math.inf), "not sent with the first one's time, which was not known by then"
     assert not too_slow(1000.0, None), "out of the race"
     assert not too_slow(1000.0, math.inf, "hot"), "another race"
-    server.answer(LayerRequest(PROBLEM, compile_host(check_program(PROBLEM), TARGET, cxx=cxx)))
+    server.answer(LayerRequest(PROBLEM, compiled(check_program(PROBLEM), cxx=cxx)))
     assert not too_slow(1000.0, math.inf), "another layer"
     device.close()
 
@@ -273,7 +273,7 @@ extern "C" __global__ void picks(const long long* table, int* choices, int count
 
 def test_a_dispatcher_is_asked_for_every_row_of_a_table(cxx: str) -> None:
     device, server = opened(cxx, short_us=0.0)
-    binary = compile_host(Program(PICKS, ("picks",)), TARGET, cxx=cxx)
+    binary = compiled(Program(PICKS, ("picks",)), cxx=cxx)
     table = tuple((3 * row, 2 * row + 1) for row in range(100))
     assert server.answer(ChoicesRequest(binary, table)) == Choices(tuple(row - 1 for row in range(100)))
     device.close()

@@ -14,13 +14,12 @@ import numpy as np
 
 from autotune.compilation.compile import Target
 from autotune.compilation.toolchain import find_cxx
-from autotune.devices.host import HostDevice
-from autotune.devices.host_compile import compile_host
 from autotune.family.render import render
 from autotune.family.space import BoundTemplate
 from autotune.measurement.forward import LoadedKernel, Tensors
 from autotune.problem import Conv2dProblem
 from autotune.trial import Config
+from tests.compiled import compiled, host_device
 
 from .shipped_families import family
 
@@ -30,7 +29,7 @@ BESIDE = 256  # bytes before and behind an array that may not be touched; a mult
 def main() -> None:
     """Run it once."""
     name, problem, values = sys.argv[1], Conv2dProblem(**json.loads(sys.argv[2])), json.loads(sys.argv[3])
-    device = HostDevice(str(find_cxx()))
+    device = host_device(str(find_cxx()))
     poison = ctypes.CDLL(None).__asan_poison_memory_region
 
     def enclosed(size_bytes: int) -> int:
@@ -41,7 +40,7 @@ def main() -> None:
         return at
 
     source = render(BoundTemplate(family(name), problem, device.info), Config.of(name, values))
-    binary = compile_host(source.program, Target("host", check=True), cxx=str(find_cxx()))
+    binary = compiled(source.program, Target("host", check=True), cxx=str(find_cxx()))
     arrays = {array.name: enclosed(array.size_bytes) for array in problem.arrays}
     ones = np.ones(problem.k, np.uint16 if problem.element_bytes == 2 else np.uint32)
     device.write(arrays["bias"], ones.tobytes())

@@ -17,7 +17,6 @@ from autotune.compilation.compile import Program, Target
 from autotune.compilation.toolchain import find_cxx
 from autotune.devices.backends import compile_program
 from autotune.devices.device import Device, DeviceInfo
-from autotune.devices.host import HostDevice
 from autotune.devices.host_compile import check_environment
 from autotune.errors import Rejected
 from autotune.evaluation.evaluator import DeviceEvaluator
@@ -29,6 +28,7 @@ from autotune.family.template_files import load_template, template_files
 from autotune.measurement.forward import LoadedKernel, Tensors
 from autotune.problem import Conv2dProblem, Problem
 from autotune.trial import Config
+from tests.compiled import host_device
 from tests.problems import PROBLEMS
 
 FILES = template_files()
@@ -99,7 +99,7 @@ def images_with_infinities(name: str, problem: Conv2dProblem, values: Mapping[st
 
 def parts_with_infinities(name: str, problem: Conv2dProblem, values: Mapping[str, int | str], parts: int) -> set[int]:
     """The same of as many parts of x and y, which images or planes make up."""
-    device = HostDevice(str(find_cxx()))
+    device = host_device(str(find_cxx()))
     source = render(BoundTemplate(family(name), problem, device.info), Config.of(name, values))
     words = np.float32 if problem.dtype == "f32" else np.float16
     rng = np.random.default_rng(0)

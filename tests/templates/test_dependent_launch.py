@@ -12,12 +12,13 @@ import pytest
 from autotune.compilation.compile import architecture
 from autotune.compilation.toolchain import find_cxx, find_nvcc
 from autotune.exporting import export_library
-from autotune.exporting.build import build_for_host, self_test
+from autotune.exporting.build import self_test
 from autotune.exporting.machine_code import NVCC_FLAGS
 from autotune.family.render import render
 from autotune.family.source import KernelSource
 from autotune.family.space import BoundTemplate
 from autotune.problem import Conv2dProblem, Problem
+from tests.compiled import built_for_host
 from tests.exports import kernel
 from tests.long_run import every
 
@@ -83,8 +84,7 @@ def test_what_does_not_wait_is_found_without_a_gpu(tmp_path: Path) -> None:
     exported = export_library([kernel("grouped_sm90", "grouped", GROUPED)], tmp_path / "exported", ())
     text = exported.folder / "tested.grouped.fp16.cu"
     text.write_text(text.read_text().replace("    begin_dependent();\n", ""))
-    (tmp_path / "built").mkdir()
-    library = build_for_host(exported, tmp_path / "built", cxx=Path(find_cxx()))
+    library = built_for_host(exported, tmp_path / "built", cxx=str(find_cxx()))
     assert self_test(library)[0]
     early = dataclasses.replace(library, environment={**library.environment, "AUTOTUNE_DEPENDENT_LAUNCH": "1"})
     passed, words = self_test(early)

@@ -11,7 +11,6 @@ import pytest
 
 from autotune.compilation.compile import Program
 from autotune.compilation.toolchain import find_cxx
-from autotune.devices.host import HostDevice
 from autotune.errors import Rejected
 from autotune.evaluation.evaluator import DeviceEvaluator
 from autotune.family.render import render
@@ -19,6 +18,7 @@ from autotune.family.source import KernelSource
 from autotune.family.space import BoundTemplate
 from autotune.operations import CONV2D, operation
 from autotune.problem import Conv2dProblem
+from tests.compiled import host_device
 from tests.exports import H200
 from tests.long_run import every
 from tests.templates.shipped_families import default_of, family, output_bytes, verify
@@ -120,7 +120,7 @@ LIMITS: Mapping[str, tuple[float, float]] = {
 def test_infinities_become_limits_and_a_nan_stays_one(activation: str) -> None:
     epilogue = "bias" if activation == "identity" else f"bias_{activation}"
     problem = Conv2dProblem(1, 1, 1, 4, 1, 1, 1, epilogue=epilogue)
-    device = HostDevice(str(find_cxx()))
+    device = host_device(str(find_cxx()))
     x = np.array([-math.inf, math.inf, math.nan, 0.0], np.float32)
     one, nothing = np.ones(1, np.float32), np.zeros(1, np.float32)
     config = default_of("direct", problem)

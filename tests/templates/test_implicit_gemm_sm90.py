@@ -9,12 +9,12 @@ import pytest
 
 from autotune.compilation.compile import compile_cubin
 from autotune.compilation.toolchain import find_cxx, find_nvcc
-from autotune.devices.host import HostDevice
 from autotune.evaluation.evaluator import DeviceEvaluator
 from autotune.family.render import render
 from autotune.family.space import BoundTemplate, SearchSpace
 from autotune.problem import Conv2dProblem
 from autotune.trial import Config
+from tests.compiled import host_device
 from tests.long_run import every, long_run
 
 from .shipped_families import H200, family, images_with_infinities, refuses_changed, rounds_to_nearest_tf32, verify
@@ -218,7 +218,7 @@ def test_an_infinity_stays_in_its_image(problem: Conv2dProblem) -> None:
 
 @pytest.mark.cxx
 def test_floats_are_multiplied_as_the_nearest_tf32() -> None:
-    device = HostDevice(str(find_cxx()))
+    device = host_device(str(find_cxx()))
     rounds_to_nearest_tf32(device, Config.of(NAME, BASE))
     device.close()
 

@@ -6,13 +6,13 @@ import numpy as np
 import pytest
 
 from autotune.compilation.toolchain import find_cxx
-from autotune.devices.host import HostDevice
 from autotune.evaluation.evaluator import DeviceEvaluator
 from autotune.family.render import render
 from autotune.family.space import BoundTemplate
 from autotune.operations import operation
 from autotune.problem import Problem, make_problem
 from autotune.trial import Config
+from tests.compiled import host_device
 from tests.long_run import every, long_run
 
 from .shipped_families import family, output_bytes, refuses_changed, verify
@@ -47,7 +47,7 @@ def test_config_is_right(problem: Problem, values: dict[str, int | str], checked
 
 @pytest.mark.cxx
 def test_a_nan_is_the_maximum_of_all_its_windows() -> None:
-    problem, device = pool("nchw", 3, n=1, c=1, h=8, w=8), HostDevice(str(find_cxx()))
+    problem, device = pool("nchw", 3, n=1, c=1, h=8, w=8), host_device(str(find_cxx()))
     source = render(BoundTemplate(family(NAME), problem, device.info), Config.of(NAME, {**BASE, "thread_p": 1}))
     x = np.arange(64, dtype=np.float32).reshape(8, 8)
     x[3, 4] = np.nan
