@@ -67,9 +67,8 @@ def templates(
     Derived values, launches and bytes are those of a config: the default one with each PARAM that is given set to its
     VALUE, for the first layer that the family serves, of --study or else of those that `check` derives.
     """
-    families = load_templates(directories)
     if name is None:
-        show(families.values(), _FAMILY_COLUMNS, style)
+        show(load_templates(directories).values(), _FAMILY_COLUMNS, style)
         return
     family = find_family(name, directories)
     if style:

@@ -106,8 +106,11 @@ class Includes:
     """What families include, looked for and read once for all that are loaded together."""
 
     def __init__(self) -> None:
-        self._named: dict[tuple[str, tuple[Path, ...]], dict[str, Path]] = {}
-        self._read: dict[Path, tuple[str, list[tuple[int, str, bool]]]] = {}
+        self._named: dict[tuple[str, Path], dict[str, str]] = {}
+        """of each name and folder the files there"""
+        self._chosen: dict[tuple[Path, ...], dict[str, dict[str, str]]] = {}
+        """of folders, in order, what each name stands for"""
+        self._read: dict[str, tuple[str, list[tuple[int, str, bool]]]] = {}
         """of each file its text, and what that includes"""
 
     def of(self, path: Path, text: str, operation: Path) -> tuple[tuple[str, str], ...]:
@@ -117,12 +120,13 @@ class Includes:
         included name, as in `_element_${dtype}.cuh`, stands for every file that it may come to.
         """
         found: dict[str, str] = {}
-        beside = (path.parent, operation, shipped("templates"))  # a copied family finds its parts
+        shared = shipped("templates")
+        beside = tuple(dict.fromkeys((path.parent, operation, shared)))  # a copied family finds its parts
 
-        def visit(where: Path, content: str, included: Iterable[tuple[int, str, bool]]) -> None:
+        def visit(where: Path | str, content: str, included: Iterable[tuple[int, str, bool]]) -> None:
             for start, name, imported in included:
                 try:
-                    named = self._files(name, (shipped("templates"),) if imported else beside)
+                    named = self._files(name, (shared,) if imported else beside)
                 except TemplateError as error:
                     line = content.count("\n", 0, start) + 1
                     raise TemplateError(f"{where}: line {line}: {error}") from None
@@ -133,7 +137,7 @@ class Includes:
                         raise TemplateError(f"{where}: more than {MOST_INCLUDED} included files")
                     found[each] = ""
                     if file not in self._read:
-                        read = read_text(file, TemplateError)
+                        read = read_text(Path(file), TemplateError)
                         self._read[file] = read, _included(read)
                     visit(file, *self._read[file])
                     del found[each]
@@ -142,10 +146,22 @@ class Includes:
         visit(path, text, _included(text))
         return tuple(found.items())
 
-    def _files(self, name: str, folders: tuple[Path, ...]) -> dict[str, Path]:
-        if (name, folders) not in self._named:
-            self._named[name, folders] = _named(name, folders)
-        return self._named[name, folders]
+    def _files(self, name: str, folders: tuple[Path, ...]) -> dict[str, str]:
+        """The files that an include may name; of two of one name that in the earlier folder.
+
+        Raises TemplateError where there is none, and for one outside its folder, links followed.
+        """
+        chosen = self._chosen.setdefault(folders, {})
+        if name not in chosen:
+            files: dict[str, str] = {}
+            for folder in reversed(folders):
+                if (name, folder) not in self._named:
+                    self._named[name, folder] = _named(name, folder)
+                files |= self._named[name, folder]
+            if not files:
+                raise TemplateError(f"included file {quoted(name)} is not beside the template")
+            chosen[name] = files
+        return chosen[name]
 
 
 def _included(text: str) -> list[tuple[int, str, bool]]:
@@ -157,23 +173,16 @@ def _included(text: str) -> list[tuple[int, str, bool]]:
     ]
 
 
-def _named(name: str, folders: Sequence[Path]) -> dict[str, Path]:
-    """The files that an include may name; of two of one name that in the earlier folder.
-
-    Raises TemplateError where there is none, and for one outside its folder, links followed.
-    """
-    files: dict[str, Path] = {}
-    for folder in reversed(folders):
-        for each in _matching(name, folder):
-            file = folder / each
-            if os.path.isfile(file):  # which takes names that no file can have
-                if not file.resolve().is_relative_to(folder.resolve()):
-                    raise TemplateError(
-                        f"included file {quoted(each)} lies outside {folder}, links followed; put it there"
-                    )
-                files[each] = file
-    if not files:
-        raise TemplateError(f"included file {quoted(name)} is not beside the template")
+def _named(name: str, folder: Path) -> dict[str, str]:
+    """The files of a folder that an include may name. Raises TemplateError for one outside it, links followed."""
+    files = {}
+    for each in _matching(name, folder):
+        file = os.path.join(folder, each)
+        if os.path.isfile(file):  # which takes names that no file can have
+            own = os.path.basename(each) == each and not os.path.islink(file)
+            if not own and not Path(file).resolve().is_relative_to(folder.resolve()):
+                raise TemplateError(f"included file {quoted(each)} lies outside {folder}, links followed; put it there")
+            files[each] = file
     return files
 
 
