@@ -7,7 +7,7 @@ import _signal as signal  # type: ignore[import-not-found]
 import gc
 import sys
 
-_COLLECTED_AFTER = 50_000
+COLLECTED_AFTER = 50_000
 """objects; from 700 on, as Python does, looking for cycles takes a sixth of a command over very many trials"""
 
 
@@ -24,7 +24,7 @@ def main() -> None:
         if lacking is None:
             raise
         sys.exit(f"autotune: {lacking}")
-    gc.set_threshold(_COLLECTED_AFTER)
+    gc.set_threshold(COLLECTED_AFTER)
     command_line()
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import gc
 import importlib.util
 import os
 import signal
@@ -11,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from autotune.__main__ import COLLECTED_AFTER
 from autotune.api.device_names import binary_cache
 from autotune.compilation.toolchain import find_cxx, find_nvcc
 from autotune.errors import ToolchainError
@@ -69,6 +71,13 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         if marked and (reason := why_not()):
             for item in marked:
                 item.add_marker(pytest.mark.skip(reason=reason))
+
+
+def pytest_collection_finish() -> None:
+    """What was imported and collected stays: nobody looks for garbage in it after each few hundred objects."""
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(COLLECTED_AFTER)
 
 
 @pytest.fixture

@@ -187,10 +187,15 @@ def _run(folder: str, words: list[str], environ: dict[str, str], streams: Sequen
 
 
 if __name__ == "__main__":
+    import gc
+
     import autotune.tuning.tune  # noqa: F401 - so that no run has to
+    from autotune.__main__ import COLLECTED_AFTER
     from autotune.cli import cli
     from autotune.family.template_files import load_templates
 
     list(cli.commands.values())  # all of them are loaded
     load_templates()  # their texts are parsed once, and not by every run
+    gc.freeze()  # no run looks through what is here
+    gc.set_threshold(COLLECTED_AFTER)
     serve(socket.socket(fileno=int(sys.argv[1])))

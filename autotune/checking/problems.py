@@ -17,12 +17,15 @@ from autotune.checking.covering import Covering, Rows
 from autotune.checking.problem_features import Shapes, problem_features
 from autotune.devices.device import DeviceInfo
 from autotune.expressions.columns import Columns
+from autotune.expressions.expression import Bound, Tree
 from autotune.family.space import BoundTemplate, SearchSpace, refusal
 from autotune.family.template import KernelTemplate
 from autotune.problem import Problem, make_problem
 
 _POOL = 4000  # problems of the product among which the greedy choice is made, besides one for each pair
 _ACTIVATED = 2000  # shapes, at random, that each activation is tried on: all are of one, and it sees none of them
+_Admitted = dict[tuple[Tree, ...], npt.NDArray[np.intp]]
+"""What is left of `supports`, and of the derived names, once words are known: where shapes stand that it admits."""
 _TRIES = 400  # problems that may turn out to have no config before the others are left out
 
 
@@ -57,7 +60,8 @@ def derive(
     shapes = features.shapes()
     words = [dict(zip(features.words, chosen, strict=True)) for chosen in itertools.product(*features.words.values())]
     rng = np.random.default_rng(seed)
-    served = [_supported(template, shapes, each, rng) for each in words]
+    admitted: _Admitted = {}
+    served = [_supported(template, shapes, each, rng, admitted) for each in words]
     rows, places = np.concatenate([rows for rows, _ in served]), np.concatenate([places for _, places in served])
     spoken = np.repeat(np.arange(len(words)), [len(rows) for rows, _ in served])
     drawn = rng.permutation(len(rows))[:_POOL]
@@ -84,18 +88,25 @@ def derive(
 
 
 def _supported(
-    template: KernelTemplate, shapes: Shapes, words: Mapping[str, str], rng: np.random.Generator
+    template: KernelTemplate,
+    shapes: Shapes,
+    words: Mapping[str, str],
+    rng: np.random.Generator,
+    seen: _Admitted,
 ) -> tuple[Rows, npt.NDArray[np.intp]]:
     """The problems of one layout, type and epilogue that the family may serve, and where their shapes stand."""
     declared = template.operation
     features = problem_features(declared)
     known = declared.names_from({declared.runtime: features.runtime[0], **words})
     inputs = {array.name for array in declared.arrays if array.role in ("in", "inout") and array.when.integer(known)}
-    columns = Columns(dict(shapes.sizes), len(shapes.rows))
-    for name, bound in declared.derived:
-        columns[name] = bound.expression.bind(known).column(columns)
-    admitted = template.supports.bind(known).column(columns)
-    places = np.flatnonzero(np.not_equal(admitted, 0)) if inputs <= template.read else np.zeros(0, np.intp)
+    derived = {name: bound.expression.folded(known) for name, bound in declared.derived}
+    asked = (*derived.values(), template.supports.folded(known))
+    if asked not in seen:  # most words, such as an activation, change nothing of it
+        columns = Columns(dict(shapes.sizes), len(shapes.rows))
+        for name, bound in declared.derived:
+            columns[name] = Bound(bound.expression, derived[name]).column(columns)
+        seen[asked] = np.flatnonzero(np.not_equal(template.supports.bind(known).column(columns), 0))
+    places = seen[asked] if inputs <= template.read else np.zeros(0, np.intp)
     if any(known[part.name] != part.values[0] for word in declared.words for part in declared.parts_of(word)[1:]):
         places = rng.permutation(places)[:_ACTIVATED]
     codes = [values.index(str(known[name])) for name, values in features.word_values]

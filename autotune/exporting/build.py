@@ -24,7 +24,8 @@ from autotune.temporary import temporary_folder
 SELF_TEST = "selftest"
 SELF_TEST_S = 600.0  # a large layer on a busy CPU
 _OF_THE_MACHINE = ("PATH", "HOME", "TMPDIR", "LD_LIBRARY_PATH", "CUDA_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER")
-_FOR_CUDA = ("-O2", "-O2")  # the library and its self-test, as the exported README builds them
+_FOR_CUDA = ("-O2", "-O2")  # the library and its self-test, as the exported README builds them, and
+_UNUSED = ("-O0", "-O0")  # where nothing runs them: whether they build
 _FOR_HOST = ("-O0", "-O1")  # kernels take the time of a self-test: as fast, and compiled in half of the time
 
 
@@ -43,8 +44,11 @@ class Built:
     """variables that its programs are started with"""
 
 
-def build_for_cuda(exported: Exported, into: Path, *, nvcc: Path, cxx: Path) -> Built:
-    """Compile the kernels with nvcc and the rest with a C++ compiler. Raises BuildError with the first errors."""
+def build_for_cuda(exported: Exported, into: Path, *, nvcc: Path, cxx: Path, run: bool = True) -> Built:
+    """Compile the kernels with nvcc and the rest with a C++ compiler, which optimises where that is to `run`.
+
+    Raises BuildError with the first errors.
+    """
 
     def compiled(kernel: Chosen) -> None:
         codes = gencode(exported.archs, kernel.source.program.text)
@@ -52,7 +56,7 @@ def build_for_cuda(exported: Exported, into: Path, *, nvcc: Path, cxx: Path) -> 
         _compile(nvcc, options, exported.folder, kernel, into)
 
     _each(compiled, exported)
-    return Built(into, _link(exported, into, cxx, _FOR_CUDA), clean())
+    return Built(into, _link(exported, into, cxx, _FOR_CUDA if run else _UNUSED), clean())
 
 
 def images(nvcc: Path, *, cubin: bool, ptx: bool) -> Images:

@@ -160,7 +160,7 @@ def _on_host(exported: Exported, why: str, stage: Callable[[str], None], cache: 
     else:
         stage("building the library with nvcc")
         with temporary_folder() as folder:
-            build_for_cuda(exported, Path(folder), nvcc=nvcc, cxx=find_cxx())
+            build_for_cuda(exported, Path(folder), nvcc=nvcc, cxx=find_cxx(), run=False)
         yield f"builds with {compiler_version(nvcc)} for {', '.join(f'sm_{arch}' for arch in exported.archs)}"
     yield f"not timed: {why}"
 
