@@ -15,7 +15,7 @@ import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -26,6 +26,7 @@ RULED = ("000", "003", "004")
 """reports with a rule of dispatch"""
 STUDIES = ("lenet-k5", "lenet-k7", "fashion-k7")
 STREAMED = ("conv1-n1000", "conv2-n1000", "conv2-n10000")
+Autotune = Callable[[Sequence[str]], tuple[int, str]]
 STEPS = ("rates", "ladder", "dispatch", "tune", "retime", "profile", "streams")
 COUNTED = (
     "trials",
@@ -82,18 +83,24 @@ class Plan:
             yield from of_step[step]
 
 
-def run(line: Sequence[str], db: Path) -> str:
-    """Run one line; why it failed in the last line that it said, empty when it did not."""
-    command = [sys.executable, "-m", "autotune", *line, "--db", str(db), "--json"]
-    started = time.perf_counter()
+def as_process(words: Sequence[str]) -> tuple[int, str]:
+    """Run `autotune` with these words: its exit status, and what it said."""
+    command = [sys.executable, "-m", "autotune", *words]
     done = subprocess.run(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, check=False)
-    said = done.stderr.strip().splitlines()[-1:] or [f"exit status {done.returncode}"]
-    failure = said[0] if done.returncode else ""
+    return done.returncode, done.stderr
+
+
+def run(line: Sequence[str], db: Path, autotune: Autotune) -> str:
+    """Run one line; why it failed in the last line that it said, empty when it did not."""
+    started = time.perf_counter()
+    status, err = autotune([*line, "--db", str(db), "--json"])
+    said = err.strip().splitlines()[-1:] or [f"exit status {status}"]
+    failure = said[0] if status else ""
     print(f"{time.perf_counter() - started:6.1f} s  autotune {' '.join(line)}  {failure}", flush=True)
     return failure
 
 
-def main(words: Sequence[str] | None = None) -> int:
+def main(words: Sequence[str] | None = None, autotune: Autotune = as_process) -> int:
     """Record what the command line asks for; the exit status."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--device", default="cuda:0")
@@ -115,7 +122,9 @@ def main(words: Sequence[str] | None = None) -> int:
         shutil.copy(arguments.base, arguments.db)
     profiled = not arguments.no_profile
     plan = Plan(arguments.device, steps, reports, profiled, arguments.ladder_trials, arguments.trials)
-    failed = [f"autotune {' '.join(line)}: {why}" for line in plan.lines() if (why := run(line, arguments.db))]
+    failed = [
+        f"autotune {' '.join(line)}: {why}" for line in plan.lines() if (why := run(line, arguments.db, autotune))
+    ]
     if arguments.db.exists():
         arguments.out.unlink(missing_ok=True)
         compact(arguments.db, arguments.out, best_texts_only=True, few_rejections=True)

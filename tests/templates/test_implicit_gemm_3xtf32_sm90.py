@@ -34,8 +34,8 @@ GROUPED = replace(DEEP, c=24, k=128, groups=2, epilogue="bias_add")
     [
         (DEEP, BASE),
         (POINTS, WIDE),
-        (GROUPED, BASE),
         *long_run(
+            (GROUPED, BASE),
             (DEEP, WIDE),
             (STRIDED, {**BASE, "tile_n": 64, "epilogue_subtiles": 2}),
             (POINTS, {**BASE, "tile_n": 80, "epilogue_subtiles": 5}),

@@ -11,13 +11,14 @@ import gzip
 import json
 import re
 import shlex
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
 
 from autotune.store import Store
 from tests.benchmarks.record_database import main as record
+from tests.fork_server import ForkServer
 from tests.long_run import long_run
 
 from .store.builders import PROFILE
@@ -148,8 +149,8 @@ def commands() -> list[str]:
 
 
 def slow(command: str) -> bool:
-    """Whether a command compiles several kernels: exports that prove themselves, and sanitizers."""
-    return command.split()[1] in ("export", "sanitize")
+    """Whether a command compiles several kernels, as proofs and sanitizers do, or has Optuna write hundreds of rows."""
+    return command.split()[1] in ("export", "sanitize", "optuna-study")
 
 
 COMMANDS = commands()
@@ -266,7 +267,13 @@ def test_a_recording_keeps_why_a_technique_is_impossible(rehearsal: Path, folder
     assert rows["conv1", "one thread per output"]["achieved_occupancy"] == "0.46"
 
 
-def test_a_line_that_fails_is_told_and_costs_no_other(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_a_line_that_fails_is_told_and_costs_no_other(
+    tmp_path: Path, fork_server: ForkServer, capfd: pytest.CaptureFixture[str]
+) -> None:
+    def autotune(words: Sequence[str]) -> tuple[int, str]:
+        ended = fork_server.run(tmp_path, *words)
+        return ended.code, ended.err
+
     words = [
         "--device",
         "null",
@@ -277,7 +284,7 @@ def test_a_line_that_fails_is_told_and_costs_no_other(tmp_path: Path, capfd: pyt
         "--out",
         str(tmp_path / "out.db"),
     ]
-    assert record(words) == 1
+    assert record(words, autotune) == 1
     told = re.findall(r"^failed: autotune retime (\S+) .*: no such file; ", capfd.readouterr().err, re.MULTILINE)
     assert told == ["lenet-k5", "lenet-k7", "fashion-k7"]
     assert not list(tmp_path.iterdir())
