@@ -188,13 +188,16 @@ def _run(folder: str, words: list[str], environ: dict[str, str], streams: Sequen
 
 if __name__ == "__main__":
     import gc
+    import importlib.util
 
-    import autotune.tuning.tune  # noqa: F401 - so that no run has to
+    import autotune.tuning.tune  # so that no run has to
     from autotune.__main__ import COLLECTED_AFTER
     from autotune.cli import cli
     from autotune.family.template_files import load_templates
 
     list(cli.commands.values())  # all of them are loaded
+    if importlib.util.find_spec("distributed"):
+        import autotune.cluster.agents  # noqa: F401 - half a second of each agent's and coordinator's
     load_templates()  # their texts are parsed once, and not by every run
     gc.freeze()  # no run looks through what is here
     gc.set_threshold(COLLECTED_AFTER)

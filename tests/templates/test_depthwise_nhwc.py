@@ -138,7 +138,7 @@ FAULTS: dict[str, tuple[Conv2dProblem, Values, str, str]] = {
 
 
 @pytest.mark.cxx
-@pytest.mark.parametrize("fault", every(3, FAULTS))
+@pytest.mark.parametrize("fault", every(6, FAULTS))
 def test_fault_is_found(fault: str, tmp_path: Path, checked: DeviceEvaluator) -> None:
     problem, values, right, wrong = FAULTS[fault]
     texts = {

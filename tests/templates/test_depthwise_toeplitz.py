@@ -56,7 +56,7 @@ FAULTS: dict[str, tuple[str, str]] = {
 
 
 @pytest.mark.cxx
-@pytest.mark.parametrize("fault", every(3, FAULTS))
+@pytest.mark.parametrize("fault", every(6, FAULTS))
 def test_fault_is_found(fault: str, checked: DeviceEvaluator) -> None:
     assert refuses_changed(NAME, ODD, BASE, FAULTS[fault], checked)
 

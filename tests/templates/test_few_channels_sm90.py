@@ -208,7 +208,7 @@ FAULTS = {
 
 
 @pytest.mark.cxx
-@pytest.mark.parametrize("what", every(5, FAULTS))
+@pytest.mark.parametrize("what", every(10, FAULTS))
 def test_a_mistake_is_found_without_a_gpu(what: str, host: DeviceEvaluator) -> None:
     assert refuses_changed(NAME, RESNET, {**BASE, "window_rows": 3}, FAULTS[what], host)
 

@@ -64,7 +64,7 @@ FAULTS = {
 
 
 @pytest.mark.cxx
-@pytest.mark.parametrize("what", every(4, FAULTS))
+@pytest.mark.parametrize("what", every(8, FAULTS))
 def test_a_mistake_is_found_without_a_gpu(what: str, host: DeviceEvaluator) -> None:
     problem = product("nn", 77, 200, 712)  # whose sums lie where both operands did
     assert refuses_changed(NAME, problem, {**BASE, "tile_m": 80, "stages": 2}, FAULTS[what], host)

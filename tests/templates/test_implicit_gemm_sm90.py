@@ -331,7 +331,7 @@ FAULTY = replace(HALF, n=4, w=19, k=64)
 
 
 @pytest.mark.cxx
-@pytest.mark.parametrize("what", every(4, FAULTS))
+@pytest.mark.parametrize("what", every(8, FAULTS))
 def test_a_mistake_is_found_without_a_gpu(what: str, host: DeviceEvaluator) -> None:
     values = {**BASE, "tile_n": 96, "epilogue_subtiles": 3}
     assert found(values, *FAULTS[what], host)
@@ -346,7 +346,7 @@ WINDOW_FAULTS = {
 
 
 @pytest.mark.cxx
-@pytest.mark.parametrize("what", every(2, WINDOW_FAULTS))
+@pytest.mark.parametrize("what", every(4, WINDOW_FAULTS))
 def test_a_mistake_with_windows_is_found_without_a_gpu(what: str, host: DeviceEvaluator) -> None:
     values = {**BASE, "tile_n": 64, "window_rows": 3, "schedule": "pingpong"}
     assert found(values, *WINDOW_FAULTS[what], host)
@@ -371,7 +371,7 @@ FLOAT_FAULTS = {
 
 
 @pytest.mark.cxx
-@pytest.mark.parametrize("what", every(4, FLOAT_FAULTS))
+@pytest.mark.parametrize("what", every(8, FLOAT_FAULTS))
 def test_a_mistake_of_tf32_is_found_without_a_gpu(what: str, host: DeviceEvaluator) -> None:
     values = {**BASE, "tile_n": 96, "epilogue_subtiles": 3}
     assert found(values, *FLOAT_FAULTS[what], host, replace(FAULTY, dtype="f32", epilogue="bias_add_relu"))
@@ -410,7 +410,7 @@ RESIDUAL_FAULTS = {
 
 
 @pytest.mark.cxx
-@pytest.mark.parametrize("what", every(3, RESIDUAL_FAULTS))
+@pytest.mark.parametrize("what", every(6, RESIDUAL_FAULTS))
 def test_a_mistake_with_a_residual_is_found_without_a_gpu(what: str, host: DeviceEvaluator) -> None:
     values = {**BASE, "tile_n": 96, "epilogue_subtiles": 3}
     assert found(values, *RESIDUAL_FAULTS[what], host, replace(FAULTY, epilogue="bias_add_relu"))
