@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Mapping
+from typing import TYPE_CHECKING
 
 from autotune.compilation.compile import NVCC_FLAGS, Binary, Program, Target
 from autotune.compilation.toolchain import compiler_version, find_cxx, find_nvcc
 from autotune.devices import host_compile
-from autotune.devices.device import Device
-from autotune.devices.host import HostDevice, HostOptions
-from autotune.devices.host_machine import usable_cores
 from autotune.errors import DeviceError, shortened
+
+if TYPE_CHECKING:  # compilers' processes need no device, and no NumPy
+    from autotune.devices.device import Device
 
 CHECK_ORDER_SEED = 20  # host:check runs a block's threads in an order shuffled with this seed
 
@@ -58,6 +59,9 @@ def open_device(name: str, runtime: Binary | None = None) -> Device:
 
         return CudaDevice(number)
     if kind == "host":
+        from autotune.devices.host import HostDevice, HostOptions
+        from autotune.devices.host_machine import usable_cores
+
         order_seed = CHECK_ORDER_SEED if rest == "check" else 0
         return HostDevice(str(find_cxx()), HostOptions(cores=usable_cores(), order_seed=order_seed), runtime)
     raise DeviceError(f"{name}: runs no kernels")

@@ -16,7 +16,8 @@ from autotune.compilation.compile import Binary, Program, Target
 from autotune.devices.backends import compiler_identity
 from autotune.errors import Rejected, ToolchainError
 from autotune.trial import Outcome
-from autotune.workers.worker import CompileRequest, CompilerRequest, Reply, Worker, WorkerLost
+from autotune.workers.compiler_messages import CompileRequest, CompilerRequest
+from autotune.workers.worker import Reply, Worker, WorkerLost
 
 FIRST_DEADLINE_S = 60.0  # of a compilation, until enough of them were seen
 LEAST_DEADLINE_S = 5.0  # of 7,100 recorded kernels none that took 4.5 came within 2.5 times of its layer's best

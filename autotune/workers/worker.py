@@ -18,7 +18,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
 
-from autotune.compilation.compile import MAX_MESSAGE, Binary, Program, Target
+from autotune.compilation.compile import MAX_MESSAGE, Binary
 from autotune.devices.device import Baseline, DeviceInfo, Environment
 from autotune.errors import AutotuneError
 from autotune.family.source import KernelSource
@@ -29,24 +29,10 @@ from autotune.measurement.host_to_host import EndToEndRequest, EndToEndTiming
 from autotune.problem import Problem
 from autotune.temporary import temporary_folder
 from autotune.trial import ErrorStats, Measured, Timing
+from autotune.workers.compiler_messages import Bug, CompileRequest, CompilerRequest
 
 MOST_PASSES = 32  # in one sample of a short kernel
 COPIES_BYTES = 1 << 30  # the most that copies of a layer's arrays may take, for samples of several passes
-
-
-@dataclass(frozen=True, slots=True)
-class CompileRequest:
-    """Compile a program. Answer: Binary."""
-
-    program: Program
-    target: Target
-
-
-@dataclass(frozen=True, slots=True)
-class CompilerRequest:
-    """Get ready to compile for a kind of device. Answer: None."""
-
-    kind: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,10 +121,8 @@ class CalibrateRequest:
     binary: Binary
 
 
-Request = (
-    CompileRequest
-    | CompilerRequest
-    | OpenRequest
+DeviceRequest = (
+    OpenRequest
     | LayerRequest
     | EvaluateRequest
     | VerifyRequest
@@ -148,6 +132,7 @@ Request = (
     | NetworkRequest
     | ChoicesRequest
 )
+Request = CompileRequest | CompilerRequest | DeviceRequest
 Reply = (
     Binary
     | Opened
@@ -260,10 +245,3 @@ class Worker:
         self.kill()
         most = _MAX_REPORT if "Sanitizer" in words else MAX_MESSAGE
         return f"worker {end}" + (f": {words[:most]}" if words else "")
-
-
-@dataclass(frozen=True, slots=True)
-class Bug:
-    """An unexpected exception as text: a pickled traceback would keep device memory alive."""
-
-    traceback: str

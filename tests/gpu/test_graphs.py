@@ -22,8 +22,8 @@ from autotune.measurement.forward import LoadedKernel, Tensors
 from autotune.measurement.reference import check_program
 from autotune.problem import Conv2dProblem
 from autotune.trial import LONG_US, Measured
+from autotune.workers.device_server import WorkerServer
 from autotune.workers.worker import EvaluateRequest, FinalsRequest, FinalsTimings, LayerRequest, OpenRequest
-from autotune.workers.worker_process import WorkerServer
 
 pytestmark = pytest.mark.gpu
 

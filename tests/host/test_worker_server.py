@@ -25,6 +25,7 @@ from autotune.measurement.choices import Choices, ChoicesRequest
 from autotune.measurement.reference import check_program
 from autotune.problem import Conv2dProblem, Problem
 from autotune.trial import Measured
+from autotune.workers.device_server import WorkerServer
 from autotune.workers.worker import (
     EvaluateRequest,
     FinalsRequest,
@@ -33,7 +34,6 @@ from autotune.workers.worker import (
     OpenRequest,
     Skipped,
 )
-from autotune.workers.worker_process import WorkerServer
 from tests.compiled import compiled
 from tests.injected_faults import FAULTS, GOOD
 from tests.long_run import long_run

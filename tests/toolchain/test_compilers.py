@@ -352,7 +352,8 @@ def test_compiler_leaves_no_temporary_file_where_the_program_is_killed(tmp_path:
 def test_idle_compilers_of_a_program_that_just_ends_leave_no_temporary_file(tmp_path: Path) -> None:
     words = (
         "import os\n"
-        "from autotune.workers.worker import CompilerRequest, Worker\n"
+        "from autotune.workers.compiler_messages import CompilerRequest\n"
+        "from autotune.workers.worker import Worker\n"
         "for worker in [Worker() for _ in range(4)]: worker.ask(CompilerRequest('host'), 60.0)\n"
         "os._exit(0)\n"
     )

@@ -1,0 +1,102 @@
+"""What a worker process does that alone holds its device: requests answered one by one."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from autotune.compilation.compile import Binary
+from autotune.devices.backends import open_device
+from autotune.devices.device import Device
+from autotune.errors import DeviceError
+from autotune.measurement.benchmark import Clocks
+from autotune.measurement.calibrate import calibrate
+from autotune.measurement.choices import ChoicesRequest, choices
+from autotune.measurement.class_agreement import Network, NetworkRequest
+from autotune.measurement.host_to_host import EndToEndRequest, measure_end_to_end
+from autotune.measurement.verify import Verifier
+from autotune.problem import Problem
+from autotune.trial import Measured
+from autotune.workers.layer_bench import LayerBench
+from autotune.workers.worker import (
+    CalibrateRequest,
+    DeviceRequest,
+    EvaluateRequest,
+    FinalsRequest,
+    LayerRequest,
+    Opened,
+    OpenRequest,
+    Reply,
+    Skipped,
+    VerifyRequest,
+)
+
+
+class WorkerServer:
+    """What a worker holds between requests."""
+
+    def __init__(
+        self, clock: Callable[[], float], open_named: Callable[[str, Binary | None], Device] = open_device
+    ) -> None:
+        self._clock = clock
+        self._open = open_named
+        self._device: Device | None = None
+        self._layers: dict[Problem, LayerBench] = {}
+        self._network: Network | None = None
+        self._clocks = Clocks()
+        self._failed = False
+        """the last kernel to be evaluated did"""
+
+    def answer(self, request: DeviceRequest) -> Reply:
+        """Do what a request asks."""
+        match request:
+            case OpenRequest(name, runtime):
+                self._device = self._open(name, runtime)
+                return Opened(self._device.info, self._device.environment)
+            case LayerRequest(problem, check, without):
+                for other in (*without, problem):
+                    self._forget(other)
+                device = self._opened()
+                device.admit(problem)
+                self._layers[problem] = LayerBench(device, Verifier(device, problem, check), self._clocks, self._clock)
+                return None
+            case EvaluateRequest():
+                return self._evaluate(request)
+            case VerifyRequest(source, binary, once):
+                return self._layer(source.problem).verify(source, binary, once=once)
+            case FinalsRequest():
+                return self._layer(request.kernels[0][0].problem).finals(request)
+            case CalibrateRequest(binary):
+                return calibrate(self._opened(), binary)
+            case EndToEndRequest():
+                verifier = self._layer(request.problem).verifier
+                return measure_end_to_end(self._opened(), verifier, request, self._clock)
+            case ChoicesRequest():
+                return choices(self._opened(), request)
+            case NetworkRequest(spec, references, kernels):
+                if self._network is None or self._network.spec != spec:
+                    self._network = Network(self._opened(), spec, references)
+                return self._network.agreement(kernels)
+
+    def _opened(self) -> Device:
+        if self._device is None:
+            raise DeviceError("the worker has no open device")
+        return self._device
+
+    def _layer(self, problem: Problem) -> LayerBench:
+        if problem not in self._layers:
+            raise DeviceError(f"the worker has no data of the layer {problem}")
+        return self._layers[problem]
+
+    def _forget(self, problem: Problem) -> None:
+        """Free a layer's data, if there are any."""
+        layer = self._layers.pop(problem, None)
+        if layer is not None:
+            layer.verifier.close()
+
+    def _evaluate(self, request: EvaluateRequest) -> Measured | Skipped:
+        if request.behind and self._failed:
+            return Skipped()
+        self._failed = True
+        measured = self._layer(request.source.problem).evaluate(request)
+        self._failed = False
+        return measured
