@@ -54,10 +54,22 @@ def test_every_run_says_under_what_it_was_taken() -> None:
 
 
 def test_a_compiler_that_takes_too_long_is_stopped() -> None:
-    with pytest.raises(TimeoutError), at_most(0.05):
-        time.sleep(5)
+    reached = []
+    with at_most(0.05):
+        try:
+            time.sleep(5)
+            reached.append("the end")
+        except TimeoutError as error:
+            raise RuntimeError("InductorError") from error  # as PyTorch's compilers do
     with at_most(0):
         time.sleep(0.1)
+        reached.append("without a limit")
+    assert reached == ["without a limit"]
+
+
+def test_an_error_of_a_compiler_within_its_time_is_raised() -> None:
+    with pytest.raises(RuntimeError, match="of its own"), at_most(5):
+        raise RuntimeError("of its own")
 
 
 @pytest.mark.filterwarnings("ignore:::torch")
