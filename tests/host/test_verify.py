@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 
 import numpy as np
 import numpy.typing as npt
@@ -44,6 +45,11 @@ def checks(cxx: str) -> dict[Conv2dProblem, Binary]:
 
 
 # ---- the reference ----
+
+
+def test_layers_of_the_same_words_share_a_program() -> None:
+    assert check_program(replace(ODD, c=3, k=5, pad_h=1)) == check_program(ODD)
+    assert check_program(replace(ODD, epilogue="bias_relu")) != check_program(ODD)
 
 
 def decoded(device: HostDevice, address: int, elements: int, dtype: str) -> Array:
