@@ -19,9 +19,12 @@ from autotune.trial import Launching, Timing
 RACE_FACTOR = 3.0  # a kernel this many times slower than the best known is not timed further
 FIRST_RUN_US = 100.0  # more that a first run may take: code comes to the device then, in 40 to 80 us on an H200
 BEHIND = 1.05  # one that is surely this much slower is known well enough
+KNOWN = 0.002  # half-width of a ratio's 95 % confidence interval, below which more rounds say nothing
+APART = 0.01  # by which two are surely apart, and need not be known that well
 THROTTLED = 0.9  # of the worker's median clock, below which a sample is measured again
 MOST_DISCARDED = 0.2  # of the samples taken; further throttled ones are kept, and counted
 _JUDGED_AFTER = 20  # clocks, before there is a median
+_JUDGED_EVERY = 5  # rounds
 
 
 class Criterion(Protocol):
@@ -178,14 +181,21 @@ def interleave(
     most: int,
     rng: random.Random,
     clock: Callable[[], float],
+    contested: Callable[[Sequence[Samples]], Sequence[Samples]] = list,
 ) -> None:
     """Sample contenders in rounds, each once a round in a random order, for about `budget_s` of wall clock.
 
-    Sample i of each contender was taken in round i, so that two contenders can be compared in pairs.
+    Sample i of each contender was taken in round i, so that two contenders can be compared in pairs. From time to time
+    those that are not `contested` are left out of the rounds to come; when none is, that is all.
     """
     started = clock()
     order = list(all_samples)
     for rounds in range(most):
+        if rounds and not rounds % _JUDGED_EVERY:
+            left = list(contested(order))
+            if not left and rounds >= least:
+                break
+            order = left or order
         if rounds >= least and clock() - started >= budget_s:
             break
         rng.shuffle(order)
@@ -193,9 +203,25 @@ def interleave(
             samples.add()
 
 
+def close_contest(contenders: Sequence[Samples]) -> Sequence[Samples]:
+    """Without those that have lost; nobody when the fastest is known, and how the others stand to it."""
+    medians = [statistics.median(samples.samples_us) for samples in contenders]
+    best_us = min(medians)
+    best = contenders[medians.index(best_us)]
+    close = [each for each in contenders if not lost(each.samples_us, best_us)]
+    known = median_half_width(best.samples_us) <= KNOWN * best_us
+    return [] if known and all(_told_apart(best, each) for each in close if each is not best) else close
+
+
+def _told_apart(best: Samples, other: Samples) -> bool:
+    """Whether it is known how much slower the other is, as far as that matters."""
+    low, _, high = paired_ratio(best.samples_us, other.samples_us)
+    return high < 1 - APART or (high - low) / 2 <= KNOWN
+
+
 def paired_ratio(ours_us: Sequence[float], theirs_us: Sequence[float]) -> tuple[float, float, float]:
-    """Low, median and high of ours / theirs over rounds: the median and its 95 % confidence interval."""
-    ratios = [ours / theirs for ours, theirs in zip(ours_us, theirs_us, strict=True)]
+    """Low, median and high of ours / theirs over the rounds of both: the median and its 95 % confidence interval."""
+    ratios = [ours / theirs for ours, theirs in zip(ours_us, theirs_us, strict=False)]
     half = median_half_width(ratios)
     median = statistics.median(ratios)
     return median - half, median, median + half

@@ -19,6 +19,7 @@ from autotune.measurement.benchmark import (
     Converged,
     Race,
     Samples,
+    close_contest,
     interleave,
     lost,
     lost_at_first,
@@ -178,6 +179,7 @@ class LayerBench:
                 most=_MOST_ROUNDS,
                 rng=random.Random(request.seed),
                 clock=self._clock,
+                contested=close_contest,
             )
             self._check_all_again(kernels, entered, cold=cold)
             timings = iter(

@@ -106,7 +106,10 @@ class FinalsRequest:
 
 @dataclass(frozen=True, slots=True)
 class FinalsTimings:
-    """Timings of each kind of contender, in the order asked for; sample i of each was taken in round i."""
+    """Timings of each kind of contender, in the order asked for; sample i of each was taken in round i.
+
+    One that is far behind has no samples of later rounds.
+    """
 
     kernels: tuple[Timing, ...]
     baselines: tuple[Timing | str, ...] = ()

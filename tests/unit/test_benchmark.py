@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import random
 import statistics
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 
 import numpy as np
@@ -20,6 +20,7 @@ from autotune.measurement.benchmark import (
     Converged,
     Race,
     Samples,
+    close_contest,
     interleave,
     lost,
     lost_at_first,
@@ -289,6 +290,40 @@ def test_rounds_end_with_the_budget_but_not_before_the_least() -> None:
     taken = bench.rounds(budget_s=0.005, least=2, most=1000)
     assert 10 < len(taken[0]) < 30
     assert bench.now_s == pytest.approx(0.005, rel=0.1)
+
+
+def contest(*draws: Callable[[], float]) -> list[int]:
+    """Samples of each contender in a contest without end, whose samples are drawn."""
+    all_samples = [Samples(partial(drawn, draw), Clocks()) for draw in draws]
+    rng = random.Random(0)
+    interleave(all_samples, budget_s=1.0, least=11, most=400, rng=rng, clock=lambda: 0.0, contested=close_contest)
+    return [len(samples.samples_us) for samples in all_samples]
+
+
+def drawn(draw: Callable[[], float]) -> Sample:
+    """A sample of what was drawn."""
+    return Sample(draw())
+
+
+def test_who_is_three_times_as_slow_leaves_and_the_close_ones_go_on_until_they_are_known() -> None:
+    rng = np.random.default_rng(3)
+    noisy, noisier, slow = (partial(rng.normal, mean, mean / 150) for mean in (100.0, 100.5, 320.0))
+    first, second, behind = contest(noisy, noisier, slow)
+    assert behind == 5
+    assert first == second
+    assert 60 < first < 240, "half-widths of 0.2 % need about (1.25 * 1.96 * 0.94 % / 0.2 %)^2 = 133 rounds"
+
+
+def test_contenders_that_are_far_apart_need_few_rounds_and_noisy_ones_all() -> None:
+    rng = np.random.default_rng(3)
+    steady, other = (partial(rng.normal, mean, mean / 1000) for mean in (100.0, 104.0))
+    assert contest(steady, other) == [15, 15]
+    wild = partial(rng.normal, 100.0, 10.0)
+    assert contest(wild, wild) == [400, 400]
+
+
+def test_pairs_are_of_the_rounds_that_both_took_part_in() -> None:
+    assert paired_ratio([1.0, 2.0, 3.0, 9.0], [2.0, 4.0, 6.0]) == (0.5, 0.5, 0.5)
 
 
 def test_pairs_cancel_a_drift_that_both_contenders_share() -> None:
