@@ -86,7 +86,7 @@ def test_some_cases_have_each_activation_and_most_pairs(tmp_path: Path, host: De
     assert 0.7 * found.features.feasible < found.features.covered < found.features.feasible
 
 
-@pytest.mark.parametrize("fault", every(8, FAULTS))
+@pytest.mark.parametrize("fault", every(len(FAULTS), FAULTS))
 def test_broken_branch_is_found(fault: str, tmp_path: Path, host: DeviceEvaluator) -> None:
     old, new, common = FAULTS[fault]
     checking = FamilyCheck(CasePlan(family(tmp_path, old, new), host.info), host)

@@ -258,6 +258,7 @@ def test_roles_types_and_fills_pass_the_self_test(texts: Mapping[str, str], cxx:
     assert "integers exact" in said
 
 
+@pytest.mark.long
 def test_a_self_test_takes_no_longer_for_many_outputs_of_a_slow_reference(cxx: str, tmp_path: Path) -> None:
     """Of 3,000,000 outputs that take 0.1 ms each it computes some; a wrong one among these is found."""
     folder = whole(
@@ -284,6 +285,7 @@ def test_run_time_sizes_that_rules_leave_out_are_passed_over_quickly(tmp_path: P
         assert self_test_sizes(make_problem(declared, {"rows": rows, "columns": 40})) == (tested, tested)
 
 
+@pytest.mark.long
 def test_what_takes_too_long_on_a_cpu_is_left_out_of_the_proof(cxx: str, tmp_path: Path) -> None:
     """8192^3: 1.1 TFLOP a pass, and 67 million outputs of 8192 products each."""
     large = first_of(family("gemm_tiled"), "large", m=8192, n=8192, k=8192)

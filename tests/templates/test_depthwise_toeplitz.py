@@ -33,8 +33,8 @@ APART = replace(ODD, c=8, k=8, groups=8, h=12, r=3, s=3, pad_h=5, pad_w=4, dilat
     [
         (ODD, {}),
         (IMAGES, {"images": 2, "thread_p": 7, "groups_p": 1, "warps": 8, "batch": 1}),
-        (WIDE, {"tile_c": 8, "thread_p": 2, "groups_p": 2}),
         *long_run(
+            (WIDE, {"tile_c": 8, "thread_p": 2, "groups_p": 2}),
             (APART, {"tile_c": 8, "groups_p": 4, "warps": 2}),
             (ODD, {"tile_c": 16, "thread_p": 8}),
             (ODD, {"tile_c": 8, "thread_p": 5, "groups_p": 1, "batch": 1}),

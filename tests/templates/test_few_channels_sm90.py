@@ -56,9 +56,9 @@ FLOATS = replace(RESNET, dtype="f32")
     ("problem", "values"),
     [
         (VGG, {**SHARED, "window_rows": 3, "column_tiles": 2}),
-        (ALEXNET, BASE),
         (FLOATS, BASE),
         *long_run(
+            (ALEXNET, BASE),
             (replace(VGG, dtype="f32"), SHARED),
             (replace(FLOATS, stride_w=1, w=21), {**BASE, "column_tiles": 2}),
             (replace(FLOATS, stride_w=4, pad_w=2), {**SHARED, "register_prefetch": 1}),

@@ -33,8 +33,8 @@ GROUPED = replace(DEEP, c=24, k=128, groups=2, epilogue="bias_add")
     ("problem", "values"),
     [
         (DEEP, BASE),
-        (POINTS, WIDE),
         *long_run(
+            (POINTS, WIDE),
             (GROUPED, BASE),
             (DEEP, WIDE),
             (STRIDED, {**BASE, "tile_n": 64, "epilogue_subtiles": 2}),

@@ -47,11 +47,11 @@ LARGE = Conv2dProblem(1, 8, 271, 253, 3, 3, 3, pad_h=1, pad_w=1, dtype="f16", la
 @pytest.mark.parametrize(
     ("problem", "values"),
     [
-        (ODD, {"row_tiles": 2, "stages": 1, "min_blocks": 2}),
         (ADDED, {"images": 2, "warp_tiles_k": 2}),
-        (LARGE, {"row_tiles": 56, "column_tiles": 8, "contiguous_taps": "pixel"}),
         (THREE, {"mma": "warpgroup", "warp_tiles_k": 3, "warp_p": 4, "register_prefetch": 1}),
         *long_run(
+            (ODD, {"row_tiles": 2, "stages": 1, "min_blocks": 2}),
+            (LARGE, {"row_tiles": 56, "column_tiles": 8, "contiguous_taps": "pixel"}),
             (TWELVE, {"images": 2, "warp_tiles_k": 2}),  # as ADDED, without a residual
             (FOUR, {"mma": "warpgroup", "warp_tiles_k": 4, "warp_p": 5}),
             (

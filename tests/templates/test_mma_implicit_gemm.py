@@ -48,8 +48,8 @@ FEW = Conv2dProblem(1, 24, 5, 6, 5, 3, 3)
     ("problem", "values"),
     [
         (SQUARE, {"consumer_warpgroups": 3, "subtiles": 2, "block_tiles_k": 8, "precision": "tf32", "stages": 3}),
-        (APART, {"block_tiles_k": 3, "stages": 3}),
         *long_run(
+            (APART, {"block_tiles_k": 3, "stages": 3}),
             (SQUARE, {}),
             (SQUARE, {"consumer_warpgroups": 1, "subtiles": 3, "block_tiles_k": 4, "stage_channels": 16}),
             (POINTS, {"consumer_warpgroups": 4, "block_tiles_k": 3, "stage_channels": 64, "precision": "tf32"}),

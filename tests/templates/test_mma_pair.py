@@ -42,8 +42,8 @@ ROUNDS = Conv2dProblem(6, 3, 15, 15, 24, 2, 2, dtype="f16", epilogue="bias")
     ("problem", "values"),
     [
         (WHOLE, {"thread_q": 2, "epilogue_stages": 3}),
-        (FLOAT, {"precision": "3xtf32", "thread_p": 2, "consumer_warpgroups": 1}),
         *long_run(
+            (FLOAT, {"precision": "3xtf32", "thread_p": 2, "consumer_warpgroups": 1}),
             (ODD, {"thread_p": 2, "commit_rows": 2, "stages": 4, "epilogue_stages": 3, "register_prefetch": 2}),
             (SINGLE, {"precision": "tf32", "mma_q": 1, "thread_q": 2, "row_tiles": 2, "register_prefetch": 0}),
             (ROUNDS, {"thread_p": 1, "cooperating_warpgroups": 2, "stages": 3}),

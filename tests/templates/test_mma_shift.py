@@ -48,8 +48,8 @@ BROAD = Conv2dProblem(2, 9, 12, 11, 40, 2, 3, pad_h=1, pad_w=1, dtype="f16")
     ("problem", "values"),
     [
         (FOLDED, {"filters": "registers", "consumer_warpgroups": 1, "producer_warps": 7}),
-        (ODD, {"mma_p": 4, "image_tiles": 1, "stages": 1, "epilogue_stages": 2}),
         *long_run(
+            (ODD, {"mma_p": 4, "image_tiles": 1, "stages": 1, "epilogue_stages": 2}),
             (FOLDED, {"stages": 3, "epilogue_stages": 2}),
             (FLOAT, {"precision": "tf32", "consumer_warpgroups": 3, "epilogue_stages": 2}),
             (NARROW, {"precision": "tf32", "mma_p": 4, "image_tiles": 1, "consumer_warpgroups": 1}),

@@ -46,8 +46,8 @@ SINGLE = Conv2dProblem(3, 1, 10, 27, 8, 3, 3, dtype="f16")
     ("problem", "values"),
     [
         (PAIRED, {}),
-        (FLOAT, {"subtiles": 3, "consumer_warpgroups": 3, "stages": 1, "epilogue_stages": 1, "producer_warps": 3}),
         *long_run(
+            (FLOAT, {"subtiles": 3, "consumer_warpgroups": 3, "stages": 1, "epilogue_stages": 1, "producer_warps": 3}),
             (ODD, {"row_tiles": 3, "consumer_warpgroups": 1, "stages": 1, "epilogue_stages": 1, "producer_warps": 3}),
             (NARROW, {"row_tiles": 2, "producer_warps": 3}),
             (WIDE, {"row_tiles": 1, "stages": 3, "producer_warps": 3, "producer_pixels": 2, "copy_stages": 2}),

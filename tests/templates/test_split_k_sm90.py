@@ -32,8 +32,8 @@ STRIDED = replace(DEEP, h=13, w=14, stride_h=2, stride_w=3, dilation_h=2, dilati
     ("problem", "values"),
     [
         (DEEP, BASE),
-        (POINTS, WIDE),
         *long_run(
+            (POINTS, WIDE),
             (DEEP, WIDE),
             (DEEP, {**BASE, "tile_n": 8, "splits": 8}),
             (STRIDED, {**BASE, "splits": 8, "stages": 3}),

@@ -86,6 +86,7 @@ def test_nothing_runs_that_a_folders_name_says(tmp_path: Path) -> None:
 
 
 @pytest.mark.skipif(shutil.which("cmake") is None, reason="cmake is not installed")
+@pytest.mark.long
 def test_cmake_builds_it_for_several_architectures_in_any_folder(tmp_path: Path) -> None:
     tmp_path = tmp_path / TELLING
     export_library(kernels(), tmp_path, ())

@@ -95,7 +95,7 @@ def admitted(bound: BoundTemplate, config: Config) -> bool:
 
 @pytest.mark.nvcc
 @pytest.mark.parametrize("gpu", GPUS)
-@pytest.mark.parametrize("layer", every(6, RECORDED))
+@pytest.mark.parametrize("layer", every(12, RECORDED))
 def test_a_fast_recorded_kernel_does_not_spill(layer: str, gpu: str) -> None:
     problem, configs = recorded(layer)
     bound = BoundTemplate(family("mma_strip"), problem, GPUS[gpu])
@@ -108,7 +108,7 @@ def test_a_fast_recorded_kernel_does_not_spill(layer: str, gpu: str) -> None:
 
 @pytest.mark.nvcc
 @pytest.mark.parametrize("gpu", GPUS)
-@pytest.mark.parametrize("problem", every(3, NHWC), ids=str)
+@pytest.mark.parametrize("problem", every(6, NHWC), ids=str)
 def test_resnet_begins_with_a_kernel_that_fits(problem: Conv2dProblem, gpu: str) -> None:
     bound = BoundTemplate(family("mma_gemm"), problem, GPUS[gpu])
     space = SearchSpace(bound, most_rows=2000, sampled_rows=200)

@@ -18,7 +18,7 @@ from autotune.measurement.reference import check_program
 from autotune.operations import CONV2D
 from autotune.problem import Conv2dProblem, Problem
 from tests.exports import chosen
-from tests.long_run import long_run
+from tests.long_run import every, long_run
 from tests.problems import PROBLEMS
 from tests.templates.shipped_families import family
 
@@ -86,7 +86,7 @@ def exported(folder: Path, space: SearchSpace, row: int) -> Path:
     return source
 
 
-@pytest.mark.parametrize("name", EXPORTED)
+@pytest.mark.parametrize("name", every(2, EXPORTED))
 def test_exported_default_compiles_on_the_newest(name: str, tmp_path: Path) -> None:
     space, archs = served(name, ("stride", *PROBLEMS), configs=1)
     nvcc(exported(tmp_path, space, 0), archs[-1:])
@@ -119,7 +119,7 @@ def test_calibration_program_compiles_everywhere(tmp_path: Path) -> None:
     nvcc(tmp_path / "calibrate.cu", ARCHS)
 
 
-@pytest.mark.parametrize(("arch", "instructions"), [(75, ()), (80, ("mma",)), (90, ("mma", "wgmma"))])
+@pytest.mark.parametrize(("arch", "instructions"), [(75, ()), (90, ("mma", "wgmma")), *long_run((80, ("mma",)))])
 def test_calibration_kernels_have_the_instructions_that_they_are_named_after(
     arch: int, instructions: tuple[str, ...], tmp_path: Path
 ) -> None:

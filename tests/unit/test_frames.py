@@ -106,6 +106,7 @@ def test_importance_has_a_bar_for_each_parameter() -> None:
     assert sum(value["importance"] for value in values) == pytest.approx(1)
 
 
+@pytest.mark.long
 @pytest.mark.cxx
 def test_the_notebook_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for library in ("pandas", "altair"):

@@ -109,6 +109,7 @@ def test_the_default_sampler_comes_close_on_recorded_spaces() -> None:
     assert mean_after(80, runs["random"]) > 1.12, "they are not easy"
 
 
+@pytest.mark.long
 def test_the_default_sampler_finds_the_best_kernels_of_the_recorded_families() -> None:
     recordings = [read_recording(path) for path in sorted((DATA / "h200").glob("*.t4.json.gz"))]
     assert len(recordings) == 6
