@@ -73,10 +73,10 @@ def version_of(connection: Connection, path: Path) -> str | None:
         warnings.warn(message, StoreWarning, stacklevel=2)
     if version > newest_schema():
         newest = select(schema_versions.c.autotune_version).where(schema_versions.c.version == version)
-        writer = connection.execute(newest).scalar_one_or_none() or "a newer one"
+        writer = connection.execute(newest).scalar_one_or_none()
+        advice = f"install autotune {one_line(str(writer))} or newer" if writer else "install a newer autotune"
         raise StoreError(
-            f"{shown}: schema {one_line(version)} is newer than this autotune's {newest_schema()}; "
-            f"install autotune {one_line(str(writer))} or newer"
+            f"{shown}: schema {one_line(version)} is newer than this autotune's {newest_schema()}; {advice}"
         )
     if version not in versions():
         raise StoreError(f"{shown}: schema {one_line(version)} is none of autotune's; restore a copy of the file")

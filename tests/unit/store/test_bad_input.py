@@ -182,15 +182,18 @@ def test_an_optuna_storage(tmp_path: Path, create: bool) -> None:
     assert message_of(path, create=create).startswith(f"{path}: an Optuna storage, not a results database")
 
 
-def test_a_newer_schema(path: Path, store: Store, create: bool) -> None:
+@pytest.mark.parametrize(
+    ("writer", "advice"), [("3.1.4", "install autotune 3.1.4 or newer"), (None, "install a newer autotune")]
+)
+def test_a_newer_schema(path: Path, store: Store, create: bool, writer: str | None, advice: str) -> None:
     store.close()
     with closing(sqlite3.connect(path)) as raw, raw:
         raw.execute("UPDATE alembic_version SET version_num = '0042'")
-        raw.execute("INSERT INTO schema_versions VALUES ('0042', '3.1.4', '2027-01-01T00:00:00Z')")
+        if writer:
+            raw.execute("INSERT INTO schema_versions VALUES ('0042', ?, '2027-01-01T00:00:00Z')", (writer,))
     raw.close()
-    assert message_of(path, create=create) == (
-        f"{path}: schema 0042 is newer than this autotune's {newest_schema()}; install autotune 3.1.4 or newer"
-    )
+    newer = f"{path}: schema 0042 is newer than this autotune's {newest_schema()}; {advice}"
+    assert message_of(path, create=create) == newer
 
 
 @pytest.mark.parametrize("version", ["0000", "000*", "0001/../x", "", "0002; DROP TABLE trials", "000\n2"])
