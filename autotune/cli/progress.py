@@ -28,20 +28,31 @@ if TYPE_CHECKING:
     from autotune.tuning.trial_log import Progress as TuneProgress
 
 _LINE_EVERY_S = 10.0  # between two lines into a pipe
+_MANY = 50  # layers whose search spaces take long enough to say so into a pipe
 _NARROW = 100  # columns of a terminal, below which a bar is short
 _BESIDE, _STATE = 44, 16  # columns that name, count and times take beside a bar, and that the state has at least
 
 
 @contextmanager
-def observer() -> Iterator[Callable[[TuneProgress], None]]:
-    """Shows progress on standard error: a bar on a terminal, plain lines into a pipe."""
+def observer(study: str, layers: int) -> Iterator[Callable[[TuneProgress], None]]:
+    """Shows progress on standard error: a bar on a terminal, plain lines into a pipe.
+
+    Until there is any, it says that the search spaces of so many layers are listed.
+    """
+    listing = f"listing the search spaces of {layers} layers"
     if silent() or not console(stderr=True).is_terminal:
-        yield _PlainLines()
+        lines = _PlainLines()
+        if layers > _MANY:
+            lines.say(study, listing, at_once=True)
+        yield lines
         return
     with _bars() as bars:
         tasks: dict[str, TaskID] = {}
+        before = [bars.add_task(study, total=None, state=listing)]
 
         def observe(progress: TuneProgress) -> None:
+            while before:
+                bars.remove_task(before.pop())
             network = progress.network
             name = progress.layer if network is None else progress.layer.partition(".")[0]
             total = progress.budget if network is None else network.budget

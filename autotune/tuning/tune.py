@@ -52,7 +52,12 @@ def tune(
     chosen = study.layers if layers is None else layers
     if search and chosen:
         evaluator.expect(chosen[0].problem)
-    spaces = {layer.name: open_spaces(study, layer, templates, evaluator) for layer in chosen}
+    spaces: dict[str, list[SearchSpace]] = {}
+    for layer in chosen:
+        if spaces and stopping():  # a thousand layers take minutes
+            break
+        spaces[layer.name] = open_spaces(study, layer, templates, evaluator)
+    chosen = chosen[: len(spaces)]
     if search and study.prior and not (study.warm_start and store.studies.list()):
         _check_calibrated(evaluator.info, store)
     key = store.studies.begin(StudyRecord(study.name, study.seed, study.text, study.layers), fresh=fresh)
