@@ -10,7 +10,7 @@ environment "$work/linter" -e '.[test]'
 export PATH="$work/linter/bin:$PATH"
 ruff check .
 ruff format --check .
-mypy --python-executable "$work/linter/bin/python"
+mypy
 lint-imports
 
 environment "$work/docs" -r pyproject.toml --extra docs twine 'readme-renderer[md]'

@@ -28,38 +28,27 @@ if TYPE_CHECKING:
     from autotune.tuning.trial_log import Progress as TuneProgress
 
 _LINE_EVERY_S = 10.0  # between two lines into a pipe
-_MANY = 50  # layers whose search spaces take long enough to say so into a pipe
 _NARROW = 100  # columns of a terminal, below which a bar is short
 _BESIDE, _STATE = 44, 16  # columns that name, count and times take beside a bar, and that the state has at least
 
 
 @contextmanager
-def observer(study: str, layers: int) -> Iterator[Callable[[TuneProgress], None]]:
-    """Shows progress on standard error: a bar on a terminal, plain lines into a pipe.
-
-    Until there is any, it says that the search spaces of so many layers are listed.
-    """
-    listing = f"listing the search spaces of {layers} layers"
+def observer() -> Iterator[Callable[[TuneProgress], None]]:
+    """Shows progress on standard error: a bar on a terminal, plain lines into a pipe."""
     if silent() or not console(stderr=True).is_terminal:
-        lines = _PlainLines()
-        if layers > _MANY:
-            lines.say(study, listing, at_once=True)
-        yield lines
+        yield _PlainLines()
         return
     with _bars() as bars:
         tasks: dict[str, TaskID] = {}
-        before = [bars.add_task(study, total=None, state=listing)]
 
         def observe(progress: TuneProgress) -> None:
-            while before:
-                bars.remove_task(before.pop())
             network = progress.network
             name = progress.layer if network is None else progress.layer.partition(".")[0]
             total = progress.budget if network is None else network.budget
             if name not in tasks:
                 tasks[name] = bars.add_task(name, total=total, state="")
             done, said = (progress.done, state(progress)) if network is None else (network.done, network_state(network))
-            said = f"{doing(progress)}{said}"
+            said = f"{doing(progress)}{said}" if progress.phase != "listing" else _listing(progress)
             if network is not None and network.budget_s is not None and network.elapsed_s > 0:
                 total = max(done, round(done * network.budget_s / network.elapsed_s))  # that there will be time for
             bars.update(tasks[name], completed=done, total=total, state=said)
@@ -139,6 +128,10 @@ def doing(progress: TuneProgress) -> str:
     ]
 
 
+def _listing(progress: TuneProgress) -> str:
+    return f"listing configs of {progress.layer.partition('.')[2]}"
+
+
 def state(progress: TuneProgress) -> str:
     """The best so far and the failures by outcome."""
     best = progress.best
@@ -156,11 +149,16 @@ class _PlainLines:
 
     def __init__(self) -> None:
         self._said: dict[str, float] = {}
+        self._began = time.monotonic()
 
     def __call__(self, progress: TuneProgress) -> None:
         network = progress.network
         if progress.phase == "start":
             return  # the line that names the device has just been said
+        if progress.phase == "listing":
+            if time.monotonic() - self._began >= _LINE_EVERY_S:
+                self.say(progress.layer.partition(".")[0], _listing(progress), at_once=False)
+            return
         if network is None:
             words = f"{progress.done}/{progress.budget} in {progress.elapsed_s:.0f} s, {doing(progress)}"
             self.say(progress.layer, f"{words}{state(progress)}", at_once=progress.ended or progress.phase != "search")

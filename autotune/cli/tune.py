@@ -281,9 +281,5 @@ def under_way(
 
     It begins when no other process measures this study.
     """
-    with (
-        stopping_on_interrupt() as stopping,
-        its_turn(store, study, evaluator.info, stopping),
-        observer(study.name, len(study.layers)) as observe,
-    ):
+    with stopping_on_interrupt() as stopping, its_turn(store, study, evaluator.info, stopping), observer() as observe:
         yield observe, stopping

@@ -12,8 +12,9 @@ from autotune.devices.device import DeviceInfo
 from autotune.store import Scope, Store, Suspect
 from autotune.trial import Config, Outcome, Trial
 
-Phase = Literal["start", "search", "finals"]
-"""Of a layer: nothing has ended yet, as its first kernels are compiled; trials end; finals are held."""
+Phase = Literal["listing", "start", "search", "finals"]
+"""Of a layer: its search spaces are listed, before any layer begins; nothing has ended yet, as its first kernels are
+compiled; trials end; finals are held."""
 
 STRIKES = 2  # runs that ended while a kernel was running, after which it is quarantined
 

@@ -20,7 +20,7 @@ from autotune.study import SAMPLERS, Study
 from autotune.tuning.layer_finals import PLAIN_FINALS, FinalsPlan
 from autotune.tuning.layer_result import LayerResult
 from autotune.tuning.schedule import Schedule
-from autotune.tuning.trial_log import Progress
+from autotune.tuning.trial_log import Network, Progress
 from autotune.tuning.tuned_layer import RECORDED_REJECTIONS, Run
 
 
@@ -54,8 +54,10 @@ def tune(
         evaluator.expect(chosen[0].problem)
     spaces: dict[str, list[SearchSpace]] = {}
     for layer in chosen:
-        if spaces and stopping():  # a thousand layers take minutes
+        if spaces and stopping():
             break
+        if len(chosen) > 1:  # a thousand take minutes
+            observe(_listing(study, layer, len(chosen)))
         spaces[layer.name] = open_spaces(study, layer, templates, evaluator)
     chosen = chosen[: len(spaces)]
     if search and study.prior and not (study.warm_start and store.studies.list()):
@@ -78,6 +80,15 @@ def tune(
     parts = [(layer, spaces[layer.name], scopes[layer.name]) for layer in shapes.values()]
     found = {result.layer.problem: result for result in Schedule(run, parts, designs).run()}
     return tuple(found[layer.problem].of(study.name, layer) for layer in chosen if layer.problem in found)
+
+
+def _listing(study: Study, layer: Layer, layers: int) -> Progress:
+    """The report that a layer's search spaces are listed; what the database has of it is not known yet."""
+    budget = study.trials_total or study.trials * layers
+    network = Network(layers, 0, 0.0, 0.0, None, 0, budget, 0.0, study.time_budget_total_s, ended=False)
+    return Progress(
+        f"{study.name}.{layer.name}", 0, study.trials, None, {}, 0.0, 0, ended=False, network=network, phase="listing"
+    )
 
 
 def check_study(study: Study, templates: Mapping[str, KernelTemplate]) -> None:

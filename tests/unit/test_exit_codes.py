@@ -20,8 +20,10 @@ from .tiny import Command, changed
 
 WORDS = ("--templates", "families", "--device")
 SLOW = (*WORDS, "null:delay_ms=100", "--trials", "40")
-LAYER = '[[layer]]\nname = "{name}"\nn = 3\nc = 2\nh = {h}\nw = 8\nk = 4\nr = 3\ns = 3\n'
-LAYERS = "".join(LAYER.format(name=name, h=h) for name, h in (("two", 10), ("three", 11)))
+LAYERS = "".join(
+    f'[[layer]]\nname = "{name}"\nn = 3\nc = 2\nh = {h}\nw = 8\nk = 4\nr = 3\ns = 3\n'
+    for name, h in (("two", 10), ("three", 11))
+)
 
 
 @pytest.fixture
@@ -102,20 +104,6 @@ def test_one_interrupt_ends_all_layers_under_way(three: Path, fork_server: ForkS
     resumed = autotune("tune", "small.toml", *words)
     assert resumed.code == 0
     assert [int(count) for count in re.findall(r": (\d+) evaluated", resumed.err)] == [30, 30, 30]
-
-
-def test_an_interrupt_need_not_wait_until_the_spaces_of_many_layers_are_listed(
-    folder: Path, fork_server: ForkServer, autotune: Command
-) -> None:
-    study = folder / "small.toml"
-    study.write_text(study.read_text() + "".join(LAYER.format(name=f"l{h}", h=h) for h in range(100, 1099)))
-    run = fork_server.start(folder, "tune", "small.toml", *SLOW)
-    run.wait_for("small: listing the search spaces of 1000 layers")
-    run.send_signal(signal.SIGINT)
-    ended = run.finish()
-    assert ended.code == 130
-    assert "not tuned: " in ended.err.splitlines()[-1]
-    assert not rows(autotune("trials", "--json"))
 
 
 def test_of_a_budget_in_total_an_interrupt_says_what_is_left_in_a_line(

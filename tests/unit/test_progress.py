@@ -36,6 +36,16 @@ with for_people(), counting("resnet50-fp16", 1440) as tell:
 """
 
 
+LISTING = """
+from autotune.cli.progress import observer
+from autotune.cli.streams import for_people
+from autotune.tuning.trial_log import Network, Progress
+network = Network(1000, 0, 0.0, 0.0, None, 0, 20000, 0.0, None, ended=False)
+with for_people(), observer() as observe:
+    observe(Progress("many.l17", 0, 20, None, {}, 0.0, 0, ended=False, network=network, phase="listing"))
+"""
+
+
 def on_a_terminal(*words: str) -> str:
     """What a terminal of 80 columns gets on standard error."""
     ours, theirs = pty.openpty()
@@ -50,6 +60,11 @@ def on_a_terminal(*words: str) -> str:
                 break
     os.close(ours)
     return shown.decode()
+
+
+def test_while_configs_are_listed_it_says_of_which_layer() -> None:
+    shown = re.sub(r"\x1b\[[\d;?]*\w", "", on_a_terminal("-c", LISTING))
+    assert re.search(r"many .*0/20000 listing configs of l17 ", shown), shown
 
 
 def test_notices_stand_above_a_live_line_and_are_broken_between_words() -> None:

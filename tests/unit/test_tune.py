@@ -296,6 +296,18 @@ class Stop:
         return self._left <= 0
 
 
+def test_an_interrupt_is_heeded_while_the_spaces_of_many_layers_are_listed(
+    store: Store, families: Mapping[str, KernelTemplate]
+) -> None:
+    study = small(layers=tuple(Layer(f"l{n}", SMALL.with_runtime(n)) for n in range(1, 10)))
+    told: list[Progress] = []
+    device = Device()
+    results = tune(study, families, device, store, observe=told.append, stopping=lambda: len(told) >= 3)
+    assert [progress.layer for progress in told if progress.phase == "listing"] == ["small.l1", "small.l2", "small.l3"]
+    assert [(result.name, result.stopped) for result in results] == [("small.l1", "interrupted")]
+    assert not device.ran
+
+
 @pytest.mark.parametrize("sampler", ["default", "random"])
 def test_resuming_is_the_same_as_running(tmp_path: Path, families: Mapping[str, KernelTemplate], sampler: str) -> None:
     study = small(sampler=sampler, templates=None, layers=(Layer("one", SMALL), Layer("two", SMALL.with_runtime(5))))
