@@ -10,7 +10,7 @@ __device__ __forceinline__ void add_steps(Accumulators& accumulators, const Chun
     Filters loaded[COUNT][WARP_TILES_K / FILTER_TILES];
 #pragma unroll
     for (int row = 0; row <= LAST; ++row) {
-        unsigned pixels[4];
+        unsigned pixels[4] = {};  // set: nvcc 13.0 crashes on some rows of which no output row is one
         bool first = true;
 #pragma unroll
         for (int step = 0; step < COUNT; ++step) {

@@ -11,12 +11,14 @@ from autotune.compilation.compile import architecture
 from autotune.compilation.toolchain import find_nvcc
 from autotune.devices.device import DeviceInfo
 from autotune.exporting import export_library
+from autotune.family.render import render
 from autotune.family.space import BoundTemplate, SearchSpace
 from autotune.family.template_files import template_files
 from autotune.measurement.calibrate import calibration_program
 from autotune.measurement.reference import check_program
 from autotune.operations import CONV2D
 from autotune.problem import Conv2dProblem, Problem
+from autotune.trial import Config, Value
 from tests.exports import chosen
 from tests.long_run import every, long_run
 from tests.problems import PROBLEMS
@@ -104,6 +106,30 @@ def test_exported_default_compiles_everywhere(name: str, tmp_path: Path) -> None
 def test_exported_sample_compiles_on_the_oldest_and_the_newest(name: str, tmp_path: Path) -> None:
     space, archs = served(name, PREFERRED, configs=8)
     nvcc(exported(tmp_path, space, len(space.rows) - 1), (archs[0], archs[-1]))
+
+
+def test_rows_of_input_that_no_output_row_needs_do_not_crash_the_compiler(tmp_path: Path) -> None:
+    """nvcc 13.0 did, where their registers were never set."""
+    problem = Conv2dProblem(2, 1, 9, 75, 1, 7, 7, 2, 1, 14, 14, 2, 2, dtype="bf16", layout="nhwc")
+    values: dict[str, Value] = {
+        "mma": "warp",
+        "warp_p": 11,
+        "warp_tiles_k": 1,
+        "warps_k": 1,
+        "row_tiles": 1,
+        "column_tiles": 4,
+        "images": 1,
+        "contiguous_taps": "pixel",
+        "channel_slices": 1,
+        "stages": 4,
+        "register_prefetch": 0,
+        "filters": "resident",
+        "min_blocks": 2,
+    }
+    bound = BoundTemplate(family("mma_gemm"), problem, device(90))
+    kernel = render(bound, Config.of("mma_gemm", values))
+    (tmp_path / "kernel.cu").write_text(kernel.program.text)
+    nvcc(tmp_path / "kernel.cu", (90,))
 
 
 @pytest.mark.parametrize("dtype", ["f16", *long_run(("f32",), ("bf16",))])
