@@ -13,13 +13,33 @@ from autotune.store.sqlite.database import LOCK_TIMEOUT_S, path_of, utc_now
 from autotune.store.sqlite.error_words import in_words
 from autotune.store.sqlite.open_database import open_for_reading
 
+_SPEAK_OF_TRIALS = (
+    ("finals", "winner_trial_id"),
+    ("verdicts", "against_trial_id"),
+    ("trials", "reused_trial_id"),
+    ("retimes", "trial_id"),
+    ("profiles", "trial_id"),
+    ("dispatchers", "trial_id"),
+    ("end_to_end_timings", "trial_id"),
+    ("measurements", "iif(finals_id IS NOT NULL OR retime_id IS NOT NULL, trial_id, NULL)"),
+)
+"""what refers to a trial beside what was measured of it while tuning: table and column"""
 
-def compact(url: str | Path, to: str | Path, *, best_texts_only: bool = False, few_rejections: bool = False) -> None:
+
+def compact(
+    url: str | Path,
+    to: str | Path,
+    *,
+    best_texts_only: bool = False,
+    few_rejections: bool = False,
+    fastest: int | None = None,
+) -> None:
     """Write a database as one file for shipping: no log beside it, no free pages. Raises StoreError if it exists.
 
     With `best_texts_only` the copy keeps the rendered text of the kernels in the view `best`, and only the hashes of
     the others, which is most of a file's size. With `few_rejections` it keeps one of the configs that a family's rules
-    refused with the same message, which is most of a ladder's.
+    refused with the same message, which is most of a ladder's. With `fastest` it keeps of the correct trials so many of
+    each study, subject, device and accuracy class, and those that something else speaks of (finals, profiles, ...).
     """
     target = path_of(to)
     shown = one_line(str(target))
@@ -32,6 +52,8 @@ def compact(url: str | Path, to: str | Path, *, best_texts_only: bool = False, f
         in_words(target, LOCK_TIMEOUT_S),
     ):
         _copy(database.file, target)
+        if fastest is not None:
+            _drop_slower(target, fastest)
         if best_texts_only:
             _drop_texts(target)
         if few_rejections:
@@ -67,10 +89,30 @@ def _drop_rejections(path: Path) -> None:
     )
 
 
-def _shrink(path: Path, statement: str) -> None:
+def _drop_slower(path: Path, fastest: int) -> None:
+    """Leave so many correct trials, those that other rows refer to, and what belongs to them."""
+    spoken_of = " UNION ".join(
+        f"SELECT {column} FROM {table} WHERE {column} IS NOT NULL"  # noqa: S608
+        for table, column in _SPEAK_OF_TRIALS
+    )
+    scope = "study_id, subject_id, device_id, environment_id, policy, accuracy"
+    place = f"row_number() OVER (PARTITION BY {scope} ORDER BY median_us, id) AS place"
+    places = f"SELECT id, {place} FROM trials WHERE outcome = 'correct'"  # noqa: S608
+    slower = f"SELECT id FROM ({places}) WHERE place > {fastest}"  # noqa: S608
+    _shrink(
+        path,
+        f"DELETE FROM trials WHERE id IN ({slower}) AND id NOT IN ({spoken_of})",  # noqa: S608
+        "DELETE FROM measurements WHERE trial_id NOT IN (SELECT id FROM trials)",
+        "DELETE FROM sources WHERE id NOT IN (SELECT source_id FROM trials WHERE source_id IS NOT NULL) "
+        "AND id NOT IN (SELECT source_id FROM quarantine)",
+    )
+
+
+def _shrink(path: Path, *statements: str) -> None:
     connection = sqlite3.connect(path, isolation_level=None)
     try:
-        connection.execute(statement)
+        for statement in statements:
+            connection.execute(statement)
         connection.execute("VACUUM")
     finally:
         connection.close()

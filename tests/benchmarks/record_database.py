@@ -1,6 +1,8 @@
 """Record the results that the docs speak of: ladders with profiles, dispatchers, finals, retimes, streams. On a GPU:
 
     python tests/benchmarks/record_database.py --device cuda:0 --base studies/recorded/h200.db --out recorded.db
+    python tests/benchmarks/record_database.py --device cuda:0 --steps rates,networks --trials 120 \
+        --fastest 12 --out h100.db
 
 Every step is a line that a user can type; this runs them one after another into the working database, says what each
 took, and writes a small copy: texts of the best kernels alone, and of configs that a rule refuses one for each reason.
@@ -27,7 +29,12 @@ RULED = ("000", "003", "004")
 STUDIES = ("lenet-k5", "lenet-k7", "fashion-k7")
 STREAMED = ("conv1-n1000", "conv2-n1000", "conv2-n10000")
 Autotune = Callable[[Sequence[str]], tuple[int, str]]
-STEPS = ("rates", "ladder", "dispatch", "tune", "retime", "profile", "streams")
+NETWORKS = (
+    *("resnet50-fp16", "resnet50-fp16-n1", "resnet50-fp16-n8", "resnet50-bf16", "resnet50-tf32"),
+    *("vgg16-fp16", "decoders-bf16", "resnext50-fp16", "depthwise-fp16", "gemm-networks"),
+)
+STEPS = ("rates", "ladder", "dispatch", "tune", "retime", "profile", "streams", "networks")
+"""the last only where it is asked for: it is another database"""
 COUNTED = (
     "trials",
     "finals",
@@ -78,9 +85,16 @@ class Plan:
             "streams": [
                 ("tune", "reports/001-streams", *on, *(word for layer in STREAMED for word in ("--layer", layer)))
             ],
+            "networks": [
+                ("tune", study, *on, "--trials", str(self.trials), "--baseline", _rival(study)) for study in NETWORKS
+            ],
         }
         for step in self.steps:
             yield from of_step[step]
+
+
+def _rival(study: str) -> str:
+    return "cublas" if study.startswith("gemm") else "cudnn"
 
 
 def as_process(words: Sequence[str]) -> tuple[int, str]:
@@ -107,10 +121,11 @@ def main(words: Sequence[str] | None = None, autotune: Autotune = as_process) ->
     parser.add_argument("--base", type=Path, help="results to add to; only read")
     parser.add_argument("--db", type=Path, default=Path("recording.db"), help="working database; kept, to resume into")
     parser.add_argument("--out", type=Path, required=True, help="the small copy; overwritten")
-    parser.add_argument("--steps", default=",".join(STEPS), help="which, with commas; default: %(default)s")
+    parser.add_argument("--steps", default=",".join(STEPS[:-1]), help="which, with commas; default: %(default)s")
     parser.add_argument("--reports", default=",".join(REPORTS), help="whose ladders; default: %(default)s")
     parser.add_argument("--ladder-trials", type=int, help="of a technique and layer; default: as the study says")
     parser.add_argument("--trials", type=int, default=300, help="of a layer that is tuned; default: %(default)s")
+    parser.add_argument("--fastest", type=int, help="trials of a layer and accuracy class to keep; default: all")
     parser.add_argument("--no-profile", action="store_true", help="nothing that needs a GPU's counters or rates")
     arguments = parser.parse_args(words)
     steps, reports = arguments.steps.split(","), arguments.reports.split(",")
@@ -127,7 +142,7 @@ def main(words: Sequence[str] | None = None, autotune: Autotune = as_process) ->
     ]
     if arguments.db.exists():
         arguments.out.unlink(missing_ok=True)
-        compact(arguments.db, arguments.out, best_texts_only=True, few_rejections=True)
+        compact(arguments.db, arguments.out, best_texts_only=True, few_rejections=True, fastest=arguments.fastest)
         print(f"{arguments.out}: {arguments.out.stat().st_size / 1e6:.2f} MB, {counts(arguments.out)}")
     for failure in failed:
         print(f"failed: {failure}", file=sys.stderr)

@@ -10,7 +10,7 @@ import pytest
 
 from autotune.errors import StoreError, StoreWarning
 from autotune.shipped import shipped
-from autotune.store import Store, compact
+from autotune.store import Finals, Store, check, compact
 from autotune.store.sqlite.schema import MIGRATIONS, newest_schema
 from autotune.trial import Outcome
 from tests.long_run import every
@@ -27,6 +27,7 @@ from .builders import (
     run_trial,
     source_of,
     ticking,
+    timing_of,
     written,
 )
 
@@ -236,6 +237,25 @@ def test_of_configs_that_a_rule_refused_a_small_copy_keeps_one_a_reason(tmp_path
     with Store(small, create=False) as shipped_store:
         assert [row.trial.number for row in shipped_store.trials.list("lenet")] == [0, 1, 4, 5, 6]
     assert len(store.trials.list("lenet")) == 7, "the original is as it was"
+
+
+def test_of_correct_trials_a_small_copy_keeps_the_fastest_and_those_in_finals(tmp_path: Path, store: Store) -> None:
+    scope = open_scope(store)
+    for number, median_us in enumerate((30.0, 10.0, 20.0, 40.0)):
+        source = source_of(config_of(number))
+        run_trial(store, scope, correct(number, median_us, source=source), source)
+    store.trials.add(scope, failed(4))
+    store.finals.add(scope, Finals(winner=1, timings=((1, timing_of(11.0)), (3, timing_of(12.0)))))
+    small = tmp_path / "small.db"
+    compact(store.path, small, fastest=2)
+    with Store(small, create=False) as shipped_store:
+        assert [row.trial.number for row in shipped_store.trials.list("lenet")] == [1, 2, 3, 4]
+        assert [row.median_us for row in shipped_store.best.list("lenet")] == [11.0]
+        (counted,) = shipped_store.query(
+            "SELECT (SELECT count(*) FROM sources), (SELECT count(*) FROM measurements)"
+        ).rows
+        assert counted == (3, 5), "nothing is left of the slower one"
+    assert check(small) == ()
 
 
 def test_statistics_are_kept_as_the_trials_multiply(store: Store) -> None:
