@@ -13,8 +13,8 @@ from autotune.errors import DeviceError, StoreError
 from autotune.shipped import shipped
 from autotune.trial import ACCURACY_CLASSES
 
-RECORDED = {"recorded": "h200.db", "recorded-networks": "networks.db"}
-"""names of the results that come along, all of an H200, and their files"""
+RECORDED = {"recorded": "h200.db", "recorded-networks": "networks.db", "recorded-h100": "h100.db"}
+"""names of the results that come along, of an H200 and of an H100, and their files"""
 
 
 def recorded_database(name: str) -> Path:

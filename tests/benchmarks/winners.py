@@ -11,7 +11,7 @@ from autotune.family.source import KernelSource
 from autotune.family.template import KernelTemplate
 from autotune.store import BestRow, Store
 
-RECORDED = (Path("studies/recorded/networks.db"), Path("studies/recorded/h200.db"))
+RECORDED = tuple(Path("studies/recorded", f"{name}.db") for name in ("networks", "h100", "h200"))
 
 
 @dataclass(frozen=True, slots=True)

@@ -28,6 +28,7 @@ ROOT = Path(__file__).parents[2]
 PAGES = sorted([*(ROOT / "docs").glob("*.md"), ROOT / "README.md"])
 SHIPPED = "studies/recorded/h200.db"
 NETWORKS = "studies/recorded/networks.db"
+H100 = "studies/recorded/h100.db"
 THRESHOLDS, RULES = (
     (ROOT / "tests" / "data" / f"{name}.sql").read_text() for name in ("dispatch-40-thresholds", "report-rules")
 )
@@ -141,7 +142,7 @@ def commands() -> list[str]:
         " ".join(command.split())
         for page in PAGES
         for command in INLINE.findall(page.read_text())
-        if (SHIPPED in command or NETWORKS in command) and "STUDY" not in command
+        if any(path in command for path in (SHIPPED, NETWORKS, H100)) and "STUDY" not in command
     ]
     lines = [line for page in PAGES for line in page.read_text().splitlines() if line.startswith(".venv/bin/autotune ")]
     found += [line.removeprefix(".venv/bin/") for line in lines if SHIPPED in line]
@@ -203,7 +204,7 @@ def test_the_readmes_networks_are_what_the_record_says(autotune: Command) -> Non
     )
     assert len(lines) == 9
     for study, count, *told in lines:
-        rows = json.loads(autotune("best", study, "--db", str(ROOT / NETWORKS), "--json").out)
+        rows = json.loads(autotune("best", study, "--db", str(ROOT / H100), "--json").out)
         layers = [row for row in rows if row["count"] is not None]
         assert sum(row["count"] for row in layers) == int(count)
         rival_us, time_us = layers[0]["network_rival_us"], layers[0]["network_us"]

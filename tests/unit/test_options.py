@@ -106,8 +106,9 @@ def test_the_recorded_database_by_name_is_only_read(autotune: Command, monkeypat
     assert (asked.code, asked.err) == (0, "")
     networks = autotune("best", "vgg16-fp16", "--db", "recorded-networks")
     assert (networks.code, networks.err) == (0, "")
+    assert "H100" in autotune("best", "resnet50-fp16-n1", "--db", "recorded-h100").out
     for words in (("tune", "quickstart", "--device", "null"), ("quarantine", "--clear"), ("merge", "other.db")):
-        for name in ("recorded", "recorded-networks"):
+        for name in ("recorded", "recorded-networks", "recorded-h100"):
             complaint = autotune(*words, "--db", name).complaint
             assert complaint == f"{name}: these results come along and are only read; give another --db"
     monkeypatch.setenv("AUTOTUNE_DB", "recorded")
