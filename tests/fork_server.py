@@ -81,9 +81,10 @@ class ForkedRun:
 class ForkServer:
     """The process that forks the runs."""
 
-    def __init__(self) -> None:
+    def __init__(self, within: Sequence[str] = ()) -> None:
+        """`within` are words before its own command: of a program that changes what it sees, and then runs it."""
         self._socket, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        command = [sys.executable, "-m", __name__, str(theirs.fileno())]
+        command = [*within, sys.executable, "-m", __name__, str(theirs.fileno())]
         self._process = subprocess.Popen(command, cwd=ROOT, pass_fds=[theirs.fileno()], stdin=subprocess.DEVNULL)
         theirs.close()
 
@@ -118,6 +119,10 @@ class ForkServer:
     def run(self, folder: Path, *words: object, env: Mapping[str, str] | None = None) -> Finished:
         """A run from its start to its end."""
         return self.start(folder, *words, env=env).finish()
+
+    def seen(self, path: Path) -> Path:
+        """Where to find what the runs see as this path, which they may have mounted."""
+        return Path(f"/proc/{self._process.pid}/root", *path.parts[1:])
 
     def ask(self, request: Mapping[str, object], streams: Sequence[int] = ()) -> int:
         """The number of a process that was started, or the code that one ended with."""

@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -22,13 +23,14 @@ TUNE = ("tune", "small.toml", "--templates", "families", "--trials", "3", "--dev
 AUTOTUNE = f"{sys.executable} -m autotune"
 
 
-def shell(folder: Path, script: str, *, program: tuple[str, ...] = ("bash", "-c")) -> Finished:
+def shell(folder: Path, script: str) -> Finished:
     """A script in which AUTOTUNE and TUNE are commands; no traceback, and nothing left where temporary files go."""
     temporary = folder / "temporary"
     temporary.mkdir()
     environ = {**os.environ, "AUTOTUNE": AUTOTUNE, "TUNE": f"{AUTOTUNE} {' '.join(TUNE)}", "TMPDIR": str(temporary)}
-    command = [*program, script]
-    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False, env=environ, timeout=120)
+    done = subprocess.run(
+        ["bash", "-c", script], cwd=folder, capture_output=True, text=True, check=False, env=environ, timeout=120
+    )
     assert "Traceback" not in done.stderr, done.stderr
     assert not list(temporary.iterdir())
     return Finished(done.returncode, done.stdout, done.stderr)
@@ -211,48 +213,63 @@ def can_mount() -> bool:
 
 
 @pytest.fixture
-def mounts() -> tuple[str, ...]:
-    """What runs a script that may mount."""
+def mounted(folder: Path) -> Iterator[Callable[[str], ForkServer]]:
+    """Where runs come from that see file systems which a script has mounted in the folder, and nobody else does."""
     if not can_mount():
         pytest.skip("no file system can be mounted here")
-    return MOUNTS
+    servers = []
+
+    def begin(script: str) -> ForkServer:
+        script = f'(cd "$0"; {script}); exec "$@"'
+        servers.append(ForkServer((*MOUNTS, script, str(folder))))
+        return servers[-1]
+
+    yield begin
+    for server in servers:
+        server.close()
 
 
-def test_a_disk_that_is_full_can_be_read(filled: Path, mounts: tuple[str, ...]) -> None:
-    (filled.parent / "full").mkdir()
-    script = f"""
+def test_a_disk_that_is_full_can_be_read(filled: Path, mounted: Callable[[str], ForkServer]) -> None:
+    full, temporary = (filled.parent / name for name in ("full", "temporary"))
+    full.mkdir()
+    temporary.mkdir()
+    server = mounted(f"""
         mount -t tmpfs -o size={(filled.stat().st_size >> 10) + 40}k none full
         cp -r autotune.db small.toml families full
-        cd full && cat /dev/zero > fill 2> /dev/null
-        $AUTOTUNE best --json > ../best.json || echo "best: $?"
-        $AUTOTUNE query "SELECT count(*) FROM trials" > /dev/null || echo "query: $?"
-        $TUNE null --fresh 2> ../tune && echo "it was not full"
-        $AUTOTUNE dump out.jsonl 2> ../dump && echo "it was not full"
-        $AUTOTUNE export small --out out --no-proof 2> ../export && echo "it was not full"
-        $TUNE null --db new.db 2> ../new && echo "it was not full"
-        ls
-    """
-    ended = shell(filled.parent, script, program=mounts)
-    assert (ended.err, ended.out.split()) == ("", ["autotune.db", "families", "fill", "small.toml"])
-    assert "small.one" in (filled.parent / "best.json").read_text()
-    full = "autotune: autotune.db: the disk is full; make room and run the command again"
-    assert (filled.parent / "tune").read_text().splitlines()[-1].startswith(full)
-    dumped = "autotune: out.jsonl: the disk is full; make room and run the command again\n"
-    assert (filled.parent / "dump").read_text() == dumped
-    exported = (filled.parent / "export").read_text().splitlines()
-    assert exported[-1].startswith("autotune: out"), exported
-    assert exported[-1].endswith(": the disk is full; make room and run the command again")
-    assert ": the disk is full; make room" in (filled.parent / "new").read_text().splitlines()[-1]
+        cat /dev/zero > full/fill 2> /dev/null
+    """)
+
+    def run(*words: object) -> Finished:
+        return attacked(server, full, *words, env={"TMPDIR": str(temporary)})
+
+    best, count = run("best", "--json"), run("query", "SELECT count(*) FROM trials")
+    assert (best.code, best.err, count.code, count.err) == (0, "", 0, "")
+    assert "small.one" in best.out
+    says = "the disk is full; make room and run the command again"
+    tuned = run(*TUNE, "null", "--fresh")
+    assert (tuned.code, tuned.out) == (1, "")
+    assert tuned.err.splitlines()[-1].startswith(f"autotune: autotune.db: {says}")
+    assert run("dump", "out.jsonl").complaint == f"out.jsonl: {says}"
+    exported = run("export", "small", "--out", "out", "--no-proof")
+    assert exported.code == 1
+    assert exported.err.splitlines()[-1].startswith("autotune: out"), exported.err
+    assert exported.err.splitlines()[-1].endswith(f": {says}")
+    new = run(*TUNE, "null", "--db", "new.db")
+    assert new.code == 1
+    assert ": the disk is full; make room" in new.err.splitlines()[-1]
+    assert not list(temporary.iterdir())
+    left = {path.name for path in server.seen(full).iterdir()}
+    assert left == {"autotune.db", "families", "fill", "small.toml"}
 
 
-def test_a_mount_that_is_read_only(filled: Path, mounts: tuple[str, ...]) -> None:
+def test_a_mount_that_is_read_only(filled: Path, mounted: Callable[[str], ForkServer]) -> None:
     (filled.parent / "fixed").mkdir()
-    script = """
-        mount -t tmpfs none fixed && mount -o remount,ro fixed
-        $AUTOTUNE dump fixed/out.jsonl; $AUTOTUNE source small.one --out fixed/x.cu
-    """
-    ended = shell(filled.parent, script, program=mounts)
-    assert ended.err == (
-        "autotune: fixed/out.jsonl: cannot be written: Read-only file system; give another FILE\n"
-        "autotune: fixed/x.cu: cannot be written: Read-only file system; give another --out\n"
-    )
+    server = mounted("mount -t tmpfs none fixed && mount -o remount,ro fixed")
+    for words, says in (
+        (("dump", "fixed/out.jsonl"), "fixed/out.jsonl: cannot be written: Read-only file system; give another FILE"),
+        (
+            ("source", "small.one", "--out", "fixed/x.cu"),
+            "fixed/x.cu: cannot be written: Read-only file system; give another --out",
+        ),
+    ):
+        assert attacked(server, filled.parent, *words).complaint == says
