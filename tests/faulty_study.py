@@ -18,6 +18,7 @@ from pathlib import Path
 
 import pytest
 
+from autotune.api.device_names import binary_cache
 from autotune.compilation.toolchain import find_cxx, find_nvcc
 from autotune.evaluation.evaluator import DeviceEvaluator
 from autotune.family.template_files import load_template
@@ -95,7 +96,7 @@ def study_with_every_fault(
         patch.setenv(MARK, mark)
         patch.setenv("TMPDIR", str(folder / "tmp"))
         patch.setattr(tempfile, "tempdir", None)
-        evaluator = DeviceEvaluator([device], jobs, deadlines=deadlines)
+        evaluator = DeviceEvaluator([device], jobs, cache=binary_cache(), deadlines=deadlines)
         watch = (folder / "faults.db", mark, 2 * deadlines.evaluate_s)
         threading.Thread(target=kill_the_planted_worker, args=watch, daemon=True).start()
         try:

@@ -16,8 +16,8 @@ from autotune.api.starter import new_operation
 from autotune.autotune_conv2d import any_operation
 from autotune.autotune_conv2d.interface import DeclaredProblem, Library
 from autotune.errors import StoreError
-from autotune.exporting import Chosen, export_library
-from autotune.exporting.build import self_test
+from autotune.exporting import Chosen, Exported, export_library
+from autotune.exporting.build import Built, self_test
 from autotune.exporting.exporter import library_texts
 from autotune.exporting.golden import MOST_PRODUCTS, golden, self_test_sizes
 from autotune.exporting.proof import prove
@@ -140,13 +140,24 @@ def test_python_takes_arrays_by_dlpack(softmax: OnHostDriver) -> None:
     assert said[2].startswith("x: a ndarray is no array on a GPU")
 
 
-def test_weights_and_sums_pass_the_self_test(cxx: str, tmp_path: Path) -> None:
-    exported = export_library(STENCIL, tmp_path / "exported", ())
-    header = (tmp_path / "exported" / "autotune_stencil.h").read_text()
-    assert "conv2d" not in "".join(path.read_text() for path in exported.folder.iterdir() if path.is_file())
+@pytest.fixture(scope="module")
+def stencil(tmp_path_factory: pytest.TempPathFactory) -> Exported:
+    """A library whose one operation has weights; not to be written to."""
+    return export_library(STENCIL, tmp_path_factory.mktemp("stencil"), ())
+
+
+@pytest.fixture(scope="module")
+def built_stencil(stencil: Exported, cxx: str, tmp_path_factory: pytest.TempPathFactory) -> Built:
+    """It, on the CPU."""
+    return built_for_host(stencil, tmp_path_factory.mktemp("built"), cxx=cxx)
+
+
+def test_weights_and_sums_pass_the_self_test(stencil: Exported, built_stencil: Built) -> None:
+    header = (stencil.folder / "autotune_stencil.h").read_text()
+    assert "conv2d" not in "".join(path.read_text() for path in stencil.folder.iterdir() if path.is_file())
     assert " *     arguments.weights = weights;\n" in header
     assert "    const void *weights; /* [2] */\n    void *y; /* [n, h, w] */\n" in header
-    passed, said = self_test(built_for_host(exported, tmp_path / "built", cxx=cxx))
+    passed, said = self_test(built_stencil)
     assert passed, said
     assert said.splitlines()[1].endswith("of the bound, integers exact")
 
@@ -176,10 +187,9 @@ def prepared_once(path: str, x: Array, weights: Array) -> tuple[list[Array], lis
     return outputs, said
 
 
-def test_weights_are_prepared_once_for_any_run_time_size(cxx: str, tmp_path: Path) -> None:
-    library = built_for_host(export_library(STENCIL, tmp_path / "exported", ()), tmp_path / "built", cxx=cxx)
+def test_weights_are_prepared_once_for_any_run_time_size(built_stencil: Built) -> None:
     x = np.random.default_rng(3).standard_normal((5, 9, 33), np.float32)
-    with host_driver(library) as run:
+    with host_driver(built_stencil) as run:
         outputs, said = run(prepared_once, x, np.array([2, -1], np.float32))
     padded = np.pad(x, ((0, 0), (1, 1), (1, 1)))
     beside = padded[:, :-2, 1:-1] + padded[:, 2:, 1:-1] + padded[:, 1:-1, :-2] + padded[:, 1:-1, 2:]

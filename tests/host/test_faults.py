@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from autotune.api.device_names import binary_cache
 from autotune.compilation.compile import Binary
 from autotune.devices.device import DeviceInfo
 from autotune.errors import Rejected
@@ -84,7 +85,7 @@ def test_message_says_what_happened(found: Found, name: str, words: str) -> None
 
 
 def test_kernel_behind_a_faulty_one_is_run_afterwards(tmp_path: Path) -> None:
-    evaluator = DeviceEvaluator(["host"], 2, deadlines=Deadlines(evaluate_s=DEADLINE_S))
+    evaluator = DeviceEvaluator(["host"], 2, cache=binary_cache(), deadlines=Deadlines(evaluate_s=DEADLINE_S))
     try:
         evaluator.begin_layer(RAGGED)
 
