@@ -43,7 +43,7 @@ def retimed(filled: Path, fork_server: ForkServer) -> Path:
 
 
 @pytest.mark.parametrize("number", every(3, NUMBERS))
-@pytest.mark.parametrize("place", every(3, PLACES))
+@pytest.mark.parametrize("place", every(6, PLACES))
 def test_numbers_at_the_ends(place: str, number: str, retimed: Path, fork_server: ForkServer) -> None:
     change(retimed, PLACES[place].replace("?", number))
     for words in READ:

@@ -93,7 +93,7 @@ RENDERED = {
 }
 
 
-@pytest.mark.parametrize("name", every(2, RENDERED))
+@pytest.mark.parametrize("name", every(3, RENDERED))
 def test_bodies_that_blow_up_name_the_template(own: Path, fork_server: ForkServer, name: str) -> None:
     edited(own, "own.cu.j2", BODY, f"{RENDERED[name]}\n{BODY}")
     refused(attacked(fork_server, own, *TUNE, within_s=60), "own/own.cu.j2: ")
@@ -132,7 +132,7 @@ REFERENCES = {
 
 
 @pytest.mark.cxx
-@pytest.mark.parametrize("name", every(3, REFERENCES))
+@pytest.mark.parametrize("name", every(6, REFERENCES))
 def test_references_that_are_none_are_one_line(own: Path, fork_server: ForkServer, name: str) -> None:
     line, words = REFERENCES[name]
     edited(own, "reference.py", RETURNS, line)

@@ -208,7 +208,7 @@ FAULTS = {
 
 
 @pytest.mark.cxx
-@pytest.mark.parametrize("what", every(10, FAULTS))
+@pytest.mark.parametrize("what", every(len(FAULTS), FAULTS))
 def test_a_mistake_is_found_without_a_gpu(what: str, host: DeviceEvaluator) -> None:
     assert refuses_changed(NAME, RESNET, {**BASE, "window_rows": 3}, FAULTS[what], host)
 
@@ -237,6 +237,6 @@ SHARED_FAULTS = {
 
 
 @pytest.mark.cxx
-@pytest.mark.parametrize("what", every(2, SHARED_FAULTS))
+@pytest.mark.parametrize("what", every(len(SHARED_FAULTS), SHARED_FAULTS))
 def test_a_mistake_with_filters_in_shared_memory_is_found_without_a_gpu(what: str, host: DeviceEvaluator) -> None:
     assert refuses_changed(NAME, VGG, SHARED, SHARED_FAULTS[what], host)

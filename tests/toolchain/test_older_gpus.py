@@ -95,7 +95,7 @@ def admitted(bound: BoundTemplate, config: Config) -> bool:
 
 @pytest.mark.nvcc
 @pytest.mark.parametrize("gpu", GPUS)
-@pytest.mark.parametrize("layer", every(12, RECORDED))
+@pytest.mark.parametrize("layer", every(24, RECORDED))
 def test_a_fast_recorded_kernel_does_not_spill(layer: str, gpu: str) -> None:
     problem, configs = recorded(layer)
     bound = BoundTemplate(family("mma_strip"), problem, GPUS[gpu])
