@@ -591,7 +591,7 @@ def test_the_host_is_calibrated_and_its_rates_say_how(autotune: Command) -> None
     assert "mma.sync" not in autotune("devices").out
 
 
-@pytest.mark.parametrize("words", every(2, [("best",), ("best", "--json"), ("templates", "direct"), ("--help",)]))
+@pytest.mark.parametrize("words", every(4, [("best",), ("best", "--json"), ("templates", "direct"), ("--help",)]))
 def test_a_reader_that_went_away_is_no_complaint(words: tuple[str, ...], folder: Path, filled: Path) -> None:
     reader, writer = os.pipe()
     os.close(reader)

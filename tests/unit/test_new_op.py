@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.fork_server import ForkServer
 from tests.unit.tiny import Command
 
 pytestmark = pytest.mark.cxx
@@ -177,6 +178,15 @@ def test_a_baseline_that_is_wrong_is_said(autotune: Command) -> None:
     assert "    baseline old: cannot run this layer: 64000 of 64000 outputs are wrong" in tuned.err, tuned.err
 
 
+@pytest.fixture(scope="module")
+def softmax(fork_server: ForkServer, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A database with trials of the shipped softmax study."""
+    folder = tmp_path_factory.mktemp("softmax")
+    done = fork_server.run(folder, "tune", "softmax", "--device", "null", "--trials", "2", "--db", "null.db")
+    assert done.code == 0, done.err
+    return folder / "null.db"
+
+
 @pytest.mark.parametrize(
     "command",
     [
@@ -187,8 +197,10 @@ def test_a_baseline_that_is_wrong_is_said(autotune: Command) -> None:
         ("tune", "softmax", "--device", "null", "--unserved"),
     ],
 )
-def test_what_is_conv2ds_refuses_others_in_one_line(autotune: Command, command: tuple[str, ...]) -> None:
-    autotune("tune", "softmax", "--device", "null", "--trials", "2", "--db", "null.db")
+def test_what_is_conv2ds_refuses_others_in_one_line(
+    autotune: Command, folder: Path, softmax: Path, command: tuple[str, ...]
+) -> None:
+    (folder / "null.db").write_bytes(softmax.read_bytes())
     refused = autotune(*command, "--db", "null.db")
     assert refused.code == 1
     assert "is for conv2d only, and this is softmax rows" in refused.complaint
