@@ -159,7 +159,9 @@ def test_another_tunes_the_study_that_is_merged(two: Path, fork_server: ForkServ
 
 def test_a_merge_that_was_killed_goes_on(two: Path, fork_server: ForkServer) -> None:
     here = two / "here.db"
-    run = fork_server.start(two, "merge", "other.db", "--db", "here.db")
+    run = fork_server.start(
+        two, "merge", "other.db", "--db", "here.db", env={"TMPDIR": str(two)}
+    )  # a copy is left there
     until = time.monotonic() + 60
     while not run.ended and time.monotonic() < until:
         if here.exists() and imported(here):

@@ -14,6 +14,7 @@ from autotune.family.space import BoundTemplate, SearchSpace
 from autotune.family.template import KernelTemplate
 from autotune.family.template_files import load_template, load_templates
 from tests.injected_faults import GOOD, RAGGED
+from tests.long_run import every
 from tests.problems import PROBLEMS
 
 DEVICE = DeviceInfo("cuda", "any", arch=90, sm_count=132, memory_bytes=1 << 34)
@@ -30,7 +31,7 @@ def rendered(template: KernelTemplate) -> KernelSource:
     raise AssertionError(f"{template.name} has no config on any problem")
 
 
-@pytest.mark.parametrize("name", load_templates())
+@pytest.mark.parametrize("name", every(2, load_templates()))
 def test_every_line_is_one_of_the_familys_files(name: str) -> None:
     template = load_templates()[name]
     source = rendered(template)

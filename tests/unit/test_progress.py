@@ -13,6 +13,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.injected_faults import GOOD
+
 from .tiny import Command
 
 NOTICE = """
@@ -89,13 +91,13 @@ def test_into_a_pipe_a_long_run_says_little(autotune: Command, filled: Path) -> 
 
 @pytest.mark.cxx
 def test_ctrl_c_ends_a_check_in_a_line(tmp_path: Path) -> None:
-    words = [sys.executable, "-m", "autotune", "check", "direct", "--device", "host", "--full"]
+    words = [sys.executable, "-m", "autotune", "check", str(GOOD), "--device", "host", "--full"]
     with subprocess.Popen(words, cwd=tmp_path, stderr=subprocess.PIPE, text=True, start_new_session=True) as check:
         assert check.stderr is not None
         _device, first = check.stderr.readline(), check.stderr.readline()
         began = time.monotonic()
         os.killpg(check.pid, signal.SIGINT)
         said = check.stderr.read()
-    assert first == "direct: 0, compiling the first\n"
+    assert first == "shared_tile: 0, compiling the first\n"
     assert (check.returncode, "Traceback" in said) == (130, False), said
     assert time.monotonic() - began < 20

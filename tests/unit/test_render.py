@@ -17,6 +17,7 @@ from autotune.family.source import KernelSource, Stage
 from autotune.family.space import BoundTemplate, SearchSpace
 from autotune.family.template_files import load_template, template_files
 from autotune.trial import Config, Value
+from tests.long_run import every
 from tests.problems import PROBLEMS
 from tests.unit.tiny import DEVICE, SMALL, bind, tiny
 
@@ -65,7 +66,7 @@ def samples(bound: BoundTemplate) -> Sequence[Config]:
     return []
 
 
-@pytest.mark.parametrize("name", list(template_files()))
+@pytest.mark.parametrize("name", every(3, template_files()))
 def test_one_text_serves_every_batch_size(name: str) -> None:
     family = load_template(template_files()[name])
     compared = 0
