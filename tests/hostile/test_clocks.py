@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import sqlite3
 import time
 from collections.abc import Iterator
@@ -42,6 +43,7 @@ from .attack import attacked
 
 AHEAD = datetime(2030, 1, 1, tzinfo=UTC)
 NOW = datetime(2026, 11, 23, tzinfo=UTC)
+DATABASE_PAGE = Path(__file__).parents[2] / "docs" / "database.md"
 
 
 @contextmanager
@@ -148,6 +150,17 @@ def test_the_newest_rates_noise_profiles_and_environments_count(set_back: Path) 
         assert store.quarantine.list()[0].source_hash == source_of(config_of(2)).hash
         assert [row.layers[0].time_us for row in store.dispatchers.list()] == [2.0, 1.0]
         assert [environment.driver for _, environment in store.devices.environments()] == [DRIVER_590.driver]
+        (noise,) = store.query(documented("FROM noise_floors")).rows
+        assert str(noise[-1]).startswith("2026")
+        (layer,) = store.query(documented("of_the_default")).rows
+        assert (layer[0], layer[3]) == (CONV1.name, -0.8), "2.0 us, where the best took 10"
+
+
+def documented(words: str) -> str:
+    """The statement of docs/database.md that has these words."""
+    statements: list[str] = re.findall(r"```sql\n(.*?)```", DATABASE_PAGE.read_text(), re.DOTALL)
+    (found,) = [statement for statement in statements if words in statement]
+    return found
 
 
 def test_what_was_compiled_under_a_clock_ahead_leaves_the_cache_first(tmp_path: Path) -> None:
