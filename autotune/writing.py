@@ -8,8 +8,10 @@ import stat
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import BinaryIO
 
 from autotune.errors import StoreError, not_written
+from autotune.reading import check_regular
 
 
 def check_writable(file: Path, option: str) -> None:
@@ -26,6 +28,17 @@ def check_writable(file: Path, option: str) -> None:
     if not stat.S_ISREG(mode):
         found = "is a folder" if stat.S_ISDIR(mode) else "is no regular file"
         raise StoreError(f"{file}: {found}; give another {option}")
+
+
+def open_lock(file: Path) -> BinaryIO:
+    """A file to be locked, empty where none is there. Raises OSError for a link, a device or a pipe."""
+    descriptor = os.open(file, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, 0o666)
+    try:
+        check_regular(os.fstat(descriptor))
+    except OSError:
+        os.close(descriptor)
+        raise
+    return open(descriptor, "r+b")
 
 
 def write_whole(file: Path, content: bytes, option: str) -> None:

@@ -7,6 +7,7 @@ delivered by the next process of the same name.
 from __future__ import annotations
 
 import fcntl
+import os
 import pickle
 import shutil
 import warnings
@@ -19,13 +20,16 @@ from autotune.errors import StoreError, StoreWarning, StudyError, not_written
 from autotune.family.template import KernelTemplate
 from autotune.family.template_files import load_templates
 from autotune.printable import one_line
+from autotune.reading import read_bytes
 from autotune.store import Scope, Store, StudyRecord, TemplateRecord
 from autotune.store.sqlite.database import NOT_UNDERSTOOD
 from autotune.temporary import temporary_folder
 from autotune.tuning.trial_log import Progress
 from autotune.tuning.tune import policy
+from autotune.writing import open_lock
 
 NEVER = 1 << 63  # later than any state
+_MOST_BYTES = 1 << 26  # of a lease: the study's text, and the user's families
 _ADVICE = "set XDG_CACHE_HOME to a folder that can be"
 
 
@@ -116,7 +120,7 @@ class Journals:
         self._folder = folder
         try:
             folder.mkdir(parents=True, exist_ok=True)
-            self._lock = (folder / "lock").open("w")
+            self._lock = open_lock(folder / "lock")
         except OSError as error:
             raise StoreError(not_written(folder, error, _ADVICE)) from None
         try:
@@ -125,16 +129,22 @@ class Journals:
             self._lock.close()
             raise StoreError(f"{name}: an agent of this name runs here already; give this one another --name") from None
         self._blank = folder / "blank.db"
-        self._blank.unlink(missing_ok=True)
-        with Store(self._blank) as made:  # the tables are made once
-            made.quarantine.clear()
         self._families = families or Families()
         self._open: dict[str, Journal] = {}
-        for left in folder.glob("*/"):
-            if (left / "lease").exists():
-                self._take_up(left)
-            else:  # killed while it was made: no line has begun
-                shutil.rmtree(left, ignore_errors=True)
+        try:
+            self._blank.unlink(missing_ok=True)
+            with Store(self._blank) as made:  # the tables are made once
+                made.quarantine.clear()
+            for left in folder.glob("*/"):
+                if os.path.lexists(left / "lease"):
+                    self._take_up(left)
+                else:  # killed while it was made: no line has begun
+                    shutil.rmtree(left, ignore_errors=True)
+        except BaseException as error:
+            self.close()
+            if isinstance(error, OSError):
+                raise StoreError(not_written(error.filename or folder, error, _ADVICE)) from None
+            raise
 
     def _take_up(self, left: Path) -> None:
         """Go on with a journal that an earlier process has left; one that cannot be read is kept beside, and named."""
@@ -188,7 +198,7 @@ def _written(lease: Lease) -> bytes:
 def _read(path: Path) -> Lease:
     """A lease as `_written` by an agent of this user in this user's own folder. Raises StoreError for any other."""
     try:
-        version, words = pickle.loads(path.read_bytes())  # noqa: S301
+        version, words = pickle.loads(read_bytes(path, StoreError, _MOST_BYTES))  # noqa: S301
         if version != __version__:
             raise StoreError(f"it is of autotune {version}")
         lease = pickle.loads(words)  # noqa: S301

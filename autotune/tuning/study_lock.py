@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from autotune.errors import StoreError, not_written
+from autotune.writing import open_lock
 
 _LOOK_EVERY_S = 0.2
 _ADVICE = "set XDG_CACHE_HOME to a folder that can be"
@@ -28,7 +29,7 @@ def study_lock(
     name = hashlib.sha256(repr(owned).encode()).hexdigest()[:24]
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        file = (folder / name).open("w")
+        file = open_lock(folder / name)
     except OSError as error:
         raise StoreError(not_written(folder, error, _ADVICE)) from None
     with file:
