@@ -25,13 +25,18 @@ Raises = Callable[[str], AutotuneError]
 
 def open_regular(path: Path) -> BinaryIO:
     """A file to be read. Raises OSError where there is none that ends: for a device, a pipe or a socket."""
-    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)  # a pipe that nobody writes opens at once
+    flags = os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC  # a pipe that nobody writes opens at once
+    return open(of_regular(os.open(path, flags)), "rb")
+
+
+def of_regular(descriptor: int) -> int:
+    """The descriptor of a regular file. Raises OSError, and closes it, for any other."""
     try:
         check_regular(os.fstat(descriptor))
     except OSError:
         os.close(descriptor)
         raise
-    return open(descriptor, "rb")
+    return descriptor
 
 
 def check_regular(status: os.stat_result) -> None:

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from autotune.errors import StoreError, not_written
-from autotune.reading import check_regular
+from autotune.reading import of_regular
 
 
 def check_writable(file: Path, option: str) -> None:
@@ -32,13 +32,8 @@ def check_writable(file: Path, option: str) -> None:
 
 def open_lock(file: Path) -> BinaryIO:
     """A file to be locked, empty where none is there. Raises OSError for a link, a device or a pipe."""
-    descriptor = os.open(file, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, 0o666)
-    try:
-        check_regular(os.fstat(descriptor))
-    except OSError:
-        os.close(descriptor)
-        raise
-    return open(descriptor, "r+b")
+    flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+    return open(of_regular(os.open(file, flags, 0o666)), "r+b")
 
 
 def write_whole(file: Path, content: bytes, option: str) -> None:

@@ -282,7 +282,7 @@ def test_an_interrupted_retime_says_what_is_left(three: Path, fork_server: ForkS
     run = fork_server.start(three.parent, *words)
     run.wait_for("device null")
     with Store(three.parent / "autotune.db", create=False) as store:
-        while not store.retimes.list():
+        while not run.ended and not store.retimes.list():
             time.sleep(0.02)
         run.send_signal(signal.SIGINT)
         ended = run.finish()
