@@ -11,7 +11,7 @@
 // window moves over them: of the box's pixels the first one's window begins at (w, h, n), the next one's a stride further on, in the
 // next row or image where a row or an image ends; `s` and `r` are the tap's offsets in the window.
 // tma_store writes a box, as bulk_store does: fence_bulk before, bulk_store_commit and bulk_store_wait_read after it.
-// store_staged: a word of such a box, into shared memory.
+// store_staged: words of such a box, into shared memory.
 
 #ifdef __CUDACC__
 struct alignas(64) TensorMap {
@@ -72,7 +72,10 @@ __device__ __forceinline__ void tma_store(const TensorMap* map, const void* shar
                  : "memory");
 }
 
-__device__ __forceinline__ void store_staged(float* to, float value) { *to = value; }
+template <typename Words>
+__device__ __forceinline__ void store_staged(Words* to, const Words& words) {
+    *to = words;
+}
 #else
 #include <autotune_host_tma.h>
 #endif

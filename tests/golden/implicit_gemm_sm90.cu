@@ -178,7 +178,7 @@ __device__ __forceinline__ void barrier_wait(Barrier* barrier, int parity) {
 // window moves over them: of the box's pixels the first one's window begins at (w, h, n), the next one's a stride further on, in the
 // next row or image where a row or an image ends; `s` and `r` are the tap's offsets in the window.
 // tma_store writes a box, as bulk_store does: fence_bulk before, bulk_store_commit and bulk_store_wait_read after it.
-// store_staged: a word of such a box, into shared memory.
+// store_staged: words of such a box, into shared memory.
 
 #ifdef __CUDACC__
 struct alignas(64) TensorMap {

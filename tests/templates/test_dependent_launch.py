@@ -25,6 +25,7 @@ from tests.long_run import every
 from .shipped_families import H200, default_of, family, supported
 
 WAITS = {
+    "depthwise_toeplitz_sm90": 1,
     "grouped_sm90": 1,
     "implicit_gemm_sm90": 2,
     "split_k_sm90": 2,

@@ -158,9 +158,10 @@ inline void tma_store(const TensorMap* map, const void* shared, int c0, int c1, 
     autotune_host::store_later(shared, {*map, {c0, c1, c2, c3}, {}}, 4);
 }
 
-inline void store_staged(float* to, float value) {
-    *to = value;
-    autotune_host::thread_state()->wrote(reinterpret_cast<const char*>(to), 4);
+template <typename Words>
+inline void store_staged(Words* to, const Words& words) {
+    *to = words;
+    autotune_host::thread_state()->wrote(reinterpret_cast<const char*>(to), sizeof(Words));
 }
 
 // Matrices stored transposed.
