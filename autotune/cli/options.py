@@ -11,6 +11,7 @@ from autotune.api.answers import one_asked
 from autotune.cli.completion import device_names, family_names, layer_names
 from autotune.errors import DeviceError, StoreError
 from autotune.shipped import shipped
+from autotune.table import did_you_mean
 from autotune.trial import ACCURACY_CLASSES
 
 RECORDED = {"recorded": "h200.db", "recorded-networks": "networks.db", "recorded-h100": "h100.db"}
@@ -24,7 +25,12 @@ def recorded_database(name: str) -> Path:
 
 def database_path(_context: click.Context, _option: click.Parameter, name: str) -> str:
     """The path of a database that is named, for click."""
-    return str(recorded_database(name)) if name in RECORDED else name
+    if name in RECORDED:
+        return str(recorded_database(name))
+    near = did_you_mean(name, RECORDED)
+    if near and name.startswith("recorded") and not Path(name).suffix and not Path(name).exists():
+        raise click.BadParameter(f"no results named {name} come along{near}")
+    return name
 
 
 def writable(db: str) -> str:

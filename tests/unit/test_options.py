@@ -115,6 +115,15 @@ def test_the_recorded_database_by_name_is_only_read(autotune: Command, monkeypat
     assert autotune("best", "lenet-k5").out == asked.out
 
 
+def test_a_recorded_database_whose_name_is_wrong_is_not_made(folder: Path, autotune: Command) -> None:
+    refused = autotune("tune", "small.toml", "--device", "null", "--db", "recorded-h10")
+    assert refused.code == 2
+    assert "no results named recorded-h10 come along (did you mean 'recorded-h100'?)" in refused.err
+    assert not (folder / "recorded-h10").exists()
+    complaint = autotune("best", "--db", "recorded.db").complaint
+    assert complaint.startswith("recorded.db: no such file"), "a file's name"
+
+
 def test_defaults_of_the_nearest_file(
     folder: Path, tune: Command, autotune: Command, monkeypatch: pytest.MonkeyPatch
 ) -> None:
