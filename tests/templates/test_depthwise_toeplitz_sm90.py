@@ -34,9 +34,9 @@ ODD = Conv2dProblem(
 )
 """An odd number of columns; an image, an output row, and channels of a tile, that are none."""
 IMAGES = replace(ODD, n=5, c=16, k=16, groups=16, h=7, w=7, r=5, s=5, pad_h=2, pad_w=2, dtype="bf16", epilogue="none")
-"""Two rows a step, four images a tile, of which the last has one."""
+"""Four images a tile, of which the last has one."""
 WIDE = replace(ODD, n=1, c=8, k=8, groups=8, h=9, w=140, r=3, s=9, pad_h=0, pad_w=1, epilogue="bias")
-"""MMAs of two warps, of the widest filter, of one image; an even number of filter columns would do as well."""
+"""MMAs of two warps, of the widest filter, of one image."""
 APART = replace(ODD, n=4, c=40, k=40, groups=40, h=12, r=2, s=3, pad_h=5, pad_w=4, dilation_w=4)
 """Outputs that see padding alone, taps apart, an even number of filter rows."""
 

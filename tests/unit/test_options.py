@@ -116,7 +116,7 @@ def test_the_recorded_database_by_name_is_only_read(autotune: Command, monkeypat
 
 
 def test_a_recorded_database_whose_name_is_wrong_is_not_made(folder: Path, autotune: Command) -> None:
-    refused = autotune("tune", "small.toml", "--device", "null", "--db", "recorded-h10")
+    refused = autotune("tune", "small.toml", "--templates", "families", "--device", "null", "--db", "recorded-h10")
     assert refused.code == 2
     assert "no results named recorded-h10 come along (did you mean 'recorded-h100'?)" in refused.err
     assert not (folder / "recorded-h10").exists()
