@@ -44,7 +44,7 @@ from autotune.store.trial_places import Key, TrialPlaces
 from autotune.store.trials import trials
 from autotune.trial import Outcome
 
-BUSY_S = 0.25
+BUSY_S = 0.5
 """how long the lock may be taken again and again"""
 REST_S = 0.12
 """how long it is then left to others: SQLite waits for a lock by looking every 0.1 s (sqliteDefaultBusyCallback)"""
