@@ -59,7 +59,7 @@ class PlanTensorMap:
     element_strides: tuple[str, ...]
     lower_corner: tuple[str, ...]
     upper_corner: tuple[str, ...]
-    swizzle_bytes: int
+    swizzle_bytes: str
     im2col: bool
 
 
@@ -263,7 +263,7 @@ class _Planner:
             element_strides=numbers(template.element_strides) or ("1",) * len(template.global_dim),
             lower_corner=numbers(template.lower_corner),
             upper_corner=numbers(template.upper_corner),
-            swizzle_bytes=template.swizzle_bytes,
+            swizzle_bytes=self._cpp(template.swizzle),
             im2col=bool(template.lower_corner),
         )
 

@@ -44,19 +44,24 @@ class TensorMapTemplate:
     """empty: all 1"""
     lower_corner: tuple[Expression, ...]
     upper_corner: tuple[Expression, ...]
-    swizzle_bytes: int
+    swizzle: Expression
+    """in bytes"""
 
     @property
     def expressions(self) -> tuple[Expression, ...]:
         """All of them."""
         corners = (*self.lower_corner, *self.upper_corner)
-        return (self.when, self.data_type, *self.global_dim, *self.box_dim, *self.element_strides, *corners)
+        alone = (self.when, self.data_type, self.swizzle)
+        return (*alone, *self.global_dim, *self.box_dim, *self.element_strides, *corners)
 
     def evaluate(self, value: Evaluate, word: Word, dtype: str) -> NamedTensorMap:
         """The tensor map of a config, for a dtype. Raises TemplateError when the driver would not encode it."""
         data_type = word(self.data_type)
         if data_type not in ((dtype, "tf32") if dtype == "f32" else (dtype,)):
             raise self.data_type.error(f"yields {data_type!r} for arrays of {dtype}; only f32 may be loaded as tf32")
+        swizzle_bytes = value(self.swizzle)
+        if swizzle_bytes not in SWIZZLES:
+            raise self.swizzle.error(f"yields {swizzle_bytes}; expected one of {', '.join(map(str, SWIZZLES))} bytes")
 
         def all_of(expressions: tuple[Expression, ...]) -> tuple[int, ...]:
             return tuple(value(expression) for expression in expressions)
@@ -66,7 +71,7 @@ class TensorMapTemplate:
             global_dim=all_of(self.global_dim),
             box_dim=all_of(self.box_dim),
             element_strides=all_of(self.element_strides) or (1,) * len(self.global_dim),
-            swizzle_bytes=self.swizzle_bytes,
+            swizzle_bytes=swizzle_bytes,
             lower_corner=all_of(self.lower_corner),
             upper_corner=all_of(self.upper_corner),
         )
@@ -93,12 +98,10 @@ def read_tensor_map(
             raise table.error(key, f"expected a list of expressions, got {value!r}")
         return tuple(expression(table.path(f"{key}[{index}]"), item) for index, item in enumerate(value))
 
-    array, swizzle = words("array"), table.get("swizzle", 0)
+    array = words("array")
     arrays = (*declared.names_of(*ROLES), "packed_w")  # those of the problem's element type
     if array not in arrays:
         raise table.error("array", f"expected one of {', '.join(arrays)}, got {array!r}")
-    if not isinstance(swizzle, int) or swizzle not in SWIZZLES:
-        raise table.error("swizzle", f"expected one of {', '.join(map(str, SWIZZLES))} bytes, got {swizzle!r}")
     made = TensorMapTemplate(
         name=words("name"),
         array=array,
@@ -109,7 +112,7 @@ def read_tensor_map(
         element_strides=expressions("element_strides"),
         lower_corner=expressions("lower_corner"),
         upper_corner=expressions("upper_corner"),
-        swizzle_bytes=swizzle,
+        swizzle=expression(table.path("swizzle"), table.get("swizzle", 0)),
     )
     _check_lengths(made, table)
     return made

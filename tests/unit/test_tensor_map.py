@@ -73,6 +73,15 @@ def test_floats_may_be_loaded_as_tf32_and_nothing_else(tmp_path: Path) -> None:
         loaded_as("'f16'")
 
 
+def test_a_config_has_its_own_swizzle(tmp_path: Path) -> None:
+    text = FAMILY.replace("= 32\n", '= "threads // 2"\n')
+    swizzled = [mapped(tmp_path, text, turns=2, threads=threads).tensor_maps[0].tensor for threads in (64, 128)]
+    assert [tensor.swizzle_bytes for tensor in swizzled] == [32, 64]
+    words = r"tensor_map\[1\].swizzle: expression 'threads // 2' yields 16; expected one of 0, 32, 64, 128 bytes"
+    with pytest.raises(TemplateError, match=words):
+        mapped(tmp_path, text, turns=2, threads=32)
+
+
 def test_another_map_is_another_kernel_and_none_is_as_before(tmp_path: Path) -> None:
     source = mapped(tmp_path)
     (named,) = source.tensor_maps
@@ -87,7 +96,6 @@ MISTAKES = {
         'array = "workspace"',
         "tensor_map[1].array: expected one of x, w, bias, y, z, packed_w",
     ),
-    "a swizzle that there is none of": ("= 32", "= 48", "tensor_map[1].swizzle: expected one of 0, 32, 64, 128 bytes"),
     "a box of other dimensions": ('["4", "threads"]', '["4"]', "tensor_map[0].box_dim: expected 2 expressions"),
     "one corner of two": ('["pad_w - 2", "0 - 2"]', "[]", "tensor_map[1].upper_corner: expected 2 expressions"),
     "an undeclared name": ("n * c * h", "n * c * rows", "tensor_map[0].global_dim[1]: undeclared name 'rows'"),
