@@ -33,6 +33,9 @@ from autotune.workers.worker import (
     VerifyRequest,
 )
 
+ENTERED = 4
+"""times that a kernel is timed beside its library, but for the first with weights at other addresses"""
+
 
 class Evaluator(Protocol):
     """Compiles and measures kernels on one kind of device, of several layers in turns."""
@@ -251,16 +254,15 @@ class DeviceEvaluator:
 
     def beside(
         self, library: Path, source: KernelSource, binary: Binary, *, cache: str, budget_s: float
-    ) -> tuple[Timing, Timing, Timing]:
+    ) -> tuple[tuple[Timing, ...], Timing]:
         """Verify an exported library on the current layer and time it interleaved with the kernel that it was made of.
 
-        The kernel's timings come first, twice, for the noise floor. Raises Rejected when the library is wrong.
+        The kernel's timings come first, several times, for the noise floor. Raises Rejected when the library is wrong.
         """
-        kernels = ((source, binary), (source, binary))
+        kernels = ((source, binary),) * ENTERED
         request = FinalsRequest(kernels, (), cache, budget_s, 0, libraries=((str(library), source),))
         timings = self._workers[0].finals(request)
-        first, second = timings.kernels
-        return first, second, timings.libraries[0]
+        return timings.kernels, timings.libraries[0]
 
     def build(self, program: Program) -> Future[Binary]:
         """Start compiling a program that is no config's."""

@@ -61,11 +61,14 @@ class Beside:
         )
 
 
-def beside(name: str, timings: tuple[Timing, Timing, Timing], known_noise: float) -> Beside:
-    """What the timings of the kernel, of the kernel again, and of the library say."""
-    first, second, library = timings
+def beside(name: str, own: Sequence[Timing], library: Timing, known_noise: float) -> Beside:
+    """What the timings of the kernel, several times, and of the library say.
+
+    The library has weights of its own, as all but the first of the kernel's timings have.
+    """
+    first, *_ = own
     _, ratio, _ = paired_ratio(library.samples_us, first.samples_us)
-    allowed = max(ALLOWED, known_noise, noise_floor(first, second))
+    allowed = max(ALLOWED, known_noise, *itertools.starmap(noise_floor, itertools.permutations(own, 2)))
     return Beside(name, first.median_us, library.median_us, ratio, allowed)
 
 
@@ -209,12 +212,12 @@ def _timed(kernel: Chosen, built: Built, evaluator: DeviceEvaluator, known_noise
     compiled = evaluator.compile(kernel.source)
     evaluator.begin_layer(kernel.problem)
     try:
-        timings = evaluator.beside(
+        own, library = evaluator.beside(
             built.library, kernel.source, compiled.result(), cache=kernel.row.timing.cache, budget_s=TIMED_S
         )
     except (Rejected, DeviceLost) as error:
         raise NotProven(f"{kernel.row.name}: {error}") from None
-    return beside(kernel.row.name, timings, known_noise)
+    return beside(kernel.row.name, own, library, known_noise)
 
 
 def _tested(built: Built, where: str, limit_s: float, kernels: Sequence[str] = ()) -> Iterator[str]:

@@ -85,22 +85,43 @@ class LayerBench:
             kernel = LoadedKernel(device, module, source)
             yield _Loaded(kernel, workspace, packed_w, owned)
 
-    def _each_pass(self, loaded: _Loaded, count: int, *, cold: bool) -> list[Callable[[], None]]:
-        """Functions that enqueue a forward pass; when several must be cold, each on arrays of its own."""
+    def _each_pass(
+        self, loaded: _Loaded, count: int, *, cold: bool, elsewhere: bool = False, shared: bool = False
+    ) -> list[Callable[[], None]]:
+        """Functions that enqueue a forward pass; when several must be cold, each on arrays of its own.
+
+        `elsewhere`: on weights at other addresses than the layer's. `shared`: all of them on the same weights.
+        """
         device, verifier, kernel, source = self._device, self.verifier, loaded.kernel, loaded.kernel.source
-        if count == 1 or not cold:
-            tensors = verifier.tensors(verifier.normal, loaded.packed_w.address, loaded.workspace.address)
-            return [partial(kernel.run, kernel.forward(tensors))] * count
 
         def scratch(size_bytes: int) -> int:
             address = device.allocate(size_bytes)
             loaded.owned.callback(device.free, address)
             return address
 
+        def weights(tensors: Tensors) -> dict[str, int]:
+            found = {}
+            for array in source.problem.arrays:
+                if array.role == "weights":
+                    address = found[array.name] = tensors.address(array.name)
+                    if elsewhere:
+                        found[array.name] = scratch(array.size_bytes)
+                        device.copy(found[array.name], address, array.size_bytes)
+            return found
+
+        tensors = verifier.tensors(verifier.normal, loaded.packed_w.address, loaded.workspace.address)
+        same = weights(tensors)
+        if count == 1 or not cold:
+            tensors = replace(tensors, arrays={**tensors.arrays, **same})
+            return [partial(kernel.run, kernel.forward(tensors))] * count
+
         passes: list[Callable[[], None]] = []
         for copy in verifier.copies(count):
-            tensors = replace(copy, packed_w=scratch(source.packed_w_bytes), workspace=scratch(source.workspace_bytes))
-            device.copy(tensors.packed_w, loaded.packed_w.address, source.packed_w_bytes)
+            arrays = {**copy.arrays, **(same if shared else weights(copy))}
+            packed_w = loaded.packed_w.address if shared else scratch(source.packed_w_bytes)
+            if not shared:
+                device.copy(packed_w, loaded.packed_w.address, source.packed_w_bytes)
+            tensors = Tensors(arrays, packed_w, scratch(source.workspace_bytes))
             passes.append(partial(kernel.run, kernel.forward(tensors)))
         return passes
 
@@ -146,7 +167,11 @@ class LayerBench:
         return max(1, min(MOST_PASSES, room, math.ceil(_SAMPLE_US / pass_us)))
 
     def finals(self, request: FinalsRequest) -> FinalsTimings:
-        """Every contender is recorded the same way and has as many passes a sample, each on arrays of its own."""
+        """Every contender is recorded the same way and has as many passes a sample, each on arrays of its own.
+
+        But beside libraries passes share weights, as a library's do. A kernel that is entered again has weights of
+        its own: what their addresses do to its time is noise, too.
+        """
         device, verifier = self._device, self.verifier
         cold = request.cache == "cold"
         with ExitStack() as held:
@@ -162,7 +187,11 @@ class LayerBench:
                     for _ in range(2)  # the first brings its code to the device
                 )
             )
-            entered = [self._recorded(self._each_pass(loaded, count, cold=cold), held) for loaded in kernels]
+            entered = []
+            for position, loaded in enumerate(kernels):
+                again = request.kernels[position] in request.kernels[:position]
+                each = self._each_pass(loaded, count, cold=cold, elsewhere=again, shared=bool(libraries))
+                entered.append(self._recorded(each, held))
             entered += [self._recorded(self._exported_passes(*each, count, cold=cold), held) for each in libraries]
             baselines = device.baselines(request.baselines, verifier.problem, passes=count, cold=cold)
             for passes in baselines:

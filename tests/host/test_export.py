@@ -7,6 +7,7 @@ import json
 import os
 import re
 import subprocess
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -346,14 +347,24 @@ def test_proof_without_a_folder_for_temporary_files(tmp_path: Path, monkeypatch:
 
 
 @pytest.mark.parametrize(
-    ("library_us", "noise", "too_slow"),
-    [(101.5, 0.0, False), (102.5, 0.0, True), (102.5, 0.03, False), (103.5, 0.03, True), (90.0, 0.0, False)],
+    ("library_us", "noise", "again_us", "too_slow"),
+    [
+        (101.5, 0.0, (100.0, 100.0), False),
+        (102.5, 0.0, (100.0, 100.0), True),
+        (102.5, 0.03, (100.0,), False),
+        (103.5, 0.03, (100.0,), True),
+        (90.0, 0.0, (100.0,), False),
+        (108.0, 0.0, (104.0, 96.0), False),
+        (109.0, 0.0, (104.0, 96.0), True),
+    ],
 )
-def test_slower_than_the_tuners_own_kernel(library_us: float, noise: float, too_slow: bool) -> None:
+def test_slower_than_the_tuners_own_kernel(
+    library_us: float, noise: float, again_us: Sequence[float], too_slow: bool
+) -> None:
     def timing(us: float) -> Timing:
         return dataclasses.replace(TIMING, samples_us=(us,) * 11, median_us=us)
 
-    compared = beside("a.b", (timing(100.0), timing(100.0), timing(library_us)), noise)
+    compared = beside("a.b", [timing(100.0), *map(timing, again_us)], timing(library_us), noise)
     assert compared.too_slow == too_slow
     assert str(compared).startswith(
         f"a.b: {library_us:.2f} us, the tuner's own kernel 100.00 us: {library_us - 100:+.2f} %"

@@ -29,8 +29,11 @@ from autotune.exporting.build import Built
 from autotune.measurement.exported import prepared
 from autotune.measurement.forward import Tensors
 from autotune.problem import of_conv2d
+from autotune.workers.worker import FinalsRequest, FinalsTimings
 from tests import exports
+from tests.compiled import compiled
 from tests.host.host_driver import Array, DeviceArray, OnHostDriver, device_array, host_driver
+from tests.host.watched import addresses, opened
 
 pytestmark = pytest.mark.cxx
 
@@ -130,6 +133,26 @@ def test_worker_runs_a_library(on_cpu: OnHostDriver, tmp_path: Path) -> None:
         prepared(tmp_path / "nothing.so", exports.CONSTANT.problem, Tensors({})),
     ):
         pass
+
+
+def timed_beside(library: str, cxx: str) -> tuple[FinalsTimings, set[int]]:
+    """A kernel beside its library, and how many arrays the tuner's own passes of a sample are given."""
+    packed = exports.PACKED
+    device, server = opened(packed.problem, cxx, short_us=1e9)
+    device.paced_us = 100.0  # four passes a sample
+    kernel = packed.source, compiled(packed.source.program, cxx=cxx)
+    found = server.answer(FinalsRequest((kernel, kernel), (), "cold", 0.05, 0, ((library, packed.source),)))
+    assert isinstance(found, FinalsTimings)
+    device.close()
+    return found, {len(addresses(sampled)) for sampled in device.measured if len(sampled) == 4}
+
+
+def test_passes_of_a_kernel_beside_its_library_share_packed_filters_as_the_librarys_do(
+    on_cpu: OnHostDriver, cxx: str
+) -> None:
+    found, counts = on_cpu(timed_beside, cxx)
+    assert [timing.passes for timing in (*found.kernels, *found.libraries)] == [4, 4, 4]
+    assert counts == {4 * len("xy") + 1}
 
 
 def kernels(library: str) -> tuple[str, tuple[Kernel[Problem], ...]]:

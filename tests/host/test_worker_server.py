@@ -4,17 +4,14 @@ from __future__ import annotations
 
 import math
 import pickle
-import time
-from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-import numpy as np
 import pytest
 
 from autotune.compilation.compile import Binary, Program, Target
-from autotune.devices.device import Baseline, Launch, Passes, Sample
-from autotune.devices.host import HostDevice, HostModule, HostOptions
+from autotune.devices.device import Baseline
+from autotune.devices.host import HostDevice
 from autotune.errors import Disproved, Rejected
 from autotune.family.render import render
 from autotune.family.source import KernelSource
@@ -23,18 +20,17 @@ from autotune.family.template import KernelTemplate
 from autotune.family.template_files import load_template, load_templates
 from autotune.measurement.choices import Choices, ChoicesRequest
 from autotune.measurement.reference import check_program
-from autotune.problem import Conv2dProblem, Problem
+from autotune.problem import Conv2dProblem
 from autotune.trial import Measured
-from autotune.workers.device_server import WorkerServer
 from autotune.workers.worker import (
     EvaluateRequest,
     FinalsRequest,
     FinalsTimings,
     LayerRequest,
-    OpenRequest,
     Skipped,
 )
 from tests.compiled import compiled
+from tests.host.watched import addresses, opened
 from tests.injected_faults import FAULTS, GOOD
 from tests.long_run import long_run
 
@@ -42,53 +38,6 @@ pytestmark = pytest.mark.cxx
 
 PROBLEM = Conv2dProblem(2, 3, 9, 11, 4, 3, 3)
 TARGET = Target("host")
-
-
-class Watched(HostDevice):
-    """The host, noting what each measurement launches."""
-
-    def __init__(self, cxx: str, *, short_us: float) -> None:
-        super().__init__(cxx, HostOptions(cores=1, short_us=short_us))
-        self.launches: list[Launch] = []
-        self.measured: list[list[Launch]] = []
-        self.paced_us: float | None = None
-        """what every pass is said to take"""
-        self.beside: tuple[int, bool] | None = None
-        """passes of a baseline, and whether they are cold"""
-
-    def load(self, binary: Binary) -> HostModule:
-        """A module whose launches are noted."""
-        module, launches = super().load(binary), self.launches
-        launch_it = module.launch
-
-        def launch(launch: Launch, *, stream: int = 0) -> None:
-            launches.append(launch)
-            launch_it(launch, stream=stream)
-
-        module.launch = launch  # type: ignore[method-assign]
-        return module
-
-    def time(self, passes: Passes, *, cold: bool) -> Sample:
-        """Note the launches between the two clock readings."""
-        self.launches.clear()
-        sample = super().time(passes, cold=cold)
-        self.measured.append(list(self.launches))
-        return replace(sample, us=self.paced_us or sample.us)
-
-    def baselines(
-        self, baselines: Sequence[Baseline], problem: Problem, *, passes: int, cold: bool
-    ) -> tuple[Passes | str, ...]:
-        """Note how they are to be run."""
-        self.beside = (passes, cold)
-        return tuple("no library here" for _ in baselines)
-
-
-def opened(cxx: str, *, short_us: float) -> tuple[Watched, WorkerServer]:
-    device = Watched(cxx, short_us=short_us)
-    server = WorkerServer(time.perf_counter, lambda _name, _runtime: device)
-    server.answer(OpenRequest("host"))
-    server.answer(LayerRequest(PROBLEM, compiled(check_program(PROBLEM), cxx=cxx)))
-    return device, server
 
 
 def kernel(cxx: str, device: HostDevice, family: str | KernelTemplate, **pinned: str) -> tuple[KernelSource, Binary]:
@@ -101,13 +50,9 @@ def kernel(cxx: str, device: HostDevice, family: str | KernelTemplate, **pinned:
     return source, compiled(source.program, cxx=cxx)
 
 
-def addresses(launches: Sequence[Launch]) -> set[int]:
-    return {int(argument) for launch in launches for argument in launch.args if isinstance(argument, np.uint64)}
-
-
 @pytest.mark.parametrize("cache", ["cold", "hot"])
 def test_a_short_kernel_is_timed_over_many_passes(cxx: str, cache: str) -> None:
-    device, server = opened(cxx, short_us=1e9)
+    device, server = opened(PROBLEM, cxx, short_us=1e9)
     device.paced_us = 10.0
     source, binary = kernel(cxx, device, "split_c", reduction="workspace")
     answer = server.answer(EvaluateRequest(source, binary, cache, None))
@@ -128,7 +73,7 @@ def test_a_short_kernel_is_timed_over_many_passes(cxx: str, cache: str) -> None:
 
 @pytest.mark.parametrize("short_us", [0.0, 1e9])
 def test_what_is_timed_has_the_filters_of_the_data(cxx: str, short_us: float) -> None:
-    device, server = opened(cxx, short_us=short_us)
+    device, server = opened(PROBLEM, cxx, short_us=short_us)
     device.paced_us = 10.0
     source, binary = kernel(cxx, device, "direct", filters="constant")
     answer = server.answer(EvaluateRequest(source, binary, "cold", None))
@@ -137,7 +82,7 @@ def test_what_is_timed_has_the_filters_of_the_data(cxx: str, short_us: float) ->
 
 
 def test_a_long_kernel_is_timed_alone_and_its_verification_counts(cxx: str) -> None:
-    device, server = opened(cxx, short_us=0.0)
+    device, server = opened(PROBLEM, cxx, short_us=0.0)
     source, binary = kernel(cxx, device, "direct")
     answer = server.answer(EvaluateRequest(source, binary, "cold", None))
     assert isinstance(answer, Measured)
@@ -150,7 +95,7 @@ def test_a_long_kernel_is_timed_alone_and_its_verification_counts(cxx: str) -> N
 
 
 def test_a_kernel_surely_behind_is_run_no_more_often_than_its_samples_need(cxx: str) -> None:
-    device, server = opened(cxx, short_us=0.0)
+    device, server = opened(PROBLEM, cxx, short_us=0.0)
     source, binary = kernel(cxx, device, "direct")
 
     def runs_and_samples(us: float, cache: str = "cold") -> tuple[int, int]:
@@ -167,7 +112,7 @@ def test_a_kernel_surely_behind_is_run_no_more_often_than_its_samples_need(cxx: 
 
 
 def test_a_kernel_races_against_the_fastest_that_the_worker_measured(cxx: str) -> None:
-    device, server = opened(cxx, short_us=0.0)
+    device, server = opened(PROBLEM, cxx, short_us=0.0)
     source, binary = kernel(cxx, device, "direct")
 
     def too_slow(us: float, best_us: float | None, cache: str = "cold") -> bool:
@@ -186,7 +131,7 @@ def test_a_kernel_races_against_the_fastest_that_the_worker_measured(cxx: str) -
 
 
 def test_a_kernel_behind_one_that_failed_is_not_run(cxx: str, tmp_path: Path) -> None:
-    device, server = opened(cxx, short_us=0.0)
+    device, server = opened(PROBLEM, cxx, short_us=0.0)
     wrong = tmp_path / "mirrored_taps.cu.j2"
     wrong.write_text(FAULTS["mirrored_taps"].text)
     bad, good = (EvaluateRequest(*kernel(cxx, device, it), "hot", None) for it in (load_template(wrong), "direct"))
@@ -202,12 +147,25 @@ def test_a_kernel_behind_one_that_failed_is_not_run(cxx: str, tmp_path: Path) ->
 
 
 def test_contenders_are_timed_alike_when_one_of_them_is_short(cxx: str) -> None:
-    device, server = opened(cxx, short_us=1e9)
+    device, server = opened(PROBLEM, cxx, short_us=1e9)
     device.paced_us = 10.0
     kernels = (kernel(cxx, device, "direct"), kernel(cxx, device, "split_c", reduction="workspace"))
     answer = server.answer(FinalsRequest(kernels, (), "cold", 0.05, 0))
     assert isinstance(answer, FinalsTimings)
     assert [timing.passes for timing in answer.kernels] == [32, 32]
+    device.close()
+
+
+@pytest.mark.parametrize("cache", ["cold", "hot"])
+def test_a_kernel_that_is_entered_again_has_weights_of_its_own(cxx: str, cache: str) -> None:
+    device, server = opened(PROBLEM, cxx, short_us=1e9)
+    device.paced_us = 100.0
+    entered = kernel(cxx, device, "direct")
+    server.answer(FinalsRequest((entered, entered), (), cache, 0.05, 0))
+    first, again = {frozenset(addresses(sampled)) for sampled in device.measured if len(sampled) > 1}
+    passes = 4 if cache == "cold" else 1
+    assert len(first) == len(again) == 3 * passes
+    assert len(first & again) == 2 * passes, "inputs and outputs are the same ones"
     device.close()
 
 
@@ -232,7 +190,7 @@ def tiring(cxx: str, device: HostDevice, folder: Path, launches: int) -> tuple[K
 def test_a_kernel_that_goes_wrong_while_it_is_timed_is_caught(
     cxx: str, tmp_path: Path, cache: str, short_us: float
 ) -> None:
-    device, server = opened(cxx, short_us=short_us)
+    device, server = opened(PROBLEM, cxx, short_us=short_us)
     source, binary = tiring(cxx, device, tmp_path, 7)
     with pytest.raises(Rejected, match="right when verified, and wrong after it was timed") as error:
         server.answer(EvaluateRequest(source, binary, cache, None))
@@ -241,7 +199,7 @@ def test_a_kernel_that_goes_wrong_while_it_is_timed_is_caught(
 
 
 def test_a_finalist_that_goes_wrong_is_named(cxx: str, tmp_path: Path) -> None:
-    device, server = opened(cxx, short_us=0.0)
+    device, server = opened(PROBLEM, cxx, short_us=0.0)
     kernels = (kernel(cxx, device, "direct"), tiring(cxx, device, tmp_path, 7), kernel(cxx, device, "direct"))
     with pytest.raises(Disproved, match="wrong after it was timed") as error:
         server.answer(FinalsRequest(kernels, (), "cold", 0.05, 0))
@@ -252,7 +210,7 @@ def test_a_finalist_that_goes_wrong_is_named(cxx: str, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("cache", ["cold", "hot"])
 def test_baselines_find_the_caches_as_the_kernels_do(cxx: str, cache: str) -> None:
-    device, server = opened(cxx, short_us=1e9)
+    device, server = opened(PROBLEM, cxx, short_us=1e9)
     device.paced_us = 10.0
     answer = server.answer(
         FinalsRequest((kernel(cxx, device, "direct"),), (Baseline("cudnn", "nchw"),), cache, 0.05, 0)
@@ -272,7 +230,7 @@ extern "C" __global__ void picks(const long long* table, int* choices, int count
 
 
 def test_a_dispatcher_is_asked_for_every_row_of_a_table(cxx: str) -> None:
-    device, server = opened(cxx, short_us=0.0)
+    device, server = opened(PROBLEM, cxx, short_us=0.0)
     binary = compiled(Program(PICKS, ("picks",)), cxx=cxx)
     table = tuple((3 * row, 2 * row + 1) for row in range(100))
     assert server.answer(ChoicesRequest(binary, table)) == Choices(tuple(row - 1 for row in range(100)))

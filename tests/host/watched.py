@@ -1,0 +1,73 @@
+"""The host device, noting what it runs and what it times."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from autotune.compilation.compile import Binary
+from autotune.devices.device import Baseline, Launch, Passes, Sample
+from autotune.devices.host import HostDevice, HostModule, HostOptions
+from autotune.measurement.reference import check_program
+from autotune.problem import Problem
+from autotune.workers.device_server import WorkerServer
+from autotune.workers.worker import LayerRequest, OpenRequest
+from tests.compiled import compiled
+
+
+class Watched(HostDevice):
+    """The host, noting what each measurement launches."""
+
+    def __init__(self, cxx: str, *, short_us: float) -> None:
+        super().__init__(cxx, HostOptions(cores=1, short_us=short_us))
+        self.launches: list[Launch] = []
+        self.measured: list[list[Launch]] = []
+        self.paced_us: float | None = None
+        """what every pass is said to take"""
+        self.beside: tuple[int, bool] | None = None
+        """passes of a baseline, and whether they are cold"""
+
+    def load(self, binary: Binary) -> HostModule:
+        """A module whose launches are noted."""
+        module, launches = super().load(binary), self.launches
+        launch_it = module.launch
+
+        def launch(launch: Launch, *, stream: int = 0) -> None:
+            launches.append(launch)
+            launch_it(launch, stream=stream)
+
+        module.launch = launch  # type: ignore[method-assign]
+        return module
+
+    def time(self, passes: Passes, *, cold: bool) -> Sample:
+        """Note the launches between the two clock readings."""
+        self.launches.clear()
+        sample = super().time(passes, cold=cold)
+        self.measured.append(list(self.launches))
+        return replace(sample, us=self.paced_us or sample.us)
+
+    def baselines(
+        self, baselines: Sequence[Baseline], problem: Problem, *, passes: int, cold: bool
+    ) -> tuple[Passes | str, ...]:
+        """Note how they are to be run."""
+        self.beside = (passes, cold)
+        return tuple("no library here" for _ in baselines)
+
+
+def opened(problem: Problem, cxx: str, *, short_us: float) -> tuple[Watched, WorkerServer]:
+    """A device that says what it runs, and a worker on it that has made the problem's data."""
+    device = Watched(cxx, short_us=short_us)
+    server = WorkerServer(time.perf_counter, lambda _name, _runtime: device)
+    server.answer(OpenRequest("host"))
+    server.answer(LayerRequest(problem, compiled(check_program(problem), cxx=cxx)))
+    return device, server
+
+
+def addresses(launches: Sequence[Launch]) -> set[int]:
+    """Of arrays that these launches are given."""
+    return {
+        int(argument) for launch in launches for argument in launch.args if isinstance(argument, np.uint64) and argument
+    }
