@@ -72,6 +72,7 @@ class Database:
     """what finds such rows"""
     reader: Engine = field(init=False, repr=False)
     """the engine, for transactions that only read"""
+    _closed: bool = field(default=False, init=False, repr=False)
     _writer: Connection | None = field(default=None, init=False, repr=False)
     """kept from a write to the next: to take one and give it back takes as long as to store a row"""
     _writing: threading.Lock = field(default_factory=threading.Lock, init=False, repr=False)
@@ -90,7 +91,8 @@ class Database:
 
     @contextmanager
     def write(self) -> Iterator[Connection]:
-        """A transaction that holds the write lock from its start."""
+        """A transaction that holds the write lock from its start. Raises StoreError once it is closed."""
+        self._check_open()
         with in_words(self.path, self.timeout_s), self._writing:
             if self.writable is not None:
                 self._turn_to(self.writable())
@@ -105,7 +107,11 @@ class Database:
 
     @contextmanager
     def read(self) -> Iterator[Connection]:
-        """A transaction that sees one state of the file. Raises UnreadableRow for what comes of a row that is none."""
+        """A transaction that sees one state of the file.
+
+        Raises UnreadableRow for what comes of a row that is none, StoreError once it is closed.
+        """
+        self._check_open()
         with self.understanding(), in_words(self.path, self.timeout_s), self.reader.begin() as connection:
             if self.hidden:
                 hide_rows(connection, self.hidden)
@@ -122,14 +128,22 @@ class Database:
                 f"{self.shown}: a row cannot be understood ({words}); `autotune dump --check` lists such rows"
             ) from error
 
+    def _check_open(self) -> None:
+        if self._closed:  # the engine would open the file again, and nobody would close it
+            raise StoreError(f"{self.shown}: is closed; open it again")
+
     def _turn_to(self, opened: Database) -> None:
         """Be another database from now on, which is open for writing."""
-        self.close()
+        self._let_go()
         self.engine, self.reader, self.file, self.closing = opened.engine, opened.reader, opened.file, opened.closing
         self.writable = None
 
     def close(self) -> None:
         """Close every connection; the last one to leave folds the log into the file, if it may write."""
+        self._closed = True
+        self._let_go()
+
+    def _let_go(self) -> None:
         if self._writer is not None:
             self._writer.close()
         self.engine.dispose()

@@ -344,3 +344,16 @@ def test_a_look_at_a_files_kind_drops_no_lock(path: Path, store: Store, tmp_path
     for missing in (tmp_path, tmp_path / "none"):
         with pytest.raises(OSError, match="directory"):
             is_sqlite(missing)
+
+
+def test_a_store_that_was_closed_is_not_opened_again(path: Path, blank: bytes, create: bool) -> None:
+    path.write_bytes(blank)
+    with Store(path, create=create) as store:
+        store.studies.list()
+    closed = pytest.raises(StoreError, match=r"autotune.db: is closed; open it again")
+    with closed:
+        store.studies.list()
+    with closed:
+        store.query("SELECT 1")
+    with closed:
+        open_scope(store)
