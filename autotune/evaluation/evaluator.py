@@ -34,7 +34,7 @@ from autotune.workers.worker import (
 )
 
 ENTERED = 4
-"""times that a kernel is timed beside its library, but for the first with weights at other addresses"""
+"""times that a kernel is timed beside its library, each with weights at addresses of its own"""
 
 
 class Evaluator(Protocol):
@@ -257,7 +257,8 @@ class DeviceEvaluator:
     ) -> tuple[tuple[Timing, ...], Timing]:
         """Verify an exported library on the current layer and time it interleaved with the kernel that it was made of.
 
-        The kernel's timings come first, several times, for the noise floor. Raises Rejected when the library is wrong.
+        The kernel's timings come first, each with weights at addresses of its own. Raises Rejected when the library is
+        wrong.
         """
         kernels = ((source, binary),) * ENTERED
         request = FinalsRequest(kernels, (), cache, budget_s, 0, libraries=((str(library), source),))

@@ -26,10 +26,9 @@ from autotune.family.template import KernelTemplate
 from autotune.measurement.benchmark import paired_ratio
 from autotune.temporary import temporary_folder
 from autotune.trial import Timing
-from autotune.tuning.finals_decision import noise_floor
 
 ALLOWED = 0.02  # by which an exported kernel may be slower, where the noise floor is finer
-TIMED_S = 2.0  # of each kernel's finals, wall clock
+TIMED_S = 3.0  # of each kernel's finals, wall clock
 _HOST_FLOPS = 5e8  # of a pass on the CPU, two dozen of which test a kernel; two cores do 1e8 a second
 
 
@@ -42,34 +41,38 @@ class Beside:
     """A kernel in the library, timed interleaved with the same kernel in the tuner."""
 
     name: str
-    kernel_us: float
+    own_us: tuple[float, ...]
+    """medians of the tuner's kernel, each with weights at addresses of its own"""
     library_us: float
     ratio: float
-    """median over rounds of the library's time over the kernel's"""
+    """median over rounds of the library's time over that of the slowest of these"""
+    surely: float
+    """the least that the ratio may be by chance: the lower end of its interval"""
     allowed: float
-    """fraction by which it may be slower: ALLOWED, or the noise floor where that is coarser"""
+    """fraction by which it may be slower: ALLOWED, or the device's noise floor where that is coarser"""
 
     @property
     def too_slow(self) -> bool:
         """Whether the library lost what was tuned."""
-        return self.ratio > 1 + self.allowed
+        return self.ratio > 1 + self.allowed and self.surely > 1
 
     def __str__(self) -> str:
+        least, most = min(self.own_us), max(self.own_us)
+        own = f"{most:.2f} us"
+        if most > (1 + ALLOWED) * least:
+            own = f"{least:.2f} to {own}, by where its weights lie"
         return (
-            f"{self.name}: {self.library_us:.2f} us, the tuner's own kernel {self.kernel_us:.2f} us: "
+            f"{self.name}: {self.library_us:.2f} us, the tuner's own kernel {own}: "
             f"{100 * (self.ratio - 1):+.2f} % ({100 * self.allowed:.1f} % allowed)"
         )
 
 
 def beside(name: str, own: Sequence[Timing], library: Timing, known_noise: float) -> Beside:
-    """What the timings of the kernel, several times, and of the library say.
-
-    The library has weights of its own, as all but the first of the kernel's timings have.
-    """
-    first, *_ = own
-    _, ratio, _ = paired_ratio(library.samples_us, first.samples_us)
-    allowed = max(ALLOWED, known_noise, *itertools.starmap(noise_floor, itertools.permutations(own, 2)))
-    return Beside(name, first.median_us, library.median_us, ratio, allowed)
+    """What the timings of the kernel, with weights at several addresses, and of the library say."""
+    slowest = max(own, key=lambda timing: timing.median_us)
+    low, ratio, _ = paired_ratio(library.samples_us, slowest.samples_us)
+    own_us = tuple(timing.median_us for timing in own)
+    return Beside(name, own_us, library.median_us, ratio, low, max(ALLOWED, known_noise))
 
 
 def prove(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import random
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
@@ -44,8 +44,15 @@ class _Loaded:
     kernel: LoadedKernel
     workspace: GuardedArray
     packed_w: GuardedArray
+    device: Device
     owned: ExitStack
     """what is given back with it"""
+
+    def scratch(self, size_bytes: int) -> int:
+        """The address of memory that is given back with it."""
+        address = self.device.allocate(size_bytes)
+        self.owned.callback(self.device.free, address)
+        return address
 
 
 class LayerBench:
@@ -83,47 +90,40 @@ class LayerBench:
             packed_w = GuardedArray(device, "packed_w", source.packed_w_bytes)
             owned.callback(packed_w.free)
             kernel = LoadedKernel(device, module, source)
-            yield _Loaded(kernel, workspace, packed_w, owned)
+            yield _Loaded(kernel, workspace, packed_w, device, owned)
 
     def _each_pass(
-        self, loaded: _Loaded, count: int, *, cold: bool, elsewhere: bool = False, shared: bool = False
+        self, loaded: _Loaded, count: int, *, cold: bool, weights: Mapping[str, int] | None = None
     ) -> list[Callable[[], None]]:
         """Functions that enqueue a forward pass; when several must be cold, each on arrays of its own.
 
-        `elsewhere`: on weights at other addresses than the layer's. `shared`: all of them on the same weights.
+        `weights`: addresses of those that all of them share, packed ones, too; None: each has its own.
         """
         device, verifier, kernel, source = self._device, self.verifier, loaded.kernel, loaded.kernel.source
-
-        def scratch(size_bytes: int) -> int:
-            address = device.allocate(size_bytes)
-            loaded.owned.callback(device.free, address)
-            return address
-
-        def weights(tensors: Tensors) -> dict[str, int]:
-            found = {}
-            for array in source.problem.arrays:
-                if array.role == "weights":
-                    address = found[array.name] = tensors.address(array.name)
-                    if elsewhere:
-                        found[array.name] = scratch(array.size_bytes)
-                        device.copy(found[array.name], address, array.size_bytes)
-            return found
-
+        shared = weights or {}
         tensors = verifier.tensors(verifier.normal, loaded.packed_w.address, loaded.workspace.address)
-        same = weights(tensors)
         if count == 1 or not cold:
-            tensors = replace(tensors, arrays={**tensors.arrays, **same})
-            return [partial(kernel.run, kernel.forward(tensors))] * count
-
+            return [partial(kernel.run, kernel.forward(_with(tensors, shared)))] * count
         passes: list[Callable[[], None]] = []
         for copy in verifier.copies(count):
-            arrays = {**copy.arrays, **(same if shared else weights(copy))}
-            packed_w = loaded.packed_w.address if shared else scratch(source.packed_w_bytes)
-            if not shared:
-                device.copy(packed_w, loaded.packed_w.address, source.packed_w_bytes)
-            tensors = Tensors(arrays, packed_w, scratch(source.workspace_bytes))
-            passes.append(partial(kernel.run, kernel.forward(tensors)))
+            own = replace(copy, packed_w=loaded.packed_w.address, workspace=loaded.scratch(source.workspace_bytes))
+            if weights is None:
+                own = replace(own, packed_w=loaded.scratch(source.packed_w_bytes))
+                device.copy(own.packed_w, loaded.packed_w.address, source.packed_w_bytes)
+            passes.append(partial(kernel.run, kernel.forward(_with(own, shared))))
         return passes
+
+    def _weights(self, loaded: _Loaded, *, elsewhere: bool) -> dict[str, int]:
+        """Addresses of the layer's weights, or of copies of them."""
+        found = {}
+        for array in self.verifier.problem.arrays:
+            if array.role == "weights":
+                found[array.name] = self.verifier.normal.inputs[array.name].address
+                if elsewhere:
+                    copy = loaded.scratch(array.size_bytes)
+                    self._device.copy(copy, found[array.name], array.size_bytes)
+                    found[array.name] = copy
+        return found
 
     def _check_again(self, source: KernelSource, passes: Passes, *, cold: bool) -> None:
         """Whether a kernel's passes give what they must after many launches. Raises Rejected as `still_right` does."""
@@ -169,8 +169,8 @@ class LayerBench:
     def finals(self, request: FinalsRequest) -> FinalsTimings:
         """Every contender is recorded the same way and has as many passes a sample, each on arrays of its own.
 
-        But beside libraries passes share weights, as a library's do. A kernel that is entered again has weights of
-        its own: what their addresses do to its time is noise, too.
+        But beside libraries passes share weights, as a library's do, and each kernel but the first has them at other
+        addresses: what those do to a kernel's time is no library's fault.
         """
         device, verifier = self._device, self.verifier
         cold = request.cache == "cold"
@@ -189,9 +189,8 @@ class LayerBench:
             )
             entered = []
             for position, loaded in enumerate(kernels):
-                again = request.kernels[position] in request.kernels[:position]
-                each = self._each_pass(loaded, count, cold=cold, elsewhere=again, shared=bool(libraries))
-                entered.append(self._recorded(each, held))
+                weights = self._weights(loaded, elsewhere=position > 0) if libraries else None
+                entered.append(self._recorded(self._each_pass(loaded, count, cold=cold, weights=weights), held))
             entered += [self._recorded(self._exported_passes(*each, count, cold=cold), held) for each in libraries]
             baselines = device.baselines(request.baselines, verifier.problem, passes=count, cold=cold)
             for passes in baselines:
@@ -292,3 +291,8 @@ class LayerBench:
             verify_us=1e6 * (done - ready),
             measure_us=1e6 * (measured - done),
         )
+
+
+def _with(tensors: Tensors, arrays: Mapping[str, int]) -> Tensors:
+    """The same with some arrays at other addresses."""
+    return replace(tensors, arrays={**tensors.arrays, **arrays})

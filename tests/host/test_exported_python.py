@@ -26,6 +26,7 @@ from autotune.autotune_conv2d.library import ARRAYS, DTYPES, EPILOGUES, LAYOUTS
 from autotune.errors import Rejected
 from autotune.exporting import Exported
 from autotune.exporting.build import Built
+from autotune.exporting.chosen_kernel import Chosen
 from autotune.measurement.exported import prepared
 from autotune.measurement.forward import Tensors
 from autotune.problem import of_conv2d
@@ -135,24 +136,31 @@ def test_worker_runs_a_library(on_cpu: OnHostDriver, tmp_path: Path) -> None:
         pass
 
 
-def timed_beside(library: str, cxx: str) -> tuple[FinalsTimings, set[int]]:
-    """A kernel beside its library, and how many arrays the tuner's own passes of a sample are given."""
-    packed = exports.PACKED
-    device, server = opened(packed.problem, cxx, short_us=1e9)
+def timed_beside(library: str, cxx: str, name: str) -> tuple[FinalsTimings, set[frozenset[int]]]:
+    """A kernel, twice, beside its library, and the arrays that its own passes of a sample are given."""
+    tested: Chosen = getattr(exports, name)
+    device, server = opened(tested.problem, cxx, short_us=1e9)
     device.paced_us = 100.0  # four passes a sample
-    kernel = packed.source, compiled(packed.source.program, cxx=cxx)
-    found = server.answer(FinalsRequest((kernel, kernel), (), "cold", 0.05, 0, ((library, packed.source),)))
+    kernel = tested.source, compiled(tested.source.program, cxx=cxx)
+    request = FinalsRequest((kernel, kernel), (), "cold", 0.05, 0, ((library, tested.source),))
+    server.answer(request)
+    held = set(device.held)
+    found = server.answer(request)
     assert isinstance(found, FinalsTimings)
+    assert device.held == held, "all is given back"
     device.close()
-    return found, {len(addresses(sampled)) for sampled in device.measured if len(sampled) == 4}
+    return found, {frozenset(addresses(sampled)) for sampled in device.measured[-20:] if len(sampled) == 4}
 
 
-def test_passes_of_a_kernel_beside_its_library_share_packed_filters_as_the_librarys_do(
-    on_cpu: OnHostDriver, cxx: str
+@pytest.mark.parametrize(("name", "each", "shared"), [("PACKED", "xy", 1), ("ADDED", "xyz", 2)])
+def test_passes_of_a_kernel_beside_its_library_share_weights_as_the_librarys_do(
+    on_cpu: OnHostDriver, cxx: str, name: str, each: str, shared: int
 ) -> None:
-    found, counts = on_cpu(timed_beside, cxx)
+    found, given = on_cpu(timed_beside, cxx, name)
     assert [timing.passes for timing in (*found.kernels, *found.libraries)] == [4, 4, 4]
-    assert counts == {4 * len("xy") + 1}
+    first, again = given
+    assert len(first) == len(again) == 4 * len(each) + shared
+    assert len(first & again) == 4 * len(each), "the kernel that is entered again has its weights elsewhere"
 
 
 def kernels(library: str) -> tuple[str, tuple[Kernel[Problem], ...]]:

@@ -156,19 +156,6 @@ def test_contenders_are_timed_alike_when_one_of_them_is_short(cxx: str) -> None:
     device.close()
 
 
-@pytest.mark.parametrize("cache", ["cold", "hot"])
-def test_a_kernel_that_is_entered_again_has_weights_of_its_own(cxx: str, cache: str) -> None:
-    device, server = opened(PROBLEM, cxx, short_us=1e9)
-    device.paced_us = 100.0
-    entered = kernel(cxx, device, "direct")
-    server.answer(FinalsRequest((entered, entered), (), cache, 0.05, 0))
-    first, again = {frozenset(addresses(sampled)) for sampled in device.measured if len(sampled) > 1}
-    passes = 4 if cache == "cold" else 1
-    assert len(first) == len(again) == 3 * passes
-    assert len(first & again) == 2 * passes, "inputs and outputs are the same ones"
-    device.close()
-
-
 def tiring(cxx: str, device: HostDevice, folder: Path, launches: int) -> tuple[KernelSource, Binary]:
     """A family's kernel that is right for so many launches, and then writes nothing."""
     path = folder / "tiring.cu.j2"

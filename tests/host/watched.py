@@ -19,7 +19,7 @@ from tests.compiled import compiled
 
 
 class Watched(HostDevice):
-    """The host, noting what each measurement launches."""
+    """The host, noting what each measurement launches and what memory is held."""
 
     def __init__(self, cxx: str, *, short_us: float) -> None:
         super().__init__(cxx, HostOptions(cores=1, short_us=short_us))
@@ -29,6 +29,19 @@ class Watched(HostDevice):
         """what every pass is said to take"""
         self.beside: tuple[int, bool] | None = None
         """passes of a baseline, and whether they are cold"""
+        self.held: set[int] = set()
+        """addresses of memory that was not given back"""
+
+    def allocate(self, size_bytes: int) -> int:
+        """Note what is held."""
+        address = super().allocate(size_bytes)
+        self.held.add(address)
+        return address
+
+    def free(self, address: int) -> None:
+        """Note what is given back."""
+        super().free(address)
+        self.held.discard(address)
 
     def load(self, binary: Binary) -> HostModule:
         """A module whose launches are noted."""
