@@ -154,7 +154,7 @@ class _Planner:
                 self._depends[name] = self._follows_from(folded)
                 self._natural |= {name} if folded.natural else set()
         for template in bound.tensor_maps():
-            for expression in (template.when, template.data_type):
+            for expression in (template.when, template.data_type, template.swizzle_bytes):
                 if self._follows_from(self._fold(expression)):
                     raise expression.error(
                         f"depends on {self._or_device}, but a kernel is exported with one of its maps"
@@ -263,7 +263,7 @@ class _Planner:
             element_strides=numbers(template.element_strides) or ("1",) * len(template.global_dim),
             lower_corner=numbers(template.lower_corner),
             upper_corner=numbers(template.upper_corner),
-            swizzle_bytes=self._cpp(template.swizzle),
+            swizzle_bytes=self._cpp(template.swizzle_bytes),
             im2col=bool(template.lower_corner),
         )
 

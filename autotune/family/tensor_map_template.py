@@ -44,14 +44,13 @@ class TensorMapTemplate:
     """empty: all 1"""
     lower_corner: tuple[Expression, ...]
     upper_corner: tuple[Expression, ...]
-    swizzle: Expression
-    """in bytes"""
+    swizzle_bytes: Expression
 
     @property
     def expressions(self) -> tuple[Expression, ...]:
         """All of them."""
         corners = (*self.lower_corner, *self.upper_corner)
-        alone = (self.when, self.data_type, self.swizzle)
+        alone = (self.when, self.data_type, self.swizzle_bytes)
         return (*alone, *self.global_dim, *self.box_dim, *self.element_strides, *corners)
 
     def evaluate(self, value: Evaluate, word: Word, dtype: str) -> NamedTensorMap:
@@ -59,9 +58,8 @@ class TensorMapTemplate:
         data_type = word(self.data_type)
         if data_type not in ((dtype, "tf32") if dtype == "f32" else (dtype,)):
             raise self.data_type.error(f"yields {data_type!r} for arrays of {dtype}; only f32 may be loaded as tf32")
-        swizzle_bytes = value(self.swizzle)
-        if swizzle_bytes not in SWIZZLES:
-            raise self.swizzle.error(f"yields {swizzle_bytes}; expected one of {', '.join(map(str, SWIZZLES))} bytes")
+        swizzle_bytes = value(self.swizzle_bytes)
+        _check_swizzle(self.swizzle_bytes, swizzle_bytes)
 
         def all_of(expressions: tuple[Expression, ...]) -> tuple[int, ...]:
             return tuple(value(expression) for expression in expressions)
@@ -112,10 +110,17 @@ def read_tensor_map(
         element_strides=expressions("element_strides"),
         lower_corner=expressions("lower_corner"),
         upper_corner=expressions("upper_corner"),
-        swizzle=expression(table.path("swizzle"), table.get("swizzle", 0)),
+        swizzle_bytes=expression(table.path("swizzle"), table.get("swizzle", 0)),
     )
     _check_lengths(made, table)
+    if not made.swizzle_bytes.names:
+        _check_swizzle(made.swizzle_bytes, made.swizzle_bytes.bind({}).integer({}))
     return made
+
+
+def _check_swizzle(expression: Expression, swizzle_bytes: int) -> None:
+    if swizzle_bytes not in SWIZZLES:
+        raise expression.error(f"yields {swizzle_bytes}; expected one of {', '.join(map(str, SWIZZLES))} bytes")
 
 
 def _check_lengths(made: TensorMapTemplate, table: Table) -> None:

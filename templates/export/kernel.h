@@ -40,7 +40,7 @@ struct TensorMap {
     Int global_dim[5];
     Int box_dim[5];  // im2col: channels and pixels
     Int element_strides[5];
-    Int swizzle_bytes;
+    int swizzle_bytes;
     bool im2col;
     Int lower_corner[2], upper_corner[2];
 };

@@ -111,8 +111,7 @@ private:
             upper[i] = static_cast<int>(map.upper_corner[i].value());
         }
         const int type = static_cast<int>(map.data_type);
-        const int swizzle_bytes = static_cast<int>(map.swizzle_bytes.value());
-        const int swizzle = swizzle_bytes == 128 ? 3 : swizzle_bytes / 32;  // CU_TENSOR_MAP_SWIZZLE_
+        const int swizzle = map.swizzle_bytes == 128 ? 3 : map.swizzle_bytes / 32;  // CU_TENSOR_MAP_SWIZZLE_
         void *const address = reinterpret_cast<void *>(tensors.at(map.array));
         const uint32_t rank = static_cast<uint32_t>(map.rank);
         if (map.im2col) {

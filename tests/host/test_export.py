@@ -22,7 +22,7 @@ from autotune.operations import CONV2D, operation
 from autotune.problem import Conv2dProblem
 from autotune.trial import Timing
 from tests.compiled import built_for_host
-from tests.exports import CHUNKED, CONSTANT, H200, KERNELS, PACKED, TIMING, chosen, contents, kernel
+from tests.exports import CHUNKED, CONSTANT, H200, KERNELS, MAPPED, PACKED, TIMING, chosen, contents, kernel
 from tests.long_run import every
 from tests.templates.shipped_families import family
 from tests.unit.permissions import read_only
@@ -275,6 +275,16 @@ def test_packed_filters_that_depend_on_n_are_refused(tmp_path: Path) -> None:
     header = PACKED.header.replace(size, f"{size} + 4 * min(n, 0)")
     with pytest.raises(TemplateError, match="depends on n, but weights are prepared once"):
         export_library([dataclasses.replace(PACKED, header=header)], tmp_path, ())
+
+
+@pytest.mark.parametrize("swizzle", ["128 if n < 1000 else 64", "128 if device.sm_count > 1 else 64"])
+def test_a_swizzle_that_depends_on_n_or_the_device_is_refused(tmp_path: Path, swizzle: str) -> None:
+    header, count = re.subn(r"swizzle( *)= 128", rf'swizzle\1= "{swizzle}"', MAPPED.header)
+    assert count > 0
+    with pytest.raises(
+        TemplateError, match=r"swizzle: .* depends on n or the device, but a kernel is exported with one"
+    ):
+        export_library([dataclasses.replace(MAPPED, header=header)], tmp_path, ())
 
 
 def test_filters_that_are_prepared_with_a_workspace_are_refused(tmp_path: Path) -> None:

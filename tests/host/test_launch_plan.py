@@ -45,8 +45,7 @@ void show(const Kernel &kernel, const Launch &launch, bool first) {
 }
 
 void show(const TensorMap &map, bool first) {
-    std::printf("%s[%d", first ? "" : ", ", static_cast<int>(map.data_type));
-    show(map.swizzle_bytes);
+    std::printf("%s[%d, %d", first ? "" : ", ", static_cast<int>(map.data_type), map.swizzle_bytes);
     for (int i = 0; i < map.rank; ++i) show(map.global_dim[i]), show(map.element_strides[i]);
     for (int i = 0; i < (map.im2col ? 2 : map.rank); ++i) show(map.box_dim[i]);
     for (int i = 0; i < (map.im2col ? 2 : 0); ++i) show(map.lower_corner[i]), show(map.upper_corner[i]);

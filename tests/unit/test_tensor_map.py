@@ -96,6 +96,11 @@ MISTAKES = {
         'array = "workspace"',
         "tensor_map[1].array: expected one of x, w, bias, y, z, packed_w",
     ),
+    "a swizzle that there is none of": (
+        "= 32",
+        "= 48",
+        "swizzle: expression '48' yields 48; expected one of 0, 32, 64",
+    ),
     "a box of other dimensions": ('["4", "threads"]', '["4"]', "tensor_map[0].box_dim: expected 2 expressions"),
     "one corner of two": ('["pad_w - 2", "0 - 2"]', "[]", "tensor_map[1].upper_corner: expected 2 expressions"),
     "an undeclared name": ("n * c * h", "n * c * rows", "tensor_map[0].global_dim[1]: undeclared name 'rows'"),
