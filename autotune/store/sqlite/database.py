@@ -92,8 +92,8 @@ class Database:
     @contextmanager
     def write(self) -> Iterator[Connection]:
         """A transaction that holds the write lock from its start. Raises StoreError once it is closed."""
-        self._check_open()
         with in_words(self.path, self.timeout_s), self._writing:
+            self._check_open()
             if self.writable is not None:
                 self._turn_to(self.writable())
             connection, self._writer = self._writer or self.engine.connect(), None
