@@ -19,6 +19,7 @@ from sqlalchemy import (
     and_,
     case,
     func,
+    null,
     or_,
     select,
     true,
@@ -251,11 +252,13 @@ class _Slice:
 
 @dataclass(frozen=True, slots=True)
 class _Decision:
-    """The trial that is the best of its key and what decided it: finals, a retime or its own measurement."""
+    """The trial that is the best of its key and what decided it: finals, a later measurement or its own."""
 
     trial_id: int
     finals_id: int | None = None
-    retime_id: int | None = None
+    again_id: int | None = None
+    """a measurement after its own, of the original where this trial is a copy"""
+    retimed: bool = False
 
 
 def _best_within(connection: Connection, places: Sequence[Place] | None, part: _Slice) -> tuple[BestRow, ...]:
@@ -267,7 +270,7 @@ def _best_within(connection: Connection, places: Sequence[Place] | None, part: _
 
     def row(key: _Key, place: Place | None) -> BestRow:
         decision, winner = decided[key], rows[decided[key].trial_id]
-        basis: Basis = "finals" if decision.finals_id else "retime" if decision.retime_id else "median"
+        basis: Basis = "finals" if decision.finals_id else "retime" if decision.retimed else "median"
         study, layer = (winner.study, winner.layer) if place is None else (place.study, place.layer)
         return BestRow(study, layer, timings[key], basis, winner)
 
@@ -280,21 +283,41 @@ def _best_within(connection: Connection, places: Sequence[Place] | None, part: _
 def _fastest(connection: Connection, chosen: set[int] | None, part: _Slice) -> dict[_Key, _Decision]:
     """The correct trial with the smallest time of each key; a trial that was measured again has its latest time."""
     original = func.coalesce(trials.c.reused_trial_id, trials.c.id)
-    again = retimes.alias("again")
-    latest = (
-        select(again.c.id)
-        .where(again.c.trial_id == original, part.ended(again.c.ended_at))
-        .order_by(again.c.id.desc())
+    retimed, held, again = retimes.alias("retimed"), finals.alias("held"), measurements.alias("again")
+    last_retime = (
+        select(retimed.c.id)
+        .where(retimed.c.trial_id == original, part.ended(retimed.c.ended_at))
+        .order_by(retimed.c.id.desc())
         .limit(1)
         .scalar_subquery()
     )
+    in_finals = and_(part.ended(held.c.ended_at), true() if part.admits_imported else held.c.origin == "measured")
+    latest = (
+        select(again.c.trial_id, func.max(again.c.id).label("again_id"))
+        .outerjoin(retimed, retimed.c.id == again.c.retime_id)
+        .outerjoin(held, held.c.id == again.c.finals_id)
+        .where(
+            or_(
+                and_(again.c.retime_id.is_not(None), part.ended(retimed.c.ended_at)),
+                and_(again.c.finals_id.is_not(None), in_finals),
+            )
+        )
+        .group_by(again.c.trial_id)
+        .subquery()
+    )
     stands = true() if part.admits_imported else trials.c.origin == "measured"
-    time_us = case((retimes.c.id.is_not(None), retimes.c.after_us), (stands, trials.c.median_us))
+    failed = and_(retimes.c.id.is_not(None), retimes.c.after_us.is_(None))
+    time_us = case(
+        (failed, null()), (measurements.c.id.is_not(None), measurements.c.median_us), (stands, trials.c.median_us)
+    )
+    decided_by = (latest.c.again_id, measurements.c.retime_id)
     # SQLite gives the other columns of the row that has the minimum.
     statement = (
-        select(*(trials.c[name] for name in _KEY), trials.c.id, retimes.c.id.label("retime_id"), func.min(time_us))
+        select(*(trials.c[name] for name in _KEY), trials.c.id, *decided_by, func.min(time_us))
         .select_from(trials)
-        .outerjoin(retimes, retimes.c.id == latest)
+        .outerjoin(retimes, retimes.c.id == last_retime)
+        .outerjoin(latest, latest.c.trial_id == original)
+        .outerjoin(measurements, measurements.c.id == latest.c.again_id)
         .where(
             trials.c.outcome == str(Outcome.CORRECT),
             trials.c.policy != END_TO_END,
@@ -307,7 +330,8 @@ def _fastest(connection: Connection, chosen: set[int] | None, part: _Slice) -> d
     if chosen is not None:
         statement = statement.where(trials.c.subject_id.in_(chosen))
     return {
-        _key(row): _Decision(row[trials.c.id], retime_id=row["retime_id"]) for row in rows_of(connection, statement)
+        _key(row): _Decision(row[trials.c.id], None, row[latest.c.again_id], row[measurements.c.retime_id] is not None)
+        for row in rows_of(connection, statement)
     }
 
 
@@ -341,8 +365,8 @@ def _key(row: RowMapping) -> _Key:
 def _timing(connection: Connection, decision: _Decision) -> Timing:
     """The measurement that decided; the trial's own where the finals or the retime kept none."""
     own = and_(measurements.c.finals_id.is_(None), measurements.c.retime_id.is_(None))
-    if decision.retime_id is not None:  # of the original, where this trial is a copy
-        decided = measurements.c.retime_id == decision.retime_id
+    if decision.again_id is not None:
+        decided = measurements.c.id == decision.again_id
     elif decision.finals_id is not None:
         kept = or_(own, measurements.c.finals_id == decision.finals_id)
         decided = and_(measurements.c.trial_id == decision.trial_id, kept)

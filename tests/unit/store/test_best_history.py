@@ -132,6 +132,20 @@ def test_retimes_count_from_their_day_on(days: Store, clock: Clock) -> None:
     days.close()
 
 
+def test_what_a_regressed_winner_leaves_has_its_time_of_the_finals(days: Store, clock: Clock) -> None:
+    scope = open_scope(days)
+    for number, median_us in enumerate((10.0, 11.0, 10.5)):
+        run_trial(days, scope, correct(number, median_us))
+    timings = ((0, timing_of(9.0)), (1, timing_of(9.1)), (2, timing_of(12.0)))
+    days.finals.add(scope, Finals(winner=0, timings=timings))
+    clock.day(1)
+    days.retimes.add(days.trials.list()[0], H200, DRIVER_590, "regressed", timing_of(13.0))
+    (now,) = days.best.list()
+    assert (now.row.trial.number, now.median_us, now.basis) == (1, 9.1, "median")
+    assert days.best.at(START + timedelta(days=2)) == days.best.of_study("lenet", 1) == (now,)
+    days.close()
+
+
 def test_history_has_every_improvement_the_finals_and_the_retimes(days: Store, clock: Clock) -> None:
     scope = open_scope(days)
     for number, median_us in enumerate((10.0, 12.0, 8.0, 8.0)):
