@@ -8,6 +8,7 @@ from jinja2 import TemplateError as JinjaError
 
 from autotune.compilation.compile import Program
 from autotune.errors import Rejected, TemplateError
+from autotune.expressions.expression import Expression
 from autotune.family.limits import RENDER_S, limited
 from autotune.family.source import TEXT_BYTES, ConstantSymbol, KernelSource, Stage
 from autotune.family.space import BoundTemplate
@@ -16,6 +17,8 @@ from autotune.family.template_header import not_a_class
 from autotune.family.tensor_map_template import NamedTensorMap
 from autotune.family.text import environment, inline
 from autotune.trial import ACCURACY_CLASSES, Config, Outcome, Value
+
+_LARGEST = 2**53
 
 
 def render(bound: BoundTemplate, config: Config) -> KernelSource:
@@ -55,32 +58,35 @@ def _source(bound: BoundTemplate, config: Config, program: Program, names: dict[
     accuracy = bound.bind(template.accuracy).word(names)
     if accuracy not in ACCURACY_CLASSES:
         raise TemplateError(f"{template.path}: accuracy: {not_a_class(accuracy)}")
-    factor, flops = (bound.bind(expression).integer(names) for expression in (template.error_factor, template.flops))
-    for key, value in (("error_factor", factor), ("flops", flops)):
-        if value < 1:
-            raise TemplateError(f"{template.path}: {key}: yields {value}, expected at least 1")
+    factor, flops = (_size(bound, each, names, least=1) for each in (template.error_factor, template.flops))
     stages = launches(bound, template.stages, names)
     if not stages:
         raise TemplateError(f"{template.path}: stage: none has a `when` that holds for {config} on {bound.problem}")
+    prepare, maps = launches(bound, template.prepare, names), tensor_maps(bound, names)
+    for name in {each.name for each in bound.tensor_maps()} - {each.name for each in maps}:
+        if any(name in stage.args for stage in (*prepare, *stages)):
+            raise TemplateError(
+                f"{template.path}: tensor_map: no {name} has a `when` that holds for {config} on {bound.problem}"
+            )
     return KernelSource(
         problem=bound.problem,
         config=config,
         program=program,
-        prepare=launches(bound, template.prepare, names),
+        prepare=prepare,
         stages=stages,
-        loop_count=bound.bind(template.loop_count).integer(names),
+        loop_count=_size(bound, template.loop_count, names, least=1),
         constants=tuple(
             ConstantSymbol(constant.name, constant.origin)
             for constant in template.constants
             if bound.bind(constant.when).integer(names)
         ),
-        packed_w_bytes=bound.bind(template.packed_w_bytes).integer(names),
-        workspace_bytes=bound.bind(template.workspace_bytes).integer(names),
+        packed_w_bytes=_size(bound, template.packed_w_bytes, names),
+        workspace_bytes=_size(bound, template.workspace_bytes, names),
         accuracy=accuracy,
         deterministic=bool(bound.bind(template.deterministic).integer(names)),
         error_factor=factor,
         flops=None if flops == bound.problem.flops else flops,
-        tensor_maps=tensor_maps(bound, names),
+        tensor_maps=maps,
     )
 
 
@@ -148,5 +154,13 @@ def _stage(bound: BoundTemplate, stage: StageTemplate, names: dict[str, Value]) 
         args=bound.arguments(stage),
         block=(block[0], block[1], block[2]),
         grid=(grid[0], grid[1], grid[2]),
-        smem_bytes=bound.bind(stage.smem_bytes).integer(names),
+        smem_bytes=_size(bound, stage.smem_bytes, names),
     )
+
+
+def _size(bound: BoundTemplate, expression: Expression, names: dict[str, Value], *, least: int = 0) -> int:
+    """What an expression yields. Raises TemplateError for what the results database would not take for a size."""
+    value = bound.bind(expression).integer(names)
+    if not least <= value <= _LARGEST:
+        raise expression.error(f"is no size: expected {least} to 2^53, got {value}")
+    return value

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from autotune.declarations import ROLES
 from autotune.devices.tensor_map import SWIZZLES, TensorMap
-from autotune.errors import TemplateError
+from autotune.errors import TemplateError, shortened
 from autotune.expressions.expression import Expression
 from autotune.operation import Operation
 from autotune.table import Table
@@ -34,6 +34,8 @@ class TensorMapTemplate:
     """A `[[tensor_map]]` of the header, not yet evaluated."""
 
     name: str
+    where: str
+    """where it stands"""
     array: str
     when: Expression
     data_type: Expression
@@ -74,7 +76,8 @@ class TensorMapTemplate:
             upper_corner=all_of(self.upper_corner),
         )
         if refusal := tensor.refusal():
-            raise TemplateError(f"tensor_map {self.name}: {refusal}; it is {tensor}")
+            given = f"box_dim {list(tensor.box_dim)} of global_dim {list(tensor.global_dim)}, {tensor.dtype}"
+            raise TemplateError(f"{self.where}: {refusal}; it yields {shortened(given)}, swizzle {swizzle_bytes}")
         return NamedTensorMap(self.name, self.array, tensor)
 
 
@@ -102,6 +105,7 @@ def read_tensor_map(
         raise table.error("array", f"expected one of {', '.join(arrays)}, got {array!r}")
     made = TensorMapTemplate(
         name=words("name"),
+        where=f"{table.file}: {table.key}",
         array=array,
         when=expression(table.path("when"), table.get("when", "true")),
         data_type=expression(table.path("data_type"), table.get("data_type", "dtype")),
@@ -126,11 +130,13 @@ def _check_swizzle(expression: Expression, swizzle_bytes: int) -> None:
 def _check_lengths(made: TensorMapTemplate, table: Table) -> None:
     """As many numbers of each kind as there are dimensions; im2col's boxes and corners have two."""
     rank, im2col = len(made.global_dim), bool(made.lower_corner or made.upper_corner)
+    if rank == 0:
+        raise table.error("global_dim", "expected a list of expressions, one for each dimension")
     for key, length, expected in (
         ("box_dim", len(made.box_dim), 2 if im2col else rank),
         ("element_strides", len(made.element_strides), rank if made.element_strides else 0),
         ("lower_corner", len(made.lower_corner), 2 if im2col else 0),
         ("upper_corner", len(made.upper_corner), 2 if im2col else 0),
     ):
-        if rank == 0 or length != expected:
+        if length != expected:
             raise table.error(key, f"expected {expected} expressions for {rank} dimensions, got {length}")

@@ -293,5 +293,24 @@ def test_an_algorithm_of_its_own_has_flops_and_errors_of_its_own(tmp_path: Path)
     assert (plain.flops, plain.error_factor) == (None, 1)
     assert (own.flops, own.error_factor) == (SMALL.array("y").elements, 3)
     assert own.hash != source(bind(tiny(tmp_path)), turns=3).hash
-    with pytest.raises(TemplateError, match="error_factor: yields 0, expected at least 1"):
+    with pytest.raises(TemplateError, match=r"error_factor: expression .* is no size: expected 1 to 2\^53, got 0"):
         source(bind(tiny(tmp_path, ("[params]", 'error_factor = "0"\n[params]'))))
+
+
+@pytest.mark.parametrize(
+    ("key", "change", "got"),
+    [
+        ("flops", ("[params]", 'flops = "10**400"\n[params]'), "1000"),
+        ("smem_bytes", ("[[stage]]\n", '[[stage]]\nsmem_bytes = "0 - 5"\n'), "-5"),
+        ("workspace.bytes", ("[[stage]]\n", '[workspace]\nbytes = "0 - 4"\n\n[[stage]]\n'), "-4"),
+        ("packed_w.bytes", ("[[stage]]\n", '[packed_w]\nbytes = "2**60"\n\n[[stage]]\n'), "1152921504606846976"),
+        ("loop.count", ("[[stage]]\n", '[loop]\ncount = "0"\n\n[[stage]]\n'), "0"),
+    ],
+)
+def test_a_size_that_no_results_database_takes_is_an_error_of_the_template(
+    tmp_path: Path, key: str, change: tuple[str, str], got: str
+) -> None:
+    own = key.partition(".")[0]
+    takes = ('"x", "w", "y"', f'"x", "w", "{own}", "y"' if own in ("workspace", "packed_w") else '"x", "w", "y"')
+    with pytest.raises(TemplateError, match=rf"{key}: expression .* is no size: expected [01] to 2\^53, got {got}"):
+        source(bind(tiny(tmp_path, change, takes)))

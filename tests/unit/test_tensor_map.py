@@ -89,6 +89,24 @@ def test_another_map_is_another_kernel_and_none_is_as_before(tmp_path: Path) -> 
     assert len({source.hash, wider.hash, replace(source, tensor_maps=()).hash}) == 3
 
 
+def test_a_map_that_a_driver_refuses_is_named_with_what_it_yields(tmp_path: Path) -> None:
+    words = (
+        r"mapped.cu.j2: tensor_map\[1\]: a tensor map takes boxes no wider than the swizzle; it yields box_dim "
+        r"\[16, 64\] of global_dim \[8, 12, 6, 2\], f32, swizzle 32"
+    )
+    with pytest.raises(TemplateError, match=words):
+        mapped(tmp_path, FAMILY.replace('["c", "threads"]', '["2 * c", "threads"]'), turns=2)
+
+
+def test_a_stage_that_takes_a_map_which_a_config_has_not_is_refused(tmp_path: Path) -> None:
+    text = FAMILY.replace("global_dim      =", 'when = "turns == 2"\nglobal_dim      =')
+    assert mapped(tmp_path, text, turns=2).tensor_maps
+    with pytest.raises(
+        TemplateError, match=r"tensor_map: no x_map has a `when` that holds for mapped threads=64 turns=3"
+    ):
+        mapped(tmp_path, text, turns=3)
+
+
 MISTAKES = {
     "an unknown key": ("swizzle  ", "swizzled  ", "tensor_map[1].swizzled: unknown key"),
     "an array without maps": (
@@ -102,6 +120,7 @@ MISTAKES = {
         "swizzle: expression '48' yields 48; expected one of 0, 32, 64",
     ),
     "a box of other dimensions": ('["4", "threads"]', '["4"]', "tensor_map[0].box_dim: expected 2 expressions"),
+    "no extents": ('["c", "w", "h", "n"]', "[]", "tensor_map[1].global_dim: expected a list of expressions, one for"),
     "one corner of two": ('["pad_w - 2", "0 - 2"]', "[]", "tensor_map[1].upper_corner: expected 2 expressions"),
     "an undeclared name": ("n * c * h", "n * c * rows", "tensor_map[0].global_dim[1]: undeclared name 'rows'"),
     "an argument's name": ('name       = "x_map"', 'name = "y"', "tensor_map[0].name: y is an argument already"),
@@ -143,5 +162,5 @@ def test_an_address_that_is_none_is_refused() -> None:
 
 
 def test_a_map_that_a_driver_refuses_is_an_error_of_the_template(tmp_path: Path) -> None:
-    with pytest.raises(TemplateError, match="x_map: a tensor map takes boxes of a multiple of 16 bytes"):
+    with pytest.raises(TemplateError, match=r"tensor_map\[0\]: a tensor map takes boxes of a multiple of 16 bytes"):
         mapped(tmp_path, FAMILY.replace('["4", "threads"]', '["3", "threads"]'))
