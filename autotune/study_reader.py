@@ -35,6 +35,11 @@ _RULE_KEYS = {"name", "property", "threshold", "below", "above", "report"}
 _TECHNIQUE_KEYS = {"name", "template", "space", "report", "reported_ms", "reported"}
 
 
+def shipped_study(name: str) -> Study:
+    """A study that comes along, whatever file of its name lies here."""
+    return load_study(shipped("studies") / f"{name}.toml")
+
+
 def study_names() -> tuple[str, ...]:
     """Names of the shipped studies."""
     return tuple(sorted(str(path.relative_to(shipped("studies")).with_suffix("")) for path in _shipped_files()))
@@ -49,13 +54,13 @@ def find_study(name: str) -> Path:
     path = Path(name)
     if os.path.isfile(path):  # which takes names that no file can have
         return path
+    inside = shipped("studies") / f"{name}.toml"
+    if not path.suffix and os.path.isfile(inside):
+        return inside
     if os.path.isdir(path):
         beside = f"{path}.toml"  # as new-op writes it
         hint = beside if os.path.isfile(beside) else "a study file inside it"
         raise StudyError(f"{name}: is a directory; give {hint}")
-    inside = shipped("studies") / f"{name}.toml"
-    if not path.suffix and os.path.isfile(inside):
-        return inside
     raise StudyError(f"{name}: no such study file; shipped studies are {', '.join(study_names())}")
 
 

@@ -6,6 +6,7 @@ import os
 import shutil
 from pathlib import Path
 
+from autotune.array_declarations import is_name
 from autotune.errors import StoreError, TemplateError, not_written
 from autotune.operations import operations
 from autotune.shipped import shipped
@@ -27,6 +28,8 @@ def new_operation(name: str, directory: Path = Path()) -> tuple[Path, ...]:
     """
     if not (name.isidentifier() and name.isascii()) or name.startswith("_"):
         raise TemplateError(f"{name!r}: expected letters, digits and _, a letter first: a kernel is named so")
+    if not is_name(name) or name == "main":
+        raise TemplateError(f"{name!r} is a word of C++ or Python; choose another name")
     if name in operations():
         raise TemplateError(f"{name}: an operation of this name comes along; give another")
     starter = shipped("templates") / "starter"

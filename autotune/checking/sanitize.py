@@ -96,7 +96,8 @@ class Verdict:
 
     def __str__(self) -> str:
         at = f" at {self.runtime} = {' and '.join(map(str, self.n))}" if self.n else ""
-        return f"{self.kernel}: {self.tool}{at}: {self.word}{': ' if self.message else ''}{self.message}"
+        but = "; not every size ran: " if self.word == CLEAN else ": "
+        return f"{self.kernel}: {self.tool}{at}: {self.word}{but if self.message else ''}{self.message}"
 
 
 class Sanitizer(Protocol):

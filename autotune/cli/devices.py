@@ -131,7 +131,10 @@ def devices(calibrate: bool, only_rates: bool, db: str, style: str | None) -> No
     if only_rates or (measured and style is None):
         show(measured, _RATE_COLUMNS, style)
     if not measured:
-        click.echo("no rates are stored, so there are no floors: run `autotune devices --calibrate`", err=True)
+        click.echo(
+            "no rates of the devices here are stored, so they have no floors: run `autotune devices --calibrate`",
+            err=True,
+        )
 
 
 def present_devices(kinds: Set[str]) -> Generator[tuple[str, DeviceEvaluator]]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.metadata
 import importlib.util
+import os
 import tempfile
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -115,7 +116,7 @@ def _version(package: str) -> str | None:
 
 def _writable(what: str, folder: Path, mend: str) -> Checked:
     """A folder that is there, or can be made."""
-    there = next(each for each in (folder, *folder.parents) if each.exists())
+    there = next(each for each in (folder, *folder.parents) if os.path.exists(each))  # no error where it may not look
     try:
         with tempfile.TemporaryFile(dir=there):
             return Checked(what, str(folder), needed=True)

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import re
+import shlex
 import time
 from pathlib import Path
 
 import click
 
-from autotune.declarations import DTYPE_BYTES
+from autotune.declarations import FLOATS
 from autotune.errors import ModelError
 from autotune.study import ADMITTED, admits
 from autotune.writing import check_writable, write_whole
@@ -46,9 +47,7 @@ def _numbers(text: str, between: str, expected: str) -> tuple[int, ...]:
 @click.option(
     "--batch", "batches", metavar="N[,N...]", callback=_batches, help="Numbers of images, 1,8,64: layers for each."
 )
-@click.option(
-    "--dtype", type=click.Choice([*DTYPE_BYTES]), help="What to store and compute in; default: the network's."
-)
+@click.option("--dtype", type=click.Choice([*FLOATS]), help="What to store and compute in; default: the network's.")
 @click.option("--layout", type=click.Choice(["nchw", "nhwc"]), help="Default: as the network stores its filters; nchw.")
 @click.option("--accuracy", type=click.Choice([*ADMITTED]), help="The accuracy class of the study.")
 @click.option("--residuals/--no-residuals", default=True, help="Whether kernels add residuals; few families do.")
@@ -98,7 +97,7 @@ def import_model(
         click.echo("\n".join(said), err=True)
         return
     write_whole(out, text.encode(), "--out")
-    click.echo("\n".join([*said, f"autotune tune {out}"]))
+    click.echo("\n".join([*said, shlex.join(["autotune", "tune", str(out)])]))
 
 
 def _check_new(out: Path) -> None:

@@ -14,7 +14,7 @@ from autotune.cli.completion import study_names_and_files
 from autotune.cli.options import DATABASE
 from autotune.cli.tables import Column, format_options, show
 from autotune.errors import StoreError
-from autotune.study_reader import find_study, load_study, study_names
+from autotune.study_reader import shipped_study, study_names
 
 if TYPE_CHECKING:
     from autotune.store import StudyRow
@@ -64,7 +64,7 @@ def studies(db: str, style: str | None) -> None:
 
 def _shipped() -> Iterator[_Listed]:
     for name in study_names():
-        yield _Listed(name, len(load_study(find_study(name)).layers), "shipped")
+        yield _Listed(name, len(shipped_study(name).layers), "shipped")
 
 
 def _known(stored: tuple[StudyRow, ...], db: str) -> Iterator[_Listed]:

@@ -54,10 +54,19 @@ class DeviceInfo:
         return (self.kind, self.arch, self.sm_count) == (other.kind, other.arch, other.sm_count)
 
 
+RECORDED = "recorded"
+"""kind of the devices of imported spaces, and policy of their times: a name is all that is known of them"""
+
+
 def devices_named(word: str, devices: Sequence[DeviceInfo]) -> list[DeviceInfo]:
-    """The devices of this name whatever its case, else those whose name has the word in it."""
+    """The devices of this name whatever its case, else those whose name has the word in it.
+
+    One that another tool's file names is left out where one that was measured here has its name.
+    """
     exact = [info for info in devices if info.name.casefold() == word.casefold()]
-    return exact or [info for info in devices if word.casefold() in info.name.casefold()]
+    found = exact or [info for info in devices if word.casefold() in info.name.casefold()]
+    measured = {info.name for info in found if info.kind != RECORDED}
+    return [info for info in found if info.kind != RECORDED or info.name not in measured]
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,7 +18,7 @@ from pathlib import Path
 
 from sqlalchemy import Connection, RowMapping, Select, and_, select
 
-from autotune.devices.device import DeviceInfo, Environment
+from autotune.devices.device import RECORDED, DeviceInfo, Environment
 from autotune.interchange.recorded_space import Recording
 from autotune.store.column_types import Values, date_of, date_text
 from autotune.store.devices import device_of, devices, store_device, store_environment, store_run
@@ -33,9 +33,6 @@ from autotune.store.templates import TemplateRecord, store_templates, templates
 from autotune.store.trials import Origin, outcome_values, trial_of, trials
 from autotune.store.unreadable import reading
 from autotune.trial import Trial
-
-KIND = "recorded"
-"""of the devices of imported spaces: a name is all that is known of them"""
 
 UNKNOWN = Environment("", "", "")
 
@@ -137,14 +134,14 @@ def _shared(connection: Connection, found: Recording, study_id: int, now: str) -
     subject_id = identify(connection, subjects, space, {})
     place: Values = {"study_id": study_id, "name": found.template, "subject_id": subject_id, "count": 1, "position": 0}
     connection.execute(study_layers.insert(), place)
-    device_id = store_device(connection, DeviceInfo(KIND, found.device_name, 0, 0, 0), now)
+    device_id = store_device(connection, DeviceInfo(RECORDED, found.device_name, 0, 0, 0), now)
     environment_id = store_environment(connection, UNKNOWN, now)
     return {
         "study_id": study_id,
         "subject_id": subject_id,
         "device_id": device_id,
         "environment_id": environment_id,
-        "policy": KIND,
+        "policy": RECORDED,
         "run_id": store_run(connection, device_id, environment_id, UNKNOWN, now),
         "template_id": store_templates(connection, [TemplateRecord(found.template, "", "")], now)[0],
         "attempts": 1,

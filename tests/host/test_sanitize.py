@@ -77,6 +77,11 @@ def test_a_good_kernel_is_clean(verdicts: dict[str, Verdict]) -> None:
     assert str(verdicts["good"]) == "tested.good: host:check at n = 1 and 9: clean"
 
 
+def test_a_clean_kernel_that_did_not_run_with_each_size_says_why() -> None:
+    said = str(Verdict("tested.good", "good", "host:check", (1,), "clean", "n = 9 breaks a rule"))
+    assert said == "tested.good: host:check at n = 1: clean; not every size ran: n = 9 breaks a rule"
+
+
 @pytest.mark.parametrize("name", SAID)
 def test_a_hidden_fault_is_seen_for_few_images(verdicts: dict[str, Verdict], name: str) -> None:
     begins, has = SAID[name]

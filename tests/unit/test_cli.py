@@ -738,3 +738,12 @@ def test_upkeep_of_an_empty_house(filled: Path, autotune: Command, monkeypatch: 
     (state,) = rows(autotune("cache", "--json"))
     assert (state["entries"], state["size_bytes"]) == (0, 0)
     assert autotune("cache", "--clear").code == 0
+
+
+def test_what_lies_here_hides_no_shipped_study(folder: Path, autotune: Command) -> None:
+    shipped = autotune("studies", "--json").out
+    (folder / "quickstart").mkdir()
+    (folder / "gemm").write_text("a program")
+    assert autotune("studies", "--json").out == shipped
+    assert autotune("tune", "quickstart", "--device", "null", "--trials", "1").code == 0
+    assert "gemm: is not TOML" in autotune("tune", "gemm", "--device", "null").complaint

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+import shlex
 import sys
 import zipfile
 from collections.abc import Mapping, Sequence
@@ -370,6 +371,12 @@ def test_a_study_that_is_there_is_kept(autotune: Command, tmp_path: Path) -> Non
     assert study.read_text() == "mine"
     refused(autotune("import-model", model, "--out", tmp_path / "no" / "study.toml"), "there is no folder")
     refused(autotune("import-model", model, "--dtype", "f16", "--accuracy", "fp32"), "--accuracy fp32 admits no kernel")
+
+
+def test_the_next_command_can_be_pasted(autotune: Command, tmp_path: Path) -> None:
+    model, study = saved(tmp_path / "net.onnx", [CONV]), tmp_path / "my study.toml"
+    said = autotune("import-model", model, "--out", study).out.splitlines()[-1]
+    assert shlex.split(said) == ["autotune", "tune", str(study)]
 
 
 def test_the_study_goes_to_standard_output(autotune: Command, tmp_path: Path) -> None:

@@ -95,6 +95,8 @@ def test_a_reference_that_every_kernel_contradicts_is_doubted(autotune: Command)
         ("softmax", "softmax: an operation of this name comes along; give another"),
         ("2d", "'2d': expected letters, digits and _, a letter first"),
         ("a/b", "'a/b': expected letters, digits and _"),
+        ("class", "'class' is a word of C++ or Python; choose another name"),
+        ("main", "'main' is a word of C++ or Python; choose another name"),
         ("taken", "taken: exists already; remove it or give another name"),
     ],
 )

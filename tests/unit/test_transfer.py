@@ -7,6 +7,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+from autotune.devices.device import DeviceInfo, devices_named
+
 from .test_cli import rows
 from .tiny import Command
 
@@ -52,6 +54,14 @@ def test_a_merge_says_what_it_brought(autotune: Command, filled: Path) -> None:
     )
     assert json.loads(autotune("best", "--db", "here.db", "--json").out) == []
     assert len(json.loads(autotune("trials", "--db", "here.db", "--json").out)) == trials
+
+
+def test_a_device_that_a_file_names_stands_in_the_way_of_none_that_was_measured() -> None:
+    measured = DeviceInfo("cuda", "NVIDIA H200", 90, 132, 150_000_000_000)
+    named, other = (DeviceInfo("recorded", name, 0, 0, 0) for name in ("NVIDIA H200", "NVIDIA RTX A6000"))
+    assert devices_named("h200", [named, measured, other]) == [measured]
+    assert devices_named("nvidia", [named, measured, other]) == [measured, other]
+    assert devices_named("H200", [named, other]) == [named]
 
 
 def test_a_recorded_space_is_imported_listed_and_exported(autotune: Command, folder: Path) -> None:
