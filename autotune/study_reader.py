@@ -54,9 +54,8 @@ def find_study(name: str) -> Path:
     path = Path(name)
     if os.path.isfile(path):  # which takes names that no file can have
         return path
-    inside = shipped("studies") / f"{name}.toml"
-    if not path.suffix and os.path.isfile(inside):
-        return inside
+    if name in study_names():
+        return shipped("studies") / f"{name}.toml"
     if os.path.isdir(path):
         beside = f"{path}.toml"  # as new-op writes it
         hint = beside if os.path.isfile(beside) else "a study file inside it"

@@ -91,6 +91,8 @@ def trials(
             shown = _for_failures(columns) if outcome not in (None, "correct") else columns
             show_brief(listed, shown, _brief_columns(listed), style)
         beaten.tell()
+        if not beaten.rows:
+            only.tell_unknown(store)
         if sources and not streamed:
             for row in (trial.row for trial in listed if isinstance(trial.row, TrialRow)):
                 click.echo(whole(row, _text(store, row.trial.source_hash)))

@@ -141,6 +141,8 @@ def history(what: str, db: str, only: Only, style: str | None) -> None:
         admitted = only.of(store)
         all_of = events(store.best.improvements(name), store.finals.list(name), store.retimes.list(name))
         found = [event for event in all_of if admitted(event.row)]
+        if not found:
+            only.tell_unknown(store)
         if style == "plot":
             _plot(found)
         else:

@@ -7,12 +7,15 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+import click
+
 from autotune.api.answers import device_named, devices_asked
 from autotune.api.study_names import is_asked
 from autotune.cli.devices import say_device
 from autotune.cli.options import ACCURACY, GPU, LAYERS, OF_DEVICE, TEMPLATES
 from autotune.devices.device import DeviceInfo
 from autotune.errors import DeviceError
+from autotune.table import did_you_mean
 
 if TYPE_CHECKING:
     from autotune.store import SpaceTrial, Store, TrialRow
@@ -47,6 +50,18 @@ class Only:
             )
 
         return admitted
+
+    def tell_unknown(self, store: Store) -> None:
+        """Say which layers and families the database has none of: why nothing is left may be that."""
+        known = store.studies.layer_names()
+        for option, names, there in (
+            ("--layer", self.layers, known | {name.rpartition(".")[2] for name in known}),
+            ("--template", self.templates, store.templates.families()),
+        ):
+            for name in names:
+                if name not in there:
+                    hint = did_you_mean(name, sorted(there))
+                    click.echo(f"{option} {name}: {store.path} has nothing of this name{hint}", err=True)
 
 
 def only_options(function: Callable[..., None]) -> Callable[..., None]:

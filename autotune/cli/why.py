@@ -226,7 +226,8 @@ def _default_words(why_it: Why) -> str:
         return f"{default} is the winner"
     if why_it.default_ratio is None:
         return f"{default} failed: {why_it.default.outcome} {why_it.default.reason}"
-    return f"{default} took {why_it.default.median_us:.5g} us, {why_it.default_ratio:.4g} times the winner's time"
+    times = f"{why_it.default_ratio:.4g} times the winner's {why_it.winner.median_us:.5g}"
+    return f"{default} took {why_it.default.median_us:.5g} us, {times}"
 
 
 @dataclass(frozen=True, slots=True)

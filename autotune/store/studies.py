@@ -288,6 +288,13 @@ class StudyStore:
             return tuple(_row(row) for row in rows_of(connection, statement.order_by(studies.c.id)))
 
     @reading
+    def layer_names(self) -> frozenset[str]:
+        """`study.layer` of every layer that a study has or had."""
+        statement = select(studies.c.name, study_layers.c.name).join(studies, studies.c.id == study_layers.c.study_id)
+        with self.database.read() as connection:
+            return frozenset(f"{study}.{layer}" for study, layer in connection.execute(statement))
+
+    @reading
     def layers(self, what: str | None = None) -> tuple[LayerRow, ...]:
         """The layers of the newest generation of each study, in its order, with their finished and correct trials.
 

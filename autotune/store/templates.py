@@ -68,6 +68,12 @@ class TemplateStore:
     database: Database
 
     @reading
+    def families(self) -> frozenset[str]:
+        """The families that there are trials of, or were."""
+        with self.database.read() as connection:
+            return frozenset(connection.execute(select(templates.c.family)).scalars())
+
+    @reading
     def header(self, family: str, template_hash: str) -> str:
         """The header of a family as it was when trials were made with it; empty for one that is not stored."""
         same = and_(templates.c.family == family, templates.c.hash == template_hash)

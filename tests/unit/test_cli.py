@@ -747,3 +747,13 @@ def test_what_lies_here_hides_no_shipped_study(folder: Path, autotune: Command) 
     assert autotune("studies", "--json").out == shipped
     assert autotune("tune", "quickstart", "--device", "null", "--trials", "1").code == 0
     assert "gemm: is not TOML" in autotune("tune", "gemm", "--device", "null").complaint
+
+
+def test_a_misspelt_layer_or_family_is_named(filled: Path, autotune: Command) -> None:
+    layer = rows(autotune("trials", "--json"))[0]["layer"]
+    said = f"--layer {layer}x: autotune.db has nothing of this name (did you mean {layer!r}?)"
+    for words in (("trials", "--json"), ("history", "small", "--json")):
+        asked = autotune(*words, "--layer", f"{layer}x")
+        assert (asked.code, json.loads(asked.out), asked.err.splitlines()[0]) == (0, [], said)
+    assert "--template tinny: autotune.db has nothing" in autotune("trials", "--template", "tinny").err
+    assert "has nothing" not in autotune("trials", "--template", "tiny", "--outcome", "timeout").err
