@@ -6,7 +6,7 @@ import os
 import shutil
 from pathlib import Path
 
-from autotune.array_declarations import is_name
+from autotune.array_declarations import is_name, what_is_wrong
 from autotune.errors import StoreError, TemplateError, not_written
 from autotune.operations import operations
 from autotune.shipped import shipped
@@ -29,7 +29,7 @@ def new_operation(name: str, directory: Path = Path()) -> tuple[Path, ...]:
     if not (name.isidentifier() and name.isascii()) or name.startswith("_"):
         raise TemplateError(f"{name!r}: expected letters, digits and _, a letter first: a kernel is named so")
     if not is_name(name) or name == "main":
-        raise TemplateError(f"{name!r} is a word of C++ or Python; choose another name")
+        raise TemplateError(what_is_wrong(name))
     if name in operations():
         raise TemplateError(f"{name}: an operation of this name comes along; give another")
     starter = shipped("templates") / "starter"

@@ -33,8 +33,7 @@ from autotune.workers.worker import (
     VerifyRequest,
 )
 
-ENTERED = 4
-"""times that a kernel is timed beside its library, each with weights at addresses of its own"""
+_ENTERED = 4  # times that a kernel is timed beside its library, each with weights at addresses of its own
 
 
 class Evaluator(Protocol):
@@ -260,7 +259,7 @@ class DeviceEvaluator:
         The kernel's timings come first, each with weights at addresses of its own. Raises Rejected when the library is
         wrong.
         """
-        kernels = ((source, binary),) * ENTERED
+        kernels = ((source, binary),) * _ENTERED
         request = FinalsRequest(kernels, (), cache, budget_s, 0, libraries=((str(library), source),))
         timings = self._workers[0].finals(request)
         return timings.kernels, timings.libraries[0]

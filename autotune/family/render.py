@@ -18,7 +18,7 @@ from autotune.family.tensor_map_template import NamedTensorMap
 from autotune.family.text import environment, inline
 from autotune.trial import ACCURACY_CLASSES, Config, Outcome, Value
 
-_LARGEST = 2**53
+_LARGEST = 2**53  # that the results database keeps
 
 
 def render(bound: BoundTemplate, config: Config) -> KernelSource:

@@ -44,14 +44,14 @@ class _Loaded:
     kernel: LoadedKernel
     workspace: GuardedArray
     packed_w: GuardedArray
-    device: Device
     owned: ExitStack
     """what is given back with it"""
 
     def scratch(self, size_bytes: int) -> int:
         """The address of memory that is given back with it."""
-        address = self.device.allocate(size_bytes)
-        self.owned.callback(self.device.free, address)
+        device = self.kernel.device
+        address = device.allocate(size_bytes)
+        self.owned.callback(device.free, address)
         return address
 
 
@@ -90,7 +90,7 @@ class LayerBench:
             packed_w = GuardedArray(device, "packed_w", source.packed_w_bytes)
             owned.callback(packed_w.free)
             kernel = LoadedKernel(device, module, source)
-            yield _Loaded(kernel, workspace, packed_w, device, owned)
+            yield _Loaded(kernel, workspace, packed_w, owned)
 
     def _each_pass(
         self, loaded: _Loaded, count: int, *, cold: bool, weights: Mapping[str, int] | None = None

@@ -159,8 +159,3 @@ def test_an_address_that_is_none_is_refused() -> None:
     for address in (0, 264):
         with pytest.raises(Rejected, match="addresses of multiples of 16"):
             encode(BoundTensorMap(GOOD, address))
-
-
-def test_a_map_that_a_driver_refuses_is_an_error_of_the_template(tmp_path: Path) -> None:
-    with pytest.raises(TemplateError, match=r"tensor_map\[0\]: a tensor map takes boxes of a multiple of 16 bytes"):
-        mapped(tmp_path, FAMILY.replace('["4", "threads"]', '["3", "threads"]'))

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
 
 from autotune.analysis.history import history
-from autotune.store import Finals, Store, Verdict
+from autotune.cli.options import RECORDED
+from autotune.shipped import shipped
+from autotune.store import BestRow, Finals, Store, Verdict
 
 from .builders import (
     CONV2,
@@ -144,6 +147,15 @@ def test_what_a_regressed_winner_leaves_has_its_time_of_the_finals(days: Store, 
     assert (now.row.trial.number, now.median_us, now.basis) == (1, 9.1, "median")
     assert days.best.at(START + timedelta(days=2)) == days.best.of_study("lenet", 1) == (now,)
     days.close()
+
+
+@pytest.mark.parametrize("name", RECORDED.values())
+def test_the_best_as_of_now_is_the_best(name: str) -> None:
+    def known(rows: Sequence[BestRow]) -> list[tuple[int, float, str]]:
+        return sorted((row.row.id, row.median_us, row.basis) for row in rows)
+
+    with Store(shipped("studies") / "recorded" / name, create=False) as store:
+        assert known(store.best.at(datetime.now(UTC))) == known(store.best.list())
 
 
 def test_history_has_every_improvement_the_finals_and_the_retimes(days: Store, clock: Clock) -> None:
