@@ -22,9 +22,7 @@ from autotune.measurement.benchmark import median_half_width
 from autotune.problem import Problem
 from autotune.store import BestRow, RetimeRow, Store, TrialRow
 from autotune.trial import END_TO_END, Outcome, comparable
-from autotune.tuning.finals_decision import noise_floor
-from autotune.tuning.layer_finals import FINALS_S, unsuspicious
-from autotune.workers.worker import FinalsTimings
+from autotune.tuning.layer_finals import FINALS_S, timed_in_turn
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,25 +163,20 @@ def _timed(
         return
     info, environment = evaluator.info, evaluator.environment
     kernels = [(source, binary) for _, source, binary in verified]
-
-    def timed() -> FinalsTimings:
-        return evaluator.finals([*kernels, kernels[0]], (), cache=policy, budget_s=budget_s, seed=0)
-
+    own = [row.trial for row, _, _ in verified]
     try:
-        timings = unsuspicious(timed, [row.trial for row, _, _ in verified], evaluator)
+        timings, noise = timed_in_turn(evaluator, own, kernels, cache=policy, budget_s=budget_s, seed=0)
     except Disproved as disproved:
-        wrong = {at % len(verified): words for at, words in disproved.messages.items()}
-        for at, words in wrong.items():
+        for at, words in disproved.messages.items():
             row = verified[at][0]
             yield Retimed(store.retimes.add(row, info, environment, "failed", None, words), row, None)
-        left = [one for at, one in enumerate(verified) if at not in wrong]
+        left = [one for at, one in enumerate(verified) if at not in disproved.messages]
         yield from _timed(left, policy, evaluator, store, budget_s)
         return
-    noise = noise_floor(timings.kernels[0], timings.kernels[-1])
     floor = store.noise_floors.latest(info, policy)
     store.noise_floors.add(info, environment, policy, noise * timings.kernels[0].median_us, noise)
     stands_by = store.measurements.latest([row.id for row, _, _ in verified])
-    for (row, _, _), timing in zip(verified, timings.kernels, strict=False):
+    for (row, _, _), timing in zip(verified, timings.kernels, strict=True):
         reach = max(
             noise, floor.noise_fraction if floor else 0.0, median_half_width(timing.samples_us) / timing.median_us
         )

@@ -5,13 +5,17 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Generator, Mapping, Sequence
 from concurrent.futures import Future
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 from typing import cast
 
+from autotune.compilation.compile import Binary
+from autotune.devices.device import Baseline
 from autotune.devices.torch_baseline import baselines_of
 from autotune.errors import Disproved
 from autotune.evaluation.evaluator import Evaluator
 from autotune.family.render import render
+from autotune.family.source import KernelSource
 from autotune.family.space import BoundTemplate
 from autotune.store import BASELINE, Finals, Scope, Store, Verdict
 from autotune.trial import Config, Timing, Trial, comparable
@@ -46,6 +50,8 @@ class FinalsPlan:
 
 PLAIN_FINALS = FinalsPlan()
 
+InTurn = tuple[FinalsTimings, float]
+"""Timings taken interleaved, and by which fraction a kernel differs from itself there."""
 Held = Generator[Future[object], None, "FinalsResult | None"]
 """Finals that go on whenever the future that they yielded is done, so that other layers need not wait for them."""
 
@@ -92,130 +98,155 @@ class FinalsResult:
         return min(own, key=lambda each: each.time_us, default=None)
 
 
-def hold_finals(
-    plan: FinalsPlan,
-    evaluator: Evaluator,
-    store: Store,
-    scope: Scope,
-    *,
-    on_device: Callable[[Callable[[], FinalsTimings]], Future[FinalsTimings]],
-    bounds: Mapping[str, BoundTemplate],
-    admitted: tuple[str, ...],
-    trials: Sequence[Trial],
-    default: Config | None,
-    incumbent: Trial | None,
-    cache: str,
-    seed: int,
-    disprove: Callable[[Trial, str], None],
-) -> Held:
-    """Time the top trials of a layer interleaved, decide, and store what was said; None: nothing to compare.
+@dataclass(frozen=True, slots=True)
+class LayerFinals:
+    """The finals of one layer: what they are held with."""
 
-    `on_device` runs what measures, with the layer begun, and one finals after another. `default` and `incumbent` (the
-    previous best) take part whatever their rank. Kernels that are wrong after they were timed are told to `disprove`,
-    and the others run again without them.
+    plan: FinalsPlan
+    evaluator: Evaluator
+    store: Store
+    scope: Scope
+    on_device: Callable[[Callable[[], InTurn]], Future[InTurn]]
+    """runs what measures, with the layer begun, and one finals after another"""
+    bounds: Mapping[str, BoundTemplate]
+    admitted: tuple[str, ...]
+    """accuracy classes that the study admits on this layer"""
+    default: Config | None
+    """takes part whatever its rank"""
+    cache: str
+    seed: int
+    disprove: Callable[[Trial, str], None]
+    """is told each kernel that is wrong after it was timed, and why"""
+
+    def hold(self, trials: Sequence[Trial], incumbent: Trial | None) -> Held:
+        """Time the top trials interleaved, decide, and store what was said; None: nothing to compare.
+
+        The `incumbent`, the previous best, takes part whatever its rank. Kernels that are wrong after they were timed
+        are told to `disprove`, and the others run again without them.
+        """
+        while True:
+            entered = entrants(trials, [*self._defaults(trials), *([incumbent] if incumbent else [])])
+            if not entered or (len(entered) == 1 and not self.plan.libraries):
+                return None
+            sources = [render(self.bounds[trial.config.template], trial.config) for trial in entered]
+            compiled = [self.evaluator.compile(source) for source in sources]
+            for future in compiled:
+                yield cast("Future[object]", future)
+            kernels = [(source, binary.result()) for source, binary in zip(sources, compiled, strict=True)]
+            measured = self.on_device(
+                partial(
+                    timed_in_turn,
+                    self.evaluator,
+                    entered,
+                    kernels,
+                    self._baselines(),
+                    cache=self.cache,
+                    budget_s=self.plan.budget_s,
+                    seed=self.seed,
+                )
+            )
+            yield cast("Future[object]", measured)
+            try:
+                timings, noise = measured.result()
+            except Disproved as disproved:
+                wrong = {entered[at].source_hash: words for at, words in disproved.messages.items()}
+                for at, words in disproved.messages.items():
+                    self.disprove(entered[at], words)
+                trials = [trial for trial in trials if trial.source_hash not in wrong]
+                incumbent = None if incumbent is None or incumbent.source_hash in wrong else incumbent
+                continue
+            contenders = [
+                Contender(trial, timing, len(source.program.text))
+                for trial, timing, source in zip(entered, timings.kernels, sources, strict=True)
+            ]
+            return self._decided(contenders, timings.baselines, noise, trials, incumbent)
+
+    def _baselines(self) -> list[Baseline]:
+        return [each for library in self.plan.libraries for each in baselines_of(library, self.scope.layer.problem)]
+
+    def _defaults(self, trials: Sequence[Trial]) -> list[Trial]:
+        return [trial for trial in trials if trial.config == self.default]
+
+    def _decided(
+        self,
+        contenders: Sequence[Contender],
+        baselines: Sequence[Timing | str],
+        noise: float,
+        trials: Sequence[Trial],
+        incumbent: Trial | None,
+    ) -> FinalsResult:
+        """Who won, and against what; stored, too."""
+        winner = decide(contenders, incumbent.number if incumbent else None, noise)
+        compared = _others(contenders, winner, self._defaults(trials), incumbent, self.bounds, noise)
+        refused = _without_kernel(trials, [contender.trial for contender in contenders], self.bounds)
+        for baseline, timing in zip(self._baselines(), baselines, strict=True):
+            if isinstance(timing, str):
+                refused.append((baseline.name, timing))
+                continue
+            comparison = compare(winner.timing, timing, noise)
+            accuracy = baseline.accuracy(self.scope.layer.problem.dtype)
+            compared.append(Compared(baseline.name, timing.median_us, accuracy, comparison, library=baseline.library))
+        self._store(contenders, winner, compared, noise)
+        fastest = min(trials, key=lambda trial: trial.median_us or math.inf)
+        family = winner.trial.config.template
+        return FinalsResult(
+            winner=winner.trial,
+            timing=winner.timing,
+            moved=winner.trial.source_hash != fastest.source_hash,
+            noise=noise,
+            compared=tuple(compared),
+            admitted=self.admitted,
+            refused=tuple(refused),
+            unbeaten=family if self.bounds[family].template.baseline else "",
+        )
+
+    def _store(
+        self, contenders: Sequence[Contender], winner: Contender, compared: Sequence[Compared], noise: float
+    ) -> None:
+        median_us = winner.timing.median_us
+        verdicts = tuple(
+            Verdict(each.against, each.comparison.verdict, median_us, each.time_us, each.trial_number, each.accuracy)
+            for each in compared
+        )
+        timings = tuple((contender.trial.number, contender.timing) for contender in contenders)
+        self.store.finals.add(self.scope, Finals(winner=winner.trial.number, timings=timings, verdicts=verdicts))
+        info, environment = self.evaluator.info, self.evaluator.environment
+        self.store.noise_floors.add(info, environment, self.scope.policy, noise * median_us, noise)
+
+
+def timed_in_turn(
+    evaluator: Evaluator,
+    trials: Sequence[Trial],
+    kernels: Sequence[tuple[KernelSource, Binary]],
+    baselines: Sequence[Baseline] = (),
+    *,
+    cache: str,
+    budget_s: float,
+    seed: int,
+) -> InTurn:
+    """Time the trials' kernels interleaved, the first of them twice: by what that pair differs is the noise.
+
+    All is timed again in a fresh worker when a kernel's time is much smaller than it was in the search; what was out
+    of the race then has one sample, of its very first run: that says nothing. Raises Disproved for kernels that are not
+    right any more.
     """
-    defaults = [trial for trial in trials if trial.config == default]
-    entered = entrants(trials, [*defaults, *([incumbent] if incumbent else [])])
-    if not entered or (len(entered) == 1 and not plan.libraries):
-        return None
-    sources = [render(bounds[trial.config.template], trial.config) for trial in entered]
-    compiled = [evaluator.compile(source) for source in sources]
-    for future in compiled:
-        yield cast("Future[object]", future)
-    kernels = [(source, binary.result()) for source, binary in zip(sources, compiled, strict=True)]
-    baselines = [each for library in plan.libraries for each in baselines_of(library, scope.layer.problem)]
 
     def timed() -> FinalsTimings:
-        """Timings of the kernels, of the first once more (the A/A pair), and of the baselines."""
-        return evaluator.finals([*kernels, kernels[0]], baselines, cache=cache, budget_s=plan.budget_s, seed=seed)
+        entered = [*kernels, kernels[0]]
+        try:
+            return evaluator.finals(entered, baselines, cache=cache, budget_s=budget_s, seed=seed)
+        except Disproved as disproved:
+            raise Disproved({at % len(kernels): words for at, words in disproved.messages.items()}) from disproved
 
-    measured = on_device(lambda: unsuspicious(timed, entered, evaluator))
-    yield cast("Future[object]", measured)
-    try:
-        timings = measured.result()
-    except Disproved as disproved:
-        messages = {entered[at % len(entered)].source_hash: words for at, words in disproved.messages.items()}
-        for trial in entered:
-            if trial.source_hash in messages:
-                disprove(trial, messages[trial.source_hash])
-        return (
-            yield from hold_finals(
-                plan,
-                evaluator,
-                store,
-                scope,
-                on_device=on_device,
-                bounds=bounds,
-                admitted=admitted,
-                trials=[trial for trial in trials if trial.source_hash not in messages],
-                default=default,
-                incumbent=None if incumbent is None or incumbent.source_hash in messages else incumbent,
-                cache=cache,
-                seed=seed,
-                disprove=disprove,
-            )
-        )
-    noise = noise_floor(timings.kernels[0], timings.kernels[-1])
-    contenders = [
-        Contender(trial, timing, len(source.program.text))
-        for trial, timing, source in zip(entered, timings.kernels, sources, strict=False)
-    ]
-    winner = decide(contenders, incumbent.number if incumbent else None, noise)
-    compared = _others(contenders, winner, defaults, incumbent, bounds, noise)
-    refused = _without_kernel(trials, entered, bounds)
-    for baseline, timing in zip(baselines, timings.baselines, strict=True):
-        if isinstance(timing, str):
-            refused.append((baseline.name, timing))
-            continue
-        comparison = compare(winner.timing, timing, noise)
-        accuracy = baseline.accuracy(scope.layer.problem.dtype)
-        compared.append(Compared(baseline.name, timing.median_us, accuracy, comparison, library=baseline.library))
-    store.finals.add(
-        scope,
-        Finals(
-            winner=winner.trial.number,
-            timings=tuple((contender.trial.number, contender.timing) for contender in contenders),
-            verdicts=tuple(
-                Verdict(
-                    each.against,
-                    each.comparison.verdict,
-                    winner.timing.median_us,
-                    each.time_us,
-                    each.trial_number,
-                    each.accuracy,
-                )
-                for each in compared
-            ),
-        ),
-    )
-    store.noise_floors.add(evaluator.info, evaluator.environment, scope.policy, noise * winner.timing.median_us, noise)
-    fastest = min(trials, key=lambda trial: trial.median_us or math.inf)
-    moved = winner.trial.source_hash != fastest.source_hash
-    family = winner.trial.config.template
-    return FinalsResult(
-        winner=winner.trial,
-        timing=winner.timing,
-        moved=moved,
-        noise=noise,
-        compared=tuple(compared),
-        admitted=admitted,
-        refused=tuple(refused),
-        unbeaten=family if bounds[family].template.baseline else "",
-    )
-
-
-def unsuspicious(timed: Callable[[], FinalsTimings], entered: Sequence[Trial], evaluator: Evaluator) -> FinalsTimings:
-    """Timings; taken again in a fresh worker when a kernel's is much smaller than it was in the search.
-
-    What was out of the race has one sample, of its very first run: that says nothing.
-    """
     timings = timed()
-    for trial, timing in zip(entered, timings.kernels, strict=False):
+    for trial, timing in zip(trials, timings.kernels, strict=False):
         alike = trial.timing is not None and trial.reason != "too_slow" and comparable(trial.timing, timing)
         if alike and timing.median_us < SUSPICIOUS * (trial.median_us or 0.0):
             evaluator.refresh()
-            return timed()
-    return timings
+            timings = timed()
+            break
+    *own, again = timings.kernels
+    return replace(timings, kernels=tuple(own)), noise_floor(own[0], again)
 
 
 def _without_kernel(

@@ -18,7 +18,7 @@ from autotune.store import Scope, Store, TrialRow
 from autotune.study import Study
 from autotune.trial import Config, Outcome, Trial
 from autotune.tuning.finals_decision import entrants
-from autotune.tuning.layer_finals import PLAIN_FINALS, FinalsPlan, Held, hold_finals
+from autotune.tuning.layer_finals import PLAIN_FINALS, FinalsPlan, Held, InTurn, LayerFinals
 from autotune.tuning.layer_result import (
     INTERRUPTED,
     NO_CONFIG,
@@ -27,7 +27,6 @@ from autotune.tuning.layer_result import (
 )
 from autotune.tuning.pipeline import Lane, Pipeline, rejected_trial
 from autotune.tuning.trial_log import Phase, Progress, TrialLog
-from autotune.workers.worker import FinalsTimings
 
 SHARE = 5  # a fifth of a budget is under way at most: the rest of a small one learns from what came before
 RECORDED_REJECTIONS = 1000  # configs of a family's full product, up to which each rejected one is stored
@@ -187,26 +186,25 @@ class TunedLayer:
         )
 
     def _hold(self, plan: FinalsPlan, pipeline: Pipeline) -> Held:
-        def on_device(measure: Callable[[], FinalsTimings]) -> Future[FinalsTimings]:
+        def on_device(measure: Callable[[], InTurn]) -> Future[InTurn]:
             return pipeline.alone(partial(self._with_data, measure))
 
-        return hold_finals(
-            plan,
-            self.evaluator,
-            self.store,
-            self.scope,
+        finals = LayerFinals(
+            plan=plan,
+            evaluator=self.evaluator,
+            store=self.store,
+            scope=self.scope,
             on_device=on_device,
             bounds=self.bounds,
             admitted=self.study.admitted(self.layer.problem),
-            trials=self.log.trials,
             default=next((space.default for space in self.spaces.values() if not space.bound.template.baseline), None),
-            incumbent=self.incumbent,
             cache=self.study.measure.cache,
             seed=self.study.seed,
             disprove=self._disprove,
         )
+        return finals.hold(self.log.trials, self.incumbent)
 
-    def _with_data(self, measure: Callable[[], FinalsTimings]) -> FinalsTimings:
+    def _with_data(self, measure: Callable[[], InTurn]) -> InTurn:
         """What measures, once the devices have the layer's data; a search has had them made."""
         if self._lane is None:
             self.evaluator.begin_layer(self.layer.problem)
