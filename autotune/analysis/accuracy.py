@@ -85,7 +85,8 @@ def check_accuracy(
     pairs = {name: tuple(rows.get(name) or rows.get("fp32") for rows in best) for name in classes}
     if not pairs:
         raise StoreError(
-            f"{store.path}: no correct kernel of {study.name} on {evaluator.info.name}; run `autotune tune STUDY` first"
+            f"{store.path}: no correct kernel of {study.name} on {evaluator.info.name}; "
+            f"{store.best.advice(study.name, evaluator.info)}"
         )
     spec = NetworkSpec(of_conv2d(first.problem, _WHAT), of_conv2d(second.problem, _WHAT), images, seed)
     compiled = [evaluator.build(reference_program(problem)) for problem in (spec.first, spec.second)]

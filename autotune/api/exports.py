@@ -159,8 +159,8 @@ def write_export(
         on = None if devices is None else {info.identity for info in devices}
         selected = _selected(store, name, db, asked, lambda info: on is None or info.identity in on)
         if not selected.rows:
-            why = f" with {asked}; leave that out or" if str(asked) else ";"
-            raise StoreError(f"{db}: no correct trial of {name} to export{why} run `autotune tune STUDY` first")
+            why = f" with {asked}; leave that out, or" if str(asked) else ";"
+            raise StoreError(f"{db}: no kernel of {name} to export{why} {store.best.advice(name)}")
         recorded = (row.layer.problem.operation for row in selected.rows)
         here = operations_here(recorded, None if isinstance(what, Study) else what)
         families = load_templates(tuple(templates), here)

@@ -177,7 +177,6 @@ def _nearest(store: Store, name: str, layer: Layer, info: DeviceInfo | None) -> 
 def _tell_why(store: Store, what: str | None, db: str, unanswered: Sequence[Problem]) -> None:
     """Say that there are results which do not count as best, where that is so."""
     places: Sequence[str | Problem | None] = unanswered or [what]
-    first = [row for place in places for row in store.trials.list(place, outcome="correct", limit=1)]
     spaces = store.spaces.list(what, limit=1)
     if spaces:
         click.echo(
@@ -185,9 +184,8 @@ def _tell_why(store: Store, what: str | None, db: str, unanswered: Sequence[Prob
             f"kernel here; `autotune trials {what or spaces[0].study} --sort median` lists it",
             err=True,
         )
-    elif any(row.origin == "imported" for row in first):
-        again = f"autotune retime {what}" if what else "autotune retime"
-        click.echo(f"{db}: imported trials count once they were measured here: `{again}`", err=True)
+    elif any(store.best.is_imported(place) for place in places):
+        click.echo(f"{db}: {store.best.advice(what)}", err=True)
 
 
 def _answers(store: Store, what: str | None, info: DeviceInfo | None) -> Iterator[Answer]:

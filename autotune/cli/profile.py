@@ -126,7 +126,7 @@ def _profiled(
         rows = {row.row.trial.source_hash: row.row for row in best if row.row.device.identity == info.identity}
         if not rows:
             raise StoreError(
-                f"{store.path}: no correct kernel of {what} on {info.name}; run `autotune tune STUDY` first"
+                f"{store.path}: no correct kernel of {what} on {info.name}; {store.best.advice(name_of(what), info)}"
             )
         families = load_templates(directories, operations_here((row.problem.operation for row in rows.values()), what))
         kernels = compiled(store, evaluator, list(rows.values()), families, say)

@@ -138,7 +138,7 @@ def _winners(
             family = families.get(chosen.source.config.template)
             found.setdefault(chosen.source.hash, Winner(chosen.stem, chosen.source, chosen.bound, family))
     if not found:
-        raise StoreError(f"{db}: no correct kernel of {what or 'any layer'}; run `autotune tune STUDY` first")
+        raise StoreError(f"{db}: no correct kernel of {what or 'any layer'}; {store.best.advice(name_of(what))}")
     return list(found.values())
 
 

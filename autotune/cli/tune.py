@@ -240,7 +240,7 @@ def tune_and_show(
             if not search and not best_of(store, study, names, evaluator.info):
                 raise StoreError(
                     f"{db}: no correct kernel of {study.name} on {evaluator.info.name} to compare; "
-                    f"run `autotune tune STUDY` first"
+                    f"{store.best.advice(study.name, evaluator.info)}"
                 )
             plan = finals_plan(study, baselines, finals_seconds, evaluator.info, on_interrupt=finals_on_interrupt)
             tuned = tune_layers(

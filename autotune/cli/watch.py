@@ -88,6 +88,8 @@ def _look(name: str, db: str) -> Group:
     with Store(db, create=False) as store:
         rows = store.trials.list(name)
         study = stored_study(store, rows[0].study) if rows else None
+        imported = bool(rows) and all(row.origin == "imported" for row in rows)
+        advice = store.best.advice(name) if imported and not store.best.list(name) else ""
     groups: dict[tuple[str, str], list[TrialRow]] = {}
     for row in rows:
         groups.setdefault((row.name, row.device.name), []).append(row)
@@ -95,7 +97,8 @@ def _look(name: str, db: str) -> Group:
         return Group(Text(f"{name}: no trial yet"))
     layers = [_Layer(sorted(of_one, key=lambda row: row.trial.number)) for of_one in groups.values()]
     running = [row for row in rows if row.trial.outcome == Outcome.RUNNING]
-    return Group(Text(_headline(name, study, layers, rows)), _table(layers, study.trials), *map(_running, running))
+    below = [*map(_running, running), *([Text(advice)] if advice else [])]
+    return Group(Text(_headline(name, study, layers, rows)), _table(layers, study.trials), *below)
 
 
 def _headline(name: str, study: Study, layers: Sequence[_Layer], rows: Sequence[TrialRow]) -> str:
@@ -107,12 +110,12 @@ def _headline(name: str, study: Study, layers: Sequence[_Layer], rows: Sequence[
     spent_s = (ended - begun).total_seconds()
     words = [f"{name} on {', '.join(dict.fromkeys(row.device.name for row in rows))}: {_of(done, whole)} evaluations"]
     words.append(f"{spent_s:.0f} s so far")
+    ago_s = max((datetime.now(UTC) - ended).total_seconds(), 0)
+    if ago_s >= _LONG_AGO_S:
+        return ", ".join((*words, f"last trial on {ended:%Y-%m-%d %H:%M}"))
     if done < whole and done and spent_s > 0:
         words.append(f"about {(whole - done) * spent_s / done:.0f} s left")
-    ago_s = max((datetime.now(UTC) - ended).total_seconds(), 0)
-    words.append(
-        f"last trial ended {ago_s:.0f} s ago" if ago_s < _LONG_AGO_S else f"last trial on {ended:%Y-%m-%d %H:%M}"
-    )
+    words.append(f"last trial ended {ago_s:.0f} s ago")
     return ", ".join(words)
 
 

@@ -97,7 +97,7 @@ def why(
         if not rows:
             raise StoreError(
                 f"{db}: no best kernel of {what}{f' on {info.name}' if info else ''} to explain; "
-                f"`autotune trials {what}` lists what there is"
+                + store.best.advice(name, info, f"`autotune trials {what}` lists what there is")
             )
         families = template_files(directories, operations_here((row.layer.problem.operation for row in rows), what))
         like = _Like(store)

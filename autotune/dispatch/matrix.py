@@ -112,9 +112,10 @@ def build_matrix(
     tuned = [_row(run, key, layer, records) for layer in layers]
     for row in tuned:
         if not row.own:
+            tune = f"run `autotune tune {run.study.path or run.study.name}` first"
             raise StoreError(
                 f"{run.store.path}: {row.scope.name} has no correct kernel on {run.evaluator.info.name}; "
-                f"run `autotune tune {run.study.path or run.study.name}` first"
+                + run.store.best.advice(row.scope.name, run.evaluator.info, tune)
             )
     rows = [*tuned, *(replace(_row(run, key, layer, records), own={}) for layer in interpolated)]
     default = default_config(run.templates[SAFE])

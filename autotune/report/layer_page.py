@@ -107,6 +107,14 @@ class LayerPage:
         return max(((row.ended_at - begun).total_seconds() for row in self.results.trials if row.ended_at), default=0.0)
 
     @property
+    def why_none(self) -> str:
+        """Where there is no winner."""
+        correct = [row for row in self.results.trials if row.trial.outcome == Outcome.CORRECT]
+        if any(row.origin == "imported" for row in correct):
+            return "imported: counts once measured here, by autotune retime"
+        return "no correct kernel here"
+
+    @property
     def intensity(self) -> float:
         """FLOP per byte moved at least."""
         return self.results.layer.problem.flops / minimal_bytes(self.results.layer.problem)

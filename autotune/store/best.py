@@ -14,6 +14,7 @@ from sqlalchemy import (
     Connection,
     Integer,
     RowMapping,
+    ScalarSelect,
     Select,
     Table,
     and_,
@@ -28,7 +29,7 @@ from sqlalchemy import (
 from autotune.devices.device import DeviceInfo
 from autotune.problem import Layer, Problem
 from autotune.store.column_types import Text, date_text, views
-from autotune.store.devices import devices
+from autotune.store.devices import devices, same_device
 from autotune.store.finals import finals
 from autotune.store.layers import layers, of_problem, subjects
 from autotune.store.measurements import measurements, timing_of
@@ -45,6 +46,8 @@ Basis = Literal["finals", "retime", "median"]
 
 Match = Literal["exact", "device class"]
 """How well an answer fits the device asked for: tuned on it, or on one of its compute capability and SM count."""
+
+TUNE_FIRST = "run `autotune tune STUDY` first"
 
 best_trials = Table(
     "best_trials",
@@ -122,8 +125,7 @@ class BestStore:
         with self.database.read() as connection:
             places = None
             if isinstance(what, Problem):
-                subject = select(subjects.c.id).join(layers).where(*of_problem(what))
-                statement = statement.where(best_trials.c.subject_id == subject.scalar_subquery())
+                statement = statement.where(best_trials.c.subject_id == _subject_of(what))
             elif what is not None:
                 places = find(connection, what, self.database.shown)
                 statement = statement.where(best_trials.c.subject_id.in_(subject_ids(places)))
@@ -140,6 +142,31 @@ class BestStore:
                     for row, winner in of_subject.get(place.subject_id, ())
                 )
         return rows if device is None else _matching(rows, device)
+
+    @reading
+    def is_imported(self, what: str | Problem | None = None, device: DeviceInfo | None = None) -> bool:
+        """Whether there are correct trials, of a device or of any, that count once they were measured here."""
+        conditions = [
+            trials.c.outcome == str(Outcome.CORRECT),
+            trials.c.origin == "imported",
+            trials.c.policy != END_TO_END,
+            ~select(retimes.c.id).where(retimes.c.trial_id == trials.c.id).exists(),
+        ]
+        if device is not None:
+            conditions.append(trials.c.device_id.in_(select(devices.c.id).where(*same_device(device))))
+        with self.database.read() as connection:
+            if isinstance(what, Problem):
+                conditions.append(trials.c.subject_id == _subject_of(what))
+            elif what is not None:
+                places = find(connection, what, self.database.shown)
+                conditions.append(trials.c.subject_id.in_(subject_ids(places)))
+            return connection.execute(select(trials.c.id).where(*conditions).limit(1)).first() is not None
+
+    def advice(self, what: str | None, device: DeviceInfo | None = None, otherwise: str = TUNE_FIRST) -> str:
+        """What to do where there is no best kernel: measure here what was imported, or `otherwise`."""
+        if not self.is_imported(what, device):
+            return otherwise
+        return f"imported trials count once they were measured here: run `autotune retime{f' {what}' if what else ''}`"
 
     @reading
     def of_study(self, study: str, generation: int, what: str | None = None) -> tuple[BestRow, ...]:
@@ -185,6 +212,10 @@ class BestStore:
                     found.append(row[trials.c.id])
             whole = trials_by_id(connection, found)
         return tuple(whole[trial_id] for trial_id in found)
+
+
+def _subject_of(problem: Problem) -> ScalarSelect[int]:
+    return select(subjects.c.id).join(layers).where(*of_problem(problem)).scalar_subquery()
 
 
 def _select() -> Select[*tuple[object, ...]]:

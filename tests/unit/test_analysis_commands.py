@@ -333,8 +333,17 @@ def test_merged_results_are_asked_about_and_count_once_retimed(folder: Path, tun
     assert autotune("merge", "other.db").code == 0
     none = autotune("best", "other", "--json")
     assert [row["match"] for row in rows(none)] == ["none"]
-    assert none.err == "autotune.db: imported trials count once they were measured here: `autotune retime other`\n"
-    assert autotune("why", "other").complaint.startswith("autotune.db: no best kernel of other to explain")
+    advice = "imported trials count once they were measured here: run `autotune retime other`"
+    assert none.err == f"autotune.db: {advice}\n"
+    for words in (("why", "other"), ("sanitize", "other"), ("export", "other", "--out", "out")):
+        complaint = autotune(*words).complaint
+        assert complaint.startswith("autotune.db: no ")
+        assert complaint.endswith(f"; {advice}")
+    seen = autotune("watch", "other", "--once").out
+    assert seen.splitlines()[-1] == advice
+    assert advice not in autotune("watch", "small", "--once").out
+    assert autotune("report", "other", "--out", "other.html").code == 0
+    assert "imported: counts once measured here" in (folder / "other.html").read_text()
     (finals,) = rows(autotune("history", "other", "--json"))
     assert str(finals["note"]).startswith("imported"), "and no improvement here"
     (row,) = rows(autotune("diff", "small", "small@2", "--json"))

@@ -446,14 +446,14 @@ def test_a_study_with_nothing_to_export(folder: Path, autotune: Command) -> None
     tuned = autotune("tune", "small.toml", "--templates", "families", "--device", "null:hang=1")
     assert tuned.code == 1
     complaint = autotune("export", "small", "--out", "out").complaint
-    assert complaint == "autotune.db: no correct trial of small to export; run `autotune tune STUDY` first"
+    assert complaint == "autotune.db: no kernel of small to export; run `autotune tune STUDY` first"
     assert not (folder / "out").exists()
 
 
 def test_nothing_to_export_of_what_was_asked_for(folder: Path, autotune: Command, filled: Path) -> None:
     complaint = autotune("export", "small", "--out", "out", "--device", "host", "--accuracy", "bf16").complaint
     assert complaint == (
-        "autotune.db: no correct trial of small to export with --device host --accuracy bf16; leave that out or "
+        "autotune.db: no kernel of small to export with --device host --accuracy bf16; leave that out, or "
         "run `autotune tune STUDY` first"
     )
     assert not (folder / "out").exists()
