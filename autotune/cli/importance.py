@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import groupby
+from textwrap import fill
 
 import click
 
@@ -81,7 +82,8 @@ def _plot(rows: Sequence[_Row]) -> None:
                 drawn = bar(row.importance, min(out.width, 80) - wide - 8)
                 out.print(f"  {row.what:<{wide}} {row.importance:.2f} {drawn}".rstrip(), soft_wrap=True)
             elif row.remark:
-                out.print(f"  {row.what}: {row.share:.0%} more together; {row.remark}", soft_wrap=True)
+                remark = f"{row.what}: {row.share:.0%} more together; {row.remark}"
+                out.print(fill(remark, out.width, initial_indent="  ", subsequent_indent="    "))
         out.print()
 
 

@@ -33,7 +33,7 @@ from autotune.workers.worker import (
     VerifyRequest,
 )
 
-_ENTERED = 4  # times that a kernel is timed beside its library, each with weights at addresses of its own
+_ENTERED = 4  # times that a kernel and its library are timed beside each other, each with weights of its own
 
 
 class Evaluator(Protocol):
@@ -253,16 +253,15 @@ class DeviceEvaluator:
 
     def beside(
         self, library: Path, source: KernelSource, binary: Binary, *, cache: str, budget_s: float
-    ) -> tuple[tuple[Timing, ...], Timing]:
+    ) -> tuple[tuple[Timing, ...], tuple[Timing, ...]]:
         """Verify an exported library on the current layer and time it interleaved with the kernel that it was made of.
 
-        The kernel's timings come first, each with weights at addresses of its own. Raises Rejected when the library is
-        wrong.
+        The kernel's timings come first, then the library's, each with weights at addresses of its own. Raises Rejected
+        when the library is wrong.
         """
-        kernels = ((source, binary),) * _ENTERED
-        request = FinalsRequest(kernels, (), cache, budget_s, 0, libraries=((str(library), source),))
-        timings = self._workers[0].finals(request)
-        return timings.kernels, timings.libraries[0]
+        kernels, libraries = ((source, binary),) * _ENTERED, ((str(library), source),) * _ENTERED
+        timings = self._workers[0].finals(FinalsRequest(kernels, (), cache, budget_s, 0, libraries))
+        return timings.kernels, timings.libraries
 
     def build(self, program: Program) -> Future[Binary]:
         """Start compiling a program that is no config's."""

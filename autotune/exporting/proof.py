@@ -43,9 +43,10 @@ class Beside:
     name: str
     own_us: tuple[float, ...]
     """medians of the tuner's kernel, each with weights at addresses of its own"""
-    library_us: float
+    library_us: tuple[float, ...]
+    """those of the library's, likewise"""
     ratio: float
-    """median over rounds of the library's time over that of the slowest of these"""
+    """median over rounds of the fastest of the library's over the slowest of the tuner's"""
     surely: float
     """the least that the ratio may be by chance: the lower end of its interval"""
     allowed: float
@@ -57,22 +58,26 @@ class Beside:
         return self.ratio > 1 + self.allowed and self.surely > 1
 
     def __str__(self) -> str:
-        least, most = min(self.own_us), max(self.own_us)
-        own = f"{most:.2f} us"
-        if most > (1 + ALLOWED) * least:
-            own = f"{least:.2f} to {own}, by where its weights lie"
+        moves = any(max(us) > (1 + ALLOWED) * min(us) for us in (self.library_us, self.own_us))
         return (
-            f"{self.name}: {self.library_us:.2f} us, the tuner's own kernel {own}: "
+            f"{self.name}: {_span(self.library_us)} us, the tuner's own kernel {_span(self.own_us)} us"
+            f"{', by where weights lie' if moves else ''}: "
             f"{100 * (self.ratio - 1):+.2f} % ({100 * self.allowed:.1f} % allowed)"
         )
 
 
-def beside(name: str, own: Sequence[Timing], library: Timing, known_noise: float) -> Beside:
-    """What the timings of the kernel, with weights at several addresses, and of the library say."""
+def _span(us: Sequence[float]) -> str:
+    least, most = min(us), max(us)
+    return f"{least:.2f} to {most:.2f}" if most > (1 + ALLOWED) * least else f"{most:.2f}"
+
+
+def beside(name: str, own: Sequence[Timing], library: Sequence[Timing], known_noise: float) -> Beside:
+    """What the timings of a kernel in the tuner and in the library say, of each with weights at several addresses."""
     slowest = max(own, key=lambda timing: timing.median_us)
-    low, ratio, _ = paired_ratio(library.samples_us, slowest.samples_us)
-    own_us = tuple(timing.median_us for timing in own)
-    return Beside(name, own_us, library.median_us, ratio, low, max(ALLOWED, known_noise))
+    fastest = min(library, key=lambda timing: timing.median_us)
+    low, ratio, _ = paired_ratio(fastest.samples_us, slowest.samples_us)
+    own_us, library_us = (tuple(timing.median_us for timing in each) for each in (own, library))
+    return Beside(name, own_us, library_us, ratio, low, max(ALLOWED, known_noise))
 
 
 def prove(
