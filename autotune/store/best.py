@@ -35,11 +35,11 @@ from autotune.store.layers import layers, of_problem, subjects
 from autotune.store.measurements import measurements, timing_of
 from autotune.store.retimes import retimes
 from autotune.store.sqlite.database import Database
-from autotune.store.statements import rows_of
-from autotune.store.studies import Place, current_places, find, subject_ids
+from autotune.store.statements import chunks, rows_of
+from autotune.store.studies import Place, current_places, find, studies, subject_ids
 from autotune.store.trials import TrialRow, gflops, trials, trials_by_id, while_tuning, with_trials
 from autotune.store.unreadable import reading
-from autotune.trial import END_TO_END, Outcome, Timing
+from autotune.trial import END_TO_END, LONG_US, Outcome, Timing
 
 Basis = Literal["finals", "retime", "median"]
 """Why a trial is the best: it won the latest finals, or its median is the smallest, of a retime or while tuning."""
@@ -366,12 +366,63 @@ def _fastest(connection: Connection, chosen: set[int] | None, part: _Slice) -> d
     }
 
 
+@dataclass(frozen=True, slots=True)
+class _Held:
+    """Finals that no retime put in doubt."""
+
+    finals_id: int
+    key: _Key
+    study: str
+    winner_trial_id: int
+    source_id: int | None
+    """the winner's kernel"""
+    time_us: float
+    launch: str | None
+    """how that time was taken; None where no samples are kept"""
+
+
 def _finals_winners(connection: Connection, chosen: set[int] | None, part: _Slice) -> dict[_Key, _Decision]:
-    """The winner of the latest finals of each key."""
+    """The fastest winner of each key, of the finals that no later ones have overtaken.
+
+    Those of the same study have, and those in which the winner took part.
+    """
+    held = _held(connection, chosen, part)
+    kernels = _kernels_of(connection, held)
+    deciding: dict[_Key, list[_Held]] = {}
+    for one in held:
+        later = deciding.setdefault(one.key, [])
+        later[:] = [
+            earlier
+            for earlier in later
+            if earlier.study != one.study and earlier.source_id not in kernels.get(one.finals_id, ())
+        ]
+        later.append(one)
+    fastest = {key: _fastest_of(some) for key, some in deciding.items()}
+    return {key: _Decision(one.winner_trial_id, finals_id=one.finals_id) for key, one in fastest.items()}
+
+
+def _fastest_of(some: Sequence[_Held]) -> _Held:
+    """The fastest, the newest of equals; beside CUDA graphs, short times that may have launch gaps come last."""
+    graphs = any(one.launch == "graph" for one in some)
+
+    def rank(one: _Held) -> tuple[bool, float, int]:
+        return graphs and one.launch == "stream" and one.time_us < LONG_US, one.time_us, -one.finals_id
+
+    return min(some, key=rank)
+
+
+def _held(connection: Connection, chosen: set[int] | None, part: _Slice) -> Sequence[_Held]:
+    """The finals of a part, oldest first."""
     in_doubt = and_(finals.c.superseded_at.is_not(None), part.ended(finals.c.superseded_at))
+    timed = and_(measurements.c.finals_id == finals.c.id, measurements.c.trial_id == trials.c.id)
     statement = (
-        select(finals.c.id, *(trials.c[name] for name in _KEY), finals.c.winner_trial_id)
+        select(finals.c.id, *(trials.c[name] for name in (*_KEY, "id", "source_id")), studies.c.name)
+        .add_columns(
+            func.coalesce(measurements.c.median_us, trials.c.median_us).label("time_us"), measurements.c.launch
+        )
         .join(trials, trials.c.id == finals.c.winner_trial_id)
+        .join(studies, studies.c.id == finals.c.study_id)
+        .outerjoin(measurements, timed)
         .where(
             ~in_doubt,
             trials.c.outcome == str(Outcome.CORRECT),
@@ -382,10 +433,32 @@ def _finals_winners(connection: Connection, chosen: set[int] | None, part: _Slic
     )
     if chosen is not None:
         statement = statement.where(finals.c.subject_id.in_(chosen))
-    return {
-        _key(row): _Decision(row[finals.c.winner_trial_id], finals_id=row[finals.c.id])
+    return [
+        _Held(
+            finals_id=row[finals.c.id],
+            key=_key(row),
+            study=row[studies.c.name],
+            winner_trial_id=row[trials.c.id],
+            source_id=row[trials.c.source_id],
+            time_us=row["time_us"],
+            launch=row[measurements.c.launch],
+        )
         for row in rows_of(connection, statement)
-    }
+    ]
+
+
+def _kernels_of(connection: Connection, held: Sequence[_Held]) -> dict[int, set[int | None]]:
+    """The kernels that took part in each of these finals."""
+    found: dict[int, set[int | None]] = {}
+    for chunk in chunks([one.finals_id for one in held]):
+        statement = (
+            select(measurements.c.finals_id, trials.c.source_id)
+            .join(trials, trials.c.id == measurements.c.trial_id)
+            .where(measurements.c.finals_id.in_(chunk))
+        )
+        for finals_id, source_id in connection.execute(statement):
+            found.setdefault(finals_id, set()).add(source_id)
+    return found
 
 
 def _key(row: RowMapping) -> _Key:

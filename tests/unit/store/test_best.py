@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
+from collections import Counter
+from collections.abc import Callable
 from pathlib import Path
+from typing import Literal
 
 import pytest
 
@@ -11,6 +14,7 @@ from autotune.devices.device import DeviceInfo
 from autotune.errors import StoreError
 from autotune.problem import Layer
 from autotune.store import Finals, Store, Verdict
+from autotune.store.sqlite.database import utc_now
 from autotune.trial import Outcome
 
 from .builders import (
@@ -66,6 +70,64 @@ def test_finals_win_over_medians_and_the_latest_finals_win(store: Store) -> None
     assert (best.row.trial.number, best.basis, best.median_us) == (1, "finals", 11.0)
     verdicts = "SELECT against, verdict, number FROM verdicts LEFT JOIN trials ON trials.id = against_trial_id"
     assert store.query(verdicts).rows == (("default", "win", 0), ("cudnn", "tie", None))
+
+
+@pytest.fixture
+def hold(store: Store) -> Callable[..., None]:
+    """Holds the finals of a study: of each kernel, by its text, the time there; the first is the winner."""
+    taken: Counter[str] = Counter()
+
+    def held(study: str, *, launch: Literal["graph", "stream"] = "graph", **times_us: float) -> None:
+        scope, timings = open_scope(store, study=study), []
+        for text, time_us in times_us.items():
+            trial = correct(taken[study], 300.0, source=(source := source_of(config_of(0), text=text)))
+            run_trial(store, scope, trial, source)
+            timings.append((trial.number, dataclasses.replace(timing_of(time_us), launch=launch)))
+            taken[study] += 1
+        store.finals.add(scope, Finals(winner=timings[0][0], timings=tuple(timings)))
+
+    return held
+
+
+def best_time(store: Store) -> tuple[str, float]:
+    """Of the only layer, the same by function, by view and as of now."""
+    (best,) = store.best.list()
+    assert store.query("SELECT trial_id, median_us FROM best").rows == ((best.row.id, best.median_us),)
+    assert store.best.at(utc_now()) == (best,)
+    return best.row.study, best.median_us
+
+
+def test_finals_of_another_study_say_nothing_of_kernels_that_were_not_in_them(
+    store: Store, hold: Callable[..., None]
+) -> None:
+    hold("whole", fast=25.0, slow=62.0)
+    hold("narrow", slow=61.7)
+    assert best_time(store) == ("whole", 25.0)
+    hold("narrow", fastest=24.0, slow=61.7)
+    assert best_time(store) == ("narrow", 24.0)
+    hold("narrow", slow=61.7)
+    assert best_time(store) == ("whole", 25.0), "a study's latest finals are what it says"
+
+
+def test_finals_in_which_the_winner_of_others_took_part_decide(store: Store, hold: Callable[..., None]) -> None:
+    hold("whole", fast=25.0, slow=62.0)
+    hold("later", other=26.0, fast=26.5)
+    assert best_time(store) == ("later", 26.0), "side by side the other was faster, both slower than in March"
+    hold("whole", fast=25.5, slow=62.0)
+    assert best_time(store) == ("whole", 25.5), "whose fast was faster than the other when that won"
+
+
+def test_finals_with_launch_gaps_come_last_below_200_us(store: Store, hold: Callable[..., None]) -> None:
+    hold("many launches", old=20.0, launch="stream")
+    hold("longer", other=2000.0, launch="stream")
+    assert best_time(store) == ("many launches", 20.0)
+    hold("graph", new=25.0)
+    assert best_time(store) == ("graph", 25.0)
+    hold("long", new=250.0)
+    hold("graph", other=260.0)
+    assert best_time(store) == ("long", 250.0)
+    hold("many launches", old=220.0, launch="stream")
+    assert best_time(store) == ("many launches", 220.0)
 
 
 def test_finals_name_correct_trials(store: Store) -> None:
