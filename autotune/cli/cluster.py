@@ -100,7 +100,7 @@ def agent(
     if compile_only:
         served = _compiling(called, device, cores)
     else:
-        folder = cache_folder() / "agents" / re.sub(r"[^\w.-]+", "_", called)[:80]
+        folder = cache_folder() / "agents" / re.sub(r"[^\w.-]+|^\.{1,2}$", "_", called)[:80]
         served = Agent(called, folder, lambda: open_evaluator(device, cores), cores)
     try:
         with stopping_on_interrupt() as stopping:

@@ -15,7 +15,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path, PurePath
 
 from autotune import __version__
-from autotune.cluster.messages import Collected, Lease
+from autotune.cluster.messages import ID_BYTES, Collected, Lease
 from autotune.errors import StoreError, StoreWarning, StudyError, not_written
 from autotune.family.template import KernelTemplate
 from autotune.family.template_files import load_templates
@@ -28,6 +28,7 @@ from autotune.tuning.trial_log import Progress
 from autotune.tuning.tune import policy
 from autotune.writing import open_lock
 
+_LEASES = f"{2 * ID_BYTES * '[0-9a-f]'}/"  # folders that are called as one; no others are looked at
 NEVER = 1 << 63  # later than any state
 _MOST_BYTES = 1 << 26  # of a lease: the study's text, and the user's families
 _ADVICE = "set XDG_CACHE_HOME to a folder that can be"
@@ -135,7 +136,7 @@ class Journals:
             self._blank.unlink(missing_ok=True)
             with Store(self._blank) as made:  # the tables are made once
                 made.quarantine.clear()
-            for left in folder.glob("*/"):
+            for left in folder.glob(_LEASES):
                 if os.path.lexists(left / "lease"):
                     self._take_up(left)
                 else:  # killed while it was made: no line has begun

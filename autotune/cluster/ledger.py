@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
-from autotune.cluster.messages import HARMLESS, Collected, DeviceClass, Lease, LeaseEnd
+from autotune.cluster.messages import HARMLESS, ID_BYTES, Collected, DeviceClass, Lease, LeaseEnd
 from autotune.errors import StudyError
 from autotune.family.template import KernelTemplate
 from autotune.operation import FILE
@@ -67,7 +67,7 @@ class Ledger:
         history = [each for each in store.deliveries.list(scope) if not each.running and each.family in self._families]
         quarantined = store.quarantine.of(scope)
         return Lease(
-            id=secrets.token_hex(8),
+            id=secrets.token_hex(ID_BYTES),
             serial=self._clock(),
             owner=self.owner,
             device_class=device_class,

@@ -17,6 +17,8 @@ from autotune.trial import Config
 from autotune.tuning.layer_finals import FinalsPlan
 from autotune.tuning.layer_result import LayerResult
 
+ID_BYTES = 8
+"""of a lease's id, which is written in hexadecimal digits"""
 HARMLESS = ("null", "replay")
 """kinds of devices that run nothing: no kernel of theirs takes an agent down"""
 

@@ -164,6 +164,15 @@ def test_a_database_of_a_journal_that_is_damaged_costs_itself(tmp_path: Path, le
         open_agent()
 
 
+def test_folders_that_are_no_leases_stay(tmp_path: Path, open_agent: Open) -> None:
+    begun = tmp_path / "one" / "0123456789abcdef"  # an agent was killed before its lease was written
+    foreign = [tmp_path / "one" / name for name in ("other", "0123456789abcdeg", "0123456789abcdef0")]
+    for folder in (begun, *foreign):
+        folder.mkdir(parents=True)
+    open_agent()
+    assert [folder.exists() for folder in (begun, *foreign)] == [False, True, True, True]
+
+
 def test_what_an_agent_could_not_deliver_the_next_of_its_name_delivers_once(
     tmp_path: Path, ledger: Ledger, open_agent: Open
 ) -> None:
