@@ -15,7 +15,7 @@ from torch._inductor.utils import run_and_get_code
 from torch.nn import functional
 
 from autotune.autotune_conv2d.torch_backend import LIBRARY, autotune
-from tests.torch_networks import ALWAYS, difference, images, seeded
+from tests.torch_networks import ALWAYS, Streaming, difference, images, seeded
 from tests.torch_residuals import normalising
 
 
@@ -58,6 +58,20 @@ def reported(library: str) -> tuple[list[str], list[float]]:
         differences.append(float((made(images(5)) - network(images(5))).abs().max()))
     logger.removeHandler(handler)
     return lines, differences
+
+
+@torch.no_grad()
+def first_calls(library: str) -> list[float]:
+    """Differences in outputs, images and states after each of two calls of a network that writes to all of them."""
+    network, other = seeded(Streaming), seeded(Streaming)
+    made = compiled(network, library)
+    differences = []
+    for n in (4, 4):
+        given, expected = images(n), images(n)
+        pairs = [(made(given), other(expected)), (given, expected), (network.past, other.past)]
+        differences += [float((one - another).abs().max()) for one, another in pairs]
+        differences.append(float(abs(network.calls - other.calls)))
+    return differences
 
 
 @torch.no_grad()

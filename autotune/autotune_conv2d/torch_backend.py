@@ -92,9 +92,7 @@ def _library(given: object) -> str:
 
 def _example(given: object) -> object:
     """An input as a network may be run on it: what Dynamo has as a symbol is the number that it stands for now."""
-    if isinstance(given, torch.SymInt):
-        return given.node.hint
-    return given.clone() if isinstance(given, Tensor) and given.is_inference() else given
+    return given.node.hint if isinstance(given, torch.SymInt) else given
 
 
 def _guarded(

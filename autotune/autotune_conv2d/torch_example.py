@@ -11,6 +11,7 @@ from itertools import pairwise
 
 import torch
 from torch import Tensor, nn
+from torch.utils._pytree import tree_flatten, tree_map
 
 
 class TrainingMode(RuntimeError):
@@ -41,6 +42,57 @@ def example_arguments(module: nn.Module, example: object) -> tuple[object, ...]:
             noise = noise.contiguous(memory_format=torch.channels_last)
         return (noise,)
     return tuple(example)
+
+
+@dataclass(frozen=True, slots=True)
+class Ran:
+    """What a run came to: outputs, and what else the network may have written."""
+
+    outputs: object
+    arguments: list[Tensor]
+    """those that are tensors, as they were afterwards"""
+    buffers: dict[str, Tensor]
+    """by their paths, as they were afterwards"""
+
+
+def run(network: nn.Module, arguments: tuple[object, ...]) -> Ran:
+    """Run a network on an example: arguments, buffers and random numbers are as they were afterwards."""
+    given = copied(arguments)
+    on_gpu = [tensor.device for tensor in tensors_of(given) if tensor.is_cuda]
+    with torch.random.fork_rng(set(on_gpu)), copied_buffers(network):
+        outputs = network(*given)
+        return Ran(outputs, tensors_of(given), dict(network.named_buffers()))
+
+
+def copied(arguments: tuple[object, ...]) -> tuple[object, ...]:
+    """The arguments of a call with copies of their tensors; of one that is given twice there is one."""
+    copies = {id(tensor): tensor.clone() for tensor in tensors_of(arguments)}
+    made: tuple[object, ...] = tree_map(lambda given: copies.get(id(given), given), arguments)
+    return made
+
+
+def tensors_of(value: object) -> list[Tensor]:
+    """The tensors in tuples, lists and dictionaries."""
+    return [leaf for leaf in tree_flatten(value)[0] if isinstance(leaf, Tensor)]
+
+
+@contextmanager
+def copied_buffers(network: nn.Module) -> Iterator[None]:
+    """Give a network copies of its buffers for a while."""
+    places = [
+        (part._buffers, name, buffer)
+        for part in network.modules()
+        for name, buffer in part._buffers.items()
+        if buffer is not None
+    ]
+    copies = {id(buffer): buffer.clone() for _, _, buffer in places}
+    for buffers, name, buffer in places:
+        buffers[name] = copies[id(buffer)]
+    try:
+        yield
+    finally:
+        for buffers, name, buffer in places:
+            buffers[name] = buffer
 
 
 def convolutions(module: nn.Module) -> dict[str, nn.Conv2d]:

@@ -11,7 +11,7 @@ from torch import Tensor, fx, nn
 from torch.nn.utils.fusion import fuse_conv_bn_weights
 
 from .torch_activations import has_hooks
-from .torch_example import convolutions, example_arguments, refuse_training, watched
+from .torch_example import convolutions, example_arguments, refuse_training, run, watched
 from .torch_graph import traced
 
 _KINDS = (nn.BatchNorm2d, nn.SyncBatchNorm)
@@ -39,7 +39,7 @@ def fold_batch_norms(network: nn.Module, arguments: tuple[object, ...]) -> tuple
         return ()
     with torch.no_grad():
         with watched(network, _is_foldable) as seen:
-            expected = network(*arguments)
+            expected = run(network, arguments)
         graph = traced(network, arguments, expected)
         pairs = [*(seen.followers(network) if graph is None else _pairs(graph))]
         hooked = {name for name, conv in convolutions(network).items() if has_hooks(conv)}

@@ -14,6 +14,7 @@ from torch.fx.node import map_aggregate
 from torch.multiprocessing.reductions import StorageWeakRef
 
 from .torch_activations import has_hooks, word_of_node
+from .torch_example import Ran, copied, copied_buffers, run
 
 _ADDITIONS: tuple[Callable[..., object], ...] = (operator.add, operator.iadd, torch.add)
 _ADDING_METHODS = ("add", "add_")
@@ -32,14 +33,18 @@ class Tail:
     """a node of the network's graph, or the path of a module"""
 
 
-def traced(module: nn.Module, arguments: tuple[object, ...], expected: object) -> fx.GraphModule | None:
-    """The network as a graph, where it has one that computes the same on the example."""
+def traced(module: nn.Module, arguments: tuple[object, ...], expected: Ran) -> fx.GraphModule | None:
+    """The network as a graph, where it has one that computes and writes the same on the example."""
     try:
-        nodes = fx.Tracer().trace(module)
+        with copied_buffers(module):  # what is computed of buffers alone is computed while tracing
+            nodes = fx.Tracer().trace(module)
         for node in nodes.nodes:
             node.type = None  # an annotation, which may be a string that names nothing in the graph's own code
         graph = fx.GraphModule(module, nodes)
-        torch.testing.assert_close(graph(*arguments), expected, equal_nan=True)
+        made = run(graph, arguments)
+        buffers = {**dict(module.named_buffers()), **made.buffers}  # a graph has those alone that it reads
+        torch.testing.assert_close(made.outputs, expected.outputs, equal_nan=True)
+        torch.testing.assert_close({name: buffers[name] for name in expected.buffers}, expected.buffers, equal_nan=True)
     except Exception:  # noqa: BLE001 - tracing runs the network's own code on stand-ins, which may raise anything
         return None
     return graph
@@ -191,13 +196,9 @@ class _Seen(fx.Interpreter):
         """nodes that returned the very tensor that a node had given them"""
 
     def observe(self, arguments: tuple[object, ...]) -> None:
-        """Run the graph; versions of tensors are counted then, whatever mode the caller is in."""
-
-        def counted(value: object) -> object:
-            return value.clone() if isinstance(value, Tensor) and value.is_inference() else value
-
-        with torch.inference_mode(mode=False), torch.no_grad():
-            self.run(*map_aggregate(arguments, counted))
+        """Run the graph on copies, whose versions are counted, whatever mode the caller is in."""
+        with torch.inference_mode(mode=False), torch.no_grad(), copied_buffers(self.module):
+            self.run(*copied(arguments))
 
     def run_node(self, n: fx.Node) -> object:
         before = [(tensor, _version(tensor)) for given in n.all_input_nodes for tensor in _tensors(self.env[given])]

@@ -11,7 +11,7 @@ from torch import Tensor, fx, nn
 from .library import EPILOGUES, Problem, epilogue_name
 from .torch_activations import has_hooks, word_of_module
 from .torch_convolution import DTYPES
-from .torch_example import Seen, convolutions, example_arguments, is_channels_last, refuse_training, watched
+from .torch_example import Seen, convolutions, example_arguments, is_channels_last, refuse_training, run, watched
 from .torch_graph import Tail, tails, traced
 
 
@@ -70,7 +70,7 @@ def read_network(module: nn.Module, example: object) -> Network:
     hooked = {conv for conv in convolutions(module).values() if has_hooks(conv)}
     with torch.no_grad():
         with watched(module, word_of_module) as seen:
-            expected = module(*arguments)
+            expected = run(module, arguments)
         graph = traced(module, arguments, expected)
     # The layout of what could be either: one pixel in, filters of one pixel.
     stored = (tensor for conv, inputs in seen.inputs.items() for tensor in (conv.weight, *inputs))

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.utils._pytree import tree_flatten, tree_map
 
-from .torch_example import example_arguments
+from .torch_example import copied, example_arguments
 
 FEWEST = 1e-3
 """Share of an output's norm that must differ between images: below, outputs say nothing about the network."""
@@ -64,9 +64,9 @@ def verify(original: nn.Module, converted: Callable[..., object], example: objec
     """
     arguments = example_arguments(original, example)
     with torch.no_grad():
-        expected = _leaves(copy.deepcopy(original).double()(*tree_map(_double, arguments)))
-        before = _agreement(_leaves(original(*arguments)), expected)
-        after = _agreement(_leaves(converted(*arguments)), expected)
+        expected = _leaves(copy.deepcopy(original).double()(*tree_map(_double, copied(arguments))))
+        before = _agreement(_leaves(original(*copied(arguments))), expected)
+        after = _agreement(_leaves(converted(*copied(arguments))), expected)
     first = expected[0]
     images = first.shape[0] if first.dim() else 1
     around = first - first.mean(0, keepdim=True) if images > 1 else first * math.nan

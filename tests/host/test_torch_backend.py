@@ -47,6 +47,10 @@ def test_kernels_are_swapped_in_for_any_number_of_images(on_cpu: OnHostDriver) -
     assert all("1 residual, 2 ReLUs; 1 batch norms folded" in line for line in lines if " of 3 conv" in line)
 
 
+def test_compiling_writes_neither_to_inputs_nor_to_buffers(on_cpu: OnHostDriver) -> None:
+    assert max(on_cpu(backends.first_calls)) < CLOSE
+
+
 @pytest.mark.parametrize(
     ("how", "told"), [("statistics", 1), ("loaded", 1), ("assigned", 1), ("linear alone", 0), ("nothing", 0)]
 )

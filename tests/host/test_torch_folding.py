@@ -12,7 +12,7 @@ from torch import Tensor, nn  # noqa: E402
 
 from autotune.autotune_conv2d.torch_folding import inference_copy  # noqa: E402
 from autotune.autotune_conv2d.torch_layers import read_network  # noqa: E402
-from tests.torch_networks import images  # noqa: E402
+from tests.torch_networks import Streaming, images, seeded  # noqa: E402
 from tests.torch_residuals import normalising  # noqa: E402
 
 CLOSE = 1e-5
@@ -106,6 +106,17 @@ def test_a_batch_norm_is_kept(name: str) -> None:
     copy, _, folded = inference_copy(network, images(3, 2))
     assert folded == ()
     assert difference(network, copy) == 0
+
+
+@torch.no_grad()
+def test_a_copy_begins_where_the_original_is_and_the_example_stays() -> None:
+    network, x = seeded(Streaming), images(4)
+    copy, arguments, _ = inference_copy(network, x)
+    read_network(copy, arguments)
+    assert torch.equal(x, images(4))
+    for name in ("past", "calls"):
+        assert torch.equal(copy.get_buffer(name), network.get_buffer(name))
+    assert torch.allclose(copy(images(4)), network(images(4)), atol=CLOSE)
 
 
 def test_half_precision_is_folded_in_double() -> None:

@@ -47,6 +47,16 @@ def test_a_wrong_network_shows() -> None:
     assert (verification.original.top1, verification.converted.top1) == (16, 0)
 
 
+def test_a_network_that_writes_to_its_images_is_compared_on_the_same() -> None:
+    class Scaling(nn.Module):
+        def forward(self, x: Tensor) -> Tensor:
+            return x.mul_(3)
+
+    network, x = Scaling(), images(4)
+    assert verify(network, network, x).converted.relative_error < 1e-6
+    assert torch.equal(x, images(4))
+
+
 def test_nan_is_the_worst_error() -> None:
     network = seeded(Digits)
     made = verify(network, lambda x: network(x) * math.nan, images(4))
