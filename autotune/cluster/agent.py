@@ -81,6 +81,8 @@ class Agent:
         """held while a layer is tuned"""
         self._lent = 0
         """kernels of others under way"""
+        self._lost: DeviceLost | None = None
+        """how the device was lost under one of them, until the last of them has ended"""
         self._lending = threading.Condition()
         self._prepared: Problem | None = None
         """what others' kernels were measured on last"""
@@ -97,21 +99,22 @@ class Agent:
             with self._lending:
                 self._lending.wait_for(lambda: not self._lent)
                 self._prepared = None
-            evaluator = self._device()
-            if lease.device_class != self.device_class:
-                raise DeviceError(f"{self.info.name}: is a {self.device_class.name} in another environment now")
-            journal = self._journals.open(lease)
-            journal.live = True
-            self.state += 1
             try:
-                return self._tuned(journal, lease, evaluator)
+                return self._line_of(lease, self._device())
             except DeviceLost as error:
-                evaluator.close()
-                self._evaluator = None
                 raise self._failed(error) from error
-            finally:
-                journal.live = False
-                self.state += 1
+
+    def _line_of(self, lease: Lease, evaluator: SharedEvaluator) -> LeaseEnd:
+        if lease.device_class != self.device_class:
+            raise DeviceError(f"{self.info.name}: is a {self.device_class.name} in another environment now")
+        journal = self._journals.open(lease)
+        journal.live = True
+        self.state += 1
+        try:
+            return self._tuned(journal, lease, evaluator)
+        finally:
+            journal.live = False
+            self.state += 1
 
     def _tuned(self, journal: Journal, lease: Lease, evaluator: SharedEvaluator) -> LeaseEnd:
         def observe(progress: Progress) -> None:
@@ -141,15 +144,21 @@ class Agent:
         return self.ask(address, request)
 
     def _device(self) -> SharedEvaluator:
+        """Opened again when it was lost. Raises DeviceLost where it cannot be."""
         if self._evaluator is None:
             try:
                 self._evaluator = self._opened()
             except DeviceError as error:
-                raise self._failed(error) from error
+                raise DeviceLost(str(error)) from error
         return self._evaluator
 
-    def _failed(self, error: DeviceError) -> DeviceLost:
+    def _failed(self, error: DeviceLost) -> DeviceLost:
+        """Close the device, which nothing uses any more, and count that it was lost."""
+        if self._evaluator is not None:
+            self._evaluator.close()
+        self._evaluator = self._prepared = None
         self._failures += 1
+        self.state += 1
         words = f"{self.info.name}: {error}"
         if self._failures >= FAILURES:
             self.retired = words = f"{words}; retired after {FAILURES} failures"
@@ -161,8 +170,9 @@ class Agent:
         A line whose lease was given to another agent meanwhile is asked to stop.
         """
         found, state = [], self.state
-        if self._evaluator is not None:
-            self._evaluator.lend(asked.helpers)
+        evaluator = self._evaluator
+        if evaluator is not None:
+            evaluator.lend(asked.helpers)
         for journal in self._journals:
             lease = journal.lease
             if lease.owner != asked.owner:
@@ -184,39 +194,48 @@ class Agent:
         return News(state, self.retired, tuple(found))
 
     def lend(self, request: CompileFor | MeasureFor) -> Binary | Measured | Rejected | None:
-        """Compile or measure for the line of another agent; None while it has its own. Takes as long as that takes."""
-        with self._helping() as evaluator:
+        """Compile or measure for the line of another agent; None while it has its own, or when its device is lost.
+
+        Takes as long as that takes. Raises AutotuneError for what is wrong here, and says nothing of the kernel.
+        """
+        with self._helping() as free:
+            if not free:
+                return None
             try:
-                if evaluator is None:
-                    return None
+                own = self._ready(request)
                 if isinstance(request, CompileFor):
-                    return evaluator.own.compile(request.source).result()
-                self._prepare(evaluator, request.source.problem)
-                return evaluator.own.evaluate(
-                    request.source, request.binary, cache=request.cache, best_us=request.best_us
-                )
+                    return own.compile(request.source).result()
+                return own.evaluate(request.source, request.binary, cache=request.cache, best_us=request.best_us)
             except Rejected as rejected:
                 return rejected
+            except DeviceLost as error:
+                self._lost = error
+                return None
 
     @contextmanager
-    def _helping(self) -> Iterator[SharedEvaluator | None]:
-        """The device, which no line takes meanwhile; None when one has it."""
+    def _helping(self) -> Iterator[bool]:
+        """Whether the device is free for others: no line takes it meanwhile, nor is it closed."""
         with self._lending:
-            busy = self._line.locked() or self.retired
-            self._lent += not busy
+            free = not (self._line.locked() or self.retired or self._lost)
+            self._lent += free
         try:
-            yield None if busy else self._evaluator
+            yield free
         finally:
             with self._lending:
-                self._lent -= not busy
+                self._lent -= free
+                if self._lost is not None and not self._lent:
+                    self._failed(self._lost)
+                    self._lost = None
                 self._lending.notify_all()
 
-    def _prepare(self, evaluator: SharedEvaluator, problem: Problem) -> None:
-        """Have a layer's data on the device."""
+    def _ready(self, request: CompileFor | MeasureFor) -> Evaluator:
+        """The device, with the layer's data of a kernel that is to be measured."""
         with self._lending:
-            if self._prepared != problem:
-                evaluator.own.begin_layer(problem)
+            own, problem = self._device().own, request.source.problem
+            if isinstance(request, MeasureFor) and self._prepared != problem:
+                own.begin_layer(problem)
                 self._prepared = problem
+            return own
 
     def stop(self) -> None:
         """Ask the line at hand to end after the trials at hand."""

@@ -8,12 +8,14 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass
+from typing import TypeVar
 
 from autotune.cluster.messages import HARMLESS, CompileFor, Helper, MeasureFor
 from autotune.compilation.compile import Binary
 from autotune.devices.device import Baseline, DeviceInfo, Environment
-from autotune.errors import Rejected
+from autotune.errors import AutotuneError, Rejected
 from autotune.evaluation.evaluator import Evaluator
 from autotune.family.source import KernelSource
 from autotune.problem import Problem
@@ -21,11 +23,12 @@ from autotune.store import LOST
 from autotune.trial import Config, Measured, Outcome
 from autotune.workers.worker import FinalsTimings
 
+_Answer = TypeVar("_Answer", Binary, Measured)
 MOST = 256  # kernels that others measure or compile at once for one line
 
 Ask = Callable[[str, CompileFor | MeasureFor], object]
 """Asks a helper by its address: what came of it, None when it has its own work, Rejected as what it is. Raises OSError
-when it cannot be reached, or is lost meanwhile."""
+when it cannot be reached, or is lost meanwhile, another AutotuneError for what is wrong there alone."""
 
 
 @dataclass(slots=True, eq=False)
@@ -124,13 +127,11 @@ class SharedEvaluator:
 
     def _compile_elsewhere(self, source: KernelSource, helper: Helper) -> Binary:
         try:
-            binary = self._ask(helper.address, CompileFor(source, self.info.arch))
+            binary = self._answer(helper, CompileFor(source, self.info.arch), Binary)
         except OSError:
             self._drop(helper)
             binary = None
-        if isinstance(binary, Rejected):
-            raise binary
-        return binary if isinstance(binary, Binary) else self.own.compile(source).result()
+        return binary or self.own.compile(source).result()
 
     def evaluate(self, source: KernelSource, binary: Binary, *, cache: str, best_us: float | None) -> Measured:
         """Verify and time a kernel on whichever device is free.
@@ -153,17 +154,23 @@ class SharedEvaluator:
     def _measure_elsewhere(self, request: MeasureFor, helper: Helper) -> Measured | None:
         """What a helper has measured; None when it has not."""
         try:
-            measured = self._ask(helper.address, request)
+            return self._answer(helper, request, Measured)
         except OSError as error:
             self._drop(helper)
             if self.info.kind in HARMLESS:
                 return None
             message = f"{helper.name} was lost while it was running"
             raise Rejected(Outcome.RUNTIME, LOST, message) from error
-        if isinstance(measured, Rejected):
-            raise measured
-        if isinstance(measured, Measured):
-            return measured
+
+    def _answer(self, helper: Helper, request: CompileFor | MeasureFor, wanted: type[_Answer]) -> _Answer | None:
+        """What came of it; None when it has other work, or its own device fails it: it helps no more then."""
+        answer: object = None
+        with suppress(AutotuneError):
+            answer = self._ask(helper.address, request)
+        if isinstance(answer, Rejected):
+            raise answer
+        if isinstance(answer, wanted):
+            return answer
         self._drop(helper)
         return None
 

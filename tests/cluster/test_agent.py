@@ -5,6 +5,7 @@ from __future__ import annotations
 import pickle
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
@@ -26,7 +27,7 @@ from autotune.cluster.messages import (
 )
 from autotune.compilation.compile import Binary
 from autotune.devices.device import DeviceInfo
-from autotune.errors import DeviceLost, StoreError, StoreWarning, StudyError
+from autotune.errors import DeviceError, DeviceLost, StoreError, StoreWarning, StudyError
 from autotune.evaluation.evaluator import Evaluator
 from autotune.evaluation.null import NullEvaluator
 from autotune.family.source import KernelSource
@@ -363,6 +364,34 @@ def test_a_kernel_under_which_a_helper_is_lost_is_tried_nowhere_else(
         (row,) = [row for row in store.trials.list() if row.trial.reason == LOST]
         assert row.trial.config == asked[0]
         assert [each.reason for each in store.quarantine.list()] == [LOST]
+
+
+@pytest.mark.parametrize(("error", "retired"), [(DeviceLost, True), (DeviceError, False)])
+def test_what_a_helpers_gpu_fails_at_is_its_own(
+    many: Ledger, open_agent: Open, error: type[DeviceError], *, retired: bool
+) -> None:
+    """The line goes on; the helper counts what it lost, and is retired by it."""
+
+    class Sick(Slow):
+        def evaluate(self, *words: object, **named: object) -> Measured:
+            asked.append(self)
+            raise error("cuda:0: does not come back")
+
+    asked: list[Sick] = []
+    two = open_agent(lambda _: Sick(), "two")
+    requests: list[CompileFor | MeasureFor] = []
+
+    def reach(_: str, request: CompileFor | MeasureFor) -> object:
+        requests.append(request)
+        return two.lend(request)
+
+    own = helped(many, open_agent, {"two": (Sick(), Helper("two", "at-two", 1, 0))}, reach)
+    assert (own.measured, len(asked)) == (MANY, 1), "who failed is asked no more"
+    for _ in range(FAILURES - 1):
+        with suppress(DeviceError):
+            assert two.lend(requests[0]) is None
+    assert len(set(asked)) == (FAILURES if retired else 1), "what was lost is opened anew"
+    assert ("retired after 3" in two.retired) == retired
 
 
 def test_nodes_without_a_gpu_compile(many: Ledger, open_agent: Open) -> None:
