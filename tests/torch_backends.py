@@ -113,7 +113,18 @@ def left(library: str, how: str) -> float:
         def forward(self, x: Tensor) -> Tensor:
             return functional.batch_norm(self.conv(x), None, None, training=True)
 
-    networks = {"filters are computed": Given(), "batch statistics": Trained(), "no convolution": nn.ReLU()}
+    class Clipped(nn.Module):
+        def forward(self, x: Tensor) -> Tensor:
+            y = 20 * conv(x)
+            nn.ReLU6(inplace=True)(y)
+            return y
+
+    networks = {
+        "filters are computed": Given(),
+        "batch statistics": Trained(),
+        "no convolution": nn.ReLU(),
+        "a ReLU6 alone": Clipped(),
+    }
     network = networks[how].eval()
     return difference(compiled(network, library), network, images(4))
 

@@ -130,7 +130,8 @@ def _relu6(made: Lifted, node: fx.Node) -> None:
     """Dynamo sees a ReLU6 as what PyTorch's module calls."""
     given = _given(made, node, _HARDTANH)
     if (given.get("min_val"), given.get("max_val")) == (0, 6):
-        node.target, node.args, node.kwargs = functional.relu6, (given["input"],), {}
+        node.target, node.args = functional.relu6, (given["input"],)
+        node.kwargs = {"inplace": given.get("inplace", False)}
 
 
 def _place(made: Lifted, node: fx.Node, x: object, part: nn.Module, tensors: Mapping[str, object]) -> None:

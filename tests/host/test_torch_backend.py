@@ -60,7 +60,7 @@ def test_changed_parameters_are_noticed(how: str, told: int, on_cpu: OnHostDrive
     assert said == told
 
 
-@pytest.mark.parametrize("how", ["filters are computed", "batch statistics", "no convolution"])
+@pytest.mark.parametrize("how", ["filters are computed", "batch statistics", "no convolution", "a ReLU6 alone"])
 def test_what_is_pytorchs_stays(how: str, on_cpu: OnHostDriver) -> None:
     assert on_cpu(backends.left, how) < CLOSE
 
