@@ -128,8 +128,10 @@ class GraphReader:
         from onnx import helper
 
         attributes = {each.name: helper.get_attribute_value(each) for each in proto.attribute}
-        node = _Node(proto, attributes, tuple(name for name in proto.input if name and name not in self._constants))
-        for label in _nested(attributes.values()):
+        parts = _graphs(attributes.values())
+        read = dict.fromkeys((*proto.input, *(name for graph in parts for name in _captured(graph))))
+        node = _Node(proto, attributes, tuple(name for name in read if name and name not in self._constants))
+        for label in _nested(parts):
             why_not = f"in a part of the network that {node.kind} runs, as often as it may be"
             yield Operator((), (), convolution=Convolution(plain(label), None, why_not, None))
         if not node.reads and node.kind not in _RANDOM:
@@ -176,8 +178,10 @@ class GraphReader:
 
     def _product_flops(self, node: _Node) -> int:
         """FLOPs of a product of matrices; 0 where it is none, or of unknown size."""
+        if node.kind not in ("MatMul", "Gemm"):
+            return 0
         a, made = self._shape(node.proto.input[0]), self._shape(node.proto.output[0])
-        if node.kind not in ("MatMul", "Gemm") or not a:
+        if not a:
             return 0
         return product((2, *made, a[0] if node.kind == "Gemm" and node.number("transA", 0) else a[-1])) or 0
 
@@ -219,14 +223,34 @@ def _label(node: _Node) -> str:
     return re.sub(r"[._](weights?|w(_?\d+)?)$", "", filters) or name or str(proto.output[0])
 
 
-def _nested(attributes: Iterable[object]) -> Iterator[str]:
-    """Convolutions in the graphs that an operator has for attributes."""
-    graphs = [each for value in attributes for each in (value if isinstance(value, list) else [value])]
-    while graphs:
-        for proto in getattr(graphs.pop(), "node", ()):
-            graphs += [each for attribute in proto.attribute for each in (attribute.g, *attribute.graphs)]
+def _graphs(attributes: Iterable[object]) -> list[GraphProto]:
+    """The graphs that an operator has for attributes."""
+    given = (each for value in attributes for each in (value if isinstance(value, list) else [value]))
+    return [each for each in given if hasattr(each, "node")]
+
+
+def _inner(proto: NodeProto) -> list[GraphProto]:
+    return [graph for each in proto.attribute for graph in (*([each.g] if each.HasField("g") else ()), *each.graphs)]
+
+
+def _nested(graphs: Iterable[GraphProto]) -> Iterator[str]:
+    """Convolutions in graphs and in those of their operators."""
+    for graph in graphs:
+        for proto in graph.node:
             if proto.op_type in _CONVOLUTIONS:
                 yield proto.name or proto.output[0]
+            yield from _nested(_inner(proto))
+
+
+def _captured(graph: GraphProto) -> Iterator[str]:
+    """What a graph reads of those around it: an operator's graphs see the tensors of the graph that it is in."""
+    made = {each.name for each in (*graph.input, *graph.initializer)}
+    for proto in graph.node:
+        for name in (*proto.input, *(each for inner in _inner(proto) for each in _captured(inner))):
+            if name not in made:
+                yield name
+        made.update(proto.output)
+    yield from (each.name for each in graph.output if each.name not in made)
 
 
 def _padding(

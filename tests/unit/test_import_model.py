@@ -259,6 +259,50 @@ def test_convolutions_of_a_loop_are_named(autotune: Command, tmp_path: Path) -> 
     assert "#   ? %  inner, inner: in a part of the network that If runs, as often as it may be\n" in text
 
 
+def branching(name: str) -> NodeProto:
+    """An If whose branches read `a`, a tensor of the graph around them."""
+    branches = {
+        key: helper.make_graph(
+            [node(kind, "a", key)], key, [], [helper.make_tensor_value_info(key, TensorProto.FLOAT, [2, 4, 6, 6])]
+        )
+        for key, kind in (("then_branch", "Neg"), ("else_branch", "Identity"))
+    }
+    return helper.make_node("If", ["p"], [name], **branches)
+
+
+def test_operators_whose_branches_read_tensors_are_no_constants(autotune: Command, tmp_path: Path) -> None:
+    """Its condition is one, of sizes; so torch.onnx.export writes a squeeze."""
+    constant = [node("Shape", "a", "s"), node("Gather", "s first", "n", axis=0), node("Equal", "n first", "p")]
+    nodes = [
+        node("Constant", "", "first", value=helper.make_tensor("first", TensorProto.INT64, [], [1])),
+        helper.make_node("Conv", ["x", "w"], ["a"], name="before"),
+        *constant,
+        branching("q"),
+        helper.make_node("Conv", ["q", "v"], ["y"], name="behind"),
+    ]
+    found = layers(autotune, saved(tmp_path / "net.onnx", nodes, weights={**WEIGHTS, "v": (4, 4, 3, 3)}))
+    assert [layer.name for layer in found] == ["before", "behind"]
+
+
+def test_what_a_branch_reads_is_stored_whole(autotune: Command, tmp_path: Path) -> None:
+    nodes = [
+        helper.make_node("Conv", ["x", "w"], ["a"], name="stem"),
+        node("ReduceSum", "x", "s", keepdims=0),
+        node("Greater", "s zero", "p"),
+        branching("q"),
+        node("Relu", "a", "r"),
+        node("Add", "q r", "y"),
+    ]
+    (layer,) = layers(autotune, saved(tmp_path / "net.onnx", nodes))
+    assert layer.problem.values["epilogue"] == "none", "its sums are read, too, not their ReLU alone"
+
+
+def test_tensors_made_of_nothing(autotune: Command, tmp_path: Path) -> None:
+    nodes = [BARE, helper.make_node("RandomNormal", [], ["r"], shape=[2, 4, 8, 8]), node("Mul", "c r", "y")]
+    (layer,) = layers(autotune, saved(tmp_path / "net.onnx", nodes))
+    assert layer.name == "stem"
+
+
 def test_sizes_that_the_model_computes_are_known(autotune: Command, tmp_path: Path) -> None:
     """Not to onnx's own inference, which stops at the Cast."""
     nodes = [
