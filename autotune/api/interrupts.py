@@ -13,9 +13,9 @@ from types import FrameType
 def orderly_interrupts(on_first: Callable[[], None] = lambda: None) -> Iterator[Callable[[], bool]]:
     """Yields whether Ctrl-C was pressed; the second one does what Ctrl-C did before.
 
-    Outside the main thread, where Python hears no signal, Ctrl-C stays as it is.
+    Outside the main thread, where Python hears no signal, Ctrl-C stays as it is; so it does where it is ignored.
     """
-    if threading.current_thread() is not threading.main_thread():
+    if threading.current_thread() is not threading.main_thread() or signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
         yield lambda: False
         return
     asked: list[int] = []

@@ -5,6 +5,8 @@ from __future__ import annotations
 import re
 import shlex
 import signal
+import subprocess
+import sys
 import time
 from pathlib import Path
 from xml.etree import ElementTree as Xml
@@ -84,6 +86,21 @@ def test_one_interrupt_ends_the_run_in_order(slow: ForkedRun, autotune: Command)
     assert resumed.code == 0
     assert re.search(rf"small.one: 40 evaluated \({40 - int(said[1])} now\)", resumed.err)
     assert resumed.err.count("finals: ") == 3
+
+
+def test_an_ignored_interrupt_stays_ignored(three: Path) -> None:
+    """So a shell starts what runs in the background of a script, which Ctrl-C there must not end."""
+    words = (sys.executable, "-m", "autotune", "tune", "small.toml", *WORDS, "null:delay_ms=20", "--trials", "5")
+    shell = f"trap '' INT; exec {shlex.join(words)}"
+    with subprocess.Popen(["bash", "-c", shell], cwd=three.parent, stderr=subprocess.PIPE, text=True) as run:
+        assert run.stderr is not None
+        while "1/15" not in (line := run.stderr.readline()):
+            assert line, "it has ended"
+        run.send_signal(signal.SIGINT)
+        said = run.stderr.read()
+    assert run.returncode == 0
+    assert "finishing" not in said
+    assert said.count("finals: ") == 3
 
 
 def test_one_interrupt_ends_all_layers_under_way(three: Path, fork_server: ForkServer, autotune: Command) -> None:
