@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -135,6 +135,15 @@ class Study:
         types, which kernels treat alike, the other one's."""
         admitted = self.admitted(problem)
         return tuple(dict.fromkeys([*admitted, *_SIXTEEN_BITS])) if {*admitted} & {*_SIXTEEN_BITS} else admitted
+
+
+def distinct_layers(layers: Iterable[Layer]) -> tuple[Layer, ...]:
+    """One layer of each shape, the first, which counts for all that have it: a shape is tuned once."""
+    found: dict[Problem, Layer] = {}
+    for layer in layers:
+        first = found.setdefault(layer.problem, replace(layer, count=0))
+        found[layer.problem] = replace(first, count=first.count + layer.count)
+    return tuple(found.values())
 
 
 def operations_of(study: Study) -> tuple[Operation, ...]:

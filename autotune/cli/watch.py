@@ -22,6 +22,7 @@ from autotune.cli.numbers import SECONDS
 from autotune.cli.options import DATABASE
 from autotune.cli.plots import sparkline
 from autotune.cli.tables import console
+from autotune.study import distinct_layers
 from autotune.trial import Outcome
 
 if TYPE_CHECKING:
@@ -104,7 +105,7 @@ def _look(name: str, db: str) -> Group:
 def _headline(name: str, study: Study, layers: Sequence[_Layer], rows: Sequence[TrialRow]) -> str:
     """How far it is, when it last moved, and how long it takes at this pace."""
     done = sum(layer.evaluated for layer in layers)
-    whole = study.trials_total or study.trials * max(len(study.layers), len(layers))
+    whole = study.trials_total or study.trials * max(len(distinct_layers(study.layers)), len(layers))
     begun = min(row.started_at for row in rows)
     ended = max((row.ended_at for row in rows if row.ended_at), default=begun)
     spent_s = (ended - begun).total_seconds()

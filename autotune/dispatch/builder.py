@@ -38,9 +38,10 @@ from autotune.errors import StudyError
 from autotune.problem import Layer, of_conv2d
 from autotune.search import single_threaded
 from autotune.store import DispatchedLayer, StudyRecord, TemplateRecord
-from autotune.study import Study
+from autotune.study import Study, distinct_layers
 from autotune.trial import Outcome
 from autotune.tuning.finals_decision import LEAST_NOISE
+from autotune.tuning.ladder import check_techniques
 from autotune.tuning.tune import check_study, policy
 
 HELD_OUT = 4
@@ -100,7 +101,9 @@ def build(
     """
     study = run.study
     check_study(study, run.templates)
-    layers = study.layers
+    if study.techniques:
+        check_techniques(study, run.templates)
+    layers = distinct_layers(study.layers)
     for layer in layers:
         of_conv2d(layer.problem, "a dispatcher")
     held = held_out(len(layers), holdout)
@@ -109,7 +112,7 @@ def build(
             f"{study.path or study.name}: {len(layers)} layer(s) are too few for a dispatcher"
             + (" with a quarter of them held out" if holdout is not None else "; name at least 2")
         )
-    key = run.store.studies.begin(StudyRecord(study.name, study.seed, study.text, layers))
+    key = run.store.studies.begin(StudyRecord(study.name, study.seed, study.text, study.layers))
     rows = [row for row in range(len(layers)) if row not in held]
     beside = interpolated_layers([layers[row] for row in rows], but=layers) if explore else ()
     properties = [item.plain for item in template.properties]

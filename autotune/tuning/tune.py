@@ -4,19 +4,18 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
 
 from autotune.devices.device import DeviceInfo
 from autotune.errors import DeviceError, NoTemplate, StudyError
 from autotune.evaluation.evaluator import Evaluator
 from autotune.family.space import Admission, BoundTemplate, SearchSpace, narrow
 from autotune.family.template import KernelTemplate
-from autotune.problem import Layer, Problem
+from autotune.problem import Layer
 from autotune.search import InitialDesign, single_threaded
 from autotune.search.prior import prior
 from autotune.search.warm_start import MOST, warm_start
 from autotune.store import Scope, Store, StudyRecord, TemplateRecord, TopTrial
-from autotune.study import SAMPLERS, Study
+from autotune.study import SAMPLERS, Study, distinct_layers
 from autotune.tuning.layer_finals import PLAIN_FINALS, FinalsPlan
 from autotune.tuning.layer_result import LayerResult
 from autotune.tuning.schedule import Schedule
@@ -65,19 +64,16 @@ def tune(
     key = store.studies.begin(StudyRecord(study.name, study.seed, study.text, study.layers), fresh=fresh)
     records = [TemplateRecord(template.name, template.hash, template.header) for template in templates.values()]
     run = Run(study, evaluator, store, observe, stopping, clock, search, finals)
-    shapes: dict[Problem, Layer] = {}
-    for layer in chosen:  # a shape is tuned once, for all layers that have it
-        first = shapes.setdefault(layer.problem, replace(layer, count=0))
-        shapes[layer.problem] = replace(first, count=first.count + layer.count)
+    distinct = distinct_layers(chosen)
     scopes = {
         layer.name: store.scopes.open(key, layer, evaluator.info, evaluator.environment, policy(study), records)
-        for layer in shapes.values()
+        for layer in distinct
     }
 
     def designs(layer: Layer) -> tuple[InitialDesign, ...]:
         return initial_designs(study, layer, spaces[layer.name], scopes[layer.name], store, evaluator.info, tuned)
 
-    parts = [(layer, spaces[layer.name], scopes[layer.name]) for layer in shapes.values()]
+    parts = [(layer, spaces[layer.name], scopes[layer.name]) for layer in distinct]
     found = {result.layer.problem: result for result in Schedule(run, parts, designs).run()}
     return tuple(found[layer.problem].of(study.name, layer) for layer in chosen if layer.problem in found)
 

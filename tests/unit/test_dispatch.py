@@ -365,6 +365,31 @@ def test_layers_of_several_storage_types_are_served(autotune: Command, folder: P
     assert all(row["kernel"] for row in json.loads(done.out))
 
 
+def test_layers_of_one_shape_are_one_layer_that_counts_for_all(autotune: Command, folder: Path) -> None:
+    layers = [LAYER.format(name=f"k{k}", c=c, h=h, k=k, count=count) for k, c, h, count in SIZES[:3]]
+    k, c, h, _ = SIZES[0]
+    layers.append(LAYER.format(name="again", c=c, h=h, k=k, count=5))
+    header = changed(HEADER, ('"several"', '"twice"'), ('"tiny"', '"direct"'))
+    (folder / "twice.toml").write_text(header + "".join(layers))
+    words = ("twice.toml", "--device", "null", "--trials", 4)
+    assert autotune("tune", *words).code == 0
+    done = autotune("dispatch", *words, "--no-explore", "--json")
+    assert done.code == 0, done.err
+    assert [row["layer"] for row in json.loads(done.out)] == [f"k{k}" for k, *_ in SIZES[:3]]
+    (first, *_) = json.loads(done.out)
+    assert first["count"] == SIZES[0][3] + 5
+    seen = autotune("watch", "twice", "--once").out
+    assert " of 42 evaluations" in seen, "of three shapes, 14 each"
+
+
+def test_techniques_name_families_that_there_are(autotune: Command, folder: Path) -> None:
+    technique = '[[technique]]\nname = "t"\ntemplate = "nosuch"\n[technique.space]\nunroll = ["none"]\n'
+    (folder / "technique.toml").write_text(STUDY + technique)
+    words = ("technique.toml", "--device", "null", "--templates", "families", "--trials", 2)
+    assert autotune("tune", *words).code == 0
+    assert "technique 't': no template named 'nosuch'; there are " in autotune("dispatch", *words).complaint
+
+
 def test_bad_input_is_one_line(dispatch: Command, autotune: Command) -> None:
     assert "no/where.hpp: there is no folder no; create it first" in dispatch("--out", "no/where.hpp").complaint
     assert autotune("dispatch", "several.toml", "--device", "null", "--kernels", 0).code == 2
