@@ -63,14 +63,15 @@ def find_study(name: str) -> Path:
     raise StudyError(f"{name}: no such study file; shipped studies are {', '.join(study_names())}")
 
 
-def load_study(path: Path, directories: Sequence[Path] = ()) -> Study:
+def load_study(path: str | Path, directories: Sequence[Path] = ()) -> Study:
     """Read a study file, whose operations come along, lie in `directories` or beside it.
 
     Raises StudyError: path, line or dotted key, what was expected.
     """
-    text = read_text(path, StudyError)
-    find = partial(find_operation, directories=(*directories, path.parent))
-    return replace(parse_study(text, path.stem, str(path), find), path=path)
+    file = Path(path)
+    text = read_text(file, StudyError)
+    find = partial(find_operation, directories=(*directories, file.parent))
+    return replace(parse_study(text, file.stem, str(file), find), path=file)
 
 
 def parse_study(text: str, name: str, where: str = "", find: FindOperation = operation) -> Study:

@@ -13,7 +13,7 @@ from autotune.analysis.rooflines import undominated, with_roofline
 from autotune.api.answers import devices_asked, dispatcher_of, one_asked
 from autotune.api.device_names import Say, binary_cache, first_gpu, jobs_default
 from autotune.api.sanitizers import sanitizer_here
-from autotune.api.study_names import is_asked, name_of
+from autotune.api.study_names import check_asked, is_asked, name_of
 from autotune.api.terms import in_arguments
 from autotune.compilation.toolchain import find_nvcc
 from autotune.devices.device import DeviceInfo
@@ -62,7 +62,7 @@ def export(
     archs: Sequence[int] = (),
     cubin: bool = False,
     ptx: bool = False,
-    templates: Sequence[Path] = (),
+    templates: Sequence[str | Path] = (),
     proof: bool = True,
 ) -> ExportResult:
     """Write the best kernel of each layer of a study, or of one layer, as a library; then build and test it.
@@ -85,7 +85,7 @@ def export(
         archs=archs,
         cubin=cubin,
         ptx=ptx,
-        templates=templates,
+        templates=tuple(map(Path, templates)),
     )
     lines = tuple(proof_of(written)) if proof else ()
     exported = written.exported
@@ -157,6 +157,7 @@ def write_export(
     with Store(db, create=False) as store:
         devices = devices_asked(store, asked.device, asked.gpu, say=say)
         on = None if devices is None else {info.identity for info in devices}
+        check_asked(asked.layers, store.studies.layers(name), name, db)
         selected = _selected(store, name, db, asked, lambda info: on is None or info.identity in on)
         if not selected.rows:
             why = f" with {asked}; leave that out, or" if str(asked) else ";"

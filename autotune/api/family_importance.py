@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from autotune.api.answers import devices_asked
 from autotune.api.device_names import Say
-from autotune.api.study_names import is_asked, name_of
+from autotune.api.study_names import check_asked, is_asked, name_of
 from autotune.api.terms import in_arguments
 from autotune.errors import StoreError
 from autotune.study import Study
@@ -55,9 +55,9 @@ def importances(
         on = None if devices is None else {info.identity for info in devices}
         known = store.studies.layers(name)
         names = {row.layer.problem: row.name for row in known if is_asked(row.name, layers)}
-        if known and not names:
-            raise StoreError(f"{db}: {name} has no such layer; it has {', '.join(row.layer.name for row in known)}")
-        if not names:
+        if known:
+            check_asked(layers, known, name, str(db))
+        else:
             raise StoreError(
                 f"{db}: {name} was recorded elsewhere with another kernel; "
                 f"`autotune trials {name} --sort median` lists it"

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from autotune.errors import StudyError
+from autotune.errors import StoreError, StudyError
 from autotune.operations import find_operation
 from autotune.problem import Layer
 from autotune.study import Study
@@ -15,7 +16,7 @@ from autotune.study_reader import find_study, load_study, parse_study
 from autotune.study_writer import known_to, written
 
 if TYPE_CHECKING:
-    from autotune.store import StudyRow
+    from autotune.store import LayerRow, StudyRow
 
 
 def as_study(study: Study | str | Path, db: str | Path, directories: Sequence[Path] = ()) -> Study:
@@ -25,8 +26,9 @@ def as_study(study: Study | str | Path, db: str | Path, directories: Sequence[Pa
     """
     if not isinstance(study, Study):
         return study_named(str(study), db, directories)
-    as_file = study.text and parse_study(study.text, study.name, find=known_to(study))
-    return study if as_file and (as_file.name, as_file.layers) == (study.name, study.layers) else written(study)
+    if study.text and replace(parse_study(study.text, study.name, find=known_to(study)), path=study.path) == study:
+        return study
+    return written(study)  # dataclasses.replace has left it another's text
 
 
 def study_named(name: str, db: str | Path, directories: Sequence[Path] = ()) -> Study:
@@ -69,6 +71,14 @@ def layers_named(study: Study, names: Sequence[str]) -> tuple[Layer, ...]:
         if name not in known:
             raise StudyError(f"--layer {name}: {study.name} has no such layer; it has {', '.join(known)}")
     return tuple(known[name] for name in wanted) or study.layers
+
+
+def check_asked(layers: Collection[str], there: Sequence[LayerRow], what: str | None, db: str) -> None:
+    """Raise StoreError for a name of layers that none of what the database has of a study is called."""
+    for name in layers:
+        if not any(is_asked(row.name, (name,)) for row in there):
+            known = ", ".join(row.layer.name for row in there)
+            raise StoreError(f"--layer {name}: {db} has no such layer of {what}; it has {known}")
 
 
 def is_asked(name: str, layers: Collection[str]) -> bool:

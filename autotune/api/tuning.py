@@ -14,7 +14,7 @@ from autotune.api.study_names import as_study, layers_named
 from autotune.api.terms import in_arguments
 from autotune.devices.device import BASELINES, DeviceInfo
 from autotune.devices.torch_baseline import baselines_of, require_torch
-from autotune.errors import DeviceError, StudyError
+from autotune.errors import DeviceError, StoreError, StudyError
 from autotune.evaluation.evaluator import DeviceEvaluator, Evaluator
 from autotune.family.template import KernelTemplate
 from autotune.family.template_files import load_templates
@@ -58,7 +58,7 @@ def tune(
     trials: int | None = None,
     time_budget_s: float | None = None,
     layers: Sequence[str] = (),
-    templates: Sequence[Path] = (),
+    templates: Sequence[str | Path] = (),
     baselines: Sequence[str] = (),
     finals_s: float | None = None,
     fresh: bool = False,
@@ -71,12 +71,14 @@ def tune(
     `study` is a `Study`, a study file or the name of a shipped or stored study; `device` is named as on the command
     line, by default the first CUDA device, else the host. `trials` and `time_budget_s` overrule the study's, per layer.
     `templates` are folders of further families; `jobs` compilers run at once, by default one a core. Run it again to
-    resume: nothing is evaluated twice. It ends in order, after the trials at hand, once `stopping` returns true.
+    resume: nothing is evaluated twice. It ends in order, after the trials at hand, once `stopping` returns true; with a
+    StoreError where another process tunes the study and this one was to wait for it.
 
     Raises StudyError, TemplateError, DeviceError, ToolchainError or StoreError before anything is run, and
     KeyboardInterrupt after Ctrl-C, when the trials at hand have ended and are stored; a second Ctrl-C ends at once.
     """
-    wanted = as_study(study, db, templates)
+    folders = tuple(map(Path, templates))
+    wanted = as_study(study, db, folders)
     if trials is not None:
         wanted = replace(wanted, trials=trials)
     if time_budget_s is not None:
@@ -85,8 +87,14 @@ def tune(
     if jobs is not None and jobs < 1:
         raise DeviceError(f"jobs = {jobs}: expected at least 1 compiler")
     chosen = layers_named(wanted, layers)
-    families = load_templates(tuple(templates), operations_of(wanted))
+    families = load_templates(folders, operations_of(wanted))
     check_study(wanted, families)
+
+    def give_up() -> None:
+        """While another process has the study."""
+        _raise_if(interrupted())
+        if stopping():
+            raise StoreError(f"{store.path}: another process tunes {wanted.name} into it; was told to stop waiting")
 
     def observe(progress: Progress) -> None:
         if on_trial is not None and progress.trial is not None:
@@ -96,7 +104,7 @@ def tune(
         orderly_interrupts() as interrupted,
         closing(evaluator_of(device, jobs or jobs_default())) as evaluator,
         Store(db) as store,
-        its_turn(store, wanted, evaluator.info, lambda: _raise_if(interrupted())),
+        its_turn(store, wanted, evaluator.info, give_up),
     ):
         result = tune_layers(
             wanted,

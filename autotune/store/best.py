@@ -36,10 +36,10 @@ from autotune.store.measurements import measurements, timing_of
 from autotune.store.retimes import retimes
 from autotune.store.sqlite.database import Database
 from autotune.store.statements import chunks, rows_of
-from autotune.store.studies import Place, current_places, find, studies, subject_ids
+from autotune.store.studies import Place, current_places, find, one_of, studies, subject_ids
 from autotune.store.trials import TrialRow, gflops, trials, trials_by_id, while_tuning, with_trials
 from autotune.store.unreadable import reading
-from autotune.trial import END_TO_END, LONG_US, Outcome, Timing
+from autotune.trial import ACCURACY_CLASSES, END_TO_END, LONG_US, Outcome, Timing
 
 Basis = Literal["finals", "retime", "median"]
 """Why a trial is the best: it won the latest finals, or its median is the smallest, of a retime or while tuning."""
@@ -121,6 +121,7 @@ class BestStore:
         if kind is not None:
             statement = statement.where(devices.c.kind == kind)
         if accuracy is not None:
+            one_of("accuracy class", accuracy, ACCURACY_CLASSES)
             statement = statement.where(best_trials.c.accuracy == accuracy)
         with self.database.read() as connection:
             places = None

@@ -18,7 +18,10 @@ import pytest
 
 import autotune
 from autotune.api.terms import arguments_for_options
+from autotune.api.tuning import its_turn
 from autotune.errors import DeviceError, StoreError, StudyError
+from autotune.evaluation.null import NullEvaluator
+from autotune.store import Store
 from autotune.study import EndToEnd, Measure, NamedRule, Technique
 from autotune.study_reader import find_study, load_study, parse_study, study_names
 from autotune.study_writer import study_toml
@@ -187,6 +190,50 @@ def test_it_stops_when_asked_to_and_runs_in_any_thread(folder: Path) -> None:
     thread.start()
     thread.join()
     assert (results[0].layers[0].stopped, results[0].layers[0].evaluated) == ("interrupted", 4)
+
+
+def test_it_stops_waiting_for_another_process_when_asked_to(folder: Path) -> None:
+    autotune.tune(STUDY, device="null", templates=FAMILIES)
+    asked: list[bool] = []
+
+    def stopping() -> bool:
+        asked.append(True)
+        return len(asked) == 2
+
+    with (
+        Store("autotune.db") as store,
+        closing(NullEvaluator("")) as device,
+        its_turn(store, STUDY, device.info, lambda: None),
+        pytest.raises(StoreError, match="another process tunes mine into it; was told to stop waiting"),
+    ):
+        autotune.tune(STUDY, device="null", templates=FAMILIES, stopping=stopping)
+    assert len(asked) == 2
+
+
+def test_a_study_file_that_was_changed_in_python_is_stored_as_changed(folder: Path) -> None:
+    """Whatever of it was changed: its layers as well as what it admits."""
+    loaded = autotune.load_study("small.toml")
+    autotune.tune(loaded, device="null", templates=["families"])
+    strict = replace(loaded, accuracy="fp32", trials=3)
+    autotune.tune(strict, device="null", templates=["families"])
+    with Store("autotune.db") as store:
+        (row,) = store.studies.list()
+    stored = parse_study(row.text, "other")
+    assert (stored.accuracy, stored.trials) == ("fp32", 3)
+    autotune.tune(loaded, device="null", templates=["families"])
+    with Store("autotune.db") as store:
+        assert store.studies.list()[0].text == Path("small.toml").read_text(), "as its file says it"
+
+
+def test_names_of_layers_are_checked_one_by_one(folder: Path, filled: Path) -> None:
+    words = r"layers two: autotune.db has no such layer of small; it has one"
+    with pytest.raises(StoreError, match=words):
+        autotune.export("small", "kernels", layers=["one", "two"])
+    assert not Path("kernels").exists()
+    with pytest.raises(StoreError, match=words):
+        autotune.importance("small", layers=["small.one", "two"])
+    with pytest.raises(StoreError, match="accuracy class 'fp31': expected one of fp32, "):
+        autotune.best("small", accuracy="fp31")
 
 
 def test_an_export_says_what_it_wrote_and_what_not(folder: Path, filled: Path) -> None:
