@@ -95,6 +95,15 @@ def copied_buffers(network: nn.Module) -> Iterator[None]:
             buffers[name] = buffer
 
 
+def replaced(network: nn.Module, part: nn.Module, other: nn.Module) -> nn.Module:
+    """The network with another part in the place of one, by every path; the other itself where the one is all of it."""
+    for parent in [*network.modules()]:
+        for name, child in [*parent._modules.items()]:
+            if child is part:
+                setattr(parent, name, other)
+    return other if network is part else network
+
+
 def convolutions(module: nn.Module) -> dict[str, nn.Conv2d]:
     """By their paths, in the order of the network's modules."""
     return {name: part for name, part in module.named_modules() if isinstance(part, nn.Conv2d)}

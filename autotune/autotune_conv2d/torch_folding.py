@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import copy
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor, fx, nn
 from torch.nn.utils.fusion import fuse_conv_bn_weights
 
 from .torch_activations import has_hooks
-from .torch_example import convolutions, example_arguments, refuse_training, run, watched
+from .torch_example import convolutions, example_arguments, refuse_training, replaced, run, tensors_of, watched
 from .torch_graph import traced
 
+WRONG = 0.25  # norm of a difference as a fraction of an output's: twice what 50 layers of random filters round in TF32
+_HALF = (torch.float16, torch.bfloat16)  # in which such layers' outputs may differ by as much as they are
 _KINDS = (nn.BatchNorm2d, nn.SyncBatchNorm)
 
 
@@ -33,7 +36,8 @@ def fold_batch_norms(network: nn.Module, arguments: tuple[object, ...]) -> tuple
     """Fold, in place, each batch norm that alone reads the output of a convolution; answers their paths.
 
     Both run once on the example, have no hooks, and nothing else reads their parameters. Folded in float64, whatever
-    the network's dtype. In a network that `torch.fx` cannot trace, those within an `nn.Sequential` are found.
+    the network's dtype. In a network that `torch.fx` cannot trace, those within an `nn.Sequential` are found. None is
+    where the network still runs one then, by a list of its own, or computes something else.
     """
     if not any(isinstance(part, _KINDS) for part in network.modules()):
         return ()
@@ -43,14 +47,16 @@ def fold_batch_norms(network: nn.Module, arguments: tuple[object, ...]) -> tuple
         graph = traced(network, arguments, expected)
         pairs = [*(seen.followers(network) if graph is None else _pairs(graph))]
         hooked = {name for name, conv in convolutions(network).items() if has_hooks(conv)}
-        folded = []
+        folded: list[_Folded] = []
         for conv_name, norm_name in pairs:
             conv, norm = network.get_submodule(conv_name), network.get_submodule(norm_name)
             if type(conv) is nn.Conv2d and conv_name not in hooked and _is_foldable(norm):
-                _fold(conv, norm)
-                network.set_submodule(norm_name, nn.Identity().eval())
-                folded.append(norm_name)
-    return tuple(folded)
+                folded.append(_fold(network, norm_name, conv, norm))
+        if folded and not _still_computes(network, arguments, expected.outputs, folded):
+            for each in folded:
+                each.undo(network)
+            return ()
+    return tuple(each.path for each in folded)
 
 
 def _is_foldable(part: nn.Module) -> bool:
@@ -72,7 +78,23 @@ def _pairs(graph: fx.GraphModule) -> Iterator[tuple[str, str]]:
             yield pair
 
 
-def _fold(conv: nn.Conv2d, norm: nn.Module) -> None:
+@dataclass(frozen=True, slots=True)
+class _Folded:
+    """A batch norm that is in a convolution now, and what was there."""
+
+    path: str
+    norm: nn.Module
+    instead: nn.Module
+    conv: nn.Conv2d
+    weight: Tensor
+    bias: Tensor | None
+
+    def undo(self, network: nn.Module) -> None:
+        self.conv.weight, self.conv.bias = self.weight, self.bias
+        replaced(network, self.instead, self.norm)
+
+
+def _fold(network: nn.Module, path: str, conv: nn.Conv2d, norm: nn.Module) -> _Folded:
     def wide(value: Tensor | None) -> Tensor | None:
         return None if value is None else value.detach().double()
 
@@ -80,6 +102,36 @@ def _fold(conv: nn.Conv2d, norm: nn.Module) -> None:
         *(wide(conv.weight), wide(conv.bias), wide(norm.running_mean), wide(norm.running_var)),
         *(norm.eps, wide(norm.weight), wide(norm.bias)),
     )
+    made = _Folded(path, norm, nn.Identity().eval(), conv, conv.weight, conv.bias)
     dtype = conv.weight.dtype
     conv.weight = nn.Parameter(weight.to(dtype), requires_grad=False)
     conv.bias = nn.Parameter(bias.to(dtype), requires_grad=False)
+    replaced(network, norm, made.instead)
+    return made
+
+
+def _still_computes(
+    network: nn.Module, arguments: tuple[object, ...], expected: object, folded: Iterable[_Folded]
+) -> bool:
+    """Whether a network runs without the batch norms that are folded, and its outputs are what they were."""
+
+    def refused(*_: object) -> None:
+        raise RuntimeError("a batch norm ran that is folded")
+
+    hooks = [each.norm.register_forward_pre_hook(refused) for each in folded]
+    try:
+        made = tensors_of(run(network, arguments).outputs)
+        rounded = any(each.conv.weight.dtype in _HALF for each in folded)
+        return rounded or all(_is_near(*pair) for pair in zip(made, tensors_of(expected), strict=True))
+    except Exception:  # noqa: BLE001 - the network's own code, which may ask an nn.Identity for what it has not
+        return False
+    finally:
+        for hook in hooks:
+            hook.remove()
+
+
+def _is_near(one: Tensor, other: Tensor) -> bool:
+    """Whether an output may differ from the original's by rounding alone; one that is not finite says nothing."""
+    if not other.is_floating_point() or not other.isfinite().all():
+        return True
+    return one.shape == other.shape and bool((one - other).norm() <= WRONG * other.norm())

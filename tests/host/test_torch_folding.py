@@ -64,10 +64,47 @@ def read_besides(m: Normalising, x: Tensor) -> Tensor:
     return m.norm(y) + y
 
 
+class TwoPaths(nn.Module):
+    """Has the same parts as attributes and in a sequence, and calls them by one of both."""
+
+    def __init__(self, way: str) -> None:
+        super().__init__()
+        self.conv = nn.Conv2d(2, 6, 3, bias=False)
+        self.norm = normalising(6)
+        self.features = nn.Sequential(self.conv, self.norm)
+        self.way = way
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.features(x) if self.way == "sequence" else self.norm(self.conv(x))
+
+
+class Listed(nn.Module):
+    """Calls its batch norm by a list of Python's, in which nothing can take its place."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.features = nn.Sequential(nn.Conv2d(2, 6, 3, bias=False), normalising(6))
+        self.parts = [*self.features]
+
+    def forward(self, x: Tensor) -> Tensor:
+        for part in self.parts:
+            x = part(x)
+        return x
+
+
+class Scaled(Branching):
+    """Reads its filters besides, as numbers."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return super().forward(x) * self.features[0].weight.tolist()[0][0][0][0]
+
+
 FOLDED: dict[str, tuple[Callable[[], nn.Module], str]] = {
     "alone": (of(lambda m, x: m.norm(m.conv(x))), "norm"),
     "behind a bias": (of(lambda m, x: torch.relu(m.norm(m.conv(x))), bias=True), "norm"),
     "no trace": (Branching, "features.1"),
+    "by a second path": (lambda: TwoPaths("sequence"), "norm"),
+    "by the first path": (lambda: TwoPaths("attributes"), "norm"),
     "no scale": (lambda: nn.Sequential(nn.Conv2d(2, 3, 1), nn.BatchNorm2d(3, affine=False)), "1"),
 }
 KEPT: dict[str, Callable[[], nn.Module]] = {
@@ -78,6 +115,8 @@ KEPT: dict[str, Callable[[], nn.Module]] = {
     "hooked convolution": hooked_convolution,
     "filters are read": of(lambda m, x: m.norm(m.conv(x)) * m.conv.weight.sum()),
     "an activation between": of(lambda m, x: m.norm(torch.relu(m.conv(x)))),
+    "called by a list": Listed,
+    "filters are read as numbers": Scaled,
     "no statistics": lambda: nn.Sequential(nn.Conv2d(2, 3, 1), nn.BatchNorm2d(3, track_running_stats=False)),
 }
 
