@@ -21,6 +21,7 @@ from autotune.cluster.messages import (
     DeviceClass,
     Lease,
     LeaseEnd,
+    LeaseLost,
     MeasureFor,
     News,
 )
@@ -92,7 +93,7 @@ class Agent:
     def run(self, lease: Lease) -> LeaseEnd:
         """Tune the lease's layer.
 
-        Raises what stopped it: DeviceLost when the device does not come back, AutotuneError for what cannot be tuned.
+        Raises what stopped it: LeaseLost when the device does not come back, AutotuneError for what cannot be tuned.
         """
         self._wanted = lease.id  # an earlier line, which lost its lease unheard, ends by that
         with self._line:
@@ -152,7 +153,7 @@ class Agent:
                 raise DeviceLost(str(error)) from error
         return self._evaluator
 
-    def _failed(self, error: DeviceLost) -> DeviceLost:
+    def _failed(self, error: DeviceLost) -> LeaseLost:
         """Close the device, which nothing uses any more, and count that it was lost."""
         if self._evaluator is not None:
             self._evaluator.close()
@@ -162,7 +163,7 @@ class Agent:
         words = f"{self.info.name}: {error}"
         if self._failures >= FAILURES:
             self.retired = words = f"{words}; retired after {FAILURES} failures"
-        return DeviceLost(words)
+        return LeaseLost(self.info.name, words)
 
     def collect(self, asked: Collecting) -> News:
         """What is not stored yet of the owner's trials; journals that are known to be stored whole go.

@@ -7,8 +7,8 @@ import contextlib
 import math
 import socket
 import time
-from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import CancelledError
 from dataclasses import dataclass
 
@@ -18,7 +18,7 @@ from autotune.cluster.agents import PATIENCE_S, Agents, KnownAgent, Visit, lent
 from autotune.cluster.dask_agent import run_lease
 from autotune.cluster.dask_cluster import CONNECT_S, TTL_S, address_of, knock, prepare
 from autotune.cluster.ledger import Ledger
-from autotune.cluster.messages import Collected, Collecting, DeviceClass, Helper, Lease, LeaseEnd
+from autotune.cluster.messages import Collected, Collecting, DeviceClass, Helper, Lease, LeaseEnd, LeaseLost
 from autotune.cluster.overview import ClusterResult, Overview
 from autotune.cluster.stragglers import Stragglers
 from autotune.devices.device import devices_named
@@ -82,6 +82,8 @@ class Coordinator:
         self._found: dict[str, dict[Problem, LayerResult]] = {}
         self._failed: dict[str, dict[str, str]] = {}
         self._attempts: Counter[tuple[str, str]] = Counter()
+        self._lost_on: defaultdict[tuple[str, str], set[str]] = defaultdict(set)
+        """by class and layer, agents whose device was lost on it: others get it first"""
         self._retired: set[str] = set()
         self._stragglers = Stragglers()
         self._lent: Mapping[KnownAgent, tuple[Helper, ...]] = {}
@@ -249,37 +251,43 @@ class Coordinator:
     async def _give(self, client: Client) -> None:
         """A lease of the next layer for each agent that has none; others are heard between two, they may be many."""
         for label, device_class in list(self._classes.items()):
-            able = self._able(label)
-            busy = sum(at == label and given.future is not None for (at, _), given in self._given.items())
+            there = self._there(label)
+            able = _others(there, self._stragglers.of(label))
             for layer in self._ledger.layers:
-                if busy >= len(able) or self._stopping():
+                if not self._free(label, able) or self._stopping():
                     break
                 if self._is_open(label, layer):
-                    self._give_one(client, device_class, layer, able)
-                    busy += 1
-                    await asyncio.sleep(0)
+                    first = _others(able, self._lost_on[label, layer.name])
+                    if self._free(label, first):
+                        only = None if len(first) == len(there) else [agent.address for agent in first]
+                        self._give_one(client, device_class, layer, only)
+                        await asyncio.sleep(0)
 
-    def _able(self, label: str) -> list[KnownAgent]:
-        """Agents of a class that take leases; stragglers where there is no other."""
-        there = [
+    def _there(self, label: str) -> list[KnownAgent]:
+        """Agents of a class that are not retired."""
+        return [
             agent
             for agent in self._agents
             if agent.info.device_class is not None
             and agent.info.device_class.label == label
             and agent.info.name not in self._retired
         ]
-        return [agent for agent in there if agent.info.name not in self._stragglers.of(label)] or there
+
+    def _free(self, label: str, agents: Collection[KnownAgent]) -> bool:
+        """Whether one of them has no lease; one that was not heard of yet may be with any."""
+        theirs = {None, *agents}
+        given = (each for (at, _), each in self._given.items() if at == label and each.future is not None)
+        return sum(each.agent in theirs for each in given) < len(agents)
 
     def _is_open(self, label: str, layer: Layer) -> bool:
         done = layer.problem in self._found[label] or layer.name in self._failed[label]
         return not done and (label, layer.name) not in self._given
 
-    def _give_one(self, client: Client, device_class: DeviceClass, layer: Layer, able: Sequence[KnownAgent]) -> None:
+    def _give_one(self, client: Client, device_class: DeviceClass, layer: Layer, only: Sequence[str] | None) -> None:
         lease = self._ledger.lease(device_class, layer)
         self._serial = lease.serial
         resources = {device_class.label: 1}
         key = f"{lease.study.name}.{layer.name}-{lease.id}"
-        only = [agent.address for agent in able] if self._stragglers.of(device_class.label) else None
         future = client.submit(run_lease, lease, key=key, pure=False, retries=0, resources=resources, workers=only)
         self._given[device_class.label, layer.name] = _Given(lease, future)
 
@@ -322,7 +330,7 @@ class Coordinator:
         why = "" if finals is None else self._stragglers.judge(label, end.agent, finals.noise)
         if why:
             self._say(why)
-            if any(agent.info.name not in self._stragglers.of(label) for agent in self._able(label)):
+            if any(agent.info.name not in self._stragglers.of(label) for agent in self._there(label)):
                 return  # the layer is open again: another agent holds the finals
         if not end.result.cut_short or self._stopping():  # else its agent was taken for lost
             self._found[label][lease.layer.problem] = self._ledger.conclude(lease, end)
@@ -330,9 +338,12 @@ class Coordinator:
     def _refused(self, at: tuple[str, str], lease: Lease, error: BaseException) -> None:
         """A lease that ended by an error: what is wrong with the study is final, what went wrong is tried again."""
         label, layer = at
-        self._attempts[at] += 1
         kind = "" if isinstance(error, AutotuneError) else f"{type(error).__name__}: "
         self._say(f"{layer} on {lease.device_class.name}: {kind}{error}")
+        if isinstance(error, LeaseLost):
+            self._lost_on[at].add(error.agent)
+            return
+        self._attempts[at] += 1
         if isinstance(error, StudyError) or self._attempts[at] >= ATTEMPTS:
             self._failed[label][layer] = str(error)
 
@@ -370,6 +381,11 @@ class Coordinator:
         if words != self._said:
             self._said = words
             self._say(words)
+
+
+def _others(agents: list[KnownAgent], last: Collection[str]) -> list[KnownAgent]:
+    """Those that are not of these names; all where there is no other."""
+    return [agent for agent in agents if agent.info.name not in last] or agents
 
 
 def _is(device_class: DeviceClass, word: str) -> bool:

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 
 from autotune.compilation.compile import Binary
 from autotune.devices.device import DeviceInfo, Environment
+from autotune.errors import DeviceLost
 from autotune.family.source import KernelSource
 from autotune.measurement.rates import Rate
 from autotune.problem import Layer, Problem
@@ -91,6 +92,18 @@ class LeaseEnd:
     """the trials that the finals name by number"""
     disproved: tuple[tuple[str, str], ...]
     """source hash and message of each kernel that went wrong in the finals"""
+
+
+class LeaseLost(DeviceLost):
+    """An agent's device was lost on a lease: that says more of the device than of the layer."""
+
+    def __init__(self, agent: str, message: str) -> None:
+        super().__init__(message)
+        self.agent = agent
+        """its name"""
+
+    def __reduce__(self) -> tuple[type[LeaseLost], tuple[str, str]]:
+        return (LeaseLost, (self.agent, str(self)))
 
 
 @dataclass(frozen=True, slots=True)
