@@ -1,8 +1,14 @@
-"""Where the templates and studies that come with the tool lie: in the wheel, or at the top of a checkout."""
+"""What comes with the tool, in the wheel or at the top of a checkout: templates, studies, and results of two GPUs."""
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
+
+from autotune.errors import StoreError
+
+RECORDED = {"recorded": "h200.db", "recorded-networks": "networks.db", "recorded-h100": "h100.db"}
+"""names of the results that come along, of an H200 and of an H100, and their files"""
 
 
 def shipped(kind: str) -> Path:
@@ -10,3 +16,15 @@ def shipped(kind: str) -> Path:
     package = Path(__file__).resolve().parent
     installed = package / "shipped" / kind
     return installed if installed.is_dir() else package.parent / kind
+
+
+def recorded_database(name: str) -> Path:
+    """Results that come along."""
+    return shipped("studies") / "recorded" / RECORDED[name]
+
+
+def check_writable_results(database: Path) -> None:
+    """Raise StoreError for a database that comes along, whatever its path is called by."""
+    for name in RECORDED:
+        if os.path.exists(database) and os.path.samefile(database, recorded_database(name)):
+            raise StoreError(f"{name}: these results come along and are only read; give another --db")

@@ -19,7 +19,8 @@ from autotune.evaluation.evaluator import DeviceEvaluator, Evaluator
 from autotune.family.template import KernelTemplate
 from autotune.family.template_files import load_templates
 from autotune.problem import Layer
-from autotune.store import BestRow, Store
+from autotune.shipped import check_writable_results
+from autotune.store import BestRow, Store, path_of
 from autotune.study import Study, operations_of
 from autotune.study_writer import written
 from autotune.table import is_time
@@ -78,6 +79,7 @@ def tune(
     KeyboardInterrupt after Ctrl-C, when the trials at hand have ended and are stored; a second Ctrl-C ends at once.
     """
     folders = tuple(map(Path, templates))
+    check_writable_results(path_of(db))
     wanted = as_study(study, db, folders)
     if trials is not None:
         wanted = replace(wanted, trials=trials)

@@ -9,18 +9,10 @@ import click
 
 from autotune.api.answers import one_asked
 from autotune.cli.completion import device_names, family_names, layer_names
-from autotune.errors import DeviceError, StoreError
-from autotune.shipped import shipped
+from autotune.errors import DeviceError
+from autotune.shipped import RECORDED, check_writable_results, recorded_database
 from autotune.table import did_you_mean
 from autotune.trial import ACCURACY_CLASSES
-
-RECORDED = {"recorded": "h200.db", "recorded-networks": "networks.db", "recorded-h100": "h100.db"}
-"""names of the results that come along, of an H200 and of an H100, and their files"""
-
-
-def recorded_database(name: str) -> Path:
-    """Results that come along."""
-    return shipped("studies") / "recorded" / RECORDED[name]
 
 
 def database_path(_context: click.Context, _option: click.Parameter, name: str) -> str:
@@ -35,9 +27,9 @@ def database_path(_context: click.Context, _option: click.Parameter, name: str) 
 
 def writable(db: str) -> str:
     """The database, to be written. Raises StoreError for those that come along."""
-    for name in RECORDED:
-        if db == str(recorded_database(name)):
-            raise StoreError(f"{name}: these results come along and are only read; give another --db")
+    from autotune.store import path_of
+
+    check_writable_results(path_of(db))
     return db
 
 

@@ -13,7 +13,7 @@ from autotune.api.device_names import jobs_default
 from autotune.api.sanitizers import open_sanitizer
 from autotune.api.study_names import name_of
 from autotune.checking.sanitize import FAULT, SMALL_N, TOOLS, Verdict, Winner
-from autotune.cli.cells import Items
+from autotune.cli.cells import Items, words
 from autotune.cli.completion import studies_and_layers
 from autotune.cli.options import ACCURACY, DATABASE, DIRECTORIES, run_on
 from autotune.cli.progress import counting
@@ -144,6 +144,10 @@ def _winners(
 
 def _markdown(verdicts: Sequence[Verdict]) -> str:
     """The table for a page of documentation."""
+
+    def cell(column: Column[Verdict], verdict: Verdict) -> str:
+        return str(words(column.value(verdict)) or "").replace("|", "\\|")
+
     rows = [[column.key for column in _COLUMNS], ["---"] * len(_COLUMNS)]
-    rows += [[str(column.value(verdict) or "").replace("|", "\\|") for column in _COLUMNS] for verdict in verdicts]
+    rows += [[cell(column, verdict) for column in _COLUMNS] for verdict in verdicts]
     return "".join(f"| {' | '.join(row)} |\n" for row in rows)

@@ -14,9 +14,9 @@ from pathlib import Path
 
 import click
 
-from autotune.cli.options import RECORDED
 from autotune.errors import AutotuneError
 from autotune.reading import read_text
+from autotune.shipped import RECORDED
 from autotune.table import did_you_mean, read_toml
 
 _FILE, _PROJECT, _KEY = "autotune.toml", "pyproject.toml", "tool.autotune"

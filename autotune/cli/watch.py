@@ -105,7 +105,8 @@ def _look(name: str, db: str) -> Group:
 def _headline(name: str, study: Study, layers: Sequence[_Layer], rows: Sequence[TrialRow]) -> str:
     """How far it is, when it last moved, and how long it takes at this pace."""
     done = sum(layer.evaluated for layer in layers)
-    whole = study.trials_total or study.trials * max(len(distinct_layers(study.layers)), len(layers))
+    all_layers = len(distinct_layers(study.layers)) if name == study.name else 0
+    whole = (all_layers and study.trials_total) or study.trials * max(all_layers, len(layers))
     begun = min(row.started_at for row in rows)
     ended = max((row.ended_at for row in rows if row.ended_at), default=begun)
     spent_s = (ended - begun).total_seconds()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from autotune.compilation.compile import NVCC_FLAGS, Binary, Program, Target
@@ -62,8 +63,10 @@ def open_device(name: str, runtime: Binary | None = None) -> Device:
         from autotune.devices.host import HostDevice, HostOptions
         from autotune.devices.host_machine import usable_cores
 
-        order_seed = CHECK_ORDER_SEED if rest == "check" else 0
-        return HostDevice(str(find_cxx()), HostOptions(cores=usable_cores(), order_seed=order_seed), runtime)
+        options = HostOptions(cores=usable_cores())
+        if rest == "check":
+            options = replace(options, order_seed=CHECK_ORDER_SEED, checked=True)
+        return HostDevice(str(find_cxx()), options, runtime)
     raise DeviceError(f"{name}: runs no kernels")
 
 

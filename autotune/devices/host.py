@@ -31,7 +31,7 @@ from autotune.devices.device import (
     Variation,
 )
 from autotune.devices.elf import Symbol, symbols
-from autotune.devices.host_compile import FLAGS
+from autotune.devices.host_compile import CHECK_FLAGS, FLAGS
 from autotune.devices.host_machine import cpu_name, last_cache_bytes, usable_cores
 from autotune.devices.host_runtime import HostLaunch, load_runtime, symbol_address
 from autotune.devices.host_tensor_map import encode
@@ -62,6 +62,8 @@ class HostOptions:
     """passes shorter than this are timed several in a row; a call from Python hides nothing, so none are"""
     zeroed_smem: bool = False
     """a block's shared memory holds zeros before it starts, instead of NaN"""
+    checked: bool = False
+    """whether kernels run under sanitizers: their times are another device's"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,7 +165,7 @@ class HostDevice:
         self._libc = ctypes.CDLL(None)
         self._info = DeviceInfo(
             kind="host",
-            name=cpu_name(),
+            name=f"{cpu_name()}, checked" if self.options.checked else cpu_name(),
             arch=90,
             sm_count=self.options.cores,
             memory_bytes=os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"),
@@ -172,7 +174,7 @@ class HostDevice:
         self._environment = Environment(
             driver=f"{os.uname().sysname} {os.uname().machine}",
             toolkit=_version(cxx),
-            flags=" ".join(FLAGS),
+            flags=" ".join(CHECK_FLAGS if self.options.checked else FLAGS),
             attributes={"kernel": os.uname().release},
         )
         self._sizes: dict[int, int] = {}

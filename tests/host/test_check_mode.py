@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
@@ -19,6 +20,18 @@ from .checked import FAULTY
 from .kernels import Bench
 
 ROOT = Path(__file__).parents[2]
+ONE = """name = "one"
+templates = ["direct"]
+[[layer]]
+name = "l"
+n = 2
+c = 2
+h = 8
+w = 8
+k = 4
+r = 3
+s = 3
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +51,32 @@ def endings(cxx: str, tmp_path_factory: pytest.TempPathFactory) -> list[Ending]:
     done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False, timeout=100)
     assert done.returncode == 0, done.stderr
     return [Ending(int(code), (folder / str(fault)).read_text()) for fault, code in enumerate(done.stdout.split())]
+
+
+def test_times_under_sanitizers_are_another_devices(tmp_path: Path) -> None:
+    """What either has of a layer is no answer for the other."""
+    (tmp_path / "one.toml").write_text(ONE)
+    said = []
+    for device in ("host:check", "host"):
+        words = ["tune", "one.toml", "--device", device, "--trials", "1"]
+        said.append(autotune(tmp_path, *words).stderr)
+    assert all("1 evaluated (1 now)" in each for each in said), said
+    best = json.loads(autotune(tmp_path, "best", "--json").stdout)
+    assert sorted(row["device"].endswith(", checked") for row in best) == [False, True]
+    flags = json.loads(autotune(tmp_path, "query", "SELECT flags FROM environments", "--json").stdout)
+    assert sorted("-fsanitize=address" in row["flags"] for row in flags) == [False, True]
+    page = tmp_path / "page.md"
+    autotune(tmp_path, "sanitize", "one", "--device", "host:check", "--n", "1,9", "--markdown", str(page))
+    head, rule, *rows = [[cell.strip() for cell in line.split("|")[1:-1]] for line in page.read_text().splitlines()]
+    assert head == ["kernel", "template", "tool", "n", "verdict", "message"]
+    assert {*rule} == {"---"}
+    assert rows
+    assert all(row[1:] == ["direct", "host:check", "1 9", "clean", ""] for row in rows)
+
+
+def autotune(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "autotune", *words]
+    return subprocess.run(command, cwd=folder, capture_output=True, text=True, check=True, timeout=100)
 
 
 def test_a_correct_kernel_runs_in_every_order(endings: list[Ending]) -> None:

@@ -12,7 +12,10 @@ import click
 import pytest
 
 import autotune.cli
+from autotune import tune as tune_in_python
 from autotune.cli import cli
+from autotune.errors import StoreError
+from autotune.shipped import recorded_database
 
 from .tiny import Command
 
@@ -113,6 +116,19 @@ def test_the_recorded_database_by_name_is_only_read(autotune: Command, monkeypat
             assert complaint == f"{name}: these results come along and are only read; give another --db"
     monkeypatch.setenv("AUTOTUNE_DB", "recorded")
     assert autotune("best", "lenet-k5").out == asked.out
+
+
+def test_results_that_come_along_are_only_read_whatever_their_path(
+    autotune: Command, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    file = recorded_database("recorded-h100")
+    (tmp_path / "linked.db").symlink_to(file)
+    monkeypatch.chdir(file.parent)
+    refused = "recorded-h100: these results come along and are only read; give another --db"
+    for name in (file.name, str(tmp_path / "linked.db"), f"sqlite:///{file.name}", f"../recorded/{file.name}"):
+        assert autotune("tune", "quickstart", "--device", "null", "--db", name).complaint == refused
+    with pytest.raises(StoreError, match="recorded-h100: these results come along and are only read; give another db"):
+        tune_in_python("quickstart", device="null", db=file.name)
 
 
 def test_a_recorded_database_whose_name_is_wrong_is_not_made(folder: Path, autotune: Command) -> None:

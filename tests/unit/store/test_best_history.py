@@ -9,8 +9,7 @@ from pathlib import Path
 import pytest
 
 from autotune.analysis.history import history
-from autotune.cli.options import RECORDED
-from autotune.shipped import shipped
+from autotune.shipped import RECORDED, recorded_database
 from autotune.store import BestRow, Finals, Store, Verdict
 
 from .builders import (
@@ -149,12 +148,12 @@ def test_what_a_regressed_winner_leaves_has_its_time_of_the_finals(days: Store, 
     days.close()
 
 
-@pytest.mark.parametrize("name", RECORDED.values())
+@pytest.mark.parametrize("name", RECORDED)
 def test_the_best_as_of_now_is_the_best(name: str) -> None:
     def known(rows: Sequence[BestRow]) -> list[tuple[int, float, str]]:
         return sorted((row.row.id, row.median_us, row.basis) for row in rows)
 
-    with Store(shipped("studies") / "recorded" / name, create=False) as store:
+    with Store(recorded_database(name), create=False) as store:
         assert known(store.best.at(datetime.now(UTC))) == known(store.best.list())
 
 
