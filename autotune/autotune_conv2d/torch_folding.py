@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import copy
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor, fx, nn
 from torch.nn.utils.fusion import fuse_conv_bn_weights
+from torch.overrides import TorchFunctionMode
 
 from .torch_activations import has_hooks
-from .torch_example import convolutions, example_arguments, refuse_training, replaced, run, tensors_of, watched
+from .torch_example import Seen, convolutions, example_arguments, refuse_training, replaced, run, tensors_of, watched
 from .torch_graph import traced
 
 WRONG = 0.25  # norm of a difference as a fraction of an output's: twice what 50 layers of random filters round in TF32
@@ -45,7 +46,7 @@ def fold_batch_norms(network: nn.Module, arguments: tuple[object, ...]) -> tuple
         with watched(network, _is_foldable) as seen:
             expected = run(network, arguments)
         graph = traced(network, arguments, expected)
-        pairs = [*(seen.followers(network) if graph is None else _pairs(graph))]
+        pairs = [*(_pairs_in_sequences(network, arguments, seen) if graph is None else _pairs(graph))]
         hooked = {name for name, conv in convolutions(network).items() if has_hooks(conv)}
         folded: list[_Folded] = []
         for conv_name, norm_name in pairs:
@@ -76,6 +77,44 @@ def _pairs(graph: fx.GraphModule) -> Iterator[tuple[str, str]]:
         pair = (str(before[0].target), str(node.target))
         if all(calls[name] == 1 and name not in owners for name in pair):
             yield pair
+
+
+def _pairs_in_sequences(network: nn.Module, arguments: tuple[object, ...], seen: Seen) -> Iterator[tuple[str, str]]:
+    """The same of a network without a graph, which is run once more to see whether anything else reads parameters."""
+    reads = _Reads()
+    try:
+        with reads:
+            run(network, arguments)
+    except Exception:  # noqa: BLE001 - of a compiled part that must be one graph, which it is not for a watcher
+        return
+    own = Counter[Tensor]()
+    for part in network.modules():
+        count = len(seen.inputs.get(part, ())) if isinstance(part, nn.Conv2d) else seen.runs[part]
+        own.update(dict.fromkeys(part.parameters(recurse=False), count))
+    for pair in seen.followers(network):
+        parameters = (each for path in pair for each in network.get_submodule(path).parameters(recurse=False))
+        if all(reads.counts[each] <= own[each] for each in parameters):
+            yield pair
+
+
+class _Reads(TorchFunctionMode):
+    """Counts how many functions that make tensors are given each parameter."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.counts: Counter[Tensor] = Counter()
+
+    def __torch_function__(
+        self,
+        function: Callable[..., object],
+        types: object,
+        args: tuple[object, ...] = (),
+        kwargs: Mapping[str, object] | None = None,
+    ) -> object:
+        result = function(*args, **(kwargs or {}))
+        if tensors_of(result):  # neither a dtype nor a size
+            self.counts.update({each for each in tensors_of((args, kwargs)) if isinstance(each, nn.Parameter)})
+        return result
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,6 +9,7 @@ import pytest
 torch = pytest.importorskip("torch", exc_type=ImportError)
 
 from torch import Tensor, nn  # noqa: E402
+from torch.nn import functional  # noqa: E402
 
 from autotune.autotune_conv2d.torch_folding import inference_copy  # noqa: E402
 from autotune.autotune_conv2d.torch_layers import read_network  # noqa: E402
@@ -92,8 +93,19 @@ class Listed(nn.Module):
         return x
 
 
+class Tied(Branching):
+    """Reads its filters besides."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return functional.conv_transpose2d(super().forward(x), self.features[0].weight)
+
+
 class Scaled(Branching):
-    """Reads its filters besides, as numbers."""
+    """Reads a filter besides, as numbers."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.features[1].weight.data.mul_(4)
 
     def forward(self, x: Tensor) -> Tensor:
         return super().forward(x) * self.features[0].weight.tolist()[0][0][0][0]
@@ -116,6 +128,8 @@ KEPT: dict[str, Callable[[], nn.Module]] = {
     "filters are read": of(lambda m, x: m.norm(m.conv(x)) * m.conv.weight.sum()),
     "an activation between": of(lambda m, x: m.norm(torch.relu(m.conv(x)))),
     "called by a list": Listed,
+    "filters are read, no trace": Tied,
+    "filters are read, no trace, half precision": lambda: Tied().bfloat16(),
     "filters are read as numbers": Scaled,
     "no statistics": lambda: nn.Sequential(nn.Conv2d(2, 3, 1), nn.BatchNorm2d(3, track_running_stats=False)),
 }
@@ -123,8 +137,9 @@ KEPT: dict[str, Callable[[], nn.Module]] = {
 
 @torch.no_grad()
 def difference(network: nn.Module, other: nn.Module) -> float:
-    expected = network(images(3, 2))
-    return float((other(images(3, 2)) - expected).abs().max() / expected.abs().max())
+    x = images(3, 2).to(next(network.parameters()).dtype)
+    expected = network(x)
+    return float((other(x) - expected).abs().max() / expected.abs().max())
 
 
 @pytest.mark.parametrize("name", FOLDED)
@@ -142,7 +157,7 @@ def test_a_batch_norm_is_folded(name: str) -> None:
 @pytest.mark.parametrize("name", KEPT)
 def test_a_batch_norm_is_kept(name: str) -> None:
     network = KEPT[name]().eval()
-    copy, _, folded = inference_copy(network, images(3, 2))
+    copy, _, folded = inference_copy(network, images(3, 2).to(next(network.parameters()).dtype))
     assert folded == ()
     assert difference(network, copy) == 0
 
