@@ -44,6 +44,7 @@ def traced(module: nn.Module, arguments: tuple[object, ...], expected: Ran) -> f
         made = run(graph, arguments)
         buffers = {**dict(module.named_buffers()), **made.buffers}  # a graph has those alone that it reads
         torch.testing.assert_close(made.outputs, expected.outputs, equal_nan=True)
+        torch.testing.assert_close(made.arguments, expected.arguments, equal_nan=True)
         torch.testing.assert_close({name: buffers[name] for name in expected.buffers}, expected.buffers, equal_nan=True)
     except Exception:  # noqa: BLE001 - tracing runs the network's own code on stand-ins, which may raise anything
         return None

@@ -25,6 +25,33 @@ class SqueezeExcite(nn.Module):
         return y * torch.sigmoid(self.excite(torch.relu(self.squeeze(y.mean((2, 3), keepdim=True)))))
 
 
+class Normalising(nn.Module):
+    """Writes to its images in a way that torch.fx takes for a new tensor, which nobody reads."""
+
+    def __init__(self, when: str) -> None:
+        super().__init__()
+        self.conv = nn.Conv2d(3, 8, 3)
+        self.when = when
+
+    def forward(self, x: Tensor) -> Tensor:
+        if self.when == "before":
+            normalise(x)
+        y = torch.relu(self.conv(x))
+        if self.when == "after":
+            normalise(x)
+        return y
+
+
+def normalise(x: Tensor) -> None:
+    x -= 0.5
+
+
+@pytest.mark.parametrize(("when", "is_taken"), [("before", False), ("after", False), ("never", True)])
+def test_a_graph_that_leaves_out_what_is_written_in_place_is_not_taken(when: str, is_taken: bool) -> None:
+    network = Normalising(when).eval()
+    assert (read_network(network, (2, 3, 12, 12)).graph is not None) == is_taken
+
+
 @pytest.mark.parametrize(("memory_format", "layout"), [("channels_last", "nhwc"), ("contiguous_format", "nchw")])
 def test_layers_of_one_pixel_have_the_networks_layout(memory_format: str, layout: str) -> None:
     """PyTorch calls their tensors both; a study gives them the network's."""
