@@ -95,6 +95,17 @@ def changed(library: str, how: str) -> tuple[float, int]:
     return worst, sum("parameters changed" in str(warning.message) for warning in told)
 
 
+def changed_inference_tensors(library: str) -> float:
+    """The difference after parameters changed of a network that inference mode made."""
+    with torch.inference_mode():
+        network = seeded(Block)
+        made = compiled(network, library)
+        made(images(4))
+        network.conv.weight.mul_(-2)
+        network.layer1[1].running_mean.add_(1)
+        return difference(made, network, images(4))
+
+
 @torch.no_grad()
 def left(library: str, how: str) -> float:
     """The difference of a network whose convolution is PyTorch's."""

@@ -296,6 +296,29 @@ def changed(library: str, how: str) -> float:
     return difference(made, other, images(4))
 
 
+def changed_in_inference_mode(library: str) -> tuple[float, bool]:
+    """The difference after other filters were loaded where all happens in inference mode, and whether kernels ran."""
+    with torch.inference_mode():
+        network, other = seeded(Digits), Digits().eval()
+        made, report = convert(network, images(4), library=library, margin=ALWAYS)
+        made(images(4))
+        made.load_state_dict(other.state_dict())
+        return difference(made, other, images(4)), all(row.swapped for row in report.rows)
+
+
+def inference_tensors(library: str) -> tuple[float, list[str]]:
+    """The difference after filters changed that are inference tensors, and what is warned of."""
+    network = seeded(CONVOLUTIONS["strided"])
+    made, _ = convert(network, images(4), library=library, margin=ALWAYS)
+    with torch.inference_mode(), warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("always")
+        made, network = copy.deepcopy(made), copy.deepcopy(network)
+        made(images(4))
+        for part in (made, network):
+            part.weight.mul_(-2)
+        return difference(made, network, images(4)), [str(warning.message) for warning in told]
+
+
 @torch.no_grad()
 def captured(library: str) -> tuple[list[int], list[str], float]:
     """Passes in a capture and outside of one, between changes of the filters.
@@ -434,7 +457,10 @@ def refused(library: str, how: str) -> None:
     """Call the operator with what does not fit."""
     conv = nn.Conv2d(1, 4, 3, padding=1).requires_grad_(requires_grad=False)
     x, weight, bias = images(4), conv.weight, conv.bias
+    with torch.inference_mode():
+        copied = weight.clone()
     arguments: dict[str, tuple[Tensor, Tensor, Tensor | None]] = {
+        "inference tensors": (x, copied, bias),
         "three dimensions": (x[0], weight, bias),
         "dtypes": (x.half(), weight, bias),
         "channels": (images(4, 2), weight, bias),

@@ -159,9 +159,10 @@ def convert(
 
     Raises TrainingMode for a network in training mode, Conv2dError when the library fails.
     """
-    network, arguments, folded = inference_copy(module, example)
-    path = str(find_library() if library is None else Path(library).resolve())
-    return swap(network, arguments, path, margin, len(folded))
+    with torch.inference_mode(mode=False):  # which makes tensors whose changes nobody notices
+        network, arguments, folded = inference_copy(module, example)
+        path = str(find_library() if library is None else Path(library).resolve())
+        return swap(network, arguments, path, margin, len(folded))
 
 
 def swap(

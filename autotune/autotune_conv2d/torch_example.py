@@ -109,6 +109,11 @@ def convolutions(module: nn.Module) -> dict[str, nn.Conv2d]:
     return {name: part for name, part in module.named_modules() if isinstance(part, nn.Conv2d)}
 
 
+def changes_are_counted(part: nn.Module) -> bool:
+    """Whether PyTorch counts changes of a part's own tensors: it does not of inference tensors."""
+    return not any(each.is_inference() for each in (*part.parameters(recurse=False), *part.buffers(recurse=False)))
+
+
 def is_channels_last(x: Tensor) -> bool:
     """Whether a tensor is stored NHWC; one that could be either is NCHW."""
     return x.is_contiguous(memory_format=torch.channels_last) and not x.is_contiguous()

@@ -13,7 +13,17 @@ from torch.nn.utils.fusion import fuse_conv_bn_weights
 from torch.overrides import TorchFunctionMode
 
 from .torch_activations import has_hooks
-from .torch_example import Seen, convolutions, example_arguments, refuse_training, replaced, run, tensors_of, watched
+from .torch_example import (
+    Seen,
+    changes_are_counted,
+    convolutions,
+    example_arguments,
+    refuse_training,
+    replaced,
+    run,
+    tensors_of,
+    watched,
+)
 from .torch_graph import traced
 
 WRONG = 0.25  # norm of a difference as a fraction of an output's: twice what 50 layers of random filters round in TF32
@@ -24,13 +34,14 @@ _KINDS = (nn.BatchNorm2d, nn.SyncBatchNorm)
 def inference_copy(module: nn.Module, example: object) -> tuple[nn.Module, tuple[object, ...], tuple[str, ...]]:
     """A copy of a network with batch norms folded, the arguments that an example is, and paths of what was folded.
 
-    A folded batch norm is an `nn.Identity` in the copy. No parameter of the copy requires gradients. Raises
-    TrainingMode where some part of the network trains.
+    A folded batch norm is an `nn.Identity` in the copy. No parameter of the copy requires gradients, none is an
+    inference tensor. Raises TrainingMode where some part of the network trains.
     """
     refuse_training(module)
-    network = copy.deepcopy(module).requires_grad_(requires_grad=False)
-    arguments = example_arguments(network, example)
-    return network, arguments, fold_batch_norms(network, arguments)
+    with torch.inference_mode(mode=False):
+        network = copy.deepcopy(module).requires_grad_(requires_grad=False)
+        arguments = example_arguments(network, example)
+        return network, arguments, fold_batch_norms(network, arguments)
 
 
 def fold_batch_norms(network: nn.Module, arguments: tuple[object, ...]) -> tuple[str, ...]:
@@ -51,7 +62,8 @@ def fold_batch_norms(network: nn.Module, arguments: tuple[object, ...]) -> tuple
         folded: list[_Folded] = []
         for conv_name, norm_name in pairs:
             conv, norm = network.get_submodule(conv_name), network.get_submodule(norm_name)
-            if type(conv) is nn.Conv2d and conv_name not in hooked and _is_foldable(norm):
+            counted = changes_are_counted(conv) and changes_are_counted(norm)
+            if type(conv) is nn.Conv2d and conv_name not in hooked and _is_foldable(norm) and counted:
                 folded.append(_fold(network, norm_name, conv, norm))
         if folded and not _still_computes(network, arguments, expected.outputs, folded):
             for each in folded:

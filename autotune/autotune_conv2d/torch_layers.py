@@ -11,7 +11,16 @@ from torch import Tensor, fx, nn
 from .library import EPILOGUES, Problem, epilogue_name
 from .torch_activations import has_hooks, word_of_module
 from .torch_convolution import DTYPES
-from .torch_example import Seen, convolutions, example_arguments, is_channels_last, refuse_training, run, watched
+from .torch_example import (
+    Seen,
+    changes_are_counted,
+    convolutions,
+    example_arguments,
+    is_channels_last,
+    refuse_training,
+    run,
+    watched,
+)
 from .torch_graph import Tail, tails, traced
 
 
@@ -97,6 +106,8 @@ def _problem(conv: nn.Conv2d, inputs: list[Tensor], either: str) -> Problem | st
     if len(inputs) != 1:
         return f"ran {len(inputs)} times on the example" if inputs else "did not run on the example"
     x, padding = inputs[0], _padding(conv)
+    if not changes_are_counted(conv):
+        return "its filters are inference tensors, whose changes PyTorch does not count"
     if conv.padding_mode != "zeros":
         return f"pads with {conv.padding_mode}, not with zeros"
     if padding is None:

@@ -189,7 +189,7 @@ def _asked(x: Tensor, z: Tensor | None, convolution: str) -> tuple[object, ...]:
 
 
 def _stamp(weight: Tensor, bias: Tensor | None) -> tuple[int, ...]:
-    """What is another when filters have other values; of an inference tensor PyTorch does not count the changes."""
+    """What is another when filters have other values; inference tensors have no version, and are not prepared."""
     version = 0 if weight.is_inference() else weight._version
     if bias is None:
         return (weight.data_ptr(), version)
@@ -227,6 +227,7 @@ def _prepare(x: Tensor, weight: Tensor, bias: Tensor | None, z: Tensor | None, c
     problem = convolution.problem(x, weight, bias=bias is not None, residual=z is not None)
     with _PREPARING, runtime.current(x.device):
         try:
+            _refuse_inference_tensors(weight, bias)
             library.workspace_bytes(problem)
         except Conv2dError as error:
             if not convolution.or_pytorch or error.status not in (Status.UNSUPPORTED, Status.WRONG_DEVICE):
@@ -275,6 +276,16 @@ def _refuse_capture(runtime: Runtime) -> None:
         raise RuntimeError(
             "autotune_conv2d: filters cannot be prepared while a graph is captured; run the network once before, "
             "with the filters and the shapes that are captured"
+        )
+
+
+def _refuse_inference_tensors(weight: Tensor, bias: Tensor | None) -> None:
+    """Raise Conv2dError for filters whose changes would go unnoticed."""
+    if weight.is_inference() or (bias is not None and bias.is_inference()):
+        raise Conv2dError(
+            Status.UNSUPPORTED,
+            "the filters are inference tensors, whose changes PyTorch does not count; clone them outside of "
+            "torch.inference_mode()",
         )
 
 

@@ -175,6 +175,20 @@ def test_filters_are_those_of_now(how: str, on_cpu: OnHostDriver) -> None:
     assert on_cpu(networks.changed, how) < CLOSE
 
 
+def test_filters_are_those_of_now_where_a_network_is_converted_in_inference_mode(on_cpu: OnHostDriver) -> None:
+    difference, swapped = on_cpu(networks.changed_in_inference_mode)
+    assert swapped
+    assert difference < CLOSE
+
+
+def test_filters_that_are_inference_tensors_go_through_pytorch(on_cpu: OnHostDriver) -> None:
+    difference, told = on_cpu(networks.inference_tensors)
+    assert difference < CLOSE
+    assert [words.partition(", ")[0] for words in told] == [
+        "autotune_conv2d: PyTorch's convolution runs instead: the filters are inference tensors"
+    ]
+
+
 def test_nothing_is_prepared_or_freed_in_a_capture_nor_what_was_captured(on_cpu: OnHostDriver) -> None:
     handles, refused, difference = on_cpu(networks.captured)
     first = handles[0]
@@ -233,6 +247,7 @@ def test_training_is_refused(how: str, words: str, on_cpu: OnHostDriver) -> None
         ("no bias", "relu needs a bias"),
         ("bias", "expected bias [K], got [4, 1, 12, 12], [4, 1, 3, 3], [3]"),
         ("no kernel", "the library has no kernel for this problem"),
+        ("inference tensors", "the filters are inference tensors, whose changes PyTorch does not count; clone them "),
     ],
 )
 def test_operator_says_what_does_not_fit(how: str, words: str, on_cpu: OnHostDriver) -> None:

@@ -60,6 +60,10 @@ def test_changed_parameters_are_noticed(how: str, told: int, on_cpu: OnHostDrive
     assert said == told
 
 
+def test_a_network_that_inference_mode_made_is_pytorchs(on_cpu: OnHostDriver) -> None:
+    assert on_cpu(backends.changed_inference_tensors) < CLOSE
+
+
 @pytest.mark.parametrize("how", ["filters are computed", "batch statistics", "no convolution", "a ReLU6 alone"])
 def test_what_is_pytorchs_stays(how: str, on_cpu: OnHostDriver) -> None:
     assert on_cpu(backends.left, how) < CLOSE
