@@ -23,6 +23,11 @@ def recorded_database(name: str) -> Path:
     return shipped("studies") / "recorded" / RECORDED[name]
 
 
+def results_named(name: str | Path) -> Path:
+    """A results database: one that comes along by its name, else a path."""
+    return recorded_database(str(name)) if str(name) in RECORDED else Path(name)
+
+
 def check_writable_results(database: Path) -> None:
     """Raise StoreError for a database that comes along, whatever its path is called by."""
     for name in RECORDED:

@@ -15,7 +15,7 @@ from autotune.problem import Layer, make_problem
 from autotune.reading import read_text
 from autotune.shipped import shipped
 from autotune.study import ADMITTED, SPILL_LIMIT_BYTES, EndToEnd, Measure, NamedRule, Study, Technique
-from autotune.table import Table, is_time, read_toml
+from autotune.table import Table, did_you_mean, is_time, read_toml
 from autotune.trial import END_TO_END, Value
 
 FindOperation = Callable[[str], Operation]
@@ -60,7 +60,8 @@ def find_study(name: str) -> Path:
         beside = f"{path}.toml"  # as new-op writes it
         hint = beside if os.path.isfile(beside) else "a study file inside it"
         raise StudyError(f"{name}: is a directory; give {hint}")
-    raise StudyError(f"{name}: no such study file; shipped studies are {', '.join(study_names())}")
+    hint = did_you_mean(path.name.partition(".")[0], study_names())
+    raise StudyError(f"{name}: no such study file{hint}; shipped studies are {', '.join(study_names())}")
 
 
 def load_study(path: str | Path, directories: Sequence[Path] = ()) -> Study:

@@ -10,7 +10,7 @@ import click
 from autotune.api.answers import one_asked
 from autotune.cli.completion import device_names, family_names, layer_names
 from autotune.errors import DeviceError
-from autotune.shipped import RECORDED, check_writable_results, recorded_database
+from autotune.shipped import RECORDED, check_writable_results, results_named
 from autotune.table import did_you_mean
 from autotune.trial import ACCURACY_CLASSES
 
@@ -18,7 +18,7 @@ from autotune.trial import ACCURACY_CLASSES
 def database_path(_context: click.Context, _option: click.Parameter, name: str) -> str:
     """The path of a database that is named, for click."""
     if name in RECORDED:
-        return str(recorded_database(name))
+        return str(results_named(name))
     near = did_you_mean(name, RECORDED)
     if near and name.startswith("recorded") and not Path(name).suffix and not Path(name).exists():
         raise click.BadParameter(f"no results named {name} come along{near}")

@@ -6,6 +6,7 @@ to a terminal is shown escaped, as in Python's strings.
 
 from __future__ import annotations
 
+import codecs
 import errno
 import io
 import os
@@ -154,7 +155,8 @@ def for_people() -> Iterator[None]:
     _open_closed_ones()
     stdout, stderr = sys.stdout, sys.stderr
     if isinstance(stdout, io.TextIOWrapper):
-        stdout.reconfigure(errors="backslashreplace")  # characters that its encoding lacks
+        codecs.register_error(_LACKING, _in_ascii)
+        stdout.reconfigure(errors=_LACKING)
     sys.stdout = cast(TextIO, Shown(stdout))
     sys.stderr = cast(TextIO, _Notices(cast(TextIO, _Dispensable(stderr))))
     try:
@@ -166,6 +168,18 @@ def for_people() -> Iterator[None]:
                 stream.flush()
             except OSError:  # for what is left of it when Python ends
                 os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
+
+
+_LACKING = "autotune.drawn"
+"""what becomes of characters that a stream's encoding lacks"""
+_DRAWN = str.maketrans("▁▂▃▄▅▆▇█▏▎▍▌▋▊▉─│┌┐└┘µ", "_..--==#...::::-|++++u")
+
+
+def _in_ascii(error: UnicodeError) -> tuple[str, int]:
+    """Pictures drawn with other characters, all else escaped as in Python's strings."""
+    assert isinstance(error, UnicodeEncodeError)  # noqa: S101 - registered for a stream that is written
+    text = error.object[error.start : error.end].translate(_DRAWN)
+    return text.encode("ascii", "backslashreplace").decode(), error.end
 
 
 def exact(stream: TextIO) -> TextIO:

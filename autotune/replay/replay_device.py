@@ -18,6 +18,7 @@ from autotune.family.source import KernelSource
 from autotune.measurement.benchmark import summarise
 from autotune.problem import Problem
 from autotune.replay.recorded_trials import REPLAYED, is_database, measured_rows
+from autotune.shipped import results_named
 from autotune.store import Store, TrialRow
 from autotune.trial import Config, ErrorStats, Measured, Outcome, Trial, Value
 from autotune.workers.worker import FinalsTimings
@@ -148,8 +149,8 @@ def _file_and_device(rest: str) -> tuple[Path, str]:
         raise DeviceError(f"replay:{rest}: expected replay:FILE with FILE a results database, not a URL")
     file, at, device = rest.rpartition("@")
     if not rest or not at or Path(rest).is_file():
-        return Path(rest), ""
-    return Path(file), device
+        return results_named(rest), ""
+    return results_named(file), device
 
 
 def _rows(path: Path, device: str) -> list[TrialRow]:

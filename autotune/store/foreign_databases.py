@@ -63,6 +63,8 @@ def _check_file(path: Path) -> None:
         raise StoreError(f"{path}: there is no folder {path.parent}")
     if not path.exists():
         return
+    if path.is_dir():
+        raise StoreError(f"{path}: is a directory; give the path of a file")
     unwritten = (
         "" if Path(f"{path}-wal").exists() else "&immutable=1"
     )  # else SQLite makes a log beside a file that has none

@@ -35,6 +35,8 @@ from autotune.trial import Outcome
 
 GENERATIONS = ("newest", "all")
 
+_NAMED = 10  # studies that an unknown name is answered with
+
 studies = Table(
     "studies",
     metadata,
@@ -223,8 +225,10 @@ def _did_you_mean(what: str, places: Sequence[Place], others: Sequence[str]) -> 
     known = sorted({place.study for place in places} | set(others))
     if not known:
         return "the database has none yet"
-    near = sorted(difflib.get_close_matches(what, {*known, *(place.name for place in places)}, n=3, cutoff=0.7))
-    return f"it has {', '.join(one_line(name) for name in near or known[:10])}"
+    folded = {name.casefold(): name for name in sorted({*known, *(place.name for place in places)})}
+    near = sorted(folded[name] for name in difflib.get_close_matches(what.casefold(), folded, n=3, cutoff=0.7))
+    more = "" if near or len(known) <= _NAMED else f" and {len(known) - _NAMED} more: `autotune studies`"
+    return f"it has {', '.join(one_line(name) for name in near or known[:_NAMED])}{more}"
 
 
 def one_of(what: str, word: str, allowed: Iterable[str]) -> None:

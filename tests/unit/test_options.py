@@ -110,6 +110,8 @@ def test_the_recorded_database_by_name_is_only_read(autotune: Command, monkeypat
     networks = autotune("best", "vgg16-fp16", "--db", "recorded-networks")
     assert (networks.code, networks.err) == (0, "")
     assert "H100" in autotune("best", "resnet50-fp16-n1", "--db", "recorded-h100").out
+    replayed = autotune("tune", "lenet-k5", "--device", "replay:recorded", "--trials", "1")
+    assert (replayed.code, replayed.out.count("replay of NVIDIA H200")) == (0, 2)
     for words in (("tune", "quickstart", "--device", "null"), ("quarantine", "--clear"), ("merge", "other.db")):
         for name in ("recorded", "recorded-networks", "recorded-h100"):
             complaint = autotune(*words, "--db", name).complaint

@@ -124,6 +124,7 @@ def test_the_results_database_is_no_storage(autotune: Command, storage: str) -> 
         ("redis://me:geheim@localhost/x", "redis://me:***@localhost/x: Optuna keeps studies in sqlite, mysql and"),
         ("me:geheim@://", "--storage: not a database URL"),
         ("sqlite://", "a database in memory would be lost"),
+        (".", "autotune: .: is a directory; give the path of a file"),
         ("nowhere/optuna.db", "nowhere/optuna.db: there is no folder nowhere"),
     ],
 )

@@ -12,7 +12,7 @@ from autotune.cli.plots import bar, falling, sparkline
 
 from .test_analysis_commands import change
 from .test_cli import rows
-from .tiny import Command
+from .tiny import Command, run_module
 
 RECORDED = Path(__file__).parents[2] / "studies" / "recorded" / "h200.db"
 
@@ -22,6 +22,14 @@ RECORDED = Path(__file__).parents[2] / "studies" / "recorded" / "h200.db"
 )
 def test_a_bar_is_as_long_as_its_share(share: float, drawn: str) -> None:
     assert bar(share, 8) == drawn
+
+
+def test_pictures_are_drawn_in_ascii_where_the_terminal_has_no_other(folder: Path) -> None:
+    for words in (("watch", "lenet-k5", "--once"), ("history", "lenet-k5.conv1", "--plot")):
+        shown = run_module(folder, *words, "--db", str(RECORDED), env={"PYTHONIOENCODING": "ascii"})
+        assert shown.code == 0
+        assert "\\u" not in shown.out
+        assert "---" in shown.out or "===" in shown.out or "___" in shown.out
 
 
 def test_steps_go_from_the_slowest_to_the_fastest() -> None:

@@ -264,7 +264,9 @@ def test_a_study_that_is_not_there(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     with pytest.raises(StudyError) as caught:
         find_study(name)
     if name:
-        assert str(caught.value).startswith(f"{name}: no such study file; shipped studies are ")
+        near = {"quickstart.toml": "quickstart", "lenet": "lenet-k7"}.get(name)
+        hint = f" (did you mean {near!r}?)" if near else ""
+        assert str(caught.value).startswith(f"{name}: no such study file{hint}; shipped studies are ")
         assert "lenet-k5, " in str(caught.value)
 
 

@@ -209,6 +209,12 @@ def test_a_wrong_name_says_what_there_is(path: Path, store: Store) -> None:
     assert str(caught.value) == f"{path}: no study or layer 'lenet.conv3'; it has lenet.conv1, lenet.conv2"
     with pytest.raises(StoreError, match=r"no study or layer 'resnet'; it has lenet$"):
         store.studies.layers("resnet")
+    with pytest.raises(StoreError, match=r"no study or layer 'LENET'; it has lenet$"):
+        store.studies.layers("LENET")
+    for letter in "abcdefghijk":
+        store.studies.begin(study_record(letter))
+    with pytest.raises(StoreError, match=r"it has a, b, c, d, e, f, g, h, i, j and 2 more: `autotune studies`$"):
+        store.studies.layers("0")
 
 
 def test_trials_are_filtered_sorted_and_limited(store: Store) -> None:
