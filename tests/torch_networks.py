@@ -219,13 +219,16 @@ def convolution(library: str, name: str) -> tuple[bool, str, float]:
     return report.rows[0].swapped, report.rows[0].why, worst
 
 
-def tf32_forbidden(library: str) -> str:
-    before = torch.backends.cudnn.allow_tf32
-    torch.backends.cudnn.allow_tf32 = False
+def tf32_forbidden(library: str, switch: str) -> str:
+    """Why a convolution is left where one of PyTorch's switches forbids TF32."""
+    older = switch == "allow_tf32"
+    of, forbidden = (torch.backends.cudnn, False) if older else (torch.backends.cudnn.conv, "ieee")
+    before = getattr(of, switch)
+    setattr(of, switch, forbidden)
     try:
         return convolution(library, "tf32")[1]
     finally:
-        torch.backends.cudnn.allow_tf32 = before
+        setattr(of, switch, before)
 
 
 def too_many(library: str, *, compiles: bool) -> tuple[str, list[float], list[str]]:

@@ -265,8 +265,14 @@ class _Judge:
             return "", str(error)
         name = self._library.kernel_name(problem) or ""
         accuracy = self._accuracy[name]
-        if accuracy == "tf32" and not torch.backends.cudnn.allow_tf32:
-            return name, "computes in TF32, and torch.backends.cudnn.allow_tf32 is off"
+        if accuracy == "tf32" and not _tf32_is_allowed():
+            return name, "computes in TF32, which torch.backends.cudnn does not allow for convolutions"
         if accuracy == "fp16-acc16":
             return name, "sums in half precision, which PyTorch's convolution does not"
         return name, ""
+
+
+def _tf32_is_allowed() -> bool:
+    """Whether PyTorch may; once its newer switch was used the older one cannot be read."""
+    newer = getattr(torch.backends.cudnn, "conv", None)
+    return bool(torch.backends.cudnn.allow_tf32 if newer is None else newer.fp32_precision == "tf32")

@@ -20,7 +20,7 @@ from tests.unit.tiny import tiny
 
 pytestmark = pytest.mark.cxx
 
-pytest.importorskip("torch", exc_type=ImportError)
+torch = pytest.importorskip("torch", exc_type=ImportError)
 
 from tests import torch_networks as networks  # noqa: E402
 
@@ -140,8 +140,12 @@ def test_convolution_is_left_and_why(name: str, why: str, on_cpu: OnHostDriver) 
     assert difference == 0
 
 
-def test_tf32_must_be_allowed(on_cpu: OnHostDriver) -> None:
-    assert on_cpu(networks.tf32_forbidden) == "computes in TF32, and torch.backends.cudnn.allow_tf32 is off"
+@pytest.mark.parametrize("switch", ["allow_tf32", "fp32_precision"])
+def test_tf32_must_be_allowed(switch: str, on_cpu: OnHostDriver) -> None:
+    if switch == "fp32_precision" and not hasattr(torch.backends.cudnn, "conv"):
+        pytest.skip("this PyTorch has the older switch alone")
+    why = on_cpu(networks.tf32_forbidden, switch)
+    assert why == "computes in TF32, which torch.backends.cudnn does not allow for convolutions"
 
 
 @pytest.mark.parametrize("compiles", [False, True])
