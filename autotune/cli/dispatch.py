@@ -15,6 +15,7 @@ from autotune.cli.answers import open_filled
 from autotune.cli.devices import open_evaluator
 from autotune.cli.interrupts import end_interrupted
 from autotune.cli.options import DATABASE, DIRECTORIES, JOBS, run_on
+from autotune.cli.streams import on_terminal
 from autotune.cli.studies import STUDY
 from autotune.cli.tables import Column, format_options, show
 from autotune.cli.tune import under_way
@@ -194,14 +195,14 @@ def _show(built: Built, table: str, style: str | None) -> None:
 
 def _show_all(built: Built, out: Path | None) -> None:
     """Everything, for people."""
-    click.echo("The rule:")
+    _say("The rule:")
     for line in built.dispatcher.words():
-        click.echo(f"  {line}")
-    click.echo("  The time to expect of a kernel follows from what it took on the layers that were measured, the more")
-    click.echo("  similar the more, and from what of the device it leaves idle; see docs/dispatch.md.")
+        _say(f"  {line}")
+    _say("  The time to expect of a kernel follows from what it took on the layers that were measured, the more")
+    _say("  similar the more, and from what of the device it leaves idle; see docs/dispatch.md.")
     _show(built, "kernels", None)
     for one in built.flat:
-        click.echo(
+        _say(
             f"{one.split.property} < {one.split.threshold}: any threshold from {one.least} to {one.most} does the same"
         )
     _show(built, "layers", None)
@@ -213,18 +214,22 @@ def _show_all(built: Built, out: Path | None) -> None:
     shown = [rank for at, rank in enumerate(ranks) if at < _BEST_RULES or rank.tried.proposed_by in named]
     show(shown, _RULES, None, title=f"Rules, {len(ranks)} tried")
     defaulted = [layer.layer.name for layer in built.layers if layer.default_first and layer.kernel]
-    click.echo(f"the default comes first for: {', '.join(defaulted) or 'none'}")
+    _say(f"the default comes first for: {', '.join(defaulted) or 'none'}")
     waiting = [layer.layer.name for layer in built.layers if layer.kernel is None]
     if waiting:
-        click.echo(f"nothing fits, to be tuned (`autotune tune STUDY --unserved`): {', '.join(waiting)}")
+        _say(f"nothing fits, to be tuned (`autotune tune STUDY --unserved`): {', '.join(waiting)}")
     how = "its C++ agrees on the device" if built.compiled else "its C++ was not compiled: nothing runs on this device"
-    click.echo(
+    _say(
         f"{built.configs} configs, {len(built.interpolated)} layers interpolated, {built.measured} cells measured now, "
         f"{built.evaluated} rules tried now; {how}; "
         f"rules within {built.within_us:.3g} us of all layers' time count as equals"
     )
     if out is not None:
         click.echo(str(out))
+
+
+def _say(text: str) -> None:
+    click.echo(on_terminal(text))
 
 
 def _ways(built: Built) -> list[_Way]:
