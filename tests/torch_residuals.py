@@ -124,6 +124,7 @@ FUSED: dict[str, tuple[Way, dict[str, str]]] = {
     "meeting without a bias": (meeting_without_a_bias, {"conv": "bias", "unbiased": "bias_add_relu"}),
     "no bias": (lambda m, x: m.unbiased(x) + wide(x), {"unbiased": "bias_add"}),
     "no bias, ReLU alone": (lambda m, x: m.relu(m.unbiased(x)), {"unbiased": "bias_relu"}),
+    "by keyword": (lambda m, x: m.relu(input=m.conv(input=x) + wide(x)), {"conv": "bias_add_relu"}),
     "batch norm": (lambda m, x: m.relu(m.norm(m.unbiased(x)) + wide(x)), {"unbiased": "bias_add_relu"}),
     "batch norm behind a bias": (lambda m, x: m.relu(m.norm(m.conv(x))) + wide(x), {"conv": "bias_relu"}),
 }

@@ -54,9 +54,9 @@ class TunedConv2d(nn.Conv2d):
         ).text
         self.eval()
 
-    def forward(self, x: Tensor, z: Tensor | None = None) -> Tensor:
-        """y [N, K, P, Q] of x [N, C, H, W] and the residual z [N, K, P, Q]."""
-        weight, bias = self.weight, self.bias
+    def forward(self, input: Tensor, z: Tensor | None = None) -> Tensor:  # noqa: A002 - nn.Conv2d's name, by which it may be called
+        """y [N, K, P, Q] of images [N, C, H, W] and the residual z [N, K, P, Q]."""
+        x, weight, bias = input, self.weight, self.bias
         if bias is None:
             bias = self.zeros
         if not torch.compiler.is_compiling():

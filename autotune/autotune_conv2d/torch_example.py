@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import weakref
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from itertools import pairwise
@@ -149,23 +149,29 @@ def watched(module: nn.Module, follows: Callable[[nn.Module], object]) -> Iterat
     """What happens while a network runs; `follows` says which parts may be followers."""
     seen = Seen()
 
-    def convolved(conv: nn.Conv2d, inputs: tuple[Tensor], output: Tensor) -> None:
-        seen.inputs.setdefault(conv, []).append(torch.empty_like(inputs[0], device="meta"))
+    def convolved(conv: nn.Conv2d, inputs: Sequence[object], named: Mapping[str, object], output: Tensor) -> None:
+        seen.inputs.setdefault(conv, []).append(torch.empty_like(_first(inputs, named), device="meta"))
         seen.outputs[conv] = weakref.ref(output)
 
-    def begun(part: nn.Module, inputs: tuple[Tensor]) -> None:
+    def begun(part: nn.Module, inputs: Sequence[object], named: Mapping[str, object]) -> None:
         seen.runs[part] += 1
+        given = _first(inputs, named)
         for conv, output in seen.outputs.items():
-            seen.fed[conv, part] += output() is inputs[0]
+            seen.fed[conv, part] += given is not None and output() is given
 
     hooks = []
     for part in module.modules():
         if isinstance(part, nn.Conv2d):
-            hooks.append(part.register_forward_hook(convolved))
+            hooks.append(part.register_forward_hook(convolved, with_kwargs=True))
         elif isinstance(part, nn.Sequential) or follows(part):
-            hooks.append(part.register_forward_pre_hook(begun))
+            hooks.append(part.register_forward_pre_hook(begun, with_kwargs=True))
     try:
         yield seen
     finally:
         for hook in hooks:
             hook.remove()
+
+
+def _first(inputs: Sequence[object], named: Mapping[str, object]) -> object:
+    """What a part is called with, by position or by name."""
+    return next(iter((*inputs, *named.values())), None)

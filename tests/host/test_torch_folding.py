@@ -117,6 +117,7 @@ FOLDED: dict[str, tuple[Callable[[], nn.Module], str]] = {
     "no trace": (Branching, "features.1"),
     "by a second path": (lambda: TwoPaths("sequence"), "norm"),
     "by the first path": (lambda: TwoPaths("attributes"), "norm"),
+    "by keyword": (of(lambda m, x: m.norm(input=m.conv(input=x))), "norm"),
     "no scale": (lambda: nn.Sequential(nn.Conv2d(2, 3, 1), nn.BatchNorm2d(3, affine=False)), "1"),
 }
 KEPT: dict[str, Callable[[], nn.Module]] = {
