@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from itertools import groupby
 
 from rich.cells import cell_len
 from rich.padding import Padding
@@ -22,13 +23,24 @@ class Below(Column[Row]):
 
 
 def show_brief(
-    rows: Sequence[Row], columns: Sequence[Column[Row]], brief: Sequence[Column[Row]], style: str | None
+    rows: Sequence[Row],
+    columns: Sequence[Column[Row]],
+    brief: Sequence[Column[Row]],
+    style: str | None,
+    *,
+    apart: Callable[[Row], object] = lambda _: None,
 ) -> None:
-    """Print rows: on a terminal their brief columns unless the style is wide, else as `show` does."""
-    if style is None and rows and console().is_terminal:
-        _show(rows, brief)
-    else:
+    """Print rows: on a terminal their brief columns unless the style is wide, else as `show` does.
+
+    Rows behind one another that differ in what `apart` says have a table of their own there.
+    """
+    if style is not None or not rows or not console().is_terminal:
         show(rows, columns, style)
+        return
+    for position, (_, some) in enumerate(groupby(rows, apart)):
+        if position:
+            console().print()
+        _show(list(some), brief)
 
 
 def _show(rows: Sequence[Row], columns: Sequence[Column[Row]]) -> None:

@@ -67,15 +67,14 @@ def importance(
         if style == "plot":
             _plot(rows)
         else:
-            show_brief(rows, _COLUMNS, _BRIEF, style)
+            show_brief(rows, _COLUMNS, _BRIEF, style, apart=_family_of)
 
 
 def _plot(rows: Sequence[_Row]) -> None:
     """A bar for each parameter, family by family, and the remarks below."""
     out = console()
     wide = max(len(row.what) for row in rows)
-    for family, of_family in groupby(rows, key=lambda row: (row.layer, row.device, row.template, row.trials)):
-        layer, device, template, trials = family
+    for (layer, device, template, trials), of_family in groupby(rows, _family_of):
         out.print(f"{layer} on {device}: {template}, {trials} correct trials", soft_wrap=True)
         for row in of_family:
             if row.importance is not None:
@@ -85,6 +84,10 @@ def _plot(rows: Sequence[_Row]) -> None:
                 remark = f"{row.what}: {row.share:.0%} more together; {row.remark}"
                 out.print(fill(remark, out.width, initial_indent="  ", subsequent_indent="    "))
         out.print()
+
+
+def _family_of(row: _Row) -> tuple[str, str, str, int]:
+    return row.layer, row.device, row.template, row.trials
 
 
 def _rows(family: FamilyImportance) -> Iterator[_Row]:

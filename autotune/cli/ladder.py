@@ -12,12 +12,13 @@ import click
 
 from autotune.api.device_names import jobs_default
 from autotune.api.study_names import layers_named, study_named
+from autotune.cli.brief import Below, show_brief
 from autotune.cli.devices import open_evaluator
 from autotune.cli.interrupts import end_interrupted
 from autotune.cli.options import DATABASE, DIRECTORIES, JOBS, LAYERS, run_on, writable
 from autotune.cli.profile import first_device, require_cuda, say, stalls_of
 from autotune.cli.studies import STUDY
-from autotune.cli.tables import Column, format_options, show
+from autotune.cli.tables import Column, wide_format_options
 from autotune.cli.tune import under_way
 from autotune.compilation.toolchain import find_ncu
 from autotune.errors import StoreError, ToolchainError
@@ -71,6 +72,10 @@ _COLUMNS = (
     Column[_Line]("config", lambda line: line.rung.config, terminal=False),
     Column[_Line]("why_not", lambda line: line.rung.why_not),
 )
+_BRIEF = (
+    *(column for column in _COLUMNS if column.key in ("layer", "best_us", "over_first", "technique")),
+    Below[_Line]("why_not", lambda line: line.rung.why_not or None),
+)
 _DEVICE = Column[_Line]("device", lambda line: line.rung.best.device.name if line.rung.best else None, terminal=False)
 _PROFILE = (
     Column[_Line]("entry", lambda line: line.profile.entry if line.profile else None),
@@ -100,7 +105,7 @@ _PROFILE = (
 @JOBS
 @click.option("--profile", is_flag=True, help="Then run each technique's best kernel under Nsight Compute.")
 @click.option("--stored", is_flag=True, help="Run nothing: print the ladders that the database has.")
-@format_options
+@wide_format_options
 def ladder(
     study: str,
     device: str | None,
@@ -229,7 +234,8 @@ def _show(found: Sequence[Rung], db: str, style: str | None) -> None:
     devices = {line.rung.best.device.identity for line in lines if line.rung.best}
     shown = any(line.profile for line in lines)
     profile = [column.on_terminal(column.terminal and shown) for column in _PROFILE]
-    show(lines, (_DEVICE.on_terminal(len(devices) > 1), *_COLUMNS, *profile), style)
+    columns = (_DEVICE.on_terminal(len(devices) > 1), *_COLUMNS, *profile)
+    show_brief(lines, columns, (_DEVICE, *_BRIEF), style, apart=lambda line: line.rung.layer)
 
 
 _Kernel = tuple[str | None, tuple[str, str, int, int, int]]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import pty
 import re
@@ -66,6 +67,22 @@ def test_what_is_known_of_a_layer_is_a_table_of_80_columns(words: tuple[str, ...
     assert not any(re.match(r"(time_us|median_us|importance) {2,}\S+ *$", line) for line in shown), (
         "no row became lines"
     )
+
+
+@pytest.mark.usefixtures("terminal")
+def test_each_layer_and_family_has_a_table_of_its_own(autotune: Command) -> None:
+    ladder = lines(autotune("ladder", "reports/001", "--stored", "--db", SHIPPED).out)
+    assert max(map(len, ladder)) <= 80
+    rungs = json.loads(autotune("ladder", "reports/001", "--stored", "--db", SHIPPED, "--json").out)
+    layers = list(dict.fromkeys(row["layer"] for row in rungs))
+    assert [line for line in ladder if line.startswith("device ")] == [
+        f"device NVIDIA H200; layer {layer}" for layer in layers
+    ]
+    assert len(ladder) == len(rungs) + 3 * len(layers) - 1, "a line each, two above a table, one between"
+    importance = lines(autotune("importance", "lenet-k5", "--db", SHIPPED).out)
+    assert max(map(len, importance)) <= 80
+    assert "layer lenet-k5.conv1; device NVIDIA H200; template direct" in importance
+    assert not any(re.match(r"importance {2,}\S+ *$", line) for line in importance), "no row became lines"
 
 
 def test_show_has_the_whole_of_a_trial(autotune: Command, filled: Path) -> None:
