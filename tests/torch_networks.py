@@ -121,6 +121,17 @@ class SharedPart(Branching):
         self.features = nn.Sequential(shared, nn.Conv2d(1, 4, 3, padding=1), shared, nn.ReLU())
 
 
+class TwoPaths(Branching):
+    """The same with its convolution as an attribute, too, which the report names."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        conv, *others = self.features
+        del self.features
+        self.conv = conv
+        self.features = nn.Sequential(conv, *others)
+
+
 class Residual(nn.Module):
     """Two convolutions meet in an addition, as where a ResNet's block has other sizes; one of them may take the sum."""
 
@@ -181,6 +192,15 @@ def difference(one: Callable[[Tensor], Tensor], other: Callable[[Tensor], Tensor
     """The largest between two networks' outputs, in units of the largest output."""
     expected = other(x)
     return float((one(x) - expected).abs().max() / expected.abs().max())
+
+
+def by_two_paths(library: str) -> tuple[str, bool, list[str], float]:
+    """Of a convolution with two paths: its name, whether it is swapped, what is there now, and the difference."""
+    network = seeded(TwoPaths)
+    made, report = convert(network, images(4), library=library, margin=ALWAYS)
+    (row,) = report.rows
+    parts = [type(made.get_submodule(path)).__name__ for path in ("conv", "features.0")]
+    return row.layer, row.swapped, parts, difference(made, network, images(4))
 
 
 def table(library: str) -> str:

@@ -14,7 +14,7 @@ from torch import Tensor, fx, nn
 from .library import Conv2dError, Library, Problem, find_library
 from .torch_activations import activated, spoken
 from .torch_convolution import Convolution
-from .torch_example import TrainingMode
+from .torch_example import TrainingMode, replaced
 from .torch_folding import inference_copy
 from .torch_graph import take_activation, take_addition
 from .torch_layers import ConvLayer, read_network
@@ -186,18 +186,10 @@ def swap(
         if problem.activation and layer.tail.activation_at is not None:
             take_activation(network, layer.tail.activation_at)
     for layer, problem in swaps:
-        network = _replaced(network, layer.name, TunedConv2d(layer.conv, problem, path))
+        network = replaced(network, layer.conv, TunedConv2d(layer.conv, problem, path))
     if isinstance(network, fx.GraphModule):
         network.recompile()
     return network, Report(rows, folded)
-
-
-def _replaced(network: nn.Module, name: str, part: nn.Module) -> nn.Module:
-    """The network with another part of this name; the part itself where it is all there is."""
-    if not name:
-        return part
-    network.set_submodule(name, part)
-    return network
 
 
 @contextmanager

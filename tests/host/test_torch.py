@@ -94,6 +94,13 @@ def test_relu_is_fused_where_it_alone_reads_the_output(
     assert difference < CLOSE
 
 
+def test_a_convolution_is_swapped_at_every_path(on_cpu: OnHostDriver) -> None:
+    layer, swapped, parts, difference = on_cpu(networks.by_two_paths)
+    assert (layer, swapped) == ("conv", True)
+    assert parts == ["TunedConv2d", "TunedConv2d"]
+    assert difference < CLOSE
+
+
 def test_a_residual_is_part_of_the_race_of_one_convolution(on_cpu: OnHostDriver) -> None:
     _, rows, _, difference = on_cpu(networks.converted, "Residual", 4)
     assert [row.layer for row in rows] == ["conv", "shortcut"]
