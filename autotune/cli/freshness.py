@@ -63,9 +63,9 @@ def stale(what: str | None, db: str, directories: tuple[Path, ...], device: str 
         kinds = {row.row.device.kind for row in best}
         opened = _opened(device, kinds)
         retimes = store.retimes.list(name)
-        with closing(CompilePool(jobs_default(), binary_cache())) as pool:
+        with closing(CompilePool(jobs_default(), binary_cache())) as pool, counting("stale", len(best)) as tell:
             same = partial(same_machine_code, store, pool)
-            found = list(_doubts(best, retimes, opened, store.devices.environments(), families, same))
+            found = list(_doubts(best, retimes, opened, store.devices.environments(), families, same, tell))
     doubtful = {doubt.best.row.id for doubt in found}
     click.echo(f"{len(doubtful)} of {len(best)} best results are doubtful", err=True)
     show(found, _DOUBT_COLUMNS, style)
@@ -91,11 +91,14 @@ def _doubts(
     recorded: Sequence[tuple[DeviceInfo, Environment]],
     families: Mapping[str, KernelTemplate],
     is_same: Callable[[BestRow, KernelSource], bool],
+    tell: Callable[[int, str], None],
 ) -> Iterator[Doubt]:
     from autotune.analysis.stale import doubts, present_of
 
     measured = {retime.row.id: retime.environment for retime in retimes if retime.timing is not None}  # the latest
-    for row in best:
+    for done, row in enumerate(best):
+        if done:
+            tell(done, row.name)
         environment = measured.get(row.row.id, row.row.environment)
         yield from doubts(row, environment, present_of(row.row.device, opened, recorded), families, is_same)
 
