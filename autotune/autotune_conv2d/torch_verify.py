@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.utils._pytree import tree_flatten, tree_map
 
-from .torch_example import copied, example_arguments
+from .torch_example import copied, example_arguments, tensors_of
 
 FEWEST = 1e-3
 """Share of an output's norm that must differ between images: below, outputs say nothing about the network."""
@@ -77,24 +77,27 @@ def calibrated(module: nn.Module, example: object) -> nn.Module:
     """A copy of a network whose batch norms have the statistics of an example's images.
 
     For random weights: with the statistics that a network begins with its outputs may all be zeros. The pass is in
-    training mode and float32, with dropout off.
+    training mode, with dropout off, and in float32, or float64 where the network or the images have any.
     """
-    network = copy.deepcopy(module)
-    norms = [part for part in network.modules() if isinstance(part, _BatchNorm)]
-    dtypes = {name: tensor.dtype for name, tensor in network.state_dict().items()}
-    for norm in norms:
+    network, wide = copy.deepcopy(module), copy.deepcopy(module)
+    given = copied(example_arguments(module, example))
+    dtypes = {each.dtype for each in (*module.parameters(), *module.buffers(), *tensors_of(given))}
+    dtype = torch.float64 if torch.float64 in dtypes else torch.float32
+    wide = wide.double() if dtype == torch.float64 else wide.float()
+    for norm in _batch_norms(wide):
         norm.reset_running_stats()
         norm.train()
         norm.momentum = 1.0
-    arguments = tree_map(lambda given: given.float() if _is_float(given) else given, example_arguments(module, example))
     with torch.no_grad():
-        network.float()(*arguments)
-    for norm, before in zip(norms, (part for part in module.modules() if isinstance(part, _BatchNorm)), strict=True):
-        norm.momentum = before.momentum
-        norm.train(before.training)
-    for name, tensor in network.state_dict(keep_vars=True).items():
-        tensor.data = tensor.data.to(dtypes[name])
+        wide(*tree_map(lambda each: each.to(dtype) if _is_float(each) else each, given))
+        for norm, statistics in zip(_batch_norms(network), _batch_norms(wide), strict=True):
+            for name, buffer in norm.named_buffers(recurse=False):
+                buffer.copy_(statistics.get_buffer(name))
     return network
+
+
+def _batch_norms(network: nn.Module) -> list[_BatchNorm]:
+    return [part for part in network.modules() if isinstance(part, _BatchNorm)]
 
 
 def _is_float(given: object) -> bool:

@@ -92,6 +92,38 @@ def test_outputs_that_do_not_depend_on_the_images_verify_nothing_until_calibrate
     assert network[1].running_var == 1, "the original stays"
 
 
+class Scaled(nn.Module):
+    """Has buffers besides a batch norm's: one that is not saved, and one that counts calls."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv = nn.Conv2d(1, 4, 3)
+        self.norm = nn.BatchNorm2d(4)
+        self.register_buffer("scale", torch.full((4, 1, 1), 3.0), persistent=False)
+        self.register_buffer("calls", torch.zeros(()))
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.calls += 1
+        return self.norm(self.conv(x)) * self.scale
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32, torch.float64])
+def test_calibration_changes_statistics_alone(dtype: torch.dtype) -> None:
+    network, x = seeded(Scaled).to(dtype), images(8).to(dtype)
+    with torch.no_grad():
+        network.conv.weight.copy_(torch.rand(4, 1, 3, 3, dtype=torch.float64))
+    made = calibrated(network, x)
+    assert made(x).dtype == dtype
+    before = {**dict(network.named_parameters()), **dict(network.named_buffers())}
+    after = {**dict(made.named_parameters()), **dict(made.named_buffers())}
+    assert {name: tensor.dtype for name, tensor in after.items()} == {
+        name: tensor.dtype for name, tensor in before.items()
+    }
+    after["calls"] -= 1  # made(x)
+    changed = {name for name, tensor in after.items() if not torch.equal(tensor, before[name])}
+    assert changed == {"norm.running_mean", "norm.running_var", "norm.num_batches_tracked"}
+
+
 def test_half_precision_is_calibrated_in_float_and_stays_half() -> None:
     torch.manual_seed(1)
     network = classes().half().to(memory_format=torch.channels_last).eval()
