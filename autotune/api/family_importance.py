@@ -13,6 +13,7 @@ from autotune.api.study_names import check_asked, is_asked, name_of
 from autotune.api.terms import in_arguments
 from autotune.errors import StoreError
 from autotune.study import Study
+from autotune.table import did_you_mean
 
 if TYPE_CHECKING:
     from autotune.search.importance import Importance
@@ -63,6 +64,7 @@ def importances(
                 f"`autotune trials {name} --sort median` lists it"
             )
         recordings = stored_recordings(store, list(names))
+        known_families = store.templates.families()
     rows = tuple(
         FamilyImportance(names[problem], recording.name.partition(" on ")[2], space.template, found)
         for (problem, identity, *_), recording in recordings.items()
@@ -71,6 +73,10 @@ def importances(
         if (not families or space.template in families) and (found := importance_of(space, space.times_us))
     )
     if not rows:
+        unknown = [name for name in families if name not in known_families]
+        if unknown:
+            hint = did_you_mean(unknown[0], sorted(known_families))
+            raise StoreError(f"--template {unknown[0]}: {db} has nothing of this name{hint}")
         family = f"the family {' or '.join(families)}" if families else "any family"
         raise StoreError(
             f"{db}: {name}: there are not 20 correct trials of {family}, too few to say anything; replayed ones count "

@@ -91,11 +91,24 @@ def _options(command: click.Command) -> dict[str, click.Option]:
 def _value(file: Path, key: str, value: object, option: click.Option) -> object:
     """A default as click takes it; a path begins at the file's folder. Raises SettingsError for what is none."""
     if isinstance(value, list) and option.multiple:
-        return [_word(file, key, word) for word in value]
-    return _word(file, key, value)
+        return [_typed(file, key, word, option) for word in value]
+    return _typed(file, key, value, option)
+
+
+def _typed(file: Path, key: str, value: object, option: click.Option) -> object:
+    word = _word(file, key, value)
+    if option.is_flag and not isinstance(word, bool):
+        raise SettingsError(f"{file}: {key}: expected true or false")
+    try:
+        option.type.convert(word, option, None)
+    except click.BadParameter as error:
+        raise SettingsError(f"{file}: {key}: {error.message}") from None
+    return word
 
 
 def _word(file: Path, key: str, value: object) -> object:
+    if key == "db" and not isinstance(value, str):
+        raise SettingsError(f"{file}: {key}: expected a path")
     if not isinstance(value, str | int | float) or value in (math.inf, -math.inf) or value != value:
         raise SettingsError(f"{file}: {key}: expected a word, a number or a flag, and a list where it can be repeated")
     if key in _PATHS and isinstance(value, str) and value not in RECORDED and "://" not in value:

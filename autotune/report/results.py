@@ -78,6 +78,10 @@ def results(store: Store, what: str, devices: Sequence[DeviceInfo] | None = None
     for row in store.trials.list(what):
         if devices is None or row.device in devices:
             groups.setdefault((row.name, row.device.identity, row.policy), []).append(row)
+    if not groups and store.spaces.list(what, limit=1):
+        raise StoreError(
+            f"{what}: was recorded elsewhere with another kernel; `autotune trials {what} --sort median` lists it"
+        )
     if not groups:
         raise StoreError(f"{what}: there is no trial to report; `autotune trials` lists what there is")
     best = [with_roofline(store, row) for row in undominated(store.best.list(what))]

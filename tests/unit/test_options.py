@@ -157,6 +157,13 @@ def test_defaults_of_the_nearest_file(
     (folder / "autotune.toml").write_text("trails = 4\n")
     complaint = autotune("best").complaint
     assert complaint == f"{folder / 'autotune.toml'}: trails: no command has this option (did you mean 'trials'?)"
+    for text, words in (
+        ('[tune]\ntrials = "many"\n', "trials: 'many' is not a valid integer range."),
+        ("db = 3\n", "db: expected a path"),
+        ('[best]\njson = "yes"\n', "json: expected true or false"),
+    ):
+        (folder / "autotune.toml").write_text(text)
+        assert autotune("best").complaint == f"{folder / 'autotune.toml'}: {words}"
     (folder / "autotune.toml").write_text("[tune]\nlimit = 4\n")
     assert autotune("best").complaint.startswith(f"{folder / 'autotune.toml'}: tune.limit: no such option")
     assert autotune("--help").code == 0
