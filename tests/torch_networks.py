@@ -5,9 +5,11 @@ from __future__ import annotations
 import copy
 import gc
 import pickle
+import threading
 import time
 import warnings
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, nullcontext
 
 import torch
@@ -19,6 +21,7 @@ from autotune.autotune_conv2d import Handle
 from autotune.autotune_conv2d.torch_convert import Row, convert
 from autotune.autotune_conv2d.torch_convolution import Convolution
 from autotune.autotune_conv2d.torch_operator import OPERATOR, conv2d, support
+from tests.host.host_driver import make_context_current
 
 ALWAYS = -1.0
 """A margin with which every kernel wins: on the CPU they are slow."""
@@ -340,6 +343,27 @@ def inference_tensors(library: str) -> tuple[float, list[str]]:
         for part in (made, network):
             part.weight.mul_(-2)
         return difference(made, network, images(4)), [str(warning.message) for warning in told]
+
+
+@torch.no_grad()
+def at_once(library: str) -> int:
+    """Of 20 times 8 threads that meet at a first call: outputs that are not the kernel's, which leaves out the bias."""
+    x, others = images(4), 0
+    for _ in range(20):
+        conv = nn.Conv2d(1, 4, 7)
+        expected = functional.conv2d(x, conv.weight)
+        begin = threading.Barrier(8)
+
+        def run(conv: nn.Conv2d = conv, begin: threading.Barrier = begin) -> Tensor:
+            make_context_current()
+            begin.wait()
+            with torch.no_grad():
+                return conv2d(x, conv.weight, conv.bias, library=library)
+
+        with ThreadPoolExecutor(8) as pool:
+            made = [future.result() for future in [pool.submit(run) for _ in range(8)]]
+        others += sum(not torch.allclose(y, expected, atol=1e-5) for y in made)
+    return others
 
 
 @torch.no_grad()

@@ -218,14 +218,16 @@ def _prepare(x: Tensor, weight: Tensor, bias: Tensor | None, z: Tensor | None, c
     if x.shape[0] == 0:  # which the library has no kernels for
         return False
     runtime = _RUNTIMES[x.device.type]
-    filters = _filters(weight, bias, runtime)
     asked = _asked(x, z, convolution.text)
-    if asked in filters.refused:
-        return False
-    _refuse_capture(runtime)
-    library = load(convolution.library)
-    problem = convolution.problem(x, weight, bias=bias is not None, residual=z is not None)
     with _PREPARING, runtime.current(x.device):
+        filters = _filters(weight, bias, runtime)
+        if asked in filters.refused:
+            return False
+        if asked in filters.passes:  # by another thread
+            return True
+        _refuse_capture(runtime)
+        library = load(convolution.library)
+        problem = convolution.problem(x, weight, bias=bias is not None, residual=z is not None)
         try:
             _refuse_inference_tensors(weight, bias)
             library.workspace_bytes(problem)

@@ -200,6 +200,10 @@ def test_filters_that_are_inference_tensors_go_through_pytorch(on_cpu: OnHostDri
     ]
 
 
+def test_threads_that_meet_at_a_first_call_run_the_kernel(on_cpu: OnHostDriver) -> None:
+    assert on_cpu(networks.at_once) == 0
+
+
 def test_nothing_is_prepared_or_freed_in_a_capture_nor_what_was_captured(on_cpu: OnHostDriver) -> None:
     handles, refused, difference = on_cpu(networks.captured)
     first = handles[0]

@@ -107,8 +107,9 @@ class Scaled(nn.Module):
         return self.norm(self.conv(x)) * self.scale
 
 
-@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32, torch.float64])
-def test_calibration_changes_statistics_alone(dtype: torch.dtype) -> None:
+@pytest.mark.parametrize("name", ["float16", "bfloat16", "float32", "float64"])
+def test_calibration_changes_statistics_alone(name: str) -> None:
+    dtype = getattr(torch, name)
     network, x = seeded(Scaled).to(dtype), images(8).to(dtype)
     with torch.no_grad():
         network.conv.weight.copy_(torch.rand(4, 1, 3, 3, dtype=torch.float64))
