@@ -50,6 +50,8 @@ class _Given:
     lease: Lease
     future: Future | None
     """None: it has ended, and its trials are awaited"""
+    only: Collection[str] | None
+    """addresses of those who may have it; None: all of the class"""
     end: LeaseEnd | None = None
     running: Sequence[Delivery] = ()
     """by its agent's last word"""
@@ -148,6 +150,7 @@ class Coordinator:
             if client.status != "running":
                 raise OSError("the scheduler has gone")
             if time.monotonic() - met >= MEET_S:
+                await self._take_back()
                 self._agents.meet(client)
                 met = time.monotonic()
             self._agents.check()
@@ -283,13 +286,21 @@ class Coordinator:
         done = layer.problem in self._found[label] or layer.name in self._failed[label]
         return not done and (label, layer.name) not in self._given
 
-    def _give_one(self, client: Client, device_class: DeviceClass, layer: Layer, only: Sequence[str] | None) -> None:
+    def _give_one(self, client: Client, device_class: DeviceClass, layer: Layer, only: Collection[str] | None) -> None:
         lease = self._ledger.lease(device_class, layer)
         self._serial = lease.serial
         resources = {device_class.label: 1}
         key = f"{lease.study.name}.{layer.name}-{lease.id}"
         future = client.submit(run_lease, lease, key=key, pure=False, retries=0, resources=resources, workers=only)
-        self._given[device_class.label, layer.name] = _Given(lease, future)
+        self._given[device_class.label, layer.name] = _Given(lease, future, only)
+
+    async def _take_back(self) -> None:
+        """Take back leases whose agents had all gone at the last look: the scheduler keeps them for these for ever."""
+        there = {agent.address for agent in self._agents}
+        for at, given in list(self._given.items()):
+            if given.only is not None and there.isdisjoint(given.only) and given.future and not given.future.done():
+                del self._given[at]
+                await given.future.cancel()
 
     async def _settle(self) -> None:
         """Conclude the leases that have ended; the layer of an agent that was lost is open again."""

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import pytest
 from distributed import Scheduler
 
+from autotune import __version__
 from autotune.cluster.agent import Agent
 from autotune.cluster.coordinator import Coordinator
 from autotune.cluster.dask_agent import AgentWorker
@@ -19,15 +21,18 @@ from autotune.cluster.ledger import Ledger
 from autotune.cluster.overview import ClusterResult
 from autotune.evaluation.evaluator import Evaluator
 from autotune.family.template_files import load_templates
+from autotune.measurement.benchmark import summarise
 from autotune.store import Store
 from autotune.study_reader import load_study
 from autotune.tuning.layer_finals import PLAIN_FINALS
+from autotune.workers.worker import FinalsTimings
 from tests.cluster.chaos import study_of
 from tests.cluster.test_agent import Dying, GpuOfPaper
+from tests.cluster.test_agents import agent_of
 from tests.unit.tiny import write_family
 
 TRIALS = 4
-PATIENCE_S = 60.0
+PATIENCE_S = 30.0
 
 
 @dataclass
@@ -38,6 +43,8 @@ class Cluster:
     scheduler: Scheduler
     exits: AsyncExitStack
     said: list[str] = field(default_factory=list)
+    agents: dict[str, str] = field(default_factory=dict)
+    """that the coordinator knew, and what each did last"""
 
     async def start(self, name: str, make: Callable[[], Evaluator]) -> AgentWorker:
         """A new agent of a name."""
@@ -64,7 +71,7 @@ class Cluster:
                 self.scheduler.address,
                 wanted=(),
                 lock=lambda _: None,
-                observe=lambda _: None,
+                observe=lambda overview: self.agents.update(overview.agents),
                 say=self.said.append,
                 stopping=lambda: False,
             )
@@ -74,15 +81,20 @@ class Cluster:
 
     async def heard(self, words: str) -> None:
         """Wait until the coordinator has said something with these words."""
+        await self.until(lambda: any(words in each for each in self.said))
+
+    async def until(self, what: Callable[[], bool]) -> None:
+        """Wait until something holds."""
         async with asyncio.timeout(PATIENCE_S):
-            while not any(words in each for each in self.said):
+            while not what():
                 await asyncio.sleep(0.02)
 
 
 @asynccontextmanager
 async def cluster(folder: Path) -> AsyncIterator[Cluster]:
     quiet()
-    async with Scheduler(port=0, host="127.0.0.1", dashboard=False) as scheduler, AsyncExitStack() as exits:
+    words = {"host": "127.0.0.1", "dashboard": False, "dashboard_address": ":0"}
+    async with Scheduler(port=0, **words) as scheduler, AsyncExitStack() as exits:
         yield Cluster(folder, scheduler, exits)
 
 
@@ -114,3 +126,40 @@ def test_a_gpu_that_is_lost_costs_no_layer_where_another_is_there(tmp_path: Path
 
     found = run(tmp_path, act)
     assert (len(found.results), found.failed) == (2, {})
+
+
+class Hot(GpuOfPaper):
+    """A kernel differs from itself by a tenth in its finals."""
+
+    def finals(self, *words: object, **named: object) -> FinalsTimings:
+        timings = super().finals(*words, **named)  # type: ignore[arg-type]
+        *own, again = timings.kernels
+        slower = summarise([1.1 * each for each in again.samples_us], again.cache)
+        return replace(timings, kernels=(*own, slower))
+
+
+def test_a_lease_for_an_agent_that_has_gone_is_given_to_another(tmp_path: Path) -> None:
+    """It was given to the address of before, since the coordinator looks for agents every two seconds."""
+    going_on = threading.Event()
+    going_on.set()
+
+    class Good(GpuOfPaper):
+        def finals(self, *words: object, **named: object) -> FinalsTimings:
+            going_on.wait(PATIENCE_S)
+            return super().finals(*words, **named)  # type: ignore[arg-type]
+
+    async def act(there: Cluster) -> ClusterResult:
+        good = await there.start("good", lambda: Good("delay_ms=20"))
+        await there.start("hot", lambda: Hot("delay_ms=500"))
+        tuned = asyncio.create_task(there.tuned(2))
+        await there.heard("hot: a kernel differs from itself")
+        going_on.clear()
+        probe = await AgentWorker(there.scheduler.address, agent_of("probe", __version__), "probe")
+        await there.until(lambda: "probe" in there.agents)  # the coordinator has just looked
+        await good.close(executor_wait=False, timeout=1)
+        going_on.set()
+        await probe.close(timeout=1)
+        return await tuned
+
+    found = run(tmp_path, act)
+    assert sorted(result.finals is not None and result.finals.noise > 0.05 for result in found.results) == [False, True]
