@@ -57,11 +57,17 @@ class Ran:
 
 def run(network: nn.Module, arguments: tuple[object, ...]) -> Ran:
     """Run a network on an example: arguments, buffers and random numbers are as they were afterwards."""
-    given = copied(arguments)
-    on_gpu = [tensor.device for tensor in tensors_of(given) if tensor.is_cuda]
-    with torch.random.fork_rng(set(on_gpu)), copied_buffers(network):
+    with undisturbed(network, arguments) as given:
         outputs = network(*given)
         return Ran(outputs, tensors_of(given), dict(network.named_buffers()))
+
+
+@contextmanager
+def undisturbed(network: nn.Module, arguments: tuple[object, ...]) -> Iterator[tuple[object, ...]]:
+    """Copies of arguments, for a while in which a network has copies of its buffers; random numbers are given back."""
+    gpus = {tensor.device for tensor in tensors_of(arguments) if tensor.is_cuda}
+    with _copied_buffers(network), torch.random.fork_rng(gpus):
+        yield copied(arguments)
 
 
 def copied(arguments: tuple[object, ...]) -> tuple[object, ...]:
@@ -77,7 +83,7 @@ def tensors_of(value: object) -> list[Tensor]:
 
 
 @contextmanager
-def copied_buffers(network: nn.Module) -> Iterator[None]:
+def _copied_buffers(network: nn.Module) -> Iterator[None]:
     """Give a network copies of its buffers for a while."""
     places = [
         (part._buffers, name, buffer)

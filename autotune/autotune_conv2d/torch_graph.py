@@ -14,7 +14,7 @@ from torch.fx.node import map_aggregate
 from torch.multiprocessing.reductions import StorageWeakRef
 
 from .torch_activations import has_hooks, word_of_node
-from .torch_example import Ran, copied, copied_buffers, run
+from .torch_example import Ran, run, tensors_of, undisturbed
 
 _ADDITIONS: tuple[Callable[..., object], ...] = (operator.add, operator.iadd, torch.add)
 _ADDING_METHODS = ("add", "add_")
@@ -36,8 +36,10 @@ class Tail:
 def traced(module: nn.Module, arguments: tuple[object, ...], expected: Ran) -> fx.GraphModule | None:
     """The network as a graph, where it has one that computes and writes the same on the example."""
     try:
-        with copied_buffers(module):  # what is computed of buffers alone is computed while tracing
-            nodes = fx.Tracer().trace(module)
+        with undisturbed(module, arguments):
+            for place in {torch.device("cpu"), *(tensor.device for tensor in tensors_of(arguments))}:
+                torch.rand(1, device=place)  # a graph keeps what is drawn while tracing: it is to differ from a run's
+            nodes = fx.Tracer().trace(module)  # what is computed of buffers alone is computed here
         for node in nodes.nodes:
             node.type = None  # an annotation, which may be a string that names nothing in the graph's own code
         graph = fx.GraphModule(module, nodes)
@@ -198,8 +200,8 @@ class _Seen(fx.Interpreter):
 
     def observe(self, arguments: tuple[object, ...]) -> None:
         """Run the graph on copies, whose versions are counted, whatever mode the caller is in."""
-        with torch.inference_mode(mode=False), torch.no_grad(), copied_buffers(self.module):
-            self.run(*copied(arguments))
+        with torch.inference_mode(mode=False), torch.no_grad(), undisturbed(self.module, arguments) as given:
+            self.run(*given)
 
     def run_node(self, n: fx.Node) -> object:
         before = [(tensor, _version(tensor)) for given in n.all_input_nodes for tensor in _tensors(self.env[given])]

@@ -52,6 +52,27 @@ def test_a_graph_that_leaves_out_what_is_written_in_place_is_not_taken(when: str
     assert (read_network(network, (2, 3, 12, 12)).graph is not None) == is_taken
 
 
+class Noisy(nn.Module):
+    """Draws random numbers: of a size that it knows, which torch.fx draws once and for all, or of its images' size."""
+
+    def __init__(self, size: tuple[int, ...]) -> None:
+        super().__init__()
+        self.conv = nn.Conv2d(3, 8, 3)
+        self.size = size
+
+    def forward(self, x: Tensor) -> Tensor:
+        noise = torch.randn(self.size) if self.size else torch.randn_like(x)
+        return self.conv(x + noise)
+
+
+@pytest.mark.parametrize(("size", "is_taken"), [((2, 3, 12, 12), False), ((1,), False), ((), True)])
+def test_random_numbers_stay_random_and_to_come(size: tuple[int, ...], is_taken: bool) -> None:
+    network = Noisy(size).eval()
+    state = torch.get_rng_state()
+    assert (read_network(network, (torch.ones(2, 3, 12, 12),)).graph is not None) == is_taken
+    assert torch.equal(torch.get_rng_state(), state)
+
+
 @pytest.mark.parametrize(("memory_format", "layout"), [("channels_last", "nhwc"), ("contiguous_format", "nchw")])
 def test_layers_of_one_pixel_have_the_networks_layout(memory_format: str, layout: str) -> None:
     """PyTorch calls their tensors both; a study gives them the network's."""
