@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections import Counter
 from dataclasses import dataclass
 
 import torch
@@ -140,6 +141,14 @@ def _padding(conv: nn.Conv2d) -> tuple[int, int] | None:
 
 
 def _tails_in_sequence(module: nn.Module, seen: Seen) -> dict[str, Tail]:
-    """For a network without a graph: activations behind a convolution in an nn.Sequential."""
-    words = ((name, word_of_module(module.get_submodule(at)), at) for name, at in seen.followers(module))
+    """For a network without a graph: activations behind a convolution in an nn.Sequential, which alone has it.
+
+    The kernel takes the convolution's place everywhere, also where the activation stays.
+    """
+    places = Counter(child for parent in module.modules() for child in parent._modules.values())
+    words = (
+        (name, word_of_module(module.get_submodule(at)), at)
+        for name, at in seen.followers(module)
+        if places[module.get_submodule(name)] == 1
+    )
     return {name: Tail(None, word, at) for name, word, at in words if word}

@@ -52,6 +52,24 @@ def test_a_graph_that_leaves_out_what_is_written_in_place_is_not_taken(when: str
     assert (read_network(network, (2, 3, 12, 12)).graph is not None) == is_taken
 
 
+class Shared(nn.Module):
+    """Cannot be traced, and has a convolution and its SiLU in two sequences, of which one runs."""
+
+    def __init__(self, *, second: bool) -> None:
+        super().__init__()
+        self.features = nn.Sequential(nn.Conv2d(3, 8, 3), nn.SiLU())
+        self.second = nn.Sequential(*self.features, nn.ReLU()) if second else nn.Identity()
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.features(x) if x.sum() < 1e9 else self.second(x)
+
+
+@pytest.mark.parametrize(("second", "activation"), [(False, "silu"), (True, "")])
+def test_an_activation_stays_where_its_convolution_is_in_two_sequences(second: bool, activation: str) -> None:
+    (layer,) = read_network(Shared(second=second).eval(), (2, 3, 12, 12)).layers
+    assert layer.tail.activation == activation
+
+
 class Noisy(nn.Module):
     """Draws random numbers: of a size that it knows, which torch.fx draws once and for all, or of its images' size."""
 
