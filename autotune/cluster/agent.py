@@ -109,7 +109,6 @@ class Agent:
         if lease.device_class != self.device_class:
             raise DeviceError(f"{self.info.name}: is a {self.device_class.name} in another environment now")
         journal = self._journals.open(lease)
-        journal.live = True
         self.state += 1
         try:
             return self._tuned(journal, lease, evaluator)

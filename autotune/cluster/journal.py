@@ -93,6 +93,11 @@ class Journal:
             self.store.rates.add(lease.device_class.info, lease.device_class.environment, lease.rates)
         self._acknowledged.update(delivery.id for delivery in self.store.deliveries.list(self.scope))
 
+    def begin(self) -> None:
+        """A line begins to write into it, whose end is to be told."""
+        self.live = True
+        self.told = NEVER
+
     def acknowledge(self, ids: frozenset[int]) -> None:
         """These are stored for good."""
         self._acknowledged.update(ids)
@@ -167,8 +172,9 @@ class Journals:
         return iter(list(self._open.values()))
 
     def open(self, lease: Lease) -> Journal:
-        """A journal for a lease. Raises StudyError when this agent's families are not the coordinator's."""
+        """A journal for a lease, whose line begins. Raises StudyError where the coordinator has other families."""
         if lease.id in self._open:  # the lease came again, since its end did not reach the coordinator
+            self._open[lease.id].begin()
             return self._open[lease.id]
         folder = self._folder / lease.id
         folder.mkdir()
@@ -177,6 +183,7 @@ class Journals:
         journal.seed(lease)
         (folder / "writing").write_bytes(_written(lease.bare))
         (folder / "writing").rename(folder / "lease")
+        journal.begin()
         self._open[lease.id] = journal
         return journal
 

@@ -14,6 +14,7 @@ import pytest
 from autotune import __version__
 from autotune.cluster.agent import FAILURES, Agent, CompilingAgent
 from autotune.cluster.agents import KnownAgent, lent
+from autotune.cluster.journal import Journals
 from autotune.cluster.ledger import Ledger
 from autotune.cluster.messages import (
     AgentInfo,
@@ -268,6 +269,23 @@ def test_a_lease_that_was_given_away_ends_its_line(tmp_path: Path, ledger: Ledge
         one = open_agent(Visited, name)
         ended[name] = one.run(lease).result.cut_short
     assert ended == {"away": True, "foreign": False, "newer": False}
+
+
+def test_the_end_of_a_line_is_told_whenever_it_is_asked(tmp_path: Path, ledger: Ledger, open_agent: Open) -> None:
+    agent = open_agent()
+    lease = leased(ledger, agent)
+    journals = Journals(tmp_path / "two", "two")
+    assert journals.open(lease).live, "nobody who asks in between finds that it has ended"
+    journals.close()
+    stored: dict[str, frozenset[int]] = {}
+    asked = Collecting(ledger.owner, lease.serial, frozenset({lease.id}), stored, 0, 1.0)
+    for _ in range(2):  # it comes again where its end did not reach the coordinator
+        agent.run(lease)
+        (collected,) = agent.collect(asked).collected
+        stored[lease.id], *_ = ledger.store([(lease, collected)])
+        news = agent.collect(asked)
+        assert [(each.live, each.deliveries) for each in news.collected] == [(False, ())]
+        asked = replace(asked, seen=news.state)
 
 
 def test_other_families_and_another_class_are_refused(tmp_path: Path, ledger: Ledger, open_agent: Open) -> None:
