@@ -30,6 +30,8 @@ class KnownAgent:
     doing: str = "idle"
     empty: bool = False
     """whether it has nothing more for this study"""
+    retired: bool = False
+    """whether it takes no lease; the next agent of its name may"""
 
 
 @dataclass(slots=True, eq=False)

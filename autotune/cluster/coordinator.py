@@ -86,7 +86,6 @@ class Coordinator:
         self._attempts: Counter[tuple[str, str]] = Counter()
         self._lost_on: defaultdict[tuple[str, str], set[str]] = defaultdict(set)
         """by class and layer, agents whose device was lost on it: others get it first"""
-        self._retired: set[str] = set()
         self._stragglers = Stragglers()
         self._lent: Mapping[KnownAgent, tuple[Helper, ...]] = {}
         """who helps whom"""
@@ -169,7 +168,7 @@ class Coordinator:
                 await self._give(client)
                 self._lent = lent(
                     [(each.lease.device_class.label, each.agent) for each in self._given.values() if each.future],
-                    [agent for agent in self._agents if agent.info.name not in self._retired],
+                    [agent for agent in self._agents if not agent.retired],
                 )
             self._observe(self._overview)
             with contextlib.suppress(TimeoutError):
@@ -203,6 +202,8 @@ class Coordinator:
             there = ", ".join(each.name for each in self._classes.values())
             others = f"; tuning on {there} meanwhile" if there else ""
             self._say_once(f"no agent has {', '.join(self.lacking)}; waiting up to {WAIT_S:.0f} s for one{others}")
+        elif gone := [each.name for label, each in self._classes.items() if self._is_deserted(label)]:
+            self._say_once(f"no agent has {', '.join(gone)} any more; waiting for one")
 
     # Trials come in.
 
@@ -239,8 +240,8 @@ class Coordinator:
                 visit.stored.set_result(
                     {each.lease_id: stored.get(each.lease_id, frozenset()) for each in news.collected}
                 )
-            if news.retired and agent.info.name not in self._retired:
-                self._retired.add(agent.info.name)
+            if news.retired and not agent.retired:
+                agent.retired = True
                 self._say(news.retired)
 
     def _heard(self, agent: KnownAgent, lease: Lease, collected: Collected) -> None:
@@ -271,9 +272,7 @@ class Coordinator:
         return [
             agent
             for agent in self._agents
-            if agent.info.device_class is not None
-            and agent.info.device_class.label == label
-            and agent.info.name not in self._retired
+            if agent.info.device_class is not None and agent.info.device_class.label == label and not agent.retired
         ]
 
     def _free(self, label: str, agents: Collection[KnownAgent]) -> bool:
@@ -281,6 +280,10 @@ class Coordinator:
         theirs = {None, *agents}
         given = (each for (at, _), each in self._given.items() if at == label and each.future is not None)
         return sum(each.agent in theirs for each in given) < len(agents)
+
+    def _is_deserted(self, label: str) -> bool:
+        """Whether there are layers, and nobody to take one."""
+        return not self._there(label) and any(self._is_open(label, layer) for layer in self._ledger.layers)
 
     def _is_open(self, label: str, layer: Layer) -> bool:
         done = layer.problem in self._found[label] or layer.name in self._failed[label]

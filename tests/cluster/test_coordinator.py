@@ -46,11 +46,15 @@ class Cluster:
     agents: dict[str, str] = field(default_factory=dict)
     """that the coordinator knew, and what each did last"""
 
-    async def start(self, name: str, make: Callable[[], Evaluator]) -> AgentWorker:
+    def open(self, name: str, make: Callable[[], Evaluator]) -> Agent:
         """A new agent of a name."""
         agent = Agent(name, self.folder / name, make, 1)
         self.exits.callback(agent.close)
-        return await self.serve(agent)
+        return agent
+
+    async def start(self, name: str, make: Callable[[], Evaluator]) -> AgentWorker:
+        """The worker of a new agent."""
+        return await self.serve(self.open(name, make))
 
     async def serve(self, agent: Agent) -> AgentWorker:
         """The worker of an agent, at an address of its own."""
@@ -163,3 +167,19 @@ def test_a_lease_for_an_agent_that_has_gone_is_given_to_another(tmp_path: Path) 
 
     found = run(tmp_path, act)
     assert sorted(result.finals is not None and result.finals.noise > 0.05 for result in found.results) == [False, True]
+
+
+def test_who_was_retired_gets_leases_when_it_is_started_again(tmp_path: Path) -> None:
+    async def act(there: Cluster) -> ClusterResult:
+        agent = there.open("gpu", lambda: Dying(""))
+        worker = await there.serve(agent)
+        tuned = asyncio.create_task(there.tuned(1))
+        await there.until(lambda: any(words.startswith("gpu: cuda:0: does not come back") for words in there.said))
+        await there.heard("no agent has paper any more; waiting for one")
+        await worker.close(timeout=1)
+        agent.close()
+        await there.start("gpu", lambda: GpuOfPaper(""))
+        return await tuned
+
+    found = run(tmp_path, act)
+    assert (len(found.results), found.failed) == (1, {})
