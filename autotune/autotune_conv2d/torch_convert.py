@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import torch
@@ -14,7 +14,7 @@ from torch import Tensor, fx, nn
 from .library import Conv2dError, Library, Problem, find_library
 from .torch_activations import activated, spoken
 from .torch_convolution import Convolution
-from .torch_example import TrainingMode, replaced
+from .torch_example import TrainingMode, replaced, run
 from .torch_folding import inference_copy
 from .torch_graph import take_activation, take_addition
 from .torch_layers import ConvLayer, read_network
@@ -185,11 +185,31 @@ def swap(
             take_addition(layer.name, layer.tail.addition)
         if problem.activation and layer.tail.activation_at is not None:
             take_activation(network, layer.tail.activation_at)
-    for layer, problem in swaps:
-        network = replaced(network, layer.conv, TunedConv2d(layer.conv, problem, path))
+    tuned = {layer.name: TunedConv2d(layer.conv, problem, path) for layer, problem in swaps}
+    for layer, _ in swaps:
+        network = replaced(network, layer.conv, tuned[layer.name])
     if isinstance(network, fx.GraphModule):
         network.recompile()
+    idle = _idle(network, arguments, tuned)
+    for layer, _ in swaps:
+        if layer.name in idle:
+            replaced(network, tuned[layer.name], layer.conv)
+    why = "is called by no path of the network's modules"
+    rows = tuple(replace(row, swapped=False, why=why) if row.layer in idle else row for row in rows)
     return network, Report(rows, folded)
+
+
+def _idle(network: nn.Module, arguments: tuple[object, ...], tuned: Mapping[str, TunedConv2d]) -> set[str]:
+    """The tuned layers that do not run: a network may have the convolutions in a list of Python's, too."""
+    idle = set(tuned)
+    hooks = [layer.register_forward_pre_hook(lambda *_, name=name: idle.discard(name)) for name, layer in tuned.items()]
+    try:
+        with torch.no_grad():
+            run(network, arguments)
+    finally:
+        for hook in hooks:
+            hook.remove()
+    return idle
 
 
 @contextmanager

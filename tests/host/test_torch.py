@@ -138,6 +138,7 @@ def test_convolution_is_swapped(name: str, on_cpu: OnHostDriver) -> None:
         ("twice", "ran 2 times on the example"),
         ("unknown", "the library has no kernel for this problem"),
         ("wrong", "computes something else than PyTorch"),
+        ("listed", "is called by no path of the network's modules"),
     ],
 )
 def test_convolution_is_left_and_why(name: str, why: str, on_cpu: OnHostDriver) -> None:
