@@ -24,6 +24,7 @@ from autotune.cluster.messages import (
     LeaseLost,
     MeasureFor,
     News,
+    named_by,
 )
 from autotune.cluster.shared_device import Ask, SharedEvaluator
 from autotune.compilation.compile import Binary
@@ -294,6 +295,4 @@ def _named(finals: Finals | None, configs: Mapping[int, Config]) -> Mapping[int,
     """The configs that finals name."""
     if finals is None:
         return {}
-    numbers = {finals.winner, *(number for number, _ in finals.timings)}
-    numbers |= {verdict.against_number for verdict in finals.verdicts if verdict.against_number is not None}
-    return {number: configs[number] for number in numbers}
+    return {number: configs[number] for number in named_by(finals)}

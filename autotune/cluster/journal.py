@@ -12,6 +12,7 @@ import pickle
 import shutil
 import warnings
 from collections.abc import Iterator, Mapping
+from contextlib import ExitStack
 from pathlib import Path, PurePath
 
 from autotune import __version__
@@ -73,7 +74,11 @@ class Journal:
         self._acknowledged: set[int] = set()
         self.families = families
         self.store = Store(folder / "trials.db")
-        self.scope = self._scope()
+        try:
+            self.scope = self._scope()
+        except BaseException:
+            self.store.close()
+            raise
 
     def _scope(self) -> Scope:
         study, device = self.lease.study, self.lease.device_class
@@ -176,13 +181,17 @@ class Journals:
         if lease.id in self._open:  # the lease came again, since its end did not reach the coordinator
             self._open[lease.id].begin()
             return self._open[lease.id]
-        folder = self._folder / lease.id
+        families, folder = self._families.of(lease), self._folder / lease.id
         folder.mkdir()
-        shutil.copy(self._blank, folder / "trials.db")
-        journal = Journal(folder, lease, self._families.of(lease))
-        journal.seed(lease)
-        (folder / "writing").write_bytes(_written(lease.bare))
-        (folder / "writing").rename(folder / "lease")
+        with ExitStack() as unless_begun:
+            unless_begun.callback(shutil.rmtree, folder, ignore_errors=True)
+            shutil.copy(self._blank, folder / "trials.db")
+            journal = Journal(folder, lease, families)
+            unless_begun.callback(journal.store.close)
+            journal.seed(lease)
+            (folder / "writing").write_bytes(_written(lease.bare))
+            (folder / "writing").rename(folder / "lease")
+            unless_begun.pop_all()
         journal.begin()
         self._open[lease.id] = journal
         return journal

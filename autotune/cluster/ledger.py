@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
-from autotune.cluster.messages import HARMLESS, ID_BYTES, Collected, DeviceClass, Lease, LeaseEnd
+from autotune.cluster.messages import HARMLESS, ID_BYTES, Collected, DeviceClass, Lease, LeaseEnd, named_by
 from autotune.errors import StudyError
 from autotune.family.template import KernelTemplate
 from autotune.operation import FILE
@@ -66,6 +66,7 @@ class Ledger:
         store, scope, info = self._store, self.scope(device_class, layer), device_class.info
         history = [each for each in store.deliveries.list(scope) if not each.running and each.family in self._families]
         quarantined = store.quarantine.of(scope)
+        held, numbers = store.finals.latest(scope), {each.trial["number"] for each in history}
         return Lease(
             id=secrets.token_hex(ID_BYTES),
             serial=self._clock(),
@@ -77,7 +78,7 @@ class Ledger:
             families=self._hashes,
             files=self._files,
             history=tuple(each.without_text for each in history),
-            held=store.finals.latest(scope),
+            held=held if held and named_by(held) <= numbers else None,  # they may name families that the run lacks
             quarantined=tuple((row.source_hash, row.reason, row.message) for row in quarantined),
             rates=store.rates.list(info),
             tuned=tuned_before(self._study, layer, scope, store, info),

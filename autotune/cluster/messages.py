@@ -194,6 +194,12 @@ class Collected:
         return tuple(each for each in self.deliveries if each.running)
 
 
+def named_by(finals: Finals) -> frozenset[int]:
+    """The numbers of the trials that finals name."""
+    against = {each.against_number for each in finals.verdicts if each.against_number is not None}
+    return frozenset({finals.winner, *(number for number, _ in finals.timings), *against})
+
+
 def check_news(news: object) -> None:
     """Raise ValueError, TypeError or AttributeError for what is no answer of an agent.
 

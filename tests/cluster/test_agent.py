@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import pickle
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future
@@ -28,14 +29,14 @@ from autotune.cluster.messages import (
 )
 from autotune.compilation.compile import Binary
 from autotune.devices.device import DeviceInfo
-from autotune.errors import DeviceError, DeviceLost, StoreError, StoreWarning, StudyError
+from autotune.errors import AutotuneError, DeviceError, DeviceLost, StoreError, StoreWarning, StudyError
 from autotune.evaluation.evaluator import Evaluator
 from autotune.evaluation.null import NullEvaluator
 from autotune.family.source import KernelSource
 from autotune.family.template_files import load_templates
-from autotune.store import LOST, Store
+from autotune.store import LOST, Finals, Store
 from autotune.study_reader import load_study
-from autotune.trial import Measured, Outcome
+from autotune.trial import Measured, Outcome, Timing
 from autotune.tuning.layer_finals import PLAIN_FINALS
 from autotune.workers.worker import FinalsTimings
 from tests.cluster.chaos import medians, study_of
@@ -296,6 +297,33 @@ def test_other_families_and_another_class_are_refused(tmp_path: Path, ledger: Le
     null = NullEvaluator("")
     with pytest.raises(Exception, match="in another environment"):
         agent.run(replace(lease, device_class=DeviceClass.of(null.info, null.environment)))
+
+
+def test_a_lease_that_is_refused_leaves_nothing(tmp_path: Path, ledger: Ledger, open_agent: Open) -> None:
+    agent = open_agent()
+    timing = Timing((1.0,), 1.0, 1.0, 1.0, "cold")
+    lease = replace(leased(ledger, agent), held=Finals(winner=7, timings=((7, timing),), verdicts=()))
+    for refused, why in ((lease, "trial 7, which is not"), (replace(lease, families={"tiny": ""}), "not this agent's")):
+        with pytest.raises(AutotuneError, match=why):
+            agent.run(refused)
+    assert list((tmp_path / "one").glob("*/")) == []
+    assert not any("trials.db" in os.readlink(each) for each in Path("/proc/self/fd").iterdir() if each.is_symlink())
+
+
+def test_finals_of_families_that_a_run_lacks_are_held_anew(tmp_path: Path, ledger: Ledger, open_agent: Open) -> None:
+    agent = open_agent()
+    lease = leased(ledger, agent)
+    end = agent.run(lease)
+    deliver(ledger, agent)
+    ledger.conclude(lease, end)
+    assert leased(ledger, agent).held is not None
+    write_family(tmp_path / "others", name="other")
+    study, families = load_study(tmp_path / "small.toml"), load_templates([tmp_path / "others"])
+    study = replace(study, templates=("other",))
+    with Store(tmp_path / "all.db") as store:
+        others = Ledger(store, study, {"other": families["other"]}, study.layers, PLAIN_FINALS)
+        end = agent.run(leased(others, agent))
+    assert end.finals is not None
 
 
 def test_two_agents_of_one_name_are_told(open_agent: Open) -> None:
