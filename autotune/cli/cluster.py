@@ -18,11 +18,11 @@ import click
 
 from autotune.analysis.rooflines import undominated, with_roofline
 from autotune.api.device_names import binary_cache, cache_folder, device_names, jobs_default
+from autotune.api.tuning import its_turn
 from autotune.cli.best import BEST_COLUMNS, answer, show_answers
 from autotune.cli.cluster_progress import cluster_observer
 from autotune.cli.devices import open_evaluator
 from autotune.cli.interrupts import end_interrupted, stopping_on_interrupt
-from autotune.cli.one_tuner import its_turn
 from autotune.cli.options import writable
 from autotune.cli.summary import left, summary
 from autotune.compilation.compile import NVCC_FLAGS, Target
@@ -181,8 +181,17 @@ def tune_on_cluster(
     ):
         ledger = Ledger(store, study, families, layers, finals, fresh=fresh)
 
+        waited: set[str] = set()
+
         def lock(device_class: DeviceClass) -> None:
-            locks.enter_context(its_turn(store, study, device_class.info, stopping))
+            try:
+                locks.enter_context(its_turn(store, study, device_class.info, _give_up))
+            except BlockingIOError:
+                if device_class.label not in waited:
+                    waited.add(device_class.label)
+                    words = f"another process is tuning it into {store.path}; waiting for it to end"
+                    _say(f"{study.name} on {device_class.name}: {words}")
+                raise
 
         found, lacking = asyncio.run(_coordinated(ledger, cluster, classes, device, jobs, lock, observe, stopping))
         _show(store, study, found, style)
@@ -190,6 +199,11 @@ def tune_on_cluster(
             results = [result for each in found for result in each.results]
             end_interrupted(left(study, layers, results, "tuned"))
     _complain(study, found, lacking)
+
+
+def _give_up() -> None:
+    """Wait for no other process here: the coordinator asks again."""
+    raise BlockingIOError
 
 
 async def _coordinated(

@@ -56,13 +56,17 @@ class Agents:
 
     def __init__(
         self,
+        wants: Callable[[DeviceClass], bool],
         admits: Callable[[DeviceClass], bool],
         asking: Callable[[KnownAgent, Mapping[str, frozenset[int]], int], Collecting],
         say: Callable[[str], None],
     ) -> None:
-        self._admits, self._asking, self._say = admits, asking, say
+        """`wants` is for good; what it does not admit yet is asked for again at the next look."""
+        self._wants, self._admits, self._asking, self._say = wants, admits, asking, say
         self._known: dict[str, KnownAgent | None] = {}
         """by address; None: a worker that is no agent, or whose class is not wanted"""
+        self.waiting: frozenset[DeviceClass] = frozenset()
+        """classes that were not admitted at the last look"""
         self._met: asyncio.Task[None] | None = None
         self._arrived: list[Visit] = []
         self.ended = asyncio.Event()
@@ -87,12 +91,19 @@ class Agents:
             return
         for gone in self._known.keys() - workers:
             _end(self._known.pop(gone))
+        waiting: set[DeviceClass] = set()
         for address in workers.keys() - self._known:
-            self._known[address] = agent = self._admitted(address, workers[address])
+            agent = self._wanted(address, workers[address])
+            device_class = agent.info.device_class if agent else None
+            if device_class in waiting or not (device_class is None or self._admits(device_class)):
+                waiting.add(device_class)
+                continue
+            self._known[address] = agent
             if agent is not None:
                 agent.visits = asyncio.create_task(self._visit(client, address, agent))
+        self.waiting = frozenset(waiting)
 
-    def _admitted(self, address: str, words: bytes | None) -> KnownAgent | None:
+    def _wanted(self, address: str, words: bytes | None) -> KnownAgent | None:
         """A worker as what it told of itself as it registered; None for one that is no agent, or not wanted."""
         if words is None:
             return None
@@ -104,7 +115,7 @@ class Agents:
         if version != __version__:
             self._say(f"{address}: its autotune is {version}, this is {__version__}; install one version on all hosts")
             return None
-        if not isinstance(info, AgentInfo) or (info.device_class and not self._admits(info.device_class)):
+        if not isinstance(info, AgentInfo) or (info.device_class and not self._wants(info.device_class)):
             return None
         return KnownAgent(info, address)
 

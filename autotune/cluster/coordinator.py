@@ -75,9 +75,10 @@ class Coordinator:
         say: Callable[[str], None],
         stopping: Callable[[], bool],
     ) -> None:
+        """`lock` makes the study on a class this run's; raises BlockingIOError while it is another's."""
         self._ledger, self._cluster, self._wanted = ledger, cluster, wanted
         self._lock, self._observe, self._say, self._stopping = lock, observe, say, stopping
-        self._agents = Agents(self._admits, self._asking, say)
+        self._agents = Agents(self._wants, self._admits, self._asking, say)
         self._classes: dict[str, DeviceClass] = {}
         self._given: dict[tuple[str, str], _Given] = {}
         """by class and layer"""
@@ -179,13 +180,17 @@ class Coordinator:
 
     # Who is there.
 
+    def _wants(self, device_class: DeviceClass) -> bool:
+        return not self._wanted or any(_is(device_class, word) for word in self._wanted)
+
     def _admits(self, device_class: DeviceClass) -> bool:
-        """Whether a class is wanted; its study is locked then."""
-        if self._wanted and not any(_is(device_class, word) for word in self._wanted):
-            return False
+        """Whether the study on a class is this run's by now."""
         label = device_class.label
         if label not in self._classes:
-            self._lock(device_class)
+            try:
+                self._lock(device_class)
+            except BlockingIOError:
+                return False
             self._classes[label] = device_class
             self._found[label], self._failed[label] = {}, {}
         return True
@@ -193,9 +198,10 @@ class Coordinator:
     @property
     def lacking(self) -> tuple[str, ...]:
         """Devices that are wanted and that nobody has."""
+        there = [*self._classes.values(), *self._agents.waiting]
         if not self._wanted:
-            return () if self._classes else ("a device",)
-        return tuple(word for word in self._wanted if not any(_is(each, word) for each in self._classes.values()))
+            return () if there else ("a device",)
+        return tuple(word for word in self._wanted if not any(_is(each, word) for each in there))
 
     def _tell_lacking(self) -> None:
         if self.lacking:
@@ -373,7 +379,7 @@ class Coordinator:
         """Whether nothing is left to be done, nor to be waited for."""
         if self.lacking and time.monotonic() - self._started < WAIT_S:
             return False
-        return self._all_done and all(agent.empty for agent in self._agents)
+        return self._all_done and not self._agents.waiting and all(agent.empty for agent in self._agents)
 
     @property
     def _overview(self) -> Overview:

@@ -27,7 +27,10 @@ async def met() -> tuple[list[str], list[str]]:
     """The agents that were admitted of three workers, and what was said."""
     said: list[str] = []
     agents = Agents(
-        admits=lambda _: True, asking=lambda *_: Collecting("owner", 0, frozenset(), {}, 0, 1.0), say=said.append
+        wants=lambda _: True,
+        admits=lambda _: True,
+        asking=lambda *_: Collecting("owner", 0, frozenset(), {}, 0, 1.0),
+        say=said.append,
     )
     words = {"host": "127.0.0.1", "dashboard": False}
     async with (

@@ -18,8 +18,10 @@ from autotune.cluster.coordinator import Coordinator
 from autotune.cluster.dask_agent import AgentWorker
 from autotune.cluster.dask_cluster import quiet
 from autotune.cluster.ledger import Ledger
-from autotune.cluster.overview import ClusterResult
+from autotune.cluster.messages import DeviceClass
+from autotune.cluster.overview import ClusterResult, Overview
 from autotune.evaluation.evaluator import Evaluator
+from autotune.evaluation.null import NullEvaluator
 from autotune.family.template_files import load_templates
 from autotune.measurement.benchmark import summarise
 from autotune.store import Store
@@ -45,6 +47,12 @@ class Cluster:
     said: list[str] = field(default_factory=list)
     agents: dict[str, str] = field(default_factory=dict)
     """that the coordinator knew, and what each did last"""
+    done: int = 0
+    """layers"""
+
+    def observe(self, overview: Overview) -> None:
+        self.agents.update(overview.agents)
+        self.done = overview.done
 
     def open(self, name: str, make: Callable[[], Evaluator]) -> Agent:
         """A new agent of a name."""
@@ -63,8 +71,8 @@ class Cluster:
         self.exits.push_async_callback(worker.close, executor_wait=False, timeout=1)
         return worker
 
-    async def tuned(self, layers: int) -> ClusterResult:
-        """What the coordinator of a study of so many layers comes to, on the one class there is."""
+    async def tuned(self, layers: int, lock: Callable[[DeviceClass], None] = lambda _: None) -> ClusterResult:
+        """What the coordinator of a study of so many layers comes to, on the class that it came to first."""
         write_family(self.folder / "families")
         (self.folder / "small.toml").write_text(study_of(layers, TRIALS))
         study, families = load_study(self.folder / "small.toml"), load_templates([self.folder / "families"])
@@ -74,13 +82,13 @@ class Cluster:
                 ledger,
                 self.scheduler.address,
                 wanted=(),
-                lock=lambda _: None,
-                observe=lambda overview: self.agents.update(overview.agents),
+                lock=lock,
+                observe=self.observe,
                 say=self.said.append,
                 stopping=lambda: False,
             )
             async with asyncio.timeout(PATIENCE_S):
-                (result,) = await coordinator.run()
+                result, *_ = await coordinator.run()
         return result
 
     async def heard(self, words: str) -> None:
@@ -183,3 +191,24 @@ def test_who_was_retired_gets_leases_when_it_is_started_again(tmp_path: Path) ->
 
     found = run(tmp_path, act)
     assert (len(found.results), found.failed) == (1, {})
+
+
+def test_a_class_that_another_process_tunes_keeps_no_other_waiting(tmp_path: Path) -> None:
+    ours: list[str] = ["cuda"]
+
+    def lock(device_class: DeviceClass) -> None:
+        if device_class.info.kind not in ours:
+            raise BlockingIOError
+
+    async def act(there: Cluster) -> ClusterResult:
+        await there.start("null", lambda: NullEvaluator(""))
+        await there.start("gpu", lambda: GpuOfPaper("delay_ms=20"))
+        tuned = asyncio.create_task(there.tuned(1, lock))
+        await there.until(lambda: there.done == 1)
+        assert "null" not in there.agents
+        ours.append("null")
+        found = await tuned
+        assert (there.done, "null" in there.agents) == (2, True)
+        return found
+
+    assert len(run(tmp_path, act).results) == 1
