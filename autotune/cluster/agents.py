@@ -17,6 +17,8 @@ from autotune.errors import AutotuneError, shortened
 from autotune.printable import one_line
 from autotune.store.sqlite.database import NOT_UNDERSTOOD
 
+SILENT = 5  # errors in a row in place of answers, after which nothing is awaited from an agent; it is asked on
+AGAIN_S = 1.0  # after such an error
 PATIENCE_S = 5.0  # for an agent's answer, beyond what it may take; a stopped one gives none
 
 
@@ -30,8 +32,15 @@ class KnownAgent:
     doing: str = "idle"
     empty: bool = False
     """whether it has nothing more for this study"""
+    errors: int = 0
+    """in a row, in place of answers"""
     retired: bool = False
     """whether it takes no lease; the next agent of its name may"""
+
+    @property
+    def silent(self) -> bool:
+        """Whether nothing is awaited from it, and it gets no lease."""
+        return self.errors >= SILENT
 
 
 @dataclass(slots=True, eq=False)
@@ -132,8 +141,7 @@ class Agents:
                 await asyncio.sleep(1)
                 continue
             except AutotuneError as error:
-                self._say(f"{agent.info.name}: {error}")
-                await asyncio.sleep(LISTEN_S)
+                await self._failed(agent, str(error))
                 continue
             except (AttributeError, TypeError, KeyError, AssertionError) as error:  # of its own, which Dask raises here
                 await self._not_understood(agent, error)
@@ -144,6 +152,7 @@ class Agents:
             except (*NOT_UNDERSTOOD, pickle.UnpicklingError, EOFError, ImportError) as error:
                 await self._not_understood(agent, error)
                 continue
+            agent.errors = 0
             visit = Visit(agent, news)
             self._arrived.append(visit)
             if visit.ended:
@@ -151,10 +160,15 @@ class Agents:
             stored, state = await visit.stored, news.state
 
     async def _not_understood(self, agent: KnownAgent, error: Exception) -> None:
-        """Say so, and wait."""
         why = shortened(one_line(f"{type(error).__name__}: {error}"), 200)
-        self._say(f"{agent.info.name}: its answer cannot be understood ({why}); it is asked again")
-        await asyncio.sleep(LISTEN_S)
+        await self._failed(agent, f"its answer cannot be understood ({why}); it is asked again")
+
+    async def _failed(self, agent: KnownAgent, words: str) -> None:
+        """Say so once, and wait."""
+        agent.errors += 1
+        if agent.errors == 1:
+            self._say(f"{agent.info.name}: {words}")
+        await asyncio.sleep(AGAIN_S)
 
     def arrived(self, *, only_ended: bool) -> list[Visit]:
         """The answers since the last time; with `only_ended` those that tell of the end of a line."""

@@ -117,6 +117,9 @@ class Coordinator:
                 self._dashboard = client.dashboard_link
                 self._ttl_s = await client.run_on_scheduler(prepare)
                 await self._session(client)
+                for agent in self._agents:
+                    if agent.silent:
+                        self._say(f"{agent.info.name}: gave no answer; what it has measured stays in its journals")
             except (OSError, TimeoutError, CancelledError, asyncio.CancelledError) as error:
                 self._say_once(f"the scheduler was lost ({type(error).__name__}); agents keep what they measured")
             finally:
@@ -169,7 +172,7 @@ class Coordinator:
                 await self._give(client)
                 self._lent = lent(
                     [(each.lease.device_class.label, each.agent) for each in self._given.values() if each.future],
-                    [agent for agent in self._agents if not agent.retired],
+                    [agent for agent in self._agents if not (agent.retired or agent.silent)],
                 )
             self._observe(self._overview)
             with contextlib.suppress(TimeoutError):
@@ -261,24 +264,26 @@ class Coordinator:
     async def _give(self, client: Client) -> None:
         """A lease of the next layer for each agent that has none; others are heard between two, they may be many."""
         for label, device_class in list(self._classes.items()):
-            there = self._there(label)
-            able = _others(there, self._stragglers.of(label))
+            able = _others(self._there(label), self._stragglers.of(label))
+            every = sum(agent.info.device_class == device_class for agent in self._agents)
             for layer in self._ledger.layers:
                 if not self._free(label, able) or self._stopping():
                     break
                 if self._is_open(label, layer):
                     first = _others(able, self._lost_on[label, layer.name])
                     if self._free(label, first):
-                        only = None if len(first) == len(there) else [agent.address for agent in first]
+                        only = None if len(first) == every else [agent.address for agent in first]
                         self._give_one(client, device_class, layer, only)
                         await asyncio.sleep(0)
 
     def _there(self, label: str) -> list[KnownAgent]:
-        """Agents of a class that are not retired."""
+        """Agents of a class that take leases."""
         return [
             agent
             for agent in self._agents
-            if agent.info.device_class is not None and agent.info.device_class.label == label and not agent.retired
+            if agent.info.device_class is not None
+            and agent.info.device_class.label == label
+            and not (agent.retired or agent.silent)
         ]
 
     def _free(self, label: str, agents: Collection[KnownAgent]) -> bool:
@@ -313,13 +318,14 @@ class Coordinator:
 
     async def _settle(self) -> None:
         """Conclude the leases that have ended; the layer of an agent that was lost is open again."""
+        answering = {agent.info.name for agent in self._agents if not agent.silent}
         for at, given in list(self._given.items()):
             if given.future is not None and given.future.done():
                 await self._end(at, given)
             elif given.end is not None and given.drained:
                 del self._given[at]
                 self._conclude(given.lease, given.end)
-            elif given.end is not None and not any(agent is given.agent for agent in self._agents):
+            elif given.end is not None and given.end.agent not in answering:
                 del self._given[at]  # lost between its end and its last trials: these come later, by its journal
 
     async def _end(self, at: tuple[str, str], given: _Given) -> None:
@@ -379,7 +385,9 @@ class Coordinator:
         """Whether nothing is left to be done, nor to be waited for."""
         if self.lacking and time.monotonic() - self._started < WAIT_S:
             return False
-        return self._all_done and not self._agents.waiting and all(agent.empty for agent in self._agents)
+        return (
+            self._all_done and not self._agents.waiting and all(agent.empty or agent.silent for agent in self._agents)
+        )
 
     @property
     def _overview(self) -> Overview:

@@ -18,8 +18,9 @@ from autotune.cluster.coordinator import Coordinator
 from autotune.cluster.dask_agent import AgentWorker
 from autotune.cluster.dask_cluster import quiet
 from autotune.cluster.ledger import Ledger
-from autotune.cluster.messages import DeviceClass
+from autotune.cluster.messages import Collecting, DeviceClass, News
 from autotune.cluster.overview import ClusterResult, Overview
+from autotune.errors import StoreError
 from autotune.evaluation.evaluator import Evaluator
 from autotune.evaluation.null import NullEvaluator
 from autotune.family.template_files import load_templates
@@ -212,3 +213,24 @@ def test_a_class_that_another_process_tunes_keeps_no_other_waiting(tmp_path: Pat
         return found
 
     assert len(run(tmp_path, act).results) == 1
+
+
+class Full(Agent):
+    """Its journals' disk is full."""
+
+    def collect(self, asked: Collecting) -> News:
+        raise StoreError("database or disk is full")
+
+
+def test_an_agent_that_answers_with_errors_does_not_keep_a_run_from_its_end(tmp_path: Path) -> None:
+    async def act(there: Cluster) -> ClusterResult:
+        full = Full("full", tmp_path / "full", lambda: GpuOfPaper(""), 1)
+        there.exits.callback(full.close)
+        await there.serve(full)
+        await there.start("good", lambda: GpuOfPaper(""))
+        found = await there.tuned(2)
+        assert there.said.count("full: database or disk is full") == 1
+        assert "full: gave no answer; what it has measured stays in its journals" in there.said
+        return found
+
+    assert len(run(tmp_path, act).results) == 2
