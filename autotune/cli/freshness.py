@@ -37,6 +37,9 @@ if TYPE_CHECKING:
     from autotune.store import BestRow, RetimeRow
 
 
+_QUIET_S = 2.0  # for which `stale` says nothing but its answer
+
+
 @click.command()
 @click.argument("what", metavar="[STUDY|LAYER]", required=False, shell_complete=studies_and_layers)
 @DATABASE
@@ -96,8 +99,9 @@ def _doubts(
     from autotune.analysis.stale import doubts, present_of
 
     measured = {retime.row.id: retime.environment for retime in retimes if retime.timing is not None}  # the latest
+    begun = time.monotonic()
     for done, row in enumerate(best):
-        if done:
+        if time.monotonic() - begun > _QUIET_S:
             tell(done, row.name)
         environment = measured.get(row.row.id, row.row.environment)
         yield from doubts(row, environment, present_of(row.row.device, opened, recorded), families, is_same)

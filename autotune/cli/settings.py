@@ -107,10 +107,10 @@ def _typed(file: Path, key: str, value: object, option: click.Option) -> object:
 
 
 def _word(file: Path, key: str, value: object) -> object:
-    if key == "db" and not isinstance(value, str):
-        raise SettingsError(f"{file}: {key}: expected a path")
     if not isinstance(value, str | int | float) or value in (math.inf, -math.inf) or value != value:
         raise SettingsError(f"{file}: {key}: expected a word, a number or a flag, and a list where it can be repeated")
+    if key == "db" and not isinstance(value, str):
+        raise SettingsError(f"{file}: {key}: expected a path")
     if key in _PATHS and isinstance(value, str) and value not in RECORDED and "://" not in value:
         return str(file.parent / value)
     return value

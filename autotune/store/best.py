@@ -36,7 +36,7 @@ from autotune.store.measurements import measurements, timing_of
 from autotune.store.retimes import retimes
 from autotune.store.sqlite.database import Database
 from autotune.store.statements import chunks, rows_of
-from autotune.store.studies import Place, current_places, find, one_of, studies, subject_ids
+from autotune.store.studies import Place, called, current_places, find, one_of, studies, study_layers, subject_ids
 from autotune.store.trials import TrialRow, gflops, trials, trials_by_id, while_tuning, with_trials
 from autotune.store.unreadable import reading
 from autotune.trial import ACCURACY_CLASSES, END_TO_END, LONG_US, Outcome, Timing
@@ -155,12 +155,12 @@ class BestStore:
         ]
         if device is not None:
             conditions.append(trials.c.device_id.in_(select(devices.c.id).where(*same_device(device))))
+        if isinstance(what, Problem):
+            conditions.append(trials.c.subject_id == _subject_of(what))
+        elif what is not None:
+            named = select(study_layers.c.subject_id).join(studies).where(called(what))
+            conditions.append(trials.c.subject_id.in_(named))
         with self.database.read() as connection:
-            if isinstance(what, Problem):
-                conditions.append(trials.c.subject_id == _subject_of(what))
-            elif what is not None:
-                places = find(connection, what, self.database.shown)
-                conditions.append(trials.c.subject_id.in_(subject_ids(places)))
             return connection.execute(select(trials.c.id).where(*conditions).limit(1)).first() is not None
 
     def advice(self, what: str | None, device: DeviceInfo | None = None, otherwise: str = TUNE_FIRST) -> str:
