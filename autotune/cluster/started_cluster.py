@@ -93,7 +93,7 @@ async def started_cluster(where: Sequence[Place], words: Callable[[int], Sequenc
     """
     host = "127.0.0.1" if where[0].kind == "local" else _address_here(where[0].host)
     protocol = "tls" if Security().require_encryption else "tcp"
-    async with Scheduler(host=host, port=0, protocol=protocol, dashboard=False) as scheduler:
+    async with Scheduler(host=host, port=0, protocol=protocol, dashboard=False, dashboard_address=":0") as scheduler:
         started: list[tuple[Place, subprocess.Popen[bytes]]] = []
         try:
             for number, place in enumerate(where):

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.fork_server import ForkServer
+from tests.long_run import every
 
 pytestmark = pytest.mark.skipif(
     importlib.util.find_spec("distributed") is None,
@@ -15,7 +16,7 @@ pytestmark = pytest.mark.skipif(
 )
 
 
-@pytest.mark.parametrize("name", [".", ".."])
+@pytest.mark.parametrize("name", every(2, [".", ".."]))
 def test_a_name_of_dots_is_no_other_folder(fork_server: ForkServer, tmp_path: Path, name: str) -> None:
     other = tmp_path / "autotune" / "agents" / "other" / "0123456789abcdef" / "lease"
     other.parent.mkdir(parents=True)

@@ -32,7 +32,7 @@ async def met() -> tuple[list[str], list[str]]:
         asking=lambda *_: Collecting("owner", 0, frozenset(), {}, 0, 1.0),
         say=said.append,
     )
-    words = {"host": "127.0.0.1", "dashboard": False}
+    words = {"host": "127.0.0.1", "dashboard": False, "dashboard_address": ":0"}
     async with (
         Scheduler(port=0, **words) as scheduler,
         AgentWorker(scheduler.address, agent_of("new", __version__), "new"),

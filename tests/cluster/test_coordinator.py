@@ -151,6 +151,7 @@ class Hot(GpuOfPaper):
         return replace(timings, kernels=(*own, slower))
 
 
+@pytest.mark.long
 def test_a_lease_for_an_agent_that_has_gone_is_given_to_another(tmp_path: Path) -> None:
     """It was given to the address of before, since the coordinator looks for agents every two seconds."""
     going_on = threading.Event()
