@@ -31,5 +31,6 @@ def results_named(name: str | Path) -> Path:
 def check_writable_results(database: Path) -> None:
     """Raise StoreError for a database that comes along, whatever its path is called by."""
     for name in RECORDED:
-        if os.path.exists(database) and os.path.samefile(database, recorded_database(name)):
+        file = recorded_database(name)
+        if os.path.exists(database) and file.exists() and os.path.samefile(database, file):
             raise StoreError(f"{name}: these results come along and are only read; give another --db")

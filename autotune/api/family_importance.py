@@ -59,10 +59,7 @@ def importances(
         if known:
             check_asked(layers, known, name, str(db))
         else:
-            raise StoreError(
-                f"{db}: {name} was recorded elsewhere with another kernel; "
-                f"`autotune trials {name} --sort median` lists it"
-            )
+            raise StoreError(f"{db}: {store.spaces.advice(name)}")
         recordings = stored_recordings(store, list(names))
         known_families = store.templates.families()
     rows = tuple(

@@ -79,9 +79,7 @@ def results(store: Store, what: str, devices: Sequence[DeviceInfo] | None = None
         if devices is None or row.device in devices:
             groups.setdefault((row.name, row.device.identity, row.policy), []).append(row)
     if not groups and store.spaces.list(what, limit=1):
-        raise StoreError(
-            f"{what}: was recorded elsewhere with another kernel; `autotune trials {what} --sort median` lists it"
-        )
+        raise StoreError(store.spaces.advice(what))
     if not groups:
         raise StoreError(f"{what}: there is no trial to report; `autotune trials` lists what there is")
     best = [with_roofline(store, row) for row in undominated(store.best.list(what))]

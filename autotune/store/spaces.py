@@ -184,6 +184,11 @@ class SpaceStore:
 
     database: Database
 
+    @staticmethod
+    def advice(what: str | None) -> str:
+        """Why nothing of an imported space is said of a layer, and what lists it."""
+        return f"{what} was recorded elsewhere with another kernel; `autotune trials {what} --sort median` lists it"
+
     @reading
     def list(
         self,

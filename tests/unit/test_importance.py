@@ -104,6 +104,6 @@ def test_what_cannot_be_told_is_one_line(autotune: Command, filled: Path) -> Non
         "`autotune trials convolution_milo-A6000 --sort median` lists it"
     )
     assert autotune("report", "convolution_milo-A6000").complaint == (
-        "convolution_milo-A6000: was recorded elsewhere with another kernel; "
+        "convolution_milo-A6000 was recorded elsewhere with another kernel; "
         "`autotune trials convolution_milo-A6000 --sort median` lists it"
     )
