@@ -35,9 +35,8 @@ _NEW = (
     "INSERT INTO temp.here_sources SELECT o.id, :free + row_number() OVER (ORDER BY o.id) - 1, 1 "  # noqa: S608
     f"{_THERE} AND NOT EXISTS (SELECT 1 FROM main.sources h WHERE h.hash = o.hash)"
 )
-_MOVED = (
-    "other.sources o CROSS JOIN temp.here_sources m ON m.there = o.id WHERE m.new AND o.id BETWEEN :first AND :last"
-)
+_MOVED = "other.sources o CROSS JOIN temp.here_sources m ON m.there = o.id"
+_WHICH = "WHERE m.new AND o.id BETWEEN :first AND :last ORDER BY o.id"
 
 
 @dataclass(slots=True)
@@ -65,7 +64,7 @@ class MergedKernels:
             self._fill_in(connection, *_both(connection, here_id, there_id, layer_ids))
         connection.exec_driver_sql(f"INSERT INTO temp.here_sources SELECT o.id, h.id, 0 {_ON_BOTH_SIDES}", among)
         connection.exec_driver_sql(_NEW, among)
-        move(connection, sources, f"{_MOVED} ORDER BY o.id", among, id="m.here")
+        move(connection, sources, _MOVED, _WHICH, among, id="m.here")
 
     def _compare(self, here: Values, there: Values, *, merged: str = "nothing was merged") -> None:
         """Raise StoreError for two kernels of one hash; where a text was dropped, nothing can be said."""

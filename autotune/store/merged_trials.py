@@ -8,8 +8,7 @@ from sqlalchemy import Connection
 
 from autotune.store.end_to_end_timings import end_to_end_timings
 from autotune.store.measurements import measurements
-from autotune.store.moved_rows import here, move
-from autotune.store.row_ids import parents_of
+from autotune.store.moved_rows import move, moved
 from autotune.store.scopes import SCOPE
 from autotune.store.statements import next_id
 from autotune.store.trial_places import TrialPlaces
@@ -17,12 +16,11 @@ from autotune.store.trials import trials
 from autotune.trial import Outcome
 
 # CROSS JOIN: in this order, from a batch on; by its statistics SQLite would begin with all trials, each time.
-_PARENTS = dict(parents_of(trials))
-_SCOPE_HERE = ", ".join(here(name, _PARENTS[name]) if name in _PARENTS else f"o.{name}" for name in SCOPE)
+_SCOPE_HERE, _OF_SCOPE = moved(trials, SCOPE, {})
 _PLACING = (
     # the trials of a batch that have ended, in the scopes that they have here
-    f"INSERT INTO temp.placing SELECT o.id, {_SCOPE_HERE}, "  # noqa: S608
-    "o.number, o.reused_trial_id, NULL FROM other.trials o "
+    f"INSERT INTO temp.placing SELECT o.id, {_SCOPE_HERE}, o.number, o.reused_trial_id, NULL "  # noqa: S608
+    f"FROM other.trials o {_OF_SCOPE} "
     f"WHERE o.id BETWEEN :first AND :last AND o.outcome <> '{Outcome.RUNNING}'"
 )
 _WITHOUT_ORIGINAL = (
@@ -42,11 +40,14 @@ _NUMBERED = (
     "coalesce(here, :free - 1 + sum(here IS NULL) OVER (ORDER BY there)), here IS NULL FROM temp.placing"
 )
 _NEW_TRIALS = (
-    "temp.placing p CROSS JOIN other.trials o ON o.id = p.there "
-    "CROSS JOIN temp.here_trials m ON m.there = p.there "
-    "WHERE m.new ORDER BY p.there"
+    "temp.placing p CROSS JOIN other.trials o ON o.id = p.there CROSS JOIN temp.here_trials m ON m.there = p.there"
 )
-_AS_PLACED = {"id": "m.here", "number": "p.number", "origin": "'imported'", "ranked_us": "NULL"}
+_AS_PLACED = {
+    **{name: f"p.{name}" for name in (*SCOPE, "number")},
+    "id": "m.here",
+    "origin": "'imported'",
+    "ranked_us": "NULL",
+}
 
 
 def make_placing(connection: Connection) -> None:
@@ -70,7 +71,7 @@ def bring_trials(
         pass
     _place(connection, places, new_studies)
     connection.exec_driver_sql(_NUMBERED, among)
-    new = move(connection, trials, _NEW_TRIALS, among, **_AS_PLACED)
+    new = move(connection, trials, _NEW_TRIALS, "WHERE m.new ORDER BY p.there", among, **_AS_PLACED)
     places.wrote(among["free"] + new)
     if new:
         _measured(connection, among)
@@ -98,18 +99,18 @@ def _place(connection: Connection, places: TrialPlaces, new_studies: Collection[
 
 def _measured(connection: Connection, among: Mapping[str, int]) -> None:
     """Bring what was measured, while tuning, of the new ones among these trials."""
-    of_new = (
-        "o CROSS JOIN temp.here_trials m ON m.there = o.trial_id WHERE m.new AND o.trial_id BETWEEN :first AND :last"
-    )
-    own = f"other.measurements {of_new} AND o.finals_id IS NULL AND o.retime_id IS NULL ORDER BY o.id"
+    of_new = "o CROSS JOIN temp.here_trials m ON m.there = o.trial_id"
+    which = "WHERE m.new AND o.trial_id BETWEEN :first AND :last"
     free = {**among, "free": next_id(connection, measurements)}
     move(
         connection,
         measurements,
-        own,
+        f"other.measurements {of_new}",
+        f"{which} AND o.finals_id IS NULL AND o.retime_id IS NULL ORDER BY o.id",
         free,
         id=":free + row_number() OVER (ORDER BY o.id) - 1",
+        trial_id="m.here",
         finals_id="NULL",
         retime_id="NULL",
     )
-    move(connection, end_to_end_timings, f"other.end_to_end_timings {of_new}", among)
+    move(connection, end_to_end_timings, f"other.end_to_end_timings {of_new}", which, among, trial_id="m.here")
