@@ -13,6 +13,9 @@ from typing import BinaryIO
 from autotune.errors import StoreError, not_written
 from autotune.reading import of_regular
 
+LOGS = ("-journal", "-wal", "-shm")
+"""what SQLite keeps beside a file"""
+
 
 def check_writable(file: Path, option: str) -> None:
     """Raise StoreError, before anything is run, where a file that an option names cannot lie.
@@ -43,16 +46,25 @@ def write_whole(file: Path, content: bytes, option: str) -> None:
 
 
 @contextmanager
+def file_beside(file: Path) -> Iterator[Path]:
+    """A name for a new file in a file's folder; what has it goes with the block, and what SQLite keeps beside that."""
+    begun = file.with_name(f".autotune-{secrets.token_hex(8)}")
+    try:
+        yield begun
+    finally:
+        with suppress(OSError):  # nothing can be removed on a read-only mount, not even what is not there
+            for suffix in ("", *LOGS):
+                Path(f"{begun}{suffix}").unlink(missing_ok=True)
+
+
+@contextmanager
 def whole(file: Path, option: str) -> Iterator[Path]:
     """A new file beside a file that takes its place once the block has ended well. Raises StoreError."""
     check_writable(file, option)
-    begun = file.with_name(f".autotune-{secrets.token_hex(8)}")
-    try:
-        begun.touch(exist_ok=False)
-        yield begun
-        os.replace(begun, file)
-    except OSError as error:
-        raise StoreError(not_written(file, error, f"give another {option}")) from None
-    finally:
-        with suppress(OSError):  # nothing can be removed on a read-only mount, not even what is not there
-            begun.unlink()
+    with file_beside(file) as begun:
+        try:
+            begun.touch(exist_ok=False)
+            yield begun
+            os.replace(begun, file)
+        except OSError as error:
+            raise StoreError(not_written(file, error, f"give another {option}")) from None

@@ -42,7 +42,7 @@ COMMANDS: Mapping[str, tuple[str, ...]] = {
     "studies": ("studies._COLUMNS",),
     "templates": ("families._FAMILY_COLUMNS",),
     "templates NAME": ("families._PARAM_COLUMNS",),
-    "trials": ("answers.TRIAL_COLUMNS",),
+    "trials": ("trial_columns.TRIAL_COLUMNS",),
     "tune": ("best.BEST_COLUMNS",),
     "tune, end to end": ("end_to_end._COLUMNS",),
     "why": ("why._COLUMNS",),

@@ -2,33 +2,33 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import closing
+from collections.abc import Callable, Sequence
+from contextlib import nullcontext
+from functools import partial
 from itertools import chain, islice
 from typing import TYPE_CHECKING
 
 import click
 
-from autotune.analysis.facts import Facts
 from autotune.analysis.rooflines import NO_FACTS, TrialWithRoofline, with_rooflines
 from autotune.api.study_names import name_of
 from autotune.cli.brief import Below, short_configs, show_brief
-from autotune.cli.cells import Cell, Items
+from autotune.cli.cells import Cell
 from autotune.cli.completion import studies_and_layers
 from autotune.cli.numbers import SECONDS
 from autotune.cli.only import Only, only_options
 from autotune.cli.options import DATABASE, writable
 from autotune.cli.pager import paged
-from autotune.cli.tables import Column, format_options, show, show_cells, wide_format_options
-from autotune.cli.trial_cells import TrialCells
+from autotune.cli.tables import Column, format_options, show, wide_format_options
+from autotune.cli.trial_columns import Beaten, registers, trial_columns
 from autotune.family.comments import in_comment
+from autotune.second_process import second_process
 from autotune.table import LARGEST
-from autotune.trial import Config, Outcome
+from autotune.trial import Outcome
 
 if TYPE_CHECKING:
-    from autotune.store import SpaceTrial, Store, Streamed, TrialRow
+    from autotune.store import Store, TrialRow
 
-_ROWS_AT_ONCE = 100  # that are printed together, of very many
 _TABLE_ROWS = 50  # of `trials`, unless --limit says otherwise
 
 
@@ -63,24 +63,29 @@ def trials(
 
     On a terminal a config is its family and what differs from the family's default; `autotune show` has the whole.
     """
-    from autotune.store import Store, TrialRow
+    from autotune.cli import many_trials
+    from autotune.store import Store, TrialRow, is_large
 
     name = name_of(what)
     generations = "all" if everything else "newest"
-    streamed = style in ("json", "csv")
+    streamed = style if style in ("json", "csv") else None
     default = None if streamed else _TABLE_ROWS
     limit = default if limit is None else limit or None
     beaten = Beaten()
-    with Store(db, create=False) as store, paged(style):
+    with (
+        second_process(many_trials.__name__) if streamed and is_large(db) else nullcontext() as other,
+        Store(db, create=False) as store,
+        paged(style),
+    ):
         admitted = only.of(store)
         read = limit if only.everything else None  # what is left out is not counted
         spaces = filter(admitted, store.spaces.list(name, outcome=outcome, sort=sort, limit=read))
         others = (TrialWithRoofline(row, NO_FACTS) for row in spaces)
         if streamed:
-            with closing(
-                store.trials.each(name, outcome=outcome, sort=sort, limit=read, generations=generations)
-            ) as every:
-                _stream(store, every, others, admitted, beaten, limit, style, sources=sources)
+            how = many_trials.TrialTexts(admitted, streamed, sources=sources)
+            ids = partial(store.trials.ids, name, outcome=outcome, sort=sort, limit=read, generations=generations)
+            helper = other if read == limit else None
+            many_trials.print_trials(store, how, ids, others, limit, beaten, helper)
         else:
             rows = filter(
                 admitted, store.trials.list(name, outcome=outcome, sort=sort, limit=read, generations=generations)
@@ -95,8 +100,8 @@ def trials(
             only.tell_unknown(store)
         if sources and not streamed:
             for row in (trial.row for trial in listed if isinstance(trial.row, TrialRow)):
-                click.echo(whole(row, _text(store, row.trial.source_hash)))
-        if beaten.rows == limit == default and only.everything:
+                click.echo(whole(row, many_trials.text_of(store, row.trial.source_hash)))
+        if limit is not None and beaten.rows == limit == default and only.everything:
             _tell_limit(limit, store.trial_lookup.count(name, outcome=outcome, generations=generations))
     if not beaten.rows and not everything:
         click.echo(
@@ -104,43 +109,9 @@ def trials(
         )
 
 
-def _stream(
-    store: Store,
-    trials: Iterable[Streamed],
-    others: Iterable[TrialWithRoofline],
-    admitted: Callable[[TrialRow], bool],
-    beaten: Beaten,
-    limit: int | None,
-    style: str | None,
-    *,
-    sources: bool,
-) -> None:
-    """Print trials as JSON or CSV while they are read, and then those of recorded spaces."""
-    columns = trial_columns(imported=False)
-    keys = [column.key for column in columns]
-    of_hash = keys.index("source_hash")
-
-    def cells_of(found: Iterable[TrialWithRoofline]) -> Iterator[list[Cell]]:
-        return ([column.value(trial) for column in columns] for trial in beaten.seen(found))
-
-    made = TrialCells(store, admitted, lambda row: next(cells_of(with_rooflines(store, [row]))), beaten.note)
-    rows: Iterator[list[Cell]] = islice(chain(made.of(trials), cells_of(others)), limit)
-    if sources:
-        rows = ([*cells, _text(store, cells[of_hash])] for cells in rows)
-    at_once = 1 if sources else _ROWS_AT_ONCE  # a kernel's text may have a megabyte
-    batches = iter(lambda: list(islice(rows, at_once)), [])
-    show_cells(batches, [*keys, "source"] if sources else keys, style)
-
-
 def _tell_limit(shown: int, count: int) -> None:
     if count > shown:
         click.echo(f"{shown} of {count}; --limit 0 for all", err=True)
-
-
-def _text(store: Store, source_hash: Cell) -> str | None:
-    """A trial's rendered kernel; None where none was rendered, or only its hash is kept."""
-    source = store.sources.get(source_hash) if isinstance(source_hash, str) and source_hash else None
-    return source.program.text if source else None
 
 
 def whole(row: TrialRow, text: str | None) -> str:
@@ -199,123 +170,12 @@ def open_filled(db: str) -> Store:
     return Store(writable(db))
 
 
-class Beaten:
-    """Which kernels are faster than their floors, noted as rows are shown, and told afterwards."""
-
-    def __init__(self) -> None:
-        self.rows = 0
-        """that were shown"""
-        self._devices: dict[str, dict[str, float]] = {}
-
-    def seen(self, found: Iterable[TrialWithRoofline]) -> Iterator[TrialWithRoofline]:
-        """The rows, each noted."""
-        for trial in found:
-            self.note(trial.row.device.name, trial.row.name, trial.facts.floor_fraction)
-            yield trial
-
-    def note(self, device: str, layer: str, floor_fraction: float | None) -> None:
-        """Note a row."""
-        self.rows += 1
-        if (fraction := floor_fraction or 0.0) > 1.0:
-            of_device = self._devices.setdefault(device, {})
-            of_device[layer] = max(fraction, of_device.get(layer, 0.0))
-
-    def tell(self) -> None:
-        """Say which on standard error, a line for each device."""
-        for device, fractions in self._devices.items():
-            most = max(fractions, key=fractions.__getitem__)
-            others = f" (and {len(fractions) - 1} more)" if len(fractions) > 1 else ""
-            click.echo(
-                f"{device}: {most}{others} is {fractions[most] - 1:.1%} faster than its floor, so the floor is wrong: "
-                f"the device's stored rates are too low; run `autotune devices --calibrate` there",
-                err=True,
-            )
-
-
-def tell_beaten(found: Iterable[tuple[TrialRow | SpaceTrial, Facts]]) -> None:
-    """Say on standard error which kernels are faster than their floors."""
-    beaten = Beaten()
-    for row, facts_of_it in found:
-        beaten.note(row.device.name, row.name, facts_of_it.floor_fraction)
-    beaten.tell()
-
-
 def _at(position: int) -> Callable[[tuple[Cell, ...]], Cell]:
     return lambda row: row[position]
 
 
 def _cell(value: object) -> Cell:
     return value if value is None or isinstance(value, (str, int, float)) else str(value)
-
-
-def config_words(row: TrialRow | SpaceTrial) -> str:
-    """The parameters of a row's config as `name=value` words."""
-    return parameter_words(row.trial.config)
-
-
-def parameter_words(config: Config) -> str:
-    """A config's parameters as `name=value` words."""
-    return " ".join(f"{name}={value}" for name, value in config.items)
-
-
-def registers(row: TrialRow | SpaceTrial) -> int | None:
-    """None where no compiler reported them, as on the host."""
-    return row.trial.resources.registers or None
-
-
-def spill_bytes(row: TrialRow | SpaceTrial) -> int | None:
-    return row.trial.resources.spill_bytes if row.trial.resources.registers else None
-
-
-def blocks(found: Facts) -> int | None:
-    return found.residency.blocks if found.residency else None
-
-
-def warps(found: Facts) -> int | None:
-    return found.residency.warps if found.residency else None
-
-
-def limits(found: Facts) -> Items | None:
-    """What allows no further block on a multiprocessor, such as `registers and warps`."""
-    return Items(tuple(found.residency.limits), " and ") if found.residency else None
-
-
-TRIAL_COLUMNS = (
-    Column[TrialWithRoofline]("layer", lambda trial: trial.row.name),
-    Column[TrialWithRoofline]("number", lambda trial: trial.row.trial.number),
-    Column[TrialWithRoofline]("device", lambda trial: trial.row.device.name, terminal=False),
-    Column[TrialWithRoofline]("template", lambda trial: trial.row.trial.config.template),
-    Column[TrialWithRoofline]("config", lambda trial: trial.row.trial.config),
-    Column[TrialWithRoofline]("accuracy", lambda trial: trial.row.trial.accuracy, terminal=False),
-    Column[TrialWithRoofline]("outcome", lambda trial: trial.row.trial.outcome.value),
-    Column[TrialWithRoofline]("reason", lambda trial: trial.row.trial.reason),
-    Column[TrialWithRoofline]("median_us", lambda trial: trial.row.median_us),
-    Column[TrialWithRoofline]("gflops", lambda trial: trial.row.gflops),
-    Column[TrialWithRoofline]("gb_per_s", lambda trial: trial.facts.gb_per_s, terminal=False),
-    Column[TrialWithRoofline]("floor_fraction", lambda trial: trial.facts.floor_fraction, terminal=False),
-    Column[TrialWithRoofline]("limiter", lambda trial: trial.facts.limiter, terminal=False),
-    Column[TrialWithRoofline]("registers", lambda trial: registers(trial.row)),
-    Column[TrialWithRoofline]("spill_bytes", lambda trial: spill_bytes(trial.row)),
-    Column[TrialWithRoofline](
-        "smem_bytes", lambda trial: trial.row.trial.smem_bytes if trial.row.trial.compiled else None
-    ),
-    Column[TrialWithRoofline]("blocks_per_sm", lambda trial: blocks(trial.facts), terminal=False),
-    Column[TrialWithRoofline]("warps_per_sm", lambda trial: warps(trial.facts), terminal=False),
-    Column[TrialWithRoofline]("occupancy", lambda trial: trial.row.trial.occupancy),
-    Column[TrialWithRoofline]("occupancy_limits", lambda trial: limits(trial.facts), terminal=False),
-    Column[TrialWithRoofline]("error_over_bound", lambda trial: trial.row.trial.over_bound, terminal=False),
-    Column[TrialWithRoofline]("compile_us", lambda trial: trial.row.trial.phases.compile_us, terminal=False),
-    Column[TrialWithRoofline]("verify_us", lambda trial: trial.row.trial.phases.verify_us, terminal=False),
-    Column[TrialWithRoofline]("measure_us", lambda trial: trial.row.trial.phases.measure_us, terminal=False),
-    Column[TrialWithRoofline]("message", lambda trial: trial.row.trial.message, terminal=False),
-    Column[TrialWithRoofline]("source_hash", lambda trial: trial.row.trial.source_hash, terminal=False),
-    Column[TrialWithRoofline]("generation", lambda trial: trial.row.generation, terminal=False),
-    Column[TrialWithRoofline](
-        "problem", lambda trial: None if trial.row.problem is None else str(trial.row.problem), terminal=False
-    ),
-    Column[TrialWithRoofline]("date", lambda trial: trial.row.ended_at, terminal=False),
-    Column[TrialWithRoofline]("proposed_by", lambda trial: trial.row.proposed_by, terminal=False),
-)
 
 
 def _brief_columns(found: Sequence[TrialWithRoofline]) -> tuple[Column[TrialWithRoofline], ...]:
@@ -333,8 +193,3 @@ def _brief_columns(found: Sequence[TrialWithRoofline]) -> tuple[Column[TrialWith
         Below[TrialWithRoofline]("config", lambda trial: short(trial.row.trial.config)),
         Below[TrialWithRoofline]("message", lambda trial: trial.row.trial.message or None),
     )
-
-
-def trial_columns(*, imported: bool) -> tuple[Column[TrialWithRoofline], ...]:
-    """The columns of a list of trials; the terminal shows where they come from when any was imported."""
-    return (*TRIAL_COLUMNS, Column[TrialWithRoofline]("origin", lambda trial: trial.row.origin, terminal=imported))

@@ -12,7 +12,6 @@ import click
 from autotune.analysis.networks import networks
 from autotune.analysis.rooflines import BestWithRoofline, undominated, with_roofline
 from autotune.api.study_names import name_of
-from autotune.cli.answers import blocks, limits, registers, spill_bytes, tell_beaten, warps
 from autotune.cli.best_network import network_columns, show_network
 from autotune.cli.brief import Below, short_configs, show_brief
 from autotune.cli.cells import Cell
@@ -21,6 +20,7 @@ from autotune.cli.only import one_device
 from autotune.cli.options import DATABASE, GPU, OF_DEVICE
 from autotune.cli.pager import paged
 from autotune.cli.tables import Column, wide_format_options
+from autotune.cli.trial_columns import blocks, limits, registers, spill_bytes, tell_beaten, warps
 from autotune.devices.device import DeviceInfo
 from autotune.errors import StudyError
 from autotune.problem import Layer, Problem

@@ -36,20 +36,10 @@ class Only:
         """Whether nothing is left out."""
         return self == Only()
 
-    def of(self, store: Store) -> Callable[[TrialRow | SpaceTrial], bool]:
-        """Whether a trial is one of these. Raises DeviceError for a device that the database has nothing of."""
+    def of(self, store: Store) -> Admitted:
+        """Which trials are of these. Raises DeviceError for a device that the database has nothing of."""
         devices = devices_asked(store, self.device, self.gpu, say=say_device)
-        names = None if devices is None else {info.name for info in devices}
-
-        def admitted(row: TrialRow | SpaceTrial) -> bool:
-            return (
-                (names is None or row.device.name in names)
-                and self.accuracy in (None, row.trial.accuracy)
-                and (not self.templates or row.trial.config.template in self.templates)
-                and is_asked(row.name, self.layers)
-            )
-
-        return admitted
+        return Admitted(self, None if devices is None else frozenset(info.name for info in devices))
 
     def tell_unknown(self, store: Store) -> None:
         """Say which layers and families the database has none of: why nothing is left may be that."""
@@ -62,6 +52,24 @@ class Only:
                 if name not in there:
                     hint = did_you_mean(name, sorted(there))
                     click.echo(f"{option} {name}: {store.path} has nothing of this name{hint}", err=True)
+
+
+@dataclass(frozen=True, slots=True)
+class Admitted:
+    """Whether a trial is one of those; what another process can be told."""
+
+    only: Only
+    devices: frozenset[str] | None
+    """their names"""
+
+    def __call__(self, row: TrialRow | SpaceTrial) -> bool:
+        only = self.only
+        return (
+            (self.devices is None or row.device.name in self.devices)
+            and only.accuracy in (None, row.trial.accuracy)
+            and (not only.templates or row.trial.config.template in only.templates)
+            and is_asked(row.name, only.layers)
+        )
 
 
 def only_options(function: Callable[..., None]) -> Callable[..., None]:

@@ -9,12 +9,12 @@ import click
 
 from autotune.analysis.rooflines import NO_FACTS, TrialWithRoofline, with_rooflines
 from autotune.api.study_names import name_of
-from autotune.cli.answers import TRIAL_COLUMNS
 from autotune.cli.cells import Cell, Items
 from autotune.cli.completion import studies_and_layers
 from autotune.cli.options import DATABASE
 from autotune.cli.pager import paged
 from autotune.cli.tables import Column, format_options, human, show, show_as_lines
+from autotune.cli.trial_columns import TRIAL_COLUMNS
 from autotune.errors import StoreError
 from autotune.table import LARGEST, is_whole
 

@@ -81,8 +81,8 @@ def _one_style(function: Callable[..., None], styles: Sequence[str]) -> Callable
 def show(rows: Iterable[Row], columns: Sequence[Column[Row]], style: str | None, *, title: str = "") -> None:
     """Print rows as they come, as a table, a JSON array or CSV; a long table is one of pages."""
     if style in ("json", "csv"):
-        values = [column.value for column in columns]
-        show_cells(([[value(row) for value in values]] for row in rows), [column.key for column in columns], style)
+        keys, values = [column.key for column in columns], [column.value for column in columns]
+        show_texts((cells_text(keys, [[value(row) for value in values]], style) for row in rows), keys, style)
     else:
         shown = [column for column in columns if column.terminal]
         cells = ([human(column.value(row), column.digits) for column in shown] for row in rows)
@@ -90,18 +90,23 @@ def show(rows: Iterable[Row], columns: Sequence[Column[Row]], style: str | None,
             _show_on_terminal([printable(column.key) for column in shown], page, title)
 
 
-def show_cells(batches: Iterable[Sequence[Sequence[Cell]]], keys: Sequence[str], style: str | None) -> None:
-    """Print rows, some at a time, as a JSON array of objects with these keys, or as CSV."""
+def show_texts(texts: Iterable[str], keys: Sequence[str], style: str) -> None:
+    """Print what `cells_text` makes of some rows, again and again, as a JSON array of objects, or as CSV."""
     out = exact(sys.stdout)
     if style == "csv":
-        for rows in chain([[keys]], batches):
-            out.write(csv_lines(rows))
+        for text in chain([csv_lines([keys])], texts):
+            out.write(text)
         return
     opened = "["
-    for rows in batches:
-        out.write(f"{opened}\n {json_objects(keys, rows)}")
+    for text in texts:
+        out.write(f"{opened}\n {text}")
         opened = ","
     out.write("[]\n" if opened == "[" else "\n]\n")
+
+
+def cells_text(keys: Sequence[str], rows: Sequence[Sequence[Cell]], style: str) -> str:
+    """Rows, one at least, as objects with these keys or as lines of CSV."""
+    return csv_lines(rows) if style == "csv" else json_objects(keys, rows)
 
 
 def _pages(rows: Iterable[Sequence[str]]) -> Iterator[Sequence[Sequence[str]]]:

@@ -11,7 +11,6 @@ import click
 
 from autotune.analysis.rooflines import BestWithRoofline, undominated, with_roofline
 from autotune.api.study_names import name_of
-from autotune.cli.answers import config_words, tell_beaten
 from autotune.cli.brief import Below, short_configs, show_brief
 from autotune.cli.cells import Cell
 from autotune.cli.completion import studies_and_layers
@@ -19,6 +18,7 @@ from autotune.cli.only import one_device
 from autotune.cli.options import ACCURACY, DATABASE, DIRECTORIES, GPU, OF_DEVICE
 from autotune.cli.pager import paged
 from autotune.cli.tables import Column, console, show, wide_format_options
+from autotune.cli.trial_columns import config_words, tell_beaten
 from autotune.errors import StoreError
 from autotune.family.space import BoundTemplate
 from autotune.family.template_files import load_template, template_files

@@ -10,10 +10,11 @@ from autotune.store.best import BestRow
 from autotune.store.compaction import compact
 from autotune.store.deliveries import LOST, Delivery, check_delivery
 from autotune.store.dispatchers import DispatchedLayer, DispatcherRow
-from autotune.store.dump import check, dump, load, quarantine_rows
+from autotune.store.dump import check, dump, quarantine_rows
 from autotune.store.end_to_end_timings import EndToEndRow
 from autotune.store.finals import BASELINE, Finals, FinalsRow, Verdict
 from autotune.store.foreign_databases import optuna_database
+from autotune.store.loading import load
 from autotune.store.merging import Merged, merge
 from autotune.store.noise_floors import NoiseFloor
 from autotune.store.profiles import KernelProfile, ProfileRow
@@ -23,7 +24,9 @@ from autotune.store.scopes import Scope, SubjectScope
 from autotune.store.spaces import Imported, SpaceTrial, import_recording
 from autotune.store.sqlite.connections import is_sqlite
 from autotune.store.sqlite.database import path_of
+from autotune.store.sqlite.error_words import UnreadableRow
 from autotune.store.sqlite.hidden_rows import Fault
+from autotune.store.sqlite.open_database import is_large
 from autotune.store.sqlite.query import Cell, QueryResult, QueryStream
 from autotune.store.store import Store
 from autotune.store.studies import GENERATIONS, LayerRow, StudyKey, StudyRecord, StudyRow
@@ -73,12 +76,14 @@ __all__ = [
     "TopTrial",
     "TrialKey",
     "TrialRow",
+    "UnreadableRow",
     "Verdict",
     "check",
     "check_delivery",
     "compact",
     "dump",
     "import_recording",
+    "is_large",
     "is_sqlite",
     "load",
     "merge",

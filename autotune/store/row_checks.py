@@ -6,17 +6,23 @@ reading does without it (`reading`).
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import closing
+from pathlib import Path
 
 from sqlalchemy import Connection, PrimaryKeyConstraint, Table, UniqueConstraint
 
 from autotune.printable import one_line
+from autotune.second_process import SecondProcess
 from autotune.store.column_types import metadata
 from autotune.store.row_rules import FUNCTIONS, Rule, rules_of
 from autotune.store.sound_rows import is_sound, surely_sound
+from autotune.store.sqlite.database import LOCK_TIMEOUT_S
 from autotune.store.sqlite.hidden_rows import Fault
+from autotune.store.sqlite.open_database import open_as_it_is
 
 _SHOWN = 60  # characters of a value in a reason
+_MANY = 10_000  # rows of a table: fewer are looked at in less time than another process is told of
 _TWICE = {
     # beside UNIQUE and PRIMARY KEY: what the partial indexes of the schema keep apart
     "measurements": (
@@ -27,25 +33,78 @@ _TWICE = {
 }
 
 
-def faulty_rows(connection: Connection, *, texts: bool = True) -> Iterator[Fault]:
+class FaultyRows:
     """Every row that cannot be understood, parents first, and those that refer to such a row or to none.
 
-    The connection reads the file's own tables. Without `texts`, packed texts of kernels are not unpacked: a wrong one
-    costs its kernel alone.
+    Where `other` is given, it begins to look at its part of a large file at once, which nobody may change meanwhile.
     """
+
+    def __init__(
+        self,
+        connection: Connection,
+        *,
+        texts: bool = True,
+        file: Path | None = None,
+        other: SecondProcess | None = None,
+        own_share: float = 0.45,
+    ) -> None:
+        """The connection reads the file's own tables. `own_share`: of a large table, what this process looks at.
+
+        Without `texts`, packed texts of kernels are not unpacked: a wrong one costs its kernel alone.
+        """
+        self._connection, self._texts, self._other = connection, texts, other
+        self._own: dict[str, int] = {}
+        """large tables, each with the last row at which this process looks"""
+        if other:
+            self._own = {name: int(own_share * last) for name, last in _large_tables(connection)}
+            other.begin(_wrong_behind, file, self._own, texts)
+
+    def __iter__(self) -> Iterator[Fault]:
+        connection = self._connection
+        wrong = self._wrong()
+        wrong["trials"] += _unmeasured(connection, [fault.row for fault in wrong["measurements"]])
+        gone: dict[str, set[int]] = {}
+        for table in metadata.sorted_tables:
+            gone[table.name] = set()
+            for fault in (*wrong[table.name], *_dangling(connection, table, gone)):
+                if fault.row not in gone[table.name]:
+                    gone[table.name].add(fault.row)
+                    yield fault
+
+    def _wrong(self) -> dict[str, list[Fault]]:
+        """The rows that break a rule of their table."""
+        _define_functions(self._connection)
+        wrong = {}
+        for table in metadata.sorted_tables:
+            among = f"rowid <= {self._own[table.name]}" if table.name in self._own else "1"
+            wrong[table.name] = list(_wrong(self._connection, table, among, texts=self._texts))
+        if self._other:
+            for name, found in self._other.received():
+                wrong[name] += found
+        return wrong
+
+
+def _large_tables(connection: Connection) -> Iterator[tuple[str, int]]:
+    """The tables of many rows, each with its last."""
+    for table in metadata.sorted_tables:
+        last = connection.exec_driver_sql(f"SELECT max(rowid) FROM {table.name}").scalar_one() or 0  # noqa: S608
+        if last > _MANY:
+            yield table.name, last
+
+
+def _wrong_behind(_: object, file: Path, tables: Mapping[str, int], texts: bool) -> Iterator[tuple[str, list[Fault]]]:  # noqa: FBT001
+    """In a second process: the wrong rows behind those."""
+    with closing(open_as_it_is(file, LOCK_TIMEOUT_S)) as database, database.read() as connection:
+        _define_functions(connection)
+        for name, last in tables.items():
+            yield name, list(_wrong(connection, metadata.tables[name], f"rowid > {last}", texts=texts))
+
+
+def _define_functions(connection: Connection) -> None:
     raw = connection.connection.driver_connection
     assert raw is not None  # noqa: S101 - it is open
     for name, function in {**FUNCTIONS, "is_sound": is_sound}.items():
         raw.create_function(name, -1, function, deterministic=True)
-    wrong = {table.name: list(_wrong(connection, table, texts=texts)) for table in metadata.sorted_tables}
-    wrong["trials"] += _unmeasured(connection, [fault.row for fault in wrong["measurements"]])
-    gone: dict[str, set[int]] = {}
-    for table in metadata.sorted_tables:
-        gone[table.name] = set()
-        for fault in (*wrong[table.name], *_dangling(connection, table, gone)):
-            if fault.row not in gone[table.name]:
-                gone[table.name].add(fault.row)
-                yield fault
 
 
 def _unmeasured(connection: Connection, rows: Sequence[int]) -> Iterator[Fault]:
@@ -76,13 +135,13 @@ def _identities(table: Table) -> Iterator[Sequence[str]]:
             yield [column.name]
 
 
-def _wrong(connection: Connection, table: Table, *, texts: bool) -> Iterator[Fault]:
-    """The rows of a table that break one of its rules, each with the first."""
+def _wrong(connection: Connection, table: Table, among: str, *, texts: bool) -> Iterator[Fault]:
+    """The rows of a table, among some, that break one of its rules, each with the first."""
     rules = tuple(rules_of(table, texts=texts))
     reasons = " ".join(f"WHEN {rule.bad} THEN {_reason(rule)}" for rule in rules)
     some = " OR ".join(f"({rule.bad})" for rule in rules)  # once more: to ask for a reason takes a third longer
     wrong = f"CASE WHEN {surely_sound(table, texts=texts)} THEN 0 WHEN {some} THEN 1 END"  # WHEN stops at what decides
-    sql = f"SELECT rowid, CASE {reasons} END FROM {table.name} WHERE {wrong}"  # noqa: S608
+    sql = f"SELECT rowid, CASE {reasons} END FROM {table.name} WHERE {among} AND {wrong}"  # noqa: S608
     for row, reason in connection.exec_driver_sql(sql):
         yield Fault(table.name, row, one_line(reason))
 

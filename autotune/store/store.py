@@ -19,7 +19,7 @@ from autotune.store.noise_floors import NoiseFloorStore
 from autotune.store.profiles import ProfileStore
 from autotune.store.quarantine import QuarantineStore
 from autotune.store.retimes import RetimeStore
-from autotune.store.row_checks import faulty_rows
+from autotune.store.row_checks import FaultyRows
 from autotune.store.scopes import ScopeStore
 from autotune.store.sources import SourceStore
 from autotune.store.spaces import SpaceStore
@@ -50,7 +50,7 @@ class Store:
         """
         opened = open_for_writing if create else open_for_reading
         self._database = database = opened(url, timeout_s=timeout_s, clock=clock)
-        database.find_faults = faulty_rows
+        database.find_faults = FaultyRows
         runs = Runs(database)
         self.studies = StudyStore(database)
         self.scopes = ScopeStore(database, runs)
@@ -78,6 +78,11 @@ class Store:
     def path(self) -> Path:
         """The file."""
         return self._database.path
+
+    @property
+    def file(self) -> Path:
+        """What is read: the file, or a copy of it with the newest schema."""
+        return self._database.file
 
     def query(self, sql: str) -> QueryResult:
         """What a user's SELECT yields; it cannot write."""

@@ -24,8 +24,7 @@ from autotune.store.measurements import measurements, timing_values
 from autotune.store.scopes import SCOPE, Scope, SubjectScope
 from autotune.store.sources import store_source
 from autotune.store.sqlite.database import Database
-from autotune.store.sqlite.error_words import UnreadableRow
-from autotune.store.statements import chunks, execute, insert, insert_unless_there, rows_of
+from autotune.store.statements import execute, insert, insert_unless_there, rows_of
 from autotune.store.studies import find, one_of, study_layers
 from autotune.store.trial_stream import Streamed, TrialStream
 from autotune.store.trials import (
@@ -284,7 +283,8 @@ class TrialStore:
         with self.database.read() as connection:
             return TrialRows(connection).all(self._of(connection, statement, what, generations))
 
-    def each(
+    @reading
+    def ids(
         self,
         what: str | None = None,
         *,
@@ -292,36 +292,27 @@ class TrialStore:
         sort: str = "number",
         limit: int | None = None,
         generations: str = "newest",
-    ) -> Generator[Streamed, None, None]:
-        """The same one after another, in little memory however many they are.
-
-        Who stops before the end closes it: until then it reads.
-        """
+    ) -> array[int]:
+        """The ids of the same, however many: whole rows, of which many are texts, would be sorted on the disk."""
         statement = _listed(outcome, sort, limit, None)
-        ids = self._ids(statement, what, generations)
-        done = 0
-        while done < len(ids):
-            try:
-                with self.database.read() as connection:
-                    stream = TrialStream(connection)
-                    for chunk in chunks(ids[done:]):
-                        found = tuple(stream.some(chunk))
-                        done += len(chunk)  # before any is given out
-                        yield from found
-            except UnreadableRow:
-                if self.database.hidden or not hide_faulty_rows(self.database):
-                    raise
-                given = set(ids[:done])  # which cannot be taken back
-                more = (trial_id for trial_id in self._ids(statement, what, generations) if trial_id not in given)
-                ids = array("q", itertools.islice(more, None if limit is None else limit - done))
-                done = 0
-
-    @reading
-    def _ids(self, statement: Select[*tuple[object, ...]], what: str | None, generations: str) -> array[int]:
-        """The ids of trials in order: whole rows, of which many are texts, would be sorted on the disk."""
         with self.database.read() as connection:
             only_ids = self._of(connection, statement, what, generations).with_only_columns(trials.c.id)
             return array("q", connection.execute(only_ids).scalars())
+
+    def pieces(self, ids: Sequence[int], at_once: int) -> Generator[tuple[Streamed, ...], None, None]:
+        """The trials with these ids, so many at once, in this order.
+
+        Raises UnreadableRow before any of those that are read with a row that cannot be understood is given out. Who
+        stops before the end closes it: until then it reads.
+        """
+        with self.database.read() as connection:
+            stream = TrialStream(connection)
+            for at in range(0, len(ids), at_once):
+                yield tuple(stream.some(ids[at : at + at_once]))
+
+    def leave_out_unreadable(self) -> bool:
+        """Leave out rows that cannot be understood from now on, and say so. False where they are, or there is none."""
+        return not self.database.hidden and bool(hide_faulty_rows(self.database))
 
     def _of(
         self,

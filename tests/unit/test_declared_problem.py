@@ -15,7 +15,8 @@ from autotune.operations import find_operation, operations, read_operation
 from autotune.problem import Layer, Problem, make_problem, of_conv2d
 from autotune.similarity import differences, layer_distance
 from autotune.store import Store
-from autotune.store.dump import dump, load
+from autotune.store.dump import dump
+from autotune.store.loading import load
 from autotune.store.merging import merge
 from autotune.study_reader import load_study
 from autotune.study_writer import written

@@ -6,9 +6,8 @@ import csv
 import io
 import json
 from collections.abc import Sequence
-from contextlib import closing
 from datetime import UTC, datetime, timedelta, timezone
-from itertools import islice
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -17,9 +16,9 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from autotune.analysis.rooflines import with_rooflines
-from autotune.cli.answers import trial_columns
 from autotune.cli.cells import Cell, Items, Shares, csv_lines, json_objects, words
 from autotune.cli.trial_cells import TrialCells
+from autotune.cli.trial_columns import trial_columns
 from autotune.shipped import shipped
 from autotune.store import Store
 from autotune.trial import Config
@@ -118,9 +117,9 @@ def test_a_stream_has_the_cells_that_columns_make_of_records(tmp_path: Path, whi
         every = store.trials.list(sort="started", generations="all", limit=MANY)
         found = with_rooflines(store, filter(is_admitted, every))
         expected = [[column.value(trial) for column in columns] for trial in found]
-        with closing(store.trials.each(sort="started", generations="all", limit=MANY)) as stream:
-            cells = TrialCells(store, is_admitted, lambda _: pytest.fail("no kind"), lambda *one: noted.append(one))
-            assert list(islice(cells.of(stream), MANY)) == expected
+        ids = store.trials.ids(sort="started", generations="all", limit=MANY)
+        cells = TrialCells(store, is_admitted, lambda _: pytest.fail("no kind"), lambda *one: noted.append(one))
+        assert list(cells.of(chain.from_iterable(store.trials.pieces(ids, 100)))) == expected
     assert len(expected) > (100 if which != "filled" else 3)
     place = [column.key for column in columns].index("floor_fraction")
     assert [fraction for _, _, fraction in noted] == [row[place] for row in expected]

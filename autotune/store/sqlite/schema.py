@@ -128,7 +128,7 @@ def private_copy(path: Path, original: Database | None, timeout_s: float, clock:
         copy = Path(folder) / path.name
         if original is not None:
             with in_words(path, timeout_s):
-                _copy(original, copy)
+                _copy(original, copy, lasting=False)
         with unenforced(path, copy, timeout_s) as connection:
             if version_of(connection, path) != newest_schema():
                 migrate(connection, path, newest_schema(), clock)
@@ -220,7 +220,7 @@ def _back_up(database: Database, version: str) -> Path:
     kept = path.with_name(f"{path.stem}.schema-{version}.{date}{path.suffix}")
     begun = kept.with_name(f"{kept.name}.part")
     try:
-        _copy(database, begun)
+        _copy(database, begun, lasting=True)
         os.replace(begun, kept)
     except (sqlite3.Error, OSError) as error:
         with suppress(OSError):
@@ -233,11 +233,13 @@ def _back_up(database: Database, version: str) -> Path:
     return kept
 
 
-def _copy(database: Database, to: Path) -> None:
-    """Copy what is committed, page by page."""
+def _copy(database: Database, to: Path, *, lasting: bool) -> None:
+    """Copy what is committed, page by page; `lasting`: so that the copy outlasts a power cut."""
     with (
         closing(connect_for_reading(database.file, database.timeout_s)) as raw,
         closing(sqlite3.connect(to, isolation_level=None)) as target,
     ):
+        if not lasting:
+            target.execute("PRAGMA synchronous = OFF")
         raw.backup(target)
         target.execute("PRAGMA journal_mode = DELETE")  # one file, without a log

@@ -20,7 +20,8 @@ from autotune.interchange.files import read_recording
 from autotune.renamed import PARAMETERS, current
 from autotune.shipped import shipped
 from autotune.store import Store
-from autotune.store.dump import dump, load
+from autotune.store.dump import dump
+from autotune.store.loading import load
 from autotune.trial import Config
 
 from .builders import dispatcher_of

@@ -1,0 +1,260 @@
+"""A large database, at which two processes work: what comes of it is what comes of one, and nothing stays behind."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import shutil
+import signal
+import sqlite3
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from autotune.store import dump, is_large
+from tests.benchmarks.scale import enlarge
+from tests.fork_server import ForkedRun, ForkServer
+from tests.long_run import every, long_run
+from tests.unit.tiny import Finished
+
+from .attack import attacked, refused
+
+pytestmark = pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="one core, on which there is one process")
+
+TRIALS = 24_000
+ON_ONE_CORE = """
+import os, runpy, sys
+os.sched_setaffinity(0, [min(os.sched_getaffinity(0))])
+sys.argv[0] = "autotune"
+runpy.run_module("autotune", run_name="__main__")
+"""
+
+
+@pytest.fixture(scope="module")
+def large_bytes(database: bytes, tmp_path_factory: pytest.TempPathFactory) -> bytes:
+    """The bytes of a database that is large."""
+    path = tmp_path_factory.mktemp("large") / "large.db"
+    path.write_bytes(database)
+    enlarge(path, TRIALS)
+    assert is_large(path)
+    return path.read_bytes()
+
+
+@pytest.fixture
+def large(folder: Path, large_bytes: bytes) -> Path:
+    """A folder with it, as autotune.db."""
+    (folder / "autotune.db").write_bytes(large_bytes)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def dumped_bytes(large_bytes: bytes, tmp_path_factory: pytest.TempPathFactory) -> bytes:
+    """The bytes of its dump."""
+    folder = tmp_path_factory.mktemp("dumped")
+    (folder / "autotune.db").write_bytes(large_bytes)
+    dump(folder / "autotune.db", (lines := io.StringIO()).write)
+    return lines.getvalue().encode()
+
+
+@pytest.fixture
+def dumped(large: Path, dumped_bytes: bytes) -> Path:
+    """The folder with its dump, too, as all.jsonl."""
+    (large / "all.jsonl").write_bytes(dumped_bytes)
+    return large
+
+
+def alone(folder: Path, *words: str) -> Finished:
+    """`autotune WORDS...` where there is one core."""
+    command = [sys.executable, "-c", ON_ONE_CORE, *words]
+    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
+    return Finished(done.returncode, done.stdout, done.stderr)
+
+
+def helpers(run: ForkedRun) -> Iterator[int]:
+    """The processes that help a run."""
+    for number in Path(f"/proc/{run.number}/task/{run.number}/children").read_text().split():
+        try:
+            words = Path(f"/proc/{number}/cmdline").read_bytes().split(b"\0")
+        except OSError:  # it has ended
+            continue
+        if b"autotune.second_process" in words:
+            yield int(number)
+
+
+def helper(run: ForkedRun) -> int:
+    """The process that helps a run, once there is one."""
+    until = time.monotonic() + 60
+    while time.monotonic() < until and not run.ended:
+        for number in helpers(run):
+            return number
+        time.sleep(0.002)
+    pytest.fail(f"no process helped: {run.finish()}")
+
+
+def gone(number: int) -> bool:
+    """Whether a process has ended, soon."""
+    until = time.monotonic() + 30
+    while time.monotonic() < until:
+        try:
+            if Path(f"/proc/{number}/stat").read_text().rpartition(")")[2].split()[0] == "Z":
+                return True
+        except FileNotFoundError:
+            return True
+        time.sleep(0.01)
+    return False
+
+
+def wrong_in_both_halves(path: Path) -> None:
+    """Plant rows that cannot be understood: of a piece that this process reads, and of one that the other does."""
+    with closing(sqlite3.connect(path)) as raw, raw:
+        raw.execute("UPDATE trials SET config = '[1]' WHERE number IN (1002050, 1002150, 1019999)")
+        raw.execute(
+            "UPDATE measurements SET samples_us = '[null]' WHERE trial_id = (SELECT max(trial_id) FROM measurements)"
+        )
+
+
+@pytest.mark.parametrize(
+    ("words", "planted"),
+    [
+        ("dump", True),
+        ("trials --all --csv", True),
+        *long_run(
+            ("dump", False),
+            ("trials --all --csv", False),
+            ("trials --all --csv --limit 15000", False),
+            ("trials --all --csv --limit 15000", True),
+            ("trials --all --json", False),
+            ("trials --all --json", True),
+        ),
+    ],
+)
+def test_two_processes_print_what_one_does(large: Path, fork_server: ForkServer, words: str, planted: bool) -> None:
+    if planted:
+        wrong_in_both_halves(large / "autotune.db")
+    run = fork_server.start(large, *words.split())
+    number = helper(run)
+    both, one = run.finish(), alone(large, *words.split())
+    assert gone(number)
+    assert (both.code, one.code) == (0, 0), both.err
+    assert both.out == one.out
+    assert len(both.out.splitlines()) > TRIALS / 2
+    assert both.err == one.err
+    assert ("without trials row " in both.err) == planted
+
+
+def test_a_loaded_dump_is_the_same_and_a_merge_brings_all(dumped: Path, fork_server: ForkServer) -> None:
+    run = fork_server.start(dumped, "load", "all.jsonl", "--db", "loaded.db")
+    helper(run)
+    loaded = run.finish()
+    assert loaded.code == 0, loaded.err
+    attacked(fork_server, dumped, "dump", "again.jsonl", "--db", "loaded.db", within_s=60)
+    assert (dumped / "again.jsonl").read_bytes() == (dumped / "all.jsonl").read_bytes()
+    assert schema(dumped / "loaded.db") == schema(dumped / "autotune.db")
+    run = fork_server.start(dumped, "merge", "loaded.db", "--db", "merged.db")
+    helper(run)
+    merged = run.finish()
+    assert merged.code == 0, merged.err
+    assert trials(dumped / "merged.db") == trials(dumped / "autotune.db")
+    assert not list(dumped.glob(".autotune-*"))
+    assert alone(dumped, "load", "all.jsonl", "--db", "alone.db").err == loaded.err.replace("loaded.db", "alone.db")
+    assert schema(dumped / "alone.db") == schema(dumped / "loaded.db")
+
+
+def schema(path: Path) -> set[tuple[str, ...]]:
+    """What a database has: tables, indexes and views."""
+    with closing(sqlite3.connect(path)) as raw:
+        return set(raw.execute("SELECT type, name, sql FROM sqlite_master WHERE name NOT LIKE 'sqlite_stat%'"))
+
+
+def trials(path: Path) -> int:
+    """How many trials it has."""
+    with closing(sqlite3.connect(path)) as raw:
+        return int(raw.execute("SELECT count(*) FROM trials").fetchone()[0])
+
+
+@pytest.mark.parametrize(
+    ("column", "value", "words"),
+    [
+        ("number", "'seven'", "number = "),
+        ("outcome", "none", "outcome = 'none': expected one of running, "),
+        ("id", 5, "UNIQUE constraint failed: trials.id"),
+    ],
+    ids=["kind", "rule", "twice"],
+)
+def test_a_wrong_row_far_behind_is_named_and_nothing_is_loaded(
+    dumped: Path, fork_server: ForkServer, column: str, value: object, words: str
+) -> None:
+    lines = (dumped / "all.jsonl").read_text().splitlines(keepends=True)
+    at = max(number for number, line in enumerate(lines) if line.startswith('{"table":"trials"')) - 3
+    record = json.loads(lines[at])
+    record["row"][column] = value
+    lines[at] = json.dumps(record) + "\n"
+    (dumped / "all.jsonl").write_text("".join(lines))
+    done = attacked(fork_server, dumped, "load", "all.jsonl", "--db", "new.db", within_s=60)
+    line = refused(done, words, "nothing was loaded")
+    assert line.startswith(
+        "autotune: all.jsonl: trials row " if "expected one of" in words else f"autotune: all.jsonl:{at + 1}: "
+    )
+    assert not list(dumped.glob("new.db*"))
+    assert not list(dumped.glob(".autotune-*"))
+
+
+def test_a_merge_refuses_a_wrong_row_that_the_other_process_finds(large: Path, fork_server: ForkServer) -> None:
+    with closing(sqlite3.connect(large / "autotune.db")) as raw, raw:
+        raw.execute("UPDATE trials SET config = '[1]' WHERE id = (SELECT max(id) FROM trials)")
+    done = attacked(fork_server, large, "merge", "autotune.db", "--db", "new.db", within_s=60)
+    refused(done, "autotune.db: trials row ", "nothing was merged")
+    assert not (large / "new.db").exists()
+
+
+@pytest.mark.parametrize(
+    "words", ["dump new", "load all.jsonl --db new", "merge autotune.db --db new", "trials --csv --all"]
+)
+def test_a_helper_that_is_killed_ends_the_command_in_one_line(
+    dumped: Path, fork_server: ForkServer, words: str
+) -> None:
+    (dumped / "temporary").mkdir(exist_ok=True)
+    run = fork_server.start(dumped, *words.split(), env={"TMPDIR": str(dumped / "temporary")})
+    os.kill(helper(run), signal.SIGKILL)
+    done = run.finish()
+    refused(done, "a process that helped here was killed by SIGKILL; is there memory for two?")
+    assert not (dumped / "new").exists()
+    assert not list(dumped.glob(".autotune-*"))
+    assert not list((dumped / "temporary").iterdir())
+
+
+@pytest.mark.parametrize("words", ["dump new", "load all.jsonl --db new"])
+@pytest.mark.parametrize("by", every(2, [signal.SIGINT, signal.SIGTERM, signal.SIGKILL]))
+def test_a_command_that_is_ended_takes_its_helper_along(
+    dumped: Path, fork_server: ForkServer, words: str, by: signal.Signals
+) -> None:
+    run = fork_server.start(dumped, *words.split(), env={"TMPDIR": str(dumped)})
+    number = helper(run)
+    time.sleep(0.3)
+    run.send_signal(by)
+    done = run.finish()
+    assert done.code in (-by, 128 + by), done
+    assert "Traceback" not in done.err
+    assert gone(number)
+    assert not (dumped / "new").exists()
+    if by != signal.SIGKILL:
+        assert not list(dumped.glob("*autotune-*"))
+
+
+def test_where_no_links_can_be_made_rows_are_copied(dumped: Path, fork_server: ForkServer) -> None:
+    """As into a file that is there and empty."""
+    (dumped / "new.db").touch()
+    done = attacked(fork_server, dumped, "load", "all.jsonl", "--db", "new.db", within_s=60)
+    assert done.code == 0, done.err
+    attacked(fork_server, dumped, "dump", "again.jsonl", "--db", "new.db", within_s=60)
+    assert (dumped / "again.jsonl").read_bytes() == (dumped / "all.jsonl").read_bytes()
+    assert schema(dumped / "new.db") == schema(dumped / "autotune.db")
+    shutil.copy(dumped / "new.db", dumped / "had.db")
+    refused(attacked(fork_server, dumped, "load", "all.jsonl", "--db", "new.db", within_s=60), "has results already")
+    assert (dumped / "new.db").read_bytes() == (dumped / "had.db").read_bytes()
