@@ -11,6 +11,7 @@ from itertools import chain
 from typing import Generic, TypeVar
 
 import click
+from click.core import ParameterSource
 from rich import box
 from rich.cells import cell_len
 from rich.console import Console, ConsoleOptions, RenderableType
@@ -69,6 +70,9 @@ def _one_style(function: Callable[..., None], styles: Sequence[str]) -> Callable
     @functools.wraps(function)
     def chosen(*arguments: object, **given: object) -> None:
         asked = [style for style in styles if given.pop(style)]
+        if len(asked) > 1:  # one that is typed goes before what a file of defaults says
+            source = click.get_current_context().get_parameter_source
+            asked = [style for style in asked if source(style) is ParameterSource.COMMANDLINE] or asked
         if len(asked) > 1:
             raise click.UsageError(f"{' and '.join(f'--{style}' for style in asked)}: give one of them")
         function(*arguments, style=asked[0] if asked else None, **given)

@@ -48,6 +48,7 @@ Match = Literal["exact", "device class"]
 """How well an answer fits the device asked for: tuned on it, or on one of its compute capability and SM count."""
 
 TUNE_FIRST = "run `autotune tune STUDY` first"
+_CORRECT = trials.c.outcome == str(Outcome.CORRECT)
 
 best_trials = Table(
     "best_trials",
@@ -144,30 +145,36 @@ class BestStore:
                 )
         return rows if device is None else _matching(rows, device)
 
-    @reading
     def is_imported(self, what: str | Problem | None = None, device: DeviceInfo | None = None) -> bool:
         """Whether there are correct trials, of a device or of any, that count once they were measured here."""
-        conditions = [
-            trials.c.outcome == str(Outcome.CORRECT),
-            trials.c.origin == "imported",
-            trials.c.policy != END_TO_END,
-            ~select(retimes.c.id).where(retimes.c.trial_id == trials.c.id).exists(),
-        ]
+        never_retimed = ~select(retimes.c.id).where(retimes.c.trial_id == trials.c.id).exists()
+        return self._is_there(what, device, _CORRECT, trials.c.origin == "imported", never_retimed)
+
+    @reading
+    def _is_there(
+        self, what: str | Problem | None, device: DeviceInfo | None, *conditions: ColumnElement[bool]
+    ) -> bool:
+        """Whether a layer or study has such a trial, of a kernel alone."""
+        among = [*conditions, trials.c.policy != END_TO_END]
         if device is not None:
-            conditions.append(trials.c.device_id.in_(select(devices.c.id).where(*same_device(device))))
+            among.append(trials.c.device_id.in_(select(devices.c.id).where(*same_device(device))))
         if isinstance(what, Problem):
-            conditions.append(trials.c.subject_id == _subject_of(what))
+            among.append(trials.c.subject_id == _subject_of(what))
         elif what is not None:
             named = select(study_layers.c.subject_id).join(studies).where(called(what))
-            conditions.append(trials.c.subject_id.in_(named))
+            among.append(trials.c.subject_id.in_(named))
         with self.database.read() as connection:
-            return connection.execute(select(trials.c.id).where(*conditions).limit(1)).first() is not None
+            return connection.execute(select(trials.c.id).where(*among).limit(1)).first() is not None
 
     def advice(self, what: str | None, device: DeviceInfo | None = None, otherwise: str = TUNE_FIRST) -> str:
-        """What to do where there is no best kernel: measure here what was imported, or `otherwise`."""
-        if not self.is_imported(what, device):
-            return otherwise
-        return f"imported trials count once they were measured here: run `autotune retime{f' {what}' if what else ''}`"
+        """What to do where there is no best kernel: measure what was imported, see why all failed, or `otherwise`."""
+        named = f" {what}" if what else ""
+        if self.is_imported(what, device):
+            return f"imported trials count once they were measured here: run `autotune retime{named}`"
+        ended = self._is_there(what, device, trials.c.outcome != str(Outcome.RUNNING))
+        if ended and not self._is_there(what, device, _CORRECT):
+            return f"no trial of it was correct: `autotune trials{named}` has each one's words"
+        return otherwise
 
     @reading
     def of_study(self, study: str, generation: int, what: str | None = None) -> tuple[BestRow, ...]:

@@ -415,7 +415,12 @@ def test_sql_that_writes(sql: str, folder: Path, autotune: Command, filled: Path
     [
         ("", "query: nothing to answer; give one SELECT statement"),
         ("SELEC", 'query: near "SELEC": syntax error: SELEC'),
-        ("SELECT * FROM nowhere", "query: no such table: nowhere: SELECT * FROM nowhere"),
+        (
+            "SELECT * FROM nowhere",
+            "query: no such table: nowhere; `SELECT sql FROM sqlite_master` has all tables, views and their columns: S",
+        ),
+        ("SELECT nonesuch", "query: no such column: nonesuch; `SELECT sql FROM sqlite_master` has all tables"),
+        (".schema", 'query: near ".": syntax error; `SELECT sql FROM sqlite_master` has all tables'),
         (
             "SELECT 1; DROP TABLE trials",
             "query: You can only execute one statement at a time; give one SELECT statement: SELECT 1; DROP TABLE",
@@ -446,7 +451,9 @@ def test_a_study_with_nothing_to_export(folder: Path, autotune: Command) -> None
     tuned = autotune("tune", "small.toml", "--templates", "families", "--device", "null:hang=1")
     assert tuned.code == 1
     complaint = autotune("export", "small", "--out", "out").complaint
-    assert complaint == "autotune.db: no kernel of small to export; run `autotune tune STUDY` first"
+    advice = "no trial of it was correct: `autotune trials small` has each one's words"
+    assert complaint == f"autotune.db: no kernel of small to export; {advice}"
+    assert autotune("sanitize", "small").complaint.endswith(advice)
     assert not (folder / "out").exists()
 
 

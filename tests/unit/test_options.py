@@ -169,6 +169,13 @@ def test_defaults_of_the_nearest_file(
     assert autotune("--help").code == 0
 
 
+def test_a_format_that_is_typed_goes_before_the_file_of_defaults(filled: Path, autotune: Command) -> None:
+    (filled.parent / "autotune.toml").write_text("[best]\njson = true\n")
+    assert autotune("best").out.startswith("[")
+    assert autotune("best", "--csv").out.startswith("layer,")
+    assert "--json and --csv: give one of them" in autotune("best", "--csv", "--json").err
+
+
 def test_quiet_says_nothing_but_the_answer_and_errors(tune: Command, autotune: Command) -> None:
     done = tune("-q")
     assert (done.code, done.err) == (0, "")

@@ -61,6 +61,7 @@ MOST_HEAP_BYTES = 1 << 29
 """that SQLite may hold in this process once a statement of a user's ran; what it sorts, too: a disk would be filled"""
 MOST_PATTERN_BYTES = 1000
 """of LIKE and GLOB, whose time is the pattern's length times the text's, and which nothing interrupts"""
+_WHAT_THERE_IS = "`SELECT sql FROM sqlite_master` has all tables, views and their columns"
 _BATCH_ROWS, _BATCH_BYTES = 1000, 1 << 20  # that are fetched together; the first of either ends a batch
 _INTERRUPT_EVERY_S = 0.01
 _INTERRUPT_FOR_S = 1.0  # SQLite heeds it between two calls of functions, of which instr of two long texts takes hours
@@ -180,6 +181,8 @@ def _in_words(sql: str, guard: _Guard, within_s: float | None) -> Iterator[None]
         words = one_line(guard.why_failed or str(error)).rstrip(".")
         if isinstance(error, sqlite3.ProgrammingError | sqlite3.Warning):  # several statements, or a null character
             words += "; give one SELECT statement"
+        if sql.lstrip().lower().startswith((".", "pragma")) or words.startswith(("no such table", "no such column")):
+            words += f"; {_WHAT_THERE_IS}"
         raise StoreError(f"query: {allowed}{words}: {_shown(sql)}") from error
 
 
