@@ -22,3 +22,8 @@ def one_line(text: str) -> str:
     """The text on one line, control characters escaped."""
     line = " ".join(text.split())
     return line if line.isprintable() else "".join(c if c.isprintable() else repr(c)[1:-1] for c in line)
+
+
+def counted(count: int, one: str, many: str = "") -> str:
+    """So many of something in words: 1 study, 2 studies. Without `many` an s is added."""
+    return f"{count} {one if count == 1 else many or f'{one}s'}"

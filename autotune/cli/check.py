@@ -30,6 +30,7 @@ from autotune.compilation.toolchain import find_nvcc
 from autotune.errors import AutotuneError, ToolchainError
 from autotune.family.space import BoundTemplate
 from autotune.family.template import KernelTemplate
+from autotune.printable import counted
 from autotune.problem import Layer, Problem
 from autotune.study import Study
 from autotune.study_writer import study_toml
@@ -120,7 +121,11 @@ def check(
         raise AutotuneError(f"{family.name}: nothing was verified; {why}")
     problems = {row.problem.with_runtime(1) for row in verified}
     runs = sum(len(row.images) for row in verified)
-    click.echo(f"{family.name}: {len(verified)} configs on {len(problems)} problems correct, {runs} runs", err=True)
+    click.echo(
+        f"{family.name}: {counted(len(verified), 'config')} on {counted(len(problems), 'problem')} correct, "
+        f"{counted(runs, 'run')}",
+        err=True,
+    )
 
 
 def _counted(name: str, found: Iterator[CheckRow], most: int | None, seconds: float | None) -> list[CheckRow]:

@@ -22,6 +22,7 @@ from autotune.cli.tune import under_way
 from autotune.dispatch.dispatcher import PortfolioKernel
 from autotune.dispatch.header import Flat
 from autotune.family.template_files import load_templates
+from autotune.printable import counted
 from autotune.table import LARGEST
 from autotune.writing import check_writable, write_whole
 
@@ -220,7 +221,8 @@ def _show_all(built: Built, out: Path | None) -> None:
         _say(f"nothing fits, to be tuned (`autotune tune STUDY --unserved`): {', '.join(waiting)}")
     how = "its C++ agrees on the device" if built.compiled else "its C++ was not compiled: nothing runs on this device"
     _say(
-        f"{built.configs} configs, {len(built.interpolated)} layers interpolated, {built.measured} cells measured now, "
+        f"{counted(built.configs, 'config')}, {counted(len(built.interpolated), 'layer')} interpolated, "
+        f"{counted(built.measured, 'cell')} measured now, "
         f"{built.evaluated} rules tried now; {how}; "
         f"rules within {built.within_us:.3g} us of all layers' time count as equals"
     )

@@ -11,6 +11,7 @@ import click
 
 from autotune.declarations import FLOATS
 from autotune.errors import ModelError
+from autotune.printable import counted
 from autotune.study import ADMITTED, admits
 from autotune.writing import check_writable, write_whole
 
@@ -89,7 +90,7 @@ def import_model(
     text = study_text(_own_name(source) if out is None else out.stem, title, found, layers, accuracy)
     said = [
         *title,
-        f"{len(layers)} layers, in {time.perf_counter() - began:.1f} s",
+        f"{counted(len(layers), 'layer')}, in {time.perf_counter() - began:.1f} s",
         *map("left out: {}".format, reasons(found[0])),
     ]
     if out is None:

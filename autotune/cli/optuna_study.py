@@ -11,6 +11,7 @@ from autotune.api.study_names import name_of
 from autotune.cli.completion import studies_and_layers
 from autotune.cli.options import DATABASE
 from autotune.errors import StoreError, StudyError
+from autotune.printable import counted
 from autotune.trial import Outcome, Value
 
 if TYPE_CHECKING:
@@ -45,7 +46,7 @@ def optuna_study(what: str, storage: str, db: str) -> None:
                     new = write_study(target.url, title, trials, _values(store, rows), _attributes(rows[0]))
                 except StudyError as error:
                     raise StudyError(f"{target.shown}: {error}") from None
-            click.echo(f"{title}: {len(trials)} trials, {new} of them new")
+            click.echo(f"{title}: {counted(len(trials), 'trial')}, {new} of them new")
     click.echo(
         f"{target.shown}: {len(groups)} {'study' if len(groups) == 1 else 'studies'}; optuna-dashboard shows them"
     )

@@ -21,6 +21,7 @@ from autotune.cli.tables import Column, format_options, show
 from autotune.errors import AutotuneError, StoreError
 from autotune.family.template_files import load_templates
 from autotune.operations import operations_here
+from autotune.printable import counted
 from autotune.table import LARGEST, is_whole
 from autotune.writing import check_writable, write_whole
 
@@ -104,7 +105,9 @@ def sanitize(
     if markdown is not None:
         write_whole(markdown, _markdown(verdicts).encode(), "--markdown")
     counts = Counter(verdict.word for verdict in verdicts)
-    click.echo(f"{len(winners)} kernels: {', '.join(f'{count} {word}' for word, count in counts.items())}", err=True)
+    click.echo(
+        f"{counted(len(winners), 'kernel')}: {', '.join(f'{count} {word}' for word, count in counts.items())}", err=True
+    )
     if counts[FAULT]:
         raise AutotuneError(f"{db}: {counts[FAULT]} of {len(verdicts)} runs found a fault; the table says which")
 

@@ -8,6 +8,7 @@ from collections.abc import Collection, Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from autotune.errors import shortened
+from autotune.printable import counted
 from autotune.problem import Layer
 from autotune.study import Study
 from autotune.trial import Trial
@@ -88,7 +89,7 @@ def _times_as_fast(compared: Compared) -> str:
 
 def design_words(design: DesignResult, best: Trial | None) -> str:
     """How many configs a search started with, where they come from and whether they helped."""
-    began = f"{design.used} configs"
+    began = counted(design.used, "config")
     if design.layers:
         (nearest, distance), *others = design.layers
         began += f", from {nearest} (distance {distance:.2f})" + (f" and {len(others)} more" if others else "")
@@ -115,6 +116,6 @@ def left(study: Study, layers: Sequence[Layer], results: Sequence[LayerResult], 
     if lacking and (study.trials_total is not None or study.time_budget_total_s is not None):
         of = "" if study.trials_total is None else f" of {study.trials_total}"
         evaluated = sum(result.evaluated for result in results)
-        lacking = [f"{study.name} ({evaluated}{of} evaluated, {len(results)} of {len(layers)} layers begun)"]
+        lacking = [f"{study.name} ({evaluated}{of} evaluated, {len(results)} of {counted(len(layers), 'layer')} begun)"]
     words = f"not {done}: {', '.join(lacking)}" if lacking else f"every layer was {done}"
     return f"{words}; end-to-end times may be missing" if study.end_to_end else words

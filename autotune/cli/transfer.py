@@ -18,6 +18,7 @@ from autotune.cli.streams import exact
 from autotune.cli.tables import Column, format_options, show
 from autotune.errors import StoreError
 from autotune.interchange.files import read_recording
+from autotune.printable import counted
 from autotune.reading import lines_of, open_regular
 from autotune.writing import check_writable, whole
 
@@ -49,7 +50,7 @@ def dump(file: Path, checking: bool, quarantine: bool, db: str, style: str | Non
         return
     with _new(file) as out:
         count = write_dump(db, out.write)
-    click.echo(f"{file}: {count} rows", err=True)
+    click.echo(f"{file}: {counted(count, 'row')}", err=True)
 
 
 @contextmanager
@@ -86,7 +87,7 @@ def _check(file: Path, db: str, style: str | None, *, quarantine: bool) -> None:
             found = quarantine_rows(writable(db), out.write)
     show(found, _FAULT_COLUMNS, style)
     moved = f" moved to {file}" if quarantine else ""
-    click.echo(f"{db}: {len(found)} rows that cannot be understood{moved}", err=True)
+    click.echo(f"{db}: {counted(len(found), 'row')} that cannot be understood{moved}", err=True)
     if found and not quarantine:
         sys.exit(1)
 
@@ -109,7 +110,7 @@ def load(file: Path, db: str) -> None:
                 count = read_dump(lines_of(text), str(file), writable(db))
         except OSError as error:
             raise StoreError(f"{file}: cannot be read: {error.strerror}") from error
-    click.echo(f"{db}: {count} rows loaded", err=True)
+    click.echo(f"{db}: {counted(count, 'row')} loaded", err=True)
 
 
 @click.command()
@@ -123,7 +124,10 @@ def merge(other: str, db: str) -> None:
     from autotune.store import merge as bring
 
     merged = bring(other, writable(db))
-    words = [f"{merged.trials} trials and {merged.studies} studies merged", f"{merged.known} trials were there already"]
+    words = [
+        f"{counted(merged.trials, 'trial')} and {counted(merged.studies, 'study', 'studies')} merged",
+        f"there already: {counted(merged.known, 'trial')}",
+    ]
     if merged.running:
         words.append(f"{merged.running} left out that have not ended")
     click.echo(f"{db}: {', '.join(words)}", err=True)
@@ -142,7 +146,11 @@ def import_(file: Path, db: str) -> None:
     from autotune.store import import_recording
 
     done = import_recording(read_recording(file), writable(db))
-    found = f"{done.trials} trials imported" if done.trials else f"its {done.known} trials were imported before"
+    found = (
+        f"{counted(done.trials, 'trial')} imported"
+        if done.trials
+        else f"imported before: {counted(done.known, 'trial')}"
+    )
     click.echo(f"{db}: {found}, as generation {done.generation} of study {done.study}", err=True)
 
 

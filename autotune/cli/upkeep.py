@@ -10,6 +10,7 @@ from autotune.api.device_names import binary_cache
 from autotune.cli.options import DATABASE, writable
 from autotune.cli.tables import Column, format_options, show
 from autotune.compilation.cache import CacheState
+from autotune.printable import counted
 
 if TYPE_CHECKING:
     from autotune.store import QuarantineRow
@@ -65,5 +66,5 @@ def quarantine(db: str, clear: bool, style: str | None) -> None:
         with Store(writable(db)) as store:
             if rows:
                 store.quarantine.clear()
-        click.echo(f"{len(rows)} kernels released", err=True)
+        click.echo(f"{counted(len(rows), 'kernel')} released", err=True)
     show(rows, _QUARANTINE_COLUMNS, style)

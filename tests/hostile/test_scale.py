@@ -174,7 +174,7 @@ def test_a_merge_that_was_killed_goes_on(two: Path, fork_server: ForkServer) -> 
     without = "SELECT count(*) FROM trials WHERE outcome = 'correct' AND id NOT IN (SELECT trial_id FROM measurements)"
     assert asked(here, without) == [(0,)], "a trial came without its measurement"
     again = attacked(fork_server, two, "merge", "other.db", "--db", "here.db", within_s=60)
-    assert f"{some['trials']} trials were there already" in again.err
+    assert f"there already: {some['trials']} trials" in again.err
     attacked(fork_server, two, "merge", "other.db", "--db", "whole.db", within_s=60)
     assert counts(here) == counts(two / "whole.db")
     each = "SELECT number, config, started_at FROM trials WHERE outcome <> 'running' ORDER BY number, config"

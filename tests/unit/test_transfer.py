@@ -50,7 +50,7 @@ def test_what_cannot_be_written_or_read_is_one_line(autotune: Command, filled: P
 def test_a_merge_says_what_it_brought(autotune: Command, filled: Path) -> None:
     trials = len(json.loads(autotune("trials", "--json").out))
     assert autotune("merge", "autotune.db", "--db", "here.db").err == (
-        f"here.db: {trials} trials and 1 studies merged, 0 trials were there already\n"
+        f"here.db: {trials} trials and 1 study merged, there already: 0 trials\n"
     )
     assert json.loads(autotune("best", "--db", "here.db", "--json").out) == []
     assert len(json.loads(autotune("trials", "--db", "here.db", "--json").out)) == trials
@@ -68,7 +68,7 @@ def test_a_recorded_space_is_imported_listed_and_exported(autotune: Command, fol
     assert autotune("import", T4).err == (
         "autotune.db: 4362 trials imported, as generation 1 of study convolution_milo-A6000\n"
     )
-    assert autotune("import", T4).err.startswith("autotune.db: its 4362 trials were imported before")
+    assert autotune("import", T4).err.startswith("autotune.db: imported before: 4362 trials")
     listed = autotune("trials", "convolution_milo-A6000", "--sort", "median", "--limit", "2")
     assert listed.code == 0
     assert "603" in listed.out
@@ -81,9 +81,7 @@ def test_a_recorded_space_is_imported_listed_and_exported(autotune: Command, fol
     (line,) = exported.out.splitlines()
     assert json.loads(Path(line).read_text())["schema_version"] == "1.0.0"
     known = autotune("import", line)
-    assert known.err.startswith(
-        "autotune.db: its 4362 trials were imported before, as generation 1 of study convolution_"
-    )
+    assert known.err.startswith("autotune.db: imported before: 4362 trials, as generation 1 of study convolution_")
     again = autotune("import", line, "--db", "again.db")
     assert again.err.startswith("again.db: 4362 trials imported")
     refused = autotune("export", "convolution_milo-A6000", "--out", "kernels")
