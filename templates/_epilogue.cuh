@@ -48,6 +48,15 @@ __device__ __forceinline__ float finite_below(float value) { return fmaxf(value,
 // value * sigmoid(value)
 __device__ __forceinline__ float silu(float value) { return finite_below(value) * sigmoid(value); }
 
+// silu(value) of SCALE * value, for a family whose sums carry that factor: a multiplication less. It is -log2(e) in 18 bits, 4e-7 of it
+// too large, so that its products with whole numbers up to 64 are exact.
+struct ScaledSilu {
+    static constexpr float SCALE = -1.44269562f;
+    __device__ static __forceinline__ float activate(float scaled) {
+        return fminf(scaled, 3.402823466e38f) * reciprocal(fmaf(SCALE, power_of_2(scaled), SCALE));
+    }
+};
+
 // value / 2 * (1 + tanh(sqrt(2 / pi) * (value + 0.044715 * value^3))), by 1 + tanh(u) = 2 * sigmoid(2 u) and with log2(e) in its factors
 __device__ __forceinline__ float gelu_tanh(float value) {
     const float power = value * fmaf(value * value, -0.102943240f, -2.30220820f);

@@ -16,19 +16,21 @@ struct Prefetch {
     static constexpr int COLUMNS_A_PASS = THREADS_C / SECTORS;
     int offset;   // of the thread's first sector, from its own first input of a row
     int columns;  // how many columns from the first sector's on there are to bring
+    int rows;     // rows that have them: H, or 0 where there is no column
 
     __device__ __forceinline__ explicit Prefetch(int column) {
         const int thread = static_cast<int>(threadIdx.x), sector = thread % SECTORS * SECTOR, first = thread / SECTORS;
         const bool inside = static_cast<int>(blockIdx.x) % BLOCKS_C * (THREADS_C * CHANNELS) + sector < C;
         offset = (PAD_W + first) * C + sector - thread * CHANNELS;
         columns = first < COLUMNS_A_PASS && inside ? min(COLUMNS * STRIDE_W, W - column - PAD_W) - first : 0;
+        rows = columns > 0 ? H : 0;
     }
     // `from` is where the thread's first input of the row would lie.
     __device__ __forceinline__ void bring_row(const T* __restrict__ from, int row) const {
-        if (static_cast<unsigned>(row) >= static_cast<unsigned>(H)) return;
+        if (static_cast<unsigned>(row) >= static_cast<unsigned>(rows)) return;
 #pragma unroll
         for (int i = 0; i < COLUMNS * STRIDE_W; i += COLUMNS_A_PASS) {
-            if (i < columns) prefetch_l2(from + offset + i * C);
+            if (i == 0 || i < columns) prefetch_l2(from + offset + i * C);
         }
     }
 };
@@ -43,6 +45,41 @@ __device__ __forceinline__ void take_over(float (&accumulator)[OPEN][COLUMNS][CH
     }
 }
 
+// The filter row that takes the h-th input row of a step to the i-th open output row; -1: none.
+__device__ constexpr int filter_row(int i, int h) {
+    const int tap = (OPEN - 1 - i) * STRIDE_H + h - ROW_PHASE;
+    return tap >= 0 && tap % DILATION_H == 0 && tap / DILATION_H < R ? tap / DILATION_H : -1;
+}
+
+// The output column of this thread that tap s of a filter row adds an input column to; -1: none.
+__device__ constexpr int output_column(int column, int s) {
+    const int from = column - s * DILATION_W;
+    return from >= 0 && from % STRIDE_W == 0 && from / STRIDE_W < COLUMNS ? from / STRIDE_W : -1;
+}
+
+// Adds an input row to all output rows that are open. An input's products stand in a row: registers give two operands a cycle where a
+// multiply-add has three, unless one is that of the instruction before.
+__device__ __forceinline__ void add_to_all(float (&accumulator)[OPEN][COLUMNS][CHANNELS], const float (&inputs)[ROW_INPUTS][CHANNELS],
+                                           const float (&filter)[TAPS][CHANNELS], int h) {
+#pragma unroll
+    for (int j = 0; j < CHANNELS; ++j) {
+#pragma unroll
+        for (int column = 0; column < ROW_INPUTS; ++column) {
+            if (is_padding(column)) continue;
+#pragma unroll
+            for (int i = 0; i < OPEN; ++i) {
+                const int r = filter_row(i, h);
+                if (r < 0) continue;
+#pragma unroll
+                for (int s = 0; s < S; ++s) {
+                    const int q = output_column(column, s);
+                    if (q >= 0) accumulator[i][q][j] = fmaf(filter[r * S + s][j], inputs[column][j], accumulator[i][q][j]);
+                }
+            }
+        }
+    }
+}
+
 // Adds what the h-th input row of step t adds to the output rows that are open, and stores the one that ends. Where all of them are this
 // thread's, nothing branches: the activation of the one is evaluated while products are added to the others.
 template <bool ALL>
@@ -52,10 +89,12 @@ __device__ __forceinline__ void add_input_row(float (&accumulator)[OPEN][COLUMNS
     for (int i = 0; i < OPEN; ++i) {
         if (!ALL && static_cast<unsigned>(t - (OPEN - 1) + i) >= static_cast<unsigned>(ROWS)) continue;  // another thread's row, or none
         if (h == 0) take_over(accumulator, i, bias);
-        const int tap = (OPEN - 1 - i) * STRIDE_H + h - ROW_PHASE;
-        if (tap >= 0 && tap % DILATION_H == 0 && tap / DILATION_H < R) add_row(accumulator[i], inputs, filter + tap / DILATION_H * S);
-        if (i == 0 && h == STRIDE_H - 1) store_row(to, accumulator[0]);
+        if (!ALL && filter_row(i, h) >= 0) add_row(accumulator[i], inputs, filter + filter_row(i, h) * S);
+        if (!ALL && i == 0 && h == STRIDE_H - 1) store_row(to, accumulator[0]);
     }
+    if (!ALL) return;
+    add_to_all(accumulator, inputs, filter, h);
+    if (h == STRIDE_H - 1) store_row(to, accumulator[0]);
 }
 
 // Computes ROWS output rows, while STRIDE_H input rows a step pass by: those of step t are the first that output row t needs and the

@@ -39,6 +39,8 @@ constexpr int TAPS = R * S;  // in registers
 [[maybe_unused]] constexpr int ROW_PHASE = 0;  // rows of x that a thread passes before those it needs, to begin at a multiple of STRIDE_H
 [[maybe_unused]] constexpr int OPEN = 3;  // output rows that STRIDE_H input rows reach: accumulators that are open at once
 
+constexpr float SCALE = 1.0f;  // that EPILOGUE expects of sums: filters and bias bring it
+
 using Vector = AlignedArray<T, CHANNELS>;
 using Word = unsigned;
 using Words = AlignedArray<Word, sizeof(Vector) / sizeof(Word)>;  // a Vector as it lies in memory
@@ -64,6 +66,11 @@ __device__ __forceinline__ void load_taps(float (&filter)[TAPS][CHANNELS], const
 #pragma unroll
     for (int i = 0; i < TAPS; ++i) loaded[i] = *reinterpret_cast<const Words*>(packed_w + i * C);
     to_floats(filter, loaded);
+#pragma unroll
+    for (int i = 0; i < TAPS; ++i) {
+#pragma unroll
+        for (int j = 0; j < CHANNELS; ++j) filter[i][j] *= SCALE;
+    }
 }
 
 // Whether input i of a row lies in the padding whatever the thread.
@@ -147,7 +154,7 @@ conv2d_depthwise_nhwc(const T* __restrict__ x, const T* __restrict__ packed_w, c
     float channel_bias[CHANNELS] = {};
     if constexpr (EPILOGUE::HAS_BIAS) {
 #pragma unroll
-        for (int i = 0; i < CHANNELS; ++i) channel_bias[i] = to_float(bias[channel + i]);
+        for (int i = 0; i < CHANNELS; ++i) channel_bias[i] = SCALE * to_float(bias[channel + i]);
     }
     compute(input, output, packed_w + channel, row, column, channel_bias);
 }

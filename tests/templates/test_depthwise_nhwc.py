@@ -5,8 +5,10 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 
+from autotune.compilation.toolchain import find_cxx
 from autotune.errors import Rejected
 from autotune.evaluation.evaluator import DeviceEvaluator
 from autotune.family.render import render
@@ -14,9 +16,10 @@ from autotune.family.space import BoundTemplate
 from autotune.family.template_files import load_template
 from autotune.problem import Conv2dProblem
 from autotune.trial import Config, Outcome
+from tests.compiled import host_device
 from tests.long_run import every, long_run
 
-from .shipped_families import FILES, H200, images_with_infinities, verify
+from .shipped_families import FILES, H200, family, images_with_infinities, output_bytes, verify
 
 NAME = "depthwise_nhwc"
 Values = dict[str, int | str]
@@ -38,7 +41,7 @@ TALL = Conv2dProblem(
 WHOLE = replace(TALL, n=3, c=20, k=20, groups=20, h=7, w=7, r=5, s=5, pad_h=2, pad_w=2, dtype="bf16", epilogue="bias")
 """A thread has all rows and columns of an image, so that padding is known when it is compiled."""
 BROAD = replace(WHOLE, n=2, c=18, k=18, groups=18, h=14, w=14, dtype="f16", epilogue="bias_silu")
-"""The same for as many columns as a thread can have: most steps have no row that is not open."""
+"""The same for as many columns as a thread can have: most steps have no row that is not open. Sums carry a factor."""
 STRIDED = replace(TALL, c=36, k=36, groups=36, h=23, w=21, r=5, s=5, stride_h=2, stride_w=2, pad_h=2, pad_w=2)
 """An odd number of rows: the last step has a row below the image."""
 EVEN = replace(STRIDED, c=16, k=16, groups=16, h=28, w=22, r=3, s=3, pad_h=1, pad_w=1, dtype="bf16", epilogue="none")
@@ -50,6 +53,7 @@ APART = replace(FAR, h=31, stride_h=2, pad_h=3, pad_w=2, dilation_h=3, dilation_
 """Steps that have no tap for some of the output rows."""
 SKIPPED = replace(APART, h=40, r=2, stride_h=4, pad_h=1, dilation_h=1)
 """Rows between the taps of one output row and the next one's."""
+WIDE: Values = {"channels": 2, "thread_q": 7, "thread_p": 14, "block_c": 16, "block_q": 2, "warps": 8}
 LONG: Values = {"channels": 2, "thread_p": 14, "thread_q": 2, "block_c": 16, "warps": 8}
 FEW: Values = {"channels": 4, "thread_p": 4, "block_c": 2, "block_q": 1}
 TWO: Values = {"channels": 2, "thread_q": 4, "block_q": 2, "warps": 8}
@@ -62,8 +66,8 @@ TWO: Values = {"channels": 2, "thread_q": 4, "block_q": 2, "warps": 8}
         (WHOLE, {"channels": 2, "thread_q": 7, "block_c": 16, "block_q": 1, "warps": 12}),
         (STRIDED, TWO),
         (EVEN, {"channels": 4, "thread_p": 14, "thread_q": 2, "block_c": 4, "prefetch": 4}),
+        (BROAD, {"thread_q": 14, "thread_p": 14, "block_q": 1, "warps": 8}),
         *long_run(
-            (BROAD, {"thread_q": 14, "thread_p": 14, "block_q": 1, "warps": 8}),
             (TALL, LONG),
             (FAR, FEW),
             (TALL, {"warps": 12}),
@@ -84,6 +88,21 @@ def test_an_infinity_stays_in_its_image() -> None:
     assert images_with_infinities(NAME, replace(TALL, n=3, epilogue="none"), {**BASE, **LONG}) == {1}
 
 
+@pytest.mark.cxx
+def test_infinite_sums_become_the_limits_of_silu_and_a_nan_stays_one() -> None:
+    problem = replace(BROAD, n=1, c=32, k=32, groups=32)
+    device = host_device(str(find_cxx()))
+    source = render(BoundTemplate(family(NAME), problem, device.info), Config.of(NAME, {**BASE, **WIDE}))
+    assert "ScaledSilu" in source.program.text
+    x = np.empty((problem.h, problem.w, 8, 4), np.float16)
+    x[:] = -np.inf, np.inf, np.nan, 0.0
+    one, nothing = np.ones((problem.k, problem.r, problem.s), np.float16), np.zeros(problem.k, np.float16)
+    inputs = {"x": x.tobytes(), "w": one.tobytes(), "bias": nothing.tobytes()}
+    found = np.frombuffer(output_bytes(device, source, inputs), np.float16).reshape(-1, 4)
+    device.close()
+    np.testing.assert_array_equal(found, np.broadcast_to(np.array([0.0, np.inf, np.nan, 0.0]), found.shape))
+
+
 FAULTS: dict[str, tuple[Conv2dProblem, Values, str, str]] = {
     "rows of padding are read": (FAR, FEW, "return ROWS_INSIDE ||", "return true ||"),
     "a row of padding keeps the row before": (STRIDED, TWO, "if (!row_inside(row + h)) clear(next[h]);", ""),
@@ -100,8 +119,17 @@ FAULTS: dict[str, tuple[Conv2dProblem, Values, str, str]] = {
         "at + 1 < OPEN ? accumulator[at + 1][q][i] : bias[i]",
         "accumulator[(at + 1) % OPEN][q][i]",
     ),
-    "an output row loses a row": (EVEN, {"block_c": 16}, "if (tap >= 0 &&", "if (tap >= 1 &&"),
-    "a row is stored before its last input row": (EVEN, {"block_c": 16}, "h == STRIDE_H - 1) store", "h == 0) store"),
+    "an output row loses a row": (EVEN, {"block_c": 16}, "return tap >= 0 &&", "return tap >= 1 &&"),
+    "a row is stored before its last input row": (EVEN, {"block_c": 16}, "(h == STRIDE_H - 1) store", "(h == 0) store"),
+    "a first row is stored before its last input row": (
+        EVEN,
+        {"block_c": 16},
+        "i == 0 && h == STRIDE_H - 1) store",
+        "i == 0 && h == 0) store",
+    ),
+    "a column is added between two outputs": (STRIDED, TWO, "from >= 0 && from % STRIDE_W == 0", "from >= 0"),
+    "the bias lacks SiLU's factor": (BROAD, WIDE, "SCALE * to_float(bias", "to_float(bias"),
+    "the filter lacks SiLU's factor": (BROAD, WIDE, "filter[i][j] *= SCALE", "filter[i][j] *= 1.0f"),
     "all rows are taken for open a step early": (TALL, LONG, "&& t >= OPEN - 1", "&& t >= OPEN - 2"),
     "rows that begin in the padding have no bias": (
         TALL,
@@ -113,8 +141,8 @@ FAULTS: dict[str, tuple[Conv2dProblem, Values, str, str]] = {
     "a row below the image is brought to L2": (
         TALL,
         {"warps": 12, "prefetch": 4},
-        "static_cast<unsigned>(row) >= static_cast<unsigned>(H)) return;",
-        "row < 0) return;",
+        "static_cast<unsigned>(row) >= static_cast<unsigned>(rows)) return;",
+        "row < 0 || rows == 0) return;",
     ),
     "channels behind the last are brought to L2": (
         replace(TALL, c=65, k=65, groups=65),
