@@ -1,12 +1,9 @@
-"""A second process that works beside this one, on another core: values go there and come back over a socket.
-
-Run as `python -m autotune.second_process FD MODULE`.
-"""
+"""A second process that works beside this one, on another core: values go there and come back over a socket."""
 
 from __future__ import annotations
 
+import json
 import os
-import signal
 import socket
 import subprocess
 import sys
@@ -17,16 +14,19 @@ from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from importlib import import_module
 from multiprocessing.connection import Connection
-from typing import Any
+from pathlib import Path
+from typing import Any, NoReturn
 
 from autotune.errors import AutotuneError
+from autotune.temporary import remove
+from autotune.writing import LOGS
 
 Work = Callable[..., Iterator[Any]]
-"""What it does, a function of a module: of an iterator of what is sent to it, and more arguments."""
+"""What it does, a function of a module: of what is sent to it, an iterable, and more arguments."""
 
 
 class HelperLost(AutotuneError):
-    """The process ended before its work did."""
+    """The process ended amid its work."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,15 +36,37 @@ class _End:
     bug: str = ""
 
 
+@dataclass(frozen=True, slots=True)
+class _Ready:
+    """It has loaded what it needs."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Inherited:
+    """A file or folder that it removes where the first process is killed."""
+
+    path: Path
+
+
 class SecondProcess:
     """The process, seen from this one."""
 
     def __init__(self, connection: Connection, process: subprocess.Popen[bytes]) -> None:
         self._connection, self._process = connection, process
+        self._ready: bool | None = None
 
-    def begin(self, work: Work, *arguments: object) -> None:
-        """Have it do some work, once the work before has ended."""
-        self.send((work, arguments))
+    def begin(self, work: Work, *arguments: object) -> bool:
+        """Have it do some work, once the work before has ended. False where it did not start, or has ended."""
+        if self._ready is None:
+            try:
+                self._ready = isinstance(self._connection.recv(), _Ready)
+            except (EOFError, OSError):
+                self._ready = False
+        return self._ready and self.send((work, arguments))
+
+    def inherit(self, path: Path) -> None:
+        """Name a file or folder that it is to remove where this process is killed."""
+        self.send(_Inherited(path))
 
     def send(self, value: object) -> bool:
         """Send a value. False for a process that has ended, of which `received` tells."""
@@ -64,7 +86,7 @@ class SecondProcess:
             try:
                 value = self._connection.recv()
             except (EOFError, OSError):
-                raise HelperLost(f"a process that helped here {self._ended()}; is there memory for two?") from None
+                raise HelperLost(f"a process that helped here {self._ended()}; run this again") from None
             if isinstance(value, AutotuneError):
                 raise value
             if not isinstance(value, _End):
@@ -76,7 +98,7 @@ class SecondProcess:
 
     def _ended(self) -> str:
         code = self._process.wait()
-        return f"was killed by {signal.Signals(-code).name}" if code < 0 else f"ended with status {code}"
+        return f"was killed by signal {-code}" if code < 0 else f"ended with status {code}"
 
 
 @contextmanager
@@ -87,7 +109,7 @@ def second_process(module: str) -> Iterator[SecondProcess | None]:
     """
     with ExitStack() as stack:
         begun = None
-        if len(os.sched_getaffinity(0)) > 1:
+        if len(os.sched_getaffinity(0)) > 1 and sys.executable:
             with suppress(OSError):  # too many processes or open files
                 begun = _begun(module, stack)
         yield begun
@@ -97,8 +119,9 @@ def _begun(module: str, stack: ExitStack) -> SecondProcess:
     ours, theirs = socket.socketpair()
     with theirs:
         connection = stack.enter_context(Connection(ours.detach()))
+        words = [str(theirs.fileno()), module, json.dumps(sys.path)]
         process = subprocess.Popen(
-            [sys.executable, "-m", "autotune.second_process", str(theirs.fileno()), module],
+            [sys.executable, "-P", "-c", _START, *words],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,  # what it has to say comes over the socket
@@ -108,6 +131,14 @@ def _begun(module: str, stack: ExitStack) -> SecondProcess:
     stack.callback(process.wait)
     stack.callback(process.kill)
     return SecondProcess(connection, process)
+
+
+_START = """
+import json, sys
+sys.path[:] = json.loads(sys.argv[3])  # modules are found where the first process finds them
+from autotune.second_process import serve
+serve(int(sys.argv[1]), sys.argv[2])
+"""
 
 
 def in_turns(one: Iterator[Any], other: Iterator[Any]) -> Iterator[Any]:
@@ -124,31 +155,68 @@ def _next(values: Iterator[Any]) -> Iterator[Any]:
         return
 
 
-def serve(connection: Connection) -> None:
+def serve(descriptor: int, module: str) -> NoReturn:
     """Do, in the second process, what the first asks for, until it is gone or something is wrong."""
-    try:
-        while True:
-            work, arguments = connection.recv()
-            for value in work(_sent(connection), *arguments):
-                connection.send(value)
-            connection.send(_End())
-    except EOFError:  # it is gone
-        return
-    except AutotuneError as error:
-        connection.send(error)
-    except Exception:  # noqa: BLE001 - the other process raises it
-        connection.send(_End(traceback.format_exc()))
-
-
-def _sent(connection: Connection) -> Iterator[Any]:
-    while not isinstance(value := connection.recv(), _End):
-        yield value
-
-
-if __name__ == "__main__":
-    this = import_module("autotune.second_process")  # whose classes the values are of, not this copy's
     warnings.simplefilter("ignore")  # the other process reads the same, and warns
-    import_module(sys.argv[2])
-    with suppress(OSError):
-        this.serve(Connection(int(sys.argv[1])))
+    import_module(module)
+    connection = Connection(descriptor)
+    inherited: list[Path] = []
+    try:
+        connection.send(_Ready())
+        _work(connection, inherited)
+    except (EOFError, OSError):  # it is gone
+        with suppress(EOFError, OSError):
+            while True:  # what it had sent before
+                value = connection.recv()
+                inherited += [value.path] if isinstance(value, _Inherited) else []
+        for path in inherited:
+            _remove(path)
     os._exit(0)
+
+
+def _work(connection: Connection, inherited: list[Path]) -> None:
+    while True:
+        request = connection.recv()
+        if isinstance(request, _Inherited):
+            inherited.append(request.path)
+            continue
+        work, arguments = request
+        sent = _Sent(connection)
+        try:
+            for value in work(sent, *arguments):
+                connection.send(value)
+            end: object = _End()
+        except Exception as error:
+            if sent.gone or isinstance(error, BrokenPipeError | ConnectionResetError):
+                raise EOFError from error
+            end = error if isinstance(error, AutotuneError) else _End(traceback.format_exc())
+        connection.send(end)
+        if end != _End():  # what was sent and not read would be taken for work
+            return
+
+
+class _Sent:
+    """What the first process sends, to its end."""
+
+    def __init__(self, connection: Connection) -> None:
+        self._connection = connection
+        self.gone = False
+
+    def __iter__(self) -> Iterator[Any]:
+        try:
+            while not isinstance(value := self._connection.recv(), _End):
+                yield value
+        except (EOFError, OSError):  # also amid a value
+            self.gone = True
+            raise
+
+
+def _remove(path: Path) -> None:
+    """Remove a file with what SQLite keeps beside it, or a folder."""
+    with suppress(OSError):
+        for suffix in ("", *LOGS):
+            beside = Path(f"{path}{suffix}")
+            if beside.is_dir():
+                remove(str(beside))
+            else:
+                beside.unlink(missing_ok=True)

@@ -72,8 +72,10 @@ def trials(
     default = None if streamed else _TABLE_ROWS
     limit = default if limit is None else limit or None
     beaten = Beaten()
+    # Not where the text of a kernel may have a megabyte, nor where nobody knows how many are read for so many rows.
+    shared = streamed and not sources and (limit is None or only.everything) and is_large(db)
     with (
-        second_process(many_trials.__name__) if streamed and is_large(db) else nullcontext() as other,
+        second_process(many_trials.__name__) if shared else nullcontext() as other,
         Store(db, create=False) as store,
         paged(style),
     ):
@@ -84,8 +86,7 @@ def trials(
         if streamed:
             how = many_trials.TrialTexts(admitted, streamed, sources=sources)
             ids = partial(store.trials.ids, name, outcome=outcome, sort=sort, limit=read, generations=generations)
-            helper = other if read == limit else None
-            many_trials.print_trials(store, how, ids, others, limit, beaten, helper)
+            many_trials.print_trials(store, how, ids, others, limit, beaten, other)
         else:
             rows = filter(
                 admitted, store.trials.list(name, outcome=outcome, sort=sort, limit=read, generations=generations)

@@ -65,7 +65,10 @@ class TrialTexts:
                 beaten = Beaten()
                 rows = list(islice(cells.of(some), limit))
                 yield _Piece(self.text(store, rows), len(some), beaten)
-                limit = None if limit is None else limit - len(rows)
+                if limit is not None:
+                    limit -= len(rows)
+                    if not limit:
+                        return
 
     def text(self, store: Store, rows: Sequence[Sequence[Cell]]) -> str:
         """What is printed of some rows, between what is printed of others."""
@@ -118,10 +121,10 @@ def _pieces(
     """All of them; without the trials that cannot be understood, where there are such."""
     every, read, rows = ids(), 0, 0
     own, there = every, iter(())
-    if other and len(every) > _MANY and not how.sources:
-        own, theirs = _in_two(every)
-        other.begin(_pieces_there, store.file, how, theirs)
-        there = other.received()
+    if other and len(every) > _MANY:
+        mine, theirs = _in_two(every)
+        if other.begin(_pieces_there, store.path, how, theirs):
+            own, there = mine, other.received()
     try:
         for piece in in_turns(how.pieces(store, own, limit), there):
             read += piece.read  # before it is given out
@@ -144,7 +147,7 @@ def _in_two(ids: array[int]) -> tuple[array[int], array[int]]:
     return own, theirs
 
 
-def _pieces_there(_: object, file: Path, how: TrialTexts, ids: array[int]) -> Iterator[_Piece]:
+def _pieces_there(_: object, path: Path, how: TrialTexts, ids: array[int]) -> Iterator[_Piece]:
     """In a second process: those with these ids."""
-    with Store(file, create=False) as store:
+    with Store(path, create=False) as store:
         yield from how.pieces(store, ids, None)

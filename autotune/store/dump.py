@@ -14,7 +14,7 @@ import json
 import math
 from array import array
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import closing, nullcontext
+from contextlib import closing, nullcontext, suppress
 from functools import partial
 from itertools import chain, groupby, repeat
 from operator import itemgetter
@@ -25,6 +25,7 @@ import orjson
 from sqlalchemy import Connection
 
 from autotune import __version__
+from autotune.errors import StoreError
 from autotune.second_process import SecondProcess, in_turns, second_process
 from autotune.store.column_types import metadata
 from autotune.store.row_checks import FaultyRows
@@ -55,18 +56,29 @@ def dump(url: str | Path, write: Callable[[str], object]) -> int:
     """
     with (
         second_process(__name__) if is_large(url) and may_be_copied(url) else nullcontext() as other,
-        closing((open_copy if other else open_for_reading)(url, timeout_s=LOCK_TIMEOUT_S, clock=utc_now)) as database,
+        closing(_opened(url, other)) as database,
     ):
+        still = database if database.file != database.path else None
+        if other and still:
+            other.inherit(database.file.parent)
         # A wrong text costs its kernel alone.
-        database.find_faults = partial(FaultyRows, texts=False, file=database.file, other=other)
+        database.find_faults = partial(FaultyRows, texts=False, still=still, other=other)
         hide_faulty_rows(database)
         count = 0
         write(_line({"autotune_dump": VERSION, "schema": newest_schema(), "autotune": __version__}))
-        for lines, some in _all_lines(database, other):
+        for lines, some in _all_lines(database, other if still else None):
             write(lines)
             count += some
         write(_line({"end": count}))
     return count
+
+
+def _opened(url: str | Path, other: SecondProcess | None) -> Database:
+    """A copy where another process is to see the same, if one can be made."""
+    if other:
+        with suppress(StoreError):
+            return open_copy(url, timeout_s=LOCK_TIMEOUT_S, clock=utc_now)
+    return open_for_reading(url, timeout_s=LOCK_TIMEOUT_S, clock=utc_now)
 
 
 _Piece: TypeAlias = tuple[str, int, int]
@@ -77,11 +89,10 @@ def _all_lines(database: Database, other: SecondProcess | None) -> Iterator[tupl
     """The lines of all rows, many at once, and how many; every second time the other process has made them."""
     with database.read() as connection:
         pieces = list(_pieces(connection))
-        if other is None:
-            yield from _lines_of(connection, pieces)
-        else:
-            other.begin(_lines_there, database.file, database.hidden, pieces[1::2])
+        if other and other.begin(_lines_there, database.path, database.file, database.hidden, pieces[1::2]):
             yield from in_turns(_lines_of(connection, pieces[::2]), other.received())
+        else:
+            yield from _lines_of(connection, pieces)
 
 
 def _pieces(connection: Connection) -> Iterator[_Piece]:
@@ -93,9 +104,11 @@ def _pieces(connection: Connection) -> Iterator[_Piece]:
             yield table, rows[at], rows[min(at + _AT_ONCE, len(rows)) - 1]
 
 
-def _lines_there(_: object, file: Path, hidden: Hidden, pieces: Sequence[_Piece]) -> Iterator[tuple[str, int]]:
+def _lines_there(
+    _: object, path: Path, file: Path, hidden: Hidden, pieces: Sequence[_Piece]
+) -> Iterator[tuple[str, int]]:
     """In a second process: the lines of these rows."""
-    with closing(open_as_it_is(file, LOCK_TIMEOUT_S)) as database:
+    with closing(open_as_it_is(path, LOCK_TIMEOUT_S, file=file)) as database:
         database.hidden = hidden
         with database.read() as connection:
             yield from _lines_of(connection, pieces)

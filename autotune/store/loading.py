@@ -26,14 +26,14 @@ from autotune.store.moved_rows import attach
 from autotune.store.row_checks import FaultyRows
 from autotune.store.sqlite.connections import switch_to_wal
 from autotune.store.sqlite.database import LOCK_TIMEOUT_S, Clock, Database, utc_now
-from autotune.store.sqlite.open_database import open_as_it_is, prepare_for_writing, refresh_statistics
+from autotune.store.sqlite.open_database import open_as_it_is, prepare_for_writing, refresh_statistics, remove_empty
 from autotune.store.sqlite.query import Cell
 from autotune.store.sqlite.schema import dangling_reference, migrate, newest_schema, unenforced, version_of, versions
 from autotune.writing import LOGS, file_beside
 
 _AT_ONCE = 200  # rows that are inserted at once; so many are on their way while others are read
 _OWN_SHARE = 0.35  # of the rows that this process checks, which makes indexes, too
-_FEW, _MANY = 10, 60  # so often; then a second process is begun, and then it goes on
+_FEW, _BEFORE_OTHER = 10, 60  # so often before a second process is begun, and while it starts
 
 _Batch: TypeAlias = tuple[int, str, str, Sequence[tuple[Cell, ...]]]
 """Rows of a table: the number of the first one's line, the table, the statement that inserts one, and their values."""
@@ -42,7 +42,8 @@ _Batch: TypeAlias = tuple[int, str, str, Sequence[tuple[Cell, ...]]]
 def load(lines: Iterable[str], name: str, url: str | Path, *, clock: Clock = utc_now) -> int:
     """Make a database of a dump's lines; the number of rows. It must be new or have no row in it.
 
-    Raises StoreError that begins with `name` and the line's number for a line that is wrong; nothing is loaded then.
+    Raises StoreError that begins with `name`, and names a line that is wrong, or table and row of one that cannot be
+    understood; nothing is loaded then.
     """
     dumped = _Lines(lines, name)
     with closing(prepare_for_writing(url, timeout_s=LOCK_TIMEOUT_S, clock=clock)) as database:
@@ -83,8 +84,8 @@ def _fill(lines: _Lines, schema: str, database: Database, begun: Path) -> None:
             _bring_up_to_date(lines, database, begun, indexes)
             indexes = ()
         switch_to_wal(begun, LOCK_TIMEOUT_S)  # so that one reads while indexes are made
-        with closing(open_as_it_is(begun, LOCK_TIMEOUT_S)) as filled, filled.read() as reading:
-            faults = FaultyRows(reading, texts=False, file=begun, other=other, own_share=_OWN_SHARE)
+        with closing(open_as_it_is(database.path, LOCK_TIMEOUT_S, file=begun)) as filled, filled.read() as reading:
+            faults = FaultyRows(reading, texts=False, still=filled, other=other, own_share=_OWN_SHARE)
             with unenforced(database.path, begun, database.timeout_s) as connection:
                 _make(indexes, connection)
             for fault in faults:
@@ -125,26 +126,37 @@ def _insert_all(
         if more is None:
             return None
         other = stack.enter_context(second_process(__name__))
-        _insert(connection, lines.shown, chain([more], islice(batches, _MANY) if other else batches))
-    if other is not None:
-        other.begin(_insert_there, database.path, begun, lines.shown)
+        if other:
+            other.inherit(begun)
+        _insert(connection, lines.shown, chain([more], islice(batches, _BEFORE_OTHER)))
+    if other and other.begin(_insert_there, database.path, begun, lines.shown):
+        _send(batches, other)
+        return other
+    with unenforced(database.path, begun, database.timeout_s) as connection:
+        _insert(connection, lines.shown, batches)
+    return None
+
+
+def _send(batches: Iterator[_Batch], other: SecondProcess) -> None:
+    """Have rows inserted there. Raises what comes first: a line that is wrong, or a row that the schema refuses."""
+    wrong: StoreError | None = None
+    try:
         for batch in batches:
             if not other.send(batch):
                 break
-        other.send_end()
-        for _ in other.received():
-            pass
-    return other
+    except StoreError as error:
+        wrong = error  # those before it are still being inserted
+    other.send_end()
+    for _ in other.received():
+        pass
+    if wrong is not None:
+        raise wrong
 
 
-def _insert_there(given: Iterator[_Batch], path: Path, begun: Path, shown: str) -> Iterator[None]:
-    """In a second process: insert what is given."""
-    try:
-        with unenforced(path, begun, LOCK_TIMEOUT_S) as connection:
-            _insert(connection, shown, given)
-    except EOFError:  # the first process was killed
-        begun.unlink(missing_ok=True)
-        raise
+def _insert_there(given: Iterable[_Batch], path: Path, begun: Path, shown: str) -> Iterator[None]:
+    """In a second process: insert what is given; yields nothing."""
+    with unenforced(path, begun, LOCK_TIMEOUT_S) as connection:
+        _insert(connection, shown, given)
     yield from ()
 
 
@@ -186,15 +198,17 @@ def _place(begun: Path, database: Database) -> None:
         refresh_statistics(filled)
     with begun.open("rb") as file:
         os.fsync(file.fileno())
+    if any(Path(f"{database.path}{suffix}").exists() for suffix in LOGS):
+        _move_into(begun, database)  # a log of another file, which SQLite would take for this one's
+        return
     try:
         os.link(begun, database.path)
-    except OSError:
+    except OSError:  # a file is there, or no links can be made
         _move_into(begun, database)
 
 
 def _move_into(begun: Path, database: Database) -> None:
     """Copy the rows into a file that has none, or is not there yet."""
-    new, moved = not database.path.exists(), False
     try:
         with unenforced(database.path, database.file, database.timeout_s) as connection:
             if version_of(connection, database.path) != newest_schema():
@@ -208,11 +222,9 @@ def _move_into(begun: Path, database: Database) -> None:
                 connection.exec_driver_sql(sql)
         switch_to_wal(database.path, database.timeout_s)
         refresh_statistics(database)
-        moved = True
-    finally:
-        if new and not moved:
-            for suffix in ("", *LOGS):
-                Path(f"{database.path}{suffix}").unlink(missing_ok=True)
+    except BaseException:
+        remove_empty(database.path)
+        raise
 
 
 @dataclass(frozen=True, slots=True)

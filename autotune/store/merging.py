@@ -76,6 +76,8 @@ def merge(other: str | Path, url: str | Path, *, clock: Clock = utc_now) -> Merg
         second_process(row_checks.__name__) if is_large(other) else nullcontext() as helper,
         closing(open_copy(other, timeout_s=LOCK_TIMEOUT_S, clock=clock)) as source,
     ):
+        if helper:
+            helper.inherit(source.file.parent)
         if _same_file(source.path, url):
             raise StoreError(f"{source.shown}: is the database to merge into; give another file")
         with closing(open_for_writing(url, timeout_s=LOCK_TIMEOUT_S, clock=clock)) as target:
@@ -90,7 +92,7 @@ def merge(other: str | Path, url: str | Path, *, clock: Clock = utc_now) -> Merg
 
 def _refuse_faults(connection: Connection, source: Database, helper: SecondProcess | None) -> None:
     """Raise StoreError for the first row that cannot be understood, before anything is written."""
-    faults = FaultyRows(connection, texts=False, file=source.file, other=helper)
+    faults = FaultyRows(connection, texts=False, still=source, other=helper)
     for fault in chain(repeated_rows(connection), faults):
         advice = f"`autotune dump --check --db {source.shown}` lists such rows"
         raise StoreError(f"{source.shown}: {fault}; nothing was merged, {advice}")

@@ -17,7 +17,7 @@ from autotune.second_process import SecondProcess
 from autotune.store.column_types import metadata
 from autotune.store.row_rules import FUNCTIONS, Rule, rules_of
 from autotune.store.sound_rows import is_sound, surely_sound
-from autotune.store.sqlite.database import LOCK_TIMEOUT_S
+from autotune.store.sqlite.database import LOCK_TIMEOUT_S, Database
 from autotune.store.sqlite.hidden_rows import Fault
 from autotune.store.sqlite.open_database import open_as_it_is
 
@@ -36,7 +36,7 @@ _TWICE = {
 class FaultyRows:
     """Every row that cannot be understood, parents first, and those that refer to such a row or to none.
 
-    Where `other` is given, it begins to look at its part of a large file at once, which nobody may change meanwhile.
+    `other` begins to look at its part of a database at once, which `still` is open on: nobody changes it meanwhile.
     """
 
     def __init__(
@@ -44,7 +44,7 @@ class FaultyRows:
         connection: Connection,
         *,
         texts: bool = True,
-        file: Path | None = None,
+        still: Database | None = None,
         other: SecondProcess | None = None,
         own_share: float = 0.45,
     ) -> None:
@@ -55,9 +55,10 @@ class FaultyRows:
         self._connection, self._texts, self._other = connection, texts, other
         self._own: dict[str, int] = {}
         """large tables, each with the last row at which this process looks"""
-        if other:
-            self._own = {name: int(own_share * last) for name, last in _large_tables(connection)}
-            other.begin(_wrong_behind, file, self._own, texts)
+        if other and still:
+            shared = {name: int(own_share * last) for name, last in _large_tables(connection)}
+            if other.begin(_wrong_behind, still.path, still.file, shared, texts):
+                self._own = shared
 
     def __iter__(self) -> Iterator[Fault]:
         connection = self._connection
@@ -78,7 +79,7 @@ class FaultyRows:
         for table in metadata.sorted_tables:
             among = f"rowid <= {self._own[table.name]}" if table.name in self._own else "1"
             wrong[table.name] = list(_wrong(self._connection, table, among, texts=self._texts))
-        if self._other:
+        if self._other and self._own:
             for name, found in self._other.received():
                 wrong[name] += found
         return wrong
@@ -92,9 +93,15 @@ def _large_tables(connection: Connection) -> Iterator[tuple[str, int]]:
             yield table.name, last
 
 
-def _wrong_behind(_: object, file: Path, tables: Mapping[str, int], texts: bool) -> Iterator[tuple[str, list[Fault]]]:  # noqa: FBT001
+def _wrong_behind(
+    _: object,
+    path: Path,
+    file: Path,
+    tables: Mapping[str, int],
+    texts: bool,  # noqa: FBT001
+) -> Iterator[tuple[str, list[Fault]]]:
     """In a second process: the wrong rows behind those."""
-    with closing(open_as_it_is(file, LOCK_TIMEOUT_S)) as database, database.read() as connection:
+    with closing(open_as_it_is(path, LOCK_TIMEOUT_S, file=file)) as database, database.read() as connection:
         _define_functions(connection)
         for name, last in tables.items():
             yield name, list(_wrong(connection, metadata.tables[name], f"rowid > {last}", texts=texts))

@@ -79,11 +79,6 @@ class Store:
         """The file."""
         return self._database.path
 
-    @property
-    def file(self) -> Path:
-        """What is read: the file, or a copy of it with the newest schema."""
-        return self._database.file
-
     def query(self, sql: str) -> QueryResult:
         """What a user's SELECT yields; it cannot write."""
         return run_query(self._database, sql)

@@ -25,8 +25,8 @@ from autotune.store.sqlite.schema import bring_up_to_date, newest_schema, privat
 
 FEW_TRIALS = 1000
 """trials up to which no statistics are needed"""
-LARGE_BYTES = 1 << 24
-"""of a file that two processes read in less time than one: some 20,000 trials"""
+LARGE_BYTES = 1 << 26
+"""of a file that two processes read in less time than one: some 80,000 trials"""
 ANALYSIS_LIMIT = 1000
 """rows of each index that are looked at; a few milliseconds for any size (https://www.sqlite.org/lang_analyze.html)"""
 
@@ -60,12 +60,12 @@ def _written(path: Path, timeout_s: float, clock: Clock, mounts: Path) -> Databa
     except BaseException:
         database.close()
         if new:
-            _remove_empty(path)
+            remove_empty(path)
         raise
     return database
 
 
-def _remove_empty(path: Path) -> None:
+def remove_empty(path: Path) -> None:
     """Remove a file in which nothing was stored, and what SQLite keeps beside it: the disk was full, say."""
     with suppress(OSError):
         if path.stat().st_size == 0:
@@ -154,9 +154,9 @@ def schema_of(path: Path, timeout_s: float) -> str | None:
         return version_of(connection, path)
 
 
-def open_as_it_is(path: Path, timeout_s: float, clock: Clock = utc_now) -> Database:
-    """A file open for reading, whatever its schema."""
-    return _reading(path, path, timeout_s, clock)
+def open_as_it_is(path: Path, timeout_s: float, clock: Clock = utc_now, *, file: Path | None = None) -> Database:
+    """A file open for reading, whatever its schema; or what is read in its place."""
+    return _reading(path, file or path, timeout_s, clock)
 
 
 def _with_newest_schema(path: Path, timeout_s: float, clock: Clock) -> Database:
