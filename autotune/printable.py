@@ -24,6 +24,6 @@ def one_line(text: str) -> str:
     return line if line.isprintable() else "".join(c if c.isprintable() else repr(c)[1:-1] for c in line)
 
 
-def counted(count: int, one: str, many: str = "") -> str:
-    """So many of something in words: 1 study, 2 studies. Without `many` an s is added."""
-    return f"{count} {one if count == 1 else many or f'{one}s'}"
+def counted(count: int, one: str, many: str = "", *, form: str = "") -> str:
+    """So many of something in words: 1 study, 2 studies. Without `many` an s is added; `form` is the number's."""
+    return f"{count:{form}} {one if count == 1 else many or f'{one}s'}"

@@ -119,7 +119,8 @@ def _begun(module: str, stack: ExitStack) -> SecondProcess:
     ours, theirs = socket.socketpair()
     with theirs:
         connection = stack.enter_context(Connection(ours.detach()))
-        words = [str(theirs.fileno()), module, json.dumps(sys.path)]
+        folders = [folder for folder in sys.path if isinstance(folder, str)]  # others lead nowhere
+        words = [str(theirs.fileno()), module, json.dumps(folders)]
         process = subprocess.Popen(
             [sys.executable, "-P", "-c", _START, *words],
             stdin=subprocess.DEVNULL,

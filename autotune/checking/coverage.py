@@ -12,6 +12,7 @@ from autotune.checking.covering import Share
 from autotune.checking.large import BEYOND
 from autotune.errors import Rejected
 from autotune.family.space import BoundTemplate
+from autotune.printable import counted
 from autotune.trial import Config, Outcome
 
 _NO_TIME = "not reached; --full exercises all"
@@ -128,7 +129,7 @@ def _pairs(plan: CasePlan) -> list[Gap]:
         for pairs, reason in ((open_pairs, _NO_TIME), (refused, why)):
             if pairs:
                 said = tuple(f"{plan.factors[a].said(x)} {plan.factors[b].said(y)}" for a, x, b, y in pairs)
-                gaps.append(Gap(f"{len(pairs)} {'pair' if len(pairs) == 1 else 'pairs'} {what}", reason, said))
+                gaps.append(Gap(f"{counted(len(pairs), 'pair')} {what}", reason, said))
     return gaps
 
 

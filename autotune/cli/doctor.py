@@ -20,6 +20,7 @@ from autotune.compilation.toolchain import compiler_version, find_cxx, find_nvcc
 from autotune.devices.driver_query import DriverHere, driver_here
 from autotune.devices.pycuda_build import TOOLKIT
 from autotune.errors import AutotuneError, StoreError, ToolchainError
+from autotune.printable import counted
 
 _CUDA = f"pip install '{TOOLKIT}' && autotune pycuda && pip install 'autotune-conv[cuda13]'"
 
@@ -134,4 +135,4 @@ def _database(db: str) -> Checked:
             studies = len({row.name for row in store.studies.list()})
     except StoreError as error:
         return Checked("database", None, needed=True, mend=str(error))
-    return Checked("database", f"{db}: {studies} {'study' if studies == 1 else 'studies'}", needed=True)
+    return Checked("database", f"{db}: {counted(studies, 'study', 'studies')}", needed=True)

@@ -47,9 +47,7 @@ def optuna_study(what: str, storage: str, db: str) -> None:
                 except StudyError as error:
                     raise StudyError(f"{target.shown}: {error}") from None
             click.echo(f"{title}: {counted(len(trials), 'trial')}, {new} of them new")
-    click.echo(
-        f"{target.shown}: {len(groups)} {'study' if len(groups) == 1 else 'studies'}; optuna-dashboard shows them"
-    )
+    click.echo(f"{target.shown}: {counted(len(groups), 'study', 'studies')}; optuna-dashboard shows them")
 
 
 def _studies(rows: Sequence[TrialRow]) -> dict[str, list[TrialRow]]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from autotune.printable import counted
+
 
 def digits(value: float, count: int = 4) -> str:
     """A number with so many significant digits, and never as a power of ten."""
@@ -41,4 +43,4 @@ def rate(value: float, unit: str) -> str:
 
 def count(number: int, noun: str) -> str:
     """`1 trial`, `2 trials`."""
-    return f"{number:,} {noun}{'' if number == 1 else 's'}"
+    return counted(number, noun, form=",")
