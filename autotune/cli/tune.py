@@ -65,7 +65,7 @@ FINALS_SECONDS = click.option(
 @click.option(
     "--time-budget-total",
     type=SECONDS,
-    help="Seconds for all layers together, finals included; goes where count x time x expected gain is largest.",
+    help="Seconds for all layers, listing and finals included; goes where count x time x expected gain is largest.",
 )
 @click.option(
     "--stop-below",

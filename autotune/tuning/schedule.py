@@ -23,6 +23,7 @@ from autotune.tuning.trial_log import Network, Progress
 from autotune.tuning.tuned_layer import Run, TunedLayer
 
 HURRY = 0.5  # of a budget in total, after which no layer waits for another's results
+LISTING = 0.5  # of a time in total that listing the spaces counts for at most: no kernel is worse than a late one
 FIRST = 2.5  # evaluations' time that a layer's first one takes: its verification program is compiled, too
 AT_ROOFLINE = 1.02  # times its floor, from which a layer is left alone where others can use a common budget
 TIME_IN_TOTAL, BUDGET_IN_TOTAL, ROOFLINE = "time in total", "budget in total", "at its roofline"
@@ -32,7 +33,8 @@ TIME_IN_TOTAL, BUDGET_IN_TOTAL, ROOFLINE = "time in total", "budget in total", "
 class Schedule:
     """Tunes layers of different shapes side by side.
 
-    `designs` makes what a layer's search starts with, when it starts.
+    `designs` makes what a layer's search starts with, when it starts. `listing_s` is what listing the layers' spaces
+    has taken of a time in total.
     """
 
     def __init__(
@@ -40,8 +42,10 @@ class Schedule:
         run: Run,
         layers: Sequence[tuple[Layer, Sequence[SearchSpace], Scope]],
         designs: Callable[[Layer], Sequence[InitialDesign]],
+        listing_s: float = 0.0,
     ) -> None:
         self._run, self._designs, self._study = run, designs, run.study
+        self._listing_s = listing_s
         observed = replace(run, observe=self._observe) if len(layers) > 1 else run
         self._layers = [TunedLayer(observed, layer, spaces, scope) for layer, spaces, scope in layers]
         self._leaders = leaders([layer.problem for layer, _, _ in layers])
@@ -149,8 +153,8 @@ class Schedule:
         return total is not None and self._evaluations >= min(HURRY * total, total - bare)
 
     def _searching_s(self, total_s: float) -> float:
-        """What the finals of all layers leave of a time in total."""
-        return total_s - self._finals_s * len(self._layers)
+        """What listing and the finals of all layers leave of a time in total."""
+        return total_s - min(self._listing_s, LISTING * total_s) - self._finals_s * len(self._layers)
 
     def _tried(self, tuned: TunedLayer) -> int:
         """A layer's evaluations, with those under way."""
@@ -241,7 +245,7 @@ class Schedule:
             floor_us=sum(floors) if len(floors) == len(timed) else None,
             done=sum(tuned.evaluated for tuned in self._layers),
             budget=self._study.trials_total or self._study.trials * len(self._layers),
-            elapsed_s=self._elapsed_s,
+            elapsed_s=self._listing_s + self._elapsed_s,
             budget_s=self._study.time_budget_total_s,
             ended=progress.ended and all(tuned.log.label == progress.layer for tuned in self._open),
         )

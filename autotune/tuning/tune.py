@@ -47,6 +47,7 @@ def tune(
 
     Raises StudyError when a layer has no family, before anything is run.
     """
+    began_s = clock()
     check_study(study, templates)
     chosen = study.layers if layers is None else layers
     if search and chosen:
@@ -74,7 +75,8 @@ def tune(
         return initial_designs(study, layer, spaces[layer.name], scopes[layer.name], store, evaluator.info, tuned)
 
     parts = [(layer, spaces[layer.name], scopes[layer.name]) for layer in distinct]
-    found = {result.layer.problem: result for result in Schedule(run, parts, designs).run()}
+    schedule = Schedule(run, parts, designs, listing_s=clock() - began_s)
+    found = {result.layer.problem: result for result in schedule.run()}
     return tuple(found[layer.problem].of(study.name, layer) for layer in chosen if layer.problem in found)
 
 

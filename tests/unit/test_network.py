@@ -183,6 +183,28 @@ def test_common_time_leaves_a_fifth_for_finals(store: Store, families: Mapping[s
     assert device.finals_s == [2.0, 2.0]
 
 
+@pytest.mark.parametrize(("listing_s", "kernels"), [(3.0, 13), (60.0, 6)])
+def test_listing_takes_of_the_common_time_but_half_at_most(
+    listing_s: float, kernels: int, store: Store, families: Mapping[str, KernelTemplate]
+) -> None:
+    device = Watched()
+    clock, listed = Clock(device), []
+
+    def observe(progress: Progress) -> None:
+        listed.extend([progress.layer] if progress.phase == "listing" else [])
+
+    tune(
+        network(time_budget_total_s=20.0),
+        families,
+        device,
+        store,
+        observe=observe,
+        clock=lambda: clock() + listing_s / 2 * len(listed),
+    )
+    assert len(listed) == 2
+    assert len(device.ran) == kernels, "of 16 that 20 s without listing leave room for"
+
+
 @pytest.mark.parametrize("layers", [7, 14])
 def test_every_layer_has_a_kernel_where_time_is_short(
     layers: int, store: Store, families: Mapping[str, KernelTemplate]
