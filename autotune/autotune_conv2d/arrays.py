@@ -11,8 +11,10 @@ from typing import Any
 
 from .dlpack import described
 
-_TYPESTRS = {"f32": ("<f4",), "f16": ("<f2",), "bf16": ("<V2", "|V2", "<f2"), "i32": ("<i4",)}
+_TYPESTRS = {"f32": ("<f4",), "f16": ("<f2",), "bf16": ("<V2", "|V2"), "i32": ("<i4",)}
 """How arrays call a storage type; NumPy has no name of its own for bf16."""
+
+_OF_TORCH = {"torch.float32": "f32", "torch.float16": "f16", "torch.bfloat16": "bf16", "torch.int32": "i32"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,8 +38,9 @@ def view(array: object, what: str, dtype: str | None = None) -> View:
     interface = _described(array, what)
     shape = tuple(int(extent) for extent in interface["shape"])
     typestr, strides = str(interface["typestr"]), interface.get("strides")
-    if dtype is not None and typestr not in _TYPESTRS[dtype]:
-        raise ValueError(f"{what}: its elements are {typestr}, the problem's {_TYPESTRS[dtype][0]} ({dtype})")
+    given = _of_torch(array) or typestr
+    if dtype is not None and given not in (dtype, *_TYPESTRS[dtype]):
+        raise ValueError(f"{what}: its elements are {given}, the problem's {_TYPESTRS[dtype][0]} ({dtype})")
     element_bytes = int(typestr[2:])
     if strides is not None and not _dense(shape, strides, element_bytes):
         raise ValueError(f"{what}: is not contiguous (C order); copy it first")
@@ -57,17 +60,16 @@ def _described(array: Any, what: str) -> Mapping[str, Any]:
 
 def dtype_of(array: Any, what: str) -> str:
     """What an array's elements are called here. Raises ValueError for those that no kernel takes."""
-    if _library_of(array) == "torch":  # whose typestr of bf16 says too little
-        typestr = _OF_TORCH.get(str(array.dtype), str(array.dtype))
-    else:
-        typestr = str(_described(array, what)["typestr"])
+    given = _of_torch(array) or str(_described(array, what)["typestr"])
     for dtype, typestrs in _TYPESTRS.items():
-        if typestr in (dtype, *typestrs):
+        if given in (dtype, *typestrs):
             return dtype
-    raise ValueError(f"{what}: its elements are {typestr}, expected one of {', '.join(_TYPESTRS)}")
+    raise ValueError(f"{what}: its elements are {given}, expected one of {', '.join(_TYPESTRS)}")
 
 
-_OF_TORCH = {"torch.float32": "f32", "torch.float16": "f16", "torch.bfloat16": "bf16", "torch.int32": "i32"}
+def _of_torch(array: Any) -> str | None:
+    """The dtype of a tensor of PyTorch's, whose typestr of bfloat16 is that of float16; None for other arrays."""
+    return _OF_TORCH.get(str(array.dtype), str(array.dtype)) if _library_of(array) == "torch" else None
 
 
 def _device(array: Any) -> int | None:

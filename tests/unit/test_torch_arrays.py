@@ -1,0 +1,38 @@
+"""Whether PyTorch's tensors are taken for what they are: both of its halves have one typestr."""
+
+from __future__ import annotations
+
+import pytest
+
+pytest.importorskip("torch", exc_type=ImportError)
+
+import torch
+
+from autotune.autotune_conv2d.arrays import dtype_of, view
+
+
+class Described(torch.Tensor):  # type: ignore[misc]
+    """A tensor that describes itself as those on a GPU do (`torch.Tensor.__cuda_array_interface__`)."""
+
+    __module__ = "torch"
+    device = torch.device("cuda", 0)
+
+    @property
+    def __cuda_array_interface__(self) -> dict[str, object]:
+        typestr = {torch.float32: "<f4", torch.float16: "<f2", torch.bfloat16: "<f2"}[self.dtype]
+        return {"shape": tuple(self.shape), "typestr": typestr, "strides": None, "data": (self.data_ptr(), False)}
+
+
+OF = {"f32": torch.float32, "f16": torch.float16, "bf16": torch.bfloat16}
+
+
+@pytest.mark.parametrize("given", OF)
+@pytest.mark.parametrize("wanted", OF)
+def test_a_tensor_of_another_dtype_is_refused(given: str, wanted: str) -> None:
+    tensor = torch.zeros(2, 3, dtype=OF[given]).as_subclass(Described)
+    assert dtype_of(tensor, "x") == given
+    if given == wanted:
+        assert view(tensor, "x", wanted).shape == (2, 3)
+        return
+    with pytest.raises(ValueError, match=rf"x: its elements are {given}, the problem's \S+ \({wanted}\)"):
+        view(tensor, "x", wanted)
