@@ -15,6 +15,7 @@ from autotune.devices.device import DeviceInfo
 from autotune.errors import AutotuneError, DeviceError
 from autotune.evaluation.evaluator import DeviceEvaluator, Evaluator
 from autotune.evaluation.null import NullEvaluator
+from autotune.printable import counted
 from autotune.workers.device_worker import DEADLINES, Deadlines
 
 Say = Callable[[DeviceInfo, str, str], None]
@@ -62,6 +63,28 @@ def evaluator_of(
 def device_names(name: str) -> list[str]:
     """The devices that a word names: `all` GPUs, or several after commas. Raises DeviceError where none is."""
     return _gpus() if name == "all" else name.split(",") if name.startswith("cuda") else [name]
+
+
+def devices_of_agents(count: int, name: str | None) -> list[str | None]:
+    """What each of several agents of this machine opens: a GPU of its own, since two would disturb each other's times.
+
+    Where no GPU is named, or none is there, all open the same. Raises DeviceError where there are fewer than agents.
+    """
+    try:
+        names = device_names(name or "all") if count > 1 else []
+    except DeviceError:
+        if name is not None:
+            raise
+        names = []
+    gpus = list(dict.fromkeys(each for each in names if each.startswith("cuda")))
+    if not gpus:
+        return [name] * count
+    if len(gpus) < count:
+        there = "this machine has" if name in (None, "all") else f"--device {name} names"
+        raise DeviceError(
+            f"{count} agents need a GPU each, and {there} {counted(len(gpus), 'GPU')}: ask for no more agents than that"
+        )
+    return [*gpus[:count]]
 
 
 def first_gpu(jobs: int, deadlines: Deadlines = DEADLINES) -> DeviceEvaluator:

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 import click
 
 from autotune.analysis.rooflines import undominated, with_roofline
-from autotune.api.device_names import binary_cache, cache_folder, device_names, jobs_default
+from autotune.api.device_names import binary_cache, cache_folder, device_names, devices_of_agents, jobs_default
 from autotune.api.tuning import its_turn
 from autotune.cli.best import BEST_COLUMNS, answer, show_answers
 from autotune.cli.cluster_progress import cluster_observer
@@ -235,10 +235,17 @@ async def _coordinated(
         return await coordinate(cluster, stopping)
     here = where[0].kind == "local"
     cores = jobs or (max(1, jobs_default() // len(where)) if here else None)
-    words = [*(["--compilers", str(cores)] if cores else []), *(["--device", device] if device else [])]
-    async with started_cluster(
-        where, lambda number: [*words, "--name", f"{where[number].kind}-{ledger.owner}-{number}"]
-    ) as started:
+    devices = devices_of_agents(len(where), device) if here else [device] * len(where)
+
+    def words(number: int) -> Sequence[str]:
+        asked = devices[number]
+        return [
+            *(["--compilers", str(cores)] if cores else []),
+            *(["--device", asked] if asked else []),
+            *("--name", f"{where[number].kind}-{ledger.owner}-{number}"),
+        ]
+
+    async with started_cluster(where, words) as started:
         _warn(started.address, is_open)
         found = await coordinate(started.address, lambda: stopping() or bool(started.gone()))
         if (gone := started.gone()) and not stopping():

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from autotune.api.device_names import devices_of_agents
 from autotune.errors import StudyError, ToolchainError
 from tests.cluster.chaos import evaluated, rows_of, study_of
 from tests.fork_server import ForkedRun, ForkServer
@@ -132,6 +133,29 @@ def test_what_is_no_place_is_told(environ: dict[str, str], monkeypatch: pytest.M
     with pytest.raises(StudyError, match=f"{cluster}: expected {cluster.partition(':')[0]}:"):
         places(cluster)
     assert places("127.0.0.1:8786") == places("tls://one:8786") == ()
+
+
+@pytest.mark.parametrize(
+    ("count", "name", "each"),
+    [
+        (1, "cuda:0,cuda:1", ["cuda:0,cuda:1"]),
+        (2, "cuda:0,cuda:1,cuda:3", ["cuda:0", "cuda:1"]),
+        (2, "null:delay_ms=1", ["null:delay_ms=1", "null:delay_ms=1"]),
+    ],
+)
+def test_agents_of_a_machine_have_a_gpu_each(count: int, name: str, each: list[str]) -> None:
+    assert devices_of_agents(count, name) == each
+
+
+@pytest.mark.parametrize("device", ["cuda:0", "cuda:0,cuda:0"])
+def test_two_agents_on_one_gpu_are_refused(
+    fork_server: ForkServer, environ: dict[str, str], tmp_path: Path, device: str
+) -> None:
+    done = begin(fork_server, environ, tmp_path, "local:2", "--device", device).finish()
+    assert (done.code, done.err) == (
+        1,
+        f"autotune: 2 agents need a GPU each, and --device {device} names 1 GPU: ask for no more agents than that\n",
+    )
 
 
 @pytest.mark.parametrize(("cluster", "program"), [("ssh:one", "ssh"), ("slurm:1", "srun")])
