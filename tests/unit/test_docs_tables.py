@@ -204,7 +204,7 @@ def test_the_readmes_networks_are_what_the_record_says(autotune: Command) -> Non
     )
     assert len(lines) == 9
     for study, count, *told in lines:
-        rows = json.loads(autotune("best", study, "--db", str(ROOT / H100), "--json").out)
+        rows = json.loads(autotune("best", study, "--db", str(ROOT / NETWORKS), "--json").out)
         layers = [row for row in rows if row["count"] is not None]
         assert sum(row["count"] for row in layers) == int(count)
         rival_us, time_us = layers[0]["network_rival_us"], layers[0]["network_us"]
