@@ -102,11 +102,13 @@ _RATE_COLUMNS = (
 
 @click.command()
 @click.option("--calibrate", is_flag=True, help="Measure rates of memory and arithmetic and store them.")
-@click.option("--rates", "only_rates", is_flag=True, help="Every rate and how it was measured, without the devices.")
+@click.option(
+    "--rates", "only_rates", is_flag=True, help="Every stored rate and how it was measured, of devices elsewhere too."
+)
 @DATABASE
 @format_options
 def devices(calibrate: bool, only_rates: bool, db: str, style: str | None) -> None:
-    """The devices that are here, with their calibrated rates.
+    """The devices that are here, with their calibrated rates; with --rates those of every device in the database.
 
     A rate that was measured in several ways bounds by the best of them.
     """
@@ -125,12 +127,17 @@ def devices(calibrate: bool, only_rates: bool, db: str, style: str | None) -> No
                     click.echo(f"{name}: {calibration.left_out}", err=True)
             rates = () if store is None else store.rates.list(info)
             rows.append(_DeviceRow(name, info, environment.driver, environment.toolkit, rates))
-    measured = [_RateRow(row, rate) for row in rows for rate in row.rates]
+        here = {row.info.identity for row in rows}
+        rated = list(rows)
+        if store is not None and only_rates:
+            elsewhere = (info for info in store.rates.devices() if info.identity not in here)
+            rated += [_DeviceRow(info.name, info, "", "", store.rates.list(info)) for info in elsewhere]
+    measured = [_RateRow(row, rate) for row in rated for rate in row.rates]
     if not only_rates:
         show(rows, _COLUMNS, style)
     if only_rates or (measured and style is None):
         show(measured, _RATE_COLUMNS, style)
-    if not measured:
+    if not any(row.rates for row in rows):
         click.echo(
             "no rates of the devices here are stored, so they have no floors: run `autotune devices --calibrate`",
             err=True,

@@ -12,7 +12,7 @@ from autotune.errors import StoreError
 from autotune.measurement.rates import Rate, best_rates
 from autotune.printable import one_line
 from autotune.store.column_types import metadata, real, reference, row_id, text
-from autotune.store.devices import devices, measured_on, same_device
+from autotune.store.devices import device_of, devices, measured_on, same_device
 from autotune.store.sqlite.database import Database
 from autotune.store.statements import insert, tuples_of
 from autotune.store.unreadable import reading
@@ -52,6 +52,13 @@ class RateStore:
     def best(self, device: DeviceInfo) -> dict[str, float]:
         """The best of a device's rates of each unit; empty when never calibrated."""
         return best_rates(self.list(device))
+
+    @reading
+    def devices(self) -> tuple[DeviceInfo, ...]:
+        """The devices that rates are stored of, by their names."""
+        statement = select(devices).where(devices.c.id.in_(select(rates.c.device_id))).order_by(devices.c.name)
+        with self.database.read() as connection:
+            return tuple(device_of(row) for row in connection.execute(statement).mappings())
 
     @reading
     def list(self, device: DeviceInfo) -> tuple[Rate, ...]:

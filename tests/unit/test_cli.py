@@ -568,6 +568,8 @@ def test_devices_lists_the_host(autotune: Command, folder: Path) -> None:
     assert host["sm_count"] >= 1
     assert host["copy_gb_per_s"] is None
     assert rows(autotune("devices", "--rates", "--json")) == []
+    elsewhere = {row["name"] for row in rows(autotune("devices", "--rates", "--json", "--db", "recorded-networks"))}
+    assert "NVIDIA H200" in elsewhere, "rates of devices that are not here are shown by the devices' names"
     (folder / "autotune.db").write_text("no database\n" * 100)
     assert autotune("devices").complaint.startswith("autotune.db: not an SQLite file; ")
 
