@@ -61,7 +61,7 @@ def imported(path: Path) -> bool:
 def test_others_write_while_a_merge_is_under_way(two: Path, fork_server: ForkServer) -> None:
     """A trial that is stored meanwhile comes between those that are merged, and each is there once."""
     here = two / "here.db"
-    enlarge(two / "other.db", 3 * TRIALS, since=TRIALS)  # as a thousand take some 40 ms
+    enlarge(two / "other.db", 15 * TRIALS, since=TRIALS)  # as a thousand take some 10 ms, and it rests after 0.5 s
     with Store(here) as store:
         scope = open_scope(store)
         run = fork_server.start(two, "merge", "other.db", "--db", "here.db")
@@ -91,7 +91,7 @@ def test_the_lock_is_left_to_others_for_as_long_as_they_sleep(two: Path, fork_se
 
     More than once, as a busy machine may put a merge to sleep between two transactions.
     """
-    many, looks_every_s = 30_000, 0.1
+    many, looks_every_s = 150_000, 0.1
     enlarge(two / "other.db", many, since=TRIALS)
     here = two / "here.db"
     shutil.copy(two / "autotune.db", here)
