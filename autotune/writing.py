@@ -57,6 +57,22 @@ def file_beside(file: Path) -> Iterator[Path]:
                 Path(f"{begun}{suffix}").unlink(missing_ok=True)
 
 
+def take_name(begun: Path, file: Path) -> bool:
+    """Let a finished database in a file beside have a name as well, which none has; it outlasts a power cut then.
+
+    False where a file has it, or logs of one that is gone, or where no links can be made.
+    """
+    if any(Path(f"{file}{suffix}").exists() for suffix in LOGS):
+        return False  # SQLite would take them for this one's
+    with begun.open("rb") as written:
+        os.fsync(written.fileno())
+    try:
+        os.link(begun, file)
+    except OSError:
+        return False
+    return True
+
+
 @contextmanager
 def whole(file: Path, option: str) -> Iterator[Path]:
     """A new file beside a file that takes its place once the block has ended well. Raises StoreError."""

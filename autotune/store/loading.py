@@ -5,7 +5,6 @@ from __future__ import annotations
 import base64
 import json
 import math
-import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import dataclass
@@ -29,7 +28,7 @@ from autotune.store.sqlite.database import LOCK_TIMEOUT_S, Clock, Database, utc_
 from autotune.store.sqlite.open_database import open_as_it_is, prepare_for_writing, refresh_statistics, remove_empty
 from autotune.store.sqlite.query import Cell
 from autotune.store.sqlite.schema import dangling_reference, migrate, newest_schema, unenforced, version_of, versions
-from autotune.writing import LOGS, file_beside
+from autotune.writing import file_beside, take_name
 
 _AT_ONCE = 200  # rows that are inserted at once; so many are on their way while others are read
 _OWN_SHARE = 0.35  # of the rows that this process checks, which makes indexes, too
@@ -193,17 +192,10 @@ def _batches(lines: _Lines, tables: Mapping[str, _Columns]) -> Iterator[_Batch]:
 
 
 def _place(begun: Path, database: Database) -> None:
-    """Let the new file have the database's name; where a file has it, or no links can be made, copy the rows."""
+    """Let the new file have the database's name, or copy the rows."""
     with closing(prepare_for_writing(begun, timeout_s=LOCK_TIMEOUT_S, clock=database.clock)) as filled:
         refresh_statistics(filled)
-    with begun.open("rb") as file:
-        os.fsync(file.fileno())
-    if any(Path(f"{database.path}{suffix}").exists() for suffix in LOGS):
-        _move_into(begun, database)  # a log of another file, which SQLite would take for this one's
-        return
-    try:
-        os.link(begun, database.path)
-    except OSError:  # a file is there, or no links can be made
+    if not take_name(begun, database.path):
         _move_into(begun, database)
 
 

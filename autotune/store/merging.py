@@ -39,12 +39,14 @@ from autotune.store.scopes import SCOPE
 from autotune.store.sources import sources
 from autotune.store.sqlite.database import LOCK_TIMEOUT_S, Clock, Database, path_of, utc_now
 from autotune.store.sqlite.open_database import is_large, open_copy, open_for_writing, refresh_statistics
+from autotune.store.sqlite.schema import migrate, newest_schema, unenforcing
 from autotune.store.statements import identify, insert, next_id
 from autotune.store.studies import next_generation, studies, study_layers
 from autotune.store.templates import templates
 from autotune.store.trial_places import Key, TrialPlaces
 from autotune.store.trials import trials
 from autotune.trial import Outcome
+from autotune.writing import file_beside, take_name
 
 BUSY_S = 0.5
 """how long the lock may be taken again and again"""
@@ -69,8 +71,9 @@ def merge(other: str | Path, url: str | Path, *, clock: Clock = utc_now) -> Merg
     """Bring everything of the database `other` that `url` lacks into it.
 
     It comes in many transactions, between which others may write; each leaves a whole database, and a merge that was
-    killed goes on when it is called again. Trials that are still running are left out. Raises StoreError, before
-    anything is written, when a row cannot be understood or the two have different kernels of one hash.
+    killed goes on when it is called again. Very many rows for a file that is not there are written to one beside, which
+    takes its name at the end. Trials that are still running are left out. Raises StoreError, before anything is
+    written, when a row cannot be understood or the two have different kernels of one hash.
     """
     with (
         second_process(row_checks.__name__) if is_large(other) else nullcontext() as helper,
@@ -80,14 +83,37 @@ def merge(other: str | Path, url: str | Path, *, clock: Clock = utc_now) -> Merg
             helper.inherit(source.file.parent)
         if _same_file(source.path, url):
             raise StoreError(f"{source.shown}: is the database to merge into; give another file")
-        with closing(open_for_writing(url, timeout_s=LOCK_TIMEOUT_S, clock=clock)) as target:
-            with source.read() as reading:
-                _refuse_faults(reading, source, helper)
-                merging = _Merge(ForeignRows(source, reading), target)
-                merging.refuse_other_kernels()
-                merged = merging.run()
-            refresh_statistics(target)
+        with closing(open_for_writing(url, timeout_s=LOCK_TIMEOUT_S, clock=clock)) as target, source.read() as reading:
+            _refuse_faults(reading, source, helper)
+            rows = ForeignRows(source, reading)
+            merged = _merge_beside(rows, target, helper) if helper and not target.path.exists() else None
+            return merged or _merge_between_others(rows, target)
+
+
+def _merge_between_others(rows: ForeignRows, target: Database) -> Merged:
+    merging = _Merge(rows, target)
+    merging.refuse_other_kernels()
+    merged = merging.run()
+    refresh_statistics(target)
     return merged
+
+
+def _merge_beside(rows: ForeignRows, target: Database, helper: SecondProcess) -> Merged | None:
+    """Merge into a new file, which nobody else can see, and let it take the name; None where that cannot be had.
+
+    The file enforces no references: those there have been checked, and nobody removes what they refer to.
+    """
+    with file_beside(target.path) as begun:
+        helper.inherit(begun)
+        with closing(unenforcing(target.path, begun, target.timeout_s, target.clock)) as new:
+            with new.write() as connection:
+                migrate(connection, target.path, newest_schema(), target.clock)
+            merged = _Merge(rows, new, alone=True).run()
+            refresh_statistics(new)
+        if not take_name(begun, target.path):
+            return None
+    with target.write():  # as the first to write to it, which makes it keep a log
+        return merged
 
 
 def _refuse_faults(connection: Connection, source: Database, helper: SecondProcess | None) -> None:
@@ -101,8 +127,9 @@ def _refuse_faults(connection: Connection, source: Database, helper: SecondProce
 class _Merge:
     """One merge: the ids that the other database's rows have here."""
 
-    def __init__(self, source: ForeignRows, target: Database) -> None:
+    def __init__(self, source: ForeignRows, target: Database, *, alone: bool = False) -> None:
         self._from = source
+        self._alone = alone  # nobody waits for the target's lock
         self._target = target
         self._to = source.connection  # until there is a transaction that writes
         self._kernels = MergedKernels(source.shown)
@@ -158,7 +185,7 @@ class _Merge:
     @contextmanager
     def _writing(self) -> Iterator[None]:
         """A transaction here; before it, others get the lock for once if this process has had it for long."""
-        if time.monotonic() - self._rested > BUSY_S:
+        if not self._alone and time.monotonic() - self._rested > BUSY_S:
             time.sleep(REST_S)
             self._rested = time.monotonic()
         with self._target.write() as self._to:

@@ -180,6 +180,60 @@ def trials(path: Path) -> int:
         return int(raw.execute("SELECT count(*) FROM trials").fetchone()[0])
 
 
+def test_a_merge_into_a_new_file_brings_what_one_process_does(large: Path, fork_server: ForkServer) -> None:
+    """One process writes to the file itself, two to one beside."""
+    run = fork_server.start(large, "merge", "autotune.db", "--db", "both.db")
+    assert begins_beside(run, large)
+    both, one = run.finish(), alone(large, "merge", "autotune.db", "--db", "one.db")
+    assert (both.code, one.code) == (0, 0), both.err
+    assert both.err == one.err.replace("one.db", "both.db")
+    assert schema(large / "both.db") == schema(large / "one.db")
+    for name in ("both", "one"):
+        attacked(fork_server, large, "dump", f"{name}.jsonl", "--db", f"{name}.db", within_s=60)
+        with closing(sqlite3.connect(large / f"{name}.db")) as raw:
+            assert raw.execute("PRAGMA journal_mode").fetchall() == [("wal",)]
+            assert raw.execute("PRAGMA foreign_key_check").fetchall() == []
+    merged, written = ((large / f"{name}.jsonl").read_text().splitlines() for name in ("both", "one"))
+    assert len(merged) == len(written) > TRIALS
+    assert all('"table":"schema_versions"' in line for line in set(merged) ^ set(written)), "the date alone differs"
+    assert not list(large.glob(".autotune-*"))
+
+
+def begins_beside(run: ForkedRun, folder: Path) -> bool:
+    """Whether a run makes a file beside another before it ends."""
+    while not run.ended:
+        if any(folder.glob(".autotune-*")):
+            return True
+        time.sleep(0.002)
+    return False
+
+
+def test_a_merge_into_a_new_file_that_is_killed_leaves_nothing(large: Path, fork_server: ForkServer) -> None:
+    run = fork_server.start(large, "merge", "autotune.db", "--db", "new.db")
+    number = helper(run)
+    assert begins_beside(run, large)
+    run.send_signal(signal.SIGKILL)
+    assert run.finish().code == -signal.SIGKILL
+    assert gone(number)
+    assert not list(large.glob(".autotune-*"))
+    assert not list(large.glob("new.db*"))
+
+
+def test_a_file_that_is_made_while_its_name_is_waited_for_keeps_its_rows(
+    large: Path, database: bytes, fork_server: ForkServer
+) -> None:
+    (large / "made.db").write_bytes(database)
+    had = trials(large / "made.db")
+    run = fork_server.start(large, "merge", "autotune.db", "--db", "new.db")
+    assert begins_beside(run, large)
+    (large / "made.db").rename(large / "new.db")
+    done = run.finish()
+    assert done.code == 0, done.err
+    assert f"{TRIALS} trials and 0 studies merged" in done.err
+    assert trials(large / "new.db") == had + TRIALS
+    assert not list(large.glob(".autotune-*"))
+
+
 @pytest.mark.parametrize(
     ("column", "value", "words"),
     [
@@ -287,8 +341,9 @@ def test_a_command_that_is_ended_takes_its_helper_along(
     assert not list(dumped.glob(goes)), "what the first process began is gone, even where it was killed"
 
 
+@pytest.mark.parametrize("words", ["load all.jsonl", "merge autotune.db"])
 def test_logs_of_a_file_that_is_gone_are_not_taken_for_the_new_ones(
-    dumped: Path, database: bytes, fork_server: ForkServer
+    dumped: Path, database: bytes, fork_server: ForkServer, words: str
 ) -> None:
     """Whose writer was killed: SQLite would apply them to whatever has the name."""
     lost = dumped / "lost.db"
@@ -301,7 +356,7 @@ def test_logs_of_a_file_that_is_gone_are_not_taken_for_the_new_ones(
     subprocess.run([sys.executable, "-c", script, str(lost)], check=False)
     lost.unlink()
     assert lost.with_name("lost.db-wal").stat().st_size > 0
-    done = attacked(fork_server, dumped, "load", "all.jsonl", "--db", "lost.db", within_s=60)
+    done = attacked(fork_server, dumped, *words.split(), "--db", "lost.db", within_s=60)
     assert done.code == 0, done.err
     with closing(sqlite3.connect(lost)) as raw:
         assert raw.execute("PRAGMA integrity_check").fetchall() == [("ok",)]

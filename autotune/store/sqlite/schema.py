@@ -23,7 +23,7 @@ from autotune.store.sqlite.connections import (
     connect_to_memory,
     switch_to_wal,
 )
-from autotune.store.sqlite.database import NOT_UNDERSTOOD, Clock, Database, sqlite_engine
+from autotune.store.sqlite.database import NOT_UNDERSTOOD, Clock, Database, sqlite_engine, utc_now
 from autotune.store.sqlite.error_words import in_words
 from autotune.temporary import temporary_folder
 
@@ -208,9 +208,14 @@ def unenforced(path: Path, file: Path, timeout_s: float) -> Iterator[Connection]
 
     `file` is what is written to: the path that the user named, or a copy.
     """
-    engine = sqlite_engine(lambda: connect_for_migrating(file, timeout_s, kept=file == path))
-    with closing(Database(path, timeout_s, engine, file)) as migrating, migrating.write() as connection:
+    with closing(unenforcing(path, file, timeout_s)) as database, database.write() as connection:
         yield connection
+
+
+def unenforcing(path: Path, file: Path, timeout_s: float, clock: Clock = utc_now) -> Database:
+    """The same for several transactions."""
+    engine = sqlite_engine(lambda: connect_for_migrating(file, timeout_s, kept=file == path))
+    return Database(path, timeout_s, engine, file, clock)
 
 
 def _back_up(database: Database, version: str) -> Path:
