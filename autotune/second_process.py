@@ -55,6 +55,10 @@ class SecondProcess:
         self._connection, self._process = connection, process
         self._ready: bool | None = None
 
+    def would_begin(self) -> bool:
+        """Whether `begin` need not wait for it to start."""
+        return self._ready is not None or self._connection.poll()
+
     def begin(self, work: Work, *arguments: object) -> bool:
         """Have it do some work, once the work before has ended. False where it did not start, or has ended."""
         if self._ready is None:

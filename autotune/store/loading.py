@@ -32,7 +32,7 @@ from autotune.writing import file_beside, take_name
 
 _AT_ONCE = 200  # rows that are inserted at once; so many are on their way while others are read
 _OWN_SHARE = 0.35  # of the rows that this process checks, which makes indexes, too
-_FEW, _BEFORE_OTHER = 10, 60  # so often before a second process is begun, and while it starts
+_FEW = 10  # so often before a second process is begun
 
 _Batch: TypeAlias = tuple[int, str, str, Sequence[tuple[Cell, ...]]]
 """Rows of a table: the number of the first one's line, the table, the statement that inserts one, and their values."""
@@ -125,15 +125,24 @@ def _insert_all(
         if more is None:
             return None
         other = stack.enter_context(second_process(__name__))
+        batches = chain([more], batches)
         if other:
             other.inherit(begun)
-        _insert(connection, lines.shown, chain([more], islice(batches, _BEFORE_OTHER)))
+            _insert(connection, lines.shown, _until_begun(other, batches))
     if other and other.begin(_insert_there, database.path, begun, lines.shown):
         _send(batches, other)
         return other
     with unenforced(database.path, begun, database.timeout_s) as connection:
         _insert(connection, lines.shown, batches)
     return None
+
+
+def _until_begun(other: SecondProcess, batches: Iterable[_Batch]) -> Iterator[_Batch]:
+    """What can be inserted while it starts."""
+    for batch in batches:
+        yield batch
+        if other.would_begin():
+            return
 
 
 def _send(batches: Iterator[_Batch], other: SecondProcess) -> None:

@@ -52,6 +52,19 @@ def test_values_go_there_and_come_back_job_after_job() -> None:
             assert list(other.received()) == [2 * value + more for value in range(100)]
 
 
+@pytest.mark.parametrize("killed", [False, True])
+def test_it_would_begin_at_once_when_it_has_started_or_never_will(killed: bool) -> None:
+    with second_process(HERE) as other:
+        assert other is not None
+        assert not other.would_begin()
+        if killed:
+            other._process.kill()
+        until = time.monotonic() + 60
+        while not other.would_begin() and time.monotonic() < until:
+            time.sleep(0.001)
+        assert other.begin(process_id) != killed
+
+
 def test_values_take_turns_to_the_end_of_both() -> None:
     assert list(in_turns(iter("ace"), iter("bd"))) == list("abcde")
     assert list(in_turns(iter("ac"), iter("bd"))) == list("abcd")
