@@ -11,7 +11,10 @@ from pathlib import Path
 from typing import BinaryIO
 
 from autotune.errors import StoreError, not_written
-from autotune.reading import of_regular
+from autotune.reading import of_regular, open_regular
+
+_SQLITE = b"SQLite format 3\0"
+"""what a database of SQLite's begins with"""
 
 LOGS = ("-journal", "-wal", "-shm")
 """what SQLite keeps beside a file"""
@@ -20,7 +23,7 @@ LOGS = ("-journal", "-wal", "-shm")
 def check_writable(file: Path, option: str) -> None:
     """Raise StoreError, before anything is run, where a file that an option names cannot lie.
 
-    A device, a pipe or a link that is there already would be replaced by a file.
+    A device, a pipe or a link that is there already would be replaced by a file, and a results database be lost.
     """
     if not file.parent.is_dir():
         raise StoreError(f"{file}: there is no folder {file.parent}; create it first or give another {option}")
@@ -31,6 +34,20 @@ def check_writable(file: Path, option: str) -> None:
     if not stat.S_ISREG(mode):
         found = "is a folder" if stat.S_ISDIR(mode) else "is no regular file"
         raise StoreError(f"{file}: {found}; give another {option}")
+    if _is_database(file):
+        raise StoreError(f"{file}: is an SQLite database, which would be lost; give another {option}")
+
+
+def _is_database(file: Path) -> bool:
+    """Whether a file begins as SQLite's do; one that cannot be read may be replaced, or writing says why not.
+
+    It must not be open in this process: to close it here would drop SQLite's locks on it.
+    """
+    try:
+        with open_regular(file) as content:
+            return content.read(len(_SQLITE)) == _SQLITE
+    except OSError:
+        return False
 
 
 def open_lock(file: Path) -> BinaryIO:

@@ -20,16 +20,17 @@ def open_sanitizer(
     device: str | None,
     jobs: int,
     *,
-    tools: Sequence[str] = TOOLS,
+    tools: Sequence[str] = (),
     small_n: Sequence[int] = SMALL_N,
     logs: Path | None = None,
     say: Callable[[str, str], None] = lambda *_: None,
 ) -> Sanitizer:
     """What checks kernels on a device; by default the first CUDA device, or the host where there is none.
 
-    `say` is told its name and why then.
+    `say` is told its name and why then. `tools` are compute-sanitizer's; none: all of them.
 
-    Raises ToolchainError where compute-sanitizer or AddressSanitizer is not installed.
+    Raises ToolchainError where compute-sanitizer or AddressSanitizer is not installed, DeviceError for a device that no
+    sanitizer, or none of the tools, watches.
     """
     if device is None:
         try:
@@ -38,11 +39,14 @@ def open_sanitizer(
             say(HOST_CHECK, str(error))
             device = HOST_CHECK
         else:
-            return _on_gpu("cuda:0", evaluator, jobs, tools, small_n, logs)
+            return _on_gpu("cuda:0", evaluator, jobs, tools or TOOLS, small_n, logs)
     if parse_device(device)[0] == "cuda":
-        return _on_gpu(device, DeviceEvaluator([device], jobs, cache=binary_cache()), jobs, tools, small_n, logs)
+        evaluator = DeviceEvaluator([device], jobs, cache=binary_cache())
+        return _on_gpu(device, evaluator, jobs, tools or TOOLS, small_n, logs)
     if device != HOST_CHECK:
         raise DeviceError(f"{device}: no sanitizer watches it; expected cuda:N or {HOST_CHECK}")
+    if tools:
+        raise DeviceError(f"{device}: {', '.join(tools)} needs a CUDA device; leave it out for the host's own")
     return HostCheck(DeviceEvaluator([HOST_CHECK], jobs, cache=binary_cache(), deadlines=_DEADLINES), small_n)
 
 

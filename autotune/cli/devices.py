@@ -108,9 +108,10 @@ _RATE_COLUMNS = (
 @DATABASE
 @format_options
 def devices(calibrate: bool, only_rates: bool, db: str, style: str | None) -> None:
-    """The devices that are here, with their calibrated rates; with --rates those of every device in the database.
+    """The devices that are here, with their calibrated rates.
 
-    A rate that was measured in several ways bounds by the best of them.
+    With --rates those of devices elsewhere, too, that the database has. A rate that was measured in several ways bounds
+    by the best of them.
     """
     from autotune.store import Store, path_of
 

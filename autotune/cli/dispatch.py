@@ -21,6 +21,7 @@ from autotune.cli.tables import Column, format_options, show
 from autotune.cli.tune import under_way
 from autotune.dispatch.dispatcher import PortfolioKernel
 from autotune.dispatch.header import Flat
+from autotune.errors import StudyError
 from autotune.family.template_files import load_templates
 from autotune.printable import counted
 from autotune.table import LARGEST
@@ -161,6 +162,8 @@ def dispatch(
     if out is not None:
         check_writable(out, "--out")
     wanted = study_named(study, db, directories)
+    if out is not None and wanted.path is not None and out.exists() and out.samefile(wanted.path):
+        raise StudyError(f"{out}: is the study itself; give another --out")
     families = load_templates(directories)
     template = load_dispatch_template()
     with (

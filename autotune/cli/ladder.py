@@ -20,6 +20,7 @@ from autotune.cli.profile import first_device, require_cuda, say, stalls_of
 from autotune.cli.studies import STUDY
 from autotune.cli.tables import Column, wide_format_options
 from autotune.cli.tune import under_way
+from autotune.cli.typed import refuse_beside
 from autotune.compilation.toolchain import find_ncu
 from autotune.errors import StoreError, ToolchainError
 from autotune.family.template import KernelTemplate
@@ -127,8 +128,7 @@ def ladder(
     wanted = study_named(study, db, directories)
     layers = layers_named(wanted, only_layers)
     if stored:
-        if profile:
-            raise click.UsageError("--stored runs nothing and shows the profiles that there are; leave --profile out.")
+        refuse_beside("--stored", "device", "trials", "jobs", "profile")
         _show_stored(wanted, layers, db, style)
         return
     wanted = replace(wanted, trials=trials or wanted.trials)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -15,6 +16,7 @@ from autotune.cli.completion import studies_and_layers
 from autotune.cli.devices import open_evaluator
 from autotune.cli.options import ACCURACY, DATABASE, DIRECTORIES, run_on
 from autotune.cli.tables import Column, format_options, show
+from autotune.cli.typed import refuse_beside
 from autotune.compilation.toolchain import find_ncu
 from autotune.errors import DeviceError, StoreError
 from autotune.family.template_files import load_templates
@@ -98,8 +100,13 @@ def profile(
 
     name = name_of(what)  # a wrong file is told first
     if stored:
+        refuse_beside("--stored", "device")
         with Store(db, create=False) as store:
-            show(store.profiles.list(name), _COLUMNS, style)
+            rows = [row for row in store.profiles.list(name) if accuracy in (None, row.row.trial.accuracy)]
+        if not rows:
+            made = shlex.join(["autotune", "profile", what])
+            raise StoreError(f"{db}: no profile of {what} is stored; `{made}` makes one")
+        show(rows, _COLUMNS, style)
         return
     ncu = find_ncu()
     with open_filled(db) as store:

@@ -92,7 +92,7 @@ def sanitize(
     sanitizer = open_sanitizer(
         device,
         jobs or jobs_default(),
-        tools=tools or TOOLS,
+        tools=tools,
         small_n=small_n,
         logs=logs,
         say=lambda name, why: click.echo(f"device {name}: {why}", err=True),

@@ -11,7 +11,6 @@ from itertools import chain
 from typing import Generic, TypeVar
 
 import click
-from click.core import ParameterSource
 from rich import box
 from rich.cells import cell_len
 from rich.console import Console, ConsoleOptions, RenderableType
@@ -20,6 +19,7 @@ from rich.table import Table
 
 from autotune.cli.cells import Cell, csv_lines, json_objects, words
 from autotune.cli.streams import exact
+from autotune.cli.typed import is_typed
 from autotune.printable import printable
 
 _PAGE_ROWS, _PAGE_CHARACTERS = 1000, 1 << 20  # of a table; whichever is reached first ends its page
@@ -71,8 +71,7 @@ def _one_style(function: Callable[..., None], styles: Sequence[str]) -> Callable
     def chosen(*arguments: object, **given: object) -> None:
         asked = [style for style in styles if given.pop(style)]
         if len(asked) > 1:  # one that is typed goes before what a file of defaults says
-            source = click.get_current_context().get_parameter_source
-            asked = [style for style in asked if source(style) is ParameterSource.COMMANDLINE] or asked
+            asked = [style for style in asked if is_typed(style)] or asked
         if len(asked) > 1:
             raise click.UsageError(f"{' and '.join(f'--{style}' for style in asked)}: give one of them")
         function(*arguments, style=asked[0] if asked else None, **given)

@@ -16,6 +16,7 @@ from autotune.cli.completion import studies_and_layers
 from autotune.cli.options import DATABASE, database_path, writable
 from autotune.cli.streams import exact
 from autotune.cli.tables import Column, format_options, show
+from autotune.cli.typed import refuse_beside
 from autotune.errors import StoreError
 from autotune.interchange.files import read_recording
 from autotune.printable import counted
@@ -29,7 +30,7 @@ if TYPE_CHECKING:
 @click.command()
 @click.argument("file", metavar="[FILE]", type=click.Path(path_type=Path, allow_dash=True), default="-")
 @click.option("--check", "checking", is_flag=True, help="List the rows that cannot be understood, and dump nothing.")
-@click.option("--quarantine", is_flag=True, help="With --check: move these rows out of the database, into FILE.")
+@click.option("--quarantine", is_flag=True, help="Move the rows that --check lists out of the database, into FILE.")
 @DATABASE
 @format_options
 def dump(file: Path, checking: bool, quarantine: bool, db: str, style: str | None) -> None:
@@ -43,8 +44,11 @@ def dump(file: Path, checking: bool, quarantine: bool, db: str, style: str | Non
     from autotune.store import dump as write_dump
 
     if checking or quarantine:
+        if not quarantine:
+            refuse_beside("--check without --quarantine", "file")
         _check(file, db, style, quarantine=quarantine)
         return
+    refuse_beside("dump writes JSON lines", "json", "csv")
     if str(file) == "-":
         write_dump(db, exact(sys.stdout).write)
         return
@@ -78,15 +82,14 @@ def _check(file: Path, db: str, style: str | None, *, quarantine: bool) -> None:
     """List the rows that cannot be understood, and move them where that was asked for."""
     from autotune.store import check, quarantine_rows
 
-    if not quarantine:
-        found = check(db)
-    elif str(file) == "-":
+    if quarantine and str(file) == "-":
         raise StoreError("--quarantine: give a FILE for the rows; they are taken out of the database")
-    else:
+    found = check(db)
+    if found and quarantine:
         with _new(file) as out:
             found = quarantine_rows(writable(db), out.write)
     show(found, _FAULT_COLUMNS, style)
-    moved = f" moved to {file}" if quarantine else ""
+    moved = f" moved to {file}" if found and quarantine else ""
     click.echo(f"{db}: {counted(len(found), 'row')} that cannot be understood{moved}", err=True)
     if found and not quarantine:
         sys.exit(1)

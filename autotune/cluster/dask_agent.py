@@ -13,7 +13,7 @@ from distributed import Scheduler, Worker, WorkerPlugin, get_worker
 from autotune.cluster.agent import Agent, CompilingAgent
 from autotune.cluster.dask_cluster import CONNECT_S, address_of
 from autotune.cluster.messages import Collecting, CompileFor, Lease, LeaseEnd, MeasureFor
-from autotune.errors import shortened
+from autotune.errors import StudyError, shortened
 from autotune.printable import one_line
 
 PLUGIN = "autotune-agent"
@@ -128,7 +128,10 @@ async def serve(
     stopping: Callable[[], bool],
     once: bool = False,
 ) -> None:
-    """Be a worker of a cluster until asked to stop or retired; again when its scheduler was lost, unless but once."""
+    """Be a worker of a cluster until asked to stop or retired; again when its scheduler was lost, unless but `once`.
+
+    Raises StudyError where that is to be once and there is no scheduler.
+    """
     device_class = agent.info.device_class
     label = device_class.label if device_class else "a compiler"
     waiting = False
@@ -139,11 +142,13 @@ async def serve(
             async with asyncio.timeout(CONNECT_S):
                 await worker
         except (OSError, TimeoutError, ValueError, RuntimeError) as error:
-            if not waiting:
-                why = shortened(one_line(str(error))) or "no answer"
-                say(f"no scheduler at {cluster} ({why}); trying until there is one")
+            why = shortened(one_line(str(error))) or "no answer"
             if once:
-                return
+                if stopping():
+                    return
+                raise StudyError(f"no scheduler at {cluster} ({why})") from None
+            if not waiting:
+                say(f"no scheduler at {cluster} ({why}); trying until there is one")
             waiting = True
             await asyncio.sleep(_AGAIN_S)
             continue

@@ -33,6 +33,14 @@ def test_a_name_of_dots_is_no_other_folder(fork_server: ForkServer, tmp_path: Pa
     assert folders(tmp_path) == ["_", "other"]
 
 
+def test_an_agent_that_serves_once_and_finds_nobody_has_failed(fork_server: ForkServer, tmp_path: Path) -> None:
+    words = ("agent", "nowhere.invalid:1", "--device", "null", "--once")
+    done = fork_server.start(tmp_path, *words, env={"XDG_CACHE_HOME": str(tmp_path)}).finish()
+    told = [line for line in done.err.splitlines() if not line.startswith(("note: ", "device "))]
+    assert (done.code, len(told)) == (1, 1), done.err
+    assert told[0].startswith("autotune: no scheduler at nowhere.invalid:1 (")
+
+
 def folders(cache: Path) -> list[str]:
     """Those that agents have their journals in."""
     return sorted(each.name for each in (cache / "autotune/agents").iterdir())

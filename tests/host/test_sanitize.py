@@ -8,7 +8,9 @@ from pathlib import Path
 import pytest
 
 from autotune.api.device_names import binary_cache
+from autotune.api.sanitizers import open_sanitizer
 from autotune.checking.sanitize import ComputeSanitizer, HostCheck, Verdict, Winner
+from autotune.errors import DeviceError
 from autotune.evaluation.evaluator import DeviceEvaluator
 from autotune.exporting import Chosen, export_library
 from autotune.exporting.proof import NotProven, prove
@@ -33,6 +35,11 @@ SAID = {
     "grid_of_whole_blocks": ("n = 1 and 9: fault: unwritten: 1197 of 10773 outputs", "the first at n = 8"),
 }
 """Faults that the host device does not see, and what is said of them."""
+
+
+def test_tools_of_a_gpu_are_none_of_the_hosts() -> None:
+    with pytest.raises(DeviceError, match="host:check: memcheck needs a CUDA device; leave it out for the host's own"):
+        open_sanitizer("host:check", 1, tools=["memcheck"])
 
 
 def text(name: str) -> str:

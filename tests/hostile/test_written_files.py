@@ -53,6 +53,31 @@ def test_what_is_no_file_is_not_written_over(name: str, kind: str, outside: Path
     assert not (outside.parent / "own").exists()
 
 
+@pytest.mark.parametrize(
+    "words",
+    [
+        *(("report", "small", "--out"), ("source", "small.one", "--out")),
+        ("retime", "small", "--device", "null", "--junit"),
+        ("sanitize", "small.one", "--device", "host:check", "--markdown"),
+        ("dispatch", "small.toml", "--device", "null", "--out"),
+    ],
+    ids=lambda words: words[0],
+)
+def test_no_results_are_written_over(words: tuple[str, ...], filled: Path, fork_server: ForkServer) -> None:
+    before = filled.read_bytes()
+    done = attacked(fork_server, filled.parent, *words, filled.name, within_s=20)
+    refused(done, f"{filled.name}: is an SQLite database, which would be lost; give another {words[-1]}")
+    assert filled.read_bytes() == before
+
+
+def test_a_dispatcher_is_not_written_over_its_study(filled: Path, fork_server: ForkServer) -> None:
+    study = filled.parent / "small.toml"
+    before = study.read_text()
+    done = attacked(fork_server, filled.parent, "dispatch", study.name, "--device", "null", "--out", f"./{study.name}")
+    refused(done, "small.toml: is the study itself; give another --out")
+    assert study.read_text() == before
+
+
 @pytest.mark.parametrize("kind", every(2, THERE))
 def test_a_name_beside_it_is_somebody_elses(kind: str, outside: Path, fork_server: ForkServer) -> None:
     beside = outside.parent / "page.html.part"

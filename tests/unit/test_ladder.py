@@ -104,7 +104,13 @@ def test_a_ladder_that_cannot_be_profiled_is_not_climbed(
     complaint = autotune(*words, "--profile").complaint
     assert complaint == "null: Nsight Compute profiles CUDA devices only; give --device cuda:N"
     assert not (folder / "autotune.db").exists()
-    assert autotune(*words, "--profile", "--stored").code == 2
+    for beside in ("--profile", "--device=null", "--jobs=2"):
+        refused = autotune("ladder", words[1], beside, "--stored")
+        option = beside.partition("=")[0]
+        assert (refused.code, refused.err.splitlines()[-1]) == (
+            2,
+            f"Error: --stored: leave {option} out, which would do nothing",
+        )
 
 
 def test_a_ladder_that_was_never_climbed_has_nothing_to_say(folder: Path, filled: Path, autotune: Command) -> None:

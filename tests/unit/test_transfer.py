@@ -7,6 +7,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from autotune.devices.device import DeviceInfo, devices_named
 
 from .test_cli import rows
@@ -25,6 +27,29 @@ def test_a_dump_is_loaded_elsewhere(autotune: Command, filled: Path) -> None:
     assert (loaded.code, loaded.err) == (0, f"new.db: {len(dumped.out.splitlines()) - 2} rows loaded\n")
     assert autotune("best", "--db", "new.db", "--json").out == autotune("best", "--json").out
     assert not list(filled.parent.glob("*.part"))
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (("dump", "--csv"), "dump writes JSON lines: leave --csv out, which would do nothing"),
+        (("dump", "--json", "all.jsonl"), "dump writes JSON lines: leave --json out, which would do nothing"),
+        (("dump", "--check", "x"), "--check without --quarantine: leave FILE out, which would do nothing"),
+    ],
+)
+@pytest.mark.usefixtures("filled")
+def test_what_a_dump_would_not_heed_is_refused(autotune: Command, words: tuple[str, ...], says: str) -> None:
+    done = autotune(*words)
+    assert (done.code, done.out, done.err.splitlines()[-1]) == (2, "", f"Error: {says}")
+    Path("autotune.toml").write_text("json = true\n")
+    assert autotune("dump").code == 0, "what a file of defaults asks for is of other commands"
+
+
+@pytest.mark.usefixtures("filled")
+def test_where_nothing_is_moved_away_no_file_is_made(autotune: Command) -> None:
+    done = autotune("dump", "--quarantine", "away.jsonl")
+    assert (done.code, done.err) == (0, "autotune.db: 0 rows that cannot be understood\n")
+    assert not Path("away.jsonl").exists()
 
 
 def test_what_cannot_be_written_or_read_is_one_line(autotune: Command, filled: Path) -> None:
