@@ -10,6 +10,7 @@ from sqlalchemy import Connection, Select, and_, select
 from autotune.store.configs import config_from
 from autotune.store.measurements import measurements
 from autotune.store.statements import tuples_of
+from autotune.store.studies import studies
 from autotune.store.templates import templates
 from autotune.store.trials import trials, while_tuning
 from autotune.trial import Config, Outcome, is_measured
@@ -47,11 +48,12 @@ def select_alike(trial_id: int) -> Select[*tuple[object, ...]]:
     column = trials.c
     return (
         select(
-            *(column.id, column.number, column.study_id, templates.c.family, templates.c.hash, column.config),
+            *(column.id, column.number, studies.c.id, templates.c.family, templates.c.hash, column.config),
             *(column.outcome, column.reason, column.message, column.accuracy),
             *(column.reused_trial_id, column.source_id, measurements.c.median_us),
         )
         .join(one, and_(one.c.id == trial_id, *same))
+        .outerjoin(studies, studies.c.id == column.study_id)
         .outerjoin(templates, templates.c.id == column.template_id)
         .outerjoin(measurements, while_tuning())
         .where(column.outcome != str(Outcome.RUNNING))
@@ -64,6 +66,8 @@ def alike(connection: Connection, trial_id: int) -> Iterator[AlikeTrial]:
     for row in tuples_of(connection, select_alike(trial_id)):
         own_id, number, study_id, family, template_hash, config, *said, copied, source, median_us = row
         word, reason, message, accuracy = said
+        if study_id is None:
+            raise ValueError(f"trial {own_id} is of a study that is not there")
         if median_us is not None and not is_measured(median_us):
             raise ValueError(f"median_us = {median_us} is no time")
         outcome = Outcome(word)

@@ -231,7 +231,7 @@ def _select() -> Select[*tuple[object, ...]]:
     return (
         select(best_trials, measurements)
         .join(measurements, measurements.c.id == best_trials.c.measurement_id)
-        .join(devices, devices.c.id == best_trials.c.device_id)
+        .outerjoin(devices, devices.c.id == best_trials.c.device_id)
         .order_by(
             best_trials.c.subject_id,
             devices.c.kind,

@@ -12,8 +12,10 @@ from autotune.errors import shortened
 from autotune.trial import Config, Value
 
 
-def config_from(family: str, text: str) -> Config:
-    """A family's config from its JSON. Raises ValueError for what is none."""
+def config_from(family: str | None, text: str) -> Config:
+    """A family's config from its JSON. Raises ValueError for what is none, and for that of no family."""
+    if family is None:
+        raise ValueError(f"config {shortened(text)} is of a family that is not there")
     return Config(family, tuple(config_values(text).items()))
 
 

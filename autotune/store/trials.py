@@ -268,6 +268,8 @@ class TrialRows:
         trial_id, device_id, run_id, policy, started_at, ended_at = values[:6]
         reused, attempts, origin, proposed_by, ranked_us = values[6:11]
         study, generation, layer_id, layer, count, template_hash, launches = values[11:_MADE_OF]
+        if study is None:
+            raise ValueError(f"trial {trial_id} is of a study that is not there")
         made = values[_MADE_OF:]
         stages, flops = self._launches[launches]
         return TrialRow(

@@ -50,6 +50,8 @@ HOSTILE: Mapping[str, str] = {
     "a study begun at no date": "UPDATE studies SET created_at = '' WHERE id = :study",
     "a study's name of bytes": "UPDATE studies SET name = x'ff' WHERE id = :study",
     "a trial of no study": "UPDATE trials SET study_id = 4711 WHERE id = :trial",
+    "a trial of no family": "UPDATE trials SET template_id = 4711 WHERE id = :trial",
+    "a trial of no device": "UPDATE trials SET device_id = 4711 WHERE id = :trial",
 }
 """Statements that each damage rows of their own, which `plant` puts in first."""
 

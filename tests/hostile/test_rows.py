@@ -85,6 +85,27 @@ def test_hostile_rows_cost_themselves(filled: Path, fork_server: ForkServer, wor
         assert "autotune: note: autotune.db: without " in done.err
 
 
+@pytest.mark.parametrize("name", ["a trial of no study", "a trial of no family", "a trial of no device"])
+def test_a_trial_that_refers_to_nothing_costs_itself(filled: Path, fork_server: ForkServer, name: str) -> None:
+    """Alone in its database: no other row makes a command leave rows out."""
+    plant(filled, name)
+    lists: list[tuple[str, ...]] = [("trials", "--all"), ("why", "small.one")]
+    of_small = [
+        ("watch", "small", "--once"),
+        ("report", "small", "--out", "r.html"),
+        ("export-t4", "--out", "t4"),
+        ("optuna-study", "small.one", "--storage", "study.db"),
+    ]
+    if name == "a trial of no study":
+        of_small = []
+    elif name == "a trial of no device":  # the best of a device of its own
+        lists += [("best",), ("stale", "--templates", "families", "--device", "null")]
+    for words in (*lists, *of_small):
+        done = attacked(fork_server, filled.parent, *words, within_s=30)
+        assert done.code == 0, done.err
+        assert "without trials row " in done.err, words
+
+
 def test_rates_that_are_bytes_cost_themselves(filled: Path, fork_server: ForkServer) -> None:
     """What the long run found: they were compared once they had been read."""
     (filled.parent / "old.db").write_bytes(gzip.decompress((DATABASES / "0009.db.gz").read_bytes()))
