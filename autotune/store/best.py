@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
@@ -27,6 +28,7 @@ from sqlalchemy import (
 )
 
 from autotune.devices.device import DeviceInfo
+from autotune.errors import StoreWarning
 from autotune.problem import Layer, Problem
 from autotune.store.column_types import Text, date_text, views
 from autotune.store.devices import devices, same_device
@@ -38,7 +40,7 @@ from autotune.store.sqlite.database import Database
 from autotune.store.statements import chunks, rows_of
 from autotune.store.studies import Place, called, current_places, find, one_of, studies, study_layers, subject_ids
 from autotune.store.trials import TrialRow, gflops, trials, trials_by_id, while_tuning, with_trials
-from autotune.store.unreadable import reading
+from autotune.store.unreadable import NAMED, reading
 from autotune.trial import ACCURACY_CLASSES, END_TO_END, LONG_US, Outcome, Timing
 
 Basis = Literal["finals", "retime", "median"]
@@ -186,14 +188,14 @@ class BestStore:
                 if (place.study, place.generation) == (study, generation)
             )
             part = _Slice(study_id=places[0].study_id) if places else _Slice()
-            return _best_within(connection, places, part)
+            return _best_within(self.database, connection, places, part)
 
     @reading
     def at(self, moment: datetime, what: str | None = None) -> tuple[BestRow, ...]:
         """The best kernels as they stood at a moment."""
         with self.database.read() as connection:
             places = None if what is None else find(connection, what, self.database.shown)
-            return _best_within(connection, places, _Slice(until=date_text(moment)))
+            return _best_within(self.database, connection, places, _Slice(until=date_text(moment)))
 
     @reading
     def improvements(self, what: str | None = None) -> tuple[TrialRow, ...]:
@@ -300,12 +302,23 @@ class _Decision:
     retimed: bool = False
 
 
-def _best_within(connection: Connection, places: Sequence[Place] | None, part: _Slice) -> tuple[BestRow, ...]:
-    """The best of a part, of these layers in their order (None: of every layer), as the view `best` finds it of all."""
+def _best_within(
+    database: Database, connection: Connection, places: Sequence[Place] | None, part: _Slice
+) -> tuple[BestRow, ...]:
+    """The best of a part, of these layers in their order (None: of every layer), as the view `best` finds it of all.
+
+    One whose measurements are gone is left out and named.
+    """
     chosen = None if places is None else {place.subject_id for place in places}
     decided = {**_fastest(connection, chosen, part), **_finals_winners(connection, chosen, part)}
     rows = trials_by_id(connection, (decision.trial_id for decision in decided.values()))
-    timings = {key: _timing(connection, decision) for key, decision in decided.items()}
+    found = {key: _timing(connection, decision) for key, decision in decided.items()}
+    timings = {key: timing for key, timing in found.items() if timing is not None}
+    gone = sorted({decision.trial_id for key, decision in decided.items() if key not in timings})
+    if gone:
+        ids = ", ".join(map(str, gone[:NAMED])) + (f" and {len(gone) - NAMED} more" if len(gone) > NAMED else "")
+        words = f"without trials row {ids} among the best: no measurement of it is left"
+        warnings.warn(f"{database.shown}: {words}", StoreWarning, stacklevel=2)
 
     def row(key: _Key, place: Place | None) -> BestRow:
         decision, winner = decided[key], rows[decided[key].trial_id]
@@ -313,7 +326,7 @@ def _best_within(connection: Connection, places: Sequence[Place] | None, part: _
         study, layer = (winner.study, winner.layer) if place is None else (place.study, place.layer)
         return BestRow(study, layer, timings[key], basis, winner)
 
-    keys = sorted(decided)
+    keys = sorted(timings)
     if places is None:
         return tuple(row(key, None) for key in keys)
     return tuple(row(key, place) for place in current_places(places) for key in keys if key[0] == place.subject_id)
@@ -474,8 +487,8 @@ def _key(row: RowMapping) -> _Key:
     return (subject_id, device_id, accuracy, deterministic, policy)
 
 
-def _timing(connection: Connection, decision: _Decision) -> Timing:
-    """The measurement that decided; the trial's own where the finals or the retime kept none."""
+def _timing(connection: Connection, decision: _Decision) -> Timing | None:
+    """The measurement that decided; the trial's own where the finals or the retime kept none; None without any."""
     own = and_(measurements.c.finals_id.is_(None), measurements.c.retime_id.is_(None))
     if decision.again_id is not None:
         decided = measurements.c.id == decision.again_id
@@ -485,4 +498,5 @@ def _timing(connection: Connection, decision: _Decision) -> Timing:
     else:
         decided = and_(measurements.c.trial_id == decision.trial_id, own)
     statement = select(measurements).where(decided).order_by(measurements.c.id.desc()).limit(1)
-    return timing_of(next(rows_of(connection, statement)))
+    row = next(rows_of(connection, statement), None)
+    return None if row is None else timing_of(row)

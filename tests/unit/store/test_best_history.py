@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import sqlite3
 from collections.abc import Sequence
+from contextlib import closing
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
 
 from autotune.analysis.history import history
+from autotune.errors import StoreWarning
 from autotune.shipped import RECORDED, recorded_database
 from autotune.store import BestRow, Finals, Store, Verdict
 
@@ -78,6 +81,25 @@ def test_the_best_as_it_stood(days: Store, clock: Clock) -> None:
     assert [row.name for row in days.best.at(START + timedelta(days=4), "lenet.conv1")] == ["lenet.conv1"]
     assert days.best.at(START + timedelta(days=4)) == days.best.list()
     days.close()
+
+
+@pytest.mark.parametrize("change", ["DELETE FROM measurements", "UPDATE measurements SET finals_id = 99999"])
+def test_a_winner_whose_measurements_are_gone_is_left_out_and_named(store: Store, change: str) -> None:
+    run_trial(store, open_scope(store), correct(0, 10.0))
+    run_trial(store, open_scope(store, layer=CONV2), correct(0, 20.0))
+    with closing(sqlite3.connect(store.path)) as raw, raw:
+        raw.execute(f"{change} WHERE median_us = 10")
+    with pytest.warns(StoreWarning, match="without trials row 1 among the best: no measurement of it is left"):
+        assert [row.name for row in store.best.at(datetime(2100, 1, 1, tzinfo=UTC))] == ["lenet.conv2"]
+
+
+def test_a_winner_of_a_study_whose_measurements_are_gone_is_left_out_and_named(store: Store) -> None:
+    scope = open_scope(store)
+    run_trial(store, scope, correct(0, 10.0))
+    with closing(sqlite3.connect(store.path)) as raw, raw:
+        raw.execute("DELETE FROM measurements")
+    with pytest.warns(StoreWarning, match="without trials row 1 among the best"):
+        assert store.best.of_study("lenet", 1) == ()
 
 
 def test_the_best_of_one_generation_is_of_its_own_trials(store: Store) -> None:
