@@ -58,9 +58,15 @@ def watch(what: str, db: str, every_s: float, once: bool) -> None:
 
 @dataclass(frozen=True, slots=True)
 class _Layer:
-    """A layer's trials on one device."""
+    """A layer's trials on one device: those that were tuned into this database, or those that came from another."""
 
     trials: Sequence[TrialRow]
+
+    @property
+    def where(self) -> str:
+        """Its device, and whether it was elsewhere."""
+        (row, *_) = self.trials
+        return f"{row.device.name}, imported" if row.origin == "imported" else row.device.name
 
     @property
     def evaluated(self) -> int:
@@ -91,27 +97,33 @@ def _look(name: str, db: str) -> Group:
         study = stored_study(store, rows[0].study) if rows else None
         imported = bool(rows) and all(row.origin == "imported" for row in rows)
         advice = store.best.advice(name) if imported and not store.best.list(name) else ""
-    groups: dict[tuple[str, str], list[TrialRow]] = {}
-    for row in rows:
-        groups.setdefault((row.name, row.device.name), []).append(row)
     if study is None:
         return Group(Text(f"{name}: no trial yet"))
+    groups: dict[tuple[str, str, str], list[TrialRow]] = {}
+    for row in rows:
+        groups.setdefault((row.name, row.device.name, row.origin), []).append(row)
     layers = [_Layer(sorted(of_one, key=lambda row: row.trial.number)) for of_one in groups.values()]
     running = [row for row in rows if row.trial.outcome == Outcome.RUNNING]
     below = [*map(_running, running), *([Text(advice)] if advice else [])]
-    return Group(Text(_headline(name, study, layers, rows)), _table(layers, study.trials), *below)
+    return Group(Text(_headline(name, study, layers)), _table(layers, study.trials), *below)
 
 
-def _headline(name: str, study: Study, layers: Sequence[_Layer], rows: Sequence[TrialRow]) -> str:
-    """How far it is, when it last moved, and how long it takes at this pace."""
-    done = sum(layer.evaluated for layer in layers)
+def _headline(name: str, study: Study, layers: Sequence[_Layer]) -> str:
+    """How far it is on the device of the newest trial, when it last moved, and how long it takes at this pace.
+
+    Imported trials count where there are no others.
+    """
+    newest = max((row for layer in layers for row in layer.trials), key=lambda row: (row.origin == "measured", row.id))
+    there = _Layer([newest]).where
+    here = [layer for layer in layers if layer.where == there]
+    rows = [row for layer in here for row in layer.trials]
+    done = sum(layer.evaluated for layer in here)
     all_layers = len(distinct_layers(study.layers)) if name == study.name else 0
-    whole = (all_layers and study.trials_total) or study.trials * max(all_layers, len(layers))
+    whole = (all_layers and study.trials_total) or study.trials * max(all_layers, len(here))
     begun = min(row.started_at for row in rows)
     ended = max((row.ended_at for row in rows if row.ended_at), default=begun)
     spent_s = (ended - begun).total_seconds()
-    words = [f"{name} on {', '.join(dict.fromkeys(row.device.name for row in rows))}: {_of(done, whole)} evaluations"]
-    words.append(f"{spent_s:.0f} s so far")
+    words = [f"{name} on {newest.device.name}: {_of(done, whole)} evaluations", f"{spent_s:.0f} s so far"]
     ago_s = max((datetime.now(UTC) - ended).total_seconds(), 0)
     if ago_s >= _LONG_AGO_S:
         return ", ".join((*words, f"last trial on {ended:%Y-%m-%d %H:%M}"))
@@ -128,13 +140,15 @@ def _of(done: int, whole: int) -> str:
 
 def _table(layers: Sequence[_Layer], budget: int) -> Table:
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
-    for key in ("layer", "done", "best_us", "family", "best so far", "failures"):
+    several = len({layer.where for layer in layers}) > 1
+    for key in ("layer", *(["device"] if several else []), "done", "best_us", "family", "best so far", "failures"):
         table.add_column(key, justify="right" if key in ("done", "best_us") else "left", overflow="fold")
     for layer in layers:
         timed = [row for row in layer.trials if row.median_us]
         best = min(timed, key=lambda row: row.median_us or 0.0, default=None)
         table.add_row(
             Text(layer.trials[0].layer.name),
+            *([Text(layer.where)] if several else []),
             _of(layer.evaluated, budget),
             f"{best.median_us:.4g}" if best and best.median_us else "-",
             Text(best.trial.config.template if best else "-"),

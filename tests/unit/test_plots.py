@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
 from pathlib import Path
 
 import pytest
@@ -77,3 +78,19 @@ def test_watch_tells_of_what_is_done_and_what_runs(filled: Path, autotune: Comma
     assert "running" not in shown
     change(filled, "UPDATE trials SET outcome = 'running', ended_at = NULL WHERE number = 3")
     assert "running: one trial 3, tiny " in autotune("watch", "small").out
+
+
+def test_watch_counts_the_device_that_is_tuned_on_alone(filled: Path, autotune: Command) -> None:
+    count = re.search(r": (\d+ (?:of \d+ )?evaluations), (\d+ s so far)", autotune("watch", "small").out)
+    assert count
+    other = filled.with_name("other.db")
+    shutil.copy(filled, other)
+    change(other, "UPDATE devices SET name = 'elsewhere'")
+    change(other, "UPDATE trials SET started_at = '2020-01-01T00:00:00.000000Z'")
+    assert autotune("merge", "other.db").code == 0
+    shown = autotune("watch", "small").out
+    assert shown.startswith(f"small on null: {count[1]}, {count[2]}, "), shown
+    assert re.search(r"^one +null +\d", shown, re.M), shown
+    assert re.search(r"^one +elsewhere, imported +\d", shown, re.M), shown
+    change(filled, "UPDATE trials SET origin = 'measured'")
+    assert autotune("watch", "small").out.startswith(f"small on elsewhere: {count[1]}, "), "the newest trial's"
