@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING
 
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
     from autotune.analysis.diff import Difference, Side
     from autotune.analysis.history import Event
+    from autotune.problem import Problem
     from autotune.store import BestRow, Store
 
 
@@ -141,22 +142,27 @@ def history(what: str, db: str, only: Only, style: str | None) -> None:
         admitted = only.of(store)
         all_of = events(store.best.improvements(name), store.finals.list(name), store.retimes.list(name))
         found = [event for event in all_of if admitted(event.row)]
+        shown = [event for event in found if event.event == "improvement" or style != "plot"]
         if not found:
             only.tell_unknown(store)
+        if not shown:
+            rest = "" if only.everything else " that the options admit"
+            which = "no improvement" if style == "plot" else "no improvement, finals or retime"
+            click.echo(f"{what}: {store.path} has {which}{rest}", err=True)
         if style == "plot":
-            _plot(found)
+            _plot(shown, {row.layer.problem: row.name for row in reversed(store.studies.layers(name))})
         else:
             show_brief(found, _EVENT_COLUMNS, _brief_columns(found), style)
 
 
-def _plot(found: Sequence[Event]) -> None:
-    """How the best of each layer fell, improvement by improvement, for each device, class and policy."""
+def _plot(improvements: Sequence[Event], asked: Mapping[Problem, str]) -> None:
+    """How the best of each layer, called as it was asked for, fell for each device, class and policy."""
     out = console()
     groups: dict[tuple[str, str, str, str], list[tuple[datetime, float]]] = {}
-    for event in found:
+    for event in improvements:
         row = event.row
-        if event.event == "improvement" and event.time_us:
-            key = (row.name, row.device.name, row.trial.accuracy, row.policy)
+        if event.time_us:
+            key = (asked.get(row.problem, row.name), row.device.name, row.trial.accuracy, row.policy)
             groups.setdefault(key, []).append((event.date, event.time_us))
     for (layer, device, accuracy, policy), events in groups.items():
         times_us = [us for _, us in events]

@@ -53,6 +53,22 @@ def test_history_is_drawn_as_it_is_listed(filled: Path, autotune: Command) -> No
     assert f"{steps[-1]['time_us']:.4g} µs │" in drawn
 
 
+def test_history_calls_a_layer_as_it_was_asked_for(folder: Path, autotune: Command) -> None:
+    """Though another study found most of its improvements on the same shape."""
+    drawn = autotune("history", "lenet-k5.conv1", "--plot", "--db", RECORDED).out
+    titles = re.findall(r"^(\S+) on NVIDIA H200, (\S+), cold cache: \d+ improvements$", drawn, re.M)
+    assert sorted(titles) == [("lenet-k5.conv1", accuracy) for accuracy in ("fp32", "fp32-3xtf32", "tf32")]
+
+
+@pytest.mark.parametrize("style", [(), ("--plot",)])
+def test_history_says_where_there_is_nothing(folder: Path, autotune: Command, style: tuple[str, ...]) -> None:
+    said = autotune("history", "lenet-k5.conv1", "--accuracy", "bf16", *style, "--db", RECORDED)
+    assert said.code == 0
+    assert re.fullmatch(
+        rf"lenet-k5\.conv1: {re.escape(str(RECORDED))} has no improvement.* that the options admit\n", said.err
+    )
+
+
 def test_importance_is_drawn_as_it_is_listed(folder: Path, autotune: Command) -> None:
     asked = ("importance", "report-000.conv1", "--template", "direct", "--db", RECORDED)
     listed = {row["parameters"]: row["importance"] for row in json.loads(autotune(*asked, "--json").out)}
