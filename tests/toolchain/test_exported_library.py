@@ -219,3 +219,18 @@ def test_another_cmake_project_has_it_and_nothing_else_of_it(tmp_path: Path) -> 
     installed = cmake(tmp_path, "--install", "build", "--prefix", str(tmp_path / "installed"))
     assert installed.returncode == 0, installed.stderr
     assert (tmp_path / "installed" / "lib" / "libconv2d.so").is_file()
+
+
+@pytest.mark.skipif(shutil.which("cmake") is None, reason="cmake is not installed")
+def test_a_cmake_project_of_c_alone_links_it_as_a_static_library_too(tmp_path: Path) -> None:
+    export_library(kernels()[:1], tmp_path / "conv2d", ())
+    project = PROJECT.replace("LANGUAGES CXX", "LANGUAGES C").replace(".cpp", ".c")
+    (tmp_path / "CMakeLists.txt").write_text(project)
+    (tmp_path / "program.c").write_text(
+        '#include "autotune_conv2d.h"\nint main(void) { return conv2d_kernel_count() - 1; }\n'
+    )
+    configured = cmake(tmp_path, "-B", "build", f"-DCONV2D_NVCC={find_nvcc()}", "-DBUILD_SHARED_LIBS=OFF")
+    assert configured.returncode == 0, configured.stderr
+    built = cmake(tmp_path, "--build", "build")
+    assert built.returncode == 0, built.stdout + built.stderr
+    assert subprocess.run([str(tmp_path / "build" / "program")], check=False).returncode == 0
