@@ -38,7 +38,8 @@ from autotune.importing.pointwise import (
 if TYPE_CHECKING:
     from onnx import GraphProto, NodeProto, TensorProto
 
-_CONVOLUTIONS = ("Conv", "ConvTranspose", "ConvInteger", "QLinearConv", "DeformConv")
+_CONVOLUTION = re.compile("Conv(?!er)")  # of any domain, such as ONNX Runtime's FusedConv; but no Convert
+_ONNX = ("", "ai.onnx")  # domains of the operators that the standard defines
 _DTYPES = {1: "f32", 10: "f16", 16: "bf16", 11: "float64", 2: "uint8", 3: "int8"}  # TensorProto.DataType
 _COPIES = ("Identity", "Dropout")
 _RANDOM = ("RandomNormal", "RandomUniform")  # that make a tensor of nothing, which is no constant
@@ -138,7 +139,7 @@ class GraphReader:
             self._constants.update(proto.output)
             if node.kind == "Constant" and "value" in attributes:
                 self._store(proto.output[0], attributes["value"])
-        elif node.kind in _CONVOLUTIONS:
+        elif _CONVOLUTION.search(node.kind):
             yield Operator(node.reads, tuple(proto.output), "convolution", convolution=self._convolution(node))
         elif flops := self._product_flops(node):
             yield Operator(node.reads, tuple(proto.output), product_flops=flops, label=plain(_label(node)))
@@ -159,6 +160,9 @@ class GraphReader:
 
     def _convolution(self, node: _Node) -> Convolution:
         proto = node.proto
+        if proto.domain not in _ONNX:
+            why_not = f"a {node.kind} of {proto.domain}, which is another operation"
+            return Convolution(plain(_label(node)), None, plain(why_not, 1000), None)
         x, w, y = (self._shape(name) for name in (*proto.input[:2], proto.output[0]))
         ones = (1,) * max(len(w) - 2, 0)
         stride, dilation = node.whole("strides", ones), node.whole("dilations", ones)
@@ -216,7 +220,7 @@ def _label(node: _Node) -> str:
     """The node's name where it says something, else its filters' without what all filters have."""
     proto = node.proto
     name = str(proto.name).strip("/").removesuffix(f"/{node.kind}").replace("/", ".")
-    numbered = re.fullmatch(rf"(p2o\.|n|node_?)?({node.kind})?[._@]?\d*", name, re.IGNORECASE)
+    numbered = re.fullmatch(rf"(p2o\.|n|node_?)?({re.escape(node.kind)})?[._@]?\d*", name, re.IGNORECASE)
     if not numbered:
         return name
     filters = next((each for each in proto.input[1:] if each not in node.reads), "")
@@ -237,7 +241,7 @@ def _nested(graphs: Iterable[GraphProto]) -> Iterator[str]:
     """Convolutions in graphs and in those of their operators."""
     for graph in graphs:
         for proto in graph.node:
-            if proto.op_type in _CONVOLUTIONS:
+            if _CONVOLUTION.search(proto.op_type):
                 yield proto.name or proto.output[0]
             yield from _nested(_inner(proto))
 

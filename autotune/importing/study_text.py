@@ -60,7 +60,8 @@ def summaries(source: str, networks: Sequence[Network], found: Sequence[Findings
     """What a study has of a network, a line for each number of images."""
     for network, each in zip(networks, found, strict=True):
         inputs = ", ".join(map(sizes, network.inputs)) or "no inputs"
-        share = f"{100 * each.served_flops / each.flops:.1f} % of {each.flops / 1e9:.4g} GFLOPs"
+        known = " known" if any(left.flops is None for left in each.left_out) else ""
+        share = f"{100 * each.served_flops / each.flops:.1f} % of {each.flops / 1e9:.4g} GFLOPs{known}"
         yield f"{source}, {inputs}: {len(each.fused)} of {each.convolutions} convolutions, {share}"
 
 

@@ -58,7 +58,7 @@ def saved(
     )
     for value in graph.output:
         value.type.tensor_type.shape.SetInParent()
-    imports = [helper.make_opsetid("", opset), helper.make_opsetid("own", 1)]
+    imports = [helper.make_opsetid("", opset), helper.make_opsetid("own", 1), helper.make_opsetid("com.microsoft", 1)]
     onnx.save(helper.make_model(graph, opset_imports=imports, functions=functions), path)
     return path
 
@@ -243,6 +243,24 @@ def test_what_cannot_be_served_is_a_comment_with_its_share(autotune: Command, tm
     total = layer.problem.flops + sum(flops.values())
     said = {f"#   {100 * count / total:.1f} %  {words}" for words, count in flops.items()}
     assert {*comments} == said
+
+
+def test_convolutions_of_other_domains_are_named(autotune: Command, tmp_path: Path) -> None:
+    kinds = ("FusedConv", "NhwcConv", "Conv", "Conv(", "Convert")
+    foreign = [
+        helper.make_node(kind, ["x", "w"], [f"y{at}"], name=f"foreign{at}", domain="com.microsoft")
+        for at, kind in enumerate(kinds)
+    ]
+    finished = autotune("import-model", saved(tmp_path / "net.onnx", [CONV, *foreign]))
+    said = finished.err.splitlines()
+    assert said[0].endswith("1 of 5 convolutions, 100.0 % of 2.765e-05 GFLOPs known")
+    reasons = [
+        f"left out: ? %  foreign{at}: a {kind} of com.microsoft, which is another operation"
+        for at, kind in enumerate(kinds[:-1])
+    ]
+    assert said[2:] == reasons
+    alone = autotune("import-model", saved(tmp_path / "alone.onnx", foreign[:1]))
+    refused(alone, "nothing to tune: ? %  foreign0: a FusedConv of com.microsoft")
 
 
 def test_convolutions_of_a_loop_are_named(autotune: Command, tmp_path: Path) -> None:
