@@ -19,6 +19,7 @@ from autotune.importing.network import (
     convolution,
     plain,
     product,
+    sizes,
 )
 from autotune.importing.onnx_sizes import shapes
 from autotune.importing.pointwise import (
@@ -41,6 +42,7 @@ if TYPE_CHECKING:
 _CONVOLUTION = re.compile("Conv(?!er)")  # of any domain, such as ONNX Runtime's FusedConv; but no Convert
 _ONNX = ("", "ai.onnx")  # domains of the operators that the standard defines
 _DTYPES = {1: "f32", 10: "f16", 16: "bf16", 11: "float64", 2: "uint8", 3: "int8"}  # TensorProto.DataType
+_PADDED = ("NOTSET", "SAME_UPPER", "SAME_LOWER", "VALID")  # what auto_pad may be
 _COPIES = ("Identity", "Dropout")
 _RANDOM = ("RandomNormal", "RandomUniform")  # that make a tensor of nothing, which is no constant
 _BINARY: Mapping[str, np.ufunc] = {
@@ -178,6 +180,8 @@ class GraphReader:
             why_not = "the sizes of its filters are not known, or do not fit its other sizes"
         elif any(name and name not in self._constants for name in proto.input[1:]):
             why_not = "its filters are computed by the network"
+        else:
+            why_not = _contradiction(node, w)
         return convolution(_label(node), geometry, self._dtype, self._layout, why_not)
 
     def _product_flops(self, node: _Node) -> int:
@@ -255,6 +259,16 @@ def _captured(graph: GraphProto) -> Iterator[str]:
                 yield name
         made.update(proto.output)
     yield from (each.name for each in graph.output if each.name not in made)
+
+
+def _contradiction(node: _Node, w: Shape) -> str:
+    """What an operator says of itself that cannot be; an empty word where all fits."""
+    how, taps = node.word("auto_pad", "NOTSET"), node.whole("kernel_shape", ())
+    if how not in _PADDED:
+        return f"its auto_pad {plain(how)} is none of {', '.join(_PADDED)}"
+    if taps and tuple(taps) != w[2:]:
+        return f"its kernel_shape is {plain(sizes(tuple(taps)))}, and its filters are {sizes(w[2:])}"
+    return ""
 
 
 def _padding(

@@ -263,6 +263,17 @@ def test_convolutions_of_other_domains_are_named(autotune: Command, tmp_path: Pa
     refused(alone, "nothing to tune: ? %  foreign0: a FusedConv of com.microsoft")
 
 
+def test_a_convolution_that_contradicts_itself_is_left_out(autotune: Command, tmp_path: Path) -> None:
+    wrong = [
+        helper.make_node("Conv", ["x", "w"], ["y0"], name="padded", auto_pad="SAME_UPPPER"),
+        helper.make_node("Conv", ["x", "w"], ["y1"], name="sized", kernel_shape=[5, 5]),
+    ]
+    finished = autotune("import-model", saved(tmp_path / "net.onnx", [CONV, *wrong]))
+    assert "1 of 3 convolutions" in finished.err
+    assert "  padded: its auto_pad SAME_UPPPER is none of NOTSET, SAME_UPPER, SAME_LOWER, VALID\n" in finished.err
+    assert "  sized: its kernel_shape is 5x5, and its filters are 3x3\n" in finished.err
+
+
 def test_convolutions_of_a_loop_are_named(autotune: Command, tmp_path: Path) -> None:
     inner = helper.make_graph(
         [helper.make_node("Conv", ["x", "w"], ["i"], name="inner")],
