@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 from autotune.errors import ModelError, shortened
 from autotune.importing.asked_sizes import asked
-from autotune.importing.network import Network
+from autotune.importing.network import Network, plain
 from autotune.importing.onnx_graph import GraphReader
 from autotune.importing.onnx_sizes import dims, with_sizes
 
@@ -54,8 +54,15 @@ def _network(
 ) -> Network:
     model = _inlined(loaded, path)
     constants = _without_weights(model.graph)
-    _check(model, path)
     images = [each for each in model.graph.input if each.name not in constants]
+    for each in images[len(inputs) :]:
+        if _has_no_shape(each):
+            name = plain(each.name)
+            raise ModelError(f"{path}: its input {name} has no shape; give the sizes of all inputs by --input")
+    for each in (*images, *model.graph.output):  # which the checker wants, and is given or inferred below
+        if _has_no_shape(each):
+            each.type.tensor_type.shape.SetInParent()
+    _check(model, path)
     shapes = asked(str(path), {each.name: dims(each.type.tensor_type.shape) for each in images}, inputs, batch)
     for each, shape in zip(images, shapes, strict=True):
         _set_sizes(each, shape)
@@ -185,6 +192,10 @@ def _keep(field: MutableSequence[T], kept: Sequence[T]) -> None:
 def _is_weight(tensor: TensorProto) -> bool:
     """Whether a tensor's values are not looked at: there are many, or they are in a file of their own."""
     return math.prod(tensor.dims) > _LARGE or bool(tensor.data_location == tensor.EXTERNAL)
+
+
+def _has_no_shape(value: ValueInfoProto) -> bool:
+    return value.type.HasField("tensor_type") and not value.type.tensor_type.HasField("shape")
 
 
 def _set_sizes(value: ValueInfoProto, shape: Sequence[int]) -> None:

@@ -411,6 +411,19 @@ def test_sizes_that_are_not_known_are_one_line(autotune: Command, tmp_path: Path
         assert "expected" in finished.err.splitlines()[-1]
 
 
+def test_values_without_a_shape(autotune: Command, tmp_path: Path) -> None:
+    model = saved(tmp_path / "net.onnx", [CONV])
+    content = onnx.load(model)
+    content.graph.output[0].type.tensor_type.ClearField("shape")
+    onnx.save(content, model)
+    (layer,) = layers(autotune, model)
+    content.graph.input[0].type.tensor_type.ClearField("shape")
+    onnx.save(content, model)
+    refused(autotune("import-model", model), "its input x has no shape; give the sizes of all inputs by --input")
+    model.with_suffix(".toml").unlink()
+    assert layers(autotune, model, "--input", "2x3x8x8") == (layer,)
+
+
 def test_pickles_are_not_loaded(autotune: Command, tmp_path: Path) -> None:
     class Attack:
         def __reduce__(self) -> tuple[object, tuple[str]]:
