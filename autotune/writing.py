@@ -16,6 +16,8 @@ from autotune.reading import of_regular, open_regular
 _SQLITE = b"SQLite format 3\0"
 """what a database of SQLite's begins with"""
 
+SETTINGS = "autotune.toml"
+"""the file with defaults of options, and no other"""
 LOGS = ("-journal", "-wal", "-shm")
 """what SQLite keeps beside a file"""
 

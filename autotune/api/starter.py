@@ -10,7 +10,7 @@ from autotune.array_declarations import is_name, what_is_wrong
 from autotune.errors import StoreError, TemplateError, not_written
 from autotune.operations import operations
 from autotune.shipped import shipped
-from autotune.writing import write_whole
+from autotune.writing import SETTINGS, write_whole
 
 _FILES = {
     # of templates/starter, and where they go
@@ -32,6 +32,8 @@ def new_operation(name: str, directory: Path = Path()) -> tuple[Path, ...]:
         raise TemplateError(what_is_wrong(name))
     if name in operations():
         raise TemplateError(f"{name}: an operation of this name comes along; give another")
+    if f"{name}.toml" == SETTINGS:
+        raise TemplateError(f"{name}: its study would be {SETTINGS}, the name of the settings file; give another")
     starter = shipped("templates") / "starter"
     written = {directory / where.format(name=name): starter / of for of, where in _FILES.items()}
     folder = directory / name

@@ -13,7 +13,7 @@ from autotune.declarations import FLOATS
 from autotune.errors import ModelError
 from autotune.printable import counted
 from autotune.study import ADMITTED, admits
-from autotune.writing import check_writable, write_whole
+from autotune.writing import SETTINGS, check_writable, write_whole
 
 LARGEST = 2**31 - 1  # of a size: what kernels count with
 
@@ -102,7 +102,9 @@ def import_model(
 
 
 def _check_new(out: Path) -> None:
-    """Raise ModelError where a file is there already: it may have been edited."""
+    """Raise ModelError where a file is there already, which may have been edited, or where settings are read."""
+    if out.name == SETTINGS:
+        raise ModelError(f"{out}: is the name of the settings file; give another --out")
     check_writable(out, "--out")
     if out.exists():
         raise ModelError(f"{out}: exists already; remove it or give another --out")

@@ -18,8 +18,9 @@ from autotune.errors import AutotuneError
 from autotune.reading import read_text
 from autotune.shipped import RECORDED
 from autotune.table import did_you_mean, read_toml
+from autotune.writing import SETTINGS
 
-_FILE, _PROJECT, _KEY = "autotune.toml", "pyproject.toml", "tool.autotune"
+_PROJECT = "pyproject.toml"
 _PATHS = ("db", "templates")
 """options whose words are paths, which begin at the file"""
 
@@ -42,7 +43,7 @@ def _tables() -> Iterator[tuple[Path, Mapping[str, object]]]:
     except OSError:  # a folder that is gone
         return
     for folder in (here, *here.parents):
-        own, project = folder / _FILE, folder / _PROJECT
+        own, project = folder / SETTINGS, folder / _PROJECT
         if os.path.lexists(own) and not os.path.isdir(own):  # a link to nothing, a pipe: said by who reads it
             yield own, _content(own)
         elif os.path.isfile(project):
@@ -57,6 +58,8 @@ def _content(file: Path) -> Mapping[str, object]:
 
 
 def _default_map(file: Path, table: Mapping[str, object], commands: Mapping[str, click.Command]) -> dict[str, object]:
+    if file.name == SETTINGS and ("op" in table or _is_tables(table.get("layer"))):
+        raise SettingsError(f"{file}: looks like a study, and is read for the defaults of options; rename it")
     found: dict[str, object] = {}
     every = {key: value for key, value in table.items() if not isinstance(value, dict)}
     own = {key: value for key, value in table.items() if isinstance(value, dict)}
@@ -75,6 +78,11 @@ def _default_map(file: Path, table: Mapping[str, object], commands: Mapping[str,
         words = {key: value for key, value in every.items() if key in options} | own.get(name, {})
         found[name] = {str(options[key].name): _value(file, key, value, options[key]) for key, value in words.items()}
     return found
+
+
+def _is_tables(value: object) -> bool:
+    """Whether a key stands in [[brackets]]."""
+    return isinstance(value, list) and any(isinstance(each, dict) for each in value)
 
 
 def _options(command: click.Command) -> dict[str, click.Option]:

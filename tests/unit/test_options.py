@@ -161,6 +161,8 @@ def test_defaults_of_the_nearest_file(
         ('[tune]\ntrials = "many"\n', "trials: 'many' is not a valid integer range."),
         ("db = 3\n", "db: expected a path"),
         ('[best]\njson = "yes"\n', "json: expected true or false"),
+        ('op = "mine"\n', "looks like a study, and is read for the defaults of options; rename it"),
+        ("[[layer]]\nn = 1\n", "looks like a study, and is read for the defaults of options; rename it"),
     ):
         (folder / "autotune.toml").write_text(text)
         assert autotune("best").complaint == f"{folder / 'autotune.toml'}: {words}"
