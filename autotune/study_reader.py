@@ -20,7 +20,7 @@ from autotune.trial import END_TO_END, Value
 
 FindOperation = Callable[[str], Operation]
 """An operation by its name. Raises TemplateError where there is none."""
-_NAME_CHARACTERS = 100
+NAME_CHARACTERS = 100
 """Of a study or a layer, the most: an export's files are named after them."""
 _SIZES = ("n", "c", "h", "w", "k", "r", "s")
 _PAIRS = ("stride", "pad", "dilation")
@@ -123,8 +123,8 @@ def _name(table: Table, default: str, note: str = "") -> str:
     name = table.word("name", default)
     if not name or any(not (letter.isalnum() or letter in "-_") for letter in name):
         raise table.error("name", f"{name!r}: expected letters, digits, - and _{note}")
-    if len(name) > _NAME_CHARACTERS:
-        raise table.error("name", f"has {len(name)} characters: expected at most {_NAME_CHARACTERS}")
+    if len(name) > NAME_CHARACTERS:
+        raise table.error("name", f"has {len(name)} characters: expected at most {NAME_CHARACTERS}")
     return name
 
 
@@ -138,7 +138,7 @@ def _families(table: Table) -> tuple[str, ...] | None:
 
 
 def _is_a_name(value: object) -> bool:
-    return isinstance(value, str) and len(value) <= _NAME_CHARACTERS
+    return isinstance(value, str) and len(value) <= NAME_CHARACTERS
 
 
 def _measure(table: Table) -> Measure:

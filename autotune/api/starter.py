@@ -7,9 +7,10 @@ import shutil
 from pathlib import Path
 
 from autotune.array_declarations import is_name, what_is_wrong
-from autotune.errors import StoreError, TemplateError, not_written
+from autotune.errors import StoreError, TemplateError, not_written, shortened
 from autotune.operations import operations
 from autotune.shipped import shipped
+from autotune.study_reader import NAME_CHARACTERS
 from autotune.writing import SETTINGS, write_whole
 
 _FILES = {
@@ -30,6 +31,8 @@ def new_operation(name: str, directory: Path = Path()) -> tuple[Path, ...]:
         raise TemplateError(f"{name!r}: expected letters, digits and _, a letter first: a kernel is named so")
     if not is_name(name) or name == "main":
         raise TemplateError(what_is_wrong(name))
+    if len(name) > NAME_CHARACTERS:
+        raise TemplateError(f"{shortened(name)}: has {len(name)} characters: expected at most {NAME_CHARACTERS}")
     if name in operations():
         raise TemplateError(f"{name}: an operation of this name comes along; give another")
     if f"{name}.toml" == SETTINGS:

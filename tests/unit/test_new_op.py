@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.fork_server import ForkServer
+from tests.long_run import every
 from tests.unit.tiny import Command
 
 pytestmark = pytest.mark.cxx
@@ -33,6 +34,13 @@ def test_a_new_operation_is_checked_tuned_and_asked(autotune: Command, tmp_path:
     (best,) = json.loads(autotune("best", "add_bias.small", "--json").out)
     assert (best["layer"], best["template"]) == ("add_bias.small", "add_bias")
     assert "constexpr int COLUMNS = 1000;" in autotune("source", "add_bias.small").out
+
+
+@pytest.mark.parametrize("name", every(2, ["from_float", "max", "T", "COLUMNS", "blockIdx"]))
+def test_a_name_that_kernels_know_otherwise_compiles(autotune: Command, name: str) -> None:
+    autotune("new-op", name)
+    checked = autotune("check", f"{name}/{name}.cu.j2", "--device", "host", "--configs", "1")
+    assert checked.code == 0, checked.err
 
 
 def test_a_stored_study_and_a_family_are_found_by_name_beside_their_folder(autotune: Command) -> None:
@@ -98,6 +106,7 @@ def test_a_reference_that_every_kernel_contradicts_is_doubted(autotune: Command)
         ("class", "'class' is a word of C++ or Python; choose another name"),
         ("main", "'main' is a word of C++ or Python; choose another name"),
         ("autotune", "autotune: its study would be autotune.toml, the name of the settings file; give another"),
+        ("a" * 101, f"{'a' * 97}...: has 101 characters: expected at most 100"),
         ("taken", "taken: exists already; remove it or give another name"),
     ],
 )
