@@ -52,6 +52,13 @@ def _is_database(file: Path) -> bool:
         return False
 
 
+def folder_named(name: str | os.PathLike[str], option: str) -> Path:
+    """The folder that an option names. Raises StoreError for an empty word: as a path it is the current folder."""
+    if not os.fspath(name):
+        raise StoreError(f"{option}: is empty; name a folder, or give . for the current one")
+    return Path(name)
+
+
 def open_lock(file: Path) -> BinaryIO:
     """A file to be locked, empty where none is there. Raises OSError for a link, a device or a pipe."""
     flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC

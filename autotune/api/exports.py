@@ -30,6 +30,7 @@ from autotune.operations import operations_here
 from autotune.problem import of_conv2d
 from autotune.store import BestRow, DispatcherRow, Store
 from autotune.study import ADMITTED, Study
+from autotune.writing import folder_named
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +80,7 @@ def export(
     """
     written = write_export(
         what,
-        Path(out),
+        folder_named(out, "--out"),
         str(db),
         asked=Asked(device, gpu, tuple(layers), accuracy, admit, dispatcher=dispatcher),
         archs=archs,

@@ -8,7 +8,7 @@ import click
 
 from autotune.cli.completion import studies_and_layers
 from autotune.cli.devices import say_device
-from autotune.cli.options import ACCURACY, DATABASE, DIRECTORIES, GPU, LAYERS, OF_DEVICE
+from autotune.cli.options import ACCURACY, DATABASE, DIRECTORIES, GPU, LAYERS, OF_DEVICE, Folder
 from autotune.cli.progress import stages
 from autotune.errors import AutotuneError
 from autotune.study import ADMITTED
@@ -27,7 +27,7 @@ def _archs(_context: click.Context, _option: click.Parameter, text: str | None) 
 
 @click.command()
 @click.argument("what", metavar="LAYER|STUDY", shell_complete=studies_and_layers)
-@click.option("--out", required=True, type=click.Path(path_type=Path), help="Folder to write into; made when missing.")
+@click.option("--out", required=True, type=Folder(), help="Folder to write into; made when missing.")
 @DATABASE
 @DIRECTORIES
 @OF_DEVICE

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from pathlib import Path
 
@@ -13,6 +14,7 @@ from autotune.errors import DeviceError
 from autotune.shipped import RECORDED, check_writable_results, results_named
 from autotune.table import did_you_mean
 from autotune.trial import ACCURACY_CLASSES
+from autotune.writing import folder_named
 
 
 def database_path(_context: click.Context, _option: click.Parameter, name: str) -> str:
@@ -41,6 +43,15 @@ def _alone(context: click.Context, option: click.Parameter, name: str | None) ->
     except DeviceError as error:
         raise click.UsageError(str(error)) from None
     return name
+
+
+class Folder(click.Path):
+    """A folder to write into, for click."""
+
+    def convert(self, value: str | os.PathLike[str], param: click.Parameter | None, ctx: click.Context | None) -> Path:
+        """The path. Raises StoreError where there is none."""
+        named = folder_named(value, "a folder" if param is None else param.opts[0])
+        return Path(os.fsdecode(super().convert(named, param, ctx)))
 
 
 DATABASE = click.option(

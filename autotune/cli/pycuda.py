@@ -6,13 +6,12 @@ from pathlib import Path
 
 import click
 
+from autotune.cli.options import Folder
 from autotune.devices.pycuda_build import TOOLKIT, build_pycuda
 
 
 @click.command()
-@click.option(
-    "--wheels", type=click.Path(file_okay=False, path_type=Path), help="Put its wheel there; install nothing."
-)
+@click.option("--wheels", type=Folder(file_okay=False), help="Put its wheel there; install nothing.")
 def pycuda(wheels: Path | None) -> None:
     """Build PyCUDA against CUDA's Python wheels, and install it.
 

@@ -15,7 +15,7 @@ from autotune.api.study_names import name_of
 from autotune.checking.sanitize import FAULT, SMALL_N, TOOLS, Verdict, Winner
 from autotune.cli.cells import Items, words
 from autotune.cli.completion import studies_and_layers
-from autotune.cli.options import ACCURACY, DATABASE, DIRECTORIES, run_on
+from autotune.cli.options import ACCURACY, DATABASE, DIRECTORIES, Folder, run_on
 from autotune.cli.progress import counting
 from autotune.cli.tables import Column, format_options, show
 from autotune.errors import AutotuneError, StoreError
@@ -58,7 +58,7 @@ def _numbers(context: click.Context, parameter: click.Parameter, value: str) -> 
 @DIRECTORIES
 @ACCURACY
 @click.option("--jobs", type=click.IntRange(min=1), help="Processes at once; default: every core.")
-@click.option("--logs", type=click.Path(path_type=Path), help="Keep what compute-sanitizer wrote in this folder.")
+@click.option("--logs", type=Folder(), help="Keep what compute-sanitizer wrote in this folder.")
 @click.option("--markdown", type=click.Path(path_type=Path), help="Write the table to this file, too.")
 @format_options
 def sanitize(

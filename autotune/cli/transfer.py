@@ -13,7 +13,7 @@ import click
 
 from autotune.api.study_names import name_of
 from autotune.cli.completion import studies_and_layers
-from autotune.cli.options import DATABASE, database_path, writable
+from autotune.cli.options import DATABASE, Folder, database_path, writable
 from autotune.cli.streams import exact
 from autotune.cli.tables import Column, format_options, show
 from autotune.cli.typed import refuse_beside
@@ -159,7 +159,7 @@ def import_(file: Path, db: str) -> None:
 
 @click.command("export-t4")
 @click.argument("what", metavar="[STUDY|LAYER]", required=False, shell_complete=studies_and_layers)
-@click.option("--out", required=True, type=click.Path(path_type=Path), help="Folder to write into; made when missing.")
+@click.option("--out", required=True, type=Folder(), help="Folder to write into; made when missing.")
 @DATABASE
 def export_t4(what: str | None, out: Path, db: str) -> None:
     """Write trials as T4 result files.

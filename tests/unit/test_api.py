@@ -246,6 +246,8 @@ def test_an_export_says_what_it_wrote_and_what_not(folder: Path, filled: Path) -
     assert (exported.proof, exported.edited) == ((), ())
     with pytest.raises(StoreError, match="no study or layer 'nosuch'; it has small"):
         autotune.export("nosuch", "kernels")
+    with pytest.raises(StoreError, match=r"^out: is empty; name a folder"):
+        autotune.export("small", "", proof=False)
     for wrong in ({"admit": "x"}, {"admit": "fp32", "accuracy": "fp32"}, {"dispatcher": True, "accuracy": "fp32"}):
         with pytest.raises(autotune.AutotuneError, match=r"admit|accuracy") as raised:
             autotune.export("small", "kernels", **wrong)

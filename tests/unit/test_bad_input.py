@@ -466,6 +466,24 @@ def test_nothing_to_export_of_what_was_asked_for(folder: Path, autotune: Command
     assert not (folder / "out").exists()
 
 
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("export", "small", "--no-proof", "--out"),
+        ("export-t4", "--out"),
+        ("sanitize", "--logs"),
+        ("pycuda", "--wheels"),
+    ],
+)
+def test_an_empty_word_is_not_the_current_folder(
+    words: tuple[str, ...], folder: Path, autotune: Command, filled: Path
+) -> None:
+    before = contents(folder)
+    complaint = autotune(*words, "").complaint
+    assert complaint == f"{words[-1]}: is empty; name a folder, or give . for the current one"
+    assert contents(folder) == before
+
+
 def test_a_folder_that_cannot_be_written(folder: Path, autotune: Command, filled: Path) -> None:
     complaint = autotune("export", "small", "--out", "small.toml").complaint
     assert complaint.startswith("small.toml: cannot be written: ")
