@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
 from autotune.cli.completion import studies_and_layers
 from autotune.cli.devices import say_device
+from autotune.cli.interrupts import INTERRUPTED, end_interrupted
 from autotune.cli.options import ACCURACY, DATABASE, DIRECTORIES, GPU, LAYERS, OF_DEVICE, Folder
 from autotune.cli.progress import stages
 from autotune.errors import AutotuneError
 from autotune.study import ADMITTED
 from autotune.table import is_whole
+
+if TYPE_CHECKING:
+    from autotune.api.exports import WrittenExport
 
 
 def _archs(_context: click.Context, _option: click.Parameter, text: str | None) -> tuple[int, ...] | None:
@@ -66,7 +71,7 @@ def export(
     folder is built and its self-test run, and on a CUDA device it is timed beside the tuner's own kernels. A library
     that is wrong or slower ends the command with status 1; proof.txt in the folder says so.
     """
-    from autotune.api.exports import Asked, proof_of, write_export
+    from autotune.api.exports import Asked, write_export
 
     try:
         wanted = Asked(device, gpu, only_layers, accuracy, admit, dispatcher=dispatcher)
@@ -93,6 +98,18 @@ def export(
     for path in written.exported.sources:
         click.echo(path)
     if proof:
+        _prove(written)
+
+
+def _prove(written: WrittenExport) -> None:
+    """Have a folder prove itself; where Ctrl-C ends that, say that it did not."""
+    from autotune.api.exports import proof_of
+
+    try:
         with stages() as stage:
             for line in proof_of(written, stage=stage):
                 click.echo(line, err=True)
+    except SystemExit as end:
+        if end.code == INTERRUPTED:
+            end_interrupted(f"{written.exported.folder} was written and is not proven", resumes=False)
+        raise

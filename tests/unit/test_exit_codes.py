@@ -88,6 +88,20 @@ def test_one_interrupt_ends_the_run_in_order(slow: ForkedRun, autotune: Command)
     assert resumed.err.count("finals: ") == 3
 
 
+@pytest.mark.cxx
+def test_an_interrupt_of_a_proof_says_that_the_folder_is_not_proven(filled: Path, fork_server: ForkServer) -> None:
+    words = ("export", "small", "--out", "out")
+    run = fork_server.start(filled.parent, *words)
+    run.wait_for("building the library")
+    run.send_signal(signal.SIGINT)
+    ended = run.finish()
+    assert ended.code == 130
+    said = "autotune: interrupted; out was written and is not proven; to begin again: autotune "
+    assert ended.err.splitlines()[-1] == f"{said}{shlex.join(words)}"
+    assert (filled.parent / "out" / "small.one.null.cu").exists()
+    assert not (filled.parent / "out" / "proof.txt").exists()
+
+
 def test_an_ignored_interrupt_stays_ignored(three: Path) -> None:
     """So a shell starts what runs in the background of a script, which Ctrl-C there must not end."""
     words = (sys.executable, "-m", "autotune", "tune", "small.toml", *WORDS, "null:delay_ms=20", "--trials", "5")
