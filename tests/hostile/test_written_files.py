@@ -40,15 +40,21 @@ def outside(filled: Path) -> Path:
     return folder
 
 
+def identity(path: Path) -> tuple[int, int, int]:
+    """What a file is and when it was written; when a link was followed last is no matter."""
+    status = os.lstat(path)
+    return status.st_mode, status.st_ino, status.st_mtime_ns
+
+
 @pytest.mark.parametrize("name", every(3, WRITES))
 @pytest.mark.parametrize("kind", every(2, THERE))
 def test_what_is_no_file_is_not_written_over(name: str, kind: str, outside: Path, fork_server: ForkServer) -> None:
     path = outside.parent / name
     THERE[kind](path)
-    before = os.lstat(path)
+    before = identity(path)
     line = refused(attacked(fork_server, outside.parent, *WRITES[name], within_s=20), name)
     assert "is no regular file; give another " in line or "exists already" in line
-    assert os.lstat(path) == before
+    assert identity(path) == before
     assert [(each.name, each.read_text()) for each in outside.iterdir()] == [("victim", "mine")]
     assert not (outside.parent / "own").exists()
 
@@ -82,9 +88,9 @@ def test_a_dispatcher_is_not_written_over_its_study(filled: Path, fork_server: F
 def test_a_name_beside_it_is_somebody_elses(kind: str, outside: Path, fork_server: ForkServer) -> None:
     beside = outside.parent / "page.html.part"
     THERE[kind](beside)
-    before = os.lstat(beside)
+    before = identity(beside)
     assert attacked(fork_server, outside.parent, *WRITES["page.html"], within_s=20).code == 0
-    assert os.lstat(beside) == before
+    assert identity(beside) == before
     assert [(each.name, each.read_text()) for each in outside.iterdir()] == [("victim", "mine")]
     assert (outside.parent / "page.html").read_text().startswith("<!doctype html>")
 
