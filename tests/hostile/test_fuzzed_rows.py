@@ -146,5 +146,6 @@ def test_any_value_is_answered_or_refused(good: Path, fork_server: ForkServer) -
 
 @pytest.mark.long
 @pytest.mark.timeout(7200)
+@pytest.mark.filterwarnings("ignore:Generating overly large repr")  # of a value of 200 kB
 def test_many_values_are_answered_or_refused(good: Path, fork_server: ForkServer) -> None:
     fuzzed(good, fork_server, 200, same=False)

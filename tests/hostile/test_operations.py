@@ -61,7 +61,7 @@ DECLARED = {
     "flops: 5000 digits": (FLOPS, f'flops = "{"9" * 5000}"', "more than 4096 bits"),
     "flops: nested": (FLOPS, f'flops = "{"(" * 5000}rows{")" * 5000}"', "cost.flops: "),
     "flops: no number": (FLOPS, 'flops = "rows // 0"', "cost.flops: "),
-    "a shape of 10^33 elements": ('"columns"]', '"columns * 10 ** 30"]', "verifying it takes"),
+    "a shape of 10^33 elements": ('"columns"]', '"columns * 10 ** 30"]', "x would have more than 2^62 elements"),
     "a shape of powers": ('"columns"]', '"9 ** (9 ** 9)"]', "array[0] (x).shape: "),
     "40 squarings": (ARRAY, f"{SQUARINGS}\n{ARRAY}", "derived.s"),
     "a rule's message of powers": (ARRAY, f"[rules]\n'${{9 ** (9 ** 9)}}' = 'rows > 9999'\n{ARRAY}", "rules."),
@@ -119,7 +119,7 @@ REFERENCES = {
     "returns words": ("return [['a']], x", "returns no array of numbers for y: "),
     "returns rows of several lengths": ("return [[1], [1, 2]], x", "returns no array of numbers for y: "),
     "returns nothing": ("return None", "returns NoneType"),
-    "returns no numbers": ("return x * float('nan'), abs(x)", "is the reference in own?"),
+    "returns no numbers": ("return x * float('nan'), abs(x)", "reference returns nan for y at "),
     "returns rounded numbers": (
         "return (x + bias).astype('float32'), abs(x)",
         "returns float32 for y, which",
