@@ -151,6 +151,9 @@ def operations_of(study: Study) -> tuple[Operation, ...]:
     return tuple(dict.fromkeys(layer.problem.operation for layer in study.layers))
 
 
-def admits(accuracy: str, dtype: str) -> bool:
-    """Whether a study of this accuracy lets any kernel win on layers of a storage type."""
-    return _DEFAULT_ACCURACY[dtype] in ADMITTED[accuracy]
+def unadmitted(accuracy: str | None, dtype: str) -> str:
+    """Why a study of this accuracy lets no kernel win on layers of a storage type; empty where it lets one."""
+    own = _DEFAULT_ACCURACY[dtype]
+    if accuracy is None or own in ADMITTED[accuracy]:
+        return ""
+    return f"accuracy {accuracy} admits no kernel of {dtype} layers; give {own}, or leave accuracy out"

@@ -12,7 +12,7 @@ import click
 from autotune.declarations import FLOATS
 from autotune.errors import ModelError
 from autotune.printable import counted
-from autotune.study import ADMITTED, admits
+from autotune.study import ADMITTED, unadmitted
 from autotune.writing import SETTINGS, check_writable, write_whole
 
 LARGEST = 2**31 - 1  # of a size: what kernels count with
@@ -84,8 +84,8 @@ def import_model(
         why = "; ".join(reasons(found[0])) or "it has no convolution"
         raise ModelError(f"{source}: nothing to tune: {why}")
     for layer in layers:
-        if accuracy is not None and not admits(accuracy, layer.problem.dtype):
-            raise ModelError(f"{source}: --accuracy {accuracy} admits no kernel of its {layer.problem.dtype} layers")
+        if why := unadmitted(accuracy, layer.problem.dtype):
+            raise ModelError(f"{source}: {why}")
     title = list(summaries(source, networks, found))
     text = study_text(_own_name(source) if out is None else out.stem, title, found, layers, accuracy)
     said = [

@@ -231,10 +231,11 @@ class BoundTemplate:
         return names
 
 
-def refusal(bound: BoundTemplate) -> str:
-    """Why no kernel may have the first value of every parameter; empty where one may."""
+def refusal(bound: BoundTemplate, params: Sequence[Param] | None = None) -> str:
+    """Why no kernel may have the first value of every parameter, the family's own or those; empty where one may."""
+    firsts = {param.name: param.values[0] for param in params or bound.template.params}
     try:
-        bound.check(Config.of(bound.template.name, {param.name: param.values[0] for param in bound.template.params}))
+        bound.check(Config.of(bound.template.name, firsts))
     except Rejected as rejected:
         return rejected.message
     return ""

@@ -8,19 +8,21 @@ from collections.abc import Callable, Mapping, Sequence
 from autotune.devices.device import DeviceInfo
 from autotune.errors import DeviceError, NoTemplate, StudyError
 from autotune.evaluation.evaluator import Evaluator
-from autotune.family.space import Admission, BoundTemplate, SearchSpace, narrow
+from autotune.family.space import Admission, BoundTemplate, SearchSpace, narrow, refusal
 from autotune.family.template import KernelTemplate
 from autotune.problem import Layer
 from autotune.search import InitialDesign, single_threaded
 from autotune.search.prior import prior
 from autotune.search.warm_start import MOST, warm_start
 from autotune.store import Scope, Store, StudyRecord, TemplateRecord, TopTrial
-from autotune.study import SAMPLERS, Study, distinct_layers
+from autotune.study import SAMPLERS, Study, distinct_layers, unadmitted
 from autotune.tuning.layer_finals import PLAIN_FINALS, FinalsPlan
 from autotune.tuning.layer_result import LayerResult
 from autotune.tuning.schedule import Schedule
 from autotune.tuning.trial_log import Network, Progress
 from autotune.tuning.tuned_layer import RECORDED_REJECTIONS, Run
+
+_SHOWN_REFUSALS = 3
 
 
 @single_threaded()
@@ -179,8 +181,9 @@ def open_spaces(
     refusals = []
     declared = layer.problem.operation.name
     named = [name for name in study.templates or templates if templates[name].operation.name == declared]
+    where = f"{study.path or study.name}: layer {layer.name}"
     if not named:
-        raise NoTemplate(f"{study.path or study.name}: layer {layer.name}: none of the families is one of {declared}")
+        raise NoTemplate(f"{where}: none of the families is one of {declared}")
     serving = []
     for name in named:
         bound = BoundTemplate(templates[name], layer.problem, evaluator.info, admission)
@@ -193,14 +196,18 @@ def open_spaces(
     for bounds in (tuned, [bound for bound in serving if bound not in tuned]):
         if not any(space.default for space in spaces):
             spaces += [SearchSpace(bound, kept.get(bound.template.name), seed=study.seed) for bound in bounds]
-    classes = ", ".join(admission.accuracy)
-    refusals += [
-        f"{space.template} has no feasible config (accuracy classes {classes})" for space in spaces if not space.default
-    ]
-    rejections = any(0 < space.product <= RECORDED_REJECTIONS for space in spaces)
-    if not any(space.default for space in spaces) and not rejections:
+    if any(space.default for space in spaces):
+        return spaces
+    if why := unadmitted(study.accuracy, layer.problem.dtype):
+        raise NoTemplate(f"{where}: {why}")
+    if not any(0 < space.product <= RECORDED_REJECTIONS for space in spaces):
+        empty = [
+            f"{space.template} has no feasible config: {refusal(space.bound, space.params) or 'none is recorded'}"
+            for space in spaces
+        ]
+        said = "; ".join([*empty, *refusals][:_SHOWN_REFUSALS])
+        more = len(empty) + len(refusals) - _SHOWN_REFUSALS
         raise NoTemplate(
-            f"{study.path or study.name}: layer {layer.name} ({layer.problem}): no template supports it: "
-            f"{'; '.join(refusals)}"
+            f"{where} ({layer.problem}): no template supports it: {said}{f'; and {more} more' if more > 0 else ''}"
         )
     return spaces

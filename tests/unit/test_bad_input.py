@@ -105,6 +105,36 @@ def test_a_layer_that_no_template_supports(folder: Path, autotune: Command, fill
 
 
 @pytest.mark.parametrize(
+    ("accuracy", "dtype", "instead"), [("fp32", "f16", "fp16"), ("bf16", "f16", "fp16"), ("fp16", "bf16", "bf16")]
+)
+def test_an_accuracy_that_is_none_of_the_storage_type(
+    accuracy: str, dtype: str, instead: str, folder: Path, autotune: Command, filled: Path
+) -> None:
+    before = content(filled)
+    path = study(folder, ("trials = 10", f'accuracy = "{accuracy}"'), ("s = 3", f's = 3\ndtype = "{dtype}"'))
+    assert autotune("tune", path, "--device", "null", "--fresh").complaint == (
+        f"bad.toml: layer one: accuracy {accuracy} admits no kernel of {dtype} layers; "
+        f"give {instead}, or leave accuracy out"
+    )
+    assert content(filled) == before
+
+
+def test_why_no_template_supports_a_layer_names_few_families_and_the_broken_rule(
+    folder: Path, autotune: Command
+) -> None:
+    nhwc = ("s = 3", 's = 3\nlayout = "nhwc"')
+    families = ("direct", "tiled", "split_c", "windowed", "depthwise")
+    complaint = autotune(
+        "tune", study(folder, nhwc), "--device", "null", *(word for each in families for word in ("--template", each))
+    ).complaint
+    assert [name in complaint for name in families] == [True] * 3 + [False] * 2, complaint
+    assert complaint.endswith("; and 2 more")
+    tight = ("trials = 10", "[space.direct]\nblock_p = [8]\nblock_q = [128]\nthread_k = [12]")
+    complaint = autotune("tune", study(folder, tight), "--template", "direct", "--device", "null").complaint
+    assert "direct has no feasible config: thread_k divides the output channels of a group" in complaint
+
+
+@pytest.mark.parametrize(
     ("edits", "words"),
     [
         ([("n = 3", "n = 2_000_000_000")], "4649 GiB of memory, null has 128; n = 55063683 would do"),
