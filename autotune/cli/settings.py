@@ -97,9 +97,12 @@ def _options(command: click.Command) -> dict[str, click.Option]:
 
 
 def _value(file: Path, key: str, value: object, option: click.Option) -> object:
-    """A default as click takes it; a path begins at the file's folder. Raises SettingsError for what is none."""
-    if isinstance(value, list) and option.multiple:
-        return [_typed(file, key, word, option) for word in value]
+    """A default as click takes it, one word as a list of one; a path begins at the file's folder.
+
+    Raises SettingsError for what is none.
+    """
+    if option.multiple:
+        return [_typed(file, key, word, option) for word in (value if isinstance(value, list) else [value])]
     return _typed(file, key, value, option)
 
 

@@ -171,6 +171,16 @@ def test_defaults_of_the_nearest_file(
     assert autotune("--help").code == 0
 
 
+def test_one_word_in_a_file_of_defaults_is_a_list_of_one(filled: Path, tune: Command, autotune: Command) -> None:
+    for words in ('layer = "two"', 'layer = ["two"]'):
+        (filled.parent / "autotune.toml").write_text(f"[tune]\n{words}\n")
+        assert tune().complaint == "--layer two: small has no such layer; it has one"
+    (filled.parent / "autotune.toml").write_text('templates = "families"\n[trials]\ntemplate = "direct"\n')
+    assert json.loads(autotune("trials", "--json").out) == []
+    assert json.loads(autotune("trials", "--template", "tiny", "--limit", 1, "--json").out) != []
+    assert autotune("templates", "tiny").code == 0
+
+
 def test_a_format_that_is_typed_goes_before_the_file_of_defaults(filled: Path, autotune: Command) -> None:
     (filled.parent / "autotune.toml").write_text("[best]\njson = true\n")
     assert autotune("best").out.startswith("[")
