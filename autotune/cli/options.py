@@ -7,6 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import click
+from click.core import ParameterSource
 
 from autotune.api.answers import one_asked
 from autotune.cli.completion import device_names, family_names, layer_names
@@ -36,7 +37,10 @@ def writable(db: str) -> str:
 
 
 def _alone(context: click.Context, option: click.Parameter, name: str | None) -> str | None:
-    """A device's name, for click, where the other option does not give one, too."""
+    """A device's name, for click, where the other option does not give one, too; a typed one goes before a file's."""
+    sources = {each: context.get_parameter_source(each) for each in ("device", "gpu")}  # typed ones come first
+    if sources[str(option.name)] is ParameterSource.DEFAULT_MAP and ParameterSource.COMMANDLINE in sources.values():
+        return None
     given = {**context.params, option.name: name}
     try:
         one_asked(given.get("device"), given.get("gpu"))

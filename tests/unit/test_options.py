@@ -188,6 +188,17 @@ def test_a_format_that_is_typed_goes_before_the_file_of_defaults(filled: Path, a
     assert "--json and --csv: give one of them" in autotune("best", "--csv", "--json").err
 
 
+def test_a_device_that_is_typed_goes_before_the_file_of_defaults(filled: Path, autotune: Command) -> None:
+    (filled.parent / "autotune.toml").write_text('gpu = "H200"\n')
+    assert "small.one" in autotune("best", "--device", "null").out
+    assert autotune("best").complaint == "H200: no recorded GPU of this name; there are none"
+    (filled.parent / "autotune.toml").write_text('device = "host"\n')
+    assert autotune("best", "--gpu", "H200").complaint == "H200: no recorded GPU of this name; there are none"
+    (filled.parent / "autotune.toml").write_text('device = "host"\ngpu = "H200"\n')
+    assert "--device and --gpu both name a device" in autotune("best").err
+    assert "--device and --gpu both name a device" in autotune("best", "--gpu", "H200", "--device", "null").err
+
+
 def test_quiet_says_nothing_but_the_answer_and_errors(tune: Command, autotune: Command) -> None:
     done = tune("-q")
     assert (done.code, done.err) == (0, "")
