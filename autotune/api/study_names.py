@@ -12,7 +12,7 @@ from autotune.errors import StoreError, StudyError
 from autotune.operations import find_operation
 from autotune.problem import Layer
 from autotune.study import Study
-from autotune.study_reader import find_study, load_study, parse_study
+from autotune.study_reader import find_study, load_study, parse_study, shipped_study, study_names
 from autotune.study_writer import known_to, written
 
 if TYPE_CHECKING:
@@ -87,9 +87,19 @@ def is_asked(name: str, layers: Collection[str]) -> bool:
 
 
 def name_of(what: Study | str | Path | None) -> str | None:
-    """A study's or layer's name; a study file stands for the name in it. Asked for before a database is opened."""
+    """A study's or layer's name; a study file stands for the name in it, and a shipped study, as `studies` lists it.
+
+    Asked for before a database is opened.
+    """
+    if what is None:
+        return None
     if isinstance(what, Study):
         return what.name
-    if what is not None and str(what).endswith(".toml"):
-        return load_study(find_study(str(what))).name
-    return None if what is None else str(what)
+    name = str(what)
+    if name.endswith(".toml"):
+        return load_study(find_study(name)).name
+    study, _, layer = name.rpartition(".")
+    shipped = study_names()
+    if name in shipped:
+        return shipped_study(name).name
+    return f"{shipped_study(study).name}.{layer}" if study in shipped else name

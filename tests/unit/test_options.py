@@ -104,6 +104,14 @@ def test_a_study_that_the_database_knows_stands_for_its_file(filled: Path, tune:
     assert listed["reports/000"]["origin"] == "shipped"
 
 
+def test_a_shipped_study_is_asked_about_as_it_is_listed(autotune: Command, folder: Path) -> None:
+    for command, layer in (("best", ""), ("history", ""), ("importance", ""), ("why", ".conv1-n100")):
+        named = autotune(command, f"report-001{layer}", "--db", "recorded")
+        assert (named.code, named.out != "") == (0, True), (command, named.err)
+        assert autotune(command, f"reports/001{layer}", "--db", "recorded").out == named.out, command
+    assert "no study or layer 'reports/009'" in autotune("best", "reports/009", "--db", "recorded").complaint
+
+
 def test_the_recorded_database_by_name_is_only_read(autotune: Command, monkeypatch: pytest.MonkeyPatch) -> None:
     asked = autotune("best", "lenet-k5", "--db", "recorded")
     assert (asked.code, asked.err) == (0, "")
