@@ -8,7 +8,7 @@ from dataclasses import fields, replace
 from functools import partial
 from pathlib import Path
 
-from autotune.errors import StudyError, TemplateError
+from autotune.errors import StudyError, TemplateError, shortened
 from autotune.operation import Operation
 from autotune.operations import CONV2D, find_operation, operation
 from autotune.problem import Layer, make_problem
@@ -72,7 +72,12 @@ def load_study(path: str | Path, directories: Sequence[Path] = ()) -> Study:
     file = Path(path)
     text = read_text(file, StudyError)
     find = partial(find_operation, directories=(*directories, file.parent))
-    return replace(parse_study(text, file.stem, str(file), find), path=file)
+    study = parse_study(text, file.stem, str(file), find)
+    for family in study.space or {}:  # not of stored texts, which were taken once
+        if study.templates is not None and family not in study.templates:
+            near = did_you_mean(family, study.templates)
+            raise StudyError(f"{file}: space.{shortened(family)}: has no effect: templates does not name it{near}")
+    return replace(study, path=file)
 
 
 def parse_study(text: str, name: str, where: str = "", find: FindOperation = operation) -> Study:

@@ -41,7 +41,6 @@ from autotune.store import DispatchedLayer, StudyRecord, TemplateRecord
 from autotune.study import Study, distinct_layers
 from autotune.trial import Outcome
 from autotune.tuning.finals_decision import LEAST_NOISE
-from autotune.tuning.ladder import check_techniques
 from autotune.tuning.tune import check_study, policy
 
 HELD_OUT = 4
@@ -101,8 +100,6 @@ def build(
     """
     study = run.study
     check_study(study, run.templates)
-    if study.techniques:
-        check_techniques(study, run.templates)
     layers = distinct_layers(study.layers)
     for layer in layers:
         of_conv2d(layer.problem, "a dispatcher")

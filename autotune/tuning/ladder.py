@@ -13,14 +13,13 @@ from dataclasses import dataclass
 
 from autotune.errors import NoTemplate, StudyError
 from autotune.evaluation.evaluator import Evaluator
-from autotune.family.space import narrow
 from autotune.family.template import KernelTemplate
 from autotune.problem import Layer
 from autotune.store import Store, TrialRow
 from autotune.study import Study, Technique
 from autotune.trial import Config, Outcome
 from autotune.tuning.trial_log import Progress
-from autotune.tuning.tune import policy, tune
+from autotune.tuning.tune import check_study, policy, tune
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,17 +56,7 @@ class Rung:
 def check_techniques(study: Study, templates: Mapping[str, KernelTemplate]) -> None:
     """Raise StudyError when a study has no techniques, or one names a family, parameter or value that there is not."""
     require_techniques(study)
-    where = study.path or study.name
-    for technique in study.techniques:
-        if technique.template not in templates:
-            raise StudyError(
-                f"{where}: technique {technique.name!r}: no template named {technique.template!r}; "
-                f"there are {', '.join(templates)}"
-            )
-        try:
-            narrow(templates[technique.template], technique.space)
-        except StudyError as error:
-            raise StudyError(f"{where}: technique {technique.name!r}: {error}") from None
+    check_study(study, templates)
 
 
 def require_techniques(study: Study) -> None:

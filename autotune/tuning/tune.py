@@ -16,6 +16,8 @@ from autotune.search.prior import prior
 from autotune.search.warm_start import MOST, warm_start
 from autotune.store import Scope, Store, StudyRecord, TemplateRecord, TopTrial
 from autotune.study import SAMPLERS, Study, distinct_layers, unadmitted
+from autotune.table import did_you_mean
+from autotune.trial import Value
 from autotune.tuning.layer_finals import PLAIN_FINALS, FinalsPlan
 from autotune.tuning.layer_result import LayerResult
 from autotune.tuning.schedule import Schedule
@@ -93,17 +95,27 @@ def _listing(study: Study, layer: Layer, layers: int) -> Progress:
 
 def check_study(study: Study, templates: Mapping[str, KernelTemplate]) -> None:
     """Raise StudyError when a study names a family, a parameter, a value or a sampler that does not exist."""
-    where = study.path or study.name
-    for name in (*(study.templates or ()), *(study.space or {})):
-        if name not in templates:
-            raise StudyError(f"{where}: no template named {name!r}; there are {', '.join(templates)}")
-    for name, narrowed in (study.space or {}).items():
-        try:
-            narrow(templates[name], narrowed)
-        except StudyError as error:
-            raise StudyError(f"{where}: {error}") from None
+    where = str(study.path or study.name)
+    for name, narrowed in (*((name, {}) for name in study.templates or ()), *(study.space or {}).items()):
+        _check_family(where, name, narrowed, templates)
+    for technique in study.techniques:
+        _check_family(f"{where}: technique {technique.name!r}", technique.template, technique.space, templates)
     if study.sampler not in SAMPLERS:
         raise StudyError(f"{where}: sampler = {study.sampler!r}: expected one of {', '.join(SAMPLERS)}")
+
+
+def _check_family(
+    where: str, name: str, narrowed: Mapping[str, Sequence[Value]], templates: Mapping[str, KernelTemplate]
+) -> None:
+    """Raise StudyError when there is no such family, or it has not the parameters and values that are kept."""
+    if name not in templates:
+        raise StudyError(
+            f"{where}: no template named {name!r}{did_you_mean(name, templates)}; there are {', '.join(templates)}"
+        )
+    try:
+        narrow(templates[name], narrowed)
+    except StudyError as error:
+        raise StudyError(f"{where}: {error}") from None
 
 
 def initial_designs(

@@ -57,11 +57,19 @@ STUDIES = {
     ),
     "an unknown template": (
         ("trials = 10", 'templates = ["tinny"]'),
-        "bad.toml: no template named 'tinny'; there are depthwise, ",
+        "bad.toml: no template named 'tinny' (did you mean 'tiny'?); there are depthwise, ",
     ),
     "an unknown template's space": (
         ("trials = 10", "[space.tinny]\nturns = 1"),
-        "bad.toml: no template named 'tinny'; there are depthwise, ",
+        "bad.toml: no template named 'tinny' (did you mean 'tiny'?); there are depthwise, ",
+    ),
+    "an unknown template's technique": (
+        ("s = 3\n", 's = 3\n[[technique]]\nname = "t"\ntemplate = "tinny"\n'),
+        "bad.toml: technique 't': no template named 'tinny' (did you mean 'tiny'?); there are depthwise, ",
+    ),
+    "a space of a template that is not searched": (
+        ("trials = 10", 'templates = ["tiny"]\n[space.direct]\nthread_k = 1'),
+        "bad.toml: space.direct: has no effect: templates does not name it",
     ),
     "an unknown parameter": (
         ("trials = 10", SPACE + "turn = [1]"),

@@ -386,9 +386,11 @@ def test_layers_of_one_shape_are_one_layer_that_counts_for_all(autotune: Command
 def test_techniques_name_families_that_there_are(autotune: Command, folder: Path) -> None:
     technique = '[[technique]]\nname = "t"\ntemplate = "nosuch"\n[technique.space]\nunroll = ["none"]\n'
     (folder / "technique.toml").write_text(STUDY + technique)
-    words = ("technique.toml", "--device", "null", "--templates", "families", "--trials", 2)
-    assert autotune("tune", *words).code == 0
-    assert "technique 't': no template named 'nosuch'; there are " in autotune("dispatch", *words).complaint
+    words = ("--device", "null", "--templates", "families", "--trials", 2)
+    assert autotune("tune", "small.toml", *words).code == 0
+    for command in ("tune", "dispatch"):
+        said = autotune(command, "technique.toml", *words).complaint
+        assert "technique 't': no template named 'nosuch'; there are " in said, command
 
 
 def test_bad_input_is_one_line(dispatch: Command, autotune: Command) -> None:
