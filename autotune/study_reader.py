@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import fields, replace
 from functools import partial
 from pathlib import Path
@@ -26,11 +26,11 @@ _SIZES = ("n", "c", "h", "w", "k", "r", "s")
 _PAIRS = ("stride", "pad", "dilation")
 _LAYER_KEYS = {"name", "op", "count"}
 _CONV2D_KEYS = {*_LAYER_KEYS, *_SIZES, *_PAIRS, "groups", "dtype", "layout", "epilogue"}
-_STUDY_KEYS = {
+_STUDY_VALUES = {
     *("name", "op", "accuracy", "trials", "time_budget_s", "seed", "sampler", "templates", "workspace_limit_bytes"),
-    *("spill_limit_bytes", "trials_total", "time_budget_total_s"),
-    *("measure", "space", "layer", "technique", "rule", "span", "warm_start", "prior", "stop_below"),
+    *("spill_limit_bytes", "trials_total", "time_budget_total_s", "span", "warm_start", "prior", "stop_below"),
 }
+_STUDY_KEYS = {*_STUDY_VALUES, "measure", "space", "layer", "technique", "rule"}
 _RULE_KEYS = {"name", "property", "threshold", "below", "above", "report"}
 _TECHNIQUE_KEYS = {"name", "template", "space", "report", "reported_ms", "reported"}
 
@@ -272,10 +272,18 @@ def _layer(table: Table, declared: Operation) -> Layer:
     return Layer(name, problem, table.whole("count", 1, least=1))
 
 
+def _allow(layer: Table, keys: Collection[str]) -> None:
+    """Refuse keys that no layer has, the study's own with where they go: below [[layer]] all are the layer's."""
+    for key in layer.content:
+        if key in _STUDY_VALUES and key not in keys:
+            raise layer.error(key, f"{key} is a key of the study: put it above the first [[layer]]")
+    layer.allow(keys)
+
+
 def _given(table: Table, declared: Operation) -> dict[str, Value]:
     """Sizes and words by their names."""
     sizes = {size.name: size for size in declared.sizes}
-    table.allow({*_LAYER_KEYS, *sizes, *declared.words})
+    _allow(table, {*_LAYER_KEYS, *sizes, *declared.words})
     table.require([name for name, size in sizes.items() if size.default is None])
     given: dict[str, Value] = {
         name: table.whole(name, 0, least=size.least) for name, size in sizes.items() if name in table
@@ -285,7 +293,7 @@ def _given(table: Table, declared: Operation) -> dict[str, Value]:
 
 def _conv2d(table: Table) -> dict[str, Value]:
     """conv2d's, where stride, pad and dilation are of both axes, or two numbers."""
-    table.allow(_CONV2D_KEYS)
+    _allow(table, _CONV2D_KEYS)
     table.require(_SIZES)
     given: dict[str, Value] = {key: table.whole(key, 0, least=1) for key in _SIZES}
     for key, default in (("stride", 1), ("pad", 0), ("dilation", 1)):

@@ -44,6 +44,10 @@ STUDIES = {
         ("k = 4", "k = 4\nkernels = 4"),
         "bad.toml: layer[0] (one).kernels: unknown key; known",
     ),
+    "a key of the study below a layer": (
+        ("s = 3\n", "s = 3\nseed = 5\n"),
+        "bad.toml: layer[0] (one).seed: seed is a key of the study: put it above the first [[layer]]",
+    ),
     "a negative size": (("h = 9", "h = -9"), "bad.toml: layer[0] (one).h: -9 is too small: expected at least 1"),
     "a zero size": (("k = 4", "k = 0"), "bad.toml: layer[0] (one).k: 0 is too small: expected at least 1"),
     "a filter larger than the padded input": (
