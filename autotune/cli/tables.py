@@ -169,9 +169,10 @@ def _fits(keys: Sequence[str], rows: Sequence[Sequence[str]], width: int) -> boo
 
 
 def console(*, stderr: bool = False) -> Console:
-    """A console as wide as the terminal; into a pipe, lines as long as they need to be."""
+    """A console as wide as the terminal, of which COLUMNS=0 says nothing; into a pipe, lines as long as need be."""
     file = exact(sys.stderr if stderr else sys.stdout)  # rich moves the cursor by control characters of its own
-    plain = _Console(file=file, highlight=False, markup=False, emoji=False)
+    environment = {name: value for name, value in os.environ.items() if (name, value) != ("COLUMNS", "0")}
+    plain = _Console(file=file, highlight=False, markup=False, emoji=False, _environ=environment)
     if plain.is_terminal:
         return plain
     return _Console(file=file, highlight=False, markup=False, emoji=False, width=1000, color_system=None)

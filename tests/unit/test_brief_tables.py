@@ -156,6 +156,11 @@ def on_a_terminal(*words: object, **environment: str) -> str:
     return shown.decode().replace("\r", "")
 
 
+def test_a_terminal_of_no_columns_shows_what_one_does_that_says_nothing() -> None:
+    words = ("best", "lenet-k5", "--db", SHIPPED)
+    assert on_a_terminal(*words, COLUMNS="0") == on_a_terminal(*words, COLUMNS="") != ""
+
+
 @pytest.mark.parametrize(
     ("words", "environment", "paged"),
     [
