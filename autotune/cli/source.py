@@ -18,6 +18,7 @@ from autotune.cli.streams import for_compilers
 from autotune.errors import StoreError
 from autotune.family.template_files import load_templates
 from autotune.operations import operations_here
+from autotune.table import did_you_mean
 from autotune.writing import check_writable, write_whole
 
 if TYPE_CHECKING:
@@ -36,8 +37,8 @@ if TYPE_CHECKING:
 @TEMPLATES
 @click.option("--config", "words", help="The fastest kernel with these values: 'NAME=VALUE NAME=VALUE'.")
 @click.option("--trial", "number", type=click.IntRange(min=0), help="The kernel of this trial, whatever became of it.")
-@click.option("--ptx", "kind", flag_value="ptx", help="Print its PTX instead; needs nvcc.")
-@click.option("--sass", "kind", flag_value="sass", help="Print its machine code instead; needs nvcc and nvdisasm.")
+@click.option("--ptx", is_flag=True, help="Print its PTX instead; needs nvcc.")
+@click.option("--sass", is_flag=True, help="Print its machine code instead; needs nvcc and nvdisasm.")
 @click.option("--out", type=click.Path(path_type=Path), help="Write to this file instead of standard output.")
 def source(
     what: str,
@@ -49,7 +50,8 @@ def source(
     only_templates: tuple[str, ...],
     words: str | None,
     number: int | None,
-    kind: str | None,
+    ptx: bool,
+    sass: bool,
     out: Path | None,
 ) -> None:
     """Print the source of LAYER's best kernel.
@@ -61,6 +63,8 @@ def source(
     """
     from autotune.store import Store
 
+    if ptx and sass:
+        raise click.UsageError("--ptx and --sass: give one of them")
     if out is not None:
         check_writable(out, "--out")
     wanted = _values(words)
@@ -75,11 +79,12 @@ def source(
         else:
             row, others = _first(_trials(store, name, info, accuracy, only_templates, wanted, number))
         if row is None:
+            _check_params(store, name, what, wanted)
             raise StoreError(f"{db}: no such kernel of {what}; `autotune trials {what}` lists what there is")
         found = _kernel(store, _row(row), what, directories, db)
         text = _text(store, row, found)
-        if kind is not None:
-            text = _compiled(found, _row(row), kind)
+        if ptx or sass:
+            text = _compiled(found, _row(row), ptx=ptx)
     if others:
         click.echo(f"this is {_said(row)}; there are also {', '.join(dict.fromkeys(map(_said, others)))}", err=True)
     if out is None:
@@ -91,12 +96,26 @@ def source(
 
 def _values(words: str | None) -> Mapping[str, str]:
     """What `--config` asks for. Raises click.BadParameter for other words."""
-    pairs = [word.partition("=") for word in (words or "").replace(",", " ").split()]
-    if any(not (name and equals and value) for name, equals, value in pairs):
+    if words is None:
+        return {}
+    pairs = [word.partition("=") for word in words.replace(",", " ").split()]
+    if not pairs or any(not (name and equals and value) for name, equals, value in pairs):
         raise click.BadParameter(
             f"{words!r}: expected NAME=VALUE words, as `autotune trials` shows them", param_hint="--config"
         )
-    return {name: value for name, _, value in pairs}
+    values: dict[str, str] = {}
+    for name, _, value in pairs:
+        if values.setdefault(name, value) != value:
+            raise click.BadParameter(f"{name} is given two values, {values[name]} and {value}", param_hint="--config")
+    return values
+
+
+def _check_params(store: Store, name: str | None, what: str, wanted: Mapping[str, str]) -> None:
+    """Raise StoreError for a parameter that no recorded config of a layer has."""
+    known = {param for row in store.trials.list(name) for param, _ in row.trial.config.items}
+    for param in wanted:
+        if param not in known:
+            raise StoreError(f"--config {param}: no kernel of {what} has such a parameter{did_you_mean(param, known)}")
 
 
 def _best(store: Store, name: str | None, info: DeviceInfo | None, accuracy: str | None) -> list[BestRow]:
@@ -170,14 +189,14 @@ def _text(store: Store, found: BestRow | TrialRow, source: KernelSource) -> str:
     return kernel_text(best, source, with_roofline(store, best).floor_us)
 
 
-def _compiled(source: KernelSource, row: TrialRow, kind: str) -> str:
+def _compiled(source: KernelSource, row: TrialRow, *, ptx: bool) -> str:
     """A kernel's PTX or machine code, for the device that it was tuned on."""
     from autotune.compilation.compile import compile_cubin, compile_ptx, disassemble
     from autotune.compilation.toolchain import find_nvcc, find_nvdisasm
 
     if row.device.kind == "host":
         raise StoreError(f"{row.name}: tuned on the host, so it is machine code of no GPU; give --device")
-    if kind == "ptx":
+    if ptx:
         return compile_ptx(source.program, row.device.arch, find_nvcc())
     nvdisasm = find_nvdisasm()
     return disassemble(compile_cubin(source.program, row.device.arch, find_nvcc()), nvdisasm)

@@ -69,6 +69,10 @@ def test_any_trial_or_config_is_printed(filled: Path, autotune: Command) -> None
         ),
         (("small.one", "--accuracy", "tf32"), "autotune.db: no such kernel of small.one; "),
         (("small.one", "--config", "threads=7"), "autotune.db: no such kernel of small.one; "),
+        (
+            ("small.one", "--config", "thread=64"),
+            "--config thread: no kernel of small.one has such a parameter (did you mean 'threads'?)",
+        ),
         (("small.one", "--device", "H200"), "H200: no recorded device of this name: null"),
         (("small.one", "--out", "no/x.cu"), "no/x.cu: there is no folder no; create it first or give another --out"),
         (("small.one", "--db", "none.db"), "none.db: no such file"),
@@ -80,9 +84,14 @@ def test_what_there_is_not_is_one_line(words: tuple[str, ...], complaint: str, f
 
 
 def test_a_config_that_is_none(filled: Path, autotune: Command) -> None:
-    ended = autotune("source", "small.one", "--config", "threads")
-    assert ended.code == 2
-    assert "'threads': expected NAME=VALUE words" in ended.err
+    for words, why in (
+        (("--config", "threads"), "'threads': expected NAME=VALUE words"),
+        (("--config", ""), "'': expected NAME=VALUE words"),
+        (("--config", "threads=64 threads=32"), "threads is given two values, 64 and 32"),
+        (("--ptx", "--sass"), "--ptx and --sass: give one of them"),
+    ):
+        ended = autotune("source", "small.one", *words)
+        assert (ended.code, why in ended.err) == (2, True), ended.err
 
 
 def test_one_layer_at_a_time(folder: Path, tune: Command, autotune: Command) -> None:
