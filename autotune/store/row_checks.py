@@ -173,5 +173,6 @@ def _dangling(connection: Connection, table: Table, gone: dict[str, set[int]]) -
     if not broken or not connection.exec_driver_sql(some).scalar_one():  # the table is read once, not for each
         return
     for (column, parent), where in broken.items():
-        for row, target in connection.exec_driver_sql(f"SELECT rowid, {column} FROM {table.name} WHERE {where}"):  # noqa: S608
+        found = f"SELECT rowid, {column} FROM {table.name} WHERE {where} ORDER BY rowid"  # noqa: S608
+        for row, target in connection.exec_driver_sql(found):
             yield Fault(table.name, row, f"{column} = {target}: {parent} has no such row")
