@@ -18,7 +18,7 @@ from autotune.cli.completion import studies_and_layers
 from autotune.cli.options import ACCURACY, DATABASE, DIRECTORIES, Folder, run_on
 from autotune.cli.progress import counting
 from autotune.cli.tables import Column, format_options, show
-from autotune.errors import AutotuneError, StoreError
+from autotune.errors import AutotuneError, StoreError, not_written
 from autotune.family.template_files import load_templates
 from autotune.operations import operations_here
 from autotune.printable import counted
@@ -86,7 +86,10 @@ def sanitize(
     if markdown is not None:
         check_writable(markdown, "--markdown")
     if logs is not None:
-        logs.mkdir(parents=True, exist_ok=True)
+        try:
+            logs.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise StoreError(not_written(logs, error, "give another --logs")) from None
     with Store(db, create=False) as store:
         winners = _winners(store, what, db, accuracy, directories)
     sanitizer = open_sanitizer(

@@ -527,9 +527,10 @@ def test_an_empty_word_is_not_the_current_folder(
 
 
 def test_a_folder_that_cannot_be_written(folder: Path, autotune: Command, filled: Path) -> None:
-    complaint = autotune("export", "small", "--out", "small.toml").complaint
-    assert complaint.startswith("small.toml: cannot be written: ")
-    assert complaint.endswith("; give another --out")
+    for words in (("export", "small", "--out"), ("export-t4", "--out"), ("sanitize", "--logs")):
+        complaint = autotune(*words, "small.toml").complaint
+        assert complaint.startswith("small.toml: cannot be written: ")
+        assert complaint.endswith(f"; give another {words[-1]}")
 
 
 def test_an_export_stays_one_when_another_finds_the_disk_full(tmp_path: Path) -> None:
