@@ -120,6 +120,24 @@ def _agent(worker: Worker) -> Agent | CompilingAgent:
     return plugin.agent
 
 
+async def _connected(worker: AgentWorker, stopping: Callable[[], bool]) -> bool:
+    """Wait until its scheduler knows it; False where asked to stop before."""
+
+    async def connect() -> None:
+        await worker
+
+    connecting = asyncio.create_task(connect())
+    try:
+        while not connecting.done():
+            if stopping():
+                return False
+            await asyncio.wait([connecting], timeout=_LOOK_S)
+        await connecting
+    finally:
+        connecting.cancel()
+    return True
+
+
 async def serve(
     agent: Agent | CompilingAgent,
     cluster: str,
@@ -140,7 +158,8 @@ async def serve(
             name = f"{agent.info.name}-{secrets.token_hex(3)}"  # a lost one may be known yet
             worker = AgentWorker(address_of(cluster), agent, name)
             async with asyncio.timeout(CONNECT_S):
-                await worker
+                if not await _connected(worker, stopping):
+                    return
         except (OSError, TimeoutError, ValueError, RuntimeError) as error:
             why = shortened(one_line(str(error))) or "no answer"
             if once:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import importlib.util
+import signal
+import socket
 import time
 from pathlib import Path
 
@@ -39,6 +41,21 @@ def test_an_agent_that_serves_once_and_finds_nobody_has_failed(fork_server: Fork
     assert done.code == 1, done.err
     assert done.err.splitlines()[-1].startswith("autotune: no scheduler at nowhere.invalid:1 (")
     assert "trying" not in done.err
+
+
+def test_an_agent_ends_while_a_scheduler_lets_it_wait(fork_server: ForkServer, tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        silent.settimeout(60)
+        port = silent.getsockname()[1]
+        words = ("agent", f"127.0.0.1:{port}", "--device", "null")
+        run = fork_server.start(tmp_path, *words, env={"XDG_CACHE_HOME": str(tmp_path)})
+        met, _ = silent.accept()
+        begun = time.monotonic()
+        run.send_signal(signal.SIGINT)
+        done = run.finish()
+        met.close()
+    assert done.code == 0, done.err
+    assert time.monotonic() - begun < 5, "it heeds Ctrl-C before it gives the scheduler up, which takes 10 s"
 
 
 def folders(cache: Path) -> list[str]:
