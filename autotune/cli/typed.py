@@ -13,7 +13,11 @@ def is_typed(name: str) -> bool:
 
 def refuse_beside(flag: str, *names: str) -> None:
     """Raise click.UsageError where parameters that mean nothing beside a flag, or without one, are typed."""
-    params = {param.name: param for param in click.get_current_context().command.params}
-    typed = [params[name].opts[0] if params[name].opts[0][:1] == "-" else "FILE" for name in names if is_typed(name)]
+    params = [param for param in click.get_current_context().command.params if param.name in names]
+    typed = [
+        param.opts[0] if isinstance(param, click.Option) else param.human_readable_name.strip("[]")
+        for param in params
+        if is_typed(str(param.name))
+    ]
     if typed:
         raise click.UsageError(f"{flag}: leave {' and '.join(typed)} out, which would do nothing")

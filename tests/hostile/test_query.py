@@ -98,8 +98,8 @@ def test_what_sorts_without_an_end_has_limits(sql: str, filled: Path, fork_serve
     ended = attacked(fork_server, filled.parent, "query", sql, memory_bytes=most, within_s=30)
     refused(ended, "autotune: query: needs more than 512 MB of memory at once: WITH RECURSIVE")
     assert ended.out == ""
-    ended = attacked(fork_server, filled.parent, "query", sql, "--timeout", "0.3", memory_bytes=most)
-    refused(ended, "autotune: query: stopped after 0.3 s: WITH RECURSIVE")
+    ended = attacked(fork_server, filled.parent, "query", sql, "--timeout", "0.05", memory_bytes=most)
+    refused(ended, "autotune: query: stopped after 0.05 s: WITH RECURSIVE")
 
 
 @pytest.mark.parametrize(
