@@ -6,7 +6,7 @@ A column more is a migration and that module.
 """
 
 from autotune.store.alike_trials import AlikeTrial
-from autotune.store.best import BestRow
+from autotune.store.best_rows import BestRow
 from autotune.store.compaction import compact
 from autotune.store.deliveries import LOST, Delivery, check_delivery
 from autotune.store.dispatchers import DispatchedLayer, DispatcherRow
