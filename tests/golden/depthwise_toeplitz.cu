@@ -51,17 +51,7 @@ constexpr int SPAN_H = 4, SPAN_W = 4;                      // of the filter, fro
 constexpr int ROW_WORDS = SPAN_W + 3, FILTER_WORDS = R * ROW_WORDS;
 constexpr int INPUTS = CHUNKS * CHUNK_PITCH / 4, FILTERS = TILE_C * FILTER_WORDS / 4;  // of a block, in vectors
 
-// Word i of a filter row has taps i - 2 and i - 1, as the columns of x lie that they meet: the first and the last have none.
-extern "C" __global__ void pack_filters(const Bits* __restrict__ w, Word* __restrict__ packed_w) {
-    const int i = static_cast<int>(blockIdx.x * 256 + threadIdx.x);
-    if (i >= CHANNEL_TILES * TILE_C * FILTER_WORDS) return;
-    const int channel = i / FILTER_WORDS, row = i / ROW_WORDS % R, word = i % ROW_WORDS;
-    const auto tap = [&](int column) {
-        const bool there = channel < C && column >= 0 && column <= SPAN_W && column % DILATION_W == 0;
-        return there ? w[(channel * R + row) * S + column / DILATION_W] : Bits{0};
-    };
-    packed_w[i] = word == 0 ? Word{0} : word_of(tap(word - 2), tap(word - 1));
-}
+#include "_pack_toeplitz.cuh"
 
 // Words of which each has an element of one array, and of the other, in turn.
 struct Pair {
