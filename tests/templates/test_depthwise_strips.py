@@ -1,0 +1,156 @@
+"""Tiles of `depthwise_strips`, whose edges lie within images, strips and segments, and faults planted in it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from autotune.compilation.compile import compile_cubin
+from autotune.compilation.toolchain import find_nvcc
+from autotune.evaluation.evaluator import DeviceEvaluator
+from autotune.family.render import render
+from autotune.family.space import BoundTemplate, SearchSpace
+from autotune.problem import Conv2dProblem
+from autotune.trial import Config
+from tests.long_run import every, long_run
+
+from .shipped_families import H200, family, images_with_infinities, refuses_changed, verify
+
+NAME = "depthwise_strips"
+Values = dict[str, int | str]
+BASE: Values = {"tile_c": 16, "warp_c": 4, "images": 2, "row_tiles": 2, "shared_r": 1, "min_blocks": 1}
+ODD = Conv2dProblem(
+    *(3, 24, 15, 19, 24, 7, 7), pad_h=3, pad_w=3, groups=24, dtype="f16", layout="nhwc", epilogue="bias_silu"
+)
+"""Two segments; an image, rows of a strip, and channels of a tile, that are none."""
+IMAGES = replace(ODD, n=5, c=16, k=16, groups=16, h=7, w=7, r=5, s=5, pad_h=2, pad_w=2, dtype="bf16", epilogue="none")
+"""Four images a tile, of which the last has one."""
+WHOLE = replace(IMAGES, n=9, c=32, k=32, groups=32, h=8, w=14, dtype="f16", epilogue="bias_relu")
+"""Eight images a tile, each a strip of one segment."""
+WIDE = replace(ODD, n=1, c=8, k=8, groups=8, h=9, w=140, r=3, s=9, pad_h=0, pad_w=1, epilogue="bias")
+"""The widest filter, of one image: segments of eight columns, strips without a row."""
+APART = replace(ODD, n=4, c=40, k=40, groups=40, h=12, w=22, r=2, s=3, pad_h=5, pad_w=4, dilation_w=4)
+"""Outputs that see padding alone, taps apart, an even number of filter rows."""
+
+
+@pytest.mark.cxx
+@pytest.mark.parametrize(
+    ("problem", "values"),
+    [
+        (ODD, {}),
+        (WHOLE, {"images": 8, "row_tiles": 1, "tile_c": 32, "shared_r": 2}),
+        *long_run(
+            (ODD, {"warp_c": 2, "shared_r": 6}),
+            (IMAGES, {"images": 4, "row_tiles": 1}),
+            (WHOLE, {"images": 8, "row_tiles": 1, "tile_c": 32, "warp_c": 2, "shared_r": 0}),
+            (replace(WHOLE, w=28), {"images": 8, "row_tiles": 1}),
+            (replace(WHOLE, w=16), {"images": 4, "row_tiles": 1, "warp_c": 2}),
+            (WIDE, {"tile_c": 8, "images": 1, "row_tiles": 1, "shared_r": 0}),
+            (APART, {"tile_c": 64, "images": 4, "row_tiles": 1}),
+            (APART, {"tile_c": 32, "warp_c": 2, "images": 4, "row_tiles": 3}),
+            (replace(ODD, r=1, s=5, pad_h=0), {"shared_r": 0}),
+        ),
+    ],
+)
+def test_config_is_right(problem: Conv2dProblem, values: Values, checked: DeviceEvaluator) -> None:
+    verify(NAME, problem, {**BASE, **values}, checked)
+
+
+@pytest.mark.cxx
+def test_an_infinity_stays_in_its_image() -> None:
+    problem = replace(IMAGES, dtype="f16")
+    assert images_with_infinities(NAME, problem, {**BASE, "images": 4, "row_tiles": 1}) == {1}
+
+
+@pytest.mark.parametrize(
+    "problem",
+    [
+        replace(ODD, layout="nchw"),
+        replace(ODD, dtype="f32"),
+        replace(ODD, groups=12),
+        replace(ODD, k=48),
+        replace(ODD, c=20, k=20, groups=20),
+        replace(ODD, stride_h=2),
+        replace(ODD, stride_w=2),
+        replace(ODD, dilation_h=2),
+        replace(ODD, dilation_w=2),
+    ],
+)
+def test_what_toeplitz_matrices_do_not_hold_is_not_supported(problem: Conv2dProblem) -> None:
+    assert not BoundTemplate(family(NAME), problem, H200).supported
+
+
+CONVNEXT = replace(ODD, n=64, c=384, k=384, h=14, w=14, groups=384, epilogue="bias")
+LAYERS = {
+    "7x7": CONVNEXT,
+    "7x7, one image": replace(CONVNEXT, n=1),
+    "5x5": replace(CONVNEXT, c=240, k=240, groups=240, h=28, w=28, r=5, s=5, pad_h=2, pad_w=2, epilogue="bias_silu"),
+}
+
+
+@pytest.mark.parametrize("name", LAYERS)
+def test_layers_of_networks_have_configs_and_all_fit_a_multiprocessor(name: str) -> None:
+    bound = BoundTemplate(family(NAME), LAYERS[name], H200)
+    space = SearchSpace(bound)
+    assert len(space.rows) > 50
+    for row in range(0, len(space.rows), 3):
+        names = {key: int(value) for key, value in bound.check(space.config(row)).items() if isinstance(value, int)}
+        assert (names["smem_bytes"] + 1024) * names["min_blocks"] <= H200.smem_per_block_bytes + 1024
+
+
+@pytest.mark.parametrize(
+    ("problem", "searched"),
+    [
+        (CONVNEXT, True),
+        (replace(CONVNEXT, h=56, w=56), True),
+        (replace(CONVNEXT, h=28, w=28), False),
+        (replace(CONVNEXT, h=7, w=7), False),
+        (LAYERS["5x5"], True),
+        (replace(LAYERS["5x5"], h=14, w=14), False),
+        (replace(CONVNEXT, r=3, s=3, pad_h=1, pad_w=1), False),
+        (replace(CONVNEXT, r=21, s=9, pad_h=10, pad_w=4), False),
+    ],
+    ids=["14 columns", "56", "28", "7", "5x5 of 28", "5x5 of 14", "3x3", "21 rows of filters"],
+)
+def test_it_is_searched_where_its_matrices_are_filled(problem: Conv2dProblem, *, searched: bool) -> None:
+    bound = BoundTemplate(family(NAME), problem, H200)
+    assert (bound.tuned and len(SearchSpace(bound).rows) > 0) == searched
+
+
+LARGEST: list[tuple[str, Values]] = [
+    ("5x5", {}),
+    ("7x7", {"tile_c": 32, "shared_r": 0, "min_blocks": 1}),
+    ("5x5", {"tile_c": 32, "shared_r": 0, "min_blocks": 1}),
+    ("5x5", {"warp_c": 2, "shared_r": 0, "min_blocks": 2}),
+]
+"""Filters and rows of x that take as many registers as there are."""
+
+
+@pytest.mark.nvcc
+@pytest.mark.parametrize(("name", "values"), [*LARGEST[:1], *long_run(*LARGEST[1:])])
+def test_the_largest_tiles_compile_without_spills(name: str, values: Values) -> None:
+    tile = {**BASE, "images": 8, "row_tiles": 1, "shared_r": 2, "min_blocks": 3, **values}
+    source = render(BoundTemplate(family(NAME), LAYERS[name], H200), Config.of(NAME, tile))
+    assert compile_cubin(source.program, 90, find_nvcc()).resources.spill_bytes == 0
+
+
+STAGED = "stage_outputs"
+FAULTS: dict[str, tuple[str, str]] = {
+    "a row is copied over one that others read": ("(stage + STAGES - 1) % STAGES", "stage"),
+    "rows begin without the padding": ("first_h = first_p - PAD_H", "first_h = first_p"),
+    "a segment begins without the padding": ("first_q - PAD_W;", "first_q;"),
+    "a segment begins too late": ("(segment - 1) * STEP_Q", "segment * STEP_Q"),
+    "filter rows change places": ("filters[c][r];", "filters[c][R - SHARED_R - 1 - r];"),
+    "the oldest row is the newest": ("inputs[(i + r) % R]", "inputs[(i + R - 1 - r) % R]"),
+    "halves of a column are not exchanged back": ("WARP_C == 4 && i == 1 ?", "false ?"),
+    "outputs are staged where a store reads": (f"{STAGED}(odd);\n            mul", f"{STAGED}(even);\n            mul"),
+    "rows below the image are stored": ("min(BLOCK_P, P - first_p - apart)", "BLOCK_P"),
+    "words of a shared filter are those of other lanes": ("Pair pair = own_filters[", "Pair pair = own_filters[1 + "),
+}
+
+
+@pytest.mark.cxx
+@pytest.mark.parametrize("what", every(len(FAULTS), FAULTS))
+def test_a_mistake_is_found_without_a_gpu(what: str, checked: DeviceEvaluator) -> None:
+    assert refuses_changed(NAME, ODD, BASE, FAULTS[what], checked)
