@@ -137,6 +137,63 @@ def test_copies_come_to_those_who_wait_already(bench: Bench, arrivals: int, copy
     np.testing.assert_array_equal(y, x)
 
 
+# Each thread copies its neighbour's number of a row, two rows ahead: STAGES rows are on their way or read.
+AHEAD = """
+#include <autotune_host_ptx.h>
+extern "C" __global__ void __launch_bounds__(64) ahead(const float* __restrict__ x, float* __restrict__ y, int rows) {
+    extern __shared__ __align__(16) unsigned char smem[];
+    float* stages = reinterpret_cast<float*>(smem);
+    const auto copy = [&](int row) {
+        const int from = threadIdx.x ^ 1;
+        copy_async<4>(stages + row % 3 * 64 + threadIdx.x, x + row * 64 + from, row < rows);
+        copy_async_commit();
+    };
+    copy(0);
+    copy(1);
+    float sum = 0.0f;
+    for (int row = 0; row < rows; ++row) {
+        copy_async_wait<1>();
+        __syncthreads();
+        copy(row + 2);
+        sum += stages[row % 3 * 64 + (threadIdx.x + 7) % 64];
+    }
+    y[threadIdx.x] = sum;
+}
+"""
+
+
+@pytest.mark.parametrize(
+    ("change", "right"),
+    [
+        (("", ""), True),
+        (("copy_async_wait<1>();", "copy_async_wait<0>();"), True),
+        (("copy_async_wait<1>();", ""), False),
+        (("copy_async_wait<1>();", "copy_async_wait<2>();"), False),
+        (("        __syncthreads();\n", ""), False),
+        (("        copy_async_commit();\n", ""), False),
+    ],
+    ids=["right", "waits for more", "does not wait", "waits for too little", "for its own alone", "closes no group"],
+)
+def test_a_copy_comes_when_its_thread_waits_for_it(bench: Bench, *, change: tuple[str, str], right: bool) -> None:
+    x = np.arange(64 * CHUNKS, dtype=np.float32).reshape(CHUNKS, 64)
+    expected = np.roll(x.reshape(CHUNKS, 32, 2)[:, :, ::-1].reshape(CHUNKS, 64).sum(axis=0), -7)
+    assert change[0] in AHEAD
+    text = AHEAD.replace(*change) if change[0] else AHEAD
+    arguments = (x, np.zeros(64, np.float32), np.int32(CHUNKS))
+    summed = [
+        bench.run(text, "ahead", arguments, block=64, smem_bytes=3 * 256, order_seed=order)[1] for order in ORDERS
+    ]
+    assert all(np.array_equal(one, expected) for one in summed) == right
+
+
+def test_more_copies_than_a_thread_can_put_off_come_unasked(bench: Bench) -> None:
+    text = AHEAD.replace("    copy(0);\n", "    for (int i = 0; i < 100; ++i) copy(i % 3);\n    copy(0);\n")
+    x = np.arange(64 * CHUNKS, dtype=np.float32)
+    arguments = (x, np.zeros(64, np.float32), np.int32(CHUNKS))
+    summed = bench.run(text, "ahead", arguments, block=64, smem_bytes=3 * 256, order_seed=0)[1]
+    assert summed.sum() == x.sum()
+
+
 STORES = """
 #include <autotune_host_ptx.h>
 extern "C" __global__ void stores(float* __restrict__ y) {

@@ -137,6 +137,8 @@ def test_the_largest_tiles_compile_without_spills(name: str, values: Values) -> 
 
 STAGED = "stage_outputs"
 FAULTS: dict[str, tuple[str, str]] = {
+    "a row is read before it has come": ("        copy_async_wait<STAGES - 2>();\n", ""),
+    "a row is read a step too early": ("copy_async_wait<STAGES - 2>", "copy_async_wait<STAGES - 1>"),
     "a row is copied over one that others read": ("(stage + STAGES - 1) % STAGES", "stage"),
     "rows begin without the padding": ("first_h = first_p - PAD_H", "first_h = first_p"),
     "a segment begins without the padding": ("first_q - PAD_W;", "first_q;"),

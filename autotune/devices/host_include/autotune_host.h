@@ -50,6 +50,14 @@ void autotune_defer(const AutotuneCopy* copy);
 void autotune_cluster_defer(const AutotuneCopy* copy, unsigned rank);
 void autotune_cluster_wake(unsigned rank);
 __attribute__((weak)) unsigned autotune_cluster_rank();  // of the block in its cluster; 0 where it is alone
+struct AutotuneLateCopy {  // of a thread: its source is read, its destination not yet written
+    void* to;
+    unsigned bytes, group;
+    unsigned char data[16];
+};
+int autotune_late(const AutotuneLateCopy* copy, AutotuneLateCopy* oldest);
+void autotune_late_commit();
+int autotune_late_due(int groups, AutotuneLateCopy* due);
 void autotune_commit();
 int autotune_due(const void* owner, unsigned groups, AutotuneCopy* due);
 __attribute__((weak)) void* autotune_smem_address();  // of a kernel's dynamic shared memory

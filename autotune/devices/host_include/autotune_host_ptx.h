@@ -13,8 +13,9 @@ inline void copy_async_first(void* shared, const void* global, int read) {
     if (reinterpret_cast<size_t>(shared) % BYTES || (read && reinterpret_cast<size_t>(global) % BYTES)) {
         autotune_stop("misaligned_address", "copy_async", __FILE__, __LINE__);
     }
-    if (read) memcpy(shared, global, static_cast<size_t>(read));
-    memset(static_cast<char*>(shared) + read, 0, static_cast<size_t>(BYTES - read));
+    AutotuneLateCopy copy{shared, BYTES, 0, {}}, oldest;
+    if (read) memcpy(copy.data, global, static_cast<size_t>(read));
+    if (autotune_late(&copy, &oldest)) memcpy(oldest.to, oldest.data, oldest.bytes);
 }
 template <int BYTES>
 inline void copy_async(void* shared, const void* global, bool inside = true) {
@@ -33,9 +34,13 @@ template <class V>
 inline V load_cluster(const V* shared, int rank, int line = __builtin_LINE()) {
     return *static_cast<const V*>(autotune_cluster_smem(shared, static_cast<unsigned>(rank), line));
 }
-inline void copy_async_commit() {}
+// Copies come when a thread waits for them, and so not where it does not: all but its latest GROUPS groups, or all where that is negative.
+inline void copy_async_commit() { autotune_late_commit(); }
 template <int GROUPS>
-inline void copy_async_wait() {}
+inline void copy_async_wait() {
+    AutotuneLateCopy copy;
+    while (autotune_late_due(GROUPS, &copy)) memcpy(copy.to, copy.data, copy.bytes);
+}
 
 // Threads of this library's kernels that waited for the kernels before theirs: the driver asks, of one launched before these have ended.
 extern "C" {
@@ -123,7 +128,10 @@ inline void barrier_arrive_expect(Barrier* barrier, int bytes) {
     barrier->bytes += static_cast<unsigned>(bytes);
     barrier_arrive(barrier);
 }
-inline void copy_async_arrive(Barrier* barrier) { barrier_arrive(barrier); }
+inline void copy_async_arrive(Barrier* barrier) {
+    copy_async_wait<-1>();
+    barrier_arrive(barrier);
+}
 inline bool barrier_passed(Barrier* barrier, int parity) {
     AutotuneCopy copy;
     const auto passed = [&] { return barrier->parity != static_cast<unsigned>(parity); };

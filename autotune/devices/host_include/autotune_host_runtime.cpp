@@ -52,6 +52,7 @@ constexpr size_t DYNAMIC_SMEM_BYTES = 232448;      // of every kernel library wi
 constexpr uint64_t CANARY = 0x5ca1ab1e0ddba11dull;
 
 constexpr unsigned MAX_COPIES = 4096;              // under way in a block
+constexpr unsigned LATE_COPIES = 64;               // of a thread, before the oldest come unasked
 constexpr unsigned MAX_CLUSTER = 8;                // blocks
 constexpr size_t STATE_BYTES = 8192;               // what a thread has under way, for autotune_host_pending.h
 constexpr int PREFETCHED_LINES = 4;                // of the stack of the fiber after the next
@@ -89,6 +90,18 @@ struct Copy {  // as AutotuneCopy in autotune_host.h
     unsigned group;
     void (*perform)(const Copy* copy);
     unsigned char what[160];
+};
+
+struct LateCopy {  // as AutotuneLateCopy in autotune_host.h
+    void* to;
+    unsigned bytes, group;
+    unsigned char data[16];
+};
+
+// Of a thread, a ring.
+struct LateCopies {
+    unsigned first, count, group;
+    LateCopy at[LATE_COPIES];
 };
 
 // ARRIVED: at its cluster's barrier. AWAITING: its threads wait for what another block of the cluster does.
@@ -165,6 +178,7 @@ struct Worker {
     unsigned cluster_rank;
     uint64_t meetings;                 // of the block with its cluster
     uint64_t meetings_of[MAX_THREADS];  // that a thread has been at
+    LateCopies late[MAX_THREADS];    // cp.async
     uint64_t state_of[MAX_THREADS];  // the block whose thread a state is of
     alignas(64) unsigned char states[MAX_THREADS][STATE_BYTES];
     Fiber fibers[MAX_THREADS];
@@ -496,6 +510,7 @@ void run_block(Worker* w, Launch* launch, uint64_t block) {
     poison_smem(launch);
     w->head = w->tail = w->next = w->arrived = w->asleep_count = w->lingering_count = w->copy_count = 0;
     memset(w->groups, 0, launch->threads * sizeof *w->groups);
+    for (unsigned thread = 0; thread < launch->threads; ++thread) w->late[thread].first = w->late[thread].count = w->late[thread].group = 0;
     for (SomeBarrier& barrier : w->some_barriers) barrier.arrived = barrier.asleep = 0;
     w->live = launch->threads;
     ++w->block_count;
@@ -922,6 +937,37 @@ extern "C" void* autotune_thread_state(unsigned thread) {
         memset(w->states[thread], 0, 64);
     }
     return w->states[thread];
+}
+
+// Puts off a copy of this thread's next group. Whether its oldest must be done now, for want of room.
+extern "C" int autotune_late(const LateCopy* copy, LateCopy* oldest) {
+    Worker* const w = self_worker;
+    LateCopies& late = w->late[w->current->thread];
+    const bool full = late.count == LATE_COPIES;
+    if (full) {
+        *oldest = late.at[late.first];
+        late.first = (late.first + 1) % LATE_COPIES;
+        --late.count;
+    }
+    LateCopy& kept = late.at[(late.first + late.count++) % LATE_COPIES];
+    kept = *copy;
+    kept.group = late.group;
+    return full;
+}
+
+extern "C" void autotune_late_commit() { ++self_worker->late[self_worker->current->thread].group; }
+
+// Takes out this thread's oldest copy, unless it is of the latest `groups` groups or of none; or whatever it is of, where that is negative.
+extern "C" int autotune_late_due(int groups, LateCopy* due) {
+    Worker* const w = self_worker;
+    LateCopies& late = w->late[w->current->thread];
+    if (late.count == 0) return 0;
+    const LateCopy& oldest = late.at[late.first];
+    if (groups >= 0 && oldest.group + static_cast<unsigned>(groups) >= late.group) return 0;
+    *due = oldest;
+    late.first = (late.first + 1) % LATE_COPIES;
+    --late.count;
+    return 1;
 }
 
 extern "C" void autotune_commit() { ++self_worker->groups[self_worker->current->thread]; }
