@@ -143,7 +143,7 @@ PATCHES = [
     *long_run(
         (replace(PATCHED, n=2, c=2, h=12, k=20, r=1, s=4, stride_h=1, stride_w=4, dtype="f32"), {"tile_n": 32}),
         (replace(PATCHED, c=24, h=6, w=20, r=2, s=2, stride_h=2, stride_w=2, epilogue="bias_add_silu"), {}),
-        (replace(PATCHED, c=3, h=32, w=32, k=72, r=4, s=8, stride_h=4, stride_w=8, dtype="bf16"), {"tile_n": 448}),
+        (replace(PATCHED, c=3, h=32, w=32, k=72, r=4, s=8, stride_h=4, stride_w=8, dtype="bf16"), {"tile_n": 384}),
     ),
 ]
 
