@@ -44,7 +44,7 @@ constexpr int SPAN_W = 4, ROW_WORDS = 7;
 constexpr int WARPS = TILE_C / WARP_C, THREADS = 32 * WARPS;
 constexpr int CHUNKS = TILE_C / 8, ROW_BYTES = 4096;  // of a row of all strips
 constexpr int ROWS = BLOCK_P + R - 1;                         // of x, of a strip
-// A thread copies and stores a chunk of a column of every SLOTS-th strip.
+// A thread copies and stores a chunk of a column of SLOTS strips.
 constexpr int SLOTS = WARP_C / 2, STRIPS_APART = 8 / SLOTS;
 constexpr int STRIP_BYTES = 16 * 2 * TILE_C;
 constexpr int IMAGES_APART = STRIPS_APART % IMAGES, ROWS_APART = STRIPS_APART / IMAGES * BLOCK_P;

@@ -11,14 +11,11 @@ from autotune.problem import Conv2dProblem
 from tests.long_run import every, long_run
 
 from .shipped_families import images_with_infinities, refuses_changed, verify
+from .toeplitz_layers import ODD
 
 NAME = "depthwise_toeplitz"
 Values = dict[str, int | str]
 BASE: Values = {"tile_c": 16, "thread_p": 4, "groups_p": 2, "images": 1, "warps": 4, "batch": 2}
-ODD = Conv2dProblem(
-    *(3, 24, 15, 19, 24, 7, 7), pad_h=3, pad_w=3, groups=24, dtype="f16", layout="nhwc", epilogue="bias_silu"
-)
-"""An odd number of columns; the last tiles have rows and channels that are none."""
 IMAGES = replace(ODD, c=16, k=16, groups=16, h=7, w=7, r=5, s=5, pad_h=2, pad_w=2, dtype="bf16", epilogue="none")
 """Two images a tile, of which the last has one."""
 WIDE = replace(ODD, n=1, c=8, k=8, groups=8, h=9, w=100, r=3, s=9, pad_h=0, pad_w=1, epilogue="bias")

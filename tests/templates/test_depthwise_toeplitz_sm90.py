@@ -16,6 +16,7 @@ from autotune.trial import Config
 from tests.long_run import every, long_run
 
 from .shipped_families import H200, family, images_with_infinities, refuses_changed, verify
+from .toeplitz_layers import IMAGES, NOT_SUPPORTED, ODD
 
 NAME = "depthwise_toeplitz_sm90"
 Values = dict[str, int | str]
@@ -29,12 +30,6 @@ BASE: Values = {
     "epilogue_stages": 2,
     "min_blocks": 1,
 }
-ODD = Conv2dProblem(
-    *(3, 24, 15, 19, 24, 7, 7), pad_h=3, pad_w=3, groups=24, dtype="f16", layout="nhwc", epilogue="bias_silu"
-)
-"""An odd number of columns; an image, an output row, and channels of a tile, that are none."""
-IMAGES = replace(ODD, n=5, c=16, k=16, groups=16, h=7, w=7, r=5, s=5, pad_h=2, pad_w=2, dtype="bf16", epilogue="none")
-"""Four images a tile, of which the last has one."""
 WIDE = replace(ODD, n=1, c=8, k=8, groups=8, h=9, w=140, r=3, s=9, pad_h=0, pad_w=1, epilogue="bias")
 """MMAs of two warps, of the widest filter, of one image."""
 APART = replace(ODD, n=4, c=40, k=40, groups=40, h=12, r=2, s=3, pad_h=5, pad_w=4, dilation_w=4)
@@ -67,21 +62,7 @@ def test_an_infinity_stays_in_its_image() -> None:
     assert images_with_infinities(NAME, problem, {**BASE, "images": 4, "row_tiles": 1}) == {1}
 
 
-@pytest.mark.parametrize(
-    "problem",
-    [
-        replace(ODD, layout="nchw"),
-        replace(ODD, dtype="f32"),
-        replace(ODD, groups=12),
-        replace(ODD, k=48),
-        replace(ODD, c=20, k=20, groups=20),
-        replace(ODD, stride_h=2),
-        replace(ODD, stride_w=2),
-        replace(ODD, dilation_h=2),
-        replace(ODD, dilation_w=2),
-        replace(ODD, w=300),
-    ],
-)
+@pytest.mark.parametrize("problem", [*NOT_SUPPORTED, replace(ODD, w=300)])
 def test_what_toeplitz_matrices_do_not_hold_is_not_supported(problem: Conv2dProblem) -> None:
     assert not BoundTemplate(family(NAME), problem, H200).supported
 
