@@ -20,6 +20,8 @@ from autotune.workers.device_worker import DEADLINES, Deadlines
 
 Say = Callable[[DeviceInfo, str, str], None]
 """Told which device was taken, its name, and why."""
+Warn = Callable[[str], None]
+"""Told that other programs use a device, which makes its times wrong."""
 
 
 def jobs_default() -> int:
@@ -28,7 +30,12 @@ def jobs_default() -> int:
 
 
 def evaluator_of(
-    name: str | None, jobs: int, deadlines: Deadlines = DEADLINES, *, say: Say = lambda *_: None
+    name: str | None,
+    jobs: int,
+    deadlines: Deadlines = DEADLINES,
+    *,
+    say: Say = lambda *_: None,
+    warn: Warn = lambda *_: None,
 ) -> Evaluator:
     """The evaluator of a named device; of the first CUDA device, else the host, when no name is given.
 
@@ -49,6 +56,7 @@ def evaluator_of(
         else:
             asked = DeviceEvaluator(names, jobs, cache=binary_cache(), deadlines=deadlines)
         say(asked.info, name, "asked for")
+        _warn_of_others(asked, warn)
         return asked
     try:
         evaluator = first_gpu(jobs, deadlines)
@@ -57,7 +65,17 @@ def evaluator_of(
         say(evaluator.info, "host", f"no CUDA device can be used: {error}")
     else:
         say(evaluator.info, "cuda:0", "the first CUDA device")
+        _warn_of_others(evaluator, warn)
     return evaluator
+
+
+def _warn_of_others(evaluator: Evaluator, warn: Warn) -> None:
+    if isinstance(evaluator, DeviceEvaluator):
+        for name, percent in evaluator.shared.items():
+            warn(
+                f"{name}: other programs keep it busy for {percent} % of the time, so what is timed now is too slow; "
+                "end them or take another GPU"
+            )
 
 
 def device_names(name: str) -> list[str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, replace
@@ -73,7 +74,8 @@ def tune(
     line, by default the first CUDA device, else the host. `trials` and `time_budget_s` overrule the study's, per layer.
     `templates` are folders of further families; `jobs` compilers run at once, by default one a core. Run it again to
     resume: nothing is evaluated twice. It ends in order, after the trials at hand, once `stopping` returns true; with a
-    StoreError where another process tunes the study and this one was to wait for it.
+    StoreError where another process tunes the study and this one was to wait for it. Warns (UserWarning) where other
+    programs' kernels run on the GPU.
 
     Raises StudyError, TemplateError, DeviceError, ToolchainError or StoreError before anything is run, and
     KeyboardInterrupt after Ctrl-C, when the trials at hand have ended and are stored; a second Ctrl-C ends at once.
@@ -102,12 +104,15 @@ def tune(
         if on_trial is not None and progress.trial is not None:
             on_trial(progress.trial, progress)
 
+    others: list[str] = []
     with (
         orderly_interrupts() as interrupted,
-        closing(evaluator_of(device, jobs or jobs_default())) as evaluator,
+        closing(evaluator_of(device, jobs or jobs_default(), warn=others.append)) as evaluator,
         Store(db) as store,
         its_turn(store, wanted, evaluator.info, give_up),
     ):
+        for message in others:
+            warnings.warn(message, stacklevel=3)
         result = tune_layers(
             wanted,
             chosen,

@@ -19,8 +19,11 @@ from autotune.workers.device_worker import DEADLINES, Deadlines
 
 
 def open_evaluator(name: str | None, jobs: int, deadlines: Deadlines = DEADLINES) -> Evaluator:
-    """The evaluator of a named device, else of the first CUDA device or the host; says which one was taken and why."""
-    return evaluator_of(name, jobs, deadlines, say=say_device)
+    """The evaluator of a named device, else of the first CUDA device or the host; says which one was taken and why.
+
+    And when other programs use it, too.
+    """
+    return evaluator_of(name, jobs, deadlines, say=say_device, warn=lambda message: click.echo(message, err=True))
 
 
 def say_device(info: DeviceInfo, name: str, why: str) -> None:

@@ -69,6 +69,10 @@ def devices_named(word: str, devices: Sequence[DeviceInfo]) -> list[DeviceInfo]:
     return [info for info in found if info.kind != RECORDED or info.name not in measured]
 
 
+BUSY_PERCENT = "busy_percent"
+"""an environment's attribute: in how much of the second before a GPU was opened other programs' kernels ran on it"""
+
+
 @dataclass(frozen=True, slots=True)
 class Environment:
     """What a measurement depends on besides the device; a change makes results doubtful, not foreign."""
