@@ -15,6 +15,7 @@ from autotune.cli.completion import studies_and_layers
 from autotune.cli.only import one_device
 from autotune.cli.options import ACCURACY, DATABASE, DIRECTORIES, GPU, OF_DEVICE, TEMPLATES
 from autotune.cli.streams import for_compilers
+from autotune.cli.typed import one_of
 from autotune.errors import StoreError
 from autotune.family.template_files import load_templates
 from autotune.operations import operations_here
@@ -63,8 +64,7 @@ def source(
     """
     from autotune.store import Store
 
-    if ptx and sass:
-        raise click.UsageError("--ptx and --sass: give one of them")
+    machine = one_of({"ptx": ptx, "sass": sass})
     if out is not None:
         check_writable(out, "--out")
     wanted = _values(words)
@@ -83,8 +83,8 @@ def source(
             raise StoreError(f"{db}: no such kernel of {what}; `autotune trials {what}` lists what there is")
         found = _kernel(store, _row(row), what, directories, db)
         text = _text(store, row, found)
-        if ptx or sass:
-            text = _compiled(found, _row(row), ptx=ptx)
+        if machine is not None:
+            text = _compiled(found, _row(row), ptx=machine == "ptx")
     if others:
         click.echo(f"this is {_said(row)}; there are also {', '.join(dict.fromkeys(map(_said, others)))}", err=True)
     if out is None:

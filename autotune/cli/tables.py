@@ -19,7 +19,7 @@ from rich.table import Table
 
 from autotune.cli.cells import Cell, csv_lines, json_objects, words
 from autotune.cli.streams import exact
-from autotune.cli.typed import is_typed
+from autotune.cli.typed import one_of
 from autotune.printable import printable
 
 _PAGE_ROWS, _PAGE_CHARACTERS = 1000, 1 << 20  # of a table; whichever is reached first ends its page
@@ -69,12 +69,8 @@ def plot_format_options(function: Callable[..., None]) -> Callable[..., None]:
 def _one_style(function: Callable[..., None], styles: Sequence[str]) -> Callable[..., None]:
     @functools.wraps(function)
     def chosen(*arguments: object, **given: object) -> None:
-        asked = [style for style in styles if given.pop(style)]
-        if len(asked) > 1:  # one that is typed goes before what a file of defaults says
-            asked = [style for style in asked if is_typed(style)] or asked
-        if len(asked) > 1:
-            raise click.UsageError(f"{' and '.join(f'--{style}' for style in asked)}: give one of them")
-        function(*arguments, style=asked[0] if asked else None, **given)
+        style = one_of({style: bool(given.pop(style)) for style in styles})
+        function(*arguments, style=style, **given)
 
     for style in reversed(styles):
         chosen = click.option(f"--{style}", style, is_flag=True, help=_STYLES[style])(chosen)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import click
 from click.core import ParameterSource
 
@@ -9,6 +11,19 @@ from click.core import ParameterSource
 def is_typed(name: str) -> bool:
     """Whether a parameter of the running command stands on its command line."""
     return click.get_current_context().get_parameter_source(name) is ParameterSource.COMMANDLINE
+
+
+def one_of(flags: Mapping[str, bool]) -> str | None:
+    """Which of some flags is given; one that is typed goes before those of a file of defaults.
+
+    Raises click.UsageError where several are left.
+    """
+    given = [name for name, is_given in flags.items() if is_given]
+    if len(given) > 1:
+        given = [name for name in given if is_typed(name)] or given
+    if len(given) > 1:
+        raise click.UsageError(f"{' and '.join(f'--{name}' for name in given)}: give one of them")
+    return given[0] if given else None
 
 
 def refuse_beside(flag: str, *names: str) -> None:
