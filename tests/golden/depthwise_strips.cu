@@ -127,7 +127,7 @@ conv2d_depthwise_strips(const T* __restrict__ x, const Word* __restrict__ packed
     };
 #pragma unroll
     for (int row = 0; row < STAGES - 1; ++row) copy_row(row, row, row);
-    from += (STAGES - 1) * (W * C);
+    from += (STAGES - 1LL) * (W * C);
 
     const int warp = thread / 32, lane = thread % 32, group = lane / 4, quad = lane % 4;
     const int channel = warp * WARP_C;  // the warp's first, of the tile's
@@ -234,7 +234,7 @@ conv2d_depthwise_strips(const T* __restrict__ x, const Word* __restrict__ packed
     };
 #pragma unroll
     for (int row = 0; row < R - 1; ++row) take_row(inputs[row], row, row, row);
-    from += (R - 1) * (W * C);
+    from += (R - 1LL) * (W * C);
 
     // Half of a row is multiplied while the half before is finished; the row before the last that is finished is stored.
     Chunk outputs[SLOTS];
@@ -256,8 +256,8 @@ conv2d_depthwise_strips(const T* __restrict__ x, const Word* __restrict__ packed
             unsigned char* const last = even;
             even = odd, odd = last;
         }
-        from += STAGES * (W * C);
-        to += STAGES * (Q * C);
+        from += 1LL * STAGES * (W * C);
+        to += 1LL * STAGES * (Q * C);
     }
     to -= (BLOCK_P + STAGES - 1LL) / STAGES * STAGES * (Q * C);
     __syncthreads();

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import subprocess
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
@@ -146,6 +148,17 @@ def test_the_largest_tiles_compile_without_spills(name: str, values: Values) -> 
     tile = tile_of(LAYERS[name], {"images": 8, "row_tiles": 1, "shared_r": 2, **values})
     source = render(BoundTemplate(family(NAME), LAYERS[name], H200), Config.of(NAME, tile))
     assert compile_cubin(source.program, 90, find_nvcc()).resources.spill_bytes == 0
+
+
+@pytest.mark.nvcc
+def test_steps_between_rows_of_very_many_pixels_do_not_overflow(tmp_path: Path) -> None:
+    """No GPU is needed to see it: nvcc warns of constants that wrap."""
+    wide = replace(ODD, n=1, c=8, k=8, groups=8, h=7, w=37_000_000, r=9, s=5, pad_h=4, pad_w=2)
+    bound = BoundTemplate(family(NAME), wide, H200)
+    kernel = tmp_path / "wide.cu"
+    kernel.write_text(render(bound, SearchSpace(bound).config(0)).program.text)
+    line = [str(find_nvcc()), "-std=c++17", "-arch=sm_90", "-cubin", "-o", str(tmp_path / "wide.cubin"), str(kernel)]
+    assert subprocess.run(line, capture_output=True, text=True, check=True).stderr == ""
 
 
 STAGED = "stage_outputs"
