@@ -71,6 +71,8 @@ def devices_named(word: str, devices: Sequence[DeviceInfo]) -> list[DeviceInfo]:
 
 BUSY_PERCENT = "busy_percent"
 """an environment's attribute: in how much of the second before a GPU was opened other programs' kernels ran on it"""
+SHARED_PERCENT = 10
+"""of a second, from which on others use a GPU, too; a desktop takes less"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -263,6 +265,12 @@ class Device(Protocol):
         """
 
     def health(self) -> Health: ...
+
+    def busy_percent(self) -> int | None:
+        """In how much of the last second programs' kernels ran on the device, asked before there are any of this one's.
+
+        None where the device does not tell.
+        """
 
     def baselines(
         self, baselines: Sequence[Baseline], problem: Problem, *, passes: int, cold: bool

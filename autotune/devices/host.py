@@ -344,6 +344,10 @@ class HostDevice:
         """The CPU's sensors are left alone."""
         return Health()
 
+    def busy_percent(self) -> int | None:
+        """Nothing is known of it."""
+        return None
+
     def baselines(
         self, baselines: Sequence[Baseline], problem: Problem, *, passes: int, cold: bool
     ) -> tuple[Passes | str, ...]:

@@ -11,7 +11,7 @@ from typing import Protocol, runtime_checkable
 from autotune.compilation.cache import BinaryCache
 from autotune.compilation.compile import Binary, Program, Target
 from autotune.devices.backends import parse_device, runtime_program
-from autotune.devices.device import BUSY_PERCENT, Baseline, DeviceInfo, Environment
+from autotune.devices.device import BUSY_PERCENT, SHARED_PERCENT, Baseline, DeviceInfo, Environment
 from autotune.errors import DeviceError
 from autotune.family.source import KernelSource
 from autotune.measurement.calibrate import Calibration, calibration_program
@@ -33,7 +33,6 @@ from autotune.workers.worker import (
     VerifyRequest,
 )
 
-_SHARED_PERCENT = 10  # of a second before a GPU was opened; less is a desktop
 _ENTERED = 4  # times that a kernel and its library are timed beside each other, each with weights of its own
 
 
@@ -176,7 +175,7 @@ class DeviceEvaluator:
         """The devices that other programs use, too: in how many per cent of a second, when they were opened."""
         opened = {worker.name: worker.opened.environment.attributes for worker in self._workers}
         busy = {name: int(attributes.get(BUSY_PERCENT, "0")) for name, attributes in opened.items()}
-        return {name: percent for name, percent in busy.items() if percent >= _SHARED_PERCENT}
+        return {name: percent for name, percent in busy.items() if percent >= SHARED_PERCENT}
 
     @property
     def ahead(self) -> int:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
 from autotune.compilation.compile import Binary
 from autotune.devices.backends import open_device
-from autotune.devices.device import Device
+from autotune.devices.device import BUSY_PERCENT, Device
 from autotune.errors import DeviceError
 from autotune.measurement.benchmark import Clocks
 from autotune.measurement.calibrate import calibrate
@@ -49,9 +50,13 @@ class WorkerServer:
     def answer(self, request: DeviceRequest) -> Reply:
         """Do what a request asks."""
         match request:
-            case OpenRequest(name, runtime):
+            case OpenRequest(name, runtime, first):
                 self._device = self._open(name, runtime)
-                return Opened(self._device.info, self._device.environment)
+                environment = self._device.environment
+                if first and (busy := self._device.busy_percent()) is not None:
+                    attributes = {**environment.attributes, BUSY_PERCENT: str(busy)}
+                    environment = replace(environment, attributes=attributes)
+                return Opened(self._device.info, environment)
             case LayerRequest(problem, check, without):
                 for other in (*without, problem):
                     self._forget(other)

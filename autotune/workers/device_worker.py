@@ -287,7 +287,7 @@ class DeviceWorker:
         words = ""
         for _ in range(_RESPAWNS):
             try:
-                self._ask(self._open_request, self._deadlines.open_s)
+                self._ask(replace(self._open_request, first=False), self._deadlines.open_s)
                 if layer is not None:
                     self._ask(layer, self._deadlines.layer_s)
             except (WorkerLost, Rejected) as error:

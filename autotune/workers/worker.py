@@ -42,6 +42,8 @@ class OpenRequest:
     device: str
     runtime: Binary | None = None
     """what its kind of device needs in its process before any kernel, so that no worker compiles it again"""
+    first: bool = True
+    """whether to see if others use it, too: not after a worker of this process that has just used it"""
 
 
 @dataclass(frozen=True, slots=True)

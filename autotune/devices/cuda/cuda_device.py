@@ -18,7 +18,6 @@ from autotune.devices.cuda.cuda_module import CudaModule, Streams
 from autotune.devices.cuda.nvml import Sensors
 from autotune.devices.cuda.sm_clocks import SmClocks
 from autotune.devices.device import (
-    BUSY_PERCENT,
     Baseline,
     DeviceInfo,
     Environment,
@@ -53,8 +52,6 @@ class CudaDevice:
             raise DeviceError(f"cuda:{number}: this machine has {count} CUDA device(s), cuda:0 to cuda:{count - 1}")
         self._number = number
         self._device = driver.Device(number)
-        self._sensors = Sensors(self._device.pci_bus_id())
-        self._busy_percent = self._sensors.busy_percent()  # with others' work: there is none of this process yet
         self._context = self._device.retain_primary_context()
         self._context.push()
         self._info = _device_info(self._device)
@@ -66,6 +63,7 @@ class CudaDevice:
         self._streams = Streams()
         self._probe = CudaModule(_PROBE.read_bytes() + b"\0", self._streams)
         self._clocks = SmClocks(self._probe, self._info.sm_count)
+        self._sensors = Sensors(self._device.pci_bus_id())
 
     @property
     def info(self) -> DeviceInfo:
@@ -76,7 +74,6 @@ class CudaDevice:
     def environment(self) -> Environment:
         """Driver, nvcc and flags."""
         version = driver.get_driver_version()
-        busy = {} if self._busy_percent is None else {BUSY_PERCENT: str(self._busy_percent)}
         return Environment(
             driver=_driver_name() or f"CUDA {version // 1000}.{version % 1000 // 10}",
             toolkit=compiler_version(find_nvcc()),
@@ -86,7 +83,6 @@ class CudaDevice:
                 "sm_clock_mhz": str(self._device.clock_rate // 1000),
                 "pycuda": importlib.metadata.version("pycuda"),
                 "host": platform.node(),
-                **busy,
             },
         )
 
@@ -233,6 +229,10 @@ class CudaDevice:
     def health(self) -> Health:
         """From NVML, where it is installed."""
         return self._sensors.read()
+
+    def busy_percent(self) -> int | None:
+        """From NVML, where it is installed."""
+        return self._sensors.busy_percent()
 
     def baselines(
         self, baselines: Sequence[Baseline], problem: Problem, *, passes: int, cold: bool

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from contextlib import suppress
 
-from autotune.devices.device import Health
+from autotune.devices.device import SHARED_PERCENT, Health
 
 try:
     import pynvml
@@ -15,7 +15,6 @@ except ImportError:
 
 _PERIOD_S = 1.0
 """longer than what NVML's utilization is the mean of (at most a second)"""
-_IDLE_PERCENT = 5
 
 
 class Sensors:
@@ -46,7 +45,7 @@ class Sensors:
         What has just ended does not count: a GPU that is not idle is looked at once more, a second later.
         """
         first = self._utilization()
-        if first is None or first <= _IDLE_PERCENT:
+        if first is None or first < SHARED_PERCENT:
             return first
         time.sleep(_PERIOD_S)
         again = self._utilization()
