@@ -16,8 +16,19 @@ __device__ __forceinline__ void load_biases(float (&biases)[BLOCKS][2], const T*
     }
 }
 
+// Where outputs begin: a column, or a column of a row of an image, or the like.
+struct Place {
+    int column, row, image;
+};
+
+// How far a box is from another one, `further` columns of a tile before it.
+struct ByColumns {
+    __device__ __forceinline__ static int columns(int further) { return further; }
+    __device__ __forceinline__ static int rows(int) { return 0; }
+};
+
 // Boxes of output channels by columns; of columns of a row of an image, or the like.
-struct Boxes2d {
+struct Boxes2d : ByColumns {
     __device__ __forceinline__ static void load(unsigned char* to, const TensorMap& map, Barrier* full, int channel, int column, int, int) {
         tma_load(to, &map, full, channel, column);
     }
@@ -26,7 +37,7 @@ struct Boxes2d {
     }
 };
 
-struct Boxes4d {
+struct Boxes4d : ByColumns {
     __device__ __forceinline__ static void store(const TensorMap& map, const unsigned char* from, int channel, int column, int row, int image) {
         tma_store(&map, from, channel, column, row, image);
     }
@@ -51,7 +62,8 @@ struct CollectiveEpilogue {
         if (threadIdx.x % 128 == 0) {
 #pragma unroll
             for (int box = 0; box < BOXES; ++box) {
-                Boxes::store(map, to + box * BOX_BYTES, channel + box * BOX_CHANNELS, column + subtile * COLUMNS, row, image);
+                Boxes::store(map, to + box * BOX_BYTES, channel + box * BOX_CHANNELS, column + Boxes::columns(subtile * COLUMNS),
+                             row + Boxes::rows(subtile * COLUMNS), image);
             }
             bulk_store_commit();
         }
@@ -78,11 +90,13 @@ struct CollectiveEpilogue {
     // Loads that of the i-th of all subtiles.
     __device__ __forceinline__ static void load_subtile(unsigned char* stages, Barrier* full, const TensorMap& map, int i, int stage, int channel,
                                                         int column, int row, int image) {
+        const int further = i % SUBTILES * COLUMNS;
         barrier_arrive_expect(full + stage, RESIDUAL_BYTES);
 #pragma unroll
         for (int box = 0; box < BOXES; ++box) {
             unsigned char* const to = stages + stage * STAGE_BYTES + box * BOX_BYTES;
-            Boxes::load(to, map, full + stage, channel + i / SUBTILES * 64 + box * BOX_CHANNELS, column + i % SUBTILES * COLUMNS, row, image);
+            Boxes::load(to, map, full + stage, channel + i / SUBTILES * 64 + box * BOX_CHANNELS, column + Boxes::columns(further), row + Boxes::rows(further),
+                        image);
         }
     }
     // Starts to load a tile's residual, of as many subtiles as there are stages.

@@ -8,6 +8,12 @@ __device__ __forceinline__ int tiles_of(int n) { return (n * PIXELS + TILE_N - 1
 
 using Boxes = Boxes2d;
 
+// Where a tile's outputs begin, from its pixel `first` on.
+__device__ __forceinline__ Place place_of(int index, int first) { return {index / TILES_M * TILE_N + first, 0, 0}; }
+
+// The operand of a stage's pixels, from `first` on.
+__device__ __forceinline__ unsigned long long pixels_operand(const unsigned char* pixels, int first) { return wgmma_descriptor(pixels + first * 128); }
+
 // Of a tile; there are no windows.
 struct Window {
     __device__ __forceinline__ void begin_tile() {}

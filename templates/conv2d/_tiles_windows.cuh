@@ -1,22 +1,37 @@
 #pragma once
 
-// Tiles of WINDOW_ROWS rows of an image. The window of x that they need is loaded once for TILE_K channels, with zeros for padding, and a
-// tap's pixels begin TAP pixels behind the first: columns of padding between the rows are computed, too, and not stored.
+// Tiles of WINDOW_ROWS rows of an image, whole ones, or those of a STRIP of eight columns. The window of x that they need is loaded once for
+// TILE_K channels, with zeros for padding, and a tap's pixels begin as many pixels behind the first tap's. Whole rows are one row of pixels:
+// columns of padding between them are computed, too, and not stored. Of a strip the operand's next eight pixels are a row further on.
 // Needs _sm90.cuh, first_channel and the family's constants.
 
 constexpr int LOADED = (WINDOW_ROWS + (R - 1) * DILATION_H) * PITCH;  // pixels of a window; zeros follow, which TMA never writes
 
 __device__ __forceinline__ int tiles_of(int n) { return n * IMAGE_TILES * TILES_M; }
 
-// Boxes of z and of outputs: whole rows.
+// Boxes of z and of outputs: rows, of which subtiles have some in a strip.
 struct Boxes {
-    __device__ __forceinline__ static void load(unsigned char* to, const TensorMap& map, Barrier* full, int channel, int, int row, int image) {
-        tma_load(to, &map, full, channel, 0, row, image);
+    __device__ __forceinline__ static int columns(int) { return 0; }
+    __device__ __forceinline__ static int rows(int pixels) { return STRIP ? pixels / 8 : 0; }
+    __device__ __forceinline__ static void load(unsigned char* to, const TensorMap& map, Barrier* full, int channel, int column, int row,
+                                                int image) {
+        tma_load(to, &map, full, channel, column, row, image);
     }
-    __device__ __forceinline__ static void store(const TensorMap& map, const unsigned char* from, int channel, int, int row, int image) {
-        tma_store(&map, from, channel, 0, row, image);
+    __device__ __forceinline__ static void store(const TensorMap& map, const unsigned char* from, int channel, int column, int row, int image) {
+        tma_store(&map, from, channel, column, row, image);
     }
 };
+
+// Where a tile's outputs begin, from its pixel `first` on.
+__device__ __forceinline__ Place place_of(int index, int first) {
+    const int tile = index / TILES_M % IMAGE_TILES;
+    return {tile % STRIPS * 8, tile / STRIPS * WINDOW_ROWS + Boxes::rows(first), index / TILES_M / IMAGE_TILES};
+}
+
+// The operand of the first tap's pixels in a window, from `first` on.
+__device__ __forceinline__ unsigned long long pixels_operand(const unsigned char* window, int first) {
+    return STRIP ? wgmma_descriptor(window + first / 8 * (PITCH * 128), PITCH * 128) : wgmma_descriptor(window);
+}
 
 // Where a consumer is in its windows.
 struct Window : PipelineState<WINDOWS> {
@@ -69,8 +84,9 @@ struct Mma {
     }
 };
 
-// A row's last taps lie in the next one's padding; behind the last row are zeros. By all consumers.
+// Of whole rows a row's last taps lie in the next one's padding; behind the last row are zeros. By all consumers.
 __device__ __forceinline__ void clear_behind_windows(unsigned char* windows) {
+    if constexpr (STRIP) return;
     using Chunk = AlignedArray<unsigned, 4>;
     for (int i = static_cast<int>(threadIdx.x) - 128; i < WINDOWS * PAD_W * 8; i += 128 * CONSUMERS) {
         *reinterpret_cast<Chunk*>(windows + i / (PAD_W * 8) * WINDOW_BYTES + LOADED * 128 + i % (PAD_W * 8) * 16) = {};
@@ -85,12 +101,13 @@ __device__ __forceinline__ void produce(unsigned char* stages, PipelineTma<STAGE
     PipelineState<STAGES> state;
     PipelineState<WINDOWS> window;
     for (int index = Scheduler::first(); index < tiles; index += Scheduler::step()) {
-        const int k = index % TILES_M * TILE_M, image = index / TILES_M / IMAGE_TILES, row = index / TILES_M % IMAGE_TILES * WINDOW_ROWS;
+        const int k = index % TILES_M * TILE_M;
+        const Place at = place_of(index, 0);
 #pragma unroll 1
         for (int c = 0; c < CHANNELS; c += TILE_K, ++window) {
             window_pipeline->producer_acquire(window, LOADED * 128);
-            tma_load(windows + window.index * WINDOW_BYTES, &x_map, window_pipeline->full + window.index, first_channel(k) + c, 0 - PAD_W,
-                     row - PAD_H, image);
+            tma_load(windows + window.index * WINDOW_BYTES, &x_map, window_pipeline->full + window.index, first_channel(k) + c,
+                     at.column - PAD_W, at.row - PAD_H, at.image);
 #pragma unroll 1
             for (int tap = 0; tap < R * S; ++tap, ++state) {
                 pipeline.producer_acquire(state, STAGE_BYTES);

@@ -297,7 +297,8 @@ __device__ __forceinline__ void warpgroup_reg_alloc() {
 // Operands of a warpgroup's matrix products that lie in shared memory (sm_90a). Needs _ptx_wgmma.cuh.
 //
 // wgmma_descriptor: of an operand whose rows are 128 bytes of neighbours in depth, row after row, swizzled as TMA does with 128
-// bytes; its first row lies on a multiple of 1024 bytes. Descriptors count 16 bytes: add 2 for the next 16 elements in depth, 8 for
+// bytes; its first row lies on a multiple of 1024 bytes, or of 128 bytes of what TMA swizzled. Of rows that do not all follow each other
+// every eight are `eight_rows` bytes behind the eight before, a multiple of 128. Descriptors count 16 bytes: add 2 for the next 16 elements in depth, 8 for
 // the next row. Operands that are not swizzled: wgmma_operand.
 // store_operand: what a thread writes into an operand. Products see it after fence_bulk in that thread, and a barrier.
 
@@ -306,10 +307,10 @@ __device__ __forceinline__ void warpgroup_reg_alloc() {
 #include <autotune_host_wgmma.h>
 #endif
 
-__device__ __forceinline__ unsigned long long wgmma_descriptor(const void* pointer) {
+__device__ __forceinline__ unsigned long long wgmma_descriptor(const void* pointer, int eight_rows = 1024) {
     const unsigned at = static_cast<unsigned>(__cvta_generic_to_shared(pointer));
-    constexpr unsigned long long SWIZZLE_128B = 1ull << 62, EIGHT_ROWS = 1024 / 16;
-    return (at >> 4) | EIGHT_ROWS << 32 | SWIZZLE_128B;
+    constexpr unsigned long long SWIZZLE_128B = 1ull << 62;
+    return (at >> 4) | static_cast<unsigned long long>(eight_rows / 16) << 32 | SWIZZLE_128B;
 }
 // A ring of STAGES buffers in shared memory between a producer and its consumers. Names are CUTLASS's (sm90_pipeline.hpp).
 // Needs _ptx_barrier.cuh.
@@ -524,8 +525,19 @@ __device__ __forceinline__ void load_biases(float (&biases)[BLOCKS][2], const T*
     }
 }
 
+// Where outputs begin: a column, or a column of a row of an image, or the like.
+struct Place {
+    int column, row, image;
+};
+
+// How far a box is from another one, `further` columns of a tile before it.
+struct ByColumns {
+    __device__ __forceinline__ static int columns(int further) { return further; }
+    __device__ __forceinline__ static int rows(int) { return 0; }
+};
+
 // Boxes of output channels by columns; of columns of a row of an image, or the like.
-struct Boxes2d {
+struct Boxes2d : ByColumns {
     __device__ __forceinline__ static void load(unsigned char* to, const TensorMap& map, Barrier* full, int channel, int column, int, int) {
         tma_load(to, &map, full, channel, column);
     }
@@ -553,7 +565,8 @@ struct CollectiveEpilogue {
         if (threadIdx.x % 128 == 0) {
 #pragma unroll
             for (int box = 0; box < BOXES; ++box) {
-                Boxes::store(map, to + box * BOX_BYTES, channel + box * BOX_CHANNELS, column + subtile * COLUMNS, row, image);
+                Boxes::store(map, to + box * BOX_BYTES, channel + box * BOX_CHANNELS, column + Boxes::columns(subtile * COLUMNS),
+                             row + Boxes::rows(subtile * COLUMNS), image);
             }
             bulk_store_commit();
         }
@@ -580,11 +593,13 @@ struct CollectiveEpilogue {
     // Loads that of the i-th of all subtiles.
     __device__ __forceinline__ static void load_subtile(unsigned char* stages, Barrier* full, const TensorMap& map, int i, int stage, int channel,
                                                         int column, int row, int image) {
+        const int further = i % SUBTILES * COLUMNS;
         barrier_arrive_expect(full + stage, RESIDUAL_BYTES);
 #pragma unroll
         for (int box = 0; box < BOXES; ++box) {
             unsigned char* const to = stages + stage * STAGE_BYTES + box * BOX_BYTES;
-            Boxes::load(to, map, full + stage, channel + i / SUBTILES * 64 + box * BOX_CHANNELS, column + i % SUBTILES * COLUMNS, row, image);
+            Boxes::load(to, map, full + stage, channel + i / SUBTILES * 64 + box * BOX_CHANNELS, column + Boxes::columns(further), row + Boxes::rows(further),
+                        image);
         }
     }
     // Starts to load a tile's residual, of as many subtiles as there are stages.
@@ -636,7 +651,8 @@ constexpr int STAGES = 5;
 constexpr bool PINGPONG = true;
 constexpr int WINDOW_ROWS = 0, WINDOWS = 0;
 constexpr bool WINDOWED = WINDOWS > 0;
-constexpr int IMAGE_TILES = 1;  // of windows
+[[maybe_unused]] constexpr bool STRIP = false;  // windows are of eight columns
+[[maybe_unused]] constexpr int IMAGE_TILES = 1, STRIPS = 1;  // of windows
 
 // Derived
 constexpr int CONSUMERS = 2, THREADS = 128 * (CONSUMERS + 1);  // warpgroups, and the producer's
@@ -649,7 +665,7 @@ constexpr int TILES_M = 1;
 constexpr int PITCH = 14;  // of a window's rows
 constexpr int WINDOW_BYTES = 28672;
 constexpr int STAGE_BYTES = 32768;
-constexpr int RESIDUAL_BYTES = (WINDOWED ? WINDOW_ROWS * PITCH : EPILOGUE_N) * 64 * static_cast<int>(sizeof(T));  // that TMA brings
+constexpr int RESIDUAL_BYTES = (WINDOWED && !STRIP ? WINDOW_ROWS * PITCH : EPILOGUE_N) * 64 * static_cast<int>(sizeof(T));  // that TMA brings
 constexpr int RELEASES = 4 * (PINGPONG ? 1 : CONSUMERS);  // of a stage, by warps
 constexpr int PRODUCER_REGISTERS = 40, CONSUMER_REGISTERS = 232;
 
@@ -845,6 +861,12 @@ __device__ __forceinline__ int tiles_of(int n) { return (n * PIXELS + TILE_N - 1
 
 using Boxes = Boxes2d;
 
+// Where a tile's outputs begin, from its pixel `first` on.
+__device__ __forceinline__ Place place_of(int index, int first) { return {index / TILES_M * TILE_N + first, 0, 0}; }
+
+// The operand of a stage's pixels, from `first` on.
+__device__ __forceinline__ unsigned long long pixels_operand(const unsigned char* pixels, int first) { return wgmma_descriptor(pixels + first * 128); }
+
 // Of a tile; there are no windows.
 struct Window {
     __device__ __forceinline__ void begin_tile() {}
@@ -897,9 +919,9 @@ conv2d_implicit_gemm_sm90(const __grid_constant__ TensorMap x_map, const __grid_
     const int consumer = group - 1, thread = static_cast<int>(threadIdx.x) % 128, lane = static_cast<int>(threadIdx.x) % 32;
     // What is this warpgroup's of a tile.
     const int group_m = !PINGPONG && TILE_M > 64 ? consumer * GROUP_M : 0;
-    const int group_n = !PINGPONG && TILE_M == 64 && !WINDOWED ? consumer * GROUP_N : 0;
+    const int group_n = !PINGPONG && TILE_M == 64 && GROUP_N < TILE_N ? consumer * GROUP_N : 0;
     const unsigned long long w_operand = wgmma_descriptor(stages + group_m * 128);
-    const unsigned long long x_operand = wgmma_descriptor(WINDOWED ? windows : stages + (TILE_M + group_n) * 128);
+    const unsigned long long x_operand = pixels_operand(WINDOWED ? windows : stages + TILE_M * 128, group_n);
     unsigned char* const outputs = epilogue_stages + consumer * (EPILOGUE_STAGES * EpilogueTma::STAGE_BYTES);
     if (thread == 0) prefetch_tma_descriptor(&y_map);
 
@@ -915,8 +937,8 @@ conv2d_implicit_gemm_sm90(const __grid_constant__ TensorMap x_map, const __grid_
     }
     const int first_tile = Scheduler::first() + (PINGPONG ? consumer * Scheduler::step() : 0);
     for (int index = first_tile; index < tiles; index += (PINGPONG ? 2 : 1) * Scheduler::step()) {
-        const int k = index % TILES_M * TILE_M + group_m, pixel = index / TILES_M * TILE_N + group_n;
-        const int image = index / TILES_M / IMAGE_TILES, row = index / TILES_M % IMAGE_TILES * WINDOW_ROWS;
+        const int k = index % TILES_M * TILE_M + group_m;
+        const Place at = place_of(index, group_n);
         float biases[BLOCKS_M][2] = {};
         load_biases<EPILOGUE, K>(biases, bias, k, warp, lane);
         float d[BLOCKS_M][GROUP_N / 8][4];
@@ -933,7 +955,7 @@ conv2d_implicit_gemm_sm90(const __grid_constant__ TensorMap x_map, const __grid_
             state.advance<K_TILES>();
             window.skip_tile();
         }
-        EpilogueTma::store(d, biases, outputs, epilogue_stage, y_map, k, pixel, row, image, consumer, warp, lane);
+        EpilogueTma::store(d, biases, outputs, epilogue_stage, y_map, k, at.column, at.row, at.image, consumer, warp, lane);
     }
     if (thread == 0) bulk_store_wait_read<0>();
 }

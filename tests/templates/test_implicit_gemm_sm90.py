@@ -136,6 +136,34 @@ def test_a_window_serves_all_taps(
     verify(NAME, problem, {**BASE, **values}, checked)
 
 
+WIDE = replace(HALF, n=2, h=16, w=21)
+"""Three strips of eight columns: the third ends outside the image, as do rows of some tiles."""
+STRIPS = [
+    (replace(WIDE, epilogue="bias_add_relu"), {"tile_n": 64, "window_rows": 8, "epilogue_subtiles": 2}),
+    (FLOAT_WIDE := replace(FLOAT, n=2, h=7, w=15), {"tile_n": 32, "window_rows": 4, "schedule": "pingpong"}),
+    *long_run(
+        (replace(WIDE, k=120), {"tile_m": 128, "tile_n": 64, "window_rows": 8}),
+        (WIDE, {"tile_m": 64, "tile_n": 128, "window_rows": 16, "schedule": "pingpong", "epilogue_subtiles": 4}),
+        (replace(WIDE, n=1, c=136, k=256), {"tile_m": 256, "tile_n": 64, "window_rows": 8, "epilogue_subtiles": 4}),
+        (replace(WIDE, h=14, k=192), {"tile_m": 192, "tile_n": 56, "window_rows": 7}),
+        (replace(WIDE, pad_h=0, pad_w=0, dilation_h=2, dilation_w=3), {"tile_n": 48, "window_rows": 6}),
+        (replace(WIDE, r=1, s=7, pad_h=0, pad_w=3), {"tile_n": 64, "window_rows": 8, "schedule": "pingpong"}),
+        (replace(WIDE, r=7, s=1, pad_h=3, pad_w=0), {"tile_n": 64, "window_rows": 8, "epilogue_subtiles": 4}),
+        (replace(WIDE, c=128, k=128, groups=2), {"tile_n": 128, "window_rows": 16, "epilogue_subtiles": 8}),
+        (replace(WIDE, c=48, k=96, groups=12), {"tile_n": 64, "window_rows": 8, "schedule": "pingpong"}),
+        (replace(FLOAT_WIDE, epilogue="bias_add"), {"tile_n": 64, "window_rows": 8, "epilogue_subtiles": 4}),
+    ),
+]
+
+
+@pytest.mark.cxx
+@pytest.mark.parametrize(("problem", "values"), STRIPS)
+def test_a_window_of_a_strip_serves_all_taps(
+    problem: Conv2dProblem, values: dict[str, int | str], checked: DeviceEvaluator
+) -> None:
+    verify(NAME, problem, {**BASE, **values}, checked)
+
+
 PATCHED = replace(HALF, c=3, h=48, w=64, k=24, r=16, s=16, stride_h=16, stride_w=16, pad_h=0, pad_w=0)
 """Windows side by side: of three channels, rows of 48; steps that TMA does not take."""
 PATCHES = [
@@ -149,7 +177,7 @@ PATCHES = [
 
 
 @pytest.mark.cxx
-@pytest.mark.parametrize(("problem", "values"), PATCHES)
+@pytest.mark.parametrize(("problem", "values"), STRIPS)
 def test_windows_side_by_side_need_no_multiple_of_eight_channels(
     problem: Conv2dProblem, values: dict[str, int | str], checked: DeviceEvaluator
 ) -> None:
@@ -399,8 +427,8 @@ RESIDUAL_FAULTS = {
         "(full + stage, 128);",
     ),
     "a residual is of the next subtile": (
-        "column + i % SUBTILES * COLUMNS",
-        "column + (i + 1) % SUBTILES * COLUMNS",
+        "further = i % SUBTILES * COLUMNS",
+        "further = (i + 1) % SUBTILES * COLUMNS",
     ),
     "a residual is read without the swizzle": (
         "load_matrices_trans(z, column + tile",
@@ -414,6 +442,23 @@ RESIDUAL_FAULTS = {
 def test_a_mistake_with_a_residual_is_found_without_a_gpu(what: str, host: DeviceEvaluator) -> None:
     values = {**BASE, "tile_n": 96, "epilogue_subtiles": 3}
     assert found(values, *RESIDUAL_FAULTS[what], host, replace(FAULTY, epilogue="bias_add_relu"))
+
+
+STRIP_FAULTS = {
+    "rows of a window follow each other": ("(PITCH * 128), PITCH * 128)", "(PITCH * 128), 1024)"),
+    "warpgroups read the same rows": ("window + first / 8 * (PITCH * 128)", "window"),
+    "warpgroups store the same rows": ("WINDOW_ROWS + Boxes::rows(first)", "WINDOW_ROWS"),
+    "subtiles are stored in the same rows": ("STRIP ? pixels / 8 : 0", "STRIP ? pixels / 64 * 8 : 0"),
+    "strips begin where the first does": ("{tile % STRIPS * 8,", "{0,"),
+    "a window begins without padding": ("at.column - PAD_W", "at.column"),
+}
+
+
+@pytest.mark.cxx
+@pytest.mark.parametrize("what", every(len(STRIP_FAULTS), STRIP_FAULTS))
+def test_a_mistake_with_strips_is_found_without_a_gpu(what: str, host: DeviceEvaluator) -> None:
+    values = {**BASE, "tile_n": 64, "window_rows": 8, "epilogue_subtiles": 2}
+    assert found(values, *STRIP_FAULTS[what], host, replace(WIDE, epilogue="bias_add_relu"))
 
 
 def found(
