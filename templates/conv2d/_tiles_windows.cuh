@@ -3,11 +3,14 @@
 // Tiles of WINDOW_ROWS rows of an image, whole ones, or those of a STRIP of eight columns. The window of x that they need is loaded once for
 // TILE_K channels, with zeros for padding, and a tap's pixels begin as many pixels behind the first tap's. Whole rows are one row of pixels:
 // columns of padding between them are computed, too, and not stored. Of a strip the operand's next eight pixels are a row further on.
+// WINDOW_IMAGES whole images are one image in the same way, with rows of padding between them.
 // Needs _sm90.cuh, first_channel and the family's constants.
 
-constexpr int LOADED = (WINDOW_ROWS + (R - 1) * DILATION_H) * PITCH;  // pixels of a window; zeros follow, which TMA never writes
+constexpr bool IMAGES = WINDOW_IMAGES > 1;
+constexpr int LOADED = (WINDOW_ROWS + (IMAGES ? 0 : (R - 1) * DILATION_H)) * PITCH;  // pixels of a window
+constexpr int BEHIND = STRIP ? 0 : IMAGES ? PAD_H * PITCH + PAD_W : PAD_W;           // zeros that follow, which TMA never writes
 
-__device__ __forceinline__ int tiles_of(int n) { return n * IMAGE_TILES * TILES_M; }
+__device__ __forceinline__ int tiles_of(int n) { return (n + WINDOW_IMAGES - 1) / WINDOW_IMAGES * IMAGE_TILES * TILES_M; }
 
 // Boxes of z and of outputs: rows, of which subtiles have some in a strip.
 struct Boxes {
@@ -25,7 +28,7 @@ struct Boxes {
 // Where a tile's outputs begin, from its pixel `first` on.
 __device__ __forceinline__ Place place_of(int index, int first) {
     const int tile = index / TILES_M % IMAGE_TILES;
-    return {tile % STRIPS * 8, tile / STRIPS * WINDOW_ROWS + Boxes::rows(first), index / TILES_M / IMAGE_TILES};
+    return {tile % STRIPS * 8, tile / STRIPS * WINDOW_ROWS + Boxes::rows(first), index / TILES_M / IMAGE_TILES * WINDOW_IMAGES};
 }
 
 // The operand of the first tap's pixels in a window, from `first` on.
@@ -84,12 +87,13 @@ struct Mma {
     }
 };
 
-// Of whole rows a row's last taps lie in the next one's padding; behind the last row are zeros. By all consumers.
+// Of whole rows a row's last taps lie in the next one's padding, of whole images the last rows of taps; behind the last are zeros. By all
+// consumers.
 __device__ __forceinline__ void clear_behind_windows(unsigned char* windows) {
-    if constexpr (STRIP) return;
     using Chunk = AlignedArray<unsigned, 4>;
-    for (int i = static_cast<int>(threadIdx.x) - 128; i < WINDOWS * PAD_W * 8; i += 128 * CONSUMERS) {
-        *reinterpret_cast<Chunk*>(windows + i / (PAD_W * 8) * WINDOW_BYTES + LOADED * 128 + i % (PAD_W * 8) * 16) = {};
+    for (int window = 0; window < WINDOWS; ++window) {
+        Chunk* const behind = reinterpret_cast<Chunk*>(windows + window * WINDOW_BYTES + LOADED * 128);
+        for (int i = static_cast<int>(threadIdx.x) - 128; i < BEHIND * 8; i += 128 * CONSUMERS) behind[i] = {};
     }
     fence_bulk();
 }

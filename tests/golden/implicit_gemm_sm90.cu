@@ -652,7 +652,7 @@ constexpr bool PINGPONG = true;
 constexpr int WINDOW_ROWS = 0, WINDOWS = 0;
 constexpr bool WINDOWED = WINDOWS > 0;
 [[maybe_unused]] constexpr bool STRIP = false;  // windows are of eight columns
-[[maybe_unused]] constexpr int IMAGE_TILES = 1, STRIPS = 1;  // of windows
+[[maybe_unused]] constexpr int IMAGE_TILES = 1, STRIPS = 1, WINDOW_IMAGES = 1;  // of windows
 
 // Derived
 constexpr int CONSUMERS = 2, THREADS = 128 * (CONSUMERS + 1);  // warpgroups, and the producer's

@@ -140,18 +140,18 @@ WIDE = replace(HALF, n=2, h=16, w=21)
 """Three strips of eight columns: the third ends outside the image, as do rows of some tiles."""
 STRIPS = [
     (replace(WIDE, epilogue="bias_add_relu"), {"tile_n": 64, "window_rows": 8, "epilogue_subtiles": 2}),
-    (FLOAT_WIDE := replace(FLOAT, n=2, h=7, w=15), {"tile_n": 32, "window_rows": 4, "schedule": "pingpong"}),
+    (FLOAT_WIDE := replace(FLOAT, n=2, h=7, w=15), {"tile_n": 56, "window_rows": 7, "schedule": "pingpong"}),
     *long_run(
         (replace(WIDE, k=120), {"tile_m": 128, "tile_n": 64, "window_rows": 8}),
         (WIDE, {"tile_m": 64, "tile_n": 128, "window_rows": 16, "schedule": "pingpong", "epilogue_subtiles": 4}),
         (replace(WIDE, n=1, c=136, k=256), {"tile_m": 256, "tile_n": 64, "window_rows": 8, "epilogue_subtiles": 4}),
         (replace(WIDE, h=14, k=192), {"tile_m": 192, "tile_n": 56, "window_rows": 7}),
-        (replace(WIDE, pad_h=0, pad_w=0, dilation_h=2, dilation_w=3), {"tile_n": 48, "window_rows": 6}),
+        (replace(WIDE, pad_h=0, pad_w=0, dilation_h=2, dilation_w=3), {"tile_n": 112, "window_rows": 14}),
         (replace(WIDE, r=1, s=7, pad_h=0, pad_w=3), {"tile_n": 64, "window_rows": 8, "schedule": "pingpong"}),
         (replace(WIDE, r=7, s=1, pad_h=3, pad_w=0), {"tile_n": 64, "window_rows": 8, "epilogue_subtiles": 4}),
         (replace(WIDE, c=128, k=128, groups=2), {"tile_n": 128, "window_rows": 16, "epilogue_subtiles": 8}),
         (replace(WIDE, c=48, k=96, groups=12), {"tile_n": 64, "window_rows": 8, "schedule": "pingpong"}),
-        (replace(FLOAT_WIDE, epilogue="bias_add"), {"tile_n": 64, "window_rows": 8, "epilogue_subtiles": 4}),
+        (replace(FLOAT_WIDE, h=16, epilogue="bias_add"), {"tile_n": 64, "window_rows": 8, "epilogue_subtiles": 4}),
     ),
 ]
 
@@ -159,6 +159,31 @@ STRIPS = [
 @pytest.mark.cxx
 @pytest.mark.parametrize(("problem", "values"), STRIPS)
 def test_a_window_of_a_strip_serves_all_taps(
+    problem: Conv2dProblem, values: dict[str, int | str], checked: DeviceEvaluator
+) -> None:
+    verify(NAME, problem, {**BASE, **values}, checked)
+
+
+SMALL_IMAGES = replace(HALF, n=5, h=7, w=7, epilogue="bias_add_relu")
+"""Rows and columns of padding between images; the last window has one image of two, three or four."""
+IMAGES = [
+    (SMALL_IMAGES, {"tile_n": 128, "window_rows": 16, "schedule": "pingpong"}),
+    *long_run(
+        (replace(SMALL_IMAGES, k=120), {"tile_m": 128, "tile_n": 192, "window_rows": 24}),
+        (replace(SMALL_IMAGES, c=128, k=128, groups=8), {"tile_n": 256, "window_rows": 32, "schedule": "pingpong"}),
+        (replace(FLOAT, n=3, h=8, w=8), {"tile_n": 168, "window_rows": 18, "schedule": "pingpong"}),
+        (replace(SMALL_IMAGES, w=11), {"tile_n": 192, "window_rows": 16, "schedule": "pingpong"}),
+        (
+            replace(SMALL_IMAGES, h=9, w=9, pad_h=0, pad_w=1, r=1),
+            {"tile_n": 184, "window_rows": 18, "schedule": "pingpong"},
+        ),
+    ),
+]
+
+
+@pytest.mark.cxx
+@pytest.mark.parametrize(("problem", "values"), IMAGES)
+def test_a_window_of_images_serves_all_taps(
     problem: Conv2dProblem, values: dict[str, int | str], checked: DeviceEvaluator
 ) -> None:
     verify(NAME, problem, {**BASE, **values}, checked)
@@ -368,7 +393,7 @@ def test_a_mistake_is_found_without_a_gpu(what: str, host: DeviceEvaluator) -> N
 WINDOW_FAULTS = {
     "consumers do not wait for a window": ("if (window.tap == 0) windows.consumer_wait(window);", ""),
     "a window is never given back": ("        if (lane == 0) windows.consumer_release(window.last);\n", ""),
-    "what follows the last row is not zero": ("LOADED * 128 + i %", "LOADED * 128 + 1024 + i %"),
+    "what follows the last row is not zero": ("LOADED * 128);", "LOADED * 128 + 1024);"),
     "taps of the next row begin one pixel late": ("DILATION_H * PITCH", "(DILATION_H * PITCH + 1)"),
 }
 
@@ -459,6 +484,21 @@ STRIP_FAULTS = {
 def test_a_mistake_with_strips_is_found_without_a_gpu(what: str, host: DeviceEvaluator) -> None:
     values = {**BASE, "tile_n": 64, "window_rows": 8, "epilogue_subtiles": 2}
     assert found(values, *STRIP_FAULTS[what], host, replace(WIDE, epilogue="bias_add_relu"))
+
+
+IMAGES_FAULTS = {
+    "no zeros behind the last image": ("PAD_H * PITCH + PAD_W : PAD_W", "PAD_W : PAD_W"),
+    "windows begin with every image": ("IMAGE_TILES * WINDOW_IMAGES}", "IMAGE_TILES}"),
+    "images without a window": ("(n + WINDOW_IMAGES - 1) / WINDOW_IMAGES", "n / WINDOW_IMAGES"),
+    "more of a window is announced than comes": ("(IMAGES ? 0 : (R - 1) * DILATION_H)", "(R - 1) * DILATION_H"),
+}
+
+
+@pytest.mark.cxx
+@pytest.mark.parametrize("what", every(len(IMAGES_FAULTS), IMAGES_FAULTS))
+def test_a_mistake_with_images_is_found_without_a_gpu(what: str, host: DeviceEvaluator) -> None:
+    values = {**BASE, "tile_n": 128, "window_rows": 16, "schedule": "pingpong"}
+    assert found(values, *IMAGES_FAULTS[what], host, SMALL_IMAGES)
 
 
 def found(
