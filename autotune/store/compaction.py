@@ -24,6 +24,16 @@ _SPEAK_OF_TRIALS = (
     ("measurements", "iif(finals_id IS NOT NULL OR retime_id IS NOT NULL, trial_id, NULL)"),
 )
 """what refers to a trial beside what was measured of it while tuning: table and column"""
+_SPOKEN_OF = " UNION ".join(
+    f"SELECT {column} FROM {table} WHERE {column} IS NOT NULL"  # noqa: S608
+    for table, column in _SPEAK_OF_TRIALS
+)
+_WITHOUT_TRIALS = (
+    "DELETE FROM measurements WHERE trial_id NOT IN (SELECT id FROM trials)",
+    "DELETE FROM sources WHERE id NOT IN (SELECT source_id FROM trials WHERE source_id IS NOT NULL) "
+    "AND id NOT IN (SELECT source_id FROM quarantine)",
+)
+"""what goes with trials that are gone"""
 
 
 def compact(
@@ -33,6 +43,7 @@ def compact(
     best_texts_only: bool = False,
     few_rejections: bool = False,
     fastest: int | None = None,
+    latest_only: bool = False,
 ) -> None:
     """Write a database as one file for shipping: no log beside it, no free pages. Raises StoreError if it exists.
 
@@ -40,6 +51,8 @@ def compact(
     the others, which is most of a file's size. With `few_rejections` it keeps one of the configs that a family's rules
     refused with the same message, which is most of a ladder's. With `fastest` it keeps of the correct trials so many of
     each study, subject, device and accuracy class, and those that something else speaks of (finals, profiles, ...).
+    With `latest_only` it keeps of a study that was begun afresh the last generation, and trials that something else
+    speaks of.
     """
     target = path_of(to)
     shown = one_line(str(target))
@@ -52,6 +65,8 @@ def compact(
         in_words(target, LOCK_TIMEOUT_S),
     ):
         _copy(database.file, target)
+        if latest_only:
+            _drop_earlier(target)
         if fastest is not None:
             _drop_slower(target, fastest)
         if best_texts_only:
@@ -89,23 +104,29 @@ def _drop_rejections(path: Path) -> None:
     )
 
 
+def _drop_earlier(path: Path) -> None:
+    """Leave of studies of one name the last, and what others refer to."""
+    earlier = "SELECT id FROM studies WHERE id NOT IN (SELECT max(id) FROM studies GROUP BY name)"
+    held = f"SELECT id FROM finals WHERE study_id IN ({earlier})"  # noqa: S608
+    _shrink(
+        path,
+        f"DELETE FROM verdicts WHERE finals_id IN ({held})",  # noqa: S608
+        f"DELETE FROM measurements WHERE finals_id IN ({held})",  # noqa: S608
+        f"DELETE FROM finals WHERE study_id IN ({earlier})",  # noqa: S608
+        f"DELETE FROM trials WHERE study_id IN ({earlier}) AND id NOT IN ({_SPOKEN_OF})",  # noqa: S608
+        *_WITHOUT_TRIALS,
+        f"DELETE FROM study_layers WHERE study_id IN ({earlier}) AND study_id NOT IN (SELECT study_id FROM trials)",  # noqa: S608
+        f"DELETE FROM studies WHERE id IN ({earlier}) AND id NOT IN (SELECT study_id FROM trials)",  # noqa: S608
+    )
+
+
 def _drop_slower(path: Path, fastest: int) -> None:
     """Leave so many correct trials, those that other rows refer to, and what belongs to them."""
-    spoken_of = " UNION ".join(
-        f"SELECT {column} FROM {table} WHERE {column} IS NOT NULL"  # noqa: S608
-        for table, column in _SPEAK_OF_TRIALS
-    )
     scope = "study_id, subject_id, device_id, environment_id, policy, accuracy"
     place = f"row_number() OVER (PARTITION BY {scope} ORDER BY median_us, id) AS place"
     places = f"SELECT id, {place} FROM trials WHERE outcome = 'correct'"  # noqa: S608
     slower = f"SELECT id FROM ({places}) WHERE place > {fastest}"  # noqa: S608
-    _shrink(
-        path,
-        f"DELETE FROM trials WHERE id IN ({slower}) AND id NOT IN ({spoken_of})",  # noqa: S608
-        "DELETE FROM measurements WHERE trial_id NOT IN (SELECT id FROM trials)",
-        "DELETE FROM sources WHERE id NOT IN (SELECT source_id FROM trials WHERE source_id IS NOT NULL) "
-        "AND id NOT IN (SELECT source_id FROM quarantine)",
-    )
+    _shrink(path, f"DELETE FROM trials WHERE id IN ({slower}) AND id NOT IN ({_SPOKEN_OF})", *_WITHOUT_TRIALS)  # noqa: S608
 
 
 def _shrink(path: Path, *statements: str) -> None:

@@ -142,7 +142,14 @@ def main(words: Sequence[str] | None = None, autotune: Autotune = as_process) ->
     ]
     if arguments.db.exists():
         arguments.out.unlink(missing_ok=True)
-        compact(arguments.db, arguments.out, best_texts_only=True, few_rejections=True, fastest=arguments.fastest)
+        compact(
+            arguments.db,
+            arguments.out,
+            best_texts_only=True,
+            few_rejections=True,
+            fastest=arguments.fastest,
+            latest_only=True,
+        )
         print(f"{arguments.out}: {arguments.out.stat().st_size / 1e6:.2f} MB, {counts(arguments.out)}")
     for failure in failed:
         print(f"failed: {failure}", file=sys.stderr)

@@ -258,6 +258,33 @@ def test_of_correct_trials_a_small_copy_keeps_the_fastest_and_those_in_finals(tm
     assert check(small) == ()
 
 
+@pytest.mark.parametrize("copied", [False, True])
+def test_of_studies_begun_afresh_a_small_copy_keeps_the_last(tmp_path: Path, store: Store, copied: bool) -> None:
+    for fresh, numbers in ((False, (0, 1)), (True, (1, 2))):
+        scope = open_scope(store, fresh=fresh)
+        for number in numbers:
+            source = source_of(config_of(number))
+            run_trial(store, scope, correct(number, 10.0 + number, source=source), source)
+        timings = tuple((number, timing_of(10.0 + number)) for number in numbers)
+        store.finals.add(scope, Finals(winner=numbers[0], timings=timings))
+    if copied:
+        other = open_scope(store, study="other")
+        known = store.known.get(other, source_of(config_of(0)).hash)
+        assert known is not None
+        store.known.reuse(other, 0, config_of(0), known)
+    small = tmp_path / "small.db"
+    compact(store.path, small, latest_only=True)
+    with Store(small, create=False) as shipped_store:
+        (counted,) = shipped_store.query(
+            "SELECT (SELECT count(*) FROM studies), (SELECT count(*) FROM trials), (SELECT count(*) FROM finals), "
+            "(SELECT count(*) FROM sources)"
+        ).rows
+        assert [row.trial.number for row in shipped_store.trials.list("lenet")][-2:] == [1, 2]
+        assert [row.median_us for row in shipped_store.best.list("lenet")] == [11.0]
+    assert counted == ((3, 4, 1, 3) if copied else (1, 2, 1, 2)), "what was copied stays with the copy"
+    assert check(small) == ()
+
+
 def test_statistics_are_kept_as_the_trials_multiply(store: Store) -> None:
     """Without a step by hand: `best` of many layers is ten times as slow without them."""
     run_trial(store, open_scope(store), correct(0, 10.0))
