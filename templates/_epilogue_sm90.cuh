@@ -21,7 +21,7 @@ struct Place {
     int column, row, image;
 };
 
-// How far a box is from another one, `further` columns of a tile before it.
+// Where the box lies that begins `further` columns of a tile on, from the tile's first.
 struct ByColumns {
     __device__ __forceinline__ static int columns(int further) { return further; }
     __device__ __forceinline__ static int rows(int) { return 0; }
@@ -95,8 +95,8 @@ struct CollectiveEpilogue {
 #pragma unroll
         for (int box = 0; box < BOXES; ++box) {
             unsigned char* const to = stages + stage * STAGE_BYTES + box * BOX_BYTES;
-            Boxes::load(to, map, full + stage, channel + i / SUBTILES * 64 + box * BOX_CHANNELS, column + Boxes::columns(further), row + Boxes::rows(further),
-                        image);
+            Boxes::load(to, map, full + stage, channel + i / SUBTILES * 64 + box * BOX_CHANNELS, column + Boxes::columns(further),
+                        row + Boxes::rows(further), image);
         }
     }
     // Starts to load a tile's residual, of as many subtiles as there are stages.

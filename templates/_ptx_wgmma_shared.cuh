@@ -3,9 +3,9 @@
 // Operands of a warpgroup's matrix products that lie in shared memory (sm_90a). Needs _ptx_wgmma.cuh.
 //
 // wgmma_descriptor: of an operand whose rows are 128 bytes of neighbours in depth, row after row, swizzled as TMA does with 128
-// bytes; its first row lies on a multiple of 1024 bytes, or of 128 bytes of what TMA swizzled. Of rows that do not all follow each other
-// every eight are `eight_rows` bytes behind the eight before, a multiple of 128. Descriptors count 16 bytes: add 2 for the next 16 elements in depth, 8 for
-// the next row. Operands that are not swizzled: wgmma_operand.
+// bytes. Its first row lies on a multiple of 1024 bytes, or on one of 128 bytes inside of what TMA wrote, as the swizzle is one of
+// addresses. `eight_rows`: bytes from eight rows to the next eight, a multiple of 128; 1024 where all rows follow each other.
+// Descriptors count 16 bytes: add 2 for the next 16 elements in depth, 8 for the next row. Operands that are not swizzled: wgmma_operand.
 // store_operand: what a thread writes into an operand. Products see it after fence_bulk in that thread, and a barrier.
 
 #ifdef __CUDACC__

@@ -51,8 +51,8 @@ def compact(
     the others, which is most of a file's size. With `few_rejections` it keeps one of the configs that a family's rules
     refused with the same message, which is most of a ladder's. With `fastest` it keeps of the correct trials so many of
     each study, subject, device and accuracy class, and those that something else speaks of (finals, profiles, ...).
-    With `latest_only` it keeps of a study that was begun afresh the last generation, and trials that something else
-    speaks of.
+    With `latest_only` it leaves out earlier finals and trials of a study's layer on a device where the study was begun
+    afresh and has found a correct kernel of the same accuracy class since; what something else speaks of stays.
     """
     target = path_of(to)
     shown = one_line(str(target))
@@ -105,18 +105,30 @@ def _drop_rejections(path: Path) -> None:
 
 
 def _drop_earlier(path: Path) -> None:
-    """Leave of studies of one name the last, and what others refer to."""
-    earlier = "SELECT id FROM studies WHERE id NOT IN (SELECT max(id) FROM studies GROUP BY name)"
-    held = f"SELECT id FROM finals WHERE study_id IN ({earlier})"  # noqa: S608
+    """Leave out what later generations that were begun afresh here have found anew, but for what others refer to."""
+    found = (
+        "SELECT 1 FROM studies AS own JOIN studies AS later ON later.name = own.name AND later.id > own.id "
+        "JOIN trials AS anew ON anew.study_id = later.id WHERE own.id = {of}.study_id "
+        "AND later.fresh AND later.imported_from IS NULL AND anew.origin = 'measured' AND anew.outcome = 'correct' "
+        "AND (anew.subject_id, anew.device_id, anew.policy) = ({of}.subject_id, {of}.device_id, {of}.policy) "
+    )
+    same_class = "(anew.accuracy, anew.deterministic) = (trials.accuracy, trials.deterministic)"
+    won_again = f"{found.format(of='finals')} AND {same_class}"
+    held = f"SELECT finals.id FROM finals JOIN trials ON trials.id = winner_trial_id WHERE EXISTS ({won_again})"  # noqa: S608
+    tried_again = f"{found.format(of='trials')} AND (trials.outcome <> 'correct' OR {same_class})"
+    last = "SELECT max(generation) FROM studies AS later WHERE later.name = studies.name"
+    unused = f"SELECT id FROM studies WHERE generation < ({last}) AND id NOT IN (SELECT study_id FROM trials)"  # noqa: S608
     _shrink(
         path,
-        f"DELETE FROM verdicts WHERE finals_id IN ({held})",  # noqa: S608
-        f"DELETE FROM measurements WHERE finals_id IN ({held})",  # noqa: S608
-        f"DELETE FROM finals WHERE study_id IN ({earlier})",  # noqa: S608
-        f"DELETE FROM trials WHERE study_id IN ({earlier}) AND id NOT IN ({_SPOKEN_OF})",  # noqa: S608
+        f"CREATE TEMP TABLE held AS {held}",
+        "DELETE FROM verdicts WHERE finals_id IN held",
+        "DELETE FROM measurements WHERE finals_id IN held",
+        "DELETE FROM finals WHERE id IN held",
+        f"DELETE FROM trials WHERE EXISTS ({tried_again}) AND id NOT IN ({_SPOKEN_OF})",  # noqa: S608
         *_WITHOUT_TRIALS,
-        f"DELETE FROM study_layers WHERE study_id IN ({earlier}) AND study_id NOT IN (SELECT study_id FROM trials)",  # noqa: S608
-        f"DELETE FROM studies WHERE id IN ({earlier}) AND id NOT IN (SELECT study_id FROM trials)",  # noqa: S608
+        f"CREATE TEMP TABLE unused AS {unused}",
+        "DELETE FROM study_layers WHERE study_id IN unused",
+        "DELETE FROM studies WHERE id IN unused",
     )
 
 

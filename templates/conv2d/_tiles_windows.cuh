@@ -1,9 +1,9 @@
 #pragma once
 
 // Tiles of WINDOW_ROWS rows of an image, whole ones, or those of a STRIP of eight columns. The window of x that they need is loaded once for
-// TILE_K channels, with zeros for padding, and a tap's pixels begin as many pixels behind the first tap's. Whole rows are one row of pixels:
-// columns of padding between them are computed, too, and not stored. Of a strip the operand's next eight pixels are a row further on.
-// WINDOW_IMAGES whole images are one image in the same way, with rows of padding between them.
+// TILE_K channels, with zeros for padding, and a tap's pixels are the first tap's, moved by the tap's offset in the window. Whole rows are
+// one row of pixels: columns of padding between them are computed, too, and not stored. Of a strip the operand's next eight pixels are a
+// row further on. WINDOW_IMAGES whole images are one image in the same way, with rows of padding between them.
 // Needs _sm90.cuh, first_channel and the family's constants.
 
 constexpr bool IMAGES = WINDOW_IMAGES > 1;
@@ -12,7 +12,7 @@ constexpr int BEHIND = STRIP ? 0 : IMAGES ? PAD_H * PITCH + PAD_W : PAD_W;      
 
 __device__ __forceinline__ int tiles_of(int n) { return (n + WINDOW_IMAGES - 1) / WINDOW_IMAGES * IMAGE_TILES * TILES_M; }
 
-// Boxes of z and of outputs: rows, of which subtiles have some in a strip.
+// Boxes of z and of outputs: the tile's rows; in a strip a subtile is some of them.
 struct Boxes {
     __device__ __forceinline__ static int columns(int) { return 0; }
     __device__ __forceinline__ static int rows(int pixels) { return STRIP ? pixels / 8 : 0; }
@@ -87,8 +87,8 @@ struct Mma {
     }
 };
 
-// Of whole rows a row's last taps lie in the next one's padding, of whole images the last rows of taps; behind the last are zeros. By all
-// consumers.
+// The last columns of a row's taps lie in the padding before the next row, the last rows of an image's taps in the padding above the next
+// image. What the last ones read behind the window is made zero here, by all consumers.
 __device__ __forceinline__ void clear_behind_windows(unsigned char* windows) {
     using Chunk = AlignedArray<unsigned, 4>;
     for (int window = 0; window < WINDOWS; ++window) {

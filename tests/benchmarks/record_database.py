@@ -5,7 +5,8 @@
         --fastest 12 --out h100.db
 
 Every step is a line that a user can type; this runs them one after another into the working database, says what each
-took, and writes a small copy: texts of the best kernels alone, and of configs that a rule refuses one for each reason.
+took, and writes a small copy: texts of the best kernels alone, of configs that a rule refuses one for each reason, and
+of what was found again after a fresh start the last.
 Nothing is done twice: run it again to resume into the same working database, `--steps` to do a part. A line that fails
 is told at the end and costs no other.
 """

@@ -10,7 +10,7 @@
 //   y         [N, P, Q, K]  output
 //   n         images N, any number
 //
-// Output channels are the rows of a warpgroup's MMAs and pixels, counted through all images, their columns, of which there may
+// Output channels are the rows of a warpgroup's MMAs and pixels, counted through all images or of a window, their columns, of which there may
 // be any multiple of eight: so tiles of TILE_M x TILE_N divide the work evenly between multiprocessors. A block stays and takes
 // tiles gridDim.x apart; tiles of the same pixels follow each other, so that these are read once from memory.
 //
@@ -297,9 +297,9 @@ __device__ __forceinline__ void warpgroup_reg_alloc() {
 // Operands of a warpgroup's matrix products that lie in shared memory (sm_90a). Needs _ptx_wgmma.cuh.
 //
 // wgmma_descriptor: of an operand whose rows are 128 bytes of neighbours in depth, row after row, swizzled as TMA does with 128
-// bytes; its first row lies on a multiple of 1024 bytes, or of 128 bytes of what TMA swizzled. Of rows that do not all follow each other
-// every eight are `eight_rows` bytes behind the eight before, a multiple of 128. Descriptors count 16 bytes: add 2 for the next 16 elements in depth, 8 for
-// the next row. Operands that are not swizzled: wgmma_operand.
+// bytes. Its first row lies on a multiple of 1024 bytes, or on one of 128 bytes inside of what TMA wrote, as the swizzle is one of
+// addresses. `eight_rows`: bytes from eight rows to the next eight, a multiple of 128; 1024 where all rows follow each other.
+// Descriptors count 16 bytes: add 2 for the next 16 elements in depth, 8 for the next row. Operands that are not swizzled: wgmma_operand.
 // store_operand: what a thread writes into an operand. Products see it after fence_bulk in that thread, and a barrier.
 
 #ifdef __CUDACC__
@@ -530,7 +530,7 @@ struct Place {
     int column, row, image;
 };
 
-// How far a box is from another one, `further` columns of a tile before it.
+// Where the box lies that begins `further` columns of a tile on, from the tile's first.
 struct ByColumns {
     __device__ __forceinline__ static int columns(int further) { return further; }
     __device__ __forceinline__ static int rows(int) { return 0; }
@@ -598,8 +598,8 @@ struct CollectiveEpilogue {
 #pragma unroll
         for (int box = 0; box < BOXES; ++box) {
             unsigned char* const to = stages + stage * STAGE_BYTES + box * BOX_BYTES;
-            Boxes::load(to, map, full + stage, channel + i / SUBTILES * 64 + box * BOX_CHANNELS, column + Boxes::columns(further), row + Boxes::rows(further),
-                        image);
+            Boxes::load(to, map, full + stage, channel + i / SUBTILES * 64 + box * BOX_CHANNELS, column + Boxes::columns(further),
+                        row + Boxes::rows(further), image);
         }
     }
     // Starts to load a tile's residual, of as many subtiles as there are stages.

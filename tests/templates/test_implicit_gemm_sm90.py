@@ -202,7 +202,7 @@ PATCHES = [
 
 
 @pytest.mark.cxx
-@pytest.mark.parametrize(("problem", "values"), STRIPS)
+@pytest.mark.parametrize(("problem", "values"), PATCHES)
 def test_windows_side_by_side_need_no_multiple_of_eight_channels(
     problem: Conv2dProblem, values: dict[str, int | str], checked: DeviceEvaluator
 ) -> None:

@@ -10,24 +10,17 @@ import pytest
 
 from autotune.errors import StoreError, StoreWarning
 from autotune.shipped import shipped
-from autotune.store import Finals, Store, check, compact
+from autotune.store import Store
 from autotune.store.sqlite.schema import MIGRATIONS, newest_schema
-from autotune.trial import Outcome
 from tests.long_run import every
 from tests.unit.permissions import read_only
 
 from .builders import (
-    CONV1,
-    DRIVER_590,
     H200,
-    config_of,
     correct,
-    failed,
     open_scope,
     run_trial,
-    source_of,
     ticking,
-    timing_of,
     written,
 )
 
@@ -207,82 +200,6 @@ def test_the_recorded_results_can_be_asked_where_nothing_may_be_written(tmp_path
         assert [row.basis for row in strict] == ["finals", "finals"]
         assert store.sources.get(best[0].row.trial.source_hash or "") is not None
         assert len(store.trials.list("lenet-k5")) > 300
-
-
-def test_a_kernel_whose_text_was_dropped_gets_it_again(tmp_path: Path, store: Store) -> None:
-    scope = open_scope(store)
-    for number in (0, 1):
-        source = source_of(config_of(number))
-        run_trial(store, scope, correct(number, 10.0 + number, source=source), source)
-    small = tmp_path / "small.db"
-    compact(store.path, small, best_texts_only=True)
-    dropped = source_of(config_of(1))
-    with Store(small) as shipped_store:
-        assert shipped_store.sources.get(dropped.hash) is None
-        scope = open_scope(shipped_store, study="mine", layer=CONV1, device=H200, environment=DRIVER_590)
-        run_trial(shipped_store, scope, correct(0, 10.0, source=dropped), dropped)
-        assert shipped_store.sources.get(dropped.hash) is not None
-
-
-def test_of_configs_that_a_rule_refused_a_small_copy_keeps_one_a_reason(tmp_path: Path, store: Store) -> None:
-    scope = open_scope(store)
-    source = source_of(config_of(0))
-    run_trial(store, scope, correct(0, 10.0, source=source), source)
-    for number, why in enumerate(("too many threads", "too many threads", "too many threads", "no shared memory"), 1):
-        store.trials.add(scope, failed(number, Outcome.CONSTRAINTS, why))
-    store.trials.add(scope, failed(5, Outcome.COMPILE, "ptxas error"))
-    store.trials.add(scope, failed(6, Outcome.COMPILE, "ptxas error"))
-    small = tmp_path / "small.db"
-    compact(store.path, small, few_rejections=True)
-    with Store(small, create=False) as shipped_store:
-        assert [row.trial.number for row in shipped_store.trials.list("lenet")] == [0, 1, 4, 5, 6]
-    assert len(store.trials.list("lenet")) == 7, "the original is as it was"
-
-
-def test_of_correct_trials_a_small_copy_keeps_the_fastest_and_those_in_finals(tmp_path: Path, store: Store) -> None:
-    scope = open_scope(store)
-    for number, median_us in enumerate((30.0, 10.0, 20.0, 40.0)):
-        source = source_of(config_of(number))
-        run_trial(store, scope, correct(number, median_us, source=source), source)
-    store.trials.add(scope, failed(4))
-    store.finals.add(scope, Finals(winner=1, timings=((1, timing_of(11.0)), (3, timing_of(12.0)))))
-    small = tmp_path / "small.db"
-    compact(store.path, small, fastest=2)
-    with Store(small, create=False) as shipped_store:
-        assert [row.trial.number for row in shipped_store.trials.list("lenet")] == [1, 2, 3, 4]
-        assert [row.median_us for row in shipped_store.best.list("lenet")] == [11.0]
-        (counted,) = shipped_store.query(
-            "SELECT (SELECT count(*) FROM sources), (SELECT count(*) FROM measurements)"
-        ).rows
-        assert counted == (3, 5), "nothing is left of the slower one"
-    assert check(small) == ()
-
-
-@pytest.mark.parametrize("copied", [False, True])
-def test_of_studies_begun_afresh_a_small_copy_keeps_the_last(tmp_path: Path, store: Store, copied: bool) -> None:
-    for fresh, numbers in ((False, (0, 1)), (True, (1, 2))):
-        scope = open_scope(store, fresh=fresh)
-        for number in numbers:
-            source = source_of(config_of(number))
-            run_trial(store, scope, correct(number, 10.0 + number, source=source), source)
-        timings = tuple((number, timing_of(10.0 + number)) for number in numbers)
-        store.finals.add(scope, Finals(winner=numbers[0], timings=timings))
-    if copied:
-        other = open_scope(store, study="other")
-        known = store.known.get(other, source_of(config_of(0)).hash)
-        assert known is not None
-        store.known.reuse(other, 0, config_of(0), known)
-    small = tmp_path / "small.db"
-    compact(store.path, small, latest_only=True)
-    with Store(small, create=False) as shipped_store:
-        (counted,) = shipped_store.query(
-            "SELECT (SELECT count(*) FROM studies), (SELECT count(*) FROM trials), (SELECT count(*) FROM finals), "
-            "(SELECT count(*) FROM sources)"
-        ).rows
-        assert [row.trial.number for row in shipped_store.trials.list("lenet")][-2:] == [1, 2]
-        assert [row.median_us for row in shipped_store.best.list("lenet")] == [11.0]
-    assert counted == ((3, 4, 1, 3) if copied else (1, 2, 1, 2)), "what was copied stays with the copy"
-    assert check(small) == ()
 
 
 def test_statistics_are_kept_as_the_trials_multiply(store: Store) -> None:
