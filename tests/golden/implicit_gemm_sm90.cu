@@ -919,7 +919,7 @@ conv2d_implicit_gemm_sm90(const __grid_constant__ TensorMap x_map, const __grid_
     const int consumer = group - 1, thread = static_cast<int>(threadIdx.x) % 128, lane = static_cast<int>(threadIdx.x) % 32;
     // What is this warpgroup's of a tile.
     const int group_m = !PINGPONG && TILE_M > 64 ? consumer * GROUP_M : 0;
-    const int group_n = !PINGPONG && TILE_M == 64 && GROUP_N < TILE_N ? consumer * GROUP_N : 0;
+    const int group_n = GROUP_N < TILE_N ? consumer * GROUP_N : 0;
     const unsigned long long w_operand = wgmma_descriptor(stages + group_m * 128);
     const unsigned long long x_operand = pixels_operand(WINDOWED ? windows : stages + TILE_M * 128, group_n);
     unsigned char* const outputs = epilogue_stages + consumer * (EPILOGUE_STAGES * EpilogueTma::STAGE_BYTES);

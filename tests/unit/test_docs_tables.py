@@ -214,6 +214,20 @@ def test_the_readmes_networks_are_what_the_record_says(autotune: Command) -> Non
         assert [str(losses or "none"), str(len(layers))] == told[4:], study
 
 
+def test_the_predicted_layers_took_what_the_record_says(autotune: Command) -> None:
+    page = (ROOT / "docs" / "experiments.md").read_text()
+    lines = re.findall(r"^\| ([\w-]+)\.([\w-]+) \| [\d.]+ \| ([\d.]+) \|$", page, re.MULTILINE)
+    recorded = {
+        row["layer"]: row["median_us"]
+        for study in ("resnet50-fp16", "vgg16-fp16", "decoders-bf16")
+        for row in json.loads(autotune("best", study, "--db", str(ROOT / NETWORKS), "--json").out)
+        if row["count"] is not None
+    }
+    assert {f"{study}.{layer}" for study, layer, _ in lines} == recorded.keys()
+    for study, layer, told in lines:
+        assert float(told) == pytest.approx(recorded[f"{study}.{layer}"], rel=0.0, abs=0.051), layer
+
+
 def test_the_readmes_table_is_what_the_record_says() -> None:
     (sql,) = (sql for sql in statements("database.md") if "against_ms" in sql)
     with Store(ROOT / SHIPPED, create=False) as store:
