@@ -22,6 +22,7 @@ from autotune.similarity import SAME, config_similarity, property_similarity
 from autotune.store import Scope, Store, StudyKey, TemplateRecord, TrialRow
 from autotune.study import Study
 from autotune.trial import Config, Outcome, Trial
+from autotune.tuning.layer_store import StoredLayer
 from autotune.tuning.pipeline import Pipeline
 from autotune.tuning.trial_log import Progress, TrialLog
 from autotune.tuning.tune import policy
@@ -249,7 +250,8 @@ def _measure(run: Run, row: _Row, wanted: Sequence[Config]) -> int:
     if not wanted:
         return 0
     label = f"{row.scope.name} as others"
-    log = TrialLog(run.store, row.scope, label=label, budget=len(wanted), observe=run.observe, clock=run.clock)
+    stored = StoredLayer(run.store, row.scope, run.evaluator.info, run.evaluator.environment)
+    log = TrialLog(stored, label=label, budget=len(wanted), observe=run.observe, clock=run.clock)
 
     def ended(trial: Trial, *, known: bool) -> None:
         row.times_us[trial.config] = trial.median_us
@@ -258,8 +260,9 @@ def _measure(run: Run, row: _Row, wanted: Sequence[Config]) -> int:
 
     suspects = log.suspects(set(wanted).__contains__)
     log.quarantine(suspects, run.evaluator.info)
-    with Pipeline(run.evaluator, run.store, clock=run.clock) as pipeline:
-        lane = pipeline.open(run.study, row.scope, row.bounds, best_us=lambda: row.best_us, ended=ended)
+    with Pipeline(run.evaluator, clock=run.clock) as pipeline:
+        problem = row.scope.layer.problem
+        lane = pipeline.open(run.study, problem, stored, row.bounds, best_us=lambda: row.best_us, ended=ended)
         for suspect in suspects:
             pipeline.start(lane, suspect.key.number, suspect.trial.config, DISPATCH)
             pipeline.drain()

@@ -24,6 +24,7 @@ from autotune.problem import Layer
 from autotune.store import BestRow, EndToEndRow, Scope, Store, StudyRecord, TemplateRecord
 from autotune.study import EndToEnd, Study
 from autotune.trial import END_TO_END, Config, Outcome, Phases, Trial
+from autotune.tuning.layer_store import StoredLayer
 from autotune.tuning.trial_log import STRIKES, Progress, TrialLog
 from autotune.tuning.tune import policy
 
@@ -144,7 +145,8 @@ class _EndToEndLine:
             if trial.source_hash in (None, self.whole.hash)
         }
         label = f"{self.scope.name} end to end"
-        log = TrialLog(self.store, self.scope, label=label, budget=len(wanted), observe=observe, clock=self.clock)
+        stored = StoredLayer(self.store, self.scope, self.evaluator.info, self.evaluator.environment)
+        log = TrialLog(stored, label=label, budget=len(wanted), observe=observe, clock=self.clock)
         suspects = {suspect.trial.config: suspect for suspect in log.suspects(set(wanted).__contains__)}
         begun = False
         for done, config in enumerate(wanted, 1):

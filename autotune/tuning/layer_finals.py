@@ -17,9 +17,11 @@ from autotune.evaluation.evaluator import Evaluator
 from autotune.family.render import render
 from autotune.family.source import KernelSource
 from autotune.family.space import BoundTemplate
-from autotune.store import BASELINE, Finals, Scope, Store, Verdict
+from autotune.problem import Problem
+from autotune.store import BASELINE, Finals, Verdict
 from autotune.trial import Config, Timing, Trial, comparable
 from autotune.tuning.finals_decision import SUSPICIOUS, Comparison, Contender, compare, decide, entrants, noise_floor
+from autotune.tuning.layer_store import LayerStore
 from autotune.workers.worker import FinalsTimings
 
 FINALS_S = 4.0  # of one layer's finals, wall clock
@@ -104,8 +106,8 @@ class LayerFinals:
 
     plan: FinalsPlan
     evaluator: Evaluator
-    store: Store
-    scope: Scope
+    store: LayerStore
+    problem: Problem
     on_device: Callable[[Callable[[], InTurn]], Future[InTurn]]
     """runs what measures, with the layer begun, and one finals after another"""
     bounds: Mapping[str, BoundTemplate]
@@ -162,7 +164,7 @@ class LayerFinals:
             return self._decided(contenders, timings.baselines, noise, trials, incumbent)
 
     def _baselines(self) -> list[Baseline]:
-        return [each for library in self.plan.libraries for each in baselines_of(library, self.scope.layer.problem)]
+        return [each for library in self.plan.libraries for each in baselines_of(library, self.problem)]
 
     def _defaults(self, trials: Sequence[Trial]) -> list[Trial]:
         return [trial for trial in trials if trial.config == self.default]
@@ -184,7 +186,7 @@ class LayerFinals:
                 refused.append((baseline.name, timing))
                 continue
             comparison = compare(winner.timing, timing, noise)
-            accuracy = baseline.accuracy(self.scope.layer.problem.dtype)
+            accuracy = baseline.accuracy(self.problem.dtype)
             compared.append(Compared(baseline.name, timing.median_us, accuracy, comparison, library=baseline.library))
         self._store(contenders, winner, compared, noise)
         fastest = min(trials, key=lambda trial: trial.median_us or math.inf)
@@ -209,9 +211,8 @@ class LayerFinals:
             for each in compared
         )
         timings = tuple((contender.trial.number, contender.timing) for contender in contenders)
-        self.store.finals.add(self.scope, Finals(winner=winner.trial.number, timings=timings, verdicts=verdicts))
-        info, environment = self.evaluator.info, self.evaluator.environment
-        self.store.noise_floors.add(info, environment, self.scope.policy, noise * median_us, noise)
+        finals = Finals(winner=winner.trial.number, timings=timings, verdicts=verdicts)
+        self.store.add_finals(finals, noise * median_us, noise)
 
 
 def timed_in_turn(

@@ -12,6 +12,8 @@ from autotune.tuning.trial_log import Seen
 
 INTERRUPTED = "interrupted"
 """why a layer stopped that was to go on"""
+PAUSED = "paused"
+"""why a layer stopped whose next part follows"""
 NO_CONFIG = "no feasible config"
 """why a layer stopped that had nothing to try"""
 

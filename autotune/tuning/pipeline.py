@@ -19,9 +19,10 @@ from autotune.family.render import render
 from autotune.family.source import KernelSource
 from autotune.family.space import BoundTemplate
 from autotune.measurement.occupancy import occupancy
-from autotune.store import Scope, Store, TrialKey
+from autotune.problem import Problem
 from autotune.study import Study
 from autotune.trial import Config, Measured, Outcome, Phases, Trial
+from autotune.tuning.layer_store import LayerStore
 
 T = TypeVar("T")
 SWITCH_S = 0.0001
@@ -41,7 +42,7 @@ class Lane:
     """One layer in a pipeline: how its configs become kernels, where their trials are stored, who hears of them."""
 
     study: Study
-    scope: Scope
+    store: LayerStore
     bounds: Mapping[str, BoundTemplate]
     best_us: Callable[[], float | None]
     """the layer's fastest kernel so far, for the race"""
@@ -74,7 +75,6 @@ class _Launched:
     """A trial on a device, or next in line there: its row is `running`."""
 
     lane: Lane
-    key: TrialKey
     trial: Trial
     source: KernelSource
 
@@ -85,8 +85,8 @@ class Pipeline:
     Used as a context: leaving it by an exception drops what is under way.
     """
 
-    def __init__(self, evaluator: Evaluator, store: Store, *, clock: Callable[[], float]) -> None:
-        self._evaluator, self._store, self._clock = evaluator, store, clock
+    def __init__(self, evaluator: Evaluator, *, clock: Callable[[], float]) -> None:
+        self._evaluator, self._clock = evaluator, clock
         self._threads = ThreadPoolExecutor(evaluator.most_slots, thread_name_prefix="measure")
         self._finals = ThreadPoolExecutor(1, thread_name_prefix="finals")
         self._under_way: list[_InFlight] = []
@@ -142,7 +142,8 @@ class Pipeline:
     def open(
         self,
         study: Study,
-        scope: Scope,
+        problem: Problem,
+        store: LayerStore,
         bounds: Mapping[str, BoundTemplate],
         *,
         best_us: Callable[[], float | None],
@@ -151,13 +152,13 @@ class Pipeline:
         """A lane for a layer; the devices make its data while its first kernels are chosen and compiled."""
         return Lane(
             study,
-            scope,
+            store,
             bounds,
             best_us,
             ended,
-            quarantined=self._store.quarantine.hashes(scope),
-            known=set(self._store.known.hashes(scope)),
-            ready=self._threads.submit(self._evaluator.begin_layer, scope.layer.problem),
+            quarantined=store.quarantined(),
+            known=set(store.known()),
+            ready=self._threads.submit(self._evaluator.begin_layer, problem),
         )
 
     def alone(self, measure: Callable[[], T]) -> Future[T]:
@@ -221,14 +222,13 @@ class Pipeline:
 
     def _take_over(self, flight: _InFlight) -> None:
         """A kernel that is not run: its result is known, or it is quarantined."""
-        scope, by = flight.lane.scope, flight.proposed_by
-        known = self._store.known.get(scope, flight.source.hash)
-        if known is not None:
-            trial = self._store.known.reuse(scope, flight.number, flight.config, known, proposed_by=by)
-        else:
+        store, by = flight.lane.store, flight.proposed_by
+        known = store.reuse(flight.number, flight.config, flight.source.hash, proposed_by=by)
+        trial = known or _running(flight)
+        if known is None:
             message = "quarantined: it took down earlier runs; `autotune quarantine --clear` gives it another chance"
-            trial = replace(_running(flight), outcome=Outcome.RUNTIME, reason="quarantined", message=message)
-            self._store.trials.add(scope, trial, flight.source, proposed_by=by)
+            trial = replace(trial, outcome=Outcome.RUNTIME, reason="quarantined", message=message)
+            store.add(trial, flight.source, proposed_by=by)
         flight.lane.ended(trial, known=known is not None)
 
     def _measure(self, flight: _InFlight, compiled: Future[Binary]) -> None:
@@ -246,13 +246,13 @@ class Pipeline:
             trial = replace(trial, occupancy=self._occupancy(lane, source, binary))
         except Rejected as rejected:
             trial = rejected_trial(trial, self._pointed(lane, rejected, source))
-            self._store.trials.add(lane.scope, trial, source, proposed_by=by)
+            lane.store.add(trial, source, proposed_by=by)
             lane.known.add(source.hash)
             lane.ended(trial, known=False)
             return
-        key = self._store.trials.begin(lane.scope, flight.number, flight.config, source, proposed_by=by)
+        lane.store.begin(flight.number, flight.config, source, proposed_by=by)
         future = self._threads.submit(self._evaluate, lane, source, binary)
-        self._measuring[future] = _Launched(lane, key, trial, source)
+        self._measuring[future] = _Launched(lane, trial, source)
 
     def _evaluate(self, lane: Lane, source: KernelSource, binary: Binary) -> Measured:
         """On a device that takes another kernel, in a race against the best by then."""
@@ -267,7 +267,7 @@ class Pipeline:
             trial = rejected_trial(launched.trial, self._pointed(launched.lane, rejected, launched.source))
         else:
             trial = _correct(launched.trial, measured)
-        self._store.trials.end(launched.key, trial)
+        launched.lane.store.end(trial)
         launched.lane.known.add(launched.source.hash)
         launched.lane.ended(trial, known=False)
 

@@ -15,9 +15,9 @@ from autotune.family.space import SearchSpace
 from autotune.measurement.floor import floor_us
 from autotune.problem import Layer
 from autotune.search import InitialDesign
-from autotune.store import Scope
 from autotune.tuning.allocation import LEARNT, expected_gain_us, leaders
 from autotune.tuning.layer_result import LayerResult
+from autotune.tuning.layer_store import LayerStore
 from autotune.tuning.pipeline import Pipeline
 from autotune.tuning.trial_log import Network, Progress
 from autotune.tuning.tuned_layer import Run, TunedLayer
@@ -40,18 +40,17 @@ class Schedule:
     def __init__(
         self,
         run: Run,
-        layers: Sequence[tuple[Layer, Sequence[SearchSpace], Scope]],
+        layers: Sequence[tuple[Layer, Sequence[SearchSpace], LayerStore]],
         designs: Callable[[Layer], Sequence[InitialDesign]],
         listing_s: float = 0.0,
     ) -> None:
         self._run, self._designs, self._study = run, designs, run.study
         self._listing_s = listing_s
         observed = replace(run, observe=self._observe) if len(layers) > 1 else run
-        self._layers = [TunedLayer(observed, layer, spaces, scope) for layer, spaces, scope in layers]
+        self._layers = [TunedLayer(observed, layer, spaces, store) for layer, spaces, store in layers]
         self._leaders = leaders([layer.problem for layer, _, _ in layers])
-        self._rates = run.store.rates.best(run.evaluator.info)
         self._started = self._charged = run.clock()
-        self._pipeline = Pipeline(run.evaluator, run.store, clock=run.clock)
+        self._pipeline = Pipeline(run.evaluator, clock=run.clock)
         self._finals: dict[TunedLayer, tuple[Generator[Future[object], None, None], Future[object]]] = {}
         plan = run.finals
         self._finals_s = plan.each_s(len(layers), self._study.time_budget_total_s) if plan else 0.0
@@ -231,7 +230,7 @@ class Schedule:
 
     def _floor_us(self, tuned: TunedLayer) -> float | None:
         best = tuned.log.best
-        return floor_us(tuned.layer.problem, best.accuracy, self._rates) if best else None
+        return floor_us(tuned.layer.problem, best.accuracy, self._run.rates) if best else None
 
     def _observe(self, progress: Progress) -> None:
         """Tell how far the network is, with how far one of its layers is."""

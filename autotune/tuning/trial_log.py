@@ -9,8 +9,9 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 from autotune.devices.device import DeviceInfo
-from autotune.store import Scope, Store, Suspect
+from autotune.store import Suspect
 from autotune.trial import Config, Outcome, Trial
+from autotune.tuning.layer_store import LayerStore
 
 Phase = Literal["listing", "start", "search", "finals"]
 """Of a layer: its search spaces are listed, before any layer begins; nothing has ended yet, as its first kernels are
@@ -83,18 +84,17 @@ class TrialLog:
 
     def __init__(
         self,
-        store: Store,
-        scope: Scope,
+        store: LayerStore,
         *,
         label: str,
         budget: int,
         observe: Callable[[Progress], None] = lambda _: None,
         clock: Callable[[], float] = time.perf_counter,
     ) -> None:
-        self._store, self._scope = store, scope
+        self._store = store
         self.label, self._budget, self._observe, self._clock = label, budget, observe, clock
         self._started = clock()
-        self._next = store.trials.next_number(scope)
+        self._next = store.next_number()
         self.trials: list[Trial] = []
         self.evaluated: set[str] = set()
         """source hashes, each of which cost one evaluation"""
@@ -120,13 +120,13 @@ class TrialLog:
 
     def take_numbers(self, count: int) -> Sequence[int]:
         """The smallest numbers that no trial has; what a killed run had taken and not used is given out again."""
-        numbers = self._store.trials.free_numbers(self._scope, count)
+        numbers = self._store.free_numbers(count)
         self._next = max((self._next, *(number + 1 for number in numbers[-1:])))
         return numbers
 
     def suspects(self, wanted: Callable[[Config], bool]) -> tuple[Suspect, ...]:
         """The wanted trials that a killed run left running, by number, to be tried once more, each alone."""
-        return tuple(suspect for suspect in self._store.trials.suspects(self._scope) if wanted(suspect.trial.config))
+        return tuple(suspect for suspect in self._store.suspects() if wanted(suspect.trial.config))
 
     def quarantine(self, suspects: Sequence[Suspect], info: DeviceInfo) -> None:
         """Quarantine the kernels that have taken down STRIKES runs, where something really runs."""
@@ -134,7 +134,7 @@ class TrialLog:
             source_hash = suspect.key.source_hash
             if suspect.attempts >= STRIKES and source_hash is not None and info.kind not in ("null", "replay"):
                 message = f"{suspect.attempts} runs ended while it was running"
-                self._store.quarantine.add(self._scope, source_hash, "crash", message)
+                self._store.quarantine(source_hash, "crash", message)
 
     def report(self, done: int, *, trial: Trial | None = None, ended: bool = False, phase: Phase = "search") -> None:
         """Tell the observer how far the layer is."""

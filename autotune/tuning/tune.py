@@ -20,6 +20,7 @@ from autotune.table import did_you_mean
 from autotune.trial import Value
 from autotune.tuning.layer_finals import PLAIN_FINALS, FinalsPlan
 from autotune.tuning.layer_result import LayerResult
+from autotune.tuning.layer_store import StoredLayer
 from autotune.tuning.schedule import Schedule
 from autotune.tuning.trial_log import Network, Progress
 from autotune.tuning.tuned_layer import RECORDED_REJECTIONS, Run
@@ -64,11 +65,12 @@ def tune(
             observe(_listing(study, layer, len(chosen)))
         spaces[layer.name] = open_spaces(study, layer, templates, evaluator)
     chosen = chosen[: len(spaces)]
+    info, rates = evaluator.info, store.rates.best(evaluator.info)
     if search and study.prior and not (study.warm_start and store.studies.list()):
-        _check_calibrated(evaluator.info, store)
+        _check_calibrated(info, rates)
     key = store.studies.begin(StudyRecord(study.name, study.seed, study.text, study.layers), fresh=fresh)
     records = [TemplateRecord(template.name, template.hash, template.header) for template in templates.values()]
-    run = Run(study, evaluator, store, observe, stopping, clock, search, finals)
+    run = Run(study, evaluator, observe, stopping, clock, search, finals, rates)
     distinct = distinct_layers(chosen)
     scopes = {
         layer.name: store.scopes.open(key, layer, evaluator.info, evaluator.environment, policy(study), records)
@@ -76,9 +78,13 @@ def tune(
     }
 
     def designs(layer: Layer) -> tuple[InitialDesign, ...]:
-        return initial_designs(study, layer, spaces[layer.name], scopes[layer.name], store, evaluator.info, tuned)
+        known = tuned_before(study, layer, scopes[layer.name], store, info) if tuned is None else tuned
+        return initial_designs(study, layer, spaces[layer.name], info, known, rates)
 
-    parts = [(layer, spaces[layer.name], scopes[layer.name]) for layer in distinct]
+    parts = [
+        (layer, spaces[layer.name], StoredLayer(store, scopes[layer.name], info, evaluator.environment))
+        for layer in distinct
+    ]
     schedule = Schedule(run, parts, designs, listing_s=clock() - began_s)
     found = {result.layer.problem: result for result in schedule.run()}
     return tuple(found[layer.problem].of(study.name, layer) for layer in chosen if layer.problem in found)
@@ -122,32 +128,31 @@ def initial_designs(
     study: Study,
     layer: Layer,
     spaces: Sequence[SearchSpace],
-    scope: Scope,
-    store: Store,
     info: DeviceInfo,
-    tuned: Sequence[TopTrial] | None = None,
+    tuned: Sequence[TopTrial],
+    rates: Mapping[str, float],
 ) -> tuple[InitialDesign, ...]:
-    """What the search of a layer starts with: what the database has of similar layers and devices, else the prior's."""
+    """What the search of a layer starts with: the best configs of similar layers and devices, else the prior's."""
     most = min(MOST, study.trials)
     if study.warm_start:
-        known = tuned_before(study, layer, scope, store, info) if tuned is None else tuned
-        design = warm_start(layer.problem, info, known, spaces, most)
+        design = warm_start(layer.problem, info, tuned, spaces, most)
         if design.layers:
             return (design,)
     if study.prior:
-        return (prior(spaces, info, _check_calibrated(info, store), most=most, seed=study.seed),)
+        return (prior(spaces, info, _check_calibrated(info, rates), most=most, seed=study.seed),)
     return ()
 
 
 def tuned_before(study: Study, layer: Layer, scope: Scope, store: Store, info: DeviceInfo) -> tuple[TopTrial, ...]:
     """What the database has of layers and devices that a search of this layer may begin from."""
+    if not study.warm_start:
+        return ()
     kinds = ("cuda", "replay") if info.kind == "replay" else (info.kind,)
     return store.top_trials.list(scope, kinds=kinds, accuracies=study.informative(layer.problem))
 
 
-def _check_calibrated(info: DeviceInfo, store: Store) -> Mapping[str, float]:
+def _check_calibrated(info: DeviceInfo, rates: Mapping[str, float]) -> Mapping[str, float]:
     """What a device does per second. Raises DeviceError when it lacks what a prior needs."""
-    rates = store.rates.best(info)
     if not {"copy", "fp32"} <= rates.keys():
         advice = (
             "leave the prior out"

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from concurrent.futures import Future
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import cast
 
@@ -14,7 +14,6 @@ from autotune.evaluation.evaluator import Evaluator
 from autotune.family.space import SearchSpace
 from autotune.problem import Layer
 from autotune.search import InitialDesign, Search
-from autotune.store import Scope, Store, TrialRow
 from autotune.study import Study
 from autotune.trial import Config, Outcome, Trial
 from autotune.tuning.finals_decision import entrants
@@ -22,9 +21,11 @@ from autotune.tuning.layer_finals import PLAIN_FINALS, FinalsPlan, Held, InTurn,
 from autotune.tuning.layer_result import (
     INTERRUPTED,
     NO_CONFIG,
+    PAUSED,
     DesignResult,
     LayerResult,
 )
+from autotune.tuning.layer_store import LayerStore
 from autotune.tuning.pipeline import Lane, Pipeline, rejected_trial
 from autotune.tuning.trial_log import Phase, Progress, TrialLog
 
@@ -33,18 +34,33 @@ RECORDED_REJECTIONS = 1000  # configs of a family's full product, up to which ea
 
 
 @dataclass(frozen=True, slots=True)
+class Part:
+    """A part of a run on a cluster: a layer's next evaluations, after earlier parts of the same run."""
+
+    evaluations: int
+    """new ones; the layer is then paused"""
+    spent_s: float
+    """of the layer's time budget, by earlier parts"""
+    first_number: int
+    """of the run's first trial: the best trial before it is the incumbent of the finals"""
+
+
+@dataclass(frozen=True, slots=True)
 class Run:
     """What one run of `tune` is asked for, the same for all its layers."""
 
     study: Study
     evaluator: Evaluator
-    store: Store
     observe: Callable[[Progress], None]
     stopping: Callable[[], bool]
     clock: Callable[[], float] = time.perf_counter
     search: bool = True
     """False: only the finals, on what the database holds"""
     finals: FinalsPlan | None = PLAIN_FINALS
+    rates: Mapping[str, float] = field(default_factory=dict)
+    """what the device does per second; empty when it was never calibrated"""
+    part: Part | None = None
+    """None: the run is whole"""
 
 
 class TunedLayer:
@@ -53,28 +69,30 @@ class TunedLayer:
     Nothing here waits: `Schedule` asks one layer or many, each as often as it deserves.
     """
 
-    def __init__(self, run: Run, layer: Layer, spaces: Sequence[SearchSpace], scope: Scope) -> None:
-        self.run_of, self.study, self.evaluator, self.store = run, run.study, run.evaluator, run.store
-        self.layer, self.scope = layer, scope
+    def __init__(self, run: Run, layer: Layer, spaces: Sequence[SearchSpace], store: LayerStore) -> None:
+        self.run_of, self.study, self.evaluator, self.store = run, run.study, run.evaluator, store
+        self.layer = layer
         self.spaces = {space.template: space for space in spaces}
         self.bounds = {space.template: space.bound for space in spaces}
         self.spent_s = 0.0
         """this run's time for the layer, while it was searched: its share of what layers under way together took"""
         self.log = TrialLog(
-            self.store,
-            scope,
-            label=scope.name,
+            store,
+            label=store.name,
             budget=self.study.trials,
             observe=run.observe,
             clock=lambda: self.spent_s,
         )
+        if run.part is not None:
+            self.spent_s = run.part.spent_s
         self.outside: dict[Config, Trial] = {}
-        for trial in self.store.trials.history(scope):
+        for trial in store.history():
             if self._in_spaces(trial.config):
                 self.log.add(trial)
             else:
                 self.outside[trial.config] = trial
-        self.incumbent = self.log.best
+        self.incumbent = self._incumbent()
+        self._evaluated_before = len(self.log.evaluated)
         self.begun = False
         self.stopped = "" if run.search else "finals only"
         """why it asks for nothing more; empty while it does"""
@@ -105,7 +123,14 @@ class TunedLayer:
             self.stopped = self.stopped or self._why_stop(set())
             if self.stopped:
                 return
-        lane = pipeline.open(self.study, self.scope, self.bounds, best_us=lambda: self.best_us, ended=self._ended)
+        lane = pipeline.open(
+            self.study,
+            self.layer.problem,
+            self.store,
+            self.bounds,
+            best_us=lambda: self.best_us,
+            ended=self._ended,
+        )
         self._lane = lane
         self._report(phase="start")
         for suspect in self.suspects:
@@ -161,7 +186,7 @@ class TunedLayer:
             self._lane.ready.result()
         new = self._lane.evaluated if self._lane else 0
         finals = None
-        plan = self.run_of.finals
+        plan = None if self.stopped == PAUSED else self.run_of.finals
         wanted = plan is not None and (plan.libraries or not self.run_of.search or self._undecided(new))
         if plan is not None and wanted and self.log.best is not None:
             if self.run_of.stopping() and not plan.on_interrupt:
@@ -174,7 +199,7 @@ class TunedLayer:
         self._report(ended=True)
         self.result = LayerResult(
             layer=self.layer,
-            name=self.scope.name,
+            name=self.store.name,
             best=finals.winner if finals else self.log.best,
             evaluated=len(self.log.evaluated),
             new=new,
@@ -193,7 +218,7 @@ class TunedLayer:
             plan=plan,
             evaluator=self.evaluator,
             store=self.store,
-            scope=self.scope,
+            problem=self.layer.problem,
             on_device=on_device,
             bounds=self.bounds,
             admitted=self.study.admitted(self.layer.problem),
@@ -212,9 +237,7 @@ class TunedLayer:
 
     def _disprove(self, trial: Trial, message: str) -> None:
         """A correct trial whose kernel went wrong in the finals: it stands with no time any more."""
-        row = self.store.known.get(self.scope, trial.source_hash or "")
-        if row is not None:
-            self.store.retimes.add(row, self.evaluator.info, self.evaluator.environment, "failed", None, message)
+        self.store.disprove(trial.source_hash or "", message)
         self.log.disprove(replace(trial, outcome=Outcome.CORRECTNESS, reason="wrong_after_timing", message=message))
 
     def _design_results(self) -> tuple[DesignResult, ...]:
@@ -230,25 +253,20 @@ class TunedLayer:
 
     def _undecided(self, new: int) -> bool:
         """Whether trials came since the last finals, or none were held: a run may have been ended before its own."""
-        held = any(
-            row.basis == "finals"
-            for row in self.store.best.list(self.scope.name, kind=self.evaluator.info.kind)
-            if self._of_scope(row.row)
-        )
-        if new > 0 or not held:
-            return new > 0 or len(entrants(self.log.trials, [])) > 1
-        last = max(row.sequence for row in self.store.finals.list(self.scope.name) if self._of_scope(row.winner))
-        return any(
-            row.median_us is not None and row.sequence > last and not row.reused
-            for row in self.store.trials.list(self.scope.name, outcome="correct")
-            if self._of_scope(row)
-        )
-
-    def _of_scope(self, row: TrialRow) -> bool:
-        """Whether a trial was measured on this device, as this run measures."""
-        return row.device.identity == self.evaluator.info.identity and row.policy == self.scope.policy
+        if new > 0:
+            return True
+        state = self.store.finals_state()
+        return len(entrants(self.log.trials, [])) > 1 if state == "none" else state == "outdated"
 
     # What is there already.
+
+    def _incumbent(self) -> Trial | None:
+        """The best trial before this run."""
+        part = self.run_of.part
+        if part is None:
+            return self.log.best
+        before = (trial for trial in self.log.trials if trial.number < part.first_number and trial.median_us)
+        return min(before, key=lambda trial: trial.median_us or 0.0, default=None)
 
     def _in_spaces(self, config: Config) -> bool:
         space = self.spaces.get(config.template)
@@ -276,7 +294,7 @@ class TunedLayer:
                 trial = rejected_trial(Trial(number, config, Outcome.RUNNING), rejected)
                 found.append(trial)
                 self.log.count_failure(trial)
-        self.store.trials.add_rejected(self.scope, found)
+        self.store.add_rejected(found)
 
     # Asking and starting.
 
@@ -287,8 +305,12 @@ class TunedLayer:
         limit = self.study.time_budget_s
         if limit is not None and self.log.elapsed_s >= limit:
             return "time"
-        if len(self.log.evaluated | pending) >= self.study.trials:
+        evaluated = len(self.log.evaluated | pending)
+        if evaluated >= self.study.trials:
             return "budget"
+        part = self.run_of.part
+        if part is not None and evaluated - self._evaluated_before >= part.evaluations:
+            return PAUSED
         gain, least = self.search.expected_gain, self.study.stop_below
         if gain is not None and least is not None and gain < least:
             return f"expected gain {gain:.2%}, below {least:.2%}"
