@@ -44,8 +44,19 @@ PARAMETERS: Mapping[str, Mapping[str, str]] = {
     "windowed": _pairs("patch_q=thread_q patch_p=thread_p maps=tile_k unroll_maps=unroll_k"),
 }
 """Family to the names that its parameters had and have. No name is on both sides: a config of today stays as it is."""
-HEADER_KEYS = _pairs("room=padded_outputs")
-"""Keys of a family's header."""
+HEADER_KEYS = _pairs("tuned_for=search_when padded_outputs=padded_work conflicts=bank_conflicts")
+"""Keys of a family's header: the old word and the new."""
+_ONE_CONDITION = {"supports": "the family supports the problem", "arch": "the family supports the architecture"}
+"""Tables of conditions that were one expression, and the reason of that."""
+
+
+def current_header(header: Mapping[str, object]) -> dict[str, object]:
+    """A recorded header's content under the keys and in the forms of today."""
+    content = {HEADER_KEYS.get(key, key): value for key, value in header.items()}
+    for key, reason in _ONE_CONDITION.items():
+        if isinstance(content.get(key), str):
+            content[key] = {reason: content[key]}
+    return content
 
 
 def current(family: str, values: Mapping[str, V]) -> dict[str, V]:

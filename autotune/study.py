@@ -107,6 +107,8 @@ class Study:
     workspace_limit_bytes: int = 1 << 30
     spill_limit_bytes: int = SPILL_LIMIT_BYTES
     """spill stores and loads a thread, beyond which a compiled kernel is not run on a GPU"""
+    prune: bool = True
+    """whether configs that a family's `[prune]` holds not worth searching are left out"""
     measure: Measure = Measure()
     space: Mapping[str, Mapping[str, tuple[Value, ...]]] | None = None
     end_to_end: EndToEnd | None = None

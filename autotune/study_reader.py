@@ -28,7 +28,7 @@ _LAYER_KEYS = {"name", "op", "count"}
 _CONV2D_KEYS = {*_LAYER_KEYS, *_SIZES, *_PAIRS, "groups", "dtype", "layout", "epilogue"}
 _STUDY_VALUES = {
     *("name", "op", "accuracy", "trials", "time_budget_s", "seed", "sampler", "templates", "workspace_limit_bytes"),
-    *("spill_limit_bytes", "trials_total", "time_budget_total_s", "span", "warm_start", "prior", "stop_below"),
+    *("spill_limit_bytes", "trials_total", "time_budget_total_s", "span", "warm_start", "prior", "prune", "stop_below"),
 }
 _STUDY_KEYS = {*_STUDY_VALUES, "measure", "space", "layer", "technique", "rule"}
 _RULE_KEYS = {"name", "property", "threshold", "below", "above", "report"}
@@ -113,6 +113,7 @@ def _study(default: str, table: Table, text: str, find: FindOperation) -> Study:
         warm_start=table.flag("warm_start", default=True),
         prior=table.flag("prior", default=False),
         templates=_families(table),
+        prune=table.flag("prune", default=True),
         workspace_limit_bytes=table.whole("workspace_limit_bytes", 1 << 30, least=0),
         spill_limit_bytes=table.whole("spill_limit_bytes", SPILL_LIMIT_BYTES, least=0),
         measure=_measure(table.table("measure", "expected a table [measure]")),

@@ -51,8 +51,8 @@ def declare(directory: Path, name: str = "scale", text: str = DECLARATION) -> Pa
 
 FAMILY = """/*# kernel
 summary  = "Twice the inner columns of each row; a thread computes one after the other."
-supports = "columns < 2147483648"
-arch     = "device.arch >= 50"
+supports = { "a column's index fits 31 bits" = "columns < 2147483648" }
+arch     = { "compute capability 5.0 or newer" = "device.arch >= 50" }
 accuracy = "fp32"
 
 [params]
@@ -130,8 +130,8 @@ flops = "2 * n"
 """,
     "saxpy.cu.j2": """/*# kernel
 summary  = "A thread computes an element."
-supports = "n < 2147483648"
-arch     = "device.arch >= 50"
+supports = { "the batch fits 31 bits" = "n < 2147483648" }
+arch     = { "compute capability 5.0 or newer" = "device.arch >= 50" }
 accuracy = "fp32"
 
 [params]
@@ -208,8 +208,8 @@ def reference(p, x, order):
 """,
     "gathered.cu.j2": """/*# kernel
 summary  = "Sums of 32 elements, then their sum, and the row in another order."
-supports = "columns < 2147483648"
-arch     = "device.arch >= 50"
+supports = { "a column's index fits 31 bits" = "columns < 2147483648" }
+arch     = { "compute capability 5.0 or newer" = "device.arch >= 50" }
 accuracy = "'fp32' if dtype == 'f32' else 'fp16'"
 
 [params]

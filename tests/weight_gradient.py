@@ -67,8 +67,8 @@ def gradient(p, x, dy):
 '''
 _HEADER = """/*# kernel
 summary  = "A block sums a filter's element over a slice of the images."
-supports = "k * c * r * s < 2147483648"
-arch     = "device.arch >= 60"
+supports = { "a filter element's index fits 31 bits" = "k * c * r * s < 2147483648" }
+arch     = { "compute capability 6.0 or newer" = "device.arch >= 60" }
 accuracy = "'fp32' if dtype == 'f32' else 'fp16'"
 """
 _SUMS = """#include "_dtype_${dtype}.cuh"

@@ -91,8 +91,9 @@ class CasePlan:
         self.problems = Covering([len(values) for _, values in features])
         """pairs of features of the problems, whatever the configs"""
         self.covering = Covering([len(factor.values) for factor in self.factors])
-        if not template.arch.bind(device_names(device)).integer({}):
-            raise TemplateError(f"{template.path}: arch: {template.arch.text} does not admit {device.name}")
+        for condition in template.arch:
+            if not condition.holds.bind(device_names(device)).integer({}):
+                raise TemplateError(f"{template.path}: arch: {device.name} does not meet: {condition.reason}")
         self.derivation = derive(template, device, self.problems, seed) if not layers else Derivation((), ())
         self.left_out: list[tuple[str, str]] = []
         """the user's layers that the family does not serve, and why"""
@@ -118,7 +119,7 @@ class CasePlan:
                 problem = problem.with_runtime(min(problem.runtime_size, most))
             bound = BoundTemplate(self.template, problem, self.device)
             if not bound.supported:
-                self.left_out.append((layer.name, f"the family does not support {problem}"))
+                self.left_out.append((layer.name, f"the family requires: {bound.unmet}"))
             elif SearchSpace(bound, most_rows=0, sampled_rows=1).default is None:
                 self.left_out.append((layer.name, f"no config is feasible: {refusal(bound)}"))
             else:

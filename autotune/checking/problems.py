@@ -24,6 +24,7 @@ from autotune.problem import Problem, make_problem
 
 _POOL = 4000  # problems of the product among which the greedy choice is made, besides one for each pair
 _ACTIVATED = 2000  # shapes, at random, that each activation is tried on: all are of one, and it sees none of them
+_PLACE = ""  # a column beside those of sizes
 _Admitted = dict[tuple[Tree, ...], npt.NDArray[np.intp]]
 """What is left of `supports`, and of the derived names, once words are known: where shapes stand that it admits."""
 _TRIES = 400  # problems that may turn out to have no config before the others are left out
@@ -100,12 +101,16 @@ def _supported(
     known = declared.names_from({declared.runtime: features.runtime[0], **words})
     inputs = {array.name for array in declared.arrays if array.role in ("in", "inout") and array.when.integer(known)}
     derived = {name: bound.expression.folded(known) for name, bound in declared.derived}
-    asked = (*derived.values(), template.supports.folded(known))
+    asked = (*derived.values(), *(condition.holds.folded(known) for condition in template.supports))
     if asked not in seen:  # most words, such as an activation, change nothing of it
         columns = Columns(dict(shapes.sizes), len(shapes.rows))
         for name, bound in declared.derived:
             columns[name] = Bound(bound.expression, derived[name]).column(columns)
-        seen[asked] = np.flatnonzero(np.not_equal(template.supports.bind(known).column(columns), 0))
+        columns[_PLACE] = np.arange(columns.size)
+        for condition in template.supports:
+            holds = np.not_equal(condition.holds.bind(known).column(columns), 0)
+            columns = columns.where(holds.astype(np.bool_))
+        seen[asked] = columns[_PLACE].astype(np.intp)
     places = seen[asked] if inputs <= template.read else np.zeros(0, np.intp)
     if any(known[part.name] != part.values[0] for word in declared.words for part in declared.parts_of(word)[1:]):
         places = rng.permutation(places)[:_ACTIVATED]

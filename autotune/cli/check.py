@@ -183,7 +183,7 @@ def reproduction(problem: Problem, config: Config) -> list[str]:
 def _admits(plan: CasePlan, arch: int) -> bool:
     """Whether the family's `arch` admits an architecture."""
     bound = BoundTemplate(plan.template, plan.subjects[0].bound.problem, device_of(arch))
-    return bool(bound.bind(plan.template.arch).integer({}))
+    return all(bound.bind(condition.holds).integer({}) for condition in plan.template.arch)
 
 
 def _said(checking: FamilyCheck, found: Coverage, no_nvcc: str, *, every: bool) -> list[str]:
@@ -201,7 +201,7 @@ def _said(checking: FamilyCheck, found: Coverage, no_nvcc: str, *, every: bool) 
         left = [arch for arch, count in checking.compiled.items() if not count]
         admitted = [arch for arch in left if _admits(checking.plan, arch)]
         for archs, why in (
-            ([arch for arch in left if arch not in admitted], f"refused by {checking.plan.template.arch.text}"),
+            ([arch for arch in left if arch not in admitted], "refused by the family's `arch`"),
             (admitted, "a rule refused the configs that were chosen, or none was reached"),
         ):
             if archs:

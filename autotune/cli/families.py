@@ -20,8 +20,8 @@ from autotune.cli.tables import Column, console, format_options, show
 from autotune.devices.device import DeviceInfo
 from autotune.errors import Rejected, TemplateError
 from autotune.family.render import render
-from autotune.family.space import BoundTemplate, SearchSpace
-from autotune.family.template import SUFFIX, KernelTemplate, Param
+from autotune.family.space import Admission, BoundTemplate, SearchSpace
+from autotune.family.template import SUFFIX, Condition, KernelTemplate, Param
 from autotune.family.template_files import load_template, load_templates
 from autotune.operation import FILE
 from autotune.renamed import renamed
@@ -29,11 +29,16 @@ from autotune.study import Study
 from autotune.table import did_you_mean
 from autotune.trial import Config
 
+
+def _reasons(conditions: tuple[Condition, ...]) -> Items:
+    return Items(tuple(condition.reason for condition in conditions), "; ")
+
+
 _FAMILY_COLUMNS = (
     Column[KernelTemplate]("name", lambda family: family.name),
     Column[KernelTemplate]("summary", lambda family: family.summary),
-    Column[KernelTemplate]("supports", lambda family: family.supports.text, terminal=False),
-    Column[KernelTemplate]("arch", lambda family: family.arch.text, terminal=False),
+    Column[KernelTemplate]("supports", lambda family: _reasons(family.supports), terminal=False),
+    Column[KernelTemplate]("arch", lambda family: _reasons(family.arch), terminal=False),
     Column[KernelTemplate]("accuracy", lambda family: family.accuracy.text, terminal=False),
     Column[KernelTemplate]("params", lambda family: len(family.params)),
     Column[KernelTemplate]("path", lambda family: str(family.path), terminal=False),
@@ -78,32 +83,42 @@ def templates(
         _evaluated(family, None if study is None else study_named(study, db, directories), device_of(arch), config)
     )
     out = console()
-    for label, text in (
-        ("", f"{family.name}: {family.summary}"),
-        ("supports", family.supports.text),
-        ("tuned for", family.tuned_for.text),
-        ("arch", family.arch.text),
-        ("accuracy", family.accuracy.text),
-        ("deterministic", family.deterministic.text),
-        ("file", str(family.path)),
+    out.print(f"{family.name}: {family.summary}")
+    for line in (
+        *_conditions("supports", "of a problem", family.supports),
+        *_conditions("arch", "of a device", family.arch),
+        f"search when: {family.search_when.text}",
+        f"accuracy: {family.accuracy.text}",
+        f"deterministic: {family.deterministic.text}",
+        f"file: {family.path}",
     ):
-        out.print(f"{label + ': ' if label else ''}{text}")
+        out.print(line)
     show(family.params, _PARAM_COLUMNS, style)
-    for constraint in family.constraints:
-        out.print(f"  {constraint.reason}: {constraint.holds.text}")
-    for line in evaluated:
+    for line in (
+        *_conditions("constraints", "what is legal", family.constraints),
+        *_conditions("prune", "what is worth searching; `prune = false` in a study switches it off", family.prune),
+        *evaluated,
+    ):
         out.print(line)
 
 
+def _conditions(key: str, what: str, conditions: tuple[Condition, ...]) -> Iterator[str]:
+    """A table of the header, a line for each condition; nothing where it has none."""
+    if conditions:
+        yield f"{key} ({what}):"
+    for condition in conditions:
+        yield f"  {condition.reason}: {condition.holds.text}"
+
+
 def _served(family: KernelTemplate, study: Study | None, device: DeviceInfo) -> BoundTemplate | None:
-    """The family on the first layer that it has a config for; None where it has none."""
+    """The family on the first layer for which a search has a config; None where there is none."""
     if study is not None:
         problems = [layer.problem for layer in study.layers]
     else:
         covering = Covering([len(values) for _, values in problem_features(family.operation).values])
         problems = [derived.bound.problem for derived in derive(family, device, covering, 0, most=1).problems]
     for problem in problems:
-        bound = BoundTemplate(family, problem, device)
+        bound = BoundTemplate(family, problem, device, Admission(prune=True))
         if bound.supported and SearchSpace(bound, most_rows=0, sampled_rows=1).default is not None:
             return bound
     return None
@@ -138,6 +153,7 @@ def _evaluated(
         yield f"No config on {device.name} for any {of}: give another --study or --arch to see values and launches."
         return
     config = _config(bound, words)
+    bound = BoundTemplate(family, bound.problem, device)  # what is legal can be looked at, searched or not
     try:
         names = bound.check(config)
     except Rejected as rejected:

@@ -20,7 +20,7 @@ from autotune.cli.pager import paged
 from autotune.cli.tables import Column, console, show, wide_format_options
 from autotune.cli.trial_columns import config_words, tell_beaten
 from autotune.errors import StoreError
-from autotune.family.space import BoundTemplate
+from autotune.family.space import Admission, BoundTemplate
 from autotune.family.template_files import load_template, template_files
 from autotune.operations import operations_here
 from autotune.trial import Config
@@ -146,7 +146,8 @@ def _explained(store: Store, families: Mapping[str, Path], kernel: BestWithRoofl
         return Explained(kernel, why_it, noise, (), missing, profiles)
     family = load_template(file)
     tried = {(step.param, step.value) for step in why_it.steps}
-    around = neighbours(BoundTemplate(family, winner.problem, winner.device), winner.trial.config)
+    bound = BoundTemplate(family, winner.problem, winner.device, Admission(prune=True))
+    around = neighbours(bound, winner.trial.config)
     around = tuple(one for one in around if (one.param, one.value) not in tried)
     changed = "" if family.hash == winner.template_hash else "by the installed file, which has changed since"
     return Explained(kernel, why_it, noise, around, changed, profiles)

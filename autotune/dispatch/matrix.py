@@ -87,7 +87,7 @@ class _Row:
             names = bound.check(config)
         except Rejected:
             return 0
-        return bound.bind(bound.template.padded_outputs).integer(names) if bound.supported else 0
+        return bound.bind(bound.template.padded_work).integer(names) if bound.supported else 0
 
 
 def default_config(template: KernelTemplate) -> Config:
@@ -172,7 +172,7 @@ def _row(run: Run, key: StudyKey, layer: Layer, records: Sequence[TemplateRecord
     study, evaluator, store = run.study, run.evaluator, run.store
     scope = store.scopes.open(key, layer, evaluator.info, evaluator.environment, policy(study), records)
     listed = evaluator.listed(layer.problem, cache=policy(study))
-    admission = Admission(study.admitted(layer.problem), study.workspace_limit_bytes, listed)
+    admission = Admission(study.admitted(layer.problem), study.workspace_limit_bytes, listed, study.prune)
     bounds = {
         name: BoundTemplate(run.templates[name], layer.problem, evaluator.info, admission) for name in run.families
     }

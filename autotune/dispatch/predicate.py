@@ -98,8 +98,8 @@ def predicate(bound: BoundTemplate, config: Config) -> Predicate:
             asked.add(left.text)
             steps.append(Step(left.text, reason=reason))
 
-    require(template.supports, f"{template.name} supports it")
-    require(template.arch, f"{template.name} runs on the device")
+    for condition in (*template.supports, *template.arch):
+        require(condition.holds, f"{template.name}: {condition.reason}")
     for level in bound.levelled(bound.all_rules):
         for rule in level.before:
             require(rule.expression, rule.reason)
@@ -113,7 +113,7 @@ def predicate(bound: BoundTemplate, config: Config) -> Predicate:
         for rule in level.after:
             require(rule.expression, rule.reason)
     derived = [step for step in steps if step.name]
-    return Predicate(_used(steps), _used([*derived, Step(folded(template.padded_outputs).text)]))
+    return Predicate(_used(steps), _used([*derived, Step(folded(template.padded_work).text)]))
 
 
 def _used(steps: list[Step]) -> tuple[Step, ...]:

@@ -144,7 +144,7 @@ class RuleTrials:
         problems = [self.matrix.layers[row].problem for row in self.rows]
         classes = {problem.dtype: study.admitted(problem) for problem in problems}
         (problem, *_), admitted = problems, classes.pop(problems[0].dtype)
-        admission = Admission(admitted, by_dtype=classes, workspace_limit_bytes=study.workspace_limit_bytes)
+        admission = Admission(admitted, study.workspace_limit_bytes, prune=study.prune, by_dtype=classes)
         found = []
         columns = (*self.plan.kernels, self.matrix.default)
         for name, position, relative_times in zip(self.plan.names, columns, self.plan.relative_times, strict=True):

@@ -110,7 +110,7 @@ def arch_refusal(bound: BoundTemplate, source: KernelSource, arch: int) -> str:
     """Why a kernel's family does not admit an architecture; empty where it does."""
     other = BoundTemplate(bound.template, bound.problem, replace(bound.device, arch=arch))
     if not other.supported:
-        return f"{bound.template.name} is for {bound.template.arch.text}"
+        return f"{bound.template.name} requires: {other.unmet}"
     try:
         other.check(source.config)
     except Rejected as rejected:
@@ -218,14 +218,11 @@ class _Planner:
         template = self._template
         of_device: list[Need] = []
         of_n: list[Need] = []
-        for reason, condition in (
-            (f"{template.name} is for {template.arch.text}", template.arch),
-            (f"{template.name} is for {template.supports.text}", template.supports),
-            *((constraint.reason, constraint.holds) for constraint in template.constraints),
-        ):
-            follows = self._follows_from(self._fold(condition))
+        for condition in (*template.arch, *template.supports, *template.constraints):
+            follows = self._follows_from(self._fold(condition.holds))
             if follows:
-                (of_n if self._runtime in follows else of_device).append(Need(self._cpp(condition), reason))
+                needs = of_n if self._runtime in follows else of_device
+                needs.append(Need(self._cpp(condition.holds), f"{template.name}: {condition.reason}"))
         for name in self._open:
             if self._runtime not in self._depends[name]:  # the kernel's text may have it as a constant
                 self._used.add(name)

@@ -32,7 +32,7 @@ class Rule:
 
     reason: str
     kind: str
-    """the trial's reason: `constraint` (of the header), `resource_limit` (of the device) or `accuracy_class`"""
+    """the trial's reason: `constraint`, `pruned` (of the header), `resource_limit` (of the device), `accuracy_class`"""
     needs: frozenset[str]
     """parameters it depends on, also through derived values"""
     holds: Bound

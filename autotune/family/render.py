@@ -28,7 +28,7 @@ def render(bound: BoundTemplate, config: Config) -> KernelSource:
     """
     names = bound.check(config)
     template = bound.template
-    for expression in (template.padded_outputs, *(passes for _, passes in template.conflicts)):
+    for expression in (template.padded_work, *(passes for _, passes in template.bank_conflicts)):
         bound.bind(expression).integer(names)  # nothing runs by it, but one that raises is an error like any other
     stages = (*launches(bound, template.prepare, names), *launches(bound, template.stages, names))
     program = Program(text=render_text(bound, names), entries=tuple(dict.fromkeys(stage.entry for stage in stages)))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import itertools
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 import numpy as np
@@ -37,6 +37,8 @@ class Admission:
     workspace_limit_bytes: int = 1 << 62
     listed: frozenset[Config] | None = None
     """the only configs let in, where a device can evaluate no others; None: all"""
+    prune: bool = False
+    """whether the families' `[prune]` counts: it says what is worth searching, not what is legal"""
     by_dtype: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     """accuracy classes of storage types that have others than `accuracy`, where a predicate is to hold for several"""
 
@@ -85,19 +87,36 @@ class BoundTemplate:
             return None
         return frozenset(filter(None, map(self.template.today, self.admission.listed)))
 
-    @cached_property
+    @property
     def supported(self) -> bool:
-        """Whether the family serves this problem on this device at all; it must read every input that there is."""
-        return self.template.operation.name == self.problem.operation.name and bool(
-            self.bind(self.template.supports).integer({})
-            and self.bind(self.template.arch).integer({})
-            and self.template.read >= {array.name for array in self.problem.arrays if array.role in ("in", "inout")},
-        )
+        """Whether the family serves this problem on this device at all."""
+        return not self.unmet
 
     @cached_property
-    def tuned(self) -> bool:
+    def unmet(self) -> str:
+        """The first condition of the family that this problem or device does not meet; empty where it meets all.
+
+        A family must read every input that the problem has.
+        """
+        template = self.template
+        if template.operation.name != self.problem.operation.name:
+            return f"the operation is {template.operation.name}"
+        for condition in (*template.supports, *template.arch):
+            if not self.bind(condition.holds).integer({}):
+                return condition.reason
+        inputs = [array.name for array in self.problem.arrays if array.role in ("in", "inout")]
+        unread = [name for name in inputs if name not in template.read]
+        return f"the problem has no {unread[0]}" if unread else ""
+
+    @cached_property
+    def legal(self) -> BoundTemplate:
+        """The same family and problem with all configs that are legal, worth searching or not."""
+        return BoundTemplate(self.template, self.problem, self.device, replace(self.admission, prune=False))
+
+    @cached_property
+    def searched(self) -> bool:
         """Whether a search tries the family for this problem on this device, where the study does not name it."""
-        return bool(self.bind(self.template.tuned_for).integer({}))
+        return bool(self.bind(self.template.search_when).integer({}))
 
     @cached_property
     def _absent(self) -> frozenset[str]:
@@ -115,7 +134,7 @@ class BoundTemplate:
 
     @cached_property
     def rules(self) -> tuple[Rule, ...]:
-        """The header's constraints and the device's limits on every launch, but for limits that no config breaks."""
+        """All rules except limits that no config exceeds."""
         return tuple(
             rule
             for rule in self.all_rules
@@ -124,10 +143,12 @@ class BoundTemplate:
 
     @cached_property
     def all_rules(self) -> tuple[Rule, ...]:
-        """The header's constraints and the device's limits on every launch."""
+        """The header's constraints, what it prunes where that counts, and the device's limits on every launch."""
+        pruned = self.template.prune if self.admission.prune else ()
         rules = [
-            Rule(constraint.reason, "constraint", self._needs(constraint.holds), self.bind(constraint.holds))
-            for constraint in self.template.constraints
+            Rule(condition.reason, kind, self._needs(condition.holds), self.bind(condition.holds))
+            for kind, conditions in (("constraint", self.template.constraints), ("pruned", pruned))
+            for condition in conditions
         ]
         rules.append(self._admitted())
         device = self.device
@@ -211,6 +232,14 @@ class BoundTemplate:
                 raise Rejected(Outcome.CONSTRAINTS, rule.kind, "; ".join(reasons))
         return names
 
+    def allows(self, config: Config) -> bool:
+        """Whether the config breaks no rule."""
+        try:
+            self.check(config)
+        except Rejected:
+            return False
+        return True
+
     def _broken(self, values: Mapping[str, Value]) -> list[str]:
         """Every broken rule's reason, but for rules that a broken one guards."""
         names = dict(values)
@@ -259,8 +288,8 @@ class ListedSpace:
     rows: Rows
     complete: bool
     """whether the rows are all that there are"""
-    padded_outputs: npt.NDArray[np.int64] | None = None
-    """outputs that the device could compute in the time of each row [m]; None where the header does not say"""
+    padded_work: npt.NDArray[np.int64] | None = None
+    """the header's `padded_work` of each row [m]; None where it depends on no parameter"""
 
     @property
     def default(self) -> Config | None:
@@ -321,7 +350,7 @@ class SearchSpace(ListedSpace):
         self.complete = True
         if bound.listed is not None:
             self.rows = self._listed(bound.listed)
-            self.padded_outputs = self._padded_outputs()
+            self.padded_work = self._padded_work()
             return
         with limited(bound.template.path, "listing its configs", SPACE_S):
             tree = Tree(bound.levels, self.params)
@@ -330,11 +359,11 @@ class SearchSpace(ListedSpace):
                 first = self.rows[:1]
                 drawn = tree.sampled(np.random.default_rng(seed), most=sampled_rows - len(first), visits=MAX_VISITS)
                 self.rows = np.unique(np.concatenate([first, drawn]), axis=0)
-            self.padded_outputs = self._padded_outputs()
+            self.padded_work = self._padded_work()
 
-    def _padded_outputs(self) -> npt.NDArray[np.int64] | None:
+    def _padded_work(self) -> npt.NDArray[np.int64] | None:
         template = self.bound.template
-        needed = set(template.padded_outputs.names)
+        needed = set(template.padded_work.names)
         for name, expression in reversed(template.derived):
             needed |= expression.names if name in needed else set()
         if not len(self.rows) or not needed & {param.name for param in self.params}:
@@ -345,7 +374,7 @@ class SearchSpace(ListedSpace):
         for name, bound in self.bound.derived:
             if name in needed:
                 columns[name] = bound.column(columns)
-        return self.bound.bind(template.padded_outputs).column(columns).astype(np.int64)
+        return self.bound.bind(template.padded_work).column(columns).astype(np.int64)
 
     @property
     def product(self) -> int:
@@ -367,16 +396,19 @@ class SearchSpace(ListedSpace):
         return np.array(sorted(rows), dtype=np.int16).reshape(len(rows), len(self.params))
 
     def rejected(self, most: int) -> Iterator[Config]:
-        """Configs of the full product that break a rule, for small spaces whose rejections are worth a record."""
+        """Illegal configs of the full product, for small spaces whose rejections are worth a record."""
         if self.product > most:
             return
         feasible = set(map(tuple, self.rows.tolist()))
         for row in itertools.product(*(range(len(param.values)) for param in self.params)):
-            if row not in feasible:
-                yield Config(
-                    self.template,
-                    tuple((param.name, param.values[at]) for param, at in zip(self.params, row, strict=True)),
-                )
+            if row in feasible:
+                continue
+            config = Config(
+                self.template,
+                tuple((param.name, param.values[at]) for param, at in zip(self.params, row, strict=True)),
+            )
+            if not self.bound.legal.allows(config):
+                yield config
 
 
 def narrow(template: KernelTemplate, narrowed: Mapping[str, Sequence[Value]]) -> tuple[Param, ...]:

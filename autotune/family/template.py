@@ -27,8 +27,8 @@ class Param:
 
 
 @dataclass(frozen=True, slots=True)
-class Constraint:
-    """A condition that a config must meet; `reason` is what a rejected config is told."""
+class Condition:
+    """What must hold of a problem, device or config; `reason` says it in words, also in the error where it does not."""
 
     reason: str
     holds: Expression
@@ -64,20 +64,25 @@ class KernelTemplate:
     """whose problems its kernels compute"""
     path: Path
     summary: str
-    supports: Expression
-    tuned_for: Expression
-    """the problems for which a search tries it, of those that it supports"""
-    arch: Expression
+    supports: tuple[Condition, ...]
+    """of the problem"""
+    search_when: Expression
+    """the problems, out of those that it supports, for which a search tries it"""
+    arch: tuple[Condition, ...]
+    """of the device"""
     accuracy: Expression
     deterministic: Expression
-    padded_outputs: Expression
-    """what could be computed in the time that a launch takes: outputs, and what pads tiles or idles on SMs"""
+    padded_work: Expression
+    """outputs that a launch has the time to compute: those of y, of tiles that reach past its edges and of idle SMs"""
     params: tuple[Param, ...]
     derived: tuple[tuple[str, Expression], ...]
     """in an order in which each uses only what stands before it"""
-    constraints: tuple[Constraint, ...]
-    conflicts: tuple[tuple[str, Expression], ...]
-    """accesses of shared memory, and what further passes bank conflicts cost a block of the stage that multiplies"""
+    constraints: tuple[Condition, ...]
+    """of a config: what hardware and correctness demand"""
+    prune: tuple[Condition, ...]
+    """of a config: what makes it worth searching"""
+    bank_conflicts: tuple[tuple[str, Expression], ...]
+    """accesses of shared memory, and the additional passes that bank conflicts cost a block of the main stage"""
     error_factor: Expression
     """how many times the accuracy class's bound the errors of the family's algorithm may be"""
     flops: Expression

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence, Set
+from dataclasses import replace
 from pathlib import Path
 
 from autotune.declarations import COMPUTED, ROLES
@@ -15,9 +16,10 @@ from autotune.errors import TemplateError, quoted, shortened
 from autotune.expressions.declared import never_words
 from autotune.expressions.expression import Expression, words_of
 from autotune.expressions.functions import FUNCTIONS
-from autotune.family.template import SUFFIX, ConstantTemplate, Constraint, KernelTemplate, Param, StageTemplate
+from autotune.family.template import SUFFIX, Condition, ConstantTemplate, KernelTemplate, Param, StageTemplate
 from autotune.family.tensor_map_template import TensorMapTemplate, read_tensor_map
 from autotune.operation import Operation
+from autotune.renamed import HEADER_KEYS, current_header
 from autotune.table import Table, did_you_mean, read_toml
 from autotune.trial import ACCURACY_CLASSES
 
@@ -27,8 +29,8 @@ SCRATCH = ("packed_w", "workspace")
 MOST_VALUES = 1000
 """Of one parameter."""
 _HEADER_KEYS = {
-    *("summary", "supports", "arch", "accuracy", "deterministic", "params", "derived", "constraints", "constant"),
-    *("tuned_for", "padded_outputs", "conflicts", "error_factor", "flops", "tensor_map"),
+    *("summary", "supports", "arch", "accuracy", "deterministic", "params", "derived", "constraints", "prune"),
+    *("search_when", "padded_work", "bank_conflicts", "error_factor", "flops", "constant", "tensor_map"),
     *("stage", "prepare", "packed_w", "workspace", "loop", "baseline"),
 }
 _STAGE_KEYS = {"entry", "args", "block", "grid", "smem_bytes", "when"}
@@ -40,7 +42,10 @@ def template_of_header(name: str, header: str, declared: Operation) -> KernelTem
     Raises TemplateError as `load_template` does.
     """
     path = Path(f"{name}{SUFFIX}")
-    return HeaderReader(path, header_toml(path, header, 0), declared).build(f"/*# kernel\n{header}\n#*/\n")
+    table = header_toml(path, header, 0)
+    return HeaderReader(path, replace(table, content=current_header(table.content)), declared).build(
+        f"/*# kernel\n{header}\n#*/\n"
+    )
 
 
 def header_toml(path: Path, header: str, first: int) -> Table:
@@ -54,7 +59,6 @@ class HeaderReader:
     def __init__(self, path: Path, header: Table, declared: Operation) -> None:
         self.path = path
         self.header = header
-        self.device_only = DEVICE_NAMES
         self.operation = declared
         self.arguments = (*self.operation.names_of(*ROLES), *SCRATCH, self.operation.runtime, "i")
         self.problem_and_device = self.operation.names | DEVICE_NAMES
@@ -62,6 +66,9 @@ class HeaderReader:
         self.error = header.error
 
     def build(self, text: str) -> KernelTemplate:
+        for old, new in HEADER_KEYS.items():
+            if old in self.header:
+                raise self.error(old, f"its name is {new} now")
         self.header.allow(_HEADER_KEYS)
         self.header.require(("summary", "supports", "arch", "accuracy", "stage"), "missing from the header")
         params = self.params()
@@ -82,21 +89,19 @@ class HeaderReader:
             operation=self.operation,
             path=self.path,
             summary=self.string("summary"),
-            supports=self.expression("supports", self.string("supports"), self.operation.names),
-            tuned_for=self.expression("tuned_for", self.header.get("tuned_for", "true"), self.problem_and_device),
-            arch=self.expression("arch", self.string("arch"), self.device_only),
+            supports=self.conditions("supports", self.operation.names),
+            search_when=self.expression("search_when", self.header.get("search_when", "true"), self.problem_and_device),
+            arch=self.conditions("arch", DEVICE_NAMES),
             accuracy=self.accuracy(),
             deterministic=self.expression("deterministic", self.header.get("deterministic", "true")),
-            padded_outputs=self.expression("padded_outputs", self.header.get("padded_outputs", self.operation.outputs)),
+            padded_work=self.expression("padded_work", self.header.get("padded_work", self.operation.outputs)),
             params=params,
             derived=self.derived(),
-            constraints=tuple(
-                Constraint(reason, self.expression(f'constraints."{reason}"', value))
-                for reason, value in self.table("constraints").content.items()
-            ),
-            conflicts=tuple(
-                (access, self.expression(f'conflicts."{access}"', value))
-                for access, value in self.table("conflicts").content.items()
+            constraints=self.conditions("constraints"),
+            prune=self.conditions("prune"),
+            bank_conflicts=tuple(
+                (access, self.expression(f'bank_conflicts."{access}"', value))
+                for access, value in self.table("bank_conflicts").content.items()
             ),
             error_factor=self.expression("error_factor", self.header.get("error_factor", "1")),
             flops=self.expression("flops", self.header.get("flops", self.operation.flops.expression.text)),
@@ -122,6 +127,14 @@ class HeaderReader:
 
     def table(self, key: str) -> Table:
         return self.header.table(key, f"expected a table [{key}]")
+
+    def conditions(self, key: str, allowed: frozenset[str] | None = None) -> tuple[Condition, ...]:
+        """A table of `"reason" = "expression"`."""
+        table = self.header.table(key, f'expected a table [{key}] with lines "reason" = "expression"')
+        return tuple(
+            Condition(reason, self.expression(f'{key}."{reason}"', value, allowed))
+            for reason, value in table.content.items()
+        )
 
     def expression(self, key: str, value: object, allowed: frozenset[str] | None = None) -> Expression:
         if isinstance(value, bool):
@@ -180,7 +193,8 @@ class HeaderReader:
 
     def derived(self) -> tuple[tuple[str, Expression], ...]:
         waiting = {
-            name: self.expression(f"derived.{name}", value) for name, value in self.table("derived").content.items()
+            name: self.expression(f"derived.{name}", self.cases(f"derived.{name}", value))
+            for name, value in self.table("derived").content.items()
         }
         ordered: dict[str, Expression] = {}
         while waiting:
@@ -190,6 +204,20 @@ class HeaderReader:
             for name in ready:
                 ordered[name] = waiting.pop(name)
         return tuple(ordered.items())
+
+    def cases(self, key: str, value: object) -> object:
+        """An expression; or, of a list of cases, the expression that yields the first `value` whose `when` holds."""
+        if not isinstance(value, list):
+            return value
+        expected = "expected { when = ..., value = ... }, and { value = ... } as the last"
+        text = ""
+        for index, each in reversed(list(enumerate(value))):
+            case = self.header.below(f"{key}[{index}]", each, expected)
+            case.allow({"when", "value"})
+            if not isinstance(case.get("value"), str) or isinstance(case.get("when"), str) != bool(text):
+                raise self.error(case.key, expected)
+            text = f"({case.get('value')}) if ({case.get('when')}) else ({text})" if text else str(case.get("value"))
+        return text
 
     def constant(self, name: str, value: object) -> ConstantTemplate:
         table = self.header.below(f"constant.{name}", value, 'expected { from = "w", when = "..." }')

@@ -82,7 +82,7 @@ class Recording:
         return None
 
     @property
-    def padded_outputs(self) -> None:
+    def padded_work(self) -> None:
         """None: nor does it say what idles."""
 
     @property

@@ -32,7 +32,7 @@ class ListedSpace:
     rows: npt.NDArray[np.int16]
     complete: bool = True
     default: Config | None = None
-    padded_outputs: npt.NDArray[np.int64] | None = None
+    padded_work: npt.NDArray[np.int64] | None = None
 
     def config(self, row: int, /) -> Config:
         """A row as a config."""

@@ -88,8 +88,8 @@ class Features:
     def __init__(self, space: FeasibleSpace) -> None:
         self._rows = space.rows
         sizes = [len(param.values) for param in space.params]
-        if space.padded_outputs is not None:
-            self._rows = np.column_stack([space.rows, _idle(space.padded_outputs)])
+        if space.padded_work is not None:
+            self._rows = np.column_stack([space.rows, _idle(space.padded_work)])
             sizes.append(IDLE_STEPS + 1)
         self._columns: list[int] = []
         self._places: list[Ints] = []
@@ -136,9 +136,9 @@ class Features:
         return np.asarray(self.codes(asked)[:, never].any(axis=1))
 
 
-def _idle(padded_outputs: Ints) -> npt.NDArray[np.int16]:
+def _idle(padded_work: Ints) -> npt.NDArray[np.int16]:
     """Padded outputs as values of a parameter, 0 for the least."""
-    logs = np.log(np.maximum(1, padded_outputs))
+    logs = np.log(np.maximum(1, padded_work))
     steps: Floats = np.minimum(np.round((logs - logs.min()) / IDLE_STEP), IDLE_STEPS)
     return steps.astype(np.int16)
 

@@ -85,7 +85,7 @@ def estimate_us(bound: BoundTemplate, config: Config, device: DeviceInfo, rates:
     waiting = max(1.0, HIDING / (held.warps / SCHEDULERS * min(8.0, max(1.0, outputs))))
     spilling = 1 + max(0, registers - limit) / 32
     arithmetic_us = 1e6 * problem.flops / rates["fp32"] * issue * waves * waiting * spilling
-    passes = sum(bound.bind(expression).integer(names) for _, expression in bound.template.conflicts)
+    passes = sum(bound.bind(expression).integer(names) for _, expression in bound.template.bank_conflicts)
     conflicts_us = 1e6 * passes * blocks * FLOP_A_SLOT / rates["fp32"] * waves
     return math.hypot(bytes_us, arithmetic_us, conflicts_us) + LAUNCH_US * len(stages) * loop_count
 

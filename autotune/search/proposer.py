@@ -137,7 +137,7 @@ class _Family:
         self.number = number
         self._state = state
         self._offset = state.offsets[number]
-        self._padded_outputs = state.spaces[number].padded_outputs
+        self._padded_work = state.spaces[number].padded_work
         self._features = Features(state.spaces[number])
         self._near = Neighbourhood(state.spaces[number])
         self._surrogate = Surrogate(self._features.metric)
@@ -150,8 +150,8 @@ class _Family:
     def first(self, rng: np.random.Generator) -> int:
         """Of some random free rows that leave little of the device idle, the farthest from every row asked for."""
         free = self._free()
-        if self._padded_outputs is not None:
-            of_free = self._padded_outputs[free]
+        if self._padded_work is not None:
+            of_free = self._padded_work[free]
             free = free[of_free <= np.quantile(of_free, BUSIEST)]
         return self._farthest(free, rng)
 

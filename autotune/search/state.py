@@ -40,7 +40,7 @@ class FeasibleSpace(Protocol):
     @property
     def complete(self) -> bool: ...
     @property
-    def padded_outputs(self) -> npt.NDArray[np.int64] | None:
+    def padded_work(self) -> npt.NDArray[np.int64] | None:
         """What the device could compute in the time that each row takes at the same rate [m]; None: unknown."""
         ...
 

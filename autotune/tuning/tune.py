@@ -187,13 +187,13 @@ def open_spaces(
 ) -> list[SearchSpace]:
     """The search spaces of the families that serve a layer; small ones also when empty, for their rejections' sake.
 
-    A family that is not tuned for the layer is left out where another one has a config, unless the study names it.
+    A family whose `search_when` does not hold is left out where another one has a config, unless the study names it.
 
     Raises StudyError when the layer does not fit the device's memory, NoTemplate when no family serves it, saying why.
     """
     _check_memory(study, layer, evaluator.info)
     listed = evaluator.listed(layer.problem, cache=study.measure.cache)
-    admission = Admission(study.admitted(layer.problem), study.workspace_limit_bytes, listed)
+    admission = Admission(study.admitted(layer.problem), study.workspace_limit_bytes, listed, study.prune)
     spaces: list[SearchSpace] = []
     refusals = []
     declared = layer.problem.operation.name
@@ -207,10 +207,10 @@ def open_spaces(
         if bound.supported:
             serving.append(bound)
         else:
-            refusals.append(f"{name} needs {templates[name].supports.text} and {templates[name].arch.text}")
-    tuned = [bound for bound in serving if bound.tuned or study.templates]
+            refusals.append(f"{name} requires: {bound.unmet}")
+    searched = [bound for bound in serving if bound.searched or study.templates]
     kept = study.space or {}
-    for bounds in (tuned, [bound for bound in serving if bound not in tuned]):
+    for bounds in (searched, [bound for bound in serving if bound not in searched]):
         if not any(space.default for space in spaces):
             spaces += [SearchSpace(bound, kept.get(bound.template.name), seed=study.seed) for bound in bounds]
     if any(space.default for space in spaces):

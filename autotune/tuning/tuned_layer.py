@@ -289,7 +289,7 @@ class TunedLayer:
         found = []
         for number, config in self._unrecorded:
             try:
-                self.bounds[config.template].check(config)
+                self.bounds[config.template].legal.check(config)
             except Rejected as rejected:
                 trial = rejected_trial(Trial(number, config, Outcome.RUNNING), rejected)
                 found.append(trial)

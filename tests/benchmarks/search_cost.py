@@ -24,8 +24,8 @@ from autotune.trial import Config, Outcome, Timing, Trial
 
 FAMILY = """/*# kernel
 summary  = "A family that does nothing, for its space."
-supports = "true"
-arch     = "true"
+supports = {}
+arch     = {}
 accuracy = "fp32"
 
 [params]

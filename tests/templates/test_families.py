@@ -53,7 +53,9 @@ def test_header_documents_the_family(name: str) -> None:
     docs = [param.doc for param in template.params]
     assert all(len(doc) > 10 for doc in docs)
     assert len(set(docs)) == len(docs)
-    assert all(len(constraint.reason.split()) > 2 for constraint in template.constraints)
+    rules = (*template.supports, *template.constraints, *template.prune)
+    assert all(len(condition.reason.split()) > 2 for condition in rules)
+    assert len({condition.reason for condition in rules}) == len(rules)
     assert all(param.name in template.text.partition("#*/")[0] for param in template.params)
 
 
@@ -64,10 +66,10 @@ def test_command_line_prints_the_documentation(name: str) -> None:
     printed = " ".join(done.stdout.split())
     for words in (
         template.summary,
-        template.supports.text,
+        *(condition.reason for condition in template.supports),
         *(param.name for param in template.params),
         *(param.doc for param in template.params),
-        *(constraint.reason for constraint in template.constraints),
+        *(condition.reason for condition in (*template.constraints, *template.prune)),
     ):
         assert " ".join(words.split()) in printed
 
@@ -248,4 +250,4 @@ def test_on_hopper_channels_last_layers_are_left_to_the_families_that_win_there(
     problem: Conv2dProblem, arch: int, tried: set[str]
 ) -> None:
     bounds = [BoundTemplate(family(name), problem, replace(H200, arch=arch)) for name in FAMILIES]
-    assert {bound.template.name for bound in bounds if bound.supported and bound.tuned} == tried
+    assert {bound.template.name for bound in bounds if bound.supported and bound.searched} == tried

@@ -78,7 +78,7 @@ def test_layers_of_many_pixels_have_configs_too(problem: Conv2dProblem) -> None:
     """A kernel that was chosen for few images is called with many."""
     bound = BoundTemplate(family(NAME), problem, H200)
     assert SearchSpace(bound).default is not None
-    assert bound.tuned == (problem.n < 64)
+    assert bound.searched == (problem.n < 64)
 
 
 def test_layers_of_few_products_are_not_supported() -> None:

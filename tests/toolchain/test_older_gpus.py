@@ -37,7 +37,7 @@ RTX_4090 = DeviceInfo(
 )
 GPUS = {"A100": A100, "RTX 4090": RTX_4090}
 """Limits of compute capabilities 8.0 and 8.9 (CUDA C++ Programming Guide, compute capabilities)."""
-HOPPER_ONLY = {name for name in FAMILIES if "90" in family(name).arch.text and ">=" not in family(name).arch.text}
+HOPPER_ONLY = {name for name in FAMILIES if any("== 90" in condition.holds.text for condition in family(name).arch)}
 SOURCES = (
     "lenet-k5-conv1",
     "lenet-k5-conv2",

@@ -111,7 +111,7 @@ def test_a_layer_that_no_template_supports(folder: Path, autotune: Command, fill
     path = study(folder, ("trials = 10", 'templates = ["tiny"]'), ("s = 3", 's = 3\nlayout = "nhwc"'))
     complaint = autotune("tune", path, "--templates", "families", "--device", "null", "--fresh").complaint
     assert complaint.startswith(
-        "bad.toml: layer one (n3 c2 9x8 k4 3x3 f32 nhwc): no template supports it: tiny needs groups == 1 and "
+        "bad.toml: layer one (n3 c2 9x8 k4 3x3 f32 nhwc): no template supports it: tiny requires: layout is NCHW"
     )
     assert content(filled) == before
 

@@ -350,7 +350,7 @@ def test_headers_say_what_the_addresses_of_a_block_come_to(family: str) -> None:
             names = bound.check(config)
             v = Names(bound, names)
             accesses = ENUMERATED[family](v)
-            for (access, expression), (kind, addresses) in zip(template.conflicts, accesses.items(), strict=True):
+            for (access, expression), (kind, addresses) in zip(template.bank_conflicts, accesses.items(), strict=True):
                 assert access.startswith(kind)
                 declared, enumerated = bound.bind(expression).integer(names), a_block(addresses)
                 enumerated //= v.q if family == "direct_strip" else 1
@@ -385,13 +385,13 @@ def test_windows_in_shared_memory_are_read_in_vectors_again_for_each_map(columns
     )
     names = bound.check(config)
     for (_, expression), addresses in zip(
-        bound.template.conflicts, input_stationary(Names(bound, names)).values(), strict=True
+        bound.template.bank_conflicts, input_stationary(Names(bound, names)).values(), strict=True
     ):
         assert bound.bind(expression).integer(names) == a_block(addresses)
 
 
 def test_families_that_say_nothing_choose_pitches_without_conflicts_or_share_nothing_across_rows() -> None:
-    silent = {name for name, template in load_templates().items() if not template.conflicts}
+    silent = {name for name, template in load_templates().items() if not template.bank_conflicts}
     assert silent == {
         "softmax_rows",  # a word for each warp
         "stencil_rows",  # no shared memory

@@ -130,8 +130,8 @@ def test_an_operation_without_a_rival_says_so(autotune: Command) -> None:
 OLD = """/*# kernel
 summary  = "The kernel that was there before."
 baseline = true
-supports = "dtype == 'f32'"
-arch     = "device.arch >= 50"
+supports = { "dtype is f32" = "dtype == 'f32'" }
+arch     = { "compute capability 5.0 or newer" = "device.arch >= 50" }
 accuracy = "fp32"
 
 [[stage]]

@@ -271,8 +271,8 @@ def test_expressions_see_the_device(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("key", "line"),
     [
-        ("padded_outputs", 'padded_outputs = "n // (turns - 1)"\n[params]'),
-        ('conflicts."the tile"', '[conflicts]\n"the tile" = "n // (turns - 1)"\n[params]'),
+        ("padded_work", 'padded_work = "n // (turns - 1)"\n[params]'),
+        ('bank_conflicts."the tile"', '[bank_conflicts]\n"the tile" = "n // (turns - 1)"\n[params]'),
         ("error_factor", 'error_factor = "n // (turns - 1)"\n[params]'),
     ],
 )

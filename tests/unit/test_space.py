@@ -61,7 +61,7 @@ def drawn_families(draw: st.DrawFn) -> Drawn:
 
 def text_of(drawn: Drawn) -> str:
     """The template file of a drawn family."""
-    lines = ["/*# kernel", 'summary = "Drawn."', 'supports = "true"', 'arch = "true"', 'accuracy = "fp32"', "[params]"]
+    lines = ["/*# kernel", 'summary = "Drawn."', "supports = {}", "arch = {}", 'accuracy = "fp32"', "[params]"]
     lines += [f'{name} = {{ values = {list(values)}, doc = "drawn" }}' for name, values in drawn.params.items()]
     lines += ["[derived]", *(f"{name} = {json.dumps(text)}" for name, text in drawn.derived.items())]
     lines += ["[constraints]", *(f'"rule {at}" = {json.dumps(text)}' for at, text in enumerate(drawn.constraints))]
@@ -188,6 +188,39 @@ def test_a_broken_constraint_is_named_by_its_reason(tmp_path: Path) -> None:
     reason = "a block computes at most 512 outputs"
     assert rejection(bound, threads=256, turns=3) == ("constraints", "constraint", reason)
     assert rejection(bound, order="taps", fast=True)[2] == "unrolling needs the taps inside"
+
+
+def test_what_is_pruned_is_legal_and_not_searched(tmp_path: Path) -> None:
+    """[prune] counts in a search; what `check` and an export ask, which is what is legal, does not know it."""
+    family = tiny(tmp_path, ("[[stage]]", '[prune]\n"small blocks idle" = "outputs > 64"\n[[stage]]'))
+    legal, searched = bind(family), bind(family, admission=Admission(prune=True))
+    assert rejection(searched, threads=32) == ("constraints", "pruned", "small blocks idle")
+
+    def outputs(config: Config) -> int:
+        return int(legal.names(config)["outputs"])
+
+    legal.check(Config.of("tiny", {"threads": 32, "turns": 1, "order": "rows", "fast": False}))
+    few, all_of_them = (set(map_configs(SearchSpace(bound))) for bound in (searched, legal))
+    assert few == {config for config in all_of_them if outputs(config) > 64}
+    assert len(few) < len(all_of_them)
+
+
+def test_a_derived_value_is_the_first_case_that_holds(tmp_path: Path) -> None:
+    cases = '[{ when = "turns > 3", value = "7" }, { when = "fast", value = "threads" }, { value = "threads * turns" }]'
+    bound = bind(tiny(tmp_path, ('"threads * turns"', cases), ('"outputs <= 512"', '"outputs != 7 or turns > 3"')))
+    config: dict[str, Value] = {"threads": 64, "turns": 2, "order": "rows", "fast": False}
+    changes: list[dict[str, Value]] = [{}, {"fast": True}, {"fast": True, "turns": 6}]
+    found = [bound.check(Config.of("tiny", {**config, **change}))["outputs"] for change in changes]
+    assert found == [128, 64, 7]
+
+
+def test_the_first_condition_that_a_problem_breaks_says_why_it_is_not_supported(tmp_path: Path) -> None:
+    family = tiny(tmp_path)
+    assert bind(family).unmet == ""
+    assert bind(family, dataclasses.replace(SMALL, layout="nhwc", dtype="f16")).unmet == "layout is NCHW"
+    volta = dataclasses.replace(DEVICE, arch=60)
+    assert bind(family, device=volta).unmet == "compute capability 7.0 or newer"
+    assert bind(family, dataclasses.replace(SMALL, epilogue="bias_add")).unmet == "there is no epilogue"
 
 
 def test_a_constraint_guards_the_derived_values_that_stand_on_it(tmp_path: Path) -> None:
@@ -349,17 +382,17 @@ HOPPER = DeviceInfo("cuda", "H200", arch=90, sm_count=132, memory_bytes=1 << 37,
 
 
 @pytest.mark.parametrize("name", ["implicit_gemm_sm90", "direct_strip", "mma_gemm", "tiled"])
-def test_the_padded_outputs_of_all_rows_are_those_of_each(name: str) -> None:
+def test_the_padded_work_of_all_rows_are_those_of_each(name: str) -> None:
     family = load_template(template_files()[name])
     half = dataclasses.replace(SMALL, c=64, k=64, dtype="f16", layout="nhwc")
     problem = next(one for one in (SMALL, half) if BoundTemplate(family, one, HOPPER).supported)
     space = SearchSpace(BoundTemplate(family, problem, HOPPER))
-    if "padded_outputs" not in family.header:
-        assert space.padded_outputs is None
+    if "padded_work" not in family.header:
+        assert space.padded_work is None
         return
-    assert space.padded_outputs is not None
-    assert len(space.padded_outputs) == len(space.rows)
-    bound = space.bound.bind(family.padded_outputs)
+    assert space.padded_work is not None
+    assert len(space.padded_work) == len(space.rows)
+    bound = space.bound.bind(family.padded_work)
     for row in range(0, len(space.rows), 97):
-        assert space.padded_outputs[row] == bound.integer(space.bound.names(space.config(row)))
-    assert len(set(space.padded_outputs.tolist())) > 1
+        assert space.padded_work[row] == bound.integer(space.bound.names(space.config(row)))
+    assert len(set(space.padded_work.tolist())) > 1

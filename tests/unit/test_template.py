@@ -85,7 +85,7 @@ def test_derived_values_may_stand_in_any_order(tmp_path: Path) -> None:
 HEADER_MISTAKES = {
     "unknown key": (
         ("accuracy = ", "acuracy = "),
-        r"acuracy: unknown key \(did you mean 'accuracy'\?\); known keys are accuracy, arch, baseline, ",
+        r"acuracy: unknown key \(did you mean 'accuracy'\?\); known keys are accuracy, arch, bank_conflicts, ",
     ),
     "unknown key of a stage": (("args  =", "inputs ="), r"stage\[0\]\.inputs: unknown key; known keys are args, "),
     "unknown key of a parameter": (('doc = "threads', 'docs = "threads'), r"params\.threads\.docs: unknown key"),
@@ -150,9 +150,35 @@ HEADER_MISTAKES = {
         ('"outputs <= 512"', '"output <= 512"'),
         r'constraints\."a block computes at most 512 outputs": undeclared name \'output\'',
     ),
-    "undeclared in supports": (('"groups == 1 and', '"threads == 1 and'), "supports: undeclared name 'threads'"),
-    "undeclared in arch": (('"device.arch >= 70"', '"k > 1"'), "arch: undeclared name 'k'"),
-    "undeclared of the device": (('"device.arch >= 70"', '"device.archs > 1"'), "arch: undeclared name 'device.archs'"),
+    "undeclared in supports": (
+        ('"groups == 1"', '"threads == 1"'),
+        "supports.\"there is one group\": undeclared name 'threads'",
+    ),
+    "arch as one expression": (
+        ('{ "compute capability 7.0 or newer" = "device.arch >= 70" }', '"device.arch >= 70"'),
+        r'arch: expected a table \[arch\] with lines "reason" = "expression"',
+    ),
+    **{
+        f"old key {old}": ((old_line, f"{line}{old_line}"), f"{old}: its name is {new} now")
+        for old, new, old_line, line in (
+            ("tuned_for", "search_when", "arch     =", 'tuned_for = "true"\n'),
+            ("padded_outputs", "padded_work", "arch     =", 'padded_outputs = "n"\n'),
+            ("conflicts", "bank_conflicts", "[params]", "[conflicts]\n"),
+        )
+    },
+    "cases without a last one": (
+        ('"threads * turns"', '[{ when = "fast", value = "threads" }]'),
+        r"derived\.outputs\[0\]: expected \{ when = \.\.\., value = \.\.\. \}, and \{ value = \.\.\. \} as the last",
+    ),
+    "cases after the last one": (
+        ('"threads * turns"', '[{ value = "threads" }, { value = "turns" }]'),
+        r"derived\.outputs\[0\]: expected \{ when",
+    ),
+    "undeclared in arch": (('"device.arch >= 70"', '"k > 1"'), r"arch\..*: undeclared name 'k'"),
+    "undeclared of the device": (
+        ('"device.arch >= 70"', '"device.archs > 1"'),
+        r"arch\..*: undeclared name 'device.archs'",
+    ),
     "undeclared in the grid": (('"ceil_div(n * k', '"ceil_div(m * k'), r"stage\[0\]\.grid\[0\]: undeclared name 'm'"),
     "accuracy": (
         ('accuracy = "fp32"', 'accuracy = "fp23"'),
@@ -192,9 +218,9 @@ HEADER_MISTAKES = {
         r"workspace\.bytes: declared, but",
     ),
     "workspace without bytes": (("[[stage]]", "[workspace]\nbyte = 4\n[[stage]]"), r"workspace\.byte: unknown key"),
-    "conflicts of nothing known": (
-        ("[[stage]]", '[conflicts]\n"inputs read" = "bank_conflicts(4, thread, [4, 32])"\n[[stage]]'),
-        r'conflicts\."inputs read": undeclared name \'thread\'',
+    "bank conflicts of nothing known": (
+        ("[[stage]]", '[bank_conflicts]\n"inputs read" = "bank_conflicts(4, thread, [4, 32])"\n[[stage]]'),
+        r'bank_conflicts\."inputs read": undeclared name \'thread\'',
     ),
     "constant from nowhere": (
         ("[[stage]]", '[constant]\nw_const = { from = "x" }\n[[stage]]'),

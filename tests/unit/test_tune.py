@@ -567,7 +567,9 @@ def test_a_layer_without_a_family_stops_the_study_before_anything_is_stored(
     device = Device()
     with pytest.raises(StudyError) as caught:
         tune(small(layers=(Layer("one", SMALL), Layer("two", nhwc))), families, device, store)
-    assert "layer two (n3 c2 9x8 k4 3x3 f32 nhwc): no template supports it: tiny needs groups == 1" in str(caught.value)
+    assert "layer two (n3 c2 9x8 k4 3x3 f32 nhwc): no template supports it: tiny requires: layout is NCHW" in str(
+        caught.value
+    )
     assert device.ran == []
     assert store.studies.list() == ()
 
@@ -697,7 +699,7 @@ def test_a_family_that_does_not_serve_a_layer_is_left_out(
 def test_a_family_is_tried_for_what_it_is_tuned_for_unless_the_study_names_it(
     tmp_path: Path, store: Store, families: Mapping[str, KernelTemplate]
 ) -> None:
-    few = tiny(tmp_path / "few", ("arch     =", 'tuned_for = "n <= 4"\narch     ='), name="few")
+    few = tiny(tmp_path / "few", ("arch     =", 'search_when = "n <= 4"\narch     ='), name="few")
     layers = (Layer("one", SMALL), Layer("many", SMALL.with_runtime(5)))
     both = {"tiny": families["tiny"], "few": few}
     tune(small(templates=None, layers=layers, trials=8), both, Device(), store)
@@ -710,7 +712,7 @@ def test_a_family_is_tried_for_what_it_is_tuned_for_unless_the_study_names_it(
 def test_a_family_is_tried_for_what_it_is_not_tuned_for_where_no_other_has_a_config(
     tmp_path: Path, store: Store, families: Mapping[str, KernelTemplate]
 ) -> None:
-    few = tiny(tmp_path / "few", ("arch     =", 'tuned_for = "device.arch < 50"\narch     ='), name="few")
+    few = tiny(tmp_path / "few", ("arch     =", 'search_when = "device.arch < 50"\narch     ='), name="few")
     none = tiny(tmp_path / "none", ("outputs <= 512", "outputs > 100000"), name="none")
     for others, used in (({}, {"few"}), ({"none": none}, {"few"}), ({"tiny": families["tiny"]}, {"tiny"})):
         name = "-".join(["study", *others])

@@ -18,8 +18,11 @@ from autotune.problem import Conv2dProblem, Problem
 
 TINY = """/*# kernel
 summary  = "One output a thread and turn; a block of threads walks over the outputs."
-supports = "groups == 1 and layout == 'nchw' and dtype == 'f32' and epilogue == 'none'"
-arch     = "device.arch >= 70"
+supports."there is one group" = "groups == 1"
+supports."layout is NCHW" = "layout == 'nchw'"
+supports."dtype is f32" = "dtype == 'f32'"
+supports."there is no epilogue" = "epilogue == 'none'"
+arch     = { "compute capability 7.0 or newer" = "device.arch >= 70" }
 accuracy = "fp32"
 
 [params]

@@ -31,7 +31,7 @@ class ListedSpace:
         feasible: Callable[[Mapping[str, Value]], bool] = lambda values: True,
         *,
         complete: bool = True,
-        padded_outputs: Callable[[Mapping[str, Value]], int] | None = None,
+        padded_work: Callable[[Mapping[str, Value]], int] | None = None,
     ) -> None:
         self.template = template
         self.params = tuple(ListedParam(name, tuple(values)) for name, values in params.items())
@@ -43,7 +43,7 @@ class ListedSpace:
         ]
         self.rows: npt.NDArray[np.int16] = np.array(rows, dtype=np.int16).reshape(len(rows), len(self.params))
         configs = [self.config(row).values() for row in range(len(rows))]
-        self.padded_outputs = None if padded_outputs is None else np.array(list(map(padded_outputs, configs)))
+        self.padded_work = None if padded_work is None else np.array(list(map(padded_work, configs)))
         self._row_of = {self.config(row): row for row in range(len(rows))}
 
     @property

@@ -248,7 +248,7 @@ def waving(*, told: bool) -> ListedSpace:
         "schedule": ["pingpong", "cooperative"],
         "subtiles": [1, 2],
     }
-    return ListedSpace("waving", params, padded_outputs=waves if told else None)
+    return ListedSpace("waving", params, padded_work=waves if told else None)
 
 
 def in_waves(config: Config) -> float:
@@ -260,8 +260,8 @@ def in_waves(config: Config) -> float:
 def test_the_first_configs_leave_little_of_the_device_idle_and_lie_apart() -> None:
     space = waving(told=True)
     trials = run([space], in_waves, sampler="default", budget=8)
-    assert space.padded_outputs is not None
-    bound = np.quantile(space.padded_outputs, 0.31)
+    assert space.padded_work is not None
+    bound = np.quantile(space.padded_work, 0.31)
     first = [trial.config.values() for trial in trials[1:]]
     assert all(waves(values) <= bound for values in first)
     assert {values["tile_m"] for values in first} == {64, 128, 192, 256}

@@ -13,7 +13,7 @@ from functools import partial
 from alembic import op
 from sqlalchemy import Connection
 
-from autotune.renamed import HEADER_KEYS, PARAMETERS, current
+from autotune.renamed import PARAMETERS, current
 from autotune.store.sqlite.database import NOT_UNDERSTOOD
 
 revision = "0009"
@@ -25,6 +25,7 @@ _STRING = re.compile(r"('[^']*')")
 _NAME = re.compile(r"[A-Za-z_]\w*")
 _PARAM = re.compile(r"^(\w+)(\s*=\s*\{.*)$")
 _KEYED = re.compile(r'^(\w+|"[^"]*")(\s*=\s*)(.*)$')
+_HEADER_KEYS = {"room": "padded_outputs"}
 _KERNEL_KEYS = {"room": "padded_outputs", "paces": "relative_times"}
 _WORDS = ("summary", "entry", "args", "name", "array")
 """keys whose values are no expressions"""
@@ -150,7 +151,7 @@ def _lines(header: str, names: Mapping[str, str]) -> Iterator[str]:
             yield line
             continue
         key, equals, value = keyed.groups()
-        key = HEADER_KEYS.get(key, names.get(key, key))
+        key = _HEADER_KEYS.get(key, names.get(key, key))
         if _PARAM.match(line) is None and key not in _WORDS:
             value = "".join(part if part.startswith("'") else _renamed(part, names) for part in _STRING.split(value))
         yield f"{key}{equals}{value}"
