@@ -9,17 +9,23 @@ from __future__ import annotations
 import gzip
 import json
 import os
+import re
 import shlex
 import tempfile
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
-from functools import cache
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from functools import cache, wraps
 from pathlib import Path
+from statistics import geometric_mean
 from types import SimpleNamespace
+from unittest.mock import patch
 
+import optuna
 from click.testing import CliRunner
 
 from autotune.cli import cli
+from autotune.search.sampler import StudySampler
 
 ROOT = Path(__file__).parents[1]
 
@@ -28,7 +34,9 @@ ROOT = Path(__file__).parents[1]
 def said(command: str) -> str:
     """What `autotune COMMAND` prints on standard output."""
     with _folder(unpacked="recorded.db" in command.split()):
-        done = CliRunner().invoke(cli, shlex.split(command), prog_name="autotune", catch_exceptions=False)
+        done = CliRunner().invoke(
+            cli, shlex.split(command), prog_name="autotune", catch_exceptions=False, terminal_width=80
+        )
     assert done.exit_code == 0, f"autotune {command}: {done.stderr}"
     return done.stdout
 
@@ -40,6 +48,73 @@ def rows(command: str) -> list[SimpleNamespace]:
     return found
 
 
+def network(study: str, db: str) -> list[SimpleNamespace]:
+    """The best kernel of each of a study's layers, as `autotune best STUDY` lists them."""
+    return [row for row in rows(f"best {study} --db {db}") if row.count is not None]
+
+
+def compared(study: str, db: str) -> list[str]:
+    """A study in numbers: its layers, floor, time, the fastest rivals' time, their ratio, and how many are slower."""
+    layers = network(study, db)
+    first = layers[0]
+    slower = sum(row.verdict == "loss" for row in layers)
+    return [
+        str(sum(row.count for row in layers)),
+        *(f"{us:.0f}" for us in (first.network_floor_us, first.network_us, first.network_rival_us)),
+        f"{first.network_rival_us / first.network_us:.2f}",
+        f"{slower} of {len(layers)}",
+    ]
+
+
+def compared_layer(row: SimpleNamespace) -> list[str]:
+    """The same of one layer."""
+    times = [significant(us) for us in (row.floor_us, row.median_us, row.rival_us)]
+    return ["1", *times, f"{row.rival_us / row.median_us:.2f}", f"{int(row.verdict == 'loss')} of 1"]
+
+
+def spread(study: str, db: str) -> tuple[float, float]:
+    """How many times as fast as its rival a study's layer is: the least, and the geometric mean over all."""
+    times = [row.rival_us / row.median_us for row in network(study, db)]
+    return min(times), geometric_mean(times)
+
+
+def layer(name: str, db: str) -> SimpleNamespace:
+    """The best kernel of STUDY.LAYER in its study's table."""
+    return next(row for row in network(name.partition(".")[0], db) if row.layer == name)
+
+
+def session() -> None:
+    """Print the README's questions about the recorded results, with their answers."""
+    print("\n```")
+    console("best lenet-k5 --db recorded")
+    console("source lenet-k5.conv1 --db recorded", head=2)
+    console("export lenet-k5.conv2 --db recorded --out kernels --no-proof")
+    console(
+        "query --csv --db recorded 'SELECT template, median_us, registers FROM best"
+        ' WHERE n = 10000 AND c = 1 AND h = 70 AND accuracy = "fp32" AND deterministic\''
+    )
+    print("```\n")
+
+
+def front() -> None:
+    """Print the README's table: some studies and layers, whichever is faster."""
+    studies = [
+        ("ResNet-50, FP16", "H200", "resnet50-fp16", "recorded-networks"),
+        ("ResNet-50, TF32", "H200", "resnet50-tf32", "recorded-networks"),
+        ("VGG-16, FP16", "H100", "vgg16-fp16", "recorded-h100"),
+        ("depthwise layers of 3 networks, FP16", "H200", "depthwise-fp16", "recorded-networks"),
+        ("30 matrix products of networks, FP16 and BF16", "H200", "gemm-networks", "recorded-networks"),
+    ]
+    layers = [
+        ("5x5, 1 to 12 channels, fp32, n = 10000", "H200", "lenet-k5.conv1", "recorded"),
+        ("5x5, 12 to 24 channels, fp32, n = 10000", "H200", "lenet-k5.conv2", "recorded"),
+        ("attention over 197 tokens, FP16", "H200", "gemm-networks.vit-b-values", "recorded-networks"),
+    ]
+    lines = [[what, gpu, *compared(study, db)] for what, gpu, study, db in studies]
+    lines += [[what, gpu, *compared_layer(layer(name, db))] for what, gpu, name, db in layers]
+    table("what | GPU | layers | floor, us | autotune, us | rival, us | times as fast | slower", lines)
+
+
 def table(head: str, lines: Sequence[Sequence[object]]) -> None:
     """Print a Markdown table; `head` is its first line without the bars at both ends."""
     print(f"\n| {head} |\n{'|---' * (head.count(' | ') + 1)}|")
@@ -48,7 +123,47 @@ def table(head: str, lines: Sequence[Sequence[object]]) -> None:
     print()
 
 
-def significant(value: float, digits: int = 3) -> str:
+def commands() -> None:
+    """Print every command's help below the headings of `autotune --help`."""
+    headings = re.findall(r"^(\w[\w ]*):\n((?:  .*\n)+)", said("--help"), re.MULTILINE)
+    for heading, body in headings:
+        if heading == "Options":
+            continue
+        names = re.findall(r"^  (\S+)  ", body, re.MULTILINE)
+        print(f"\n## {heading}")
+        for name in names:
+            print(f"\n### {name}\n\n```\n{said(f'{name} --help').strip()}\n```")
+    print()
+
+
+def console(command: str, *, head: int | None = None) -> None:
+    """Print a command with its output, or the first lines of it, as a terminal shows them."""
+    print(f"$ autotune {command}" + (f" | head -{head}" if head else ""))
+    lines = [line.rstrip() for line in said(command).splitlines()]
+    print("\n".join([line for line in lines if line][:head]))
+
+
+def optuna_calls(command: str) -> dict[str, int]:
+    """How often a run calls each method of Optuna's study, and the study calls its sampler."""
+    counts: Counter[str] = Counter()
+
+    def counted(method: Callable[..., object]) -> Callable[..., object]:
+        @wraps(method)
+        def call(*words: object, **named: object) -> object:
+            counts[method.__name__] += 1
+            return method(*words, **named)
+
+        return call
+
+    with ExitStack() as patches:
+        study = ((optuna.Study, name) for name in ("enqueue_trial", "ask", "tell"))
+        for owner, name in (*study, (StudySampler, "sample_relative")):
+            patches.enter_context(patch.object(owner, name, counted(getattr(owner, name))))
+        said.__wrapped__(command)
+    return dict(counts)
+
+
+def significant(value: float, digits: int = 4) -> str:
     """A number to so many significant digits, without an exponent."""
     rounded = float(f"{value:.{digits}g}")
     places = max(0, digits - len(str(int(abs(rounded)))))

@@ -81,7 +81,11 @@ def _show_version(context: click.Context, _option: click.Parameter, asked: bool)
 @click.option("--version", is_flag=True, is_eager=True, expose_value=False, callback=_show_version, help=_VERSION)
 @click.pass_context
 def cli(context: click.Context) -> None:
-    """Tune generated CUDA kernels for convolution layers, keep every trial, export the best."""
+    """Find the fastest CUDA kernel for each layer of your network, check it, and export it as a library.
+
+    Jinja2 templates generate the kernels, Optuna searches their parameters, PyCUDA compiles and runs each one, a
+    float64 reference checks it, and an SQLite database keeps every trial.
+    """
     context.call_on_close(sys.stdout.flush)  # a reader that went away is noticed here, not when Python itself ends
 
 

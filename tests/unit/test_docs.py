@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
-from xml.etree import ElementTree
 
 import pytest
 
-from autotune.cli import cli
 from autotune.family.template_files import load_templates
 
 ROOT = Path(__file__).parents[2]
@@ -60,23 +58,11 @@ def test_each_family_has_a_section_with_its_parameters() -> None:
     assert {name: sorted(params) for name, params in documented().items()} == shipped
 
 
-PICTURES = [*(ROOT / "docs").glob("*.webp"), *(ROOT / "docs").glob("*.svg")]
+PICTURES = [*(ROOT / "docs").glob("*.webp")]
 
 
 def test_pictures_are_small_and_stand_in_a_page() -> None:
     shown = {name for page in PAGES for name, _ in LINK.findall(prose(page))}
-    assert len(PICTURES) == 5
+    assert len(PICTURES) == 4
     assert [one.name for one in PICTURES if not {one.name, f"docs/{one.name}"} & shown] == []
     assert {one.name: size for one in PICTURES if (size := one.stat().st_size) > 65_000} == {}
-
-
-def test_the_recorded_session_is_of_commands_that_there_are_and_loads_nothing() -> None:
-    text = (ROOT / "docs" / "session.svg").read_text(encoding="utf-8")
-    title = ElementTree.fromstring(text).find("{*}title")
-    assert title is not None
-    assert title.text is not None
-    asked = re.findall(r"autotune (\S+)", title.text)
-    assert len(asked) >= 4
-    assert set(asked) <= cli.commands.keys()
-    assert "<script" not in text
-    assert not re.search(r"(?:href|src)=\"(?!#)|url\(|@import", text)

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import csv
 import gzip
-import json
 import re
 import shlex
 from collections.abc import Sequence
@@ -67,8 +66,6 @@ def commands() -> list[str]:
         for command in INLINE.findall(page.read_text())
         if any(path in command for path in (SHIPPED, NETWORKS, H100)) and "STUDY" not in command
     ]
-    lines = [line for page in PAGES for line in page.read_text().splitlines() if line.startswith(".venv/bin/autotune ")]
-    found += [line.removeprefix(".venv/bin/") for line in lines if SHIPPED in line]
     return list(dict.fromkeys(found))
 
 
@@ -117,41 +114,6 @@ def test_each_statement_of_the_docs_can_be_asked_of_the_recorded_results() -> No
         answers = {sql: store.query(sql) for sql in (*statements("database.md"), THRESHOLDS, RULES)}
     assert len(answers) > 20
     assert sum(bool(answer.rows) for answer in answers.values()) >= 15
-
-
-def test_the_readmes_networks_are_what_the_record_says(autotune: Command) -> None:
-    lines = re.findall(
-        r"^\| ([\w-]+)[^|]* \| (\d+) \| (\d+) \| (\d+) \| (\d+) \| ([\d.]+)[^|]*\| (none|\d+) of (\d+)",
-        (ROOT / "README.md").read_text(),
-        re.MULTILINE,
-    )
-    assert len(lines) == 9
-    for study, count, *told in lines:
-        rows = json.loads(autotune("best", study, "--db", str(ROOT / NETWORKS), "--json").out)
-        layers = [row for row in rows if row["count"] is not None]
-        assert sum(row["count"] for row in layers) == int(count)
-        rival_us, time_us = layers[0]["network_rival_us"], layers[0]["network_us"]
-        found = [layers[0]["network_floor_us"], time_us, rival_us, rival_us / time_us]
-        assert [float(figure) for figure in told[:4]] == pytest.approx(found, rel=0.001, abs=0.6), study
-        losses = sum(row["verdict"] == "loss" for row in layers)
-        assert [str(losses or "none"), str(len(layers))] == told[4:], study
-
-
-def test_the_readmes_table_is_what_the_record_says() -> None:
-    (sql,) = (sql for sql in statements("database.md") if "against_ms" in sql)
-    with Store(ROOT / SHIPPED, create=False) as store:
-        answer = store.query(sql)
-    found = [dict(zip(answer.columns, row, strict=True)) for row in answer.rows]
-    readme = (ROOT / "README.md").read_text()
-    lines = re.findall(
-        r"^\| (\S+-k\d\.conv\d) \| ([\d.]+) \| \d+% \| ([\d.]+) \| WIN, ([\d.]+) times", readme, re.MULTILINE
-    )
-    assert len(lines) == 6
-    for layer, ms, cudnn_ms, times in lines:
-        strict = (row for row in found if row["layer"] == layer and row["against"] in ("cudnn nchw", "cudnn nhwc"))
-        fastest = next(strict)
-        told = [fastest[name] for name in ("ms", "against_ms", "times_as_fast")]
-        assert told == [float(ms), float(cudnn_ms), float(times)], layer
 
 
 @pytest.mark.long

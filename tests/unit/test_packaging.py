@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import re
+import tomllib
 from pathlib import Path
 
 import pytest
 
+from autotune.cli import cli
 from hatch_build import ReadmeHook, published
 
 ROOT = Path(__file__).parents[2]
@@ -48,6 +50,14 @@ def test_a_package_says_where_its_docs_are(monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.delenv("AUTOTUNE_DOCS")
     ReadmeHook(str(ROOT), {}).update(found)
     assert found["urls"] == {}
+
+
+def test_the_project_is_described_in_the_same_words_everywhere() -> None:
+    description = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["description"]
+    sentence = README.split("\n\n")[1]
+    assert sentence == f"autotune {description[0].lower()}{description[1:]}."
+    assert f"site_description: {description}\n" in (ROOT / "mkdocs.yml").read_text()
+    assert "fastest CUDA kernel for each layer of your network" in " ".join((cli.help or "").split())
 
 
 def test_every_page_of_the_docs_has_its_place_on_the_site() -> None:
