@@ -83,6 +83,35 @@ def layer(name: str, db: str) -> SimpleNamespace:
     return next(row for row in network(name.partition(".")[0], db) if row.layer == name)
 
 
+def wins() -> None:
+    """Print a table of the families that have the best kernel of a recorded layer, with the studies."""
+    networks = (
+        "resnet50-fp16 resnet50-bf16 resnet50-tf32 resnet50-fp16-n8 resnet50-fp16-n1 vgg16-fp16 decoders-bf16"
+        " resnext50-fp16 depthwise-fp16 gemm gemm-networks max_pool2d softmax stencil"
+    )
+    recorded = {
+        "recorded": ("H200", "lenet-k5 lenet-k7 fashion-k7 fp32-class tf32 fp16"),
+        "recorded-networks": ("H200", f"{networks} resnet50-fp32-class"),
+        "recorded-h100": ("H100", networks),
+    }
+    found: dict[str, dict[str, Counter[str]]] = {}
+    for db, (gpu, studies) in recorded.items():
+        for study in studies.split():
+            for row in network(study, db):
+                found.setdefault(row.template, {}).setdefault(gpu, Counter())[study] += 1
+
+    def listed(studies: Counter[str]) -> str:
+        return ", ".join(f"{study} {count}" for study, count in studies.items()) or "-"
+
+    table(
+        "family | H200 | H100",
+        [
+            [f"`{family}`", *(listed(gpus.get(gpu, Counter())) for gpu in ("H200", "H100"))]
+            for family, gpus in sorted(found.items())
+        ],
+    )
+
+
 def session() -> None:
     """Print the README's questions about the recorded results, with their answers."""
     print("\n```")

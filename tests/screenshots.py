@@ -18,7 +18,7 @@ from tests.unit.test_report_browser import BROWSER
 DOCS = Path(__file__).parents[1] / "docs"
 SHOTS = {  # what is shown, from which database, width and height in pixels, words to the browser
     "light": ("lenet-k5.conv2", "recorded", 1180, 1330, ()),
-    "dark": ("resnet50", "recorded-networks", 1180, 1330, ("--blink-settings=preferredColorScheme=0",)),
+    "dark": ("resnet50-fp16", "recorded-networks", 1180, 1330, ("--blink-settings=preferredColorScheme=0",)),
     "narrow": ("lenet-k5", "recorded", 500, 1300, ()),  # 500: the least that a headless window has
 }
 PRINTED = ("lenet-k5", "recorded")
