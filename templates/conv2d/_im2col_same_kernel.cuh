@@ -5,7 +5,7 @@ extern "C" __global__ void __launch_bounds__(TILE * TILE)
 conv2d_unroll_multiply(Input x, Input w, Output unrolled,
                        Input bias, Output y, int n, int i) {
     extern __shared__ __align__(16) unsigned char smem[];
-    float* const tiles = reinterpret_cast<float*>(smem);
+    Scalar* const tiles = reinterpret_cast<Scalar*>(smem);
     const Chunk chunk = chunk_at(i, n);
     const int column = static_cast<int>(blockIdx.x * TILE + threadIdx.x);
     if (static_cast<int>(blockIdx.x) * TILE >= chunk.columns) return;  // the last chunk may be smaller

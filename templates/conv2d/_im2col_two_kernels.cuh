@@ -5,14 +5,14 @@ extern "C" __global__ void __launch_bounds__(UNROLL_BLOCK)
 conv2d_unroll(Input x, Output unrolled, int n, int i) {
     const Chunk chunk = chunk_at(i, n);
     const int column = static_cast<int>(blockIdx.x * UNROLL_BLOCK + threadIdx.x);
-    if (column < chunk.columns) unroll_column<1>(x, unrolled, chunk, column, static_cast<int>(blockIdx.y));
+    if (column < chunk.columns) unroll_column<THREAD_C>(x, unrolled, chunk, column, static_cast<int>(blockIdx.y) * THREAD_C);
 }
 
 extern "C" __global__ void __launch_bounds__(TILE * TILE)
 conv2d_multiply(Input w, Input unrolled, Input bias,
                 Output y, int n, int i) {
     extern __shared__ __align__(16) unsigned char smem[];
-    float* const tiles = reinterpret_cast<float*>(smem);
+    Scalar* const tiles = reinterpret_cast<Scalar*>(smem);
     const Chunk chunk = chunk_at(i, n);
     const int column = static_cast<int>(blockIdx.x * TILE + threadIdx.x);
     const int first_k = static_cast<int>(blockIdx.y) * TILE;

@@ -1,5 +1,5 @@
 // conv2d n3 c6 23x21 k7 3x5 stride 2 pad 1x2 f32 nchw bias_relu
-// direct_strip thread_k=1 thread_p=12 warps_q=2 warps_k=1 stage_channels=1 stages=2 min_blocks=4 filters=shared
+// direct_strip thread_k=1 thread_p=12 warps_q=2 warps_k=1 stage_channels=1 stages=2 min_blocks=4 filters=shared unroll=1
 
 // Direct convolution: a lane computes THREAD_K x ROWS outputs of one output column, one input column at a time.
 //
@@ -37,6 +37,7 @@ constexpr int THREAD_K = 1, ROWS = 12;  // a thread's outputs
 constexpr int WARPS_Q = 2, WARPS_K = 1;
 constexpr int CHANNELS = 1;  // staged at once
 constexpr int STAGES = 2;
+constexpr int UNROLL = 1;  // filter columns unrolled
 constexpr int MIN_BLOCKS = 4;  // blocks resident on a multiprocessor
 
 // Derived
@@ -232,7 +233,7 @@ conv2d_strip(const float* __restrict__ x, const float* __restrict__ w, const flo
                     add_column<true>(accumulator, inputs, column_filters);
                     column_filters += FILTER_STEP;
                 }
-#pragma unroll 1
+#pragma unroll UNROLL
                 for (int s = FIRST_SETS; s < S; ++s) {
                     add_column<false>(accumulator, inputs + s * (DILATION_W * PITCH), column_filters);
                     column_filters += FILTER_STEP;

@@ -1,5 +1,5 @@
 // conv2d n3 c6 23x21 k7 3x5 stride 2 pad 1x2 f32 nchw bias_relu
-// im2col_gemm chunk=all fusion=two_kernels tile=16 unroll_block=256 filters=shared unroll=tile restrict=True
+// im2col_gemm chunk=all fusion=two_kernels tile=16 unroll_block=256 filters=shared unroll=tile restrict=True thread_c=1 arithmetic=f32
 
 // Explicit matrix product: y [output channels x columns] = w [output channels x taps] * unrolled [taps x columns], chunk by chunk.
 // A chunk is some images, a column one of their output pixels; a tap is an input channel and a filter position.
@@ -13,7 +13,7 @@
 //   n         images N, any number
 //   i         chunk, from 0
 //
-//   conv2d_unroll    grid x: block of UNROLL_BLOCK columns;  y: input channel;  a thread writes R * S of a column
+//   conv2d_unroll    grid x: block of UNROLL_BLOCK columns;  y: block of THREAD_C input channels;  a thread writes R * S * THREAD_C of a column
 //   conv2d_multiply  grid x: tile of columns;  y: tile of output channels;  block x: column of the tile;  y: output channel of the tile
 // or, as one kernel, conv2d_unroll_multiply
 //   grid  x: tile of columns;  block x: column of the tile;  y: output channel of the tile
@@ -21,6 +21,8 @@
 //   so that it multiplies only what it wrote itself.
 
 #include "_dtype_f32.cuh"
+
+#include "_arithmetic_f32.cuh"
 
 #include "_epilogue.cuh"
 
@@ -36,7 +38,10 @@ using EPILOGUE = Epilogue<true, false, relu>;
 // Parameters
 constexpr int TILE = 16;  // output channels, columns and taps a tile
 constexpr bool SHARED_FILTERS = true;
-[[maybe_unused]] constexpr int UNROLL_BLOCK = 256;  // threads a block of a kernel that writes im2col(x)
+[[maybe_unused]] constexpr int UNROLL_BLOCK = 256;  // threads a block of a kernel that writes im2col(x),
+[[maybe_unused]] constexpr int THREAD_C = 1;  // and their input channels
+using Arithmetic = FloatArithmetic;
+using Scalar = Arithmetic::Scalar;  // of a tile
 using Input = const T* __restrict__;
 using Output = T* __restrict__;
 constexpr int UNROLL_TAPS = TILE;  // of a tile, in the product
@@ -83,37 +88,37 @@ __device__ __forceinline__ void unroll_column(const T* x, T* unrolled, const Chu
 
 // A thread's output of the product, up to bias and ReLU. The block goes through the taps together, TILE at a time.
 __device__ __forceinline__ float gemm(const T* w, const T* unrolled, const Chunk& chunk, int first_k, int column,
-                                         float* tiles) {
+                                      Scalar* tiles) {
     const int thread_m = static_cast<int>(threadIdx.y), thread_n = static_cast<int>(threadIdx.x);
-    float* const column_tile = tiles;  // [tap][column]
-    float* const filter_tile = tiles + TILE * TILE;  // [output channel][tap]
+    Scalar* const column_tile = tiles;  // [tap][column]
+    Scalar* const filter_tile = tiles + TILE * TILE;  // [output channel][tap]
     const int k = first_k + thread_m;
     const T* const filters = w + min(k, K - 1) * TAPS;  // threads beyond the last output channel repeat it
 
-    float accumulator = 0.0f;
+    Scalar accumulator = Arithmetic::zero();
 #pragma unroll 1
     for (int step = 0; step < STEPS; ++step) {
         const int first_tap = step * TILE;
         const int tap = first_tap + thread_m;
         const bool exists = (TAPS % TILE == 0 || tap < TAPS) && column < chunk.columns;
         column_tile[thread_m * TILE + thread_n] =
-            exists ? to_float(unrolled[static_cast<long long>(tap) * chunk.columns + column]) : 0.0f;
+            exists ? Arithmetic::scalar(unrolled[static_cast<long long>(tap) * chunk.columns + column]) : Arithmetic::zero();
         if constexpr (SHARED_FILTERS) {
             const int filter_tap = first_tap + thread_n;
             const bool filter_exists = (TAPS % TILE == 0 || filter_tap < TAPS) && (K % TILE == 0 || k < K);
-            filter_tile[thread_m * TILE + thread_n] = filter_exists ? to_float(w[k * TAPS + filter_tap]) : 0.0f;
+            filter_tile[thread_m * TILE + thread_n] = filter_exists ? Arithmetic::scalar(w[k * TAPS + filter_tap]) : Arithmetic::zero();
         }
         __syncthreads();
 #pragma unroll UNROLL_TAPS
         for (int k = 0; k < TILE; ++k) {
             // Beyond the last tap the inputs are zero.
             const int filter_tap = TAPS % TILE == 0 ? first_tap + k : min(first_tap + k, TAPS - 1);
-            const float filter = SHARED_FILTERS ? filter_tile[thread_m * TILE + k] : to_float(filters[filter_tap]);
-            accumulator = fmaf(filter, column_tile[k * TILE + thread_n], accumulator);
+            const Scalar filter = SHARED_FILTERS ? filter_tile[thread_m * TILE + k] : Arithmetic::scalar(filters[filter_tap]);
+            accumulator = Arithmetic::multiply_add(filter, column_tile[k * TILE + thread_n], accumulator);
         }
         __syncthreads();
     }
-    return accumulator;
+    return Arithmetic::lane(accumulator, 0);
 }
 
 __device__ __forceinline__ void store(T* y, const T* bias, const Chunk& chunk, int k, int column, float accumulator) {

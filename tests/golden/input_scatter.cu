@@ -1,5 +1,5 @@
 // conv2d n3 c6 23x21 k7 3x5 stride 2 pad 1x2 f32 nchw bias_relu
-// input_scatter thread_c=1 thread_k=all block=256 filters=global unroll=none restrict=True
+// input_scatter thread_c=1 thread_k=all block=256 filters=global unroll=none restrict=True adds=sums
 
 // Direct convolution turned around: a thread takes CHANNELS inputs of one position and adds their products to every
 // output that they reach. Additions are atomic and come in any order: the last bits differ between runs.
@@ -34,6 +34,7 @@ constexpr int CHANNELS = 1;  // input channels a thread
 constexpr int THREAD_K = 7;  // output channels a thread
 constexpr int BLOCK = 256;  // threads a block, one input position each
 constexpr bool SHARED_FILTERS = false;
+constexpr bool PRODUCTS = false;  // are added one by one, not the sums over CHANNELS
 using T = float;
 using Input = const float* __restrict__;
 using Output = float* __restrict__;
@@ -100,8 +101,10 @@ conv2d_scatter(Input x, Input w, Output y, int n) {
                 if (!reached<STRIDE_W, PAD_W, DILATION_W, Q>(column, s, q)) continue;
                 float accumulator = 0.0f;
 #pragma unroll
-                for (int j = 0; j < CHANNELS; ++j) accumulator = fmaf(filters[(j * R + r) * S + s], input[j], accumulator);
-                atomicAdd(plane + p * Q + q, accumulator);
+                for (int j = 0; j < CHANNELS; ++j) {
+                    accumulator = fmaf(filters[(j * R + r) * S + s], input[j], PRODUCTS ? 0.0f : accumulator);
+                    if (PRODUCTS || j == CHANNELS - 1) atomicAdd(plane + p * Q + q, accumulator);
+                }
             }
         }
         plane += P * Q;

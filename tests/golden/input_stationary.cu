@@ -1,5 +1,5 @@
 // conv2d n3 c1 30x30 k12 5x5 f32 nchw
-// input_stationary thread_p=3 thread_q=3 warps=4 thread_k=1 epilogue_stages=4 prefetch_tiles=0 min_blocks=2 producer=last filters=shared window=registers stores=staged
+// input_stationary thread_p=3 thread_q=3 warps=4 thread_k=1 epilogue_stages=4 prefetch_tiles=0 min_blocks=2 producer=last filters=shared window=registers stores=staged unroll=1
 
 // Direct convolution of one channel: a thread computes ROWS x COLUMNS outputs of one output channel after the other. Their inputs stay
 // in registers, or in shared memory: then it reads them for each output channel, a row at a time, and there is room for more warps.
@@ -43,6 +43,7 @@ constexpr int THREAD_K = 1;                     // of an iteration
 constexpr int EPILOGUE_STAGES = 4;       // of staged outputs
 constexpr int STAGES = 1;             // pipeline stages: inputs in shared memory
 constexpr int MIN_BLOCKS = 2;                 // blocks resident on a multiprocessor
+constexpr int UNROLL = 1;                         // iterations unrolled
 constexpr bool STAGED = true;            // outputs, else stored by each thread
 constexpr bool APART = false;            // warps of their own start copies, else the last warp that is ready
 constexpr bool SHARED_WINDOW = false, SHARED_FILTERS = true;
@@ -253,7 +254,7 @@ conv2d_input_stationary(const float* __restrict__ x, const float* __restrict__ w
         const bool exists = tile_row < TILE_ROWS && global_tile_row < n * TILES_P;
         float* output = y + static_cast<long long>(global_tile_row / TILES_P) * (K * P * Q) +
                         (global_tile_row % TILES_P * ROWS - first_row) * Q + column;
-#pragma unroll 1
+#pragma unroll UNROLL
         for (int iteration = 0; iteration < K / THREAD_K; ++iteration) {
             // Waited for before the accumulators are there: computing and staging them is one block of code without branches.
             if constexpr (STAGED && APART) barriers.outputs.producer_acquire(epilogue);
