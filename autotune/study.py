@@ -56,6 +56,8 @@ class Technique:
     """layer name to the milliseconds that the report gives, on the report's GPU"""
     reported: str = ""
     """what else the report says of it"""
+    trials: int | None = None
+    """distinct evaluated configs of a layer; None: as the study"""
 
     def has(self, config: Config) -> bool:
         """Whether a config is one of this technique's."""
@@ -125,8 +127,9 @@ class Study:
         return self.trials if all(end is None for end in ends) else 0
 
     def narrowed(self, technique: Technique) -> Study:
-        """The study with nothing but one technique's family and values."""
-        return replace(self, templates=(technique.template,), space={technique.template: technique.space})
+        """The study with nothing but one technique's family, values and trials."""
+        space = {technique.template: technique.space}
+        return replace(self, templates=(technique.template,), space=space, trials=technique.trials or self.trials)
 
     def admitted(self, problem: Problem) -> tuple[str, ...]:
         """Accuracy classes that may win on this problem."""

@@ -32,7 +32,7 @@ _STUDY_VALUES = {
 }
 _STUDY_KEYS = {*_STUDY_VALUES, "measure", "space", "layer", "technique", "rule"}
 _RULE_KEYS = {"name", "property", "threshold", "below", "above", "report"}
-_TECHNIQUE_KEYS = {"name", "template", "space", "report", "reported_ms", "reported"}
+_TECHNIQUE_KEYS = {"name", "template", "space", "report", "reported_ms", "reported", "trials"}
 
 
 def shipped_study(name: str) -> Study:
@@ -217,6 +217,7 @@ def _techniques(study: Table, layers: set[str]) -> tuple[Technique, ...]:
             report=table.word("report", ""),
             reported_ms=reported_ms,
             reported=table.word("reported", ""),
+            trials=table.whole("trials", 0, least=1) if "trials" in table else None,
         )
         if technique.name in found:
             raise table.error("name", f"{technique.name!r} stands twice")

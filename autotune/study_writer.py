@@ -54,6 +54,7 @@ def study_toml(study: Study) -> str:
     for technique in study.techniques:
         words = {key: getattr(technique, key) for key in ("name", "template", "report", "reported")}
         lines += ["", "[[technique]]", *_table({key: word for key, word in words.items() if word})]
+        lines += [] if technique.trials is None else [f"trials = {technique.trials}"]
         lines += ["[technique.space]", *_table(technique.space)]
         lines += ["[technique.reported_ms]", *_table(technique.reported_ms)]
     for rule in study.rules:

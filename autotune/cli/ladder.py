@@ -131,7 +131,9 @@ def ladder(
         refuse_beside("--stored", "device", "trials", "jobs", "profile")
         _show_stored(wanted, layers, db, style)
         return
-    wanted = replace(wanted, trials=trials or wanted.trials)
+    if trials is not None:
+        techniques = tuple(replace(one, trials=None) for one in wanted.techniques)
+        wanted = replace(wanted, trials=trials, techniques=techniques)
     ncu = find_ncu() if profile else None  # before anything is tuned
     climbed = _climb(wanted, layers, directories, device, jobs, db, profiled=profile)
     failure = None

@@ -83,7 +83,7 @@ def time_end_to_end(
     for layer in layers:
         if stopping():
             break
-        kernel = best_kernel(study, layer, evaluator, store)
+        kernel = best_kernel(study, key.generation, layer, evaluator, store)
         scope = store.scopes.open(key, layer, evaluator.info, evaluator.environment, END_TO_END, [FAMILY])
         if kernel is None:
             results.append(EndToEndResult(layer, scope.name, None, (), {}))
@@ -93,11 +93,13 @@ def time_end_to_end(
     return tuple(results)
 
 
-def best_kernel(study: Study, layer: Layer, evaluator: DeviceEvaluator, store: Store) -> BestRow | None:
-    """The layer's fastest kernel on this device that the study admits."""
+def best_kernel(
+    study: Study, generation: int, layer: Layer, evaluator: DeviceEvaluator, store: Store
+) -> BestRow | None:
+    """The fastest kernel that the study found for the layer on this device, of the classes that it admits."""
     rows = [
         row
-        for row in store.best.list(f"{study.name}.{layer.name}", kind=evaluator.info.kind)
+        for row in store.best.of_study(study.name, generation, f"{study.name}.{layer.name}")
         if row.row.device.identity == evaluator.info.identity
         and row.row.policy == policy(study)
         and row.row.trial.accuracy in study.admitted(layer.problem)
