@@ -70,7 +70,7 @@ _KEYS = {
     "config": "config config_a config_b first_config second_config",
     "date": "date started profiled_at",
     "list": "n occupancy_limits passed_over samples_us values",
-    "warps": "main_stalls stalls",
+    "warps": "launch_shares main_stalls stalls",
     "flag": "bounds config_changed default_first deterministic passed reused",
     "integer": "agreeing attempts blocks_per_sm conditions correct count distinct_segments entries evaluated images "
     "evaluations generation generations layer_count number pairs params place registers samples segments sm_count "

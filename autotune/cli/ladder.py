@@ -13,6 +13,7 @@ import click
 from autotune.api.device_names import jobs_default
 from autotune.api.study_names import layers_named, study_named
 from autotune.cli.brief import Below, show_brief
+from autotune.cli.cells import Shares
 from autotune.cli.devices import open_evaluator
 from autotune.cli.interrupts import end_interrupted
 from autotune.cli.options import DATABASE, DIRECTORIES, JOBS, LAYERS, run_on, writable
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
     from autotune.devices.device import DeviceInfo, Environment
     from autotune.evaluation.evaluator import Evaluator
     from autotune.store import KernelProfile, Store, TrialRow
+    from autotune.trial import Trial
     from autotune.tuning.ladder import Rung
 
 _STALLS_SHOWN = 2  # reasons on the terminal
@@ -41,10 +43,30 @@ _WAVEFRONT_BYTES = 128  # that a shared-memory access carries at most
 
 @dataclass(frozen=True, slots=True)
 class _Line:
-    """A rung with what a profiler saw last of the longest launch of its best kernel."""
+    """A rung with what a profiler saw last of its best kernel's launches."""
 
     rung: Rung
-    profile: KernelProfile | None
+    launches: Sequence[KernelProfile]
+    """of one round of the forward pass, in order; empty: not profiled"""
+
+    @property
+    def profile(self) -> KernelProfile | None:
+        """The longest launch."""
+        return max(self.launches, key=lambda launch: launch.time_us or 0.0, default=None)
+
+    @property
+    def trial(self) -> Trial | None:
+        """The trial of the best kernel."""
+        return self.rung.best.trial if self.rung.best else None
+
+    @property
+    def shares(self) -> Shares | None:
+        """Each launch's share of the time of all, where there are several."""
+        total = sum(launch.time_us or 0.0 for launch in self.launches)
+        if len(self.launches) < 2 or not total:
+            return None
+        shares = [(launch.entry, (launch.time_us or 0.0) / total) for launch in self.launches]
+        return Shares(tuple(sorted(shares, key=lambda share: -share[1])))
 
     def seen(self, name: str) -> float | None:
         """A counter of the profile."""
@@ -79,7 +101,11 @@ _BRIEF = (
 )
 _DEVICE = Column[_Line]("device", lambda line: line.rung.best.device.name if line.rung.best else None, terminal=False)
 _PROFILE = (
+    Column[_Line]("registers", lambda line: line.trial.resources.registers if line.trial else None),
+    Column[_Line]("smem_bytes", lambda line: line.trial.smem_bytes if line.trial else None),
+    Column[_Line]("occupancy", lambda line: line.trial.occupancy if line.trial else None, digits=3),
     Column[_Line]("entry", lambda line: line.profile.entry if line.profile else None),
+    Column[_Line]("launch_shares", lambda line: line.shares),
     Column[_Line]("achieved_occupancy", lambda line: line.seen("achieved_occupancy"), digits=3),
     Column[_Line]("l1_hit_fraction", lambda line: line.seen("l1_hit_fraction"), digits=3),
     Column[_Line]("l2_hit_fraction", lambda line: line.seen("l2_hit_fraction"), digits=3),
@@ -89,6 +115,8 @@ _PROFILE = (
     Column[_Line]("sm_throughput_fraction", lambda line: line.seen("sm_throughput_fraction"), digits=3),
     Column[_Line]("memory_throughput_fraction", lambda line: line.seen("memory_throughput_fraction"), digits=3),
     Column[_Line]("load_efficiency_fraction", lambda line: line.seen("load_efficiency_fraction"), digits=3),
+    Column[_Line]("store_efficiency_fraction", lambda line: line.seen("store_efficiency_fraction"), digits=3),
+    Column[_Line]("shared_efficiency_fraction", lambda line: line.seen("shared_efficiency_fraction"), digits=3),
     Column[_Line]("issue_fraction", lambda line: line.seen("issue_fraction"), digits=3),
     Column[_Line]("active_threads", lambda line: line.seen("active_threads"), digits=3),
     Column[_Line]("main_stalls", lambda line: stalls_of(line.profile, _STALLS_SHOWN) if line.profile else None),
@@ -188,7 +216,7 @@ def _unprofiled(
     """The best kernels that no profile is stored of, each once."""
     from autotune.analysis.profile import compiled
 
-    seen = _longest_launches(store)
+    seen = _launches(store)
     rows = [rung.best for rung in found if rung.best and _kernel(rung.best) not in seen]
     best = {row.trial.source_hash: row for row in rows}
     return compiled(store, evaluator, list(best.values()), families, say)
@@ -231,10 +259,10 @@ def _show(found: Sequence[Rung], db: str, style: str | None) -> None:
     from autotune.store import Store
 
     with Store(db, create=False) as store:
-        seen = _longest_launches(store)
-    lines = [_Line(rung, seen.get(_kernel(rung.best)) if rung.best else None) for rung in found]
+        seen = _launches(store)
+    lines = [_Line(rung, seen.get(_kernel(rung.best), ()) if rung.best else ()) for rung in found]
     devices = {line.rung.best.device.identity for line in lines if line.rung.best}
-    shown = any(line.profile for line in lines)
+    shown = any(line.launches for line in lines)
     profile = [column.on_terminal(column.terminal and shown) for column in _PROFILE]
     columns = (_DEVICE.on_terminal(len(devices) > 1), *_COLUMNS, *profile)
     show_brief(lines, columns, (_DEVICE, *_BRIEF), style, apart=lambda line: line.rung.layer)
@@ -248,11 +276,9 @@ def _kernel(row: TrialRow) -> _Kernel:
     return row.trial.source_hash, row.device.identity
 
 
-def _longest_launches(store: Store) -> dict[_Kernel, KernelProfile]:
-    """Of each kernel that was profiled, the launch that takes longest, as it was seen last."""
+def _launches(store: Store) -> dict[_Kernel, Sequence[KernelProfile]]:
+    """Of each kernel that was profiled, its launches in order, as they were seen last."""
     launches: dict[_Kernel, dict[int, KernelProfile]] = {}
     for row in store.profiles.list():  # oldest first
         launches.setdefault(_kernel(row.row), {})[row.profile.position] = row.profile
-    return {
-        kernel: max(stages.values(), key=lambda launch: launch.time_us or 0.0) for kernel, stages in launches.items()
-    }
+    return {kernel: [stages[position] for position in sorted(stages)] for kernel, stages in launches.items()}

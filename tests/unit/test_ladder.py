@@ -49,6 +49,15 @@ def test_a_ladder_shows_what_each_technique_gains(folder: Path, autotune: Comman
     assert rows(autotune("ladder", "small.toml", "--stored", "--json")) == [first, second], "and is said again"
 
 
+def test_a_technique_may_have_trials_of_its_own(folder: Path, autotune: Command) -> None:
+    wide = LADDER.replace('space = { threads = [64], order = ["taps"] }', 'space = { order = ["taps"] }\ntrials = 3')
+    (folder / "small.toml").write_text((folder / "small.toml").read_text() + wide)
+    words = ("small.toml", "--templates", "families", "--device", "null", "--json")
+    assert [row["evaluated"] for row in rows(autotune("ladder", *words))] == [1, 3]
+    few = rows(autotune("ladder", *words, "--db", "few.db", "--trials", "2"))
+    assert [row["evaluated"] for row in few] == [1, 2], "the option holds for all techniques"
+
+
 def test_a_ladder_leaves_alone_what_is_best(folder: Path, tune: Command, autotune: Command) -> None:
     assert tune("--device", "null").code == 0
     best = rows(autotune("best", "small", "--json"))
@@ -75,6 +84,8 @@ def test_what_a_profiler_saw_stands_beside_the_rung(folder: Path, autotune: Comm
             time_us=100.0,
             achieved_occupancy=0.837,
             l1_hit_fraction=0.5,
+            store_efficiency_fraction=0.888,
+            shared_efficiency_fraction=0.7,
             dram_read_bytes=4e6,
             dram_written_bytes=2.2e6,
             shared_load_wavefronts=1e6,
@@ -83,11 +94,16 @@ def test_what_a_profiler_saw_stands_beside_the_rung(folder: Path, autotune: Comm
         store.profiles.add(first, first.device, first.environment, [short, long])
     seen, other = rows(autotune("ladder", "small.toml", "--stored", "--json"))
     assert (seen["entry"], seen["achieved_occupancy"], seen["l1_hit_fraction"]) == ("long", 0.837, 0.5)
+    assert seen["launch_shares"] == {"long": pytest.approx(100 / 101), "short": pytest.approx(1 / 101)}
+    trial = first.trial
+    facts = (trial.resources.registers, trial.smem_bytes, trial.occupancy)
+    assert (seen["registers"], seen["smem_bytes"], seen["occupancy"]) == facts
+    assert (seen["store_efficiency_fraction"], seen["shared_efficiency_fraction"]) == (0.888, 0.7)
     assert seen["dram_gb_per_s"] == pytest.approx(62.0), "bytes over the launch's own time"
     assert seen["shared_load_gb_per_s"] == pytest.approx(1280.0), "128 bytes a wavefront"
     assert seen["l2_gb_per_s"] is None
     assert seen["main_stalls"] == {"wait": 3.0, "barrier": 2.0}
-    assert other["entry"] is None
+    assert (other["entry"], other["launch_shares"]) == (None, None)
     assert "achieved_occupancy" in autotune("ladder", "small.toml", "--stored").out
 
 
