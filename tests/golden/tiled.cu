@@ -184,7 +184,7 @@ conv2d_tiled(Input x, Input w, Input bias, Output y, int n) {
 #pragma unroll
                                 for (int i = 0; i < PLACES; ++i) {
                                     if constexpr (GLOBAL_SUMS) {
-                                        *output = Arithmetic::multiply_add(filter, inputs[i], *output);
+                                        *output = from_float<T>(fmaf(Arithmetic::lane(filter, 0), Arithmetic::lane(inputs[i], 0), to_float(*output)));
                                     } else {
                                         accumulator[m][i] = Arithmetic::multiply_add(filter, inputs[i], accumulator[m][i]);
                                     }
