@@ -202,7 +202,7 @@ if __name__ == "__main__":
 
     list(cli.commands.values())  # all of them are loaded
     if importlib.util.find_spec("distributed"):
-        import autotune.cluster.agents  # noqa: F401 - half a second of each agent's and coordinator's
+        import autotune.cluster.coordinator  # noqa: F401 - half a second of each run on a cluster
     load_templates()  # their texts are parsed once, and not by every run
     gc.freeze()  # no run looks through what is here
     gc.set_threshold(COLLECTED_AFTER)

@@ -83,10 +83,10 @@ def device_names(name: str) -> list[str]:
     return _gpus() if name == "all" else name.split(",") if name.startswith("cuda") else [name]
 
 
-def devices_of_agents(count: int, name: str | None) -> list[str | None]:
-    """What each of several agents of this machine opens: a GPU of its own, since two would disturb each other's times.
+def devices_of_workers(count: int, name: str | None) -> list[str | None]:
+    """The device of each of several cluster workers of this machine: two on one GPU would disturb each other's times.
 
-    Where no GPU is named, or none is there, all open the same. Raises DeviceError where there are fewer than agents.
+    All open the same device where no GPU is named or found. Raises DeviceError where there are fewer GPUs than workers.
     """
     try:
         names = device_names(name or "all") if count > 1 else []
@@ -100,7 +100,7 @@ def devices_of_agents(count: int, name: str | None) -> list[str | None]:
     if len(gpus) < count:
         there = "this machine has" if name in (None, "all") else f"--device {name} names"
         raise DeviceError(
-            f"{count} agents need a GPU each, and {there} {counted(len(gpus), 'GPU')}: ask for no more agents than that"
+            f"{count} workers need a GPU each, and {there} {counted(len(gpus), 'GPU')}; start at most that many"
         )
     return [*gpus[:count]]
 

@@ -23,6 +23,7 @@ _GROUPS = {
         "studies": "studies",
         "tune": "tune",
         "watch": "watch",
+        "worker": "cluster",
         "agent": "cluster",
         "compare": "tune",
         "ladder": "ladder",

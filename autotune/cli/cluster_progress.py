@@ -1,4 +1,4 @@
-"""How far a cluster is, on standard error: a table of agents on a terminal, plain lines into a pipe."""
+"""How far a cluster is, on standard error: a table of workers on a terminal, plain lines into a pipe."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ from rich.text import Text
 from autotune.cli.tables import console
 
 if TYPE_CHECKING:
-    from autotune.cluster.overview import Overview
+    from autotune.cluster.coordinator import Overview
 
 _LINE_EVERY_S = 10.0  # between two lines into a pipe
-_MOST_AGENTS = 20  # shown one by one
+_MOST_WORKERS = 20  # shown one by one
 
 
 @contextmanager
 def cluster_observer() -> Iterator[Callable[[Overview], None]]:
-    """Shows how far all agents are."""
+    """Show how far all workers are."""
     if not console(stderr=True).is_terminal:
         yield _PlainLines()
         return
@@ -33,22 +33,21 @@ def cluster_observer() -> Iterator[Callable[[Overview], None]]:
 
 
 def overview_words(overview: Overview) -> str:
-    """Layers, trials and agents in a line."""
-    busy = sum(doing != "idle" for doing in overview.agents.values())
+    """Layers, trials and workers in a line."""
     rate = overview.trials / overview.elapsed_s if overview.elapsed_s else 0.0
     return (
         f"{overview.done}/{overview.layers} layers in {overview.elapsed_s:.0f} s, {overview.trials} trials "
-        f"({rate:.1f}/s), {busy} of {len(overview.agents)} agents busy"
+        f"({rate:.1f}/s), {len(overview.doing)} of {overview.workers} workers busy"
     )
 
 
 def _table(overview: Overview) -> Table:
     table = Table.grid(padding=(0, 2))
     table.add_row(Text(overview_words(overview)))
-    for name, doing in sorted(overview.agents.items())[:_MOST_AGENTS]:
+    for name, doing in sorted(overview.doing.items())[:_MOST_WORKERS]:
         table.add_row(Text(f"  {name}: {doing}"))
-    if len(overview.agents) > _MOST_AGENTS:
-        table.add_row(Text(f"  and {len(overview.agents) - _MOST_AGENTS} more"))
+    if len(overview.doing) > _MOST_WORKERS:
+        table.add_row(Text(f"  and {len(overview.doing) - _MOST_WORKERS} more"))
     table.add_row(Text(f"  {overview.dashboard}"))
     return table
 
@@ -61,7 +60,7 @@ class _PlainLines:
 
     def __call__(self, overview: Overview) -> None:
         now = time.monotonic()
-        if now - self._said >= _LINE_EVERY_S and overview.agents:
+        if now - self._said >= _LINE_EVERY_S and overview.workers:
             dashboard = f"; dashboard {overview.dashboard}" if self._said == -math.inf else ""
             self._said = now
             print(f"cluster: {overview_words(overview)}{dashboard}", file=sys.stderr, flush=True)

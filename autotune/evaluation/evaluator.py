@@ -54,10 +54,6 @@ class Evaluator(Protocol):
         """How many `evaluate` calls may be under way at once."""
 
     @property
-    def most_slots(self) -> int:
-        """How many that may become."""
-
-    @property
     def finals_alone(self) -> bool:
         """Whether nothing else may be under way while finals are held."""
 
@@ -187,11 +183,6 @@ class DeviceEvaluator:
     def slots(self) -> int:
         """For each device one kernel that runs, and one behind it."""
         return AT_HAND * len(self._workers)
-
-    @property
-    def most_slots(self) -> int:
-        """As many."""
-        return self.slots
 
     @property
     def finals_alone(self) -> bool:

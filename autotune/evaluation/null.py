@@ -88,11 +88,6 @@ class NullEvaluator:
         return 1
 
     @property
-    def most_slots(self) -> int:
-        """As many."""
-        return self.slots
-
-    @property
     def finals_alone(self) -> bool:
         """As everything, in a sequential run."""
         return self.ahead == 1

@@ -87,7 +87,7 @@ class Pipeline:
 
     def __init__(self, evaluator: Evaluator, *, clock: Callable[[], float]) -> None:
         self._evaluator, self._clock = evaluator, clock
-        self._threads = ThreadPoolExecutor(evaluator.most_slots, thread_name_prefix="measure")
+        self._threads = ThreadPoolExecutor(evaluator.slots, thread_name_prefix="measure")
         self._finals = ThreadPoolExecutor(1, thread_name_prefix="finals")
         self._under_way: list[_InFlight] = []
         self._measuring: dict[Future[Measured], _Launched] = {}

@@ -42,13 +42,11 @@ def tune(
     clock: Callable[[], float] = time.perf_counter,
     search: bool = True,
     finals: FinalsPlan | None = PLAIN_FINALS,
-    tuned: Sequence[TopTrial] | None = None,
 ) -> tuple[LayerResult, ...]:
     """Tune the layers of a study, all or those given, and return what came of each.
 
     Without `search` only the finals are held, on what the database has of the study. `finals` says how those are held;
-    None: not at all, so that `best` stays as it is where finals of a layer's shape decided it. `tuned` is what a warm
-    start begins from; None: what the database has.
+    None: not at all, so that `best` stays as it is where finals of a layer's shape decided it.
 
     Raises StudyError when a layer has no family, before anything is run.
     """
@@ -78,8 +76,8 @@ def tune(
     }
 
     def designs(layer: Layer) -> tuple[InitialDesign, ...]:
-        known = tuned_before(study, layer, scopes[layer.name], store, info) if tuned is None else tuned
-        return initial_designs(study, layer, spaces[layer.name], info, known, rates)
+        tuned = tuned_before(study, layer, scopes[layer.name], store, info)
+        return initial_designs(study, layer, spaces[layer.name], info, tuned, rates)
 
     parts = [
         (layer, spaces[layer.name], StoredLayer(store, scopes[layer.name], info, evaluator.environment))

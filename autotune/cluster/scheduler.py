@@ -1,4 +1,4 @@
-"""Dask as this project needs it: where a scheduler is, and which of its settings matter."""
+"""Dask's scheduler: its address, the settings that autotune needs, and which workers it has."""
 
 from __future__ import annotations
 
@@ -6,6 +6,8 @@ import asyncio
 import ipaddress
 import json
 import logging
+from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 
 import dask
@@ -14,8 +16,7 @@ from distributed.comm.addressing import get_address_host_port
 
 from autotune.errors import StudyError
 
-TTL_S = 30.0  # seconds without a word, after which an agent is lost
-"""Dask's own default is five minutes; a setting of the scheduler's that is below counts."""
+TTL_S = 30.0  # without a heartbeat, after which a worker is lost; Dask's default is five minutes
 CONNECT_S = 10.0  # within which a scheduler answers
 
 
@@ -70,37 +71,48 @@ def is_open(address: str) -> bool:
 
 
 def quiet() -> None:
-    """Leave Dask's own words, of which it has many at every loss that is dealt with here, and its looks at itself."""
+    """Keep Dask from logging each loss, which autotune reports in a line of its own."""
     dask.config.set({"distributed.admin.log-format": "%(message)s"})
-    dask.config.set(
-        {
-            "distributed.admin.tick.interval": "1s",
-            "distributed.admin.system-monitor.interval": "5s",
-            "distributed.client.scheduler-info-interval": "1h",  # nobody looks at it
-        }
-    )
     for name in ("distributed", "tornado", "asyncio"):
         logging.getLogger(name).setLevel(logging.CRITICAL)
 
 
-_IDLE_MS = {"tick": 1e3, "idle-timeout": 5e3, "no-workers-timeout": 5e3, "monitor": 5e3, "stealing": 5e3}
-"""how often a scheduler looks at itself; as it comes, it looks 50 times a second, which takes it 17 ms of CPU time"""
+def prepare(dask_scheduler: Scheduler) -> None:
+    """Run on a scheduler: a task whose worker is lost comes back to `tune`, and a silent worker is lost after TTL_S.
 
-
-def prepare(dask_scheduler: Scheduler) -> float:
-    """Run on a scheduler: a lease whose agent dies comes back at once, silence is noticed, little is done for nothing.
-
-    Returns after how many seconds without a word an agent is lost.
-
-    Dask's default would hand a layer with a killer kernel to three more agents by itself.
+    Dask's default repeats the task on three more workers by itself, with the trials of before.
     """
     dask_scheduler.allowed_failures = 0
-    for name, every_ms in _IDLE_MS.items():
-        if name in dask_scheduler.periodic_callbacks:
-            dask_scheduler.periodic_callbacks[name].callback_time = every_ms
     if dask_scheduler.worker_ttl is None or dask_scheduler.worker_ttl > TTL_S:
         dask_scheduler.worker_ttl = TTL_S
         look = dask_scheduler.periodic_callbacks.get("worker-ttl")
         if look is not None:
             look.callback_time = 1e3 * TTL_S
-    return float(dask_scheduler.worker_ttl)
+
+
+@dataclass(frozen=True, slots=True)
+class Workers:
+    """The workers of one device class."""
+
+    version: str
+    """of their autotune"""
+    device_class: bytes
+    """pickled"""
+    names: tuple[str, ...]
+    tasks: int
+    """that they run at once"""
+
+
+def workers_of(key: str, *, dask_scheduler: Scheduler) -> Mapping[str, Workers]:
+    """Run on a scheduler: its autotune workers by the label of their device class.
+
+    `key` is that of their startup information.
+    """
+    found: dict[str, Workers] = {}
+    for label, quantities in dask_scheduler.resources.items():
+        there = [dask_scheduler.workers[address] for address in quantities if address in dask_scheduler.workers]
+        if there and key in there[0].extra:
+            version, device_class = there[0].extra[key]
+            names = tuple(str(worker.name) for worker in there)
+            found[label] = Workers(version, device_class, names, int(sum(quantities.values())))
+    return found

@@ -1,0 +1,51 @@
+"""A user's families on their way to a worker: the texts of their files, and the families loaded from these."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path, PurePath
+
+from autotune.cluster.task import LayerTask
+from autotune.errors import StudyError
+from autotune.family.template import KernelTemplate
+from autotune.family.template_files import load_templates
+from autotune.operation import FILE
+from autotune.operations import CONV2D, operations
+from autotune.shipped import shipped
+from autotune.temporary import temporary_folder
+
+
+def texts_of(families: Mapping[str, KernelTemplate]) -> Mapping[str, str]:
+    """Name to text of the files of a user's own families and operations, as in a folder of families.
+
+    Raises StudyError where two files would have one name.
+    """
+    found: dict[str, str] = {}
+    for family in families.values():
+        if family.path.is_relative_to(shipped("templates")):
+            continue
+        operation = family.operation
+        own = operation.name not in operations()
+        declaration = [(FILE, operation.text), *operation.references] if own else []
+        for name, text in ((family.path.name, family.text), *family.includes, *declaration):
+            where = name if operation.name == CONV2D else f"{operation.name}/{name}"
+            if found.setdefault(where, text) != text or "/" in name:
+                raise StudyError(f"{family.path}: {name}: workers get one folder of files; give each a name of its own")
+    return found
+
+
+def families_of(task: LayerTask) -> Mapping[str, KernelTemplate]:
+    """The families of a task. Raises StudyError where this worker's shipped families differ."""
+    with temporary_folder() as folder:
+        for name, text in task.files.items():
+            path = Path(folder, *(Path(part).name for part in PurePath(name).parts[-2:]))
+            path.parent.mkdir(exist_ok=True)
+            path.write_text(text, encoding="utf-8")
+        families = load_templates([Path(folder)] if task.files else [])
+    for name, expected in task.families.items():
+        if name not in families or families[name].hash != expected:
+            raise StudyError(
+                f"{task.study.name}: the family {name} differs between `tune` and this worker; install the same "
+                f"version of autotune on both"
+            )
+    return families

@@ -1,0 +1,151 @@
+"""One layer on one device class: makes its tasks from the results database, and stores what these report."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from autotune.cluster.family_files import texts_of
+from autotune.cluster.task import EVALUATIONS, WORKER_LOST, DeviceClass, LayerTask, Report, TaskEnd
+from autotune.family.template import KernelTemplate
+from autotune.problem import Layer
+from autotune.search.warm_start import near
+from autotune.store import Store, StudyKey, StudyRecord, TemplateRecord, TopTrial
+from autotune.study import Study
+from autotune.trial import Outcome, Trial
+from autotune.tuning.layer_finals import FinalsPlan
+from autotune.tuning.layer_result import PAUSED, LayerResult
+from autotune.tuning.layer_store import StoredLayer
+from autotune.tuning.tune import check_study, policy, tuned_before
+from autotune.tuning.tuned_layer import Part
+
+
+@dataclass(frozen=True, slots=True)
+class StudyRun:
+    """A study in the results database, begun or resumed."""
+
+    store: Store
+    study: Study
+    families: Mapping[str, KernelTemplate]
+    finals: FinalsPlan
+    key: StudyKey
+    hashes: Mapping[str, str]
+    """of the families"""
+    files: Mapping[str, str]
+    """of the user's own families"""
+    records: tuple[TemplateRecord, ...]
+
+    @staticmethod
+    def begin(
+        store: Store, study: Study, families: Mapping[str, KernelTemplate], finals: FinalsPlan, *, fresh: bool
+    ) -> StudyRun:
+        """Begin or resume. Raises StudyError for a study that names what does not exist."""
+        check_study(study, families)
+        key = store.studies.begin(StudyRecord(study.name, study.seed, study.text, study.layers), fresh=fresh)
+        hashes = {name: family.hash for name, family in families.items()}
+        records = tuple(TemplateRecord(name, hashes[name], family.header) for name, family in families.items())
+        return StudyRun(store, study, families, finals, key, hashes, texts_of(families), records)
+
+
+class LayerRun:
+    """A layer while it is tuned, one task after another."""
+
+    def __init__(self, run: StudyRun, device_class: DeviceClass, layer: Layer) -> None:
+        self._run, self.device_class, self.layer = run, device_class, layer
+        info, environment, study, store = device_class.info, device_class.environment, run.study, run.store
+        scope = store.scopes.open(run.key, layer, info, environment, policy(study), run.records)
+        self._stored = StoredLayer(store, scope, info, environment)
+        self._first_number = self._stored.next_number()
+        self._others = self._known()
+        self._tuned = self._similar(tuned_before(study, layer, scope, store, info))
+        self._rates = store.rates.best(info)
+        self._spent_s = 0.0
+        self._new = 0
+        self.workers: list[str] = []
+        """the workers that have begun the task at hand"""
+        self.evaluated = 0
+        """in the study's history"""
+        self._best_us: float | None = None
+        self.reports = 0
+        """so far"""
+        self.failures = 0
+        """tasks in a row that failed and reported no trial"""
+
+    def _known(self) -> Mapping[str, Trial]:
+        """Results of this layer's kernels from other studies."""
+        store, scope = self._run.store, self._stored.scope
+        own = {trial.source_hash for trial in self._stored.history()}
+        rows = {known: store.known.get(scope, known) for known in self._stored.known() - own}
+        return {known: row.trial for known, row in rows.items() if row is not None}
+
+    def _similar(self, tuned: Sequence[TopTrial]) -> tuple[TopTrial, ...]:
+        """Those of the trials that a warm start considers."""
+        families = self._run.study.templates or self._run.families
+        wanted = [trial for trial in tuned if trial.config.template in families]
+        similar = near(self.layer.problem, self.device_class.info, wanted)
+        chosen = {id(trial) for layer in similar for trial in layer.trials}
+        return tuple(trial for trial in wanted if id(trial) in chosen)
+
+    def task(self, topic: str, stop: str) -> LayerTask:
+        """The next evaluations, given all trials by now."""
+        run, study, stored = self._run, self._run.study, self._stored
+        stored.running.clear()
+        self.workers.clear()
+        self.reports = 0
+        trials, next_number = stored.history(), stored.next_number()
+        self.evaluated = len({trial.source_hash for trial in trials if trial.compiled})
+        self._best_us = min((trial.median_us for trial in trials if trial.median_us is not None), default=None)
+        return LayerTask(
+            id=secrets.token_hex(8),
+            topic=topic,
+            stop=stop,
+            study=replace(study, layers=(self.layer,), path=None, text=""),
+            layer=self.layer,
+            name=stored.name,
+            part=Part(EVALUATIONS, self._spent_s, self._first_number),
+            families=run.hashes,
+            files=run.files,
+            finals=run.finals,
+            rates=self._rates,
+            tuned=self._tuned,
+            trials=tuple(trials),
+            suspects=tuple(stored.suspects()),
+            next_number=next_number,
+            free_numbers=tuple(each for each in stored.free_numbers(next_number) if each < next_number),
+            known=self._others,
+            quarantined=stored.quarantined(),
+            finals_state=stored.finals_state(),
+        )
+
+    @property
+    def doing(self) -> str:
+        """What the worker of the task at hand does."""
+        best = "" if self._best_us is None else f", best {self._best_us:.1f} us"
+        return f"{self.layer.name} {self.evaluated}/{self._run.study.trials}{best}"
+
+    def hear(self, call: Report) -> None:
+        """Store what the task has reported."""
+        running = len(self._stored.running)
+        call(self._stored)
+        self.reports += 1
+        self.evaluated += len(self._stored.running) < running
+
+    def lose(self, message: str) -> None:
+        """Store that the worker was lost while the oldest running trial ran.
+
+        Trials behind that one were waiting for the device; the next task tries each of them again, alone.
+        """
+        key = next(iter(self._stored.running.values()), None)
+        if key is not None:
+            lost = Trial(key.number, key.config, Outcome.RUNTIME, WORKER_LOST, message, key.source_hash)
+            self._stored.end(lost)
+            self.reports += 1
+        self.failures = 0 if self.reports else self.failures + 1
+
+    def end(self, end: TaskEnd) -> LayerResult | None:
+        """Count a task that has ended; the layer's result, None when another part follows."""
+        self._spent_s += end.spent_s
+        self._new += end.result.new
+        self.failures = 0
+        return None if end.result.stopped == PAUSED else replace(end.result, new=self._new)

@@ -1,0 +1,101 @@
+"""What travels between `tune --cluster` and its workers: a task, the calls that report its trials, and its end."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+
+from autotune import __version__
+from autotune.devices.device import DeviceInfo, Environment
+from autotune.problem import Layer
+from autotune.store import Suspect, TopTrial
+from autotune.study import Study
+from autotune.trial import Trial
+from autotune.tuning.layer_finals import FinalsPlan
+from autotune.tuning.layer_result import LayerResult
+from autotune.tuning.layer_store import FinalsState, LayerStore
+from autotune.tuning.tuned_layer import Part
+
+EVALUATIONS = 20
+"""new evaluations of one task"""
+WORKER_LOST = "worker_lost"
+"""reason of the trial that was running when its worker was lost"""
+
+Report = Callable[[LayerStore], object]
+"""One call that a task makes of its LayerStore, to be repeated on the one in the results database."""
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceClass:
+    """Devices with comparable results: of one identity, in one environment, with one version of autotune."""
+
+    label: str
+    """the name of Dask's resource"""
+    info: DeviceInfo = field(compare=False)
+    environment: Environment = field(compare=False)
+
+    @staticmethod
+    def of(info: DeviceInfo, environment: Environment) -> DeviceClass:
+        """The class of a device."""
+        identity = repr((info.identity, environment.identity, __version__))
+        digest = hashlib.sha256(identity.encode()).hexdigest()[:8]
+        return DeviceClass(f"{info.kind}:{info.name}:{digest}", info, environment)
+
+
+@dataclass(frozen=True, slots=True)
+class LayerTask:
+    """The next evaluations of one layer on a device of one class, and its finals after the last evaluation."""
+
+    id: str
+    topic: str
+    """of Dask's events, for reports"""
+    stop: str
+    """the name of the Dask Event that ends the task after the evaluation at hand"""
+    study: Study
+    """of this layer alone, without its file's text"""
+    layer: Layer
+    name: str
+    """`study.layer`"""
+    part: Part
+    families: Mapping[str, str]
+    """each family's hash, which must be that of the worker's"""
+    files: Mapping[str, str]
+    """name to text of the user's own families, of what they include and of their operations"""
+    finals: FinalsPlan
+    rates: Mapping[str, float]
+    """what the device does per second"""
+    tuned: tuple[TopTrial, ...]
+    """the best trials of similar layers, for a warm start"""
+    trials: tuple[Trial, ...]
+    """the layer's finished trials"""
+    suspects: tuple[Suspect, ...]
+    """trials that an earlier run left running"""
+    next_number: int
+    free_numbers: tuple[int, ...]
+    """below `next_number`"""
+    known: Mapping[str, Trial]
+    """source hash to result, from other studies"""
+    quarantined: frozenset[str]
+    finals_state: FinalsState
+
+
+@dataclass(frozen=True, slots=True)
+class TaskReport:
+    """An event of a task."""
+
+    task: str
+    """its id"""
+    worker: str
+    """the name of the worker that runs it"""
+    call: Report | None
+    """None: the task begins"""
+
+
+@dataclass(frozen=True, slots=True)
+class TaskEnd:
+    """What a task returns after all of its reports."""
+
+    result: LayerResult
+    spent_s: float
+    """of the layer's time budget"""

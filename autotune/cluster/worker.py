@@ -1,0 +1,244 @@
+"""A cluster worker: a Dask worker with a device of its own, and the Dask task that tunes a part of a layer on it.
+
+`ClusterWorker` is what SSHCluster and dask-jobqueue start; `serve` is the command `autotune worker`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import pickle
+import secrets
+import socket
+import time
+from collections.abc import Callable, Mapping
+from concurrent.futures import TimeoutError as NoAnswer
+from threading import BoundedSemaphore
+
+from distributed import Worker, get_worker
+
+from autotune import __version__
+from autotune.api.device_names import evaluator_of, jobs_default
+from autotune.cluster.family_files import families_of
+from autotune.cluster.reported_layer import ReportedLayer
+from autotune.cluster.scheduler import CONNECT_S, address_of
+from autotune.cluster.task import DeviceClass, LayerTask, Report, TaskEnd, TaskReport
+from autotune.errors import DeviceError, DeviceLost, StudyError, shortened
+from autotune.evaluation.evaluator import Evaluator
+from autotune.family.space import SearchSpace
+from autotune.family.template import KernelTemplate
+from autotune.printable import one_line
+from autotune.search import InitialDesign, single_threaded
+from autotune.tuning.schedule import Schedule
+from autotune.tuning.tune import initial_designs, open_spaces
+from autotune.tuning.tuned_layer import Run
+
+INFO = "autotune-worker"
+"""the key of the version and the device class in what Dask's scheduler knows of a worker"""
+_PREPARED = 8  # layers whose search spaces a worker keeps
+_LOOK_S = 0.2  # between two looks at whether to end
+_AGAIN_S = 1.0  # between two attempts to reach a scheduler
+_STOP_EVERY_S = 1.0  # between two looks at the Event that ends a task
+_ANSWER_S = 10.0  # within which the scheduler says whether that Event is set
+
+Prepared = tuple[list[SearchSpace], tuple[InitialDesign, ...]]
+"""The search spaces and initial designs of a layer."""
+
+
+class OpenDevice:
+    """A device with what it has prepared for the latest layers."""
+
+    def __init__(self, evaluator: Evaluator) -> None:
+        self.evaluator = evaluator
+        self.device_class = DeviceClass.of(evaluator.info, evaluator.environment)
+        self.tasks = 1 if evaluator.finals_alone else 2
+        """tasks at once: one compiles while the other's last kernels are measured"""
+        self.lost = ""
+        """how the device was lost; empty while it works"""
+        self.stopping = False
+        """whether tasks are to end after the evaluation at hand"""
+        self._running = BoundedSemaphore(self.tasks)
+        self._families: dict[tuple[tuple[str, str], ...], Mapping[str, KernelTemplate]] = {}
+        self._prepared: dict[bytes, Prepared] = {}
+
+    def run(self, task: LayerTask, report: Callable[[Report], None], stopping: Callable[[], bool]) -> TaskEnd:
+        """Tune a part of a layer, as `tune` does. Raises DeviceLost when the device is gone."""
+        with self._running, single_threaded():
+            began_s = time.perf_counter()
+            spaces, designs = self._prepare(task)
+            run = Run(
+                task.study,
+                self.evaluator,
+                observe=lambda _: None,
+                stopping=lambda: self.stopping or stopping(),
+                finals=task.finals,
+                rates=task.rates,
+                part=task.part,
+            )
+            parts = [(task.layer, spaces, ReportedLayer(task, report))]
+            try:
+                (result,) = Schedule(run, parts, lambda _: designs).run()
+            except DeviceLost as error:
+                self.lost = str(error)
+                raise
+            return TaskEnd(result, time.perf_counter() - began_s)
+
+    def _prepare(self, task: LayerTask) -> Prepared:
+        key = pickle.dumps((task.name, task.study.space, task.study.templates, task.families, task.tuned))
+        if key not in self._prepared:
+            files = tuple(sorted(task.files.items()))
+            if files not in self._families:
+                self._families[files] = families_of(task)
+            spaces = open_spaces(task.study, task.layer, self._families[files], self.evaluator)
+            designs = initial_designs(task.study, task.layer, spaces, self.evaluator.info, task.tuned, task.rates)
+            while len(self._prepared) >= _PREPARED:
+                self._prepared.pop(next(iter(self._prepared)))
+            self._prepared[key] = spaces, designs
+        return self._prepared[key]
+
+
+class ClusterWorker(Worker):
+    """A Dask worker that owns a device. Its resource is the class of the device."""
+
+    def __init__(
+        self,
+        scheduler_ip: str | None = None,
+        scheduler_port: int | None = None,
+        *,
+        device: OpenDevice | str | None = None,
+        compilers: int | None = None,
+        **options: object,
+    ) -> None:
+        """Open `device`, by default the first CUDA device, else the host. The rest are the options of Dask's Worker."""
+        self.own = not isinstance(device, OpenDevice)
+        """whether the device was opened here, and is closed with the worker"""
+        if not isinstance(device, OpenDevice):
+            device = OpenDevice(evaluator_of(device, compilers or jobs_default()))
+        self.device = device
+        info = pickle.dumps(device.device_class)
+        given = {
+            "memory_limit": 0,  # Dask pauses a worker that uses much memory
+            **options,
+            "nthreads": device.tasks,
+            "resources": {device.device_class.label: device.tasks},
+            "startup_information": {INFO: lambda _: (__version__, info)},
+        }
+        super().__init__(scheduler_ip, scheduler_port, **given)
+
+    async def close(self, *arguments: object, **options: object) -> str | None:
+        """End tasks after the evaluation at hand, and close the device."""
+        self.device.stopping = True
+        closed = await super().close(*arguments, **options)
+        if self.own:
+            await asyncio.to_thread(self.device.evaluator.close)
+        return closed
+
+
+def next_evaluations(task: LayerTask) -> TaskEnd:
+    """The Dask task. Each trial is reported as an event before this returns."""
+    worker = get_worker()
+    if not isinstance(worker, ClusterWorker):
+        raise DeviceError(f"{worker.address}: is no autotune worker")
+
+    def report(call: Report | None) -> None:
+        worker.log_event(task.topic, pickle.dumps(TaskReport(task.id, str(worker.name), call)))
+
+    report(None)
+    return worker.device.run(task, report, _Stop(worker, task.stop, worker.get_current_task()))
+
+
+class _Stop:
+    """Whether a task is to end: its Event is set, nobody waits for the task any more, or its worker is closing."""
+
+    def __init__(self, worker: ClusterWorker, event: str, key: object) -> None:
+        self._worker, self._event, self._key = worker, event, key
+        self._asked_s = time.monotonic()
+        self._is_set = False
+
+    def __call__(self) -> bool:
+        state = self._worker.state.tasks.get(self._key)
+        if self._worker.status.name not in ("running", "paused", "closing_gracefully"):
+            return True
+        if state is None or state.state == "cancelled":
+            return True
+        if not self._is_set and time.monotonic() - self._asked_s >= _STOP_EVERY_S:
+            self._is_set = self._ask()
+            self._asked_s = time.monotonic()
+        return self._is_set
+
+    def _ask(self) -> bool:
+        """Read the Event. `distributed.Event` would open a client in every worker."""
+        loop = self._worker.loop.asyncio_loop
+        answer = asyncio.run_coroutine_threadsafe(self._worker.scheduler.event_is_set(name=self._event), loop)
+        try:
+            return bool(answer.result(_ANSWER_S))
+        except (OSError, NoAnswer):  # the scheduler is lost, which ends the worker
+            return False
+
+
+async def serve(
+    device: OpenDevice,
+    cluster: str,
+    name: str,
+    *,
+    say: Callable[[str], None],
+    stopping: Callable[[], bool],
+    once: bool,
+) -> None:
+    """Be a worker of a cluster until asked to stop, and again after its scheduler was lost unless `once`.
+
+    Raises StudyError where `once` and there is no scheduler, DeviceLost when the device is gone.
+    """
+    waiting = False
+    while not stopping():
+        device.stopping = False
+        worker = ClusterWorker(address_of(cluster), device=device, name=f"{name}-{secrets.token_hex(3)}")
+        try:
+            if not await _connected(worker, stopping):
+                return
+        except (OSError, TimeoutError, ValueError, RuntimeError) as error:
+            why = shortened(one_line(str(error))) or "no answer"
+            if once:
+                raise StudyError(f"no scheduler at {cluster} ({why})") from None
+            if not waiting:
+                say(f"no scheduler at {cluster} ({why}); trying until there is one")
+            waiting = True
+            await asyncio.sleep(_AGAIN_S)
+            continue
+        waiting = False
+        say(f"{name}: serves {worker.scheduler.address} as {device.device_class.label}")
+        while worker.status.name == "running" and not stopping():
+            await asyncio.sleep(_LOOK_S)
+        if worker.status.name == "running":
+            device.stopping = True
+            await worker.close_gracefully()
+        await worker.finished()
+        if device.lost:
+            raise DeviceLost(f"{name}: {device.lost}")
+        if not stopping():
+            say(f"{name}: the scheduler was lost")
+        if once:
+            return
+
+
+async def _connected(worker: ClusterWorker, stopping: Callable[[], bool]) -> bool:
+    """Wait until the scheduler knows a worker; False where asked to stop before."""
+
+    async def connect() -> None:
+        await worker
+
+    connecting = asyncio.create_task(connect())
+    try:
+        async with asyncio.timeout(CONNECT_S):
+            while not connecting.done():
+                if stopping():
+                    return False
+                await asyncio.wait([connecting], timeout=_LOOK_S)
+        await connecting
+    finally:
+        connecting.cancel()
+    return True
+
+
+def worker_name(device: str | None) -> str:
+    """What a worker is called by default."""
+    return f"{socket.gethostname()}-{device or 'default'}"
