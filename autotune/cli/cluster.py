@@ -81,8 +81,8 @@ def worker(cluster: str, device: str | None, compilers: int | None, name: str | 
         return
     _warn(address, is_open)
     quiet()
-    with closing(open_evaluator(device, cores)) as evaluator, stopping_on_interrupt() as stopping:
-        asyncio.run(serve(OpenDevice(evaluator), cluster, called, say=_say, stopping=stopping, once=once))
+    with closing(OpenDevice(open_evaluator(device, cores))) as opened, stopping_on_interrupt() as stopping:
+        asyncio.run(serve(opened, cluster, called, say=_say, stopping=stopping, once=once))
 
 
 @click.command(hidden=True, params=[*_WORKER_PARAMS])

@@ -12,9 +12,11 @@ import socket
 import time
 from collections.abc import Callable, Mapping
 from concurrent.futures import TimeoutError as NoAnswer
+from contextlib import ExitStack
 from threading import BoundedSemaphore
 
 from distributed import Worker, get_worker
+from distributed.core import Status
 
 from autotune import __version__
 from autotune.api.device_names import evaluator_of, jobs_default
@@ -49,6 +51,9 @@ class OpenDevice:
 
     def __init__(self, evaluator: Evaluator) -> None:
         self.evaluator = evaluator
+        self._open = ExitStack()
+        self._open.callback(evaluator.close)
+        self._open.enter_context(single_threaded())  # once: tasks overlap
         self.device_class = DeviceClass.of(evaluator.info, evaluator.environment)
         self.tasks = 1 if evaluator.finals_alone else 2
         """tasks at once: one compiles while the other's last kernels are measured"""
@@ -62,7 +67,7 @@ class OpenDevice:
 
     def run(self, task: LayerTask, report: Callable[[Report], None], stopping: Callable[[], bool]) -> TaskEnd:
         """Tune a part of a layer, as `tune` does. Raises DeviceLost when the device is gone."""
-        with self._running, single_threaded():
+        with self._running:
             began_s = time.perf_counter()
             spaces, designs = self._prepare(task)
             run = Run(
@@ -81,6 +86,10 @@ class OpenDevice:
                 self.lost = str(error)
                 raise
             return TaskEnd(result, time.perf_counter() - began_s)
+
+    def close(self) -> None:
+        """Close the device."""
+        self._open.close()
 
     def _prepare(self, task: LayerTask) -> Prepared:
         key = pickle.dumps((task.name, task.study.space, task.study.templates, task.families, task.tuned))
@@ -124,12 +133,20 @@ class ClusterWorker(Worker):
         }
         super().__init__(scheduler_ip, scheduler_port, **given)
 
+    async def close_gracefully(self, *arguments: object, **options: object) -> None:
+        """Take no further task, end those at hand after the evaluation at hand, and leave."""
+        self.device.stopping = True
+        self.status = Status.paused
+        while self.state.executing:
+            await asyncio.sleep(_LOOK_S)
+        await super().close_gracefully(*arguments, **options)
+
     async def close(self, *arguments: object, **options: object) -> str | None:
         """End tasks after the evaluation at hand, and close the device."""
         self.device.stopping = True
         closed = await super().close(*arguments, **options)
         if self.own:
-            await asyncio.to_thread(self.device.evaluator.close)
+            await asyncio.to_thread(self.device.close)
         return closed
 
 
@@ -209,7 +226,6 @@ async def serve(
         while worker.status.name == "running" and not stopping():
             await asyncio.sleep(_LOOK_S)
         if worker.status.name == "running":
-            device.stopping = True
             await worker.close_gracefully()
         await worker.finished()
         if device.lost:

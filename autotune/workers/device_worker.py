@@ -105,7 +105,7 @@ class DeviceWorker:
         with self._alone():
             held = next((problem for problem in self._held if problem == layer.problem), None)
             if held is not None and not _declared_alike(held.operation, layer.problem.operation):
-                del self._held[held]  # its files were edited meanwhile, which an agent outlives
+                del self._held[held]  # its files were edited while this process ran
                 self._known_good.pop(held, None)
             self._layers.pop(layer.problem, None)
             self._layers[layer.problem] = layer

@@ -1,12 +1,10 @@
-"""What a trial costs coordinator and scheduler, and how busy simulated GPUs are: null devices of one second a trial.
+"""How busy `tune --cluster` keeps simulated GPUs of one second a kernel, and what a trial costs it and the scheduler.
 
-    python -m tests.benchmarks.cluster --folder DIR --gpus 1 8 64 256 1000
+    python -m tests.benchmarks.cluster --folder DIR --gpus 1 8 64 256
 
-Scheduler and coordinator are a process each, whose CPU time is told, from the first stored trials to the last,
-divided by the trials between. The simulated GPUs share `--processes` others. Each is a Dask worker of its own, with
-an agent's messages and leases, and a layer of its own; what it does not do is search and journal: it delivers what a
-line has recorded, a kernel each second. Real agents do that on their own hosts. Use is the time in kernels over
-GPUs x time between the first kernel's start and the last one's end.
+The scheduler and `tune` have a process each. The simulated GPUs share `--processes` others; each is a cluster worker
+with a layer of its own, which reports recorded trials, one a second, in place of a search: real workers search on
+their own hosts. Use is the time in kernels over GPUs x time between the first kernel's start and the last one's end.
 """
 
 from __future__ import annotations
@@ -18,27 +16,26 @@ import pickle
 import subprocess
 import sys
 import time
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
-from datetime import UTC, datetime
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import dask
 
-from autotune.cluster.agent import Agent, CompilingAgent
 from autotune.cluster.coordinator import Coordinator
-from autotune.cluster.dask_agent import AgentWorker
-from autotune.cluster.dask_cluster import address_of, quiet
-from autotune.cluster.ledger import Ledger
-from autotune.cluster.messages import Collected, Collecting, DeviceClass, Lease, LeaseEnd, News
+from autotune.cluster.layer_run import LayerRun, StudyRun
+from autotune.cluster.reported_layer import ReportedLayer
+from autotune.cluster.scheduler import address_of, quiet
+from autotune.cluster.task import LayerTask, Report, TaskEnd
+from autotune.cluster.worker import ClusterWorker, OpenDevice
 from autotune.evaluation.null import NullEvaluator
-from autotune.family.template import KernelTemplate
+from autotune.family.source import KernelSource
 from autotune.family.template_files import load_templates
-from autotune.problem import Layer
-from autotune.store import Delivery, Store
-from autotune.store.column_types import Values, date_text
-from autotune.study import Study
+from autotune.store import Store
 from autotune.study_reader import load_study
+from autotune.trial import Config, Trial
+from autotune.tuning.layer_finals import PLAIN_FINALS
+from autotune.tuning.layer_result import PAUSED, LayerResult
 from tests.cluster.chaos import study_of
 from tests.unit.tiny import write_family
 
@@ -47,126 +44,91 @@ RECORDED = "recorded.pickle"
 AT_ONCE = 25  # workers that begin side by side
 
 
-class TimedLedger(Ledger):
-    """Counts the CPU time of what the database costs, and of all else, from its first trials on."""
-
-    storing_s = leasing_s = 0.0
-    scheduler = 0
-    before: tuple[float, float] | None = None
-    """of this process and the scheduler's, once the first trials were stored"""
-    first = 0
-    """trials that were"""
-
-    def store(self, arrived: Sequence[tuple[Lease, Collected]]) -> tuple[frozenset[int], ...]:
-        """As it does, timed."""
-        began = time.thread_time()
-        stored = super().store(arrived)
-        self.storing_s += time.thread_time() - began
-        if self.before is None and self.trials:
-            self.before, self.first = (time.process_time(), cpu_s(self.scheduler)), self.trials
-            self.storing_s = self.leasing_s = 0.0
-        return stored
-
-    def lease(self, device_class: DeviceClass, layer: Layer) -> Lease:
-        """As it does, timed."""
-        began = time.thread_time()
-        lease = super().lease(device_class, layer)
-        self.leasing_s += time.thread_time() - began
-        return lease
-
-
-def cpu_s(pid: int) -> float:
-    """What a process has used so far."""
-    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
-
-
-@dataclass(frozen=True, slots=True)
+@dataclass
 class Recording:
-    """A layer's trials as a real agent delivers them, taken over by simulated GPUs for their own layers."""
+    """The evaluated trials of a layer, with their kernels, and its result."""
 
-    end: LeaseEnd
-    deliveries: tuple[Delivery, ...]
+    trials: list[Trial] = field(default_factory=list)
+    sources: list[KernelSource] = field(default_factory=list)
+    result: LayerResult | None = None
 
-    @staticmethod
-    def made(folder: Path, study: Study, families: Mapping[str, KernelTemplate]) -> Recording:
-        """By a line without its seconds, before the agents begin: its search would hold up all of a process's."""
-        device = NullEvaluator("")
-        with Store(folder / "recorded.db") as store:
-            ledger = Ledger(store, study, families, study.layers, None)
-            lease = ledger.lease(DeviceClass.of(device.info, device.environment), study.layers[0])
-        device.close()
-        agent = Agent("recorded", folder / "recorded", lambda: NullEvaluator(""), 1)
-        end = agent.run(lease)
-        (collected,) = agent.collect(Collecting(lease.owner, 0, frozenset(), {}, 0, 1.0)).collected
-        agent.close()
-        return Recording(end, collected.done)
+    def begin(self, number: int, config: Config, source: KernelSource, *, proposed_by: str) -> None:
+        """A task reports a kernel."""
+        self.sources.append(source)
 
-    def of(self, lease: Lease) -> tuple[LeaseEnd, tuple[Delivery, ...]]:
-        """What comes of a lease."""
-        own = [
-            replace(each, source=each.source and {**each.source, "hash": str(each.source["hash"]) + lease.id})
-            for each in self.deliveries
-        ]
-        return replace(self.end, result=replace(self.end.result, layer=lease.layer)), tuple(own)
+    def end(self, trial: Trial) -> None:
+        """A task reports a result."""
+        self.trials.append(trial)
+
+    def add_rejected(self, trials: object) -> None:
+        """They take no time, and are left out."""
+
+    def add_finals(self, *words: object) -> None:
+        """Left out, too."""
 
 
-class SimulatedAgent(CompilingAgent):
-    """One GPU of a second a kernel: told as an agent tells it, of recorded trials instead of a line and a journal."""
+def record(folder: Path) -> Recording:
+    """A layer tuned on a null device that takes no time."""
+    study, families = load_study(folder / "small.toml"), load_templates([folder / "families"])
+    recording, device = Recording(), OpenDevice(NullEvaluator(""))
+    with Store(folder / "recorded.db") as store:
+        run = LayerRun(
+            StudyRun.begin(store, study, families, PLAIN_FINALS, fresh=False), device.device_class, study.layers[0]
+        )
+        task = run.task("", "")
+        task = replace(task, part=replace(task.part, evaluations=study.trials))
+        recording.result = device.run(task, lambda call: call(recording), lambda: False).result  # type: ignore[arg-type]
+    device.close()
+    return recording
 
-    def __init__(self, name: str, recording: Recording) -> None:
-        device = NullEvaluator("")
-        toolchain = (device.info.kind, device.environment.toolkit, device.environment.flags)
-        super().__init__(name, 1, toolchain, lambda source, _: device.compile(source), device.close)
-        self.device_class = DeviceClass.of(device.info, device.environment)
-        self.info = replace(self.info, device_class=self.device_class, slots=1)
+
+class SimulatedDevice(OpenDevice):
+    """A GPU of a second a kernel, with recorded results."""
+
+    def __init__(self, recording: Recording) -> None:
+        super().__init__(NullEvaluator(""))
         self._recording = recording
-        self._told: dict[str, tuple[Lease, list[Delivery]]] = {}
-        self._live = ""
 
-    def run(self, lease: Lease) -> LeaseEnd:
-        """Deliver a trial each second, and what took no second with the next one."""
-        end, deliveries = self._recording.of(lease)
-        told: list[Delivery] = []
-        self._told[lease.id], self._live = (lease.bare, told), lease.id
-        for each in deliveries:
-            started = datetime.now(UTC)
-            if each.measurement is not None:
-                time.sleep(DELAY_S)
-            times: Values = {"started_at": date_text(started), "ended_at": date_text(datetime.now(UTC))}
-            told.append(replace(each, trial={**each.trial, **times}))
-            self.state += each.measurement is not None
-        self._live = ""
-        self.state += 1
-        return replace(end, agent=self.info.name)
-
-    def collect(self, asked: Collecting) -> News:
-        """What is not acknowledged."""
-        found = []
-        for lease_id, (lease, told) in list(self._told.items()):
-            stored = asked.stored.get(lease_id, frozenset())
-            told[:] = [each for each in told if each.id not in stored]
-            live = self._live == lease_id
-            if not live and not told and lease_id not in asked.current:
-                del self._told[lease_id]
-                self.state += 1
-                continue
-            known = None if lease_id in asked.current else lease
-            found.append(Collected(lease_id, known, live, tuple(told), len(told), None))
-        return News(self.state, "", tuple(found))
+    def run(self, task: LayerTask, report: Callable[[Report], None], stopping: Callable[[], bool]) -> TaskEnd:
+        """Report the next trials, one a second."""
+        layer, done = ReportedLayer(task, report), len(task.trials)
+        assert self._recording.result is not None
+        for trial, source in list(zip(self._recording.trials, self._recording.sources, strict=True))[done:][
+            : task.part.evaluations
+        ]:
+            text = f"{source.program.text}\n// {task.layer.name}"
+            own = replace(source, program=replace(source.program, text=text), problem=task.layer.problem)
+            layer.begin(done, trial.config, own, proposed_by="search")
+            time.sleep(DELAY_S)
+            stopping()
+            layer.end(replace(trial, number=done, source_hash=own.hash))
+            done += 1
+        result = replace(self._recording.result, layer=task.layer, name=task.name, finals=None)
+        return TaskEnd(replace(result, stopped="budget" if done >= task.study.trials else PAUSED), 0.0)
 
 
 async def simulate(address: str, folder: Path, numbers: range) -> None:
-    """Agents in this process, until the scheduler has gone."""
+    """Workers in this process, until the scheduler has gone."""
     dask.config.set({"distributed.worker.use-file-locking": False, "temporary-directory": str(folder)})
-    workers, recording = [], pickle.loads((folder / RECORDED).read_bytes())
+    workers: list[ClusterWorker] = []
+    recording = pickle.loads((folder / RECORDED).read_bytes())
     for begin in range(0, len(numbers), AT_ONCE):
-        agents = [SimulatedAgent(f"gpu-{number}", recording) for number in numbers[begin : begin + AT_ONCE]]
-        workers += await asyncio.gather(*(AgentWorker(address, each, each.info.name) for each in agents))
+        workers += await asyncio.gather(
+            *(
+                ClusterWorker(address, device=SimulatedDevice(recording), name=f"gpu-{number}")
+                for number in numbers[begin : begin + AT_ONCE]
+            )
+        )
     print("ready", flush=True)
     while workers[0].status.name == "running":
         await asyncio.sleep(0.5)
-    os._exit(0)  # lines that sleep have nothing left to do
+    os._exit(0)
+
+
+def cpu_s(pid: int) -> float:
+    """The CPU time of a process so far."""
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
 async def measure(folder: Path, gpus: int, trials: int, processes: int) -> str:
@@ -174,7 +136,7 @@ async def measure(folder: Path, gpus: int, trials: int, processes: int) -> str:
     write_family(folder / "families")
     (folder / "small.toml").write_text(study_of(gpus, trials).replace("trials =", 'sampler = "random"\ntrials =', 1))
     study, families = load_study(folder / "small.toml"), load_templates([folder / "families"])
-    (folder / RECORDED).write_bytes(pickle.dumps(Recording.made(folder, study, families)))
+    (folder / RECORDED).write_bytes(pickle.dumps(record(folder)))
     file = folder / "scheduler.json"
     words = ["--host", "127.0.0.1", "--port", "0", "--no-dashboard", "--scheduler-file", str(file)]
     scheduler = await asyncio.create_subprocess_exec(
@@ -183,18 +145,17 @@ async def measure(folder: Path, gpus: int, trials: int, processes: int) -> str:
     while not file.exists() or not file.read_text():
         await asyncio.sleep(0.1)
     command = [sys.executable, "-m", "tests.benchmarks.cluster", "--folder", str(folder), "--simulate", str(file)]
-    agents = []
+    workers = []
     for at in range(processes):
         share = [str(number) for number in (gpus * at // processes, gpus * (at + 1) // processes)]
-        agents.append(await asyncio.create_subprocess_exec(*command, "--gpus", *share, stdout=subprocess.PIPE))
-    for each in agents:
+        workers.append(await asyncio.create_subprocess_exec(*command, "--gpus", *share, stdout=subprocess.PIPE))
+    for each in workers:
         assert each.stdout is not None
         await each.stdout.readline()
     with Store(folder / "cluster.db") as store:
-        ledger = TimedLedger(store, study, families, study.layers, None)
-        ledger.scheduler = scheduler.pid
         coordinator = Coordinator(
-            ledger,
+            StudyRun.begin(store, study, families, PLAIN_FINALS, fresh=False),
+            study.layers,
             str(file),
             wanted=(),
             lock=lambda _: None,
@@ -202,22 +163,18 @@ async def measure(folder: Path, gpus: int, trials: int, processes: int) -> str:
             say=lambda words: print(words, file=sys.stderr),
             stopping=lambda: False,
         )
+        before_s = time.process_time(), cpu_s(scheduler.pid)
         await coordinator.run()
-        assert ledger.before is not None
-        spent_s = [time.process_time() - ledger.before[0], cpu_s(scheduler.pid) - ledger.before[1]]
-        spent_s += [ledger.storing_s, ledger.leasing_s]
-        trials = ledger.trials - ledger.first
+        spent_s = time.process_time() - before_s[0], cpu_s(scheduler.pid) - before_s[1]
         rows = [row for row in store.trials.list("small") if row.trial.compiled and row.ended_at]
-    for process in (*agents, scheduler):  # agents end by themselves once their scheduler has gone
-        process.kill()
+    for process in (*workers, scheduler):
+        if process.returncode is None:
+            process.kill()
         await process.wait()
     span_s = (max(row.ended_at for row in rows if row.ended_at) - min(row.started_at for row in rows)).total_seconds()
     use = DELAY_S * len(rows) / gpus / span_s
-    own, other, storing, leasing = (1e3 * each / trials for each in spent_s)
-    return (
-        f"| {gpus} | {len(rows)} | {len(rows) / span_s:.1f} | {use:.0%} | {own + other:.2f} | {other:.2f} "
-        f"| {own - storing - leasing:.2f} | {storing:.2f} | {leasing:.2f} |"
-    )
+    own, other = (1e3 * each / len(rows) for each in spent_s)
+    return f"| {gpus} | {len(rows)} | {len(rows) / span_s:.1f} | {use:.0%} | {own:.2f} | {other:.2f} |"
 
 
 def main() -> None:
@@ -225,7 +182,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--folder", type=Path, required=True)
     parser.add_argument("--gpus", type=int, nargs="+", default=[1, 8, 64])
-    parser.add_argument("--trials", type=int, default=30)
+    parser.add_argument("--trials", type=int, default=40)
     parser.add_argument("--processes", type=int, default=1)
     parser.add_argument("--simulate", help=argparse.SUPPRESS)
     given = parser.parse_args()
@@ -233,8 +190,8 @@ def main() -> None:
     if given.simulate:
         asyncio.run(simulate(address_of(given.simulate), given.folder, range(*given.gpus)))
         return
-    print("| GPUs | kernels | kernels/s | use | CPU ms a trial | scheduler | messages | storing | leases |")
-    print("|---|---|---|---|---|---|---|---|---|")
+    print("| GPUs | kernels | kernels/s | use | CPU ms a trial: tune | scheduler |")
+    print("|---|---|---|---|---|---|")
     for gpus in given.gpus:
         folder = given.folder / f"gpus{gpus}-{time.time_ns()}"
         folder.mkdir(parents=True)

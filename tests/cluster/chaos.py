@@ -18,13 +18,14 @@ from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 
+from autotune.cluster.task import WORKER_LOST
 from autotune.errors import StoreError
-from autotune.store import LOST, Store, TrialRow
+from autotune.store import Store, TrialRow
 from tests.fork_server import ForkedRun, ForkServer
 from tests.processes import MARK, marked
 from tests.unit.tiny import STUDY, changed, write_family
 
-TTL_S = 4  # after which a silent agent is lost
+TTL_S = 4  # after which a silent worker is lost
 SLOWER = 1000.0  # times that a recording's trials take longer than the null device's, which it is made of
 
 THREE_HUNDRED = (
@@ -35,8 +36,8 @@ THREE_HUNDRED = (
 
 
 @dataclass(frozen=True, slots=True)
-class Told:
-    """A stored trial, all of it that must stay as it is."""
+class StoredTrial:
+    """What must stay of a stored trial."""
 
     device: str
     layer: str
@@ -45,16 +46,16 @@ class Told:
     outcome: str
     median_us: float | None
     lost: bool
-    """stands for what ran on a lost agent, until its own result comes"""
+    """whether its worker was lost while it ran"""
 
     @property
     def place(self) -> tuple[str, str, str, int]:
-        """What stays even where its own result replaces it."""
+        """What stays of a running trial."""
         return self.device, self.layer, self.config, self.number
 
 
 class Chaos:
-    """A scheduler, agents by name, and a coordinator for each budget, in a folder."""
+    """A scheduler, workers by name, and a coordinator for each budget, in a folder."""
 
     def __init__(
         self, folder: Path, fork_server: ForkServer, layers: int, trials: Mapping[str, int], *, seed: int = 0
@@ -74,7 +75,7 @@ class Chaos:
         with socket.socket() as free:
             free.bind(("127.0.0.1", 0))
             self.address = f"127.0.0.1:{free.getsockname()[1]}"
-        self.agents: dict[str, ForkedRun] = {}
+        self.workers: dict[str, ForkedRun] = {}
         self.coordinators: dict[int, ForkedRun] = {}
         """by the trials that each is to make of a layer"""
         self._devices: dict[str, str] = {}
@@ -92,10 +93,10 @@ class Chaos:
             stderr=self._logs,
         )
 
-    def start_agent(self, name: str, device: str = "") -> None:
+    def start_worker(self, name: str, device: str = "") -> None:
         """A new one, or once more one that was killed."""
         self._devices[name] = device = device or self._devices[name]
-        self.agents[name] = self._run("agent", self.address, "--device", device, "--name", name, "--compilers", 1)
+        self.workers[name] = self._run("worker", self.address, "--device", device, "--name", name, "--compilers", 1)
 
     def start_coordinator(self, trials: int) -> None:
         """Begin or resume the study, on the kinds of devices that get so many trials."""
@@ -141,15 +142,15 @@ class Chaos:
         except StoreError:  # it is being made
             return ()
 
-    def wait_for(self, kernels: int) -> set[Told]:
-        """Wait until so many kernels were evaluated, or the coordinator has ended; what is stored by then."""
+    def wait_for(self, kernels: int) -> set[StoredTrial]:
+        """Wait until so many kernels were evaluated, or the coordinator has ended; the stored trials by then."""
         self.wait_until(lambda: evaluated(self.rows) >= kernels or self.ended)
         return self.stored
 
     @property
-    def stored(self) -> set[Told]:
+    def stored(self) -> set[StoredTrial]:
         """The stored trials."""
-        return {told(row) for row in self.rows}
+        return {stored(row) for row in self.rows}
 
     def wait_until(self, what: Callable[[], bool], patience_s: float = 120) -> None:
         """Wait until something holds. Raises TimeoutError with the log when it takes too long."""
@@ -164,40 +165,40 @@ class Chaos:
         time.sleep(self.rng.uniform(1, 6))
         stops = self.rng.random() < 0.4
         sent = signal.SIGSTOP if stops else signal.SIGKILL
-        targets: list[str | int] = [*self.agents, *self.coordinators, "scheduler", "worker"]
+        targets: list[str | int] = [*self.workers, *self.coordinators, "scheduler", "device"]
         whom = self.rng.choice(targets)
         self.struck[f"{sent.name} {'coordinator' if isinstance(whom, int) else whom.partition('-')[0]}"] += 1
-        run = self.coordinators[whom] if isinstance(whom, int) else self.agents.get(whom)
+        run = self.coordinators[whom] if isinstance(whom, int) else self.workers.get(whom)
         if run is not None and (run.done or run.ended):
             return
-        number = self.scheduler.pid if whom == "scheduler" else self._worker() if run is None else run.number
+        number = self.scheduler.pid if whom == "scheduler" else self._device_process() if run is None else run.number
         if number is None:
             return
         os.kill(number, sent)
         time.sleep(self.rng.uniform(0, 2.5 * TTL_S))
         if stops:
-            with contextlib.suppress(ProcessLookupError):  # a worker that hangs is killed by its agent
+            with contextlib.suppress(ProcessLookupError):  # a process that hangs is killed by its worker
                 os.kill(number, signal.SIGCONT)
         elif whom == "scheduler":
             self.scheduler.wait()
             self.start_scheduler()
         elif run is not None:
             run.finish()
-            self.start_coordinator(whom) if isinstance(whom, int) else self.start_agent(str(whom))
+            self.start_coordinator(whom) if isinstance(whom, int) else self.start_worker(str(whom))
 
-    def _worker(self) -> int | None:
-        """A process that an agent has started, to compile or to run kernels; None while there is none."""
-        agents = {run.number for run in self.agents.values()}
+    def _device_process(self) -> int | None:
+        """A process that a worker has started, to compile or to run kernels; None while there is none."""
+        workers = {run.number for run in self.workers.values()}
         found = []
         for number in sorted(marked(self.mark)):
             with contextlib.suppress(OSError):  # it has just ended
                 parent = int(Path(f"/proc/{number}/stat").read_text().rpartition(")")[2].split()[1])
-                found += [number] if parent in agents else []
+                found += [number] if parent in workers else []
         return self.rng.choice(found) if found else None
 
     def end(self) -> None:
         """Kill what is left."""
-        for run in (*self.agents.values(), *self.coordinators.values()):
+        for run in (*self.workers.values(), *self.coordinators.values()):
             if not run.done:
                 run.send_signal(signal.SIGKILL)
                 run.finish()
@@ -228,11 +229,11 @@ def evaluated(rows: tuple[TrialRow, ...]) -> int:
     return sum(row.trial.compiled for row in rows)
 
 
-def told(row: TrialRow) -> Told:
-    """A stored trial."""
+def stored(row: TrialRow) -> StoredTrial:
+    """The trial of a row."""
     trial = row.trial
     place = row.device.name, row.layer.name, str(trial.config), trial.number
-    return Told(*place, str(trial.outcome), row.median_us, trial.reason == LOST)
+    return StoredTrial(*place, str(trial.outcome), row.median_us, trial.reason == WORKER_LOST)
 
 
 def medians(path: Path) -> dict[tuple[str, str], float | None]:

@@ -1,100 +1,88 @@
-"""A coordinator and agents on a scheduler of this process: who gets which lease, and when a run ends."""
+"""A coordinator and workers on a scheduler of this process: which worker gets a layer, and what a loss costs."""
 
 from __future__ import annotations
 
 import asyncio
-import threading
+import json
+import pickle
+import sys
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
-from distributed import Scheduler
 
-from autotune import __version__
-from autotune.cluster.agent import Agent
-from autotune.cluster.coordinator import Coordinator
-from autotune.cluster.dask_agent import AgentWorker
-from autotune.cluster.dask_cluster import quiet
-from autotune.cluster.ledger import Ledger
-from autotune.cluster.messages import Collecting, DeviceClass, News
-from autotune.cluster.overview import ClusterResult, Overview
-from autotune.errors import StoreError
+pytest.importorskip("distributed")
+
+from distributed import Scheduler, Worker
+
+from autotune.cluster.coordinator import ClusterResult, Coordinator, Overview
+from autotune.cluster.layer_run import StudyRun
+from autotune.cluster.scheduler import quiet
+from autotune.cluster.task import EVALUATIONS, DeviceClass, TaskEnd
+from autotune.cluster.worker import INFO, ClusterWorker, OpenDevice
 from autotune.evaluation.evaluator import Evaluator
 from autotune.evaluation.null import NullEvaluator
 from autotune.family.template_files import load_templates
-from autotune.measurement.benchmark import summarise
-from autotune.store import Store
+from autotune.store import Store, TrialRow
 from autotune.study_reader import load_study
 from autotune.tuning.layer_finals import PLAIN_FINALS
-from autotune.workers.worker import FinalsTimings
 from tests.cluster.chaos import study_of
-from tests.cluster.test_agent import Dying, GpuOfPaper
-from tests.cluster.test_agents import agent_of
+from tests.cluster.test_tasks import Dying, PaperGpu
 from tests.unit.tiny import write_family
 
-TRIALS = 4
-PATIENCE_S = 30.0
+TRIALS = EVALUATIONS + 5
+PATIENCE_S = 120.0
 
 
 @dataclass
 class Cluster:
-    """A scheduler, and what a coordinator says and comes to."""
+    """A scheduler, and what its coordinator printed."""
 
     folder: Path
     scheduler: Scheduler
     exits: AsyncExitStack
-    said: list[str] = field(default_factory=list)
-    agents: dict[str, str] = field(default_factory=dict)
-    """that the coordinator knew, and what each did last"""
+    lines: list[str] = field(default_factory=list)
     done: int = 0
     """layers"""
+    stop: bool = False
 
     def observe(self, overview: Overview) -> None:
-        self.agents.update(overview.agents)
         self.done = overview.done
 
-    def open(self, name: str, make: Callable[[], Evaluator]) -> Agent:
-        """A new agent of a name."""
-        agent = Agent(name, self.folder / name, make, 1)
-        self.exits.callback(agent.close)
-        return agent
-
-    async def start(self, name: str, make: Callable[[], Evaluator]) -> AgentWorker:
-        """The worker of a new agent."""
-        return await self.serve(self.open(name, make))
-
-    async def serve(self, agent: Agent) -> AgentWorker:
-        """The worker of an agent, at an address of its own."""
-        name = f"{agent.info.name}-{len(self.scheduler.workers)}"
-        worker: AgentWorker = await AgentWorker(self.scheduler.address, agent, name)
+    async def start(self, name: str, evaluator: Evaluator) -> ClusterWorker:
+        """A worker with a device."""
+        device = OpenDevice(evaluator)
+        self.exits.callback(device.close)
+        worker: ClusterWorker = await ClusterWorker(self.scheduler.address, device=device, name=name)
         self.exits.push_async_callback(worker.close, executor_wait=False, timeout=1)
         return worker
 
-    async def tuned(self, layers: int, lock: Callable[[DeviceClass], None] = lambda _: None) -> ClusterResult:
-        """What the coordinator of a study of so many layers comes to, on the class that it came to first."""
+    async def tune(self, layers: int, lock: Callable[[DeviceClass], None] = lambda _: None) -> ClusterResult:
+        """The result of a study of so many layers on the first device class."""
         write_family(self.folder / "families")
         (self.folder / "small.toml").write_text(study_of(layers, TRIALS))
         study, families = load_study(self.folder / "small.toml"), load_templates([self.folder / "families"])
         with Store(self.folder / "all.db") as store:
-            ledger = Ledger(store, study, families, study.layers, PLAIN_FINALS)
             coordinator = Coordinator(
-                ledger,
+                StudyRun.begin(store, study, families, PLAIN_FINALS, fresh=False),
+                study.layers,
                 self.scheduler.address,
                 wanted=(),
                 lock=lock,
                 observe=self.observe,
-                say=self.said.append,
-                stopping=lambda: False,
+                say=self.lines.append,
+                stopping=lambda: self.stop,
             )
             async with asyncio.timeout(PATIENCE_S):
                 result, *_ = await coordinator.run()
         return result
 
-    async def heard(self, words: str) -> None:
-        """Wait until the coordinator has said something with these words."""
-        await self.until(lambda: any(words in each for each in self.said))
+    def rows(self) -> tuple[TrialRow, ...]:
+        """The stored trials."""
+        with Store(self.folder / "all.db", create=False) as store:
+            return store.trials.list()
 
     async def until(self, what: Callable[[], bool]) -> None:
         """Wait until something holds."""
@@ -106,8 +94,8 @@ class Cluster:
 @asynccontextmanager
 async def cluster(folder: Path) -> AsyncIterator[Cluster]:
     quiet()
-    words = {"host": "127.0.0.1", "dashboard": False, "dashboard_address": ":0"}
-    async with Scheduler(port=0, **words) as scheduler, AsyncExitStack() as exits:
+    options = {"host": "127.0.0.1", "dashboard": False, "dashboard_address": ":0"}
+    async with Scheduler(port=0, **options) as scheduler, AsyncExitStack() as exits:
         yield Cluster(folder, scheduler, exits)
 
 
@@ -118,7 +106,7 @@ def in_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def run(folder: Path, act: Callable[[Cluster], Awaitable[ClusterResult]]) -> ClusterResult:
-    """What the coordinator came to while something was done to its cluster."""
+    """The result of a coordinator while something was done to its cluster."""
 
     async def acted() -> ClusterResult:
         async with cluster(folder) as there:
@@ -127,72 +115,85 @@ def run(folder: Path, act: Callable[[Cluster], Awaitable[ClusterResult]]) -> Clu
     return asyncio.run(acted())
 
 
-def test_a_gpu_that_is_lost_costs_no_layer_where_another_is_there(tmp_path: Path) -> None:
+def test_a_gpu_that_is_lost_leaves_and_the_others_go_on(tmp_path: Path) -> None:
     async def act(there: Cluster) -> ClusterResult:
-        await there.start("sick", lambda: Dying(""))
-        await there.start("good", lambda: GpuOfPaper("delay_ms=20"))
-        found = await there.tuned(2)
-        lost = [words.partition(" ")[0] for words in there.said if "does not come back" in words]
-        assert lost
-        assert len(set(lost)) == len(lost), "no layer goes twice to who lost it"
+        sick = await there.start("sick", Dying(""))
+        await there.start("good", PaperGpu("delay_ms=5"))
+        found = await there.tune(2)
+        await there.until(lambda: sick.status.name == "closed")
+        rows = there.rows()
+        assert [row.trial.reason for row in rows].count("worker_lost") == 1
+        assert len({(row.layer.name, row.trial.config) for row in rows}) == len(rows)
+        assert any(line.endswith("does not come back") for line in there.lines)
         return found
 
     found = run(tmp_path, act)
-    assert (len(found.results), found.failed) == (2, {})
+    assert ([result.evaluated for result in found.results], found.failed) == ([TRIALS, TRIALS], {})
 
 
-class Hot(GpuOfPaper):
-    """A kernel differs from itself by a tenth in its finals."""
+def test_a_worker_that_leaves_in_order_costs_nothing(tmp_path: Path) -> None:
+    async def act(there: Cluster) -> ClusterResult:
+        leaving = await there.start("leaving", PaperGpu("delay_ms=20"))
+        tuned = asyncio.create_task(there.tune(1))
+        await there.until(lambda: bool(there.scheduler.tasks))
+        await asyncio.sleep(0.5)
+        await leaving.close_gracefully()
+        await there.start("other", PaperGpu(""))
+        found = await tuned
+        rows = there.rows()
+        assert len({row.trial.config for row in rows}) == len(rows)
+        assert "worker_lost" not in {row.trial.reason for row in rows}
+        return found
 
-    def finals(self, *words: object, **named: object) -> FinalsTimings:
-        timings = super().finals(*words, **named)  # type: ignore[arg-type]
-        *own, again = timings.kernels
-        slower = summarise([1.1 * each for each in again.samples_us], again.cache)
-        return replace(timings, kernels=(*own, slower))
+    assert [result.evaluated for result in run(tmp_path, act).results] == [TRIALS]
 
 
-@pytest.mark.long
-def test_a_lease_for_an_agent_that_has_gone_is_given_to_another(tmp_path: Path) -> None:
-    """It was given to the address of before, since the coordinator looks for agents every two seconds."""
-    going_on = threading.Event()
-    going_on.set()
-
-    class Good(GpuOfPaper):
-        def finals(self, *words: object, **named: object) -> FinalsTimings:
-            going_on.wait(PATIENCE_S)
-            return super().finals(*words, **named)  # type: ignore[arg-type]
+def test_a_task_that_dask_repeats_stores_nothing_twice(tmp_path: Path) -> None:
+    """The worker is lost after its task, before `tune` has the result: Dask runs the task again elsewhere."""
 
     async def act(there: Cluster) -> ClusterResult:
-        good = await there.start("good", lambda: Good("delay_ms=20"))
-        await there.start("hot", lambda: Hot("delay_ms=500"))
-        tuned = asyncio.create_task(there.tuned(2))
-        await there.heard("hot: a kernel differs from itself")
-        going_on.clear()
-        probe = await AgentWorker(there.scheduler.address, agent_of("probe", __version__), "probe")
-        await there.until(lambda: "probe" in there.agents)  # the coordinator has just looked
-        await good.close(executor_wait=False, timeout=1)
-        going_on.set()
-        await probe.close(timeout=1)
-        return await tuned
+        class Repeated(OpenDevice):
+            def run(self, task: object, *arguments: object) -> TaskEnd:
+                end = super().run(task, *arguments)  # type: ignore[arg-type]
+                if not lost:
+                    lost.append(True)
+                    asyncio.run_coroutine_threadsafe(
+                        there.scheduler.remove_worker(worker.address, stimulus_id="test", expected=True),
+                        worker.loop.asyncio_loop,
+                    ).result()
+                return end
+
+        lost: list[bool] = []
+        device = Repeated(PaperGpu(""))
+        there.exits.callback(device.close)
+        worker: ClusterWorker = await ClusterWorker(there.scheduler.address, device=device, name="first")
+        there.exits.push_async_callback(worker.close, executor_wait=False, timeout=1)
+        tuned = asyncio.create_task(there.tune(1))
+        await there.until(lambda: bool(lost))
+        await there.start("second", PaperGpu(""))
+        found = await tuned
+        rows = there.rows()
+        assert len({row.trial.config for row in rows}) == len({row.trial.number for row in rows}) == len(rows)
+        return found
 
     found = run(tmp_path, act)
-    assert sorted(result.finals is not None and result.finals.noise > 0.05 for result in found.results) == [False, True]
+    assert ([result.evaluated for result in found.results], found.failed) == ([TRIALS], {})
 
 
-def test_who_was_retired_gets_leases_when_it_is_started_again(tmp_path: Path) -> None:
+def test_ctrl_c_ends_after_the_evaluation_at_hand(tmp_path: Path) -> None:
     async def act(there: Cluster) -> ClusterResult:
-        agent = there.open("gpu", lambda: Dying(""))
-        worker = await there.serve(agent)
-        tuned = asyncio.create_task(there.tuned(1))
-        await there.until(lambda: any(words.startswith("gpu: cuda:0: does not come back") for words in there.said))
-        await there.heard("no agent has paper any more; waiting for one")
-        await worker.close(timeout=1)
-        agent.close()
-        await there.start("gpu", lambda: GpuOfPaper(""))
-        return await tuned
+        await there.start("gpu", PaperGpu("delay_ms=300"))
+        tuned = asyncio.create_task(there.tune(1))
+        await there.until(lambda: bool(there.scheduler.tasks))
+        await asyncio.sleep(1)
+        there.stop = True
+        found = await tuned
+        assert all(row.ended_at for row in there.rows())
+        return found
 
-    found = run(tmp_path, act)
-    assert (len(found.results), found.failed) == (1, {})
+    (result,) = run(tmp_path, act).results
+    assert result.cut_short
+    assert 0 < result.evaluated < TRIALS
 
 
 def test_a_class_that_another_process_tunes_keeps_no_other_waiting(tmp_path: Path) -> None:
@@ -203,35 +204,63 @@ def test_a_class_that_another_process_tunes_keeps_no_other_waiting(tmp_path: Pat
             raise BlockingIOError
 
     async def act(there: Cluster) -> ClusterResult:
-        await there.start("null", lambda: NullEvaluator(""))
-        await there.start("gpu", lambda: GpuOfPaper("delay_ms=20"))
-        tuned = asyncio.create_task(there.tuned(1, lock))
+        await there.start("null", NullEvaluator(""))
+        await there.start("gpu", PaperGpu(""))
+        tuned = asyncio.create_task(there.tune(1, lock))
         await there.until(lambda: there.done == 1)
-        assert "null" not in there.agents
+        assert {row.device.kind for row in there.rows()} == {"cuda"}
         ours.append("null")
         found = await tuned
-        assert (there.done, "null" in there.agents) == (2, True)
+        assert {row.device.kind for row in there.rows()} == {"cuda", "null"}
         return found
 
     assert len(run(tmp_path, act).results) == 1
 
 
-class Full(Agent):
-    """Its journals' disk is full."""
+def test_other_workers_get_no_task(tmp_path: Path) -> None:
+    """Neither a worker of Dask's own nor one with another version of autotune."""
 
-    def collect(self, asked: Collecting) -> News:
-        raise StoreError("database or disk is full")
-
-
-def test_an_agent_that_answers_with_errors_does_not_keep_a_run_from_its_end(tmp_path: Path) -> None:
     async def act(there: Cluster) -> ClusterResult:
-        full = Full("full", tmp_path / "full", lambda: GpuOfPaper(""), 1)
-        there.exits.callback(full.close)
-        await there.serve(full)
-        await there.start("good", lambda: GpuOfPaper(""))
-        found = await there.tuned(2)
-        assert there.said.count("full: database or disk is full") == 1
-        assert "full: gave no answer; what it has measured stays in its journals" in there.said
+        info = pickle.dumps(DeviceClass("null:null:0", NullEvaluator("").info, NullEvaluator("").environment))
+        for name, options in (
+            ("plain", {}),
+            ("old", {"resources": {"null:null:0": 1}, "startup_information": {INFO: lambda _: ("0.0.1", info)}}),
+        ):
+            worker = await Worker(there.scheduler.address, nthreads=1, dashboard=False, name=name, **options)
+            there.exits.push_async_callback(worker.close, executor_wait=False, timeout=1)
+        await there.start("good", PaperGpu(""))
+        found = await there.tune(1)
+        assert [line for line in there.lines if line.startswith("old: its autotune is 0.0.1, not ")]
         return found
 
-    assert len(run(tmp_path, act).results) == 2
+    assert [result.evaluated for result in run(tmp_path, act).results] == [TRIALS]
+
+
+SPEC = {"0": {"cls": "autotune.cluster.worker.ClusterWorker", "opts": {"device": "null"}}}
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        pytest.param(("dask_spec", "--spec", json.dumps(SPEC)), id="SSHCluster"),
+        pytest.param(
+            ("dask_worker", "--nthreads", "2", "--no-nanny", "--worker-class", SPEC["0"]["cls"]),
+            id="dask-jobqueue",
+            marks=[pytest.mark.cxx, pytest.mark.long],
+        ),
+    ],
+)
+def test_dask_starts_workers_by_their_class(tmp_path: Path, command: tuple[str, ...]) -> None:
+    """By the command that these two run on each host."""
+
+    async def act(there: Cluster) -> ClusterResult:
+        program, *options = command
+        words = (sys.executable, "-m", f"distributed.cli.{program}", there.scheduler.address, *options)
+        process = await asyncio.create_subprocess_exec(*words)
+        try:
+            return await there.tune(1)
+        finally:
+            process.kill()
+            await process.wait()
+
+    assert [result.evaluated for result in run(tmp_path, act).results] == [TRIALS]

@@ -64,7 +64,7 @@ def test_a_reference_that_is_wrong_is_found(tmp_path: Path, host: DeviceEvaluato
 
 
 def test_an_edited_reference_counts_for_a_worker_that_had_the_former_one(tmp_path: Path, host: DeviceEvaluator) -> None:
-    """An agent's worker outlives the edit."""
+    """The device process of a cluster worker outlives the edit."""
     reasons = []
     for name, factor in (("one", 2), ("two", 3), ("three", 2)):
         (tmp_path / name).mkdir()

@@ -99,7 +99,7 @@ def test_a_study_names_operations(tmp_path: Path) -> None:
 
 
 def test_a_problem_travels_with_its_operations_reference(tmp_path: Path) -> None:
-    """To an agent of a cluster, on whose host the operation's folder is not."""
+    """To a cluster worker, on whose host the operation's folder is not."""
     (declare(tmp_path, "scale") / "reference.py").write_text(REFERENCE)
     problem = make_problem(read_operation(tmp_path / "scale"), {"rows": 2, "columns": 3})
     content = pickle.dumps(problem)
