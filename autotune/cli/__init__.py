@@ -24,7 +24,6 @@ _GROUPS = {
         "tune": "tune",
         "watch": "watch",
         "worker": "cluster",
-        "agent": "cluster",
         "compare": "tune",
         "ladder": "ladder",
         "dispatch": "dispatch",
@@ -69,6 +68,8 @@ _GROUPS = {
     },
 }
 """The commands as help lists them, each with its module"""
+_RENAMED = {"agent": "worker"}
+"""Old names of commands, which work until the next version"""
 
 
 def _show_version(context: click.Context, _option: click.Parameter, asked: bool) -> None:
@@ -78,7 +79,9 @@ def _show_version(context: click.Context, _option: click.Parameter, asked: bool)
         show_version(context)
 
 
-@click.group(cls=GroupedCommands, groups=_GROUPS, context_settings={"help_option_names": ["-h", "--help"]})
+@click.group(
+    cls=GroupedCommands, groups=_GROUPS, renamed=_RENAMED, context_settings={"help_option_names": ["-h", "--help"]}
+)
 @click.option("--version", is_flag=True, is_eager=True, expose_value=False, callback=_show_version, help=_VERSION)
 @click.pass_context
 def cli(context: click.Context) -> None:

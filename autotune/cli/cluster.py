@@ -45,18 +45,14 @@ DEVICE_CLASS = click.option(
     metavar="NAME",
     help="With --cluster: only on devices of this name or kind; may be repeated. Default: on every class there is.",
 )
-_WORKER_PARAMS = (
-    click.Argument(["cluster"], metavar="ADDRESS"),
-    click.Option(["--device"], help="As of `tune`; of several (all, cuda:0,cuda:1) each gets a worker of its own."),
-    click.Option(
-        ["--compilers"], type=click.IntRange(min=1), help="Compilers at once; default: the cores, shared evenly."
-    ),
-    click.Option(["--name"], help="What the worker is called; default: host and device."),
-    click.Option(["--once"], is_flag=True, help="End when the scheduler is lost; default: wait for another one."),
-)
 
 
-@click.command(params=[*_WORKER_PARAMS])
+@click.command()
+@click.argument("cluster", metavar="ADDRESS")
+@click.option("--device", help="As of `tune`; of several (all, cuda:0,cuda:1) each gets a worker of its own.")
+@click.option("--compilers", type=click.IntRange(min=1), help="Compilers at once; default: the cores, shared evenly.")
+@click.option("--name", help="What the worker is called; default: host and device.")
+@click.option("--once", is_flag=True, help="End when the scheduler is lost; default: wait for another one.")
 def worker(cluster: str, device: str | None, compilers: int | None, name: str | None, *, once: bool) -> None:
     """Lend a device to the Dask scheduler at ADDRESS.
 
@@ -83,14 +79,6 @@ def worker(cluster: str, device: str | None, compilers: int | None, name: str | 
     quiet()
     with closing(OpenDevice(open_evaluator(device, cores))) as opened, stopping_on_interrupt() as stopping:
         asyncio.run(serve(opened, cluster, called, say=_say, stopping=stopping, once=once))
-
-
-@click.command(hidden=True, params=[*_WORKER_PARAMS])
-@click.pass_context
-def agent(context: click.Context, /, **given: object) -> None:
-    """The old name of `worker`."""
-    _say("note: `autotune agent` is called `autotune worker` now; the old name will go")
-    context.invoke(worker, **given)
 
 
 def tune_on_cluster(

@@ -45,10 +45,17 @@ class LoadedCommands(MutableMapping[str, click.Command]):
 class GroupedCommands(click.Group):
     """Commands under headings. Each has `-v` and `-q`, and defaults of the nearest settings."""
 
-    def __init__(self, groups: Mapping[str, Mapping[str, str]], **given: object) -> None:
+    def __init__(self, groups: Mapping[str, Mapping[str, str]], *, renamed: Mapping[str, str], **given: object) -> None:
         modules = {name: module for group in groups.values() for name, module in group.items()}
         super().__init__(commands=LoadedCommands(modules), **given)  # type: ignore[arg-type]  # what click.Group takes
-        self._headings = groups
+        self._headings, self._renamed = groups, renamed
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        """A command by its name; by its old name with a warning."""
+        name = self._renamed.get(cmd_name, cmd_name)
+        if name != cmd_name:
+            click.echo(f"note: `autotune {cmd_name}` is called `autotune {name}` now; the old name will go", err=True)
+        return super().get_command(ctx, name)
 
     def format_commands(self, _ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write each heading's commands with their first sentences."""

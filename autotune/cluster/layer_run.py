@@ -57,6 +57,7 @@ class LayerRun:
         scope = store.scopes.open(run.key, layer, info, environment, policy(study), run.records)
         self._stored = StoredLayer(store, scope, info, environment)
         self._first_number = self._stored.next_number()
+        self._finals_before = self._stored.finals_state()
         self._others = self._known()
         self._tuned = self._similar(tuned_before(study, layer, scope, store, info))
         self._rates = store.rates.best(info)
@@ -115,7 +116,7 @@ class LayerRun:
             free_numbers=tuple(each for each in stored.free_numbers(next_number) if each < next_number),
             known=self._others,
             quarantined=stored.quarantined(),
-            finals_state=stored.finals_state(),
+            finals_state="outdated" if next_number > self._first_number else self._finals_before,
         )
 
     @property

@@ -21,7 +21,7 @@ from .tiny import Command
 
 ASKING = {"best", "why", "source", "choose", "trials", "history", "importance", "export", "report"}
 RUNNING = {"tune", "compare", "ladder", "dispatch", "accuracy", "profile", "sanitize", "check", "retime"}
-OF_FILES = {"pycuda", "agent", "worker", "import-model", "new-op", "replay", "templates", "cache", "completion"}
+OF_FILES = {"pycuda", "worker", "import-model", "new-op", "replay", "templates", "cache", "completion"}
 """Commands that ask no database."""
 
 

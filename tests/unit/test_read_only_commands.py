@@ -89,7 +89,7 @@ block_p = { values = [0, 1, 2, 3] }
 filters = { values = ["constant"] }
 vector = { values = [false, true] }
 """
-NO_DATABASE = {"agent", "worker", "import-model", "new-op", "pycuda", "templates", "check", "cache", "completion"}
+NO_DATABASE = {"worker", "import-model", "new-op", "pycuda", "templates", "check", "cache", "completion"}
 STATES = ("with a log", "oldest", "as one file", "old", "read-only")
 
 
