@@ -176,7 +176,7 @@ class Coordinator:
                 await self._meet(client)
                 met_s = time.monotonic()
             if not self._stopping():
-                self._begin_layers(client, topic)
+                await self._begin_layers(client, topic)
             elif self._stopped_s == math.inf:
                 self._stopped_s = time.monotonic()
                 await stop.set()
@@ -252,7 +252,7 @@ class Coordinator:
 
     # Layers and their tasks.
 
-    def _begin_layers(self, client: Client, topic: str) -> None:
+    async def _begin_layers(self, client: Client, topic: str) -> None:
         """Begin as many layers as workers run tasks; each holds its place until it is tuned."""
         for each in self._classes.values():
             for layer in self._layers:
@@ -261,12 +261,13 @@ class Coordinator:
                 if each.is_open(layer):
                     run = LayerRun(self._run, each.device_class, layer)
                     each.running[layer.name] = asyncio.create_task(self._tune(client, topic, each, run))
+                    await asyncio.sleep(0)  # reports of other layers are stored meanwhile
 
     async def _tune(self, client: Client, topic: str, class_run: _ClassRun, run: LayerRun) -> None:
         """Tune a layer, task after task."""
         layer, result, why = run.layer, None, ""
         while result is None:
-            task = run.task(topic, topic)
+            task = run.task(topic)
             future = client.submit(
                 next_evaluations,
                 task,

@@ -88,7 +88,7 @@ class LayerRun:
         chosen = {id(trial) for layer in similar for trial in layer.trials}
         return tuple(trial for trial in wanted if id(trial) in chosen)
 
-    def task(self, topic: str, stop: str) -> LayerTask:
+    def task(self, topic: str) -> LayerTask:
         """The next evaluations, given all trials by now."""
         run, study, stored = self._run, self._run.study, self._stored
         stored.running.clear()
@@ -100,7 +100,6 @@ class LayerRun:
         return LayerTask(
             id=secrets.token_hex(8),
             topic=topic,
-            stop=stop,
             study=replace(study, layers=(self.layer,), path=None, text=""),
             layer=self.layer,
             name=stored.name,

@@ -49,9 +49,7 @@ class LayerTask:
 
     id: str
     topic: str
-    """of Dask's events, for reports"""
-    stop: str
-    """the name of the Dask Event that ends the task after the evaluation at hand"""
+    """of its reports among Dask's events, and the name of the Dask Event that ends it after the evaluation at hand"""
     study: Study
     """of this layer alone, without its file's text"""
     layer: Layer

@@ -160,7 +160,7 @@ def next_evaluations(task: LayerTask) -> TaskEnd:
         worker.log_event(task.topic, pickle.dumps(TaskReport(task.id, str(worker.name), call)))
 
     report(None)
-    return worker.device.run(task, report, _Stop(worker, task.stop, worker.get_current_task()))
+    return worker.device.run(task, report, _Stop(worker, task.topic, worker.get_current_task()))
 
 
 class _Stop:

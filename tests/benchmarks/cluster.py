@@ -75,7 +75,7 @@ def record(folder: Path) -> Recording:
         run = LayerRun(
             StudyRun.begin(store, study, families, PLAIN_FINALS, fresh=False), device.device_class, study.layers[0]
         )
-        task = run.task("", "")
+        task = run.task("")
         task = replace(task, part=replace(task.part, evaluations=study.trials))
         recording.result = device.run(task, lambda call: call(recording), lambda: False).result  # type: ignore[arg-type]
     device.close()

@@ -85,7 +85,7 @@ def setting(tmp_path: Path) -> Iterator[Setting]:
 
 def run_task(run: LayerRun, device: OpenDevice, stopping: Callable[[], bool] = lambda: False) -> TaskEnd:
     """Run the next task, and store its reports."""
-    return device.run(run.task("", ""), run.hear, stopping)
+    return device.run(run.task(""), run.hear, stopping)
 
 
 def run_all(run: LayerRun, device: OpenDevice) -> tuple[LayerResult, int]:
@@ -157,7 +157,7 @@ def test_trials_behind_the_lost_one_are_tried_again_alone(setting: Setting) -> N
             raise DeviceLost("the host went down")
 
     with pytest.raises(DeviceLost):
-        device.run(run.task("", ""), lost, lambda: False)
+        device.run(run.task(""), lost, lambda: False)
     run.lose("gpu-1 was lost")
     run_all(run, device)
     rows = setting.store.trials.list()
@@ -193,7 +193,7 @@ def test_the_time_budget_of_a_layer_counts_all_its_tasks(setting: Setting) -> No
 def test_a_task_that_is_to_stop_ends_after_the_evaluation_at_hand(setting: Setting) -> None:
     device = setting.open(NullEvaluator(""))
     run = setting.begin(setting.study(), device)
-    task: LayerTask = run.task("", "")
+    task: LayerTask = run.task("")
     reports = []
 
     def report(call: Report) -> None:
@@ -208,6 +208,6 @@ def test_a_task_that_is_to_stop_ends_after_the_evaluation_at_hand(setting: Setti
 
 def test_another_version_of_a_family_is_refused(setting: Setting) -> None:
     device = setting.open(NullEvaluator(""))
-    task = setting.begin(setting.study(), device).task("", "")
+    task = setting.begin(setting.study(), device).task("")
     with pytest.raises(StudyError, match="the family tiny differs between `tune` and this worker"):
         device.run(replace(task, families={"tiny": "0" * 64}), lambda _: None, lambda: False)
