@@ -1,7 +1,8 @@
-"""Parameters of shipped families that have other names since schema 0009, which took those of CUDA, cuDNN and CUTLASS.
+"""What parameters of shipped families, and keys of headers, were called before they got the terms of CUDA and CUTLASS.
 
-What was written before that reads on: a results database through its migration, a T4 file of autotune where it is read.
-A study file that has an old name is told the new one. The tables are history: a later change of names gets its own.
+What was written under old names can still be read: databases older than schema 0009 are migrated; later ones keep their
+configs as they are, and `KernelTemplate.today` maps each. T4 files are mapped where they are read. A study file or a
+header that has an old name gets an error that names the new one.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ _TRANSFORMED = f"{_PIPELINE} formers=producer_warps batch=producer_pixels"
 _WARP_TILES = "products=mma map_tiles=warp_tiles_k block_k=warps_k bands=row_tiles cuts=channel_slices"
 PARAMETERS: Mapping[str, Mapping[str, str]] = {
     "depthwise": _pairs("bands=row_tiles"),
+    "depthwise_strips": _pairs("shared_r=smem_filter_rows"),
     "direct_strip": _pairs("block_warps=warps_q block_k=warps_k channels=stage_channels"),
     "image_direct": _pairs("bands=row_tiles rounds=tiles_per_thread staging=epilogue_stages"),
     "implicit_gemm_sm90": _pairs("epilogue_parts=epilogue_subtiles"),

@@ -2,8 +2,9 @@
 
 // What happens to a finished accumulator before it is stored: the output channel's bias and the residual are added, then
 // comes the activation. A NaN stays a NaN, and an infinite sum gives the activation's limit.
-// Every family stores through it, so that a further activation is written here alone, a function of its word in
-// operation.toml. Needs _element.cuh.
+// Families finish their accumulators with `finish`, or apply the function ${activation} where they keep none in registers.
+// An activation is a function here, named by its word in operation.toml; "Epilogues" in docs/templates.md lists what else
+// knows it. Needs _element.cuh.
 
 __device__ __forceinline__ float identity(float value) { return value; }
 
@@ -87,6 +88,12 @@ template <class EPILOGUE>
 __device__ __forceinline__ float finish(float accumulator, float bias) {
     if constexpr (EPILOGUE::HAS_BIAS) accumulator += bias;
     return EPILOGUE::activate(accumulator);
+}
+
+// The activation of sums that carry a factor, such as ScaledSilu, for an accumulator without it; the bias carries it, or is 0.
+template <class EPILOGUE>
+__device__ __forceinline__ float finish_scaled(float accumulator, float scale, float scaled_bias) {
+    return EPILOGUE::activate(fmaf(scale, accumulator, scaled_bias));
 }
 
 // And a residual.

@@ -10,6 +10,7 @@ from pathlib import Path
 from autotune.expressions.expression import Expression
 from autotune.family.tensor_map_template import TensorMapTemplate
 from autotune.operation import Operation
+from autotune.renamed import current
 from autotune.trial import Config, Value
 
 SUFFIX = ".cu.j2"
@@ -124,12 +125,12 @@ class KernelTemplate:
         return match.group(1).strip() if match else ""
 
     def today(self, recorded: Config) -> Config | None:
-        """A recorded config with the parameters that the family has now.
+        """A recorded config with the parameters that the family has now, under their names of today.
 
         A parameter that it lacks came later, and its first value is what the family did before. None when it is another
         family's, or has a parameter or a value that is no more.
         """
-        values = recorded.values()
+        values = current(self.name, recorded.values())
         if recorded.template != self.name or not values.keys() <= {param.name for param in self.params}:
             return None
         if any(param.name in values and values[param.name] not in param.values for param in self.params):

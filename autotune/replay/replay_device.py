@@ -17,6 +17,7 @@ from autotune.errors import DeviceError, Rejected
 from autotune.family.source import KernelSource
 from autotune.measurement.benchmark import summarise
 from autotune.problem import Problem
+from autotune.renamed import current
 from autotune.replay.recorded_trials import REPLAYED, is_database, measured_rows
 from autotune.shipped import results_named
 from autotune.store import Store, TrialRow
@@ -165,7 +166,7 @@ def _rows(path: Path, device: str) -> list[TrialRow]:
 
 
 def _key(config: Config) -> _Key:
-    return (config.template, frozenset(config.items))
+    return (config.template, frozenset(current(config.template, config.values()).items()))
 
 
 def _recorded(trials: Mapping[_Key, Trial], config: Config) -> Trial | None:

@@ -2,7 +2,6 @@
 
 A noun's module holds its table, its records, how one becomes the other, its statements and, as a class whose methods
 are transactions, what callers may ask of it. Trials, the largest, have that class in `trial_store`.
-A column more is a migration and that module.
 """
 
 from autotune.store.alike_trials import AlikeTrial

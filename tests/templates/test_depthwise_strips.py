@@ -24,7 +24,7 @@ from .toeplitz_layers import IMAGES, NOT_SUPPORTED, ODD
 
 NAME = "depthwise_strips"
 Values = dict[str, int | str]
-BASE: Values = {"tile_c": 16, "warp_c": 4, "images": 2, "row_tiles": 2, "shared_r": 1, "min_blocks": 2}
+BASE: Values = {"tile_c": 16, "warp_c": 4, "images": 2, "row_tiles": 2, "smem_filter_rows": 1, "min_blocks": 2}
 WHOLE = replace(IMAGES, n=9, c=32, k=32, groups=32, h=8, w=14, dtype="f16", epilogue="bias_relu")
 """Eight images a tile, each a strip of one segment."""
 WIDE = replace(ODD, n=1, c=8, k=8, groups=8, h=9, w=140, r=3, s=9, pad_h=0, pad_w=1, epilogue="bias")
@@ -51,17 +51,17 @@ def tile_of(problem: Conv2dProblem, values: Values, device: DeviceInfo = H200) -
     ("problem", "values"),
     [
         (ODD, {}),
-        (WHOLE, {"images": 8, "row_tiles": 1, "tile_c": 32, "shared_r": 2}),
+        (WHOLE, {"images": 8, "row_tiles": 1, "tile_c": 32, "smem_filter_rows": 2}),
         *long_run(
-            (ODD, {"warp_c": 2, "shared_r": 6}),
+            (ODD, {"warp_c": 2, "smem_filter_rows": 6}),
             (IMAGES, {"images": 4, "row_tiles": 1}),
-            (WHOLE, {"images": 8, "row_tiles": 1, "tile_c": 32, "warp_c": 2, "shared_r": 0}),
+            (WHOLE, {"images": 8, "row_tiles": 1, "tile_c": 32, "warp_c": 2, "smem_filter_rows": 0}),
             (replace(WHOLE, w=28), {"images": 8, "row_tiles": 1}),
             (replace(WHOLE, w=16), {"images": 4, "row_tiles": 1, "warp_c": 2}),
-            (WIDE, {"tile_c": 8, "images": 1, "row_tiles": 1, "shared_r": 0}),
+            (WIDE, {"tile_c": 8, "images": 1, "row_tiles": 1, "smem_filter_rows": 0}),
             (APART, {"tile_c": 64, "images": 4, "row_tiles": 1}),
             (replace(APART, c=24, k=24, groups=24, h=6), {"warp_c": 2, "images": 4, "row_tiles": 3}),
-            (replace(ODD, r=1, s=5, pad_h=0), {"shared_r": 0}),
+            (replace(ODD, r=1, s=5, pad_h=0), {"smem_filter_rows": 0}),
         ),
     ],
 )
@@ -99,9 +99,9 @@ def test_layers_of_networks_have_configs_and_all_fit_a_multiprocessor(name: str)
 
 
 WINNERS: list[tuple[Conv2dProblem, Values]] = [
-    (CONVNEXT, {"tile_c": 32, "shared_r": 0, "min_blocks": 1}),
-    (LAYERS["5x5"], {"tile_c": 32, "shared_r": 0, "min_blocks": 1}),
-    (replace(LAYERS["5x5"], c=672, k=672, groups=672, h=14, w=14), {"shared_r": 2, "min_blocks": 3}),
+    (CONVNEXT, {"tile_c": 32, "smem_filter_rows": 0, "min_blocks": 1}),
+    (LAYERS["5x5"], {"tile_c": 32, "smem_filter_rows": 0, "min_blocks": 1}),
+    (replace(LAYERS["5x5"], c=672, k=672, groups=672, h=14, w=14), {"smem_filter_rows": 2, "min_blocks": 3}),
 ]
 """The fastest of some hundred tiles on an H100."""
 
@@ -135,9 +135,9 @@ def test_it_is_searched_where_its_matrices_are_filled(problem: Conv2dProblem, *,
 
 LARGEST: list[tuple[str, Values]] = [
     ("5x5", {}),
-    ("7x7", {"tile_c": 32, "shared_r": 0}),
-    ("5x5", {"tile_c": 32, "shared_r": 0}),
-    ("5x5", {"warp_c": 2, "shared_r": 0}),
+    ("7x7", {"tile_c": 32, "smem_filter_rows": 0}),
+    ("5x5", {"tile_c": 32, "smem_filter_rows": 0}),
+    ("5x5", {"warp_c": 2, "smem_filter_rows": 0}),
 ]
 """Filters and rows of x that take as many registers as there are."""
 
@@ -145,7 +145,7 @@ LARGEST: list[tuple[str, Values]] = [
 @pytest.mark.nvcc
 @pytest.mark.parametrize(("name", "values"), [*LARGEST[:1], *long_run(*LARGEST[1:])])
 def test_the_largest_tiles_compile_without_spills(name: str, values: Values) -> None:
-    tile = tile_of(LAYERS[name], {"images": 8, "row_tiles": 1, "shared_r": 2, **values})
+    tile = tile_of(LAYERS[name], {"images": 8, "row_tiles": 1, "smem_filter_rows": 2, **values})
     source = render(BoundTemplate(family(NAME), LAYERS[name], H200), Config.of(NAME, tile))
     assert compile_cubin(source.program, 90, find_nvcc()).resources.spill_bytes == 0
 
@@ -169,7 +169,7 @@ FAULTS: dict[str, tuple[str, str]] = {
     "rows begin without the padding": ("first_h = first_p - PAD_H", "first_h = first_p"),
     "a segment begins without the padding": ("first_q - PAD_W;", "first_q;"),
     "a segment begins too late": ("(segment - 1) * STEP_Q", "segment * STEP_Q"),
-    "filter rows change places": ("filters[c][r];", "filters[c][R - SHARED_R - 1 - r];"),
+    "filter rows change places": ("filters[c][r];", "filters[c][R - SMEM_FILTER_ROWS - 1 - r];"),
     "the oldest row is the newest": ("inputs[(i + r) % R]", "inputs[(i + R - 1 - r) % R]"),
     "halves of a column are not exchanged back": ("WARP_C == 4 && i == 1 ?", "false ?"),
     "outputs are staged where a store reads": (f"{STAGED}(odd);\n            mul", f"{STAGED}(even);\n            mul"),
