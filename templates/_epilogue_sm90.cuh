@@ -47,9 +47,10 @@ struct Boxes4d : ByColumns {
 // output channels, which Boxes loads and stores. Where a tile is: its first channel, its first column, and what else Boxes needs.
 template <typename T, class EPILOGUE, class Boxes, int BLOCKS, int SUBTILES, int COLUMNS, int STAGES, int RESIDUAL_BYTES = 0>
 struct CollectiveEpilogue {
-    static constexpr int BOXES = static_cast<int>(sizeof(T)) / 2, BOX_BYTES = COLUMNS * 128, STAGE_BYTES = BOXES * BOX_BYTES;
+    static constexpr int BOXES = static_cast<int>(sizeof(T)) / 2, BOX_BYTES = COLUMNS * OPERAND_ROW_BYTES, STAGE_BYTES = BOXES * BOX_BYTES;
     static constexpr int BOX_CHANNELS = 64 / BOXES;
-    static_assert(STAGES == 1 || STAGES == 2);
+    static_assert(STAGES == 1 || STAGES == 2, "outputs have one or two epilogue stages");
+    static_assert(COLUMNS % 8 == 0, "a subtile is a multiple of 8 columns, as an MMA's accumulators are");
 
     // Stages a subtile, and stores it by the warpgroup's first thread; `staged`: the warp has output channels that exist.
     template <int TILES>

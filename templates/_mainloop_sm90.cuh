@@ -29,13 +29,17 @@ __device__ __forceinline__ int collective_mma(float (&d)[BLOCKS][TILES][4], Pipe
     return last;
 }
 
+// Of descriptors, from MMA to MMA in depth. A transposed operand's row is one step in depth, an MMA 16 of them.
 template <bool TRANSPOSED>
-constexpr int OPERAND_STEP = TRANSPOSED ? 128 : 2;  // of descriptors, from MMA to MMA in depth
+constexpr int OPERAND_STEP = TRANSPOSED ? 16 * ROW_STEP : DEPTH_STEP;
 
 // Operands that lie in the same stage, K_BLOCKS MMAs in depth: rows of 128 bytes of neighbours in depth, or TRANSPOSED, rows that are
 // the depth.
 template <int STAGE_BYTES, int K_BLOCKS, bool A_TRANSPOSED = false, bool B_TRANSPOSED = false>
 struct StagedMma {
+    static_assert(STAGE_BYTES % (8 * OPERAND_ROW_BYTES) == 0, "a stage begins where the pattern of the swizzle does, every 8 rows");
+    static_assert(K_BLOCKS * MMA_DEPTH_BYTES <= OPERAND_ROW_BYTES, "a stage is one operand row deep");
+
     template <int STAGES, class... More>
     __device__ __forceinline__ static void wait(PipelineTma<STAGES>& pipeline, const PipelineState<STAGES>& state, More&...) {
         pipeline.consumer_wait(state);
@@ -45,10 +49,10 @@ struct StagedMma {
                                                     bool accumulate, More&...) {
 #pragma unroll
         for (int k_block = 0; k_block < K_BLOCKS; ++k_block) {
-            const int at = index * (STAGE_BYTES / 16);
+            const int at = index * (STAGE_BYTES / DESCRIPTOR_UNIT);
             const int a_at = at + k_block * OPERAND_STEP<A_TRANSPOSED>, b_at = at + k_block * OPERAND_STEP<B_TRANSPOSED>;
 #pragma unroll
-            for (int i = 0; i < BLOCKS; ++i) mma(d[i], a + (a_at + i * 512), b + b_at, accumulate || k_block > 0);
+            for (int i = 0; i < BLOCKS; ++i) mma(d[i], a + (a_at + i * MMA_ROWS_STEP), b + b_at, accumulate || k_block > 0);
         }
     }
     template <int STAGES, class... More>

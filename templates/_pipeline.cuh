@@ -28,6 +28,7 @@ struct PipelineState {
 // What threads fill: a buffer is full when its producers have committed it.
 template <int STAGES>
 struct PipelineAsync {
+    static_assert(STAGES > 0, "a pipeline has at least one buffer");
     Barrier full[STAGES];
     Barrier empty[STAGES];
 

@@ -55,10 +55,13 @@ __device__ __forceinline__ void warpgroup_reg_alloc() {
 #include <autotune_host_ptx.h>
 #endif
 
+// Bytes that an address or a distance counts in the descriptor of an operand in shared memory (PTX ISA, matrix descriptor).
+[[maybe_unused]] constexpr int DESCRIPTOR_UNIT = 16;
+
 // Where an operand lies, `offset` bytes behind a pointer: 8 rows of 16 bytes each are contiguous, `deeper` bytes on from four words to
 // the next, `further` bytes from eight rows to the next.
 __device__ __forceinline__ unsigned long long wgmma_operand(const void* pointer, int offset, int deeper, int further) {
     const unsigned at = static_cast<unsigned>(__cvta_generic_to_shared(pointer));
-    const unsigned begin = (at >> 4) + (static_cast<unsigned>(offset) / 16 + (static_cast<unsigned>(deeper) / 16 << 16));
-    return begin | static_cast<unsigned long long>(further / 16) << 32;
+    const unsigned begin = at / DESCRIPTOR_UNIT + (static_cast<unsigned>(offset) / DESCRIPTOR_UNIT + (static_cast<unsigned>(deeper) / DESCRIPTOR_UNIT << 16));
+    return begin | static_cast<unsigned long long>(further / DESCRIPTOR_UNIT) << 32;
 }

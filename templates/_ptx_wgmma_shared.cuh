@@ -4,8 +4,8 @@
 //
 // wgmma_descriptor: of an operand whose rows are 128 bytes of neighbours in depth, row after row, swizzled as TMA does with 128
 // bytes. Its first row lies on a multiple of 1024 bytes, or on one of 128 bytes inside of what TMA wrote, as the swizzle is one of
-// addresses. `eight_rows`: bytes from eight rows to the next eight, a multiple of 128; 1024 where all rows follow each other.
-// Descriptors count 16 bytes: add 2 for the next 16 elements in depth, 8 for the next row. Operands that are not swizzled: wgmma_operand.
+// addresses. `eight_rows`: bytes from eight rows to the next eight, a multiple of OPERAND_ROW_BYTES.
+// Operands that are not swizzled: wgmma_operand.
 // store_operand: what a thread writes into an operand. Products see it after fence_bulk in that thread, and a barrier.
 
 #ifdef __CUDACC__
@@ -17,8 +17,16 @@ __device__ __forceinline__ void store_operand(void* to, const V& value) {
 #include <autotune_host_wgmma.h>
 #endif
 
-__device__ __forceinline__ unsigned long long wgmma_descriptor(const void* pointer, int eight_rows = 1024) {
+[[maybe_unused]] constexpr int OPERAND_ROW_BYTES = 128;  // of neighbours in depth: what a swizzle of 128 bytes permutes
+[[maybe_unused]] constexpr int MMA_DEPTH_BYTES = 32;     // of an operand's row that one MMA multiplies
+[[maybe_unused]] constexpr int MMA_ROWS = 64;            // of operand a, and of the accumulators
+// Steps of a descriptor: to the next MMA in depth, to the next row, to the next MMA's rows.
+[[maybe_unused]] constexpr int DEPTH_STEP = MMA_DEPTH_BYTES / DESCRIPTOR_UNIT;
+[[maybe_unused]] constexpr int ROW_STEP = OPERAND_ROW_BYTES / DESCRIPTOR_UNIT;
+[[maybe_unused]] constexpr int MMA_ROWS_STEP = MMA_ROWS * OPERAND_ROW_BYTES / DESCRIPTOR_UNIT;
+
+__device__ __forceinline__ unsigned long long wgmma_descriptor(const void* pointer, int eight_rows = 8 * OPERAND_ROW_BYTES) {
     const unsigned at = static_cast<unsigned>(__cvta_generic_to_shared(pointer));
     constexpr unsigned long long SWIZZLE_128B = 1ull << 62;
-    return (at >> 4) | static_cast<unsigned long long>(eight_rows / 16) << 32 | SWIZZLE_128B;
+    return at / DESCRIPTOR_UNIT | static_cast<unsigned long long>(eight_rows / DESCRIPTOR_UNIT) << 32 | SWIZZLE_128B;
 }

@@ -9,7 +9,8 @@
 // SPLITS blocks of CONSUMERS consumer warpgroups, COLUMNS times eight columns of a tile; a share's boxes of outputs are of eight columns.
 template <typename T, class EPILOGUE, class Boxes, int SPLITS, int CONSUMERS, int COLUMNS>
 struct SplitK {
-    static constexpr int BOXES = static_cast<int>(sizeof(T)) / 2, BOX_BYTES = 8 * 128, BOX_CHANNELS = 64 / BOXES;
+    static constexpr int BOXES = static_cast<int>(sizeof(T)) / 2, BOX_BYTES = 8 * OPERAND_ROW_BYTES, BOX_CHANNELS = 64 / BOXES;
+    static_assert(SPLITS <= 8, "a cluster has at most 8 blocks on every GPU that has clusters");
     using Sums = AlignedArray<float, 4>;
 
     // Adds the blocks' products, in their order, of every SPLITS-th eight columns from the `rank`-th on, and stages them. Partial sums,

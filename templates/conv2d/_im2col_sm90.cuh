@@ -24,7 +24,9 @@ __device__ __forceinline__ void load_pixels(unsigned char* to, const TensorMap& 
 template <int FILTERS = 1, class... Windows>
 __device__ __forceinline__ void produce(unsigned char* stages, PipelineTma<STAGES>& pipeline, const TensorMap& x_map, const TensorMap& w_map,
                                         int tiles, Windows...) {
-    constexpr int BOXES = (TILE_N + 255) / 256, BOX = TILE_N / BOXES, W_BYTES = FILTERS * TILE_M * 128;  // of 256 pixels at most
+    constexpr int MOST_BOX = 256;  // pixels, TMA's limit
+    constexpr int BOXES = (TILE_N + MOST_BOX - 1) / MOST_BOX, BOX = TILE_N / BOXES, W_BYTES = FILTERS * TILE_M * OPERAND_ROW_BYTES;
+    static_assert(BOXES * BOX == TILE_N, "boxes of pixels divide a tile");
     using Scheduler = PersistentTileScheduler<>;
     PipelineState<STAGES> state;
     for (int index = Scheduler::first(); index < tiles; index += Scheduler::step()) {
@@ -36,7 +38,7 @@ __device__ __forceinline__ void produce(unsigned char* stages, PipelineTma<STAGE
         for (int tap = 0; tap < R * S; ++tap) {
 #pragma unroll 1
             for (int c = 0; c < CHANNELS; c += TILE_K, ++state) {
-                pipeline.producer_acquire(state, W_BYTES + TILE_N * 128);
+                pipeline.producer_acquire(state, W_BYTES + TILE_N * OPERAND_ROW_BYTES);
                 unsigned char* const stage = stages + state.index * STAGE_BYTES;
                 Barrier* const full = pipeline.full + state.index;
                 if constexpr (FILTERS == 1) {
@@ -46,7 +48,7 @@ __device__ __forceinline__ void produce(unsigned char* stages, PipelineTma<STAGE
                 }
 #pragma unroll
                 for (int i = 0; i < BOXES; ++i) {
-                    unsigned char* const to = stage + W_BYTES + i * (BOX * 128);
+                    unsigned char* const to = stage + W_BYTES + i * (BOX * OPERAND_ROW_BYTES);
                     load_pixels(to, x_map, full, first_channel(k) + c, pixel + i * BOX, image[i], top[i], left[i], tap);
                 }
             }

@@ -12,7 +12,7 @@ using Boxes = Boxes2d;
 __device__ __forceinline__ Place place_of(int index, int first) { return {index / TILES_M * TILE_N + first, 0, 0}; }
 
 // The operand of a stage's pixels, from `first` on.
-__device__ __forceinline__ unsigned long long pixels_operand(const unsigned char* pixels, int first) { return wgmma_descriptor(pixels + first * 128); }
+__device__ __forceinline__ unsigned long long pixels_operand(const unsigned char* pixels, int first) { return wgmma_descriptor(pixels + first * OPERAND_ROW_BYTES); }
 
 // Of a tile; there are no windows.
 struct Window {

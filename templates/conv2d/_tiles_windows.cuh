@@ -8,6 +8,7 @@
 
 constexpr bool IMAGES = WINDOW_IMAGES > 1;
 constexpr int LOADED = (WINDOW_ROWS + (IMAGES ? 0 : (R - 1) * DILATION_H)) * PITCH;  // pixels of a window
+static_assert(PITCH <= 256, "a row of a window fits one TMA box");
 constexpr int BEHIND = STRIP ? 0 : IMAGES ? PAD_H * PITCH + PAD_W : PAD_W;           // zeros that follow, which TMA never writes
 
 __device__ __forceinline__ int tiles_of(int n) { return (n + WINDOW_IMAGES - 1) / WINDOW_IMAGES * IMAGE_TILES * TILES_M; }
@@ -33,7 +34,7 @@ __device__ __forceinline__ Place place_of(int index, int first) {
 
 // The operand of the first tap's pixels in a window, from `first` on.
 __device__ __forceinline__ unsigned long long pixels_operand(const unsigned char* window, int first) {
-    return STRIP ? wgmma_descriptor(window + first / 8 * (PITCH * 128), PITCH * 128) : wgmma_descriptor(window);
+    return STRIP ? wgmma_descriptor(window + first / 8 * (PITCH * OPERAND_ROW_BYTES), PITCH * OPERAND_ROW_BYTES) : wgmma_descriptor(window);
 }
 
 // Where a consumer is in its windows.
@@ -56,14 +57,14 @@ struct Mma {
     template <int BLOCKS, int TILES>
     __device__ __forceinline__ static void multiply(float (&d)[BLOCKS][TILES][4], unsigned long long a, unsigned long long b, int index,
                                                     bool accumulate, WindowPipeline&, const Window& window) {
-        const int tap = (window.filter_row * (DILATION_H * PITCH) + window.filter_column * DILATION_W) * 8;
-        const int b_at = window.index * (WINDOW_BYTES / 16) + tap;
+        const int tap = (window.filter_row * (DILATION_H * PITCH) + window.filter_column * DILATION_W) * ROW_STEP;
+        const int b_at = window.index * (WINDOW_BYTES / DESCRIPTOR_UNIT) + tap;
 #pragma unroll
         for (int k_block = 0; k_block < K_BLOCKS; ++k_block) {
 #pragma unroll
             for (int i = 0; i < BLOCKS; ++i) {
-                const int a_at = index * (STAGE_BYTES / 16) + k_block * 2;
-                mma(d[i], a + (a_at + i * 512), b + (b_at + k_block * 2), accumulate || k_block > 0);
+                const int a_at = index * (STAGE_BYTES / DESCRIPTOR_UNIT) + k_block * DEPTH_STEP;
+                mma(d[i], a + (a_at + i * MMA_ROWS_STEP), b + (b_at + k_block * DEPTH_STEP), accumulate || k_block > 0);
             }
         }
     }
@@ -92,7 +93,7 @@ struct Mma {
 __device__ __forceinline__ void clear_behind_windows(unsigned char* windows) {
     using Chunk = AlignedArray<unsigned, 4>;
     for (int window = 0; window < WINDOWS; ++window) {
-        Chunk* const behind = reinterpret_cast<Chunk*>(windows + window * WINDOW_BYTES + LOADED * 128);
+        Chunk* const behind = reinterpret_cast<Chunk*>(windows + window * WINDOW_BYTES + LOADED * OPERAND_ROW_BYTES);
         for (int i = static_cast<int>(threadIdx.x) - 128; i < BEHIND * 8; i += 128 * CONSUMERS) behind[i] = {};
     }
     fence_bulk();
@@ -109,7 +110,7 @@ __device__ __forceinline__ void produce(unsigned char* stages, PipelineTma<STAGE
         const Place at = place_of(index, 0);
 #pragma unroll 1
         for (int c = 0; c < CHANNELS; c += TILE_K, ++window) {
-            window_pipeline->producer_acquire(window, LOADED * 128);
+            window_pipeline->producer_acquire(window, LOADED * OPERAND_ROW_BYTES);
             tma_load(windows + window.index * WINDOW_BYTES, &x_map, window_pipeline->full + window.index, first_channel(k) + c,
                      at.column - PAD_W, at.row - PAD_H, at.image);
 #pragma unroll 1

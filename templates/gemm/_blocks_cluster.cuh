@@ -13,10 +13,10 @@ __device__ __forceinline__ void load_common_operand(unsigned char* to, const Ten
                                                     int product) {
     constexpr int OWN = ROWS / BLOCKS, ALL = (1 << BLOCKS) - 1;
     const int part = rank * OWN;
-    unsigned char* const part_to = to + part * 128;
+    unsigned char* const part_to = to + part * OPERAND_ROW_BYTES;
     if constexpr (TRANSPOSED) {
 #pragma unroll
-        for (int i = 0; i < OWN; i += 64) tma_load_multicast(part_to + i * 128, map, full, ALL, row + part + i, k, product);
+        for (int i = 0; i < OWN; i += 64) tma_load_multicast(part_to + i * OPERAND_ROW_BYTES, map, full, ALL, row + part + i, k, product);
     } else {
         tma_load_multicast(part_to, map, full, ALL, k, row + part, product);
     }

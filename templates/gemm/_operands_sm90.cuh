@@ -10,7 +10,7 @@ template <bool TRANSPOSED, int ROWS>
 __device__ __forceinline__ void load_operand(unsigned char* to, const TensorMap* map, Barrier* full, int row, int k, int product) {
     if constexpr (TRANSPOSED) {
 #pragma unroll
-        for (int i = 0; i < ROWS; i += 64) tma_load(to + i * 128, map, full, row + i, k, product);
+        for (int i = 0; i < ROWS; i += 64) tma_load(to + i * OPERAND_ROW_BYTES, map, full, row + i, k, product);
     } else {
         tma_load(to, map, full, k, row, product);
     }
