@@ -2,7 +2,7 @@
 
 // What happens to a finished accumulator before it is stored: the output channel's bias and the residual are added, then
 // comes the activation. A NaN stays a NaN, and an infinite sum gives the activation's limit.
-// Families finish their accumulators with `finish`, or apply the function ${activation} where they keep none in registers.
+// Families finish their accumulators with `finish`, or apply the activation's function where they do not.
 // An activation is a function here, named by its word in operation.toml; "Epilogues" in docs/templates.md lists what else
 // knows it. Needs _element.cuh.
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from autotune.devices.device import DeviceInfo, Environment
 from autotune.exporting import Chosen
 from autotune.family.render import render
-from autotune.family.space import BoundTemplate, SearchSpace
+from autotune.family.space import Admission, BoundTemplate, SearchSpace
 from autotune.family.template import KernelTemplate
 from autotune.problem import Conv2dProblem, Layer, Problem
 from autotune.store import BestRow, TrialRow
@@ -53,7 +53,7 @@ def chosen(template: KernelTemplate, problem: Problem, config: Config, layer: st
 
 def kernel(name: str, layer: str, problem: Problem, device: DeviceInfo = H200, **pinned: Value) -> Chosen:
     """The first config of a family with these values."""
-    bound = BoundTemplate(family(name), problem, device)
+    bound = BoundTemplate(family(name), problem, device, Admission(prune=True))
     space = SearchSpace(bound, {param: [value] for param, value in pinned.items()}, most_rows=0, sampled_rows=1)
     assert space.default is not None
     return chosen(family(name), problem, space.default, layer, device)

@@ -99,7 +99,7 @@ def predicate(bound: BoundTemplate, config: Config) -> Predicate:
             steps.append(Step(left.text, reason=reason))
 
     for condition in (*template.supports, *template.arch):
-        require(condition.holds, f"{template.name}: {condition.reason}")
+        require(condition.holds, f"{template.name} requires: {condition.reason}")
     for level in bound.levelled(bound.all_rules):
         for rule in level.before:
             require(rule.expression, rule.reason)

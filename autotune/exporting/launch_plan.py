@@ -222,7 +222,7 @@ class _Planner:
             follows = self._follows_from(self._fold(condition.holds))
             if follows:
                 needs = of_n if self._runtime in follows else of_device
-                needs.append(Need(self._cpp(condition.holds), f"{template.name}: {condition.reason}"))
+                needs.append(Need(self._cpp(condition.holds), f"{template.name} requires: {condition.reason}"))
         for name in self._open:
             if self._runtime not in self._depends[name]:  # the kernel's text may have it as a constant
                 self._used.add(name)

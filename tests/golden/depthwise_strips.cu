@@ -1,5 +1,5 @@
 // conv2d n3 c24 9x19 k24 5x5 pad 2 groups 24 f16 nhwc bias_relu
-// depthwise_strips tile_c=16 warp_c=4 images=2 row_tiles=1 shared_r=2 min_blocks=3
+// depthwise_strips tile_c=16 warp_c=4 images=2 row_tiles=1 smem_filter_rows=2 min_blocks=3
 
 // Depthwise convolution on tensor cores: of each channel y [16 columns x 8 strips] += a filter row's Toeplitz matrix [16 columns of y x 16 of x],
 // in which each row is the filter row, one place further on, * x [16 columns x 8 strips].
@@ -35,7 +35,7 @@ using EPILOGUE = Epilogue<true, false, relu>;
 // Parameters
 constexpr int TILE_C = 16, WARP_C = 4;
 constexpr int IMAGES = 2, ROW_TILES = 1;
-constexpr int SHARED_R = 2, STAGES = 5, MIN_BLOCKS = 3;
+constexpr int SMEM_FILTER_ROWS = 2, STAGES = 5, MIN_BLOCKS = 3;
 
 // Derived
 constexpr int CHANNEL_TILES = 2, BLOCK_P = 3;
@@ -136,7 +136,7 @@ conv2d_depthwise_strips(const T* __restrict__ x, const Word* __restrict__ packed
     const auto place_of = [](int tap) { return tap >= -1 && tap <= SPAN_W ? tap + 2 : 0; };
     const int tap = quad * 2 - group + (segment == 0 ? PAD_W : 0);
     const int first_at = place_of(tap), second_at = place_of(tap - 8), third_at = place_of(tap + 8), other_at = second_at + third_at;
-    // Always, which nvcc is not to know: it would have one register for the first and the last word, and copy all to four neighbours for each MMA.
+    // Always true, but opaque to nvcc: otherwise the first and the last word share one register, and nvcc inserts moves before each MMA.
     const bool always = __shfl_sync(0xffffffffu, tap, lane) == tap;
     float biases[WARP_C] = {};
     if constexpr (EPILOGUE::HAS_BIAS) {
@@ -145,21 +145,21 @@ conv2d_depthwise_strips(const T* __restrict__ x, const Word* __restrict__ packed
             if (first_channel + channel + c < C) biases[c] = SCALE * to_float(bias[first_channel + channel + c]);
         }
     }
-    Matrix filters[WARP_C][R - SHARED_R];
+    Matrix filters[WARP_C][R - SMEM_FILTER_ROWS];
     const auto matrix_of = [&](const Pair& pair, Word last) {
         return Matrix{pair.at[0], second_at > 0 ? pair.at[1] : 0, third_at > 0 ? pair.at[1] : 0, last};
     };
-    Pair* const own_filters = shared_filters + channel * (SHARED_R * 16) + (quad * 2 - group + 7);
+    Pair* const own_filters = shared_filters + channel * (SMEM_FILTER_ROWS * 16) + (quad * 2 - group + 7);
 #pragma unroll
     for (int c = 0; c < WARP_C; ++c) {
 #pragma unroll
         for (int r = 0; r < R; ++r) {
             const Word* const words = packed_w + ((first_channel + channel + c) * R + r) * ROW_WORDS;
             const Pair pair = {words[first_at], words[other_at]};
-            if (r < R - SHARED_R) {
+            if (r < R - SMEM_FILTER_ROWS) {
                 filters[c][r] = matrix_of(pair, always ? pair.at[0] : pair.at[1]);
             } else if (quad == 0 || group < 2) {  // a lane of each tap
-                own_filters[(c * SHARED_R + r - (R - SHARED_R)) * 16] = pair;
+                own_filters[(c * SMEM_FILTER_ROWS + r - (R - SMEM_FILTER_ROWS)) * 16] = pair;
             }
         }
     }
@@ -202,10 +202,10 @@ conv2d_depthwise_strips(const T* __restrict__ x, const Word* __restrict__ packed
             for (int k = 0; k < WARP_C / 2; ++k) {
                 const int c = half * (WARP_C / 2) + k;
                 Matrix matrix;
-                if (r < R - SHARED_R) {
+                if (r < R - SMEM_FILTER_ROWS) {
                     matrix = filters[c][r];
                 } else {
-                    const Pair pair = own_filters[(c * SHARED_R + r - (R - SHARED_R)) * 16];
+                    const Pair pair = own_filters[(c * SMEM_FILTER_ROWS + r - (R - SMEM_FILTER_ROWS)) * 16];
                     matrix = matrix_of(pair, pair.at[0]);
                 }
                 mma_m16n8k16_f16(d[half][k], matrix.at, inputs[(i + r) % R][c], d[half][k]);
@@ -220,7 +220,7 @@ conv2d_depthwise_strips(const T* __restrict__ x, const Word* __restrict__ packed
 #pragma unroll
                 for (int k = 0; k < WARP_C / 2; ++k) {
                     const int c = half * (WARP_C / 2) + k;
-                    finished[i][j].at[c] = from_float<T>(EPILOGUE::activate(fmaf(SCALE, d[half][k][2 * i + j], biases[c])));
+                    finished[i][j].at[c] = from_float<T>(finish_scaled<EPILOGUE>(d[half][k][2 * i + j], SCALE, biases[c]));
                 }
             }
         }

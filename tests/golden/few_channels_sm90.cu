@@ -236,7 +236,7 @@ conv2d_few_channels_sm90(const T* __restrict__ x, const T* __restrict__ w, const
             if (CHANNEL_TILES > 1) load_channels(channel_tile);
 #pragma unroll 1
             for (int row = turn ^ consumer; row < rows; row += CONSUMERS) {
-                const unsigned long long b = x_operand + (state.index * (WINDOW_BYTES / 16) + row * (STRIDE_H * PLANES * PITCH));
+                const unsigned long long b = x_operand + (state.index * (WINDOW_BYTES / DESCRIPTOR_UNIT) + row * (STRIDE_H * PLANES * PITCH));
                 float d[1][TILE_Q / 8][4];
                 barriers.mainloop_order.wait(consumer, order_phase);
                 order_phase ^= 1;

@@ -50,7 +50,7 @@ constexpr int EPILOGUE_M = 8, EPILOGUE_STAGES = 2;  // rows staged at once
 constexpr int K_TILES = 3;
 constexpr int K_BLOCKS = 4;  // MMAs in depth of a stage: none of padding alone
 constexpr int TILES_M = 5, CLUSTERS_N = 1;
-constexpr int A_ROWS = 8, STAGE_BYTES = (TILE_N + A_ROWS) * 128;
+constexpr int A_ROWS = 8, STAGE_BYTES = (TILE_N + A_ROWS) * OPERAND_ROW_BYTES;
 using EpilogueTma = CollectiveEpilogue<T, EPILOGUE, Boxes4d, BLOCKS_N, TILE_M / EPILOGUE_M, EPILOGUE_M, EPILOGUE_STAGES>;
 
 // d = b [64 x 16] * a [16 x TILE_M] (+ d), operands in shared memory.
@@ -105,7 +105,7 @@ __device__ __forceinline__ void produce(unsigned char* stages, PipelineTma<STAGE
             unsigned char* const b_stage = stages + state.index * STAGE_BYTES;
             Barrier* const full = pipeline.full + state.index;
             load_operand<B_TRANSPOSED, TILE_N>(b_stage, &b_map, full, tile.column, k, tile.product);
-            load_common_operand<A_TRANSPOSED, A_ROWS, CLUSTER_N>(b_stage + TILE_N * 128, &a_map, full, rank, tile.row, k, tile.product);
+            load_common_operand<A_TRANSPOSED, A_ROWS, CLUSTER_N>(b_stage + TILE_N * OPERAND_ROW_BYTES, &a_map, full, rank, tile.row, k, tile.product);
         }
     }
 }
@@ -139,8 +139,8 @@ gemm_sm90(const __grid_constant__ TensorMap a_map, const __grid_constant__ Tenso
     warpgroup_reg_alloc<232>();
     const int consumer = group - 1, thread = static_cast<int>(threadIdx.x) % 128;
     const int group_column = PINGPONG ? 0 : consumer * GROUP_N;  // of a tile
-    const unsigned long long b_operand = operand_descriptor<B_TRANSPOSED, TILE_K>(stages + group_column * 128);
-    const unsigned long long a_operand = operand_descriptor<A_TRANSPOSED, TILE_K>(stages + TILE_N * 128);
+    const unsigned long long b_operand = operand_descriptor<B_TRANSPOSED, TILE_K>(stages + group_column * OPERAND_ROW_BYTES);
+    const unsigned long long a_operand = operand_descriptor<A_TRANSPOSED, TILE_K>(stages + TILE_N * OPERAND_ROW_BYTES);
     unsigned char* const outputs = epilogue_stages + consumer * (EPILOGUE_STAGES * EpilogueTma::STAGE_BYTES);
     int epilogue_stage = 0;
     if (thread == 0) prefetch_tma_descriptor(&y_map);

@@ -104,7 +104,7 @@ gemm_split_k_sm90(const __grid_constant__ TensorMap a_map, const __grid_constant
             unsigned char* const stage = stages + state.index * STAGE_BYTES;
             Barrier* const full = pipeline.full + state.index;
             load_operand<B_TRANSPOSED, TILE_N>(stage, &b_map, full, first_column, k_tile * TILE_K, product);
-            load_operand<A_TRANSPOSED, A_ROWS>(stage + TILE_N * 128, &a_map, full, row, k_tile * TILE_K, product);
+            load_operand<A_TRANSPOSED, A_ROWS>(stage + TILE_N * OPERAND_ROW_BYTES, &a_map, full, row, k_tile * TILE_K, product);
         }
         return;
     }
@@ -117,8 +117,8 @@ gemm_split_k_sm90(const __grid_constant__ TensorMap a_map, const __grid_constant
     float biases[1][2] = {};
     load_biases<EPILOGUE, N>(biases, bias, column, warp, lane);
 
-    const unsigned long long b_operand = operand_descriptor<B_TRANSPOSED, TILE_K>(stages + consumer * (64 * 128));
-    const unsigned long long a_operand = operand_descriptor<A_TRANSPOSED, TILE_K>(stages + TILE_N * 128);
+    const unsigned long long b_operand = operand_descriptor<B_TRANSPOSED, TILE_K>(stages + consumer * (MMA_ROWS * OPERAND_ROW_BYTES));
+    const unsigned long long a_operand = operand_descriptor<A_TRANSPOSED, TILE_K>(stages + TILE_N * OPERAND_ROW_BYTES);
     float d[1][ROWS][4];
     collective_mma<Mma>(d, pipeline, state, b_operand, a_operand, 0, end - begin, lane);
     Cluster::reduce(d, biases[0], stages, outputs, nullptr, rank, consumer, thread, warp, lane);

@@ -61,7 +61,7 @@ constexpr int CHANNEL_TILES = 2, K_TILES = R * S * CHANNEL_TILES;
 constexpr int K_BLOCKS = 4;  // MMAs in depth of a stage: none of padding alone
 constexpr int PROMOTED = 6;                                // stages, of 72 MMAs at most
 constexpr int TILES_M = 1;
-constexpr int W_BYTES = TILE_M * 128, X_BYTES = TILE_N * 128;  // of one part of a stage
+constexpr int W_BYTES = TILE_M * OPERAND_ROW_BYTES, X_BYTES = TILE_N * OPERAND_ROW_BYTES;  // of one part of a stage
 constexpr int STAGE_BYTES = 2 * (W_BYTES + X_BYTES);
 using EpilogueTma = CollectiveEpilogue<T, EPILOGUE, Boxes2d, 1, EPILOGUE_SUBTILES, EPILOGUE_N, EPILOGUE_STAGES, EPILOGUE_N * 256>;
 
@@ -122,9 +122,9 @@ struct Mma : StagedMma<STAGE_BYTES, K_BLOCKS> {
                                                     bool accumulate, Barrier (&)[STAGES]) {
 #pragma unroll
         for (int k_block = 0; k_block < K_BLOCKS; ++k_block) {
-            const int at = index * (STAGE_BYTES / 16) + k_block * 2;
-            mma(d[0], w + at, x + (at + X_BYTES / 16), accumulate || k_block > 0);
-            mma(d[0], w + (at + W_BYTES / 16), x + at, true);
+            const int at = index * (STAGE_BYTES / DESCRIPTOR_UNIT) + k_block * DEPTH_STEP;
+            mma(d[0], w + at, x + (at + X_BYTES / DESCRIPTOR_UNIT), accumulate || k_block > 0);
+            mma(d[0], w + (at + W_BYTES / DESCRIPTOR_UNIT), x + at, true);
             mma(d[0], w + at, x + at, true);
         }
     }
@@ -195,8 +195,8 @@ conv2d_implicit_gemm_3xtf32_sm90(const __grid_constant__ TensorMap x_map, const 
     const int consumer = warp / 4 - 1, thread = static_cast<int>(threadIdx.x) % 128, lane = static_cast<int>(threadIdx.x) % 32;
     // What is this warpgroup's of a tile.
     const int group_m = TILE_M > 64 ? consumer * 64 : 0, group_n = TILE_M > 64 ? 0 : consumer * GROUP_N;
-    const unsigned long long w_operand = wgmma_descriptor(stages + group_m * 128);
-    const unsigned long long x_operand = wgmma_descriptor(stages + 2 * W_BYTES + group_n * 128);
+    const unsigned long long w_operand = wgmma_descriptor(stages + group_m * OPERAND_ROW_BYTES);
+    const unsigned long long x_operand = wgmma_descriptor(stages + 2 * W_BYTES + group_n * OPERAND_ROW_BYTES);
     unsigned char* const outputs = epilogue_stages + consumer * (EPILOGUE_STAGES * EpilogueTma::STAGE_BYTES);
     if (thread == 0) prefetch_tma_descriptor(&y_map);
 

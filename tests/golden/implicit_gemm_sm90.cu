@@ -49,8 +49,9 @@ using T = __half;  // x, w, bias and y in memory
 
 // What happens to a finished accumulator before it is stored: the output channel's bias and the residual are added, then
 // comes the activation. A NaN stays a NaN, and an infinite sum gives the activation's limit.
-// Every family stores through it, so that a further activation is written here alone, a function of its word in
-// operation.toml. Needs _element.cuh.
+// Families finish their accumulators with `finish`, or apply the activation's function where they do not.
+// An activation is a function here, named by its word in operation.toml; "Epilogues" in docs/templates.md lists what else
+// knows it. Needs _element.cuh.
 
 __device__ __forceinline__ float identity(float value) { return value; }
 
@@ -294,12 +295,15 @@ __device__ __forceinline__ void warpgroup_reg_alloc() {
 #include <autotune_host_ptx.h>
 #endif
 
+// Bytes that an address or a distance counts in the descriptor of an operand in shared memory (PTX ISA, matrix descriptor).
+[[maybe_unused]] constexpr int DESCRIPTOR_UNIT = 16;
+
 // Operands of a warpgroup's matrix products that lie in shared memory (sm_90a). Needs _ptx_wgmma.cuh.
 //
 // wgmma_descriptor: of an operand whose rows are 128 bytes of neighbours in depth, row after row, swizzled as TMA does with 128
 // bytes. Its first row lies on a multiple of 1024 bytes, or on one of 128 bytes inside of what TMA wrote, as the swizzle is one of
-// addresses. `eight_rows`: bytes from eight rows to the next eight, a multiple of 128; 1024 where all rows follow each other.
-// Descriptors count 16 bytes: add 2 for the next 16 elements in depth, 8 for the next row. Operands that are not swizzled: wgmma_operand.
+// addresses. `eight_rows`: bytes from eight rows to the next eight, a multiple of OPERAND_ROW_BYTES.
+// Operands that are not swizzled: wgmma_operand.
 // store_operand: what a thread writes into an operand. Products see it after fence_bulk in that thread, and a barrier.
 
 #ifdef __CUDACC__
@@ -307,10 +311,18 @@ __device__ __forceinline__ void warpgroup_reg_alloc() {
 #include <autotune_host_wgmma.h>
 #endif
 
-__device__ __forceinline__ unsigned long long wgmma_descriptor(const void* pointer, int eight_rows = 1024) {
+[[maybe_unused]] constexpr int OPERAND_ROW_BYTES = 128;  // of neighbours in depth: what a swizzle of 128 bytes permutes
+[[maybe_unused]] constexpr int MMA_DEPTH_BYTES = 32;     // of an operand's row that one MMA multiplies
+[[maybe_unused]] constexpr int MMA_ROWS = 64;            // of operand a, and of the accumulators
+// Steps of a descriptor: to the next MMA in depth, to the next row, to the next MMA's rows.
+[[maybe_unused]] constexpr int DEPTH_STEP = MMA_DEPTH_BYTES / DESCRIPTOR_UNIT;
+[[maybe_unused]] constexpr int ROW_STEP = OPERAND_ROW_BYTES / DESCRIPTOR_UNIT;
+[[maybe_unused]] constexpr int MMA_ROWS_STEP = MMA_ROWS * OPERAND_ROW_BYTES / DESCRIPTOR_UNIT;
+
+__device__ __forceinline__ unsigned long long wgmma_descriptor(const void* pointer, int eight_rows = 8 * OPERAND_ROW_BYTES) {
     const unsigned at = static_cast<unsigned>(__cvta_generic_to_shared(pointer));
     constexpr unsigned long long SWIZZLE_128B = 1ull << 62;
-    return (at >> 4) | static_cast<unsigned long long>(eight_rows / 16) << 32 | SWIZZLE_128B;
+    return at / DESCRIPTOR_UNIT | static_cast<unsigned long long>(eight_rows / DESCRIPTOR_UNIT) << 32 | SWIZZLE_128B;
 }
 // A ring of STAGES buffers in shared memory between a producer and its consumers. Names are CUTLASS's (sm90_pipeline.hpp).
 // Needs _ptx_barrier.cuh.
@@ -340,6 +352,7 @@ struct PipelineState {
 // What threads fill: a buffer is full when its producers have committed it.
 template <int STAGES>
 struct PipelineAsync {
+    static_assert(STAGES > 0, "a pipeline has at least one buffer");
     Barrier full[STAGES];
     Barrier empty[STAGES];
 
@@ -550,9 +563,10 @@ struct Boxes2d : ByColumns {
 // output channels, which Boxes loads and stores. Where a tile is: its first channel, its first column, and what else Boxes needs.
 template <typename T, class EPILOGUE, class Boxes, int BLOCKS, int SUBTILES, int COLUMNS, int STAGES, int RESIDUAL_BYTES = 0>
 struct CollectiveEpilogue {
-    static constexpr int BOXES = static_cast<int>(sizeof(T)) / 2, BOX_BYTES = COLUMNS * 128, STAGE_BYTES = BOXES * BOX_BYTES;
+    static constexpr int BOXES = static_cast<int>(sizeof(T)) / 2, BOX_BYTES = COLUMNS * OPERAND_ROW_BYTES, STAGE_BYTES = BOXES * BOX_BYTES;
     static constexpr int BOX_CHANNELS = 64 / BOXES;
-    static_assert(STAGES == 1 || STAGES == 2);
+    static_assert(STAGES == 1 || STAGES == 2, "outputs have one or two epilogue stages");
+    static_assert(COLUMNS % 8 == 0, "a subtile is a multiple of 8 columns, as an MMA's accumulators are");
 
     // Stages a subtile, and stores it by the warpgroup's first thread; `staged`: the warp has output channels that exist.
     template <int TILES>
@@ -762,13 +776,17 @@ __device__ __forceinline__ int collective_mma(float (&d)[BLOCKS][TILES][4], Pipe
     return last;
 }
 
+// Of descriptors, from MMA to MMA in depth. A transposed operand's row is one step in depth, an MMA 16 of them.
 template <bool TRANSPOSED>
-constexpr int OPERAND_STEP = TRANSPOSED ? 128 : 2;  // of descriptors, from MMA to MMA in depth
+constexpr int OPERAND_STEP = TRANSPOSED ? 16 * ROW_STEP : DEPTH_STEP;
 
 // Operands that lie in the same stage, K_BLOCKS MMAs in depth: rows of 128 bytes of neighbours in depth, or TRANSPOSED, rows that are
 // the depth.
 template <int STAGE_BYTES, int K_BLOCKS, bool A_TRANSPOSED = false, bool B_TRANSPOSED = false>
 struct StagedMma {
+    static_assert(STAGE_BYTES % (8 * OPERAND_ROW_BYTES) == 0, "a stage begins where the pattern of the swizzle does, every 8 rows");
+    static_assert(K_BLOCKS * MMA_DEPTH_BYTES <= OPERAND_ROW_BYTES, "a stage is one operand row deep");
+
     template <int STAGES, class... More>
     __device__ __forceinline__ static void wait(PipelineTma<STAGES>& pipeline, const PipelineState<STAGES>& state, More&...) {
         pipeline.consumer_wait(state);
@@ -778,10 +796,10 @@ struct StagedMma {
                                                     bool accumulate, More&...) {
 #pragma unroll
         for (int k_block = 0; k_block < K_BLOCKS; ++k_block) {
-            const int at = index * (STAGE_BYTES / 16);
+            const int at = index * (STAGE_BYTES / DESCRIPTOR_UNIT);
             const int a_at = at + k_block * OPERAND_STEP<A_TRANSPOSED>, b_at = at + k_block * OPERAND_STEP<B_TRANSPOSED>;
 #pragma unroll
-            for (int i = 0; i < BLOCKS; ++i) mma(d[i], a + (a_at + i * 512), b + b_at, accumulate || k_block > 0);
+            for (int i = 0; i < BLOCKS; ++i) mma(d[i], a + (a_at + i * MMA_ROWS_STEP), b + b_at, accumulate || k_block > 0);
         }
     }
     template <int STAGES, class... More>
@@ -824,7 +842,9 @@ __device__ __forceinline__ void load_pixels(unsigned char* to, const TensorMap& 
 template <int FILTERS = 1, class... Windows>
 __device__ __forceinline__ void produce(unsigned char* stages, PipelineTma<STAGES>& pipeline, const TensorMap& x_map, const TensorMap& w_map,
                                         int tiles, Windows...) {
-    constexpr int BOXES = (TILE_N + 255) / 256, BOX = TILE_N / BOXES, W_BYTES = FILTERS * TILE_M * 128;  // of 256 pixels at most
+    constexpr int MOST_BOX = 256;  // pixels, TMA's limit
+    constexpr int BOXES = (TILE_N + MOST_BOX - 1) / MOST_BOX, BOX = TILE_N / BOXES, W_BYTES = FILTERS * TILE_M * OPERAND_ROW_BYTES;
+    static_assert(BOXES * BOX == TILE_N, "boxes of pixels divide a tile");
     using Scheduler = PersistentTileScheduler<>;
     PipelineState<STAGES> state;
     for (int index = Scheduler::first(); index < tiles; index += Scheduler::step()) {
@@ -836,7 +856,7 @@ __device__ __forceinline__ void produce(unsigned char* stages, PipelineTma<STAGE
         for (int tap = 0; tap < R * S; ++tap) {
 #pragma unroll 1
             for (int c = 0; c < CHANNELS; c += TILE_K, ++state) {
-                pipeline.producer_acquire(state, W_BYTES + TILE_N * 128);
+                pipeline.producer_acquire(state, W_BYTES + TILE_N * OPERAND_ROW_BYTES);
                 unsigned char* const stage = stages + state.index * STAGE_BYTES;
                 Barrier* const full = pipeline.full + state.index;
                 if constexpr (FILTERS == 1) {
@@ -846,7 +866,7 @@ __device__ __forceinline__ void produce(unsigned char* stages, PipelineTma<STAGE
                 }
 #pragma unroll
                 for (int i = 0; i < BOXES; ++i) {
-                    unsigned char* const to = stage + W_BYTES + i * (BOX * 128);
+                    unsigned char* const to = stage + W_BYTES + i * (BOX * OPERAND_ROW_BYTES);
                     load_pixels(to, x_map, full, first_channel(k) + c, pixel + i * BOX, image[i], top[i], left[i], tap);
                 }
             }
@@ -865,7 +885,7 @@ using Boxes = Boxes2d;
 __device__ __forceinline__ Place place_of(int index, int first) { return {index / TILES_M * TILE_N + first, 0, 0}; }
 
 // The operand of a stage's pixels, from `first` on.
-__device__ __forceinline__ unsigned long long pixels_operand(const unsigned char* pixels, int first) { return wgmma_descriptor(pixels + first * 128); }
+__device__ __forceinline__ unsigned long long pixels_operand(const unsigned char* pixels, int first) { return wgmma_descriptor(pixels + first * OPERAND_ROW_BYTES); }
 
 // Of a tile; there are no windows.
 struct Window {
@@ -883,7 +903,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
 conv2d_implicit_gemm_sm90(const __grid_constant__ TensorMap x_map, const __grid_constant__ TensorMap w_map,
                           const __grid_constant__ TensorMap y_map, const T* __restrict__ bias, int n) {
     extern __shared__ __align__(1024) unsigned char smem[];
-    unsigned char* const windows = smem;                             // [window] pixels [WINDOW_BYTES / 128][TILE_K]
+    unsigned char* const windows = smem;                             // [window] pixels [WINDOW_BYTES / OPERAND_ROW_BYTES][TILE_K]
     unsigned char* const stages = windows + WINDOWS * WINDOW_BYTES;  // [stage] filters [TILE_M][TILE_K], then pixels [TILE_N][TILE_K]
     unsigned char* const epilogue_stages = stages + STAGES * STAGE_BYTES;  // [consumer][epilogue stage][box] outputs [EPILOGUE_N][TILE_K]
     unsigned char* const barriers = epilogue_stages + CONSUMERS * EPILOGUE_STAGES * EpilogueTma::STAGE_BYTES;
@@ -920,8 +940,8 @@ conv2d_implicit_gemm_sm90(const __grid_constant__ TensorMap x_map, const __grid_
     // What is this warpgroup's of a tile.
     const int group_m = !PINGPONG && TILE_M > 64 ? consumer * GROUP_M : 0;
     const int group_n = GROUP_N < TILE_N ? consumer * GROUP_N : 0;
-    const unsigned long long w_operand = wgmma_descriptor(stages + group_m * 128);
-    const unsigned long long x_operand = pixels_operand(WINDOWED ? windows : stages + TILE_M * 128, group_n);
+    const unsigned long long w_operand = wgmma_descriptor(stages + group_m * OPERAND_ROW_BYTES);
+    const unsigned long long x_operand = pixels_operand(WINDOWED ? windows : stages + TILE_M * OPERAND_ROW_BYTES, group_n);
     unsigned char* const outputs = epilogue_stages + consumer * (EPILOGUE_STAGES * EpilogueTma::STAGE_BYTES);
     if (thread == 0) prefetch_tma_descriptor(&y_map);
 

@@ -99,7 +99,7 @@ __device__ __forceinline__ void produce_part(unsigned char* stages, PipelineTma<
         unsigned char* const stage = stages + state.index * STAGE_BYTES;
         Barrier* const full = pipeline.full + state.index;
         tma_load(stage, &w_map, full, c, tap, k);
-        load_pixels(stage + TILE_M * 128, x_map, full, c, pixel, image, top, left, tap);
+        load_pixels(stage + TILE_M * OPERAND_ROW_BYTES, x_map, full, c, pixel, image, top, left, tap);
     }
 }
 
@@ -139,8 +139,8 @@ conv2d_split_k_sm90(const __grid_constant__ TensorMap x_map, const __grid_consta
     float biases[1][2] = {};
     load_biases<EPILOGUE, K>(biases, bias, k, warp, lane);
 
-    const unsigned long long w_operand = wgmma_descriptor(stages + consumer * (64 * 128));
-    const unsigned long long x_operand = wgmma_descriptor(stages + TILE_M * 128);
+    const unsigned long long w_operand = wgmma_descriptor(stages + consumer * (MMA_ROWS * OPERAND_ROW_BYTES));
+    const unsigned long long x_operand = wgmma_descriptor(stages + TILE_M * OPERAND_ROW_BYTES);
     PipelineState<STAGES> state;
     float d[1][COLUMNS][4];
     collective_mma<StagedMma<STAGE_BYTES, K_BLOCKS>>(d, pipeline, state, w_operand, x_operand, begin, end, lane);

@@ -62,14 +62,15 @@ def test_device_that_no_kernel_is_for_fails_the_self_test(built: Built) -> None:
     passed, said = self_test(older)
     assert not passed
     assert said.splitlines()[-1] == "no kernel of this library is for this device"
-    assert f"tested.constant: not tested: {WRONG_DEVICE} (tested.constant: direct is for device.arch >= 75)" in said
+    why = "direct requires: compute capability 7.5 or newer"
+    assert f"tested.constant: not tested: {WRONG_DEVICE} (tested.constant: {why})" in said
 
 
 @pytest.mark.parametrize(
     ("variable", "value", "kernel", "why"),
     [
-        ("AUTOTUNE_HOST_ARCH", "75", "tested.packed", "mma_strip is for device.arch >= 80"),
-        ("AUTOTUNE_HOST_SMEM_BYTES", "16", "tested.packed", "min_blocks blocks fit shared memory"),
+        ("AUTOTUNE_HOST_ARCH", "75", "tested.packed", "mma_strip requires: compute capability 8.0 or newer"),
+        ("AUTOTUNE_HOST_SMEM_BYTES", "16", "tested.packed", "a block needs more shared memory than the device has"),
     ],
 )
 def test_kernel_that_is_not_for_a_device_is_left_out_there(
@@ -252,7 +253,9 @@ def test_classes_that_differ_between_numbers_of_images(cxx: str, tmp_path: Path)
 
 
 def test_architecture_that_a_kernel_is_not_for_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(StoreError, match=r"cannot be exported for sm_75: mma_strip is for device.arch >= 80"):
+    with pytest.raises(
+        StoreError, match=r"cannot be exported for sm_75: mma_strip requires: compute capability 8.0 or newer"
+    ):
         export_library([PACKED], tmp_path / "out", (90, 75))
     assert not (tmp_path / "out").exists()
 

@@ -204,8 +204,8 @@ def test_library_launches_what_the_tuner_would(kernels: tuple[Chosen, ...], plan
         else:
             refused.add(plan["reason"])
     for reason in (
-        "a chunk's columns are counted in 32 bits",
-        "min_blocks blocks fit shared memory",
+        "im2col_gemm requires: a chunk's column index fits 31 bits",
+        "a block needs more shared memory than the device has",
         "a grid exceeds the device's limits",
     ):
         assert reason in refused

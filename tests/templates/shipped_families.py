@@ -22,7 +22,7 @@ from autotune.errors import Rejected
 from autotune.evaluation.evaluator import DeviceEvaluator
 from autotune.family.render import render
 from autotune.family.source import KernelSource
-from autotune.family.space import BoundTemplate, SearchSpace
+from autotune.family.space import Admission, BoundTemplate, SearchSpace
 from autotune.family.template import KernelTemplate
 from autotune.family.template_files import load_template, template_files
 from autotune.measurement.forward import LoadedKernel, Tensors
@@ -60,8 +60,10 @@ def supported(name: str, device: DeviceInfo = H200) -> Mapping[str, Problem]:
 
 @cache
 def default_of(name: str, problem: Problem, device: DeviceInfo = H200) -> Config | None:
-    """What a space's `default` would be, without enumerating the space; None when it is empty."""
-    space = SearchSpace(BoundTemplate(family(name), problem, device), most_rows=0, sampled_rows=1)
+    """What the `default` of a search's space would be, without enumerating the space; None when it is empty."""
+    space = SearchSpace(
+        BoundTemplate(family(name), problem, device, Admission(prune=True)), most_rows=0, sampled_rows=1
+    )
     return space.default
 
 

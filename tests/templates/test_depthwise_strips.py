@@ -14,7 +14,7 @@ from autotune.devices.device import DeviceInfo
 from autotune.errors import Rejected
 from autotune.evaluation.evaluator import DeviceEvaluator
 from autotune.family.render import render
-from autotune.family.space import BoundTemplate, SearchSpace
+from autotune.family.space import Admission, BoundTemplate, SearchSpace
 from autotune.problem import Conv2dProblem
 from autotune.trial import Config
 from tests.long_run import every, long_run
@@ -35,7 +35,7 @@ APART = replace(ODD, n=4, c=40, k=40, groups=40, h=12, w=22, r=2, s=3, pad_h=5, 
 
 def tile_of(problem: Conv2dProblem, values: Values, device: DeviceInfo = H200) -> Values:
     """The tile of these values of which as many blocks are resident as the family's rules want."""
-    bound = BoundTemplate(family(NAME), problem, device)
+    bound = BoundTemplate(family(NAME), problem, device, Admission(prune=True))
     for min_blocks in range(1, 7):
         tile = {**BASE, **values, "min_blocks": min_blocks}
         try:
@@ -90,7 +90,7 @@ LAYERS = {
 
 @pytest.mark.parametrize("name", LAYERS)
 def test_layers_of_networks_have_configs_and_all_fit_a_multiprocessor(name: str) -> None:
-    bound = BoundTemplate(family(NAME), LAYERS[name], H200)
+    bound = BoundTemplate(family(NAME), LAYERS[name], H200, Admission(prune=True))
     space = SearchSpace(bound)
     assert len(space.rows) > 15
     for row in range(0, len(space.rows), 3):
@@ -108,7 +108,7 @@ WINNERS: list[tuple[Conv2dProblem, Values]] = [
 
 @pytest.mark.parametrize(("problem", "fastest"), WINNERS, ids=["7x7", "5x5 of 28", "5x5 of 14"])
 def test_a_search_of_few_trials_has_the_fastest_tile_among_its_own(problem: Conv2dProblem, fastest: Values) -> None:
-    space = SearchSpace(BoundTemplate(family(NAME), problem, H200))
+    space = SearchSpace(BoundTemplate(family(NAME), problem, H200, Admission(prune=True)))
     assert len(space.rows) <= 40
     tile = Config.of(NAME, {**BASE, "images": 8, "row_tiles": 1, **fastest})
     assert tile in [space.config(row) for row in range(len(space.rows))]
@@ -129,7 +129,7 @@ def test_a_search_of_few_trials_has_the_fastest_tile_among_its_own(problem: Conv
     ids=["14 columns", "56", "28", "7", "5x5 of 28", "5x5 of 14", "3x3", "21 rows of filters"],
 )
 def test_it_is_searched_where_its_matrices_are_filled(problem: Conv2dProblem, *, searched: bool) -> None:
-    bound = BoundTemplate(family(NAME), problem, H200)
+    bound = BoundTemplate(family(NAME), problem, H200, Admission(prune=True))
     assert (bound.searched and len(SearchSpace(bound).rows) > 0) == searched
 
 
@@ -154,7 +154,7 @@ def test_the_largest_tiles_compile_without_spills(name: str, values: Values) -> 
 def test_steps_between_rows_of_very_many_pixels_do_not_overflow(tmp_path: Path) -> None:
     """No GPU is needed to see it: nvcc warns of constants that wrap."""
     wide = replace(ODD, n=1, c=8, k=8, groups=8, h=7, w=37_000_000, r=9, s=5, pad_h=4, pad_w=2)
-    bound = BoundTemplate(family(NAME), wide, H200)
+    bound = BoundTemplate(family(NAME), wide, H200, Admission(prune=True))
     kernel = tmp_path / "wide.cu"
     kernel.write_text(render(bound, SearchSpace(bound).config(0)).program.text)
     line = [str(find_nvcc()), "-std=c++17", "-arch=sm_90", "-cubin", "-o", str(tmp_path / "wide.cubin"), str(kernel)]

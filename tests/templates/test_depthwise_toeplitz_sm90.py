@@ -10,7 +10,7 @@ from autotune.compilation.compile import compile_cubin
 from autotune.compilation.toolchain import find_nvcc
 from autotune.evaluation.evaluator import DeviceEvaluator
 from autotune.family.render import render
-from autotune.family.space import BoundTemplate, SearchSpace
+from autotune.family.space import Admission, BoundTemplate, SearchSpace
 from autotune.problem import Conv2dProblem
 from autotune.trial import Config
 from tests.long_run import every, long_run
@@ -79,7 +79,7 @@ LAYERS = {
 
 @pytest.mark.parametrize("name", LAYERS)
 def test_layers_of_networks_have_configs_and_all_fit_a_multiprocessor(name: str) -> None:
-    bound = BoundTemplate(family(NAME), LAYERS[name], H200)
+    bound = BoundTemplate(family(NAME), LAYERS[name], H200, Admission(prune=True))
     space = SearchSpace(bound)
     assert len(space.rows) > 50
     for row in range(0, len(space.rows), 3):
@@ -100,7 +100,7 @@ def test_layers_of_networks_have_configs_and_all_fit_a_multiprocessor(name: str)
 )
 def test_layers_that_it_has_no_config_for_are_left_to_the_other_family(problem: Conv2dProblem) -> None:
     def space(name: str, layer: Conv2dProblem) -> SearchSpace | None:
-        bound = BoundTemplate(family(name), layer, H200)
+        bound = BoundTemplate(family(name), layer, H200, Admission(prune=True))
         return SearchSpace(bound) if bound.supported and bound.searched else None
 
     own, other = (space(name, problem) for name in (NAME, "depthwise_toeplitz"))

@@ -15,7 +15,7 @@ from autotune.compilation.toolchain import find_nvcc
 from autotune.devices.backends import open_device
 from autotune.evaluation.evaluator import DeviceEvaluator
 from autotune.family.render import render
-from autotune.family.space import BoundTemplate, SearchSpace
+from autotune.family.space import Admission, BoundTemplate, SearchSpace
 from autotune.problem import Conv2dProblem
 from autotune.trial import Config
 from tests.long_run import every, long_run
@@ -144,7 +144,7 @@ FIRST_LAYERS = {
 
 @pytest.mark.parametrize("name", FIRST_LAYERS)
 def test_first_layers_have_configs_and_all_fit_a_multiprocessor(name: str) -> None:
-    bound = BoundTemplate(family(NAME), FIRST_LAYERS[name], H200)
+    bound = BoundTemplate(family(NAME), FIRST_LAYERS[name], H200, Admission(prune=True))
     space = SearchSpace(bound)
     assert len(space.rows) > 20
     for row in range(0, len(space.rows), 7):

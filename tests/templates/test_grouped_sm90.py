@@ -10,7 +10,7 @@ from autotune.compilation.compile import compile_cubin
 from autotune.compilation.toolchain import find_nvcc
 from autotune.evaluation.evaluator import DeviceEvaluator
 from autotune.family.render import render
-from autotune.family.space import BoundTemplate, SearchSpace
+from autotune.family.space import Admission, BoundTemplate, SearchSpace
 from autotune.problem import Conv2dProblem
 from autotune.trial import Config
 from tests.long_run import every, long_run
@@ -93,7 +93,7 @@ LAYERS = {
 
 @pytest.mark.parametrize("name", LAYERS)
 def test_layers_of_networks_have_configs_and_all_fit_a_multiprocessor(name: str) -> None:
-    bound = BoundTemplate(family(NAME), LAYERS[name], H200)
+    bound = BoundTemplate(family(NAME), LAYERS[name], H200, Admission(prune=True))
     space = SearchSpace(bound)
     assert len(space.rows) > 10
     for row in range(0, len(space.rows), 3):

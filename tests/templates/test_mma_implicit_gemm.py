@@ -8,7 +8,7 @@ import pytest
 
 from autotune.errors import Rejected
 from autotune.evaluation.evaluator import DeviceEvaluator
-from autotune.family.space import BoundTemplate, SearchSpace
+from autotune.family.space import Admission, BoundTemplate, SearchSpace
 from autotune.problem import Conv2dProblem
 from autotune.trial import Config
 from tests.long_run import every, long_run
@@ -86,15 +86,18 @@ def test_config_is_right(problem: Conv2dProblem, values: dict[str, int | str], c
 )
 def test_few_pixels_and_long_rows_are_served(problem: Conv2dProblem) -> None:
     for precision in ("tf32", "3xtf32"):
-        space = SearchSpace(BoundTemplate(family("mma_implicit_gemm"), problem, H200), {"precision": (precision,)})
+        space = SearchSpace(
+            BoundTemplate(family("mma_implicit_gemm"), problem, H200, Admission(prune=True)),
+            {"precision": (precision,)},
+        )
         assert space.default is not None
 
 
 def test_packed_filters_that_31_bits_do_not_count_are_refused() -> None:
     """Of a single map, which is computed as 24."""
     problem = Conv2dProblem(1, 1 << 20, 1, 1, 1, 7, 7, pad_h=6, pad_w=6)
-    bound = BoundTemplate(family("mma_implicit_gemm"), problem, H200)
-    with pytest.raises(Rejected, match="packed filters are counted by 31 bits"):
+    bound = BoundTemplate(family("mma_implicit_gemm"), problem, H200, Admission(prune=True))
+    with pytest.raises(Rejected, match="a packed filter's index fits 31 bits"):
         bound.check(Config.of("mma_implicit_gemm", {**BASE, "consumer_warpgroups": 1, "block_tiles_k": 3}))
 
 

@@ -11,7 +11,7 @@ from autotune.compilation.compile import compile_cubin
 from autotune.compilation.toolchain import find_nvcc
 from autotune.evaluation.evaluator import DeviceEvaluator
 from autotune.family.render import render
-from autotune.family.space import BoundTemplate, SearchSpace
+from autotune.family.space import Admission, BoundTemplate, SearchSpace
 from autotune.problem import Conv2dProblem
 from autotune.trial import Config
 from tests.long_run import every, long_run
@@ -76,7 +76,7 @@ def test_no_other_architecture_is_offered_it(arch: int) -> None:
 @pytest.mark.parametrize("problem", [replace(DEEP, n=64, h=56, w=56), replace(POINTS, c=136)])
 def test_layers_of_many_pixels_have_configs_too(problem: Conv2dProblem) -> None:
     """A kernel that was chosen for few images is called with many."""
-    bound = BoundTemplate(family(NAME), problem, H200)
+    bound = BoundTemplate(family(NAME), problem, H200, Admission(prune=True))
     assert SearchSpace(bound).default is not None
     assert bound.searched == (problem.n < 64)
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import pytest
 
 from autotune.expressions.banks import bank_conflicts
-from autotune.family.space import BoundTemplate, SearchSpace
+from autotune.family.space import Admission, BoundTemplate, SearchSpace
 from autotune.family.template_files import load_templates
 from autotune.problem import Conv2dProblem
 from autotune.trial import Config, Value
@@ -341,7 +341,7 @@ def test_headers_say_what_the_addresses_of_a_block_come_to(family: str) -> None:
     rng = random.Random(family)
     declared_at_all, said, counted = 0, 0, 0
     for problem in PROBLEMS:
-        bound = BoundTemplate(template, problem, DEVICE)
+        bound = BoundTemplate(template, problem, DEVICE, Admission(prune=True))
         if not bound.supported:
             continue
         space = SearchSpace(bound, most_rows=200, sampled_rows=200)

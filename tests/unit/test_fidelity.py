@@ -50,7 +50,7 @@ def families() -> dict[str, KernelTemplate]:
 
 def space_of(study: Study, technique: Technique, layer: Layer) -> SearchSpace:
     """What a technique may try of a layer on an H200."""
-    admission = Admission(study.admitted(layer.problem), study.workspace_limit_bytes, None)
+    admission = Admission(study.admitted(layer.problem), study.workspace_limit_bytes, None, study.prune)
     bound = BoundTemplate(families()[technique.template], layer.problem, H200, admission)
     return SearchSpace(bound, technique.space)
 

@@ -47,7 +47,9 @@ def test_early_trials_of_all_families_are_ordered_as_they_were_measured() -> Non
         if len(early) < 70:
             continue  # the quickstart's layers
         info = early[0].device
-        bound = {f: BoundTemplate(t, early[0].problem, info, Admission(("fp32",))) for f, t in families.items()}
+        bound = {
+            f: BoundTemplate(t, early[0].problem, info, Admission(("fp32",), prune=True)) for f, t in families.items()
+        }
         configs = [grown(row.trial.config) for row in early]
         estimates = [estimate_us(bound[config.template], config, info, rates) for config in configs]
         pairs = [(e, row.median_us or 0.0) for e, row in zip(estimates, early, strict=True) if np.isfinite(e)]
