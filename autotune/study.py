@@ -67,15 +67,21 @@ class Technique:
 
 @dataclass(frozen=True, slots=True)
 class NamedRule:
-    """`[[rule]]`: a rule of one threshold between two techniques, to be ranked among those that `dispatch` tries."""
+    """`[[rule]]`: a threshold between two kernels, which `dispatch` ranks among its own rules.
+
+    Each side lists techniques or families. A rule with `trials` is a tuning target: `tune` searches its threshold and
+    the kernel of each side together.
+    """
 
     name: str
-    property: str
-    threshold: int
-    """the least value on the upper side"""
-    below: str
-    """a technique's name"""
-    above: str
+    properties: tuple[str, ...]
+    """what the threshold may be on"""
+    below: tuple[str, ...]
+    above: tuple[str, ...]
+    threshold: int | None = None
+    """the least value on the upper side; None where it is searched"""
+    trials: int = 0
+    """rules that a search evaluates; 0: threshold and techniques are given"""
     report: str = ""
 
 
@@ -119,6 +125,8 @@ class Study:
     """what `autotune ladder` climbs, in order; the first is the baseline"""
     rules: tuple[NamedRule, ...] = ()
     """what `autotune dispatch` ranks among the rules that it tries"""
+    target: str | None = None
+    """the name of the rule that `autotune tune` searches; None: the layers are tuned"""
 
     @property
     def certain_trials(self) -> int:
@@ -130,6 +138,13 @@ class Study:
         """The study with nothing but one technique's family, values and trials."""
         space = {technique.template: technique.space}
         return replace(self, templates=(technique.template,), space=space, trials=technique.trials or self.trials)
+
+    def side(self, name: str) -> tuple[str, Mapping[str, tuple[Value, ...]]]:
+        """The family that a side of a rule names, by itself or as a technique, and the values that it is kept to."""
+        technique = next((technique for technique in self.techniques if technique.name == name), None)
+        if technique is not None:
+            return technique.template, technique.space
+        return name, (self.space or {}).get(name, {})
 
     def admitted(self, problem: Problem) -> tuple[str, ...]:
         """Accuracy classes that may win on this problem."""

@@ -29,9 +29,10 @@ _CONV2D_KEYS = {*_LAYER_KEYS, *_SIZES, *_PAIRS, "groups", "dtype", "layout", "ep
 _STUDY_VALUES = {
     *("name", "op", "accuracy", "trials", "time_budget_s", "seed", "sampler", "templates", "workspace_limit_bytes"),
     *("spill_limit_bytes", "trials_total", "time_budget_total_s", "span", "warm_start", "prior", "prune", "stop_below"),
+    "target",
 }
 _STUDY_KEYS = {*_STUDY_VALUES, "measure", "space", "layer", "technique", "rule"}
-_RULE_KEYS = {"name", "property", "threshold", "below", "above", "report"}
+_RULE_KEYS = {"name", "property", "threshold", "trials", "below", "above", "report"}
 _TECHNIQUE_KEYS = {"name", "template", "space", "report", "reported_ms", "reported", "trials"}
 
 
@@ -98,6 +99,7 @@ def _study(default: str, table: Table, text: str, find: FindOperation) -> Study:
     layers = _layers(table, find)
     space = _space(table)
     techniques = _techniques(table, {layer.name for layer in layers})
+    rules = _rules(table, {technique.name for technique in techniques})
     return Study(
         name=name,
         layers=layers,
@@ -120,7 +122,8 @@ def _study(default: str, table: Table, text: str, find: FindOperation) -> Study:
         space={family: kept for family, kept in space.items() if family != END_TO_END},
         end_to_end=_end_to_end(table, space.get(END_TO_END)),
         techniques=techniques,
-        rules=_rules(table, {technique.name for technique in techniques}),
+        rules=rules,
+        target=_target(table, rules),
     )
 
 
@@ -226,17 +229,46 @@ def _techniques(study: Table, layers: set[str]) -> tuple[Technique, ...]:
 
 
 def _rules(study: Table, techniques: set[str]) -> tuple[NamedRule, ...]:
-    found = []
+    found: dict[str, NamedRule] = {}
     for table in study.tables("rule", "expected [[rule]] tables"):
         table.allow(_RULE_KEYS)
-        table.require(sorted(_RULE_KEYS - {"report"}))
-        words = {key: table.word(key, "") for key in sorted(_RULE_KEYS - {"threshold"})}
-        for side in ("below", "above"):
-            if words[side] not in techniques:
-                there = ", ".join(techniques) or "none"
-                raise table.error(side, f"no technique named {words[side]!r}; there are {there}")
-        found.append(NamedRule(**words, threshold=table.whole("threshold", 0, least=0)))
-    return tuple(found)
+        table.require(("name", "property", "below", "above"))
+        searched = "trials" in table
+        if searched == ("threshold" in table):
+            raise table.error("threshold", "expected either threshold, or trials to have it searched")
+        words = {key: table.words(key) for key in ("property", "below", "above")}
+        if not searched:
+            for key, several in words.items():
+                if len(several) > 1:
+                    raise table.error(key, "a rule with a threshold has one name here; give trials to search it")
+            for side in ("below", "above"):
+                if words[side][0] not in techniques:
+                    there = ", ".join(techniques) or "none"
+                    raise table.error(side, f"no technique named {words[side][0]!r}; there are {there}")
+        rule = NamedRule(
+            name=table.word("name", ""),
+            properties=words["property"],
+            below=words["below"],
+            above=words["above"],
+            threshold=None if searched else table.whole("threshold", 0, least=0),
+            trials=table.whole("trials", 1, least=1) if searched else 0,
+            report=table.word("report", ""),
+        )
+        if rule.name in found:
+            raise table.error("name", f"{rule.name!r} stands twice")
+        found[rule.name] = rule
+    return tuple(found.values())
+
+
+def _target(table: Table, rules: Sequence[NamedRule]) -> str | None:
+    """The rule that is searched."""
+    target = table.word("target", "") or None
+    searched = [rule.name for rule in rules if rule.trials]
+    if target is not None and target not in searched:
+        raise table.error(
+            "target", f"{target!r}: no [[rule]] with trials has this name; there are {searched or 'none'}"
+        )
+    return target
 
 
 def _layers(study: Table, find: FindOperation) -> tuple[Layer, ...]:

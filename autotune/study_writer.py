@@ -9,7 +9,7 @@ from dataclasses import fields, replace
 
 from autotune.operations import operation
 from autotune.problem import Conv2dProblem, Layer, Problem
-from autotune.study import EndToEnd, Measure, Study
+from autotune.study import EndToEnd, Measure, NamedRule, Study
 from autotune.study_reader import FindOperation, parse_study
 from autotune.trial import END_TO_END, Value
 
@@ -19,7 +19,7 @@ _PROBLEM = {field.name: field.default for field in fields(Conv2dProblem)}
 _STUDY = {field.name: field.default for field in fields(Study)}
 _KEYS = (
     *("accuracy", "trials", "time_budget_s", "trials_total", "time_budget_total_s", "stop_below", "seed", "sampler"),
-    *("warm_start", "prior", "templates", "prune", "workspace_limit_bytes", "spill_limit_bytes"),
+    *("warm_start", "prior", "templates", "prune", "workspace_limit_bytes", "spill_limit_bytes", "target"),
 )
 _BARE = re.compile(r"[A-Za-z0-9_-]+")
 
@@ -58,7 +58,7 @@ def study_toml(study: Study) -> str:
         lines += ["[technique.space]", *_table(technique.space)]
         lines += ["[technique.reported_ms]", *_table(technique.reported_ms)]
     for rule in study.rules:
-        lines += ["", "[[rule]]", *_table({field.name: getattr(rule, field.name) for field in fields(rule)})]
+        lines += ["", "[[rule]]", *_table(_rule(rule))]
     return "\n".join(lines) + "\n"
 
 
@@ -95,6 +95,13 @@ def _conv2d(problem: Conv2dProblem) -> Iterator[str]:
     for key in ("groups", "dtype", "layout", "epilogue"):
         if getattr(problem, key) != _PROBLEM[key]:
             yield f"{key} = {_toml(getattr(problem, key))}"
+
+
+def _rule(rule: NamedRule) -> Mapping[str, Value | Sequence[Value]]:
+    """The keys of a rule: a threshold, or the trials of its search."""
+    found: Mapping[str, Value] = {"trials": rule.trials} if rule.threshold is None else {"threshold": rule.threshold}
+    sides = {"property": rule.properties, "below": rule.below, "above": rule.above}
+    return {"name": rule.name, "report": rule.report, **found, **sides}
 
 
 def _table(content: Mapping[str, Value | float | Sequence[Value]]) -> Iterator[str]:

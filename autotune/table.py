@@ -91,6 +91,15 @@ class Table:
             raise self.error(key, f"expected a string, got {value!r}")
         return value
 
+    def words(self, key: str) -> tuple[str, ...]:
+        """A string, or a list of different strings."""
+        value = self.content.get(key)
+        several = value if isinstance(value, list) else [value]
+        words = [word for word in several if isinstance(word, str)]
+        if not words or len(words) < len(several):
+            raise self.error(key, f"expected a string or a list of strings, got {value!r}")
+        return tuple(dict.fromkeys(words))
+
     def flag(self, key: str, *, default: bool) -> bool:
         """True or false."""
         value = self.content.get(key, default)

@@ -22,8 +22,8 @@ COMMANDS: Mapping[str, tuple[str, ...]] = {
     "devices": ("devices._COLUMNS",),
     "devices --rates": ("devices._RATE_COLUMNS",),
     "diff": ("changes._DIFF_COLUMNS",),
-    "dispatch": ("dispatch._LAYERS",),
-    "dispatch --table kernels": ("dispatch._KERNELS",),
+    "dispatch": ("dispatch.LAYERS",),
+    "dispatch --table kernels": ("dispatch.KERNELS",),
     "dispatch --table rules": ("dispatch._RULES",),
     "dispatch --table thresholds": ("dispatch._THRESHOLDS",),
     "dispatch --table ways": ("dispatch._WAYS",),
@@ -44,6 +44,7 @@ COMMANDS: Mapping[str, tuple[str, ...]] = {
     "templates NAME": ("families._PARAM_COLUMNS",),
     "trials": ("trial_columns.TRIAL_COLUMNS",),
     "tune": ("best.BEST_COLUMNS",),
+    "tune --target": ("dispatch.LAYERS",),
     "tune, end to end": ("end_to_end._COLUMNS",),
     "why": ("why._COLUMNS",),
 }
@@ -121,6 +122,8 @@ def command_of(words: Sequence[str], first: Mapping[str, object]) -> str | None:
         return "templates NAME"
     if name == "devices" and "--rates" in words:
         return "devices --rates"
+    if name == "tune" and "--target" in words:
+        return "tune --target"
     if name == "tune" and "streams" in first:
         return "tune, end to end"
     return "dump --check" if "dump" in words and "--check" in words else name or None

@@ -88,6 +88,11 @@ def tune(
     if time_budget_s is not None:
         wanted = replace(wanted, time_budget_s=time_budget_s)
     written(wanted)  # for what may be wrong with these
+    if wanted.target is not None:
+        raise StudyError(
+            f"{wanted.path or wanted.name}: target: only the command line searches a rule; "
+            "replace target by None to tune the layers"
+        )
     if jobs is not None and jobs < 1:
         raise DeviceError(f"jobs = {jobs}: expected at least 1 compiler")
     chosen = layers_named(wanted, layers)

@@ -14,11 +14,11 @@ from autotune.api.study_names import study_named
 from autotune.cli.answers import open_filled
 from autotune.cli.devices import open_evaluator
 from autotune.cli.interrupts import end_interrupted
+from autotune.cli.one_tuner import under_way
 from autotune.cli.options import DATABASE, DIRECTORIES, JOBS, run_on
 from autotune.cli.streams import on_terminal
 from autotune.cli.studies import STUDY
 from autotune.cli.tables import Column, format_options, show
-from autotune.cli.tune import under_way
 from autotune.dispatch.dispatcher import PortfolioKernel
 from autotune.dispatch.header import Flat
 from autotune.errors import StudyError
@@ -32,7 +32,6 @@ if TYPE_CHECKING:
     from autotune.dispatch.rule_trials import Tried
     from autotune.store import DispatchedLayer
 
-_BEST_RULES = 8  # shown on the terminal, with those that have a name
 TABLES = ("layers", "ways", "rules", "thresholds", "kernels")
 
 
@@ -40,7 +39,7 @@ def _regret(time_us: float | None, layer: DispatchedLayer) -> float | None:
     return None if time_us is None else time_us / layer.best_us - 1
 
 
-_LAYERS = (
+LAYERS = (
     Column["DispatchedLayer"]("layer", lambda row: row.layer.name),
     Column["DispatchedLayer"]("role", lambda row: row.role),
     Column["DispatchedLayer"]("count", lambda row: row.layer.count),
@@ -89,6 +88,7 @@ _RULES = (
     Column[_Rank]("place", lambda row: row.place),
     Column[_Rank]("rule", lambda row: row.words),
     Column[_Rank]("total_us", lambda row: row.tried.total_us if row.place else None, digits=6),
+    Column[_Rank]("held_out_us", lambda row: row.tried.held_out_us, digits=6),
     Column[_Rank]("outcome", lambda row: row.tried.outcome.value),
     Column[_Rank]("reason", lambda row: row.tried.reason),
     Column[_Rank]("proposed_by", lambda row: row.tried.proposed_by),
@@ -99,7 +99,7 @@ _THRESHOLDS = (
     Column[Flat]("least", lambda row: row.least),
     Column[Flat]("most", lambda row: row.most),
 )
-_KERNELS = (
+KERNELS = (
     Column[PortfolioKernel]("kernel", lambda row: row.name),
     Column[PortfolioKernel]("template", lambda row: row.config.template),
     Column[PortfolioKernel]("config", lambda row: row.config),
@@ -114,9 +114,6 @@ _KERNELS = (
 @DIRECTORIES
 @click.option(
     "--kernels", type=click.IntRange(1, 64), default=24, show_default=True, help="At most, beside the safe default."
-)
-@click.option(
-    "--trials", type=click.IntRange(min=1), default=60, show_default=True, help="Rules that the search proposes."
 )
 @click.option(
     "--explore/--no-explore",
@@ -139,7 +136,6 @@ def dispatch(
     db: str,
     directories: tuple[Path, ...],
     kernels: int,
-    trials: int,
     explore: bool,
     holdout: int | None,
     jobs: int | None,
@@ -156,8 +152,8 @@ def dispatch(
     Regret is the time lost over a layer's own best kernel, as a fraction of it; a layer's weight is its count.
     """
     from autotune.dispatch.builder import build
+    from autotune.dispatch.cells import Run
     from autotune.dispatch.header import load_dispatch_template
-    from autotune.dispatch.matrix import Run
 
     if out is not None:
         check_writable(out, "--out")
@@ -172,7 +168,7 @@ def dispatch(
         under_way(store, wanted, evaluator) as (observe, stopping),
     ):
         run = Run(wanted, families, evaluator, store, observe, stopping)
-        built = build(run, template, kernels=kernels, trials=trials, explore=explore, holdout=holdout)
+        built = build(run, template, kernels=kernels, explore=explore, holdout=holdout)
         interrupted = stopping()
     if out is not None:
         write_whole(out, built.text.encode(), "--out")
@@ -186,7 +182,7 @@ def dispatch(
 
 def _show(built: Built, table: str, style: str | None) -> None:
     if table == "layers":
-        show(built.layers, _LAYERS, style)
+        show(built.layers, LAYERS, style)
     elif table == "ways":
         show(_ways(built), _WAYS, style)
     elif table == "rules":
@@ -194,7 +190,7 @@ def _show(built: Built, table: str, style: str | None) -> None:
     elif table == "thresholds":
         show(built.flat, _THRESHOLDS, style)
     else:
-        show(built.dispatcher.all_kernels, _KERNELS, style)
+        show(built.dispatcher.all_kernels, KERNELS, style)
 
 
 def _show_all(built: Built, out: Path | None) -> None:
@@ -214,9 +210,7 @@ def _show_all(built: Built, out: Path | None) -> None:
         _ways(built), _WAYS, None, title="Regret of ways to choose, of layers that they have not seen but for the first"
     )
     ranks = _ranks(built)
-    named = {name for name in (rank.tried.proposed_by for rank in ranks) if name not in ("search", "default", "exact")}
-    shown = [rank for at, rank in enumerate(ranks) if at < _BEST_RULES or rank.tried.proposed_by in named]
-    show(shown, _RULES, None, title=f"Rules, {len(ranks)} tried")
+    show(ranks, _RULES, None, title=f"Rules, {len(ranks)} tried")
     defaulted = [layer.layer.name for layer in built.layers if layer.default_first and layer.kernel]
     _say(f"the default comes first for: {', '.join(defaulted) or 'none'}")
     waiting = [layer.layer.name for layer in built.layers if layer.kernel is None]

@@ -16,11 +16,11 @@ from autotune.cli.brief import Below, show_brief
 from autotune.cli.cells import Shares
 from autotune.cli.devices import open_evaluator
 from autotune.cli.interrupts import end_interrupted
+from autotune.cli.one_tuner import under_way
 from autotune.cli.options import DATABASE, DIRECTORIES, JOBS, LAYERS, run_on, writable
 from autotune.cli.profile import first_device, require_cuda, say, stalls_of
 from autotune.cli.studies import STUDY
 from autotune.cli.tables import Column, wide_format_options
-from autotune.cli.tune import under_way
 from autotune.cli.typed import refuse_beside
 from autotune.compilation.toolchain import find_ncu
 from autotune.errors import StoreError, ToolchainError

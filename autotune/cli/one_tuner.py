@@ -1,4 +1,4 @@
-"""Waiting for the process that tunes the same study, told to the user."""
+"""A run that measures: it waits for the process that tunes the same study, shows progress and ends on Ctrl-C."""
 
 from __future__ import annotations
 
@@ -8,12 +8,15 @@ from typing import TYPE_CHECKING
 
 import click
 
-from autotune.cli.interrupts import end_interrupted
+from autotune.cli.interrupts import end_interrupted, stopping_on_interrupt
+from autotune.cli.progress import observer
 from autotune.devices.device import DeviceInfo
 from autotune.study import Study
 
 if TYPE_CHECKING:
+    from autotune.evaluation.evaluator import Evaluator
     from autotune.store import Store
+    from autotune.tuning.trial_log import Progress as TuneProgress
 
 
 @contextmanager
@@ -32,3 +35,15 @@ def its_turn(store: Store, study: Study, info: DeviceInfo, stopping: Callable[[]
 
     with turn_of(store, study, info, waits):
         yield
+
+
+@contextmanager
+def under_way(
+    store: Store, study: Study, evaluator: Evaluator
+) -> Iterator[tuple[Callable[[TuneProgress], None], Callable[[], bool]]]:
+    """A run that measures: what shows its progress, and whether Ctrl-C asked it to end.
+
+    It begins when no other process measures this study.
+    """
+    with stopping_on_interrupt() as stopping, its_turn(store, study, evaluator.info, stopping), observer() as observe:
+        yield observe, stopping

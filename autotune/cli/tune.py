@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import closing, contextmanager
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import click
 
@@ -19,14 +17,14 @@ from autotune.cli.choose import unserved
 from autotune.cli.cluster import CLUSTER, DEVICE_CLASS, tune_on_cluster
 from autotune.cli.devices import open_evaluator
 from autotune.cli.end_to_end import show_end_to_end
-from autotune.cli.interrupts import end_interrupted, stopping_on_interrupt
+from autotune.cli.interrupts import end_interrupted
 from autotune.cli.numbers import SECONDS, Number
-from autotune.cli.one_tuner import its_turn
+from autotune.cli.one_tuner import under_way
 from autotune.cli.options import DATABASE, DIRECTORIES, JOBS, LAYERS, TEMPLATES, run_on, writable
-from autotune.cli.progress import observer
 from autotune.cli.studies import STUDY
 from autotune.cli.summary import left, summary
 from autotune.cli.tables import format_options
+from autotune.cli.tuned_rule import search_and_show, target_of
 from autotune.devices.device import BASELINES
 from autotune.errors import AutotuneError, StoreError, StudyError, shortened
 from autotune.evaluation.evaluator import DeviceEvaluator
@@ -34,11 +32,6 @@ from autotune.family.template_files import load_templates
 from autotune.problem import Layer
 from autotune.study import SAMPLERS, Study, operations_of
 from autotune.table import LARGEST
-
-if TYPE_CHECKING:
-    from autotune.evaluation.evaluator import Evaluator
-    from autotune.store import Store
-    from autotune.tuning.trial_log import Progress as TuneProgress
 
 BASELINE = click.option(
     "--baseline",
@@ -90,6 +83,14 @@ FINALS_SECONDS = click.option(
     default=None,
     help="Begin with the configs that look fastest by their launch geometry; overrules the study.",
 )
+@click.option(
+    "--target", metavar="RULE", help="Search this rule of the study, threshold and kernels together, not the layers."
+)
+@click.option(
+    "--holdout",
+    type=click.IntRange(0, LARGEST),
+    help="Search the rule without a quarter of the layers, drawn by this seed.",
+)
 @JOBS
 @CLUSTER
 @DEVICE_CLASS
@@ -117,6 +118,8 @@ def tune(
     sampler: str | None,
     warm_start: bool | None,
     prior: bool | None,
+    target: str | None,
+    holdout: int | None,
     jobs: int | None,
     cluster: str | None,
     classes: tuple[str, ...],
@@ -128,6 +131,7 @@ def tune(
 ) -> None:
     """Tune the layers of STUDY, a study's file or name.
 
+    A study whose target is a rule has that rule searched: docs/dispatch.md.
     Layers are tuned side by side: later ones take what the compilers and the device have free. With a budget in total
     the next config is of the layer where it is expected to save most. Run it again to resume: nothing is evaluated
     twice. Ctrl-C ends it after the trials at hand, without further finals, with status 130; it says which layers were
@@ -148,6 +152,12 @@ def tune(
         prior=wanted.prior if prior is None else prior,
     )
     layers = layers_named(wanted, only_layers)
+    if name := target or wanted.target:
+        rule = target_of(wanted, name, trials)
+        search_and_show(wanted, rule, layers, directories, device, jobs, db, style, holdout=holdout)
+        return
+    if holdout is not None:
+        raise StudyError("--holdout is for a rule: give --target")
     if cluster is not None:
         if only_unserved:
             raise StudyError("--unserved asks for one device; with --cluster name the layers by --layer")
@@ -271,15 +281,3 @@ def tune_and_show(
 
         doubts = dict.fromkeys(doubt(result.layer.problem.operation) for result in lacking if result.all_wrong)
         raise AutotuneError(f"{study.name}: no correct kernel of {reasons}{''.join(doubts)}")
-
-
-@contextmanager
-def under_way(
-    store: Store, study: Study, evaluator: Evaluator
-) -> Iterator[tuple[Callable[[TuneProgress], None], Callable[[], bool]]]:
-    """A run that measures: what shows its progress, and whether Ctrl-C asked it to end.
-
-    It begins when no other process measures this study.
-    """
-    with stopping_on_interrupt() as stopping, its_turn(store, study, evaluator.info, stopping), observer() as observe:
-        yield observe, stopping

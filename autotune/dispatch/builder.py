@@ -12,10 +12,11 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from autotune.dispatch.cells import Run
 from autotune.dispatch.dispatcher import FAMILY, Dispatcher, Leaf, Rule, Split, leaves
 from autotune.dispatch.header import DispatchTemplate, Flat, render_dispatch
 from autotune.dispatch.interpolated import interpolated_layers
-from autotune.dispatch.matrix import Run, build_matrix
+from autotune.dispatch.matrix import build_matrix
 from autotune.dispatch.plan import (
     Making,
     Plan,
@@ -33,16 +34,22 @@ from autotune.dispatch.plan import (
     with_default_first,
 )
 from autotune.dispatch.portfolio import Matrix, served
+from autotune.dispatch.rule_search import best_rule
+from autotune.dispatch.rule_space import Pair
 from autotune.dispatch.rule_trials import RuleTrials, Tried
+from autotune.dispatch.thresholds import Gap
 from autotune.errors import StudyError
 from autotune.problem import Layer, of_conv2d
 from autotune.search import single_threaded
-from autotune.store import DispatchedLayer, StudyRecord, TemplateRecord
+from autotune.store import DispatchedLayer, StudyRecord, SubjectScope, TemplateRecord
 from autotune.study import Study, distinct_layers
 from autotune.trial import Outcome
 from autotune.tuning.finals_decision import LEAST_NOISE
 from autotune.tuning.tune import check_study, policy
 
+SEARCHED = "searched together"
+"""What proposed a rule whose threshold and kernels `tune` searched."""
+_BELOW, _ABOVE = "searched below", "searched above"
 HELD_OUT = 4
 """One in so many layers is held out."""
 
@@ -89,7 +96,6 @@ def build(
     template: DispatchTemplate,
     *,
     kernels: int,
-    trials: int,
     explore: bool = True,
     holdout: int | None = None,
 ) -> Built:
@@ -113,19 +119,23 @@ def build(
     rows = [row for row in range(len(layers)) if row not in held]
     beside = interpolated_layers([layers[row] for row in rows], but=layers) if explore else ()
     properties = [item.plain for item in template.properties]
-    matrix, measured = build_matrix(run, key, layers, properties, held=held, interpolated=beside)
+    record = TemplateRecord(FAMILY, template.hash, template.header)
+    info, environment = run.evaluator.info, run.evaluator.environment
+    scope = run.store.scopes.open_set(key, [layers[row] for row in rows], info, environment, policy(study), record)
+    searched = _searched(run, scope)
+    named = {} if searched is None else {_BELOW: searched.below, _ABOVE: searched.above}
+    matrix, measured = build_matrix(run, key, layers, properties, held=held, interpolated=beside, named=named)
     floor = run.store.noise_floors.latest(run.evaluator.info, policy(study))
     noise = max(LEAST_NOISE, floor.noise_fraction if floor else 0.0)
     making = Making(template.properties, kernels)
     without = left_out(matrix, rows, making)
     whole = make(matrix, rows, replace(making, wanted=tuple(matrix.techniques.values())))
     plan = with_default_first(matrix, rows, whole, without)
-    record = TemplateRecord(FAMILY, template.hash, template.header)
-    scope = run.store.scopes.open_set(
-        key, [layers[row] for row in rows], run.evaluator.info, run.evaluator.environment, policy(study), record
-    )
-    rules = RuleTrials(run, template, matrix, rows, plan, scope)
-    tried = rules.run(trials, named_rules(study, matrix, plan))
+    rules = RuleTrials(run, template, matrix, rows, plan, scope, sorted(held))
+    names = named_rules(study, matrix, plan)
+    if searched is not None:
+        names = {_split(matrix, plan, searched.gap, _BELOW, _ABOVE): SEARCHED, **names}
+    tried = rules.run(names)
     within_us = noise_us(matrix, rows, noise)
     final = rules.decide(tried, within_us)
     decided = replace(plan, rule=final.rule)
@@ -152,21 +162,37 @@ def build(
 
 
 def named_rules(study: Study, matrix: Matrix, plan: Plan) -> Mapping[Rule, str]:
-    """The study's own rules, with what they are called.
+    """The study's own rules that have a threshold, with what they are called.
 
     Raises StudyError for a threshold on what no dispatcher asks for.
     """
-    names = dict(zip((*plan.kernels, matrix.default), plan.names, strict=True))
     found: dict[Rule, str] = {}
     for rule in study.rules:
-        if rule.property not in {item.name for item in plan.properties}:
+        if rule.threshold is None:
+            continue
+        (name,), (below,), (above,) = rule.properties, rule.below, rule.above
+        if name not in {item.name for item in plan.properties}:
             raise StudyError(
-                f"{study.path or study.name}: rule {rule.name!r}: property {rule.property!r}: expected one of "
+                f"{study.path or study.name}: rule {rule.name!r}: property {name!r}: expected one of "
                 f"{', '.join(item.name for item in plan.properties)}"
             )
-        below, above = (Leaf((names[matrix.techniques[side]],)) for side in (rule.below, rule.above))
-        found[Split(rule.property, rule.threshold, below, above)] = rule.name
+        found[_split(matrix, plan, Gap(name, rule.threshold), below, above)] = rule.name
     return found
+
+
+def _split(matrix: Matrix, plan: Plan, gap: Gap, below: str, above: str) -> Split:
+    """A threshold between two kernels of the matrix that have a name."""
+    names = dict(zip((*plan.kernels, matrix.default), plan.names, strict=True))
+    low, high = (Leaf((names[matrix.techniques[side]],)) for side in (below, above))
+    return Split(gap.property, gap.threshold, low, high)
+
+
+def _searched(run: Run, scope: SubjectScope) -> Pair | None:
+    """The best rule that a search found for these layers, of families that there are."""
+    best = best_rule(run.store.dispatchers.trials(scope).values())
+    if best is None or not {best[0].below.template, best[0].above.template} <= {*run.families}:
+        return None
+    return best[0]
 
 
 def held_out(layers: int, seed: int | None) -> frozenset[int]:

@@ -40,6 +40,7 @@ from autotune.dispatch.portfolio import (
 )
 from autotune.dispatch.thresholds import Costs, taken
 from autotune.similarity import layer_distance, property_similarity
+from autotune.trial import Config
 
 EVIDENCE = 3
 """Layers from which on what is left out of a rule can say that the default comes first."""
@@ -79,7 +80,7 @@ def make(matrix: Matrix, rows: Sequence[int], making: Making) -> Plan:
     known = with_interpolated(matrix, rows)
     kept = dict.fromkeys([*portfolio(matrix, known, making.kernels), *making.wanted])
     kernels = tuple(kernel for kernel in kept if kernel != matrix.default)
-    names = (*kernel_names(matrix, kernels), DEFAULT)
+    names = (*kernel_names([matrix.configs[kernel] for kernel in kernels]), DEFAULT)
     columns = matrix.values[list(rows)].T.tolist()
     properties = tuple(item.around(column) for item, column in zip(making.properties, columns, strict=True))
     squares = (UNIT * np.exp(expected_here(matrix, known, (*kernels, matrix.default)))) ** 2
@@ -106,14 +107,13 @@ def noise_us(matrix: Matrix, rows: Sequence[int], noise: float) -> float:
     return noise * float(np.linalg.norm(matrix.weights[list(rows)] * matrix.best_us[list(rows)]))
 
 
-def kernel_names(matrix: Matrix, kernels: Sequence[int]) -> tuple[str, ...]:
+def kernel_names(configs: Sequence[Config]) -> tuple[str, ...]:
     """A family and a number for each kernel."""
     seen: Counter[str] = Counter()
     names = []
-    for kernel in kernels:
-        family = matrix.configs[kernel].template
-        seen[family] += 1
-        names.append(f"{family}_{seen[family]}")
+    for config in configs:
+        seen[config.template] += 1
+        names.append(f"{config.template}_{seen[config.template]}")
     return tuple(names)
 
 

@@ -16,6 +16,16 @@ import numpy as np
 from autotune.dispatch.dispatcher import FASTEST, Leaf, Rule, Split, ends, leaves
 from autotune.dispatch.portfolio import Bools, Floats, Ints
 
+
+@dataclass(frozen=True, slots=True)
+class Gap:
+    """A threshold between two neighbouring values of a property."""
+
+    property: str
+    threshold: int
+    """the least value on the upper side"""
+
+
 _LAST = np.iinfo(np.int64).max
 
 
@@ -39,7 +49,7 @@ class Costs:
         """Weighted microseconds that a rule loses."""
         if isinstance(rule, Leaf):
             return float(self.lost_by(rule).sum())
-        below = self.below(rule.property, rule.threshold)
+        below = self.below(Gap(rule.property, rule.threshold))
         return self.part(below).of(rule.below) + self.part(~below).of(rule.above)
 
     def lost_by(self, leaf: Leaf) -> Floats:
@@ -48,9 +58,9 @@ class Costs:
         lost: Floats = np.where(serving < 0, self.nothing_us, self.lost_us[np.arange(len(serving)), serving])
         return lost
 
-    def below(self, name: str, threshold: int) -> Bools:
+    def below(self, gap: Gap) -> Bools:
         """[layers]; which lie below a threshold."""
-        found: Bools = self.values[:, self.properties.index(name)] < threshold
+        found: Bools = self.values[:, self.properties.index(gap.property)] < gap.threshold
         return found
 
     def part(self, rows: Bools) -> Costs:
@@ -58,11 +68,12 @@ class Costs:
         names = ("values", "lost_us", "nothing_us", "times")
         return replace(self, **{name: getattr(self, name)[rows] for name in names})
 
-    def gaps(self) -> Iterator[tuple[str, int]]:
-        """Every threshold that tells two neighbouring layers apart: the property and the value."""
-        for position, name in enumerate(self.properties):
-            for low, high in pairwise(np.unique(self.values[:, position]).tolist()):
-                yield name, between(low, high)
+
+def gaps_of(properties: Sequence[str], values: Ints) -> Iterator[Gap]:
+    """Every threshold that tells two neighbouring layers apart, by their values [layers, properties]."""
+    for position, name in enumerate(properties):
+        for low, high in pairwise(np.unique(values[:, position]).tolist()):
+            yield Gap(name, between(low, high))
 
 
 def taken(leaf: Leaf, kernels: Sequence[str], fits: Bools, times: Ints) -> Ints:
@@ -89,16 +100,16 @@ def best_tree(costs: Costs, depth: int) -> Rule:
     options = [FASTEST, *(Leaf((name,)) for name in costs.kernels)]
     lost = np.stack([costs.lost_by(leaf) for leaf in options], axis=1)
     least = float(lost.sum(axis=0).min())
-    found: tuple[str, int] | None = None
-    for name, threshold in costs.gaps() if depth else ():
-        below = costs.below(name, threshold)
+    found: Gap | None = None
+    for gap in gaps_of(costs.properties, costs.values) if depth else ():
+        below = costs.below(gap)
         total = sum(float(lost[side].sum(axis=0).min()) for side in (below, ~below))
         if total < least and not math.isclose(total, least):  # by more than the order of additions
-            least, found = total, (name, threshold)
+            least, found = total, gap
     if found is None:
         return options[int(np.argmin(lost.sum(axis=0)))]
-    below = costs.below(*found)
-    return Split(*found, *(best_tree(costs.part(side), depth - 1) for side in (below, ~below)))
+    below = costs.below(found)
+    return Split(found.property, found.threshold, *(best_tree(costs.part(side), depth - 1) for side in (below, ~below)))
 
 
 def simplest(costs: Costs, rules: Sequence[Rule], within_us: float) -> Rule:

@@ -8,7 +8,7 @@ from autotune.store.alike_trials import AlikeTrial
 from autotune.store.best_rows import BestRow
 from autotune.store.compaction import compact
 from autotune.store.deliveries import LOST, Delivery, check_delivery
-from autotune.store.dispatchers import DispatchedLayer, DispatcherRow
+from autotune.store.dispatchers import DispatchedLayer, DispatcherRow, total_timing
 from autotune.store.dump import check, dump, quarantine_rows
 from autotune.store.end_to_end_timings import EndToEndRow
 from autotune.store.finals import BASELINE, Finals, FinalsRow, Verdict
@@ -89,4 +89,5 @@ __all__ = [
     "optuna_database",
     "path_of",
     "quarantine_rows",
+    "total_timing",
 ]

@@ -22,7 +22,7 @@ from autotune.store.templates import templates
 from autotune.store.trial_store import begin_trial, within
 from autotune.store.trials import config_of, outcome_values, trials
 from autotune.store.unreadable import reading
-from autotune.trial import Config, Outcome, Trial
+from autotune.trial import Config, Outcome, Timing, Trial
 
 _CONTENT = (
     "role",
@@ -110,9 +110,16 @@ class DispatcherRow:
 
 def _trial_of(row: RowMapping) -> Trial:
     column = trials.c
+    us = row[column.median_us]
     return Trial(
-        row[column.number], config_of(row), Outcome(row[column.outcome]), row[column.reason], row[column.message]
+        *(row[column.number], config_of(row), Outcome(row[column.outcome]), row[column.reason], row[column.message]),
+        timing=None if us is None else total_timing(us),
     )
+
+
+def total_timing(total_us: float) -> Timing:
+    """The time of a set of layers, which has no samples of its own."""
+    return Timing((total_us,), total_us, total_us, total_us, "")
 
 
 def _layers_of(connection: Connection, ids: Sequence[int]) -> dict[int, tuple[DispatchedLayer, ...]]:
@@ -140,7 +147,7 @@ class DispatcherStore:
 
     @reading
     def trials(self, scope: SubjectScope) -> Mapping[Config, Trial]:
-        """The finished trials of a set of layers by config: number, outcome, reason and message; without samples."""
+        """The finished trials of a set of layers by config: number, outcome, reason, message and time of all layers."""
         statement = (
             select(trials, templates.c.family)
             .join(templates, templates.c.id == trials.c.template_id)

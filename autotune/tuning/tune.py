@@ -104,6 +104,10 @@ def check_study(study: Study, templates: Mapping[str, KernelTemplate]) -> None:
         _check_family(where, name, narrowed, templates)
     for technique in study.techniques:
         _check_family(f"{where}: technique {technique.name!r}", technique.template, technique.space, templates)
+    for rule in study.rules:
+        for name in (*rule.below, *rule.above):
+            family, narrowed = study.side(name)
+            _check_family(f"{where}: rule {rule.name!r}", family, narrowed, templates)
     if study.sampler not in SAMPLERS:
         raise StudyError(f"{where}: sampler = {study.sampler!r}: expected one of {', '.join(SAMPLERS)}")
 

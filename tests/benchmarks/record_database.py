@@ -71,9 +71,7 @@ class Plan:
             "rates": [("devices", "--calibrate")] if self.profiled else [],
             "ladder": [("ladder", f"reports/{report}", *on, *few, *profile) for report in self.reports],
             "dispatch": [
-                ("dispatch", f"reports/{report}", *on, "--kernels", "3", "--trials", "130")
-                for report in RULED
-                if report in self.reports
+                ("dispatch", f"reports/{report}", *on, "--kernels", "3") for report in RULED if report in self.reports
             ],
             "tune": [("tune", study, *on, "--trials", str(self.trials)) for study in STUDIES],
             # What was re-timed counts instead of finals before it, so that they are held again.

@@ -29,7 +29,7 @@ def dispatched(autotune: Command) -> Command:
     study("tuned", "tiny", *TUNED)
     study("new", "direct", *NEVER_TUNED)
     assert autotune("tune", "tuned.toml", *ON_NULL).code == 0
-    done = autotune("dispatch", "tuned.toml", *ON_NULL, "--kernels", 1, "--trials", 3)
+    done = autotune("dispatch", "tuned.toml", *ON_NULL, "--kernels", 1)
     assert done.code == 0, done.err
     return autotune
 
@@ -59,7 +59,7 @@ def test_without_a_dispatcher_of_all_layers_nothing_is_chosen(autotune: Command)
     assert missing.endswith(
         "no dispatcher was made on null of all layers of a study; run `autotune dispatch STUDY` first"
     )
-    held_out = autotune("dispatch", "tuned.toml", *ON_NULL, "--trials", 3, "--holdout", 0)
+    held_out = autotune("dispatch", "tuned.toml", *ON_NULL, "--holdout", 0)
     assert held_out.code == 0, held_out.err
     for words in (("choose", "tuned"), ("export", "tuned", "--dispatcher", "--out", "exported")):
         assert "run `autotune dispatch STUDY` first" in autotune(*words).complaint

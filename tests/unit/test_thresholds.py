@@ -22,7 +22,6 @@ from autotune.dispatch.plan import (
     with_interpolated,
 )
 from autotune.dispatch.portfolio import Matrix, portfolio, served, suggested_configs
-from autotune.dispatch.rule_space import RuleSpace
 from autotune.dispatch.thresholds import Costs, best_tree, between, simplest
 from autotune.problem import Conv2dProblem, Layer
 from autotune.similarity import SAME, property_similarity
@@ -264,15 +263,3 @@ def test_a_layer_unlike_the_others_gets_the_default() -> None:
     assert chosen(made, [7], plan) == (2,)
     far = matrix([*made.layers[:7], layer(48 * 8)], made.times_us.tolist(), made.top_configs)
     assert chosen(far, [7], plan) == (0,)
-
-
-def test_the_space_of_rules_holds_every_rule_of_one_threshold_once() -> None:
-    space = RuleSpace(costs((4, 8, 8, 16), [(0, 1, 2)] * 4))
-    assert len(space.rows) == 3 + 2 * 3 * 2
-    rules = [space.rule(space.config(row)) for row in range(len(space.rows))]
-    assert len(set(rules)) == len(rules)
-    for row, rule in enumerate(rules):
-        point = space.point(rule)
-        assert point is not None
-        assert space.row_of(point) == row
-    assert space.point(Split("k", 5, Leaf(("a",)), Leaf(("b",)))) is None, "between the same layers as 6"

@@ -1,0 +1,101 @@
+"""`tune` of a study's target: its rule is searched, and what came of it is shown."""
+
+from __future__ import annotations
+
+from contextlib import closing
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from autotune.api.device_names import jobs_default
+from autotune.cli.devices import open_evaluator
+from autotune.cli.dispatch import KERNELS, LAYERS
+from autotune.cli.interrupts import end_interrupted
+from autotune.cli.one_tuner import under_way
+from autotune.cli.options import writable
+from autotune.cli.streams import on_terminal
+from autotune.cli.tables import show
+from autotune.cli.typed import refuse_beside
+from autotune.errors import StudyError
+from autotune.family.template_files import load_templates
+from autotune.printable import counted
+from autotune.problem import Layer
+from autotune.study import NamedRule, Study, distinct_layers, operations_of
+
+if TYPE_CHECKING:
+    from autotune.dispatch.rule_search import SearchedRule
+
+_OF_LAYERS = (
+    *("time_budget", "trials_total", "time_budget_total", "stop_below", "only_unserved", "prior", "cluster", "classes"),
+    *("baselines", "finals_seconds", "fresh", "finals_on_interrupt"),
+)
+"""Options of `tune` that a rule's search has no use for."""
+
+
+def target_of(study: Study, name: str, trials: int | None) -> NamedRule:
+    """The rule that is searched, with `trials` where these are given. Raises StudyError where there is none."""
+    rules = {rule.name: rule for rule in study.rules if rule.trials}
+    if name not in rules:
+        there = ", ".join(map(repr, rules)) or "none"
+        raise StudyError(
+            f"{study.path or study.name}: target {name!r}: no [[rule]] with trials has this name; there are {there}"
+        )
+    return replace(rules[name], trials=trials or rules[name].trials)
+
+
+def search_and_show(
+    study: Study,
+    rule: NamedRule,
+    layers: tuple[Layer, ...],
+    directories: tuple[Path, ...],
+    device: str | None,
+    jobs: int | None,
+    db: str,
+    style: str | None,
+    *,
+    holdout: int | None,
+) -> None:
+    """Search a rule for some layers of its study, or for those of them that a seed does not hold out; print it."""
+    from autotune.dispatch.builder import held_out
+    from autotune.dispatch.cells import Run
+    from autotune.dispatch.header import load_dispatch_template
+    from autotune.dispatch.rule_search import search_rule
+    from autotune.store import Store
+    from autotune.tuning.tune import check_study
+
+    refuse_beside("a rule is the target", *_OF_LAYERS)
+    families = load_templates(directories, operations_of(study))
+    check_study(study, families)  # before a database is made
+    template = load_dispatch_template()
+    with (
+        closing(open_evaluator(device, jobs or jobs_default())) as evaluator,
+        Store(writable(db)) as store,
+        under_way(store, study, evaluator) as (observe, stopping),
+    ):
+        distinct = distinct_layers(layers)
+        held = held_out(len(distinct), holdout)
+        layers = tuple(layer for at, layer in enumerate(distinct) if at not in held)
+        run = Run(study, families, evaluator, store, observe, stopping)
+        found = search_rule(run, template, rule, layers)
+        interrupted = stopping()
+    if style is None:
+        _show_all(found)
+    else:
+        show(found.layers, LAYERS, style)
+    if interrupted:
+        end_interrupted("the rule is the best of those evaluated until then")
+
+
+def _show_all(found: SearchedRule) -> None:
+    """Everything, for people."""
+    click.echo("The rule:")
+    for line in found.dispatcher.words():
+        click.echo(on_terminal(f"  {line}"))
+    show(found.dispatcher.all_kernels, KERNELS, None)
+    show(found.layers, LAYERS, None)
+    click.echo(
+        f"{found.total_us:.6g} us in all; {counted(found.tried, 'rule')} evaluated, {found.evaluated} of them now; "
+        f"{counted(found.measured, 'kernel')} measured now, each on one layer"
+    )

@@ -1,0 +1,171 @@
+"""store -> dispatch: what layers take with configs.
+
+What the database has is taken; what it lacks is measured as trials of the layer, so that nothing is measured twice.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from autotune.errors import Rejected
+from autotune.evaluation.evaluator import Evaluator
+from autotune.family.space import Admission, BoundTemplate
+from autotune.family.template import KernelTemplate
+from autotune.problem import Layer
+from autotune.store import Scope, Store, StudyKey, TemplateRecord, TrialRow
+from autotune.study import Study
+from autotune.trial import Config, Outcome, Trial
+from autotune.tuning.layer_store import StoredLayer
+from autotune.tuning.pipeline import Lane, Pipeline
+from autotune.tuning.trial_log import Progress, TrialLog
+from autotune.tuning.tune import policy
+
+DISPATCH = "dispatch"
+"""What proposed the trials of these cells."""
+SAFE = "implicit_gemm"
+"""The family whose default config suits any problem."""
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """What a dispatcher or a searched rule is made with."""
+
+    study: Study
+    templates: Mapping[str, KernelTemplate]
+    evaluator: Evaluator
+    store: Store
+    observe: Callable[[Progress], None] = lambda _: None
+    stopping: Callable[[], bool] = lambda: False
+    clock: Callable[[], float] = time.perf_counter
+
+    @property
+    def families(self) -> tuple[str, ...]:
+        """Those that the study searches or names, and that of the safe default."""
+        techniques = (technique.template for technique in self.study.techniques)
+        sides = (self.study.side(name)[0] for rule in self.study.rules for name in (*rule.below, *rule.above))
+        return tuple(dict.fromkeys([*(self.study.templates or self.templates), *techniques, *sides, SAFE]))
+
+
+@dataclass(slots=True)
+class Row:
+    """A layer: the store's place for it, and what is known of each config there."""
+
+    layer: Layer
+    scope: Scope
+    bounds: Mapping[str, BoundTemplate]
+    times_us: dict[Config, float | None] = field(default_factory=dict)
+    """None: it failed"""
+    own: Mapping[Config, float] = field(default_factory=dict)
+    """correct configs of the layer's own tuning to their times, fastest first; of all, where it was not tuned"""
+
+    @property
+    def best_us(self) -> float | None:
+        """The time of the layer's own best kernel; of an interpolated layer, the best so far."""
+        return min(self.own.values() or filter(None, self.times_us.values()), default=None)
+
+    def evaluable(self, config: Config) -> bool:
+        """Whether the device can evaluate a config: one that replays only what was recorded."""
+        listed = self.bounds[config.template].listed
+        return listed is None or config in listed
+
+    def padded_outputs(self, config: Config) -> int:
+        """The padded outputs of a config, those that the device could compute in its time; 0 where it breaks a rule."""
+        bound = self.bounds[config.template]
+        try:
+            names = bound.check(config)
+        except Rejected:
+            return 0
+        return bound.bind(bound.template.padded_work).integer(names) if bound.supported else 0
+
+
+def open_row(run: Run, key: StudyKey, layer: Layer) -> Row:
+    """A layer of a study with what the database has of it on this device."""
+    study, evaluator, store = run.study, run.evaluator, run.store
+    records = [TemplateRecord(one.name, one.hash, one.header) for one in run.templates.values()]
+    scope = store.scopes.open(key, layer, evaluator.info, evaluator.environment, policy(study), records)
+    listed = evaluator.listed(layer.problem, cache=policy(study))
+    admission = Admission(study.admitted(layer.problem), study.workspace_limit_bytes, listed, study.prune)
+    bounds = {
+        name: BoundTemplate(run.templates[name], layer.problem, evaluator.info, admission) for name in run.families
+    }
+    row = Row(layer, scope, bounds)
+    own: dict[Config, float] = {}
+    for trial_row in _here(run, layer):
+        trial = trial_row.trial
+        config = run.templates[trial.config.template].today(trial.config)
+        if config is None:
+            continue
+        # The kernel of an edited family may be another: its trial is made again, or copied if it is the same.
+        current = trial_row.template_hash == run.templates[config.template].hash
+        time_us = trial_row.ranked_us or trial.median_us
+        if time_us is not None and trial.accuracy in study.admitted(layer.problem):
+            if current:
+                row.times_us[config] = time_us
+            if trial_row.proposed_by != DISPATCH:
+                own[config] = time_us
+        elif trial.compiled and current:
+            row.times_us.setdefault(config, None)
+    own = own or {config: time_us for config, time_us in row.times_us.items() if time_us is not None}
+    row.own = dict(sorted(own.items(), key=lambda one: (one[1], str(one[0]))))
+    return row
+
+
+def _here(run: Run, layer: Layer) -> Iterable[TrialRow]:
+    """The layer's finished trials on this device in this environment, those that count last."""
+    rows = [
+        row
+        for row in run.store.trials.list(layer.problem, kind=run.evaluator.info.kind)
+        if row.device.identity == run.evaluator.info.identity
+        and row.environment.identity == run.evaluator.environment.identity
+        and row.policy == policy(run.study)
+        and row.trial.outcome != Outcome.RUNNING
+        and row.trial.config.template in run.families
+        and (row.origin == "measured" or row.ranked_us is not None)
+    ]
+    return sorted(rows, key=lambda row: row.ranked_us is not None)
+
+
+def measure(
+    run: Run, wanted: Sequence[tuple[Row, Sequence[Config]]], observe: Callable[[Progress], None] = lambda _: None
+) -> int:
+    """Evaluate configs on layers as trials of these, until stopped; how many were measured and not known."""
+    with Pipeline(run.evaluator, clock=run.clock) as pipeline:
+        lanes = [
+            _start(run, pipeline, row, configs, observe) for row, configs in wanted if configs and not run.stopping()
+        ]
+        pipeline.drain()
+    for _, log in lanes:
+        log.report(len(log.trials), ended=True)
+    return sum(lane.evaluated for lane, _ in lanes)
+
+
+def _start(
+    run: Run, pipeline: Pipeline, row: Row, wanted: Sequence[Config], observe: Callable[[Progress], None]
+) -> tuple[Lane, TrialLog]:
+    """Start configs on a layer, first each alone what a killed run left running."""
+    label = f"{row.scope.name} as others"
+    stored = StoredLayer(run.store, row.scope, run.evaluator.info, run.evaluator.environment)
+    log = TrialLog(stored, label=label, budget=len(wanted), observe=observe, clock=run.clock)
+
+    def ended(trial: Trial, *, known: bool) -> None:
+        row.times_us[trial.config] = trial.median_us
+        log.add(trial, known=known)
+        log.report(len(log.trials))
+
+    suspects = log.suspects(set(wanted).__contains__)
+    log.quarantine(suspects, run.evaluator.info)
+    problem = row.layer.problem
+    lane = pipeline.open(run.study, problem, stored, row.bounds, best_us=lambda: row.best_us, ended=ended)
+    for suspect in suspects:
+        pipeline.drain()
+        pipeline.start(lane, suspect.key.number, suspect.trial.config, DISPATCH)
+        pipeline.drain()
+    for config in wanted:
+        if config in row.times_us or run.stopping():
+            continue
+        while not pipeline.has_room:
+            pipeline.advance()
+        pipeline.start(lane, log.take_number(), config, DISPATCH)
+    return lane, log
