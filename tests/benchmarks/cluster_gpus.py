@@ -2,7 +2,7 @@
 
     python -m tests.benchmarks.cluster_gpus --folder DIR [--study resnet50-fp16] [--trials 30] [--devices cuda:0 cuda:1]
 
-First the first device alone has an agent, on its share of the cores, then each device has one on as many. A run
+First the first device alone has a worker, on its share of the cores, then each device has one on as many. A run
 begins with an empty database and no compiled kernels. Its window is from the first kernel's start to the end of the
 last one or of the last finals; the whole run also starts and ends the coordinator. Winners are compared layer by
 layer by the medians of their finals, and as a network by the sums of these with counts.
@@ -26,12 +26,12 @@ from autotune.study import Study
 from autotune.study_reader import find_study, load_study
 
 NOISE = 0.03  # fraction by which a layer's best may differ between two runs
-REGISTERED_S = 10.0  # in which all agents have found the scheduler
+REGISTERED_S = 10.0  # in which all workers have found the scheduler
 
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """A study tuned by an agent for each device."""
+    """A study tuned by a worker for each device."""
 
     devices: int
     kernels: int
@@ -59,7 +59,7 @@ def pinned(words: Sequence[object], cores: Sequence[int], cache: Path) -> subpro
 
 
 def tuned(folder: Path, study: Study, trials: int, devices: Sequence[str], share: int) -> Run:
-    """Tune with an agent for each device on `share` cores each; scheduler and coordinator run on the same ones."""
+    """Tune with a worker for each device on `share` cores each; scheduler and coordinator run on the same ones."""
     cores = sorted(os.sched_getaffinity(0))[: share * len(devices)]
     cache, db = folder / "cache", folder / "results.db"
     folder.mkdir(parents=True)
@@ -77,8 +77,8 @@ def tuned(folder: Path, study: Study, trials: int, devices: Sequence[str], share
 
         start(scheduler, cores)
         for at, device in enumerate(devices):
-            words = ["--device", device, "--compilers", share, "--name", f"agent-{at}"]
-            start(["autotune", "agent", address, *words], cores[share * at : share * (at + 1)])
+            words = ["--device", device, "--compilers", share, "--name", f"worker-{at}"]
+            start(["autotune", "worker", address, *words], cores[share * at : share * (at + 1)])
         time.sleep(REGISTERED_S)
         began = time.monotonic()
         tune = ["autotune", "tune", study.name, "--cluster", address, "--trials", trials, "--db", db, "-q"]
