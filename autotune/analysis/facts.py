@@ -78,7 +78,7 @@ def facts_of(held: Residency | None, within: Bounds, median_us: float) -> Facts:
 
 def held_on(device: DeviceInfo, stages: Sequence[Stage], resources: Resources) -> Residency | None:
     """The same as `least_occupied`; None also where the device is no GPU or no compiler reported the resources."""
-    on_gpu = device.kind == "cuda" and resources.registers > 0
+    on_gpu = device.can.gpu and resources.registers > 0
     return least_occupied(device, stages, resources) if on_gpu else None
 
 

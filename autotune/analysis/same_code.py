@@ -18,9 +18,9 @@ def same_machine_code(store: Store, pool: CompilePool, best: BestRow, now: Kerne
     """
     device = best.row.device
     stored = store.sources.get(best.row.trial.source_hash or "")
-    if stored is None or device.kind != "cuda" or replace(now, program=stored.program).hash != stored.hash:
+    if stored is None or not device.can.gpu or replace(now, program=stored.program).hash != stored.hash:
         return False
-    target = Target("cuda", device.arch)
+    target = Target(device.kind, device.arch)
     compiled = [pool.submit(source.program, target) for source in (stored, now)]
     try:
         then, today = (binary.result().image for binary in compiled)

@@ -60,7 +60,7 @@ def doubts(
             )
             if was != now
         ]
-    if best.row.device.kind == "cuda" and best.timing.launch == "stream" and best.timing.median_us < LONG_US:
+    if best.row.device.can.graphs and best.timing.launch == "stream" and best.timing.median_us < LONG_US:
         found.append(Doubt(best, "launch", "stream, with launch gaps", "graph", "how short kernels are timed"))
     now = _template_now(best, families, is_same)
     if now is not None:

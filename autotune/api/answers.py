@@ -10,7 +10,7 @@ from autotune.analysis.rooflines import undominated
 from autotune.api.device_names import Say, evaluator_of
 from autotune.api.study_names import name_of
 from autotune.api.terms import in_arguments
-from autotune.devices.backends import parse_device
+from autotune.devices.backends import KINDS, parse_device
 from autotune.devices.device import DeviceInfo, devices_named
 from autotune.dispatch.dispatcher import Dispatcher
 from autotune.errors import DeviceError, StoreError, StudyError
@@ -19,8 +19,6 @@ from autotune.study import Study
 
 if TYPE_CHECKING:
     from autotune.store import BestRow, DispatcherRow, Store
-
-_KINDS = ("cuda", "host", "null", "replay")
 
 
 @in_arguments
@@ -75,10 +73,10 @@ def devices_asked(
     word = gpu if device is None else device
     if word is None:
         return None
-    if device is not None and device.partition(":")[0] in _KINDS and ":" in device:
+    if device is not None and device.partition(":")[0] in KINDS and ":" in device:
         return [device_named(store, device, say=say)]
-    recorded = [info for info in store.devices.list() if gpu is None or info.kind == "cuda"]
-    of_kind = device is not None and device in _KINDS
+    recorded = [info for info in store.devices.list() if gpu is None or info.can.gpu]
+    of_kind = device is not None and device in KINDS
     found = [info for info in recorded if info.kind == word] if of_kind else devices_named(word, recorded)
     if not found and not of_kind:
         names = ", ".join(dict.fromkeys(info.name for info in recorded)) or "none"

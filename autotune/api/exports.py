@@ -199,7 +199,7 @@ def _best(store: Store, what: str, asked: Asked, on: Callable[[DeviceInfo], bool
     """The best kernels of one GPU, and of what runs none for layers that no GPU has; each file's first."""
     every = store.best.list(what, accuracy=asked.accuracy)
     rows = [row for row in every if on(row.row.device) and is_asked(row.name, asked.layers)]
-    gpus = list(dict.fromkeys(row.row.device for row in rows if row.row.device.kind == "cuda"))
+    gpus = list(dict.fromkeys(row.row.device for row in rows if row.row.device.can.gpu))
     if len(gpus) > 1:
         names = ", ".join(info.name for info in gpus)
         raise StoreError(f"{what}: expected kernels of one GPU; the database has {names}: name it with --gpu")

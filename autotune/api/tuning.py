@@ -201,7 +201,7 @@ def finals_plan(
     if finals_s is not None and not is_time(finals_s):
         raise StudyError(f"finals_s = {finals_s}: expected seconds above 0")
     if libraries and info is not None:
-        if info.kind != "cuda":
+        if not info.can.gpu:
             raise DeviceError(
                 f"{info.kind}: --baseline {libraries[0]} is for CUDA devices; leave it out or give --device cuda:N"
             )

@@ -47,7 +47,7 @@ def large_problems(bounds: Sequence[BoundTemplate], device: DeviceInfo) -> tuple
 def _tried(bound: BoundTemplate, device: DeviceInfo) -> Large:
     if not bound.supported:
         return Large(bound, None, f"the family requires: {bound.unmet}")
-    if device.kind != "cuda":
+    if not device.can.gpu:
         return Large(bound, None, "it takes a GPU; give --device cuda:N")
     needed = _bytes(bound.problem)
     if needed > _SHARE * device.memory_bytes:

@@ -18,7 +18,7 @@ from autotune.cli.devices import open_evaluator
 from autotune.cli.interrupts import end_interrupted
 from autotune.cli.one_tuner import under_way
 from autotune.cli.options import DATABASE, DIRECTORIES, JOBS, LAYERS, run_on, writable
-from autotune.cli.profile import first_device, require_cuda, say, stalls_of
+from autotune.cli.profile import first_device, require_profiler, say, stalls_of
 from autotune.cli.studies import STUDY
 from autotune.cli.tables import Column, wide_format_options
 from autotune.cli.typed import refuse_beside
@@ -203,7 +203,7 @@ def _climb(
     check_techniques(study, families)  # before a database is made
     with closing(open_evaluator(device, jobs or jobs_default())) as evaluator:
         if profiled:
-            require_cuda(evaluator.info)
+            require_profiler(evaluator.info)
         with Store(writable(db)) as store, under_way(store, study, evaluator) as (observe, stopping):
             found = climb(study, families, evaluator, store, layers=layers, observe=observe, stopping=stopping)
             kernels = _unprofiled(store, evaluator, found, families) if profiled else ()

@@ -128,8 +128,8 @@ def _profiled(
     evaluator = open_evaluator(device, jobs_default())
     try:
         info, environment = evaluator.info, evaluator.environment
-        require_cuda(info)
-        best = store.best.list(name_of(what), kind="cuda", accuracy=accuracy)
+        require_profiler(info)
+        best = store.best.list(name_of(what), kind=info.kind, accuracy=accuracy)
         rows = {row.row.trial.source_hash: row.row for row in best if row.row.device.identity == info.identity}
         if not rows:
             raise StoreError(
@@ -153,9 +153,9 @@ def say(line: str) -> None:
     click.echo(line, err=True)
 
 
-def require_cuda(info: DeviceInfo) -> None:
+def require_profiler(info: DeviceInfo) -> None:
     """Raise DeviceError for a device that Nsight Compute knows nothing of."""
-    if info.kind != "cuda":
+    if not info.can.profile:
         raise DeviceError(f"{info.kind}: Nsight Compute profiles CUDA devices only; give --device cuda:N")
 
 

@@ -139,7 +139,7 @@ def _winners(
     studies = {name: stored_study(store, name) for name in {row.study for row in rows}}
     found: dict[str, Winner] = {}
     for row in rows:
-        if row.row.device.kind in ("cuda", "host"):
+        if row.row.device.can.sanitize:
             chosen = chosen_of(store, row, studies[row.study], db, families)
             family = families.get(chosen.source.config.template)
             found.setdefault(chosen.source.hash, Winner(chosen.stem, chosen.source, chosen.bound, family))

@@ -121,7 +121,7 @@ def _check_params(store: Store, name: str | None, what: str, wanted: Mapping[str
 def _best(store: Store, name: str | None, info: DeviceInfo | None, accuracy: str | None) -> list[BestRow]:
     """The best kernels, those to show first: of GPUs, then the fastest."""
     rows = undominated(store.best.list(name, info, accuracy=accuracy))
-    return sorted(rows, key=lambda row: (row.row.device.kind != "cuda", row.median_us))
+    return sorted(rows, key=lambda row: (not row.row.device.can.gpu, row.median_us))
 
 
 def _trials(
@@ -144,7 +144,7 @@ def _trials(
         and wanted.items() <= {key: str(value) for key, value in row.trial.config.items}.items()
         and (number is not None or row.median_us is not None)
     ]
-    rows.sort(key=lambda row: (row.median_us is None, row.device.kind != "cuda", row.median_us or 0.0))
+    rows.sort(key=lambda row: (row.median_us is None, not row.device.can.gpu, row.median_us or 0.0))
     return rows if number is not None else rows[:1]
 
 

@@ -20,6 +20,7 @@ from autotune.cluster.layer_run import LayerRun, StudyRun
 from autotune.cluster.scheduler import CONNECT_S, Workers, address_of, knock, prepare, workers_of
 from autotune.cluster.task import DeviceClass, TaskReport
 from autotune.cluster.worker import INFO, next_evaluations
+from autotune.devices.backends import KINDS
 from autotune.devices.device import devices_named
 from autotune.errors import AutotuneError, DeviceLost, StudyError, shortened
 from autotune.printable import one_line
@@ -34,7 +35,6 @@ CLOSE_S = 5.0  # for the connection to close
 FIRST_S = 8.0  # for a scheduler that is started together with the run
 WAIT_S = 60.0  # for the first worker of a class that was asked for
 FAILURES = 3  # in a row of one layer, after which it is given up
-KINDS = ("cuda", "host", "null", "replay")
 
 
 @dataclass(frozen=True, slots=True)

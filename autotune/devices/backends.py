@@ -15,13 +15,15 @@ from autotune.errors import DeviceError, shortened
 if TYPE_CHECKING:  # compilers' processes need no device, and no NumPy
     from autotune.devices.device import Device
 
+KINDS = ("cuda", "host", "null", "replay")
+"""of devices, as their names begin; `device.ABILITIES` says what each can do"""
 CHECK_ORDER_SEED = 20  # host:check runs a block's threads in an order shuffled with this seed
 
 
 def parse_device(name: str) -> tuple[str, str]:
     """A device's name as kind and the rest: `cuda:1` is ('cuda', '1'). Raises DeviceError for an unknown kind."""
     kind, _, rest = name.partition(":")
-    if kind not in ("cuda", "host", "null", "replay") or (kind == "host" and rest not in ("", "check")):
+    if kind not in KINDS or (kind == "host" and rest not in ("", "check")):
         shown = shortened(name) or repr(name)
         raise DeviceError(f"{shown}: no such device; there are cuda:N, host, host:check, null and replay:FILE")
     if kind == "replay" and not rest:

@@ -22,6 +22,31 @@ from autotune.trial import Launching
 
 
 @dataclass(frozen=True, slots=True)
+class Abilities:
+    """What a kind of device can do. A new kind of GPU has an entry in ABILITIES and a folder in `devices/`."""
+
+    gpu: bool = False
+    """kernels run on multiprocessors with the limits of DeviceInfo"""
+    compile: bool = False
+    """kernels are compiled and run; otherwise times are computed or recorded"""
+    graphs: bool = False
+    """short kernels are timed from a graph, without launch gaps"""
+    profile: bool = False
+    """a profiler reads hardware counters"""
+    sanitize: bool = False
+    """a sanitizer watches kernels"""
+
+
+ABILITIES: Mapping[str, Abilities] = MappingProxyType(
+    {
+        "cuda": Abilities(gpu=True, compile=True, graphs=True, profile=True, sanitize=True),
+        "host": Abilities(compile=True, sanitize=True),
+    }
+)
+"""By kind; other kinds run nothing."""
+
+
+@dataclass(frozen=True, slots=True)
 class DeviceInfo:
     """A device's identity (kind, name, arch, sm_count, memory_bytes) and its limits. Limits default to sm_90's."""
 
@@ -43,6 +68,11 @@ class DeviceInfo:
     l2_bytes: int = 0
     grid_limits: tuple[int, int, int] = (2147483647, 65535, 65535)
     block_limits: tuple[int, int, int] = (1024, 1024, 64)
+
+    @property
+    def can(self) -> Abilities:
+        """What it can do."""
+        return ABILITIES.get(self.kind, Abilities())
 
     @property
     def identity(self) -> tuple[str, str, int, int, int]:

@@ -17,6 +17,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from autotune.compilation.compile import Binary, Target
 from autotune.devices.device import Baseline, DeviceInfo, Environment
 from autotune.errors import DeviceError, Rejected
+from autotune.evaluation.sequential import SequentialEvaluator
 from autotune.family.source import KernelSource
 from autotune.measurement.benchmark import RACE_FACTOR, summarise
 from autotune.problem import Problem
@@ -36,7 +37,7 @@ _MOST_DELAY_MS = 3_600_000  # an hour
 _DELAYS = {"delay_ms": _MOST_DELAY_MS, "compile_ms": _MOST_DELAY_MS, "compilers": 999}  # and the most of each
 
 
-class NullEvaluator:
+class NullEvaluator(SequentialEvaluator):
     """An Evaluator that compiles and runs nothing."""
 
     def __init__(self, options: str, *, sleep: Callable[[float], None] = time.sleep) -> None:
@@ -82,35 +83,14 @@ class NullEvaluator:
         """One without `compilers`, else as on a GPU."""
         return int(self._compilers) + 4 if self._compilers else 1
 
-    @property
-    def slots(self) -> int:
-        """One."""
-        return 1
-
-    @property
-    def finals_alone(self) -> bool:
-        """As everything, in a sequential run."""
-        return self.ahead == 1
-
     def listed(self, problem: Problem, *, cache: str) -> None:
         """Any config will do."""
-
-    def expect(self, problem: Problem) -> None:
-        """Nothing to start."""
-
-    def begin_layer(self, problem: Problem) -> None:
-        """Any layer will do."""
 
     def compile(self, source: KernelSource) -> Future[Binary]:
         """A binary of nothing, or the failure that was asked for."""
         if self._pool is not None:
             return self._pool.submit(self._compiled, source)
-        future: Future[Binary] = Future()
-        try:
-            future.set_result(self._compiled(source))
-        except Rejected as rejected:
-            future.set_exception(rejected)
-        return future
+        return super().compile(source)
 
     def _compiled(self, source: KernelSource) -> Binary:
         if self._compile_ms:
@@ -147,9 +127,6 @@ class NullEvaluator:
         with self._device:
             self._sleep(len(kernels) * self._delay_ms / 1000)
         return FinalsTimings(tuple(summarise((predicted_us(source),) * _SAMPLES, cache) for source, _ in kernels))
-
-    def refresh(self) -> None:
-        """Nothing to replace."""
 
     def close(self) -> None:
         """End the compilers."""

@@ -117,7 +117,7 @@ def _check_names(kernel: Chosen) -> None:
 def _tuned_arch(served: Sequence[Chosen]) -> int:
     """The architecture of the GPU that the kernels were tuned on; where there is none, of what stood in for one."""
     devices = [kernel.row.row.device for kernel in served]
-    return next((device.arch for device in devices if device.kind == "cuda"), devices[0].arch)
+    return next((device.arch for device in devices if device.can.gpu), devices[0].arch)
 
 
 def library_texts(served: Sequence[Chosen], archs: Sequence[int]) -> dict[str, str]:

@@ -17,7 +17,7 @@ def stem(row: BestRow) -> str:
     suffix = "" if accuracy == "fp32" else f".{accuracy}"
     if not row.row.trial.deterministic:
         suffix += ".nondeterministic"
-    if row.row.device.kind != "cuda":
+    if not row.row.device.can.gpu:
         suffix += f".{row.row.device.kind}"
     return f"{row.name}{suffix}"
 
@@ -38,7 +38,7 @@ def provenance(row: BestRow, source: KernelSource, floor_us: float | None) -> st
         f"config        {' '.join(f'{name}={value}' for name, value in trial.config.items)}",
         f"accuracy      {trial.accuracy}{'' if trial.deterministic else ', not deterministic'}",
     ]
-    if device.kind == "cuda":
+    if device.can.gpu:
         lines.append(
             f"device        {device.name} (sm_{device.arch}, {device.sm_count} SMs), driver {environment.driver}"
         )

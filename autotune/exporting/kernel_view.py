@@ -119,7 +119,7 @@ def _printed(plan: Plan) -> Plan:
 
 
 def _device(device: DeviceInfo) -> str:
-    return device.name if device.kind == "cuda" else f"{device.kind} {device.name}, not a GPU"
+    return device.name if device.can.gpu else f"{device.kind} {device.name}, not a GPU"
 
 
 def _device_numbers(device: DeviceInfo) -> str:

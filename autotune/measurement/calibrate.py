@@ -14,11 +14,11 @@ from autotune.devices.device import MATRIX_TYPES, Device, Launch, Module, Passes
 from autotune.errors import DeviceError
 from autotune.measurement.rates import Rate
 
-_MEMORY_BYTES = {"cuda": 2 << 30, "host": 128 << 20}  # of each array; well past any cache
+_GPU_BYTES, _CPU_BYTES = 2 << 30, 128 << 20  # of each array; well past any cache
 _THREADS = 256  # of every block
 _WARPS = _THREADS // 32
 _TILE_BYTES = 4 * 16 * _THREADS  # that a block of copy_ahead reads before it writes
-_FFMA_STEPS = {"cuda": 4096, "host": 256}
+_GPU_FFMA_STEPS, _CPU_FFMA_STEPS = 4096, 256
 _FFMA_FLOP = 2 * 16  # of a thread's step: chains * FLOP
 _BURST_SAMPLES, _SUSTAINED_SAMPLES = 7, 3
 _SUSTAINED = 512  # times as many steps: 0.1 to 0.2 s a launch, 1 s in all, in which a GPU comes to its power limit
@@ -103,7 +103,7 @@ def calibrate(device: Device, binary: Binary) -> Calibration:
     module = device.load(binary)
     try:
         rates = [*_memory(device, module), _ffma(device, module)]
-        if device.info.kind != "cuda" or device.info.arch < 80:
+        if not device.info.can.gpu or device.info.arch < 80:
             return Calibration(tuple(rates), "")
         kernels = (*_MMA, *_WGMMA) if device.info.arch == 90 else _MMA  # wgmma is of sm_90 alone
         rates += [_burst(device, module, kernel) for kernel in kernels]
@@ -129,7 +129,8 @@ def _launch(module: Module, entry: str, blocks: int, *args: np.generic) -> Calla
 
 
 def _memory(device: Device, module: Module) -> Iterator[Rate]:
-    size_bytes = min(_MEMORY_BYTES[device.info.kind], device.info.memory_bytes // 8) // _TILE_BYTES * _TILE_BYTES
+    most_bytes = _GPU_BYTES if device.info.can.gpu else _CPU_BYTES
+    size_bytes = min(most_bytes, device.info.memory_bytes // 8) // _TILE_BYTES * _TILE_BYTES
     to, source = device.allocate(size_bytes), device.allocate(size_bytes)
     device.fill(source, 1, size_bytes)
     device.fill(to, 1, size_bytes)
@@ -138,7 +139,7 @@ def _memory(device: Device, module: Module) -> Iterator[Rate]:
     def grid(blocks_per_sm: int | None) -> int:
         return int(tiles) if blocks_per_sm is None else blocks_per_sm * device.info.sm_count
 
-    on_gpu = device.info.kind == "cuda"
+    on_gpu = device.info.can.gpu
     for copy in _COPIES if on_gpu else (_PLAIN_COPY,):
         steps = count if copy is _PLAIN_COPY else tiles
         enqueue = _launch(module, copy.entry, grid(copy.blocks_per_sm), np.uint64(to), np.uint64(source), steps)
@@ -154,7 +155,8 @@ def _memory(device: Device, module: Module) -> Iterator[Rate]:
 
 def _ffma(device: Device, module: Module) -> Rate:
     to = device.allocate(4)
-    blocks, steps = 8 * device.info.sm_count, _FFMA_STEPS[device.info.kind]
+    steps = _GPU_FFMA_STEPS if device.info.can.gpu else _CPU_FFMA_STEPS
+    blocks = 8 * device.info.sm_count
     enqueue = _launch(module, "multiply_add", blocks, np.uint64(to), np.float32(0.5), np.int32(steps))
     per_s = blocks * _THREADS * steps * _FFMA_FLOP / _seconds(device, enqueue, _BURST_SAMPLES)
     device.free(to)

@@ -7,13 +7,13 @@ evaluated, so a study's search spaces shrink to the recorded configs of its laye
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from concurrent.futures import Future
 from dataclasses import replace
 from pathlib import Path
 
 from autotune.compilation.compile import Binary, Target
 from autotune.devices.device import Baseline, DeviceInfo, Environment
 from autotune.errors import DeviceError, Rejected
+from autotune.evaluation.sequential import SequentialEvaluator
 from autotune.family.source import KernelSource
 from autotune.measurement.benchmark import summarise
 from autotune.problem import Problem
@@ -31,7 +31,7 @@ _Key = tuple[str, frozenset[tuple[str, Value]]]
 """A config whatever the order of its parameters, which a family may change."""
 
 
-class ReplayEvaluator:
+class ReplayEvaluator(SequentialEvaluator):
     """An Evaluator that answers with recorded trials, of one device in the environment of its latest one."""
 
     def __init__(self, rest: str) -> None:
@@ -61,21 +61,6 @@ class ReplayEvaluator:
         """That of the recorded trials."""
         return self._environment
 
-    @property
-    def ahead(self) -> int:
-        """Strictly sequential, so that a run can be repeated exactly."""
-        return 1
-
-    @property
-    def slots(self) -> int:
-        """One."""
-        return 1
-
-    @property
-    def finals_alone(self) -> bool:
-        """As everything, in a sequential run."""
-        return self.ahead == 1
-
     def listed(self, problem: Problem, *, cache: str) -> frozenset[Config]:
         """The recorded configs of a layer. Raises DeviceError when there are none."""
         found = self._trials.get((problem, cache))
@@ -86,24 +71,15 @@ class ReplayEvaluator:
             )
         return frozenset(trial.config for trial in found.values())
 
-    def expect(self, problem: Problem) -> None:
-        """Nothing to start."""
-
-    def begin_layer(self, problem: Problem) -> None:
-        """Every layer is there."""
-
-    def compile(self, source: KernelSource) -> Future[Binary]:
-        """A binary of nothing with the recorded resources, or the recorded failure to compile."""
-        future: Future[Binary] = Future()
+    def _compiled(self, source: KernelSource) -> Binary:
+        """A binary of nothing with the recorded resources. Raises Rejected for a recorded failure to compile."""
         known = (
             _recorded(found, source.config) for (problem, _), found in self._trials.items() if problem == source.problem
         )
         trial = next(filter(None, known))
         if trial.outcome == Outcome.COMPILE:
-            future.set_exception(_failure(trial))
-        else:
-            future.set_result(Binary(Target(REPLAYED), b"", trial.resources, "", source.program.entries))
-        return future
+            raise _failure(trial)
+        return Binary(Target(REPLAYED), b"", trial.resources, "", source.program.entries)
 
     def evaluate(self, source: KernelSource, binary: Binary, *, cache: str, best_us: float | None) -> Measured:
         """What was recorded of a config."""
@@ -131,12 +107,6 @@ class ReplayEvaluator:
         trial = _recorded(self._trials[source.problem, cache], source.config)
         assert trial is not None  # noqa: S101 - only what was listed is proposed
         return trial
-
-    def refresh(self) -> None:
-        """Nothing to replace."""
-
-    def close(self) -> None:
-        """Nothing to end."""
 
 
 def _file_and_device(rest: str) -> tuple[Path, str]:

@@ -283,7 +283,7 @@ class Pipeline:
         Raises Rejected when no block fits, or when the compiler ran out of registers by far: nothing is loaded then.
         """
         info, resources = self._evaluator.info, binary.resources
-        if info.kind != "cuda":
+        if not info.can.gpu:
             return None
         limit = lane.study.spill_limit_bytes
         if resources.spill_bytes > limit:

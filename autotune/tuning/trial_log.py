@@ -132,7 +132,7 @@ class TrialLog:
         """Quarantine the kernels that have taken down STRIKES runs, where something really runs."""
         for suspect in suspects:
             source_hash = suspect.key.source_hash
-            if suspect.attempts >= STRIKES and source_hash is not None and info.kind not in ("null", "replay"):
+            if suspect.attempts >= STRIKES and source_hash is not None and info.can.compile:
                 message = f"{suspect.attempts} runs ended while it was running"
                 self._store.quarantine(source_hash, "crash", message)
 
