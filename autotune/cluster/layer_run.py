@@ -57,7 +57,7 @@ class LayerRun:
         scope = store.scopes.open(run.key, layer, info, environment, policy(study), run.records)
         self._stored = StoredLayer(store, scope, info, environment)
         self._first_number = self._stored.next_number()
-        self._finals_before = self._stored.finals_state()
+        self._finals_before = self._stored.finals_state() if self._first_number else "none"
         self._others = self._known()
         self._tuned = self._similar(tuned_before(study, layer, scope, store, info))
         self._rates = store.rates.best(info)
@@ -76,9 +76,13 @@ class LayerRun:
     def _known(self) -> Mapping[str, Trial]:
         """Results of this layer's kernels from other studies."""
         store, scope = self._run.store, self._stored.scope
-        own = {trial.source_hash for trial in self._stored.history()}
+        own = {trial.source_hash for trial in self._trials()}
         rows = {known: store.known.get(scope, known) for known in self._stored.known() - own}
         return {known: row.trial for known, row in rows.items() if row is not None}
+
+    def _trials(self) -> Sequence[Trial]:
+        """The layer's finished trials."""
+        return self._stored.history() if self._stored.next_number() else ()
 
     def _similar(self, tuned: Sequence[TopTrial]) -> tuple[TopTrial, ...]:
         """Those of the trials that a warm start considers."""
@@ -94,7 +98,7 @@ class LayerRun:
         stored.running.clear()
         self.workers.clear()
         self.reports = 0
-        trials, next_number = stored.history(), stored.next_number()
+        trials, next_number = self._trials(), stored.next_number()
         self.evaluated = len({trial.source_hash for trial in trials if trial.compiled})
         self._best_us = min((trial.median_us for trial in trials if trial.median_us is not None), default=None)
         return LayerTask(
@@ -110,7 +114,7 @@ class LayerRun:
             rates=self._rates,
             tuned=self._tuned,
             trials=tuple(trials),
-            suspects=tuple(stored.suspects()),
+            suspects=tuple(stored.suspects()) if next_number else (),
             next_number=next_number,
             free_numbers=tuple(each for each in stored.free_numbers(next_number) if each < next_number),
             known=self._others,

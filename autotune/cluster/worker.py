@@ -11,8 +11,8 @@ import secrets
 import socket
 import time
 from collections.abc import Callable, Mapping
-from concurrent.futures import TimeoutError as NoAnswer
-from contextlib import ExitStack
+from concurrent.futures import Future
+from contextlib import ExitStack, closing
 from threading import BoundedSemaphore
 
 from distributed import Worker, get_worker
@@ -39,8 +39,7 @@ INFO = "autotune-worker"
 _PREPARED = 8  # layers whose search spaces a worker keeps
 _LOOK_S = 0.2  # between two looks at whether to end
 _AGAIN_S = 1.0  # between two attempts to reach a scheduler
-_STOP_EVERY_S = 1.0  # between two looks at the Event that ends a task
-_ANSWER_S = 10.0  # within which the scheduler says whether that Event is set
+_EVENT_S = 600.0  # after which the scheduler is asked again whether the Event that ends a task is set
 
 Prepared = tuple[list[SearchSpace], tuple[InitialDesign, ...]]
 """The search spaces and initial designs of a layer."""
@@ -160,7 +159,8 @@ def next_evaluations(task: LayerTask) -> TaskEnd:
         worker.log_event(task.topic, pickle.dumps(TaskReport(task.id, str(worker.name), call)))
 
     report(None)
-    return worker.device.run(task, report, _Stop(worker, task.topic, worker.get_current_task()))
+    with closing(_Stop(worker, task.topic, worker.get_current_task())) as stopping:
+        return worker.device.run(task, report, stopping)
 
 
 class _Stop:
@@ -168,8 +168,7 @@ class _Stop:
 
     def __init__(self, worker: ClusterWorker, event: str, key: object) -> None:
         self._worker, self._event, self._key = worker, event, key
-        self._asked_s = time.monotonic()
-        self._is_set = False
+        self._answer = self._ask()
 
     def __call__(self) -> bool:
         state = self._worker.state.tasks.get(self._key)
@@ -177,19 +176,21 @@ class _Stop:
             return True
         if state is None or state.state == "cancelled":
             return True
-        if not self._is_set and time.monotonic() - self._asked_s >= _STOP_EVERY_S:
-            self._is_set = self._ask()
-            self._asked_s = time.monotonic()
-        return self._is_set
-
-    def _ask(self) -> bool:
-        """Read the Event. `distributed.Event` would open a client in every worker."""
-        loop = self._worker.loop.asyncio_loop
-        answer = asyncio.run_coroutine_threadsafe(self._worker.scheduler.event_is_set(name=self._event), loop)
-        try:
-            return bool(answer.result(_ANSWER_S))
-        except (OSError, NoAnswer):  # the scheduler is lost, which ends the worker
+        if not self._answer.done() or self._answer.exception() is not None:  # then the scheduler is lost
             return False
+        if not self._answer.result():
+            self._answer = self._ask()
+            return False
+        return True
+
+    def _ask(self) -> Future[bool]:
+        """Wait for the Event beside the task. `distributed.Event` would open a client in every worker."""
+        waiting = self._worker.scheduler.event_wait(name=self._event, timeout=_EVENT_S)
+        return asyncio.run_coroutine_threadsafe(waiting, self._worker.loop.asyncio_loop)
+
+    def close(self) -> None:
+        """Wait no longer."""
+        self._answer.cancel()
 
 
 async def serve(
