@@ -11,6 +11,7 @@ import warnings
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, nullcontext
+from functools import partial
 
 import torch
 from torch import Tensor, nn
@@ -19,8 +20,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from autotune.autotune_conv2d import Handle
 from autotune.autotune_conv2d.torch_convert import Row, convert
-from autotune.autotune_conv2d.torch_convolution import Convolution
-from autotune.autotune_conv2d.torch_operator import OPERATOR, conv2d, support
+from autotune.autotune_conv2d.torch_convolution import CONV2D, Convolution, conv2d
 from tests.host.host_driver import make_context_current
 
 ALWAYS = -1.0
@@ -65,7 +65,7 @@ CPU = Cpu()
 def support_cpu(_: str) -> None:
     """Let the operator run here."""
     torch.set_num_threads(1)
-    support("cpu", CPU)
+    CONV2D.support("cpu", CPU)
 
 
 class Digits(nn.Module):
@@ -292,7 +292,7 @@ def operator_checks(library: str) -> dict[str, str]:
     conv = nn.Conv2d(1, 4, 3, padding=1).requires_grad_(requires_grad=False)
     text = Convolution(library, pad_h=1, pad_w=1, activation="relu").text
     arguments = (images(4), conv.weight, conv.bias, None, text)
-    answers: dict[str, str] = torch.library.opcheck(OPERATOR, arguments)
+    answers: dict[str, str] = torch.library.opcheck(CONV2D.operator, arguments)
     return answers
 
 
@@ -357,6 +357,16 @@ def inference_tensors(library: str) -> tuple[float, list[str]]:
         for part in (made, network):
             part.weight.mul_(-2)
         return difference(made, network, images(4)), [str(warning.message) for warning in told]
+
+
+def once(library: str) -> float:
+    """The difference of the operator on filters that are inference tensors, after they changed."""
+    with torch.inference_mode():
+        conv, x = seeded(lambda: nn.Conv2d(1, 4, 3, padding=1)), images(4)
+        run = partial(conv2d, padding=(1, 1), activation="relu", library=library)
+        run(x, conv.weight, conv.bias)
+        conv.weight.mul_(-2)
+        return difference(lambda x: run(x, conv.weight, conv.bias), lambda x: conv(x).relu(), x)
 
 
 @torch.no_grad()
@@ -431,7 +441,7 @@ def call_costs(library: str) -> tuple[float, float]:
     layer = made.get_submodule("0")
     y = layer(x)
     (handle,) = (handle for handle in handles() if handle.kernel_name == "tested.one")
-    enqueue, addresses = handle.enqueuer(1), (x.data_ptr(), y.data_ptr(), 0, 0, 0)
+    enqueue, addresses = handle.enqueuer(1), (0, 0, (x.data_ptr(), 0, 0, y.data_ptr(), 0))
     conv, relu = nn.Conv2d(1, 1, 1).eval(), nn.ReLU(inplace=True)
     fewest = [float("inf")] * 3
     for _ in range(30):
@@ -518,10 +528,7 @@ def refused(library: str, how: str) -> None:
     """Call the operator with what does not fit."""
     conv = nn.Conv2d(1, 4, 3, padding=1).requires_grad_(requires_grad=False)
     x, weight, bias = images(4), conv.weight, conv.bias
-    with torch.inference_mode():
-        copied = weight.clone()
     arguments: dict[str, tuple[Tensor, Tensor, Tensor | None]] = {
-        "inference tensors": (x, copied, bias),
         "three dimensions": (x[0], weight, bias),
         "dtypes": (x.half(), weight, bias),
         "channels": (images(4, 2), weight, bias),

@@ -10,12 +10,11 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from autotune.autotune_conv2d import Problem
+from autotune.autotune_conv2d.conv2d import Problem
 from autotune.autotune_conv2d.torch_convert import Row, TunedConv2d, convert
-from autotune.autotune_conv2d.torch_convolution import Convolution
+from autotune.autotune_conv2d.torch_convolution import CONV2D, Convolution, conv2d
 from autotune.autotune_conv2d.torch_folding import inference_copy
 from autotune.autotune_conv2d.torch_layers import read_network
-from autotune.autotune_conv2d.torch_operator import OPERATOR, conv2d
 from autotune.autotune_conv2d.torch_race import Work, race
 from tests.torch_networks import ALWAYS, CPU, difference, images, seeded
 
@@ -269,7 +268,9 @@ def of_operator(library: str) -> tuple[nn.Conv2d, str]:
 def operator_checks(library: str) -> dict[str, str]:
     """What PyTorch itself checks of the operator."""
     conv, rest = of_operator(library)
-    answers: dict[str, str] = torch.library.opcheck(OPERATOR, (images(4), conv.weight, conv.bias, images(4, 4), rest))
+    answers: dict[str, str] = torch.library.opcheck(
+        CONV2D.operator, (images(4), conv.weight, conv.bias, images(4, 4), rest)
+    )
     return answers
 
 
@@ -286,7 +287,7 @@ def operator(library: str, how: str) -> float:
     }[how]
     x = x[: len(given)]
     with torch.autocast("cpu", torch.bfloat16, enabled=how == "autocast"):
-        y = OPERATOR(x, conv.weight, conv.bias, given, rest)
+        y = CONV2D.operator(x, conv.weight, conv.bias, given, rest)
     expected = torch.relu(conv(x) + given)
     assert (y.dtype, y.shape) == (torch.float32, expected.shape)
     return float((y - expected).abs().max() / expected.abs().max()) if len(y) else 0.0

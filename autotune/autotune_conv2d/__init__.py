@@ -1,18 +1,78 @@
-"""Tuned conv2d kernels from Python: the library that `autotune export` wrote, on arrays of PyCUDA, CuPy or PyTorch.
+"""Tuned kernels from Python: the library that `autotune export` wrote, on arrays on a GPU.
 
-Nothing but the standard library is needed here; it is part of every exported folder and of autotune itself.
+Nothing but the standard library is needed here. Arrays are those of CuPy, PyTorch, PyCUDA and whatever else has
+`__cuda_array_interface__` or `__dlpack__`; sizes come from their shapes, and what no shape says is given by name.
 
-    from autotune_conv2d import Conv2d, Problem
+    import autotune_conv2d
 
-    conv = Conv2d(Problem(n=64, c=16, h=32, w=32, k=32, r=3, s=3, epilogue="bias"), w, bias)
+    conv = autotune_conv2d.prepare(w, bias, x=x, pad_h=1, pad_w=1, epilogue="bias_relu")
     y = conv(x)
 
-For PyTorch there is more: `torch_operator` has the operator `autotune_conv2d::conv2d`, `torch_convert` puts it in the
-place of a network's own convolutions.
+`INTERFACE` lists the arrays, sizes and words of the library's operation. For PyTorch, `torch_operator()` is an operator
+with a schema and a rule for tensors without data.
 """
 
-from .conv2d import Conv2d
-from .interface import Kernel, Status
-from .library import Conv2dError, Handle, Library, Problem, find_library
+from __future__ import annotations
 
-__all__ = ["Conv2d", "Conv2dError", "Handle", "Kernel", "Library", "Problem", "Status", "find_library"]
+import functools
+from collections.abc import Callable
+from pathlib import Path
+
+from . import interface, operation
+from .declared import INTERFACE
+from .interface import Handle, Kernel, Library, LibraryError, Status
+from .operation import Prepared
+
+__all__ = [
+    "INTERFACE",
+    "Handle",
+    "Kernel",
+    "Library",
+    "LibraryError",
+    "Prepared",
+    "Status",
+    "find_library",
+    "load",
+    "prepare",
+    "problem",
+    "run",
+    "torch_operator",
+]
+
+problem = INTERFACE.problem
+
+
+def find_library(exported: Path | None = None) -> Path:
+    """The shared library of a folder that was exported, there or in its `build`; None: of this package's folder.
+
+    Raises FileNotFoundError with the places where it was looked for.
+    """
+    return interface.find_library(INTERFACE.name, exported)
+
+
+@functools.cache
+def load(path: str | Path | None = None) -> Library:
+    """A library, loaded once in a process; None: the one beside this package."""
+    return Library(INTERFACE, path)
+
+
+def run(*arrays: object, library: Library | None = None, **named: object) -> object:
+    """Enqueue a pass; see `operation.run`. `library` None: the one beside this package."""
+    return operation.run(library or load(), *arrays, **named)
+
+
+def prepare(*weights: object, library: Library | None = None, **named: object) -> Prepared:
+    """The operation with these weights, prepared once; see `Prepared`. `library` None: the one beside this package."""
+    return Prepared(library or load(), *weights, **named)
+
+
+@functools.cache
+def torch_operator(path: str | Path | None = None) -> Callable[..., object]:
+    """The operator for PyTorch, registered once in a process; conv2d's is called as `torch.nn.functional.conv2d`."""
+    if INTERFACE.name == "conv2d":
+        from .torch_convolution import conv2d
+
+        return functools.partial(conv2d, library=str(load(path).path))
+    from .torch_declared import operator_of
+
+    return operator_of(load(path))

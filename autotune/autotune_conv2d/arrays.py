@@ -7,7 +7,7 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from .dlpack import described
 
@@ -17,12 +17,13 @@ _TYPESTRS = {"f32": ("<f4",), "f16": ("<f2",), "bf16": ("<V2", "|V2"), "i32": ("
 _OF_TORCH = {"torch.float32": "f32", "torch.float16": "f16", "torch.bfloat16": "bf16", "torch.int32": "i32"}
 
 
-@dataclass(frozen=True, slots=True)
-class View:
+class View(NamedTuple):
     """Where a dense array lies."""
 
     address: int
     shape: tuple[int, ...]
+    elements: str
+    """what the array calls its elements: a typestr, or for PyTorch's tensors the dtype as here"""
     element_bytes: int
     device: int | None
     """its number; None where the array does not tell, as PyCUDA's"""
@@ -33,18 +34,24 @@ class View:
         return math.prod(self.shape) * self.element_bytes
 
 
-def view(array: object, what: str, dtype: str | None = None) -> View:
-    """Read an array's description. Raises TypeError or ValueError when it is no dense device array (of this dtype)."""
+def view(array: object, what: str) -> View:
+    """Read an array's description. Raises TypeError or ValueError unless it is a dense array on a device."""
     interface = _described(array, what)
-    shape = tuple(int(extent) for extent in interface["shape"])
+    shape = tuple(map(int, interface["shape"]))
     typestr, strides = str(interface["typestr"]), interface.get("strides")
-    given = _of_torch(array) or typestr
-    if dtype is not None and given not in (dtype, *_TYPESTRS[dtype]):
-        raise ValueError(f"{what}: its elements are {given}, the problem's {_TYPESTRS[dtype][0]} ({dtype})")
     element_bytes = int(typestr[2:])
     if strides is not None and not _dense(shape, strides, element_bytes):
         raise ValueError(f"{what}: is not contiguous (C order); copy it first")
-    return View(int(interface["data"][0]), shape, element_bytes, interface.get("device", _device(array)))
+    device = interface.get("device", _device(array))
+    return View(int(interface["data"][0]), shape, _of_torch(array) or typestr, element_bytes, device)
+
+
+def check(view: View, what: str, dtype: str, shape: tuple[int, ...]) -> None:
+    """Raise ValueError unless an array has this dtype and shape."""
+    if view.elements not in (dtype, *_TYPESTRS[dtype]):
+        raise ValueError(f"{what}: its elements are {view.elements}, the problem's {_TYPESTRS[dtype][0]} ({dtype})")
+    if view.shape != shape:
+        raise ValueError(f"{what}: has shape {view.shape}, expected {shape}")
 
 
 def _described(array: Any, what: str) -> Mapping[str, Any]:
@@ -58,13 +65,12 @@ def _described(array: Any, what: str) -> Mapping[str, Any]:
     return interface
 
 
-def dtype_of(array: Any, what: str) -> str:
+def dtype_of(view: View, what: str) -> str:
     """What an array's elements are called here. Raises ValueError for those that no kernel takes."""
-    given = _of_torch(array) or str(_described(array, what)["typestr"])
     for dtype, typestrs in _TYPESTRS.items():
-        if given in (dtype, *typestrs):
+        if view.elements in (dtype, *typestrs):
             return dtype
-    raise ValueError(f"{what}: its elements are {given}, expected one of {', '.join(_TYPESTRS)}")
+    raise ValueError(f"{what}: its elements are {view.elements}, expected one of {', '.join(_TYPESTRS)}")
 
 
 def _of_torch(array: Any) -> str | None:
@@ -136,7 +142,7 @@ def empty_like(array: object, shape: Sequence[int], stream: int) -> object:
     library = _library_of(array)
     if library not in _EMPTY:
         raise TypeError(
-            f"cannot make an array like a {type(array).__name__}; give `out`, and `workspace` where one is needed"
+            f"cannot make an array like a {type(array).__name__}; give the output, and `workspace` where one is needed"
         )
     return _EMPTY[library](array, tuple(shape), stream)
 

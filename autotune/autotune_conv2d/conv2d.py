@@ -1,103 +1,78 @@
-"""A convolution with filters that were prepared once, on arrays of PyCUDA, CuPy or PyTorch."""
+"""A problem of conv2d with names of its own for its sizes, as the conversion of networks handles it."""
 
 from __future__ import annotations
 
-from . import arrays
-from .library import Library, Problem
+import dataclasses
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from .declared import INTERFACE
+from .interface import DeclaredProblem
+
+EPILOGUES = INTERFACE.words["epilogue"]
+_SIZES = tuple(size.name for size in INTERFACE.sizes)
 
 
-class Conv2d:
-    """y = epilogue(conv2d(x, w), z) for one problem's shape and any number of images; z: a residual, if any.
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """One conv2d forward pass: y [N, K, P, Q] = epilogue(conv2d(x [N, C, H, W], w [K, C/groups, R, S])).
 
-    The filters are copied when it is made, so later changes of w and bias are not seen. It belongs to the device that
-    w lies on (PyCUDA: the current one); any thread may call it, on any stream, several at once.
+    Layout nhwc stores x [N, H, W, C], w [K, R, S, C/groups], y [N, P, Q, K]. Raises ValueError for an unknown dtype,
+    layout or epilogue; the library decides whether the sizes make a convolution.
     """
 
-    def __init__(
-        self,
-        problem: Problem,
-        w: object,
-        bias: object = None,
-        *,
-        library: Library | None = None,
-        stream: object = None,
-    ) -> None:
-        """Prepare filters w [K, C/groups, R, S] (nhwc: [K, R, S, C/groups]) and bias [K] on their device.
+    n: int
+    c: int
+    h: int
+    w: int
+    k: int
+    r: int
+    s: int
+    stride_h: int = 1
+    stride_w: int = 1
+    pad_h: int = 0
+    pad_w: int = 0
+    dilation_h: int = 1
+    dilation_w: int = 1
+    groups: int = 1
+    dtype: str = "f32"
+    layout: str = "nchw"
+    epilogue: str = "none"
 
-        The kernel is the one that is best for problem.n images. `library` None: the one that `find_library` finds.
-        `stream` is where w and bias are ready and the copies are made: other streams must wait for it before the first
-        pass. Raises Conv2dError in the library's words, TypeError and ValueError for arrays that do not fit.
-        """
-        self.problem = problem
-        w_view = arrays.view(w, "w", problem.dtype)
-        _check_shape("w", w_view.shape, problem.w_shape)
-        self._device = w_view.device
-        addresses = {"w": w_view.address}
-        if problem.epilogue != "none":
-            bias_view = arrays.view(bias, "bias", problem.dtype)
-            _check_shape("bias", bias_view.shape, (problem.k,))
-            self._check_device("bias", bias_view)
-            addresses["bias"] = bias_view.address
-        elif bias is not None:
-            raise ValueError("bias: the problem has none; give an epilogue with one")
-        on = arrays.stream_address(stream, w)
-        with arrays.on_device_of(w):
-            self.handle = (library or Library()).prepare(problem, addresses, on)
+    def __post_init__(self) -> None:
+        _ = self.declared
+
+    @classmethod
+    def of(cls, sizes: Iterable[int], dtype: str, layout: str, epilogue: str) -> Problem:
+        """The problem with these numbers, in the order of the fields."""
+        return cls(**dict(zip(_SIZES, sizes, strict=True)), dtype=dtype, layout=layout, epilogue=epilogue)
 
     @property
-    def kernel_name(self) -> str:
-        """study.layer of the kernel that runs."""
-        return self.handle.kernel_name
+    def declared(self) -> DeclaredProblem:
+        """The same problem, as of any operation."""
+        return INTERFACE.problem(dataclasses.asdict(self))
 
-    def workspace_bytes(self, n: int) -> int:
-        """Bytes of workspace of a pass over n images; 0 is common."""
-        return self.handle.workspace_bytes(n)
+    @property
+    def p(self) -> int:
+        """Output height."""
+        return (self.h + 2 * self.pad_h - (self.r - 1) * self.dilation_h - 1) // self.stride_h + 1
 
-    def __call__(
-        self, x: object, out: object = None, *, z: object = None, workspace: object = None, stream: object = None
-    ) -> object:
-        """Enqueue a pass over x [N, C, H, W] (nhwc: [N, H, W, C]) for any N; returns y.
+    @property
+    def q(self) -> int:
+        """Output width."""
+        return (self.w + 2 * self.pad_w - (self.s - 1) * self.dilation_w - 1) // self.stride_w + 1
 
-        z, of y's shape, is what an epilogue with `add` adds before its activation.
+    @property
+    def has_residual(self) -> bool:
+        """Whether a pass adds an array z of y's shape."""
+        return self.epilogue.startswith("bias_add")
 
-        `out` None: a new array of x's kind; so is a workspace where one is needed. `stream` None: the one that is
-        current for x (CuPy, PyTorch), else the default stream; x, out and workspace must be ready there.
-        """
-        x_view = arrays.view(x, "x", self.problem.dtype)
-        n = x_view.shape[0] if x_view.shape else 0
-        _check_shape("x", x_view.shape, self.problem.x_shape(n))
-        self._check_device("x", x_view)
-        on = arrays.stream_address(stream, x)
-        needed = self.workspace_bytes(n) if n else 0
-        if needed and workspace is None:
-            workspace = arrays.workspace_like(x, needed, on)
-        if out is None:
-            out = arrays.empty_like(x, self.problem.y_shape(n), on)
-        y_view = arrays.view(out, "out", self.problem.dtype)
-        _check_shape("out", y_view.shape, self.problem.y_shape(n))
-        self._check_device("out", y_view)
-        addresses = {"x": x_view.address, "y": y_view.address}
-        if self.problem.has_residual:
-            z_view = arrays.view(z, "z", self.problem.dtype)
-            _check_shape("z", z_view.shape, self.problem.y_shape(n))
-            self._check_device("z", z_view)
-            addresses["z"] = z_view.address
-        elif z is not None:
-            raise ValueError("z: the problem has no residual; give an epilogue that adds one, such as 'bias_add'")
-        given = (0, 0)
-        if workspace is not None:
-            workspace_view = arrays.view(workspace, "workspace")
-            self._check_device("workspace", workspace_view)
-            given = (workspace_view.address, workspace_view.size_bytes)
-        if n:
-            self.handle.run(n, addresses, *given, stream=on)
-        return out
-
-    def _check_device(self, what: str, view: arrays.View) -> None:
-        if None not in (view.device, self._device) and view.device != self._device:
-            raise ValueError(f"{what}: lies on device {view.device}, the filters on device {self._device}")
+    @property
+    def activation(self) -> str:
+        """The word of the function that ends its epilogue, such as relu; empty where there is none."""
+        return self.epilogue.removeprefix("none").removeprefix("bias").removeprefix("_add").removeprefix("_")
 
 
-def _check_shape(what: str, shape: tuple[int, ...], expected: tuple[int, ...]) -> None:
-    if shape != expected:
-        raise ValueError(f"{what}: has shape {shape}, expected {expected}")
+def epilogue_name(*, residual: bool, activation: str) -> str:
+    """The name of an epilogue with a bias; `activation` is a word such as relu, or empty. Not every one exists."""
+    return "_".join(("bias", *(("add",) if residual else ()), *((activation,) if activation else ())))

@@ -3,14 +3,20 @@
 from __future__ import annotations
 
 import ctypes
+import dataclasses
 import enum
+import struct
 import weakref
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Generic, Protocol, TypeVar
+from typing import TypeAlias
 
 ABI_VERSION = 2
+
+
+Enqueue: TypeAlias = Callable[[int, int, Sequence[int]], None]
+"""Takes a stream, the address of a workspace, and the addresses of all arrays in the order of the interface."""
 
 
 class Status(enum.IntEnum):
@@ -102,14 +108,6 @@ class Interface:
         return DeclaredProblem(self, {**sizes, **{name: allowed[number] for (name, allowed), number in words}})
 
 
-class Problem(Protocol):
-    """What the C interface needs of a problem."""
-
-    @property
-    def numbers(self) -> tuple[int, ...]:
-        """Sizes, then words by their place."""
-
-
 @dataclass(frozen=True)
 class DeclaredProblem:
     """A problem of an operation."""
@@ -119,6 +117,15 @@ class DeclaredProblem:
     """every size and word"""
 
     @property
+    def runtime_size(self) -> int:
+        """The size that may be any."""
+        return int(self.values[self.interface.runtime])
+
+    def with_runtime(self, size: int) -> DeclaredProblem:
+        """The same problem with another run-time size."""
+        return DeclaredProblem(self.interface, {**self.values, self.interface.runtime: size})
+
+    @property
     def numbers(self) -> tuple[int, ...]:
         """The fields of the C interface's problem."""
         sizes = (int(self.values[size.name]) for size in self.interface.sizes)
@@ -126,16 +133,13 @@ class DeclaredProblem:
         return (*sizes, *words)
 
 
-P = TypeVar("P", bound=Problem)
-
-
 @dataclass(frozen=True, slots=True)
-class Kernel(Generic[P]):
+class Kernel:
     """A kernel of the library and what it was tuned for."""
 
     name: str
     """study.layer"""
-    problem: P
+    problem: DeclaredProblem
     """what it was tuned on; it serves other run-time sizes too"""
     accuracy: str
     """fp32, fp32-3xtf32, tf32, fp16, fp16-acc16 or bf16"""
@@ -163,17 +167,6 @@ def int32(number: int) -> int:
     if not -(2**31) <= number < 2**31:
         raise ValueError(f"{number} is too large for the library, whose sizes have 32 bits")
     return number
-
-
-def arguments_of(interface: Interface) -> type[ctypes.Structure]:
-    """The struct of a call's arrays."""
-    fields: list[tuple[str, type]] = [
-        ("size_bytes", ctypes.c_uint64),
-        ("workspace", ctypes.c_void_p),
-        ("workspace_bytes", ctypes.c_uint64),
-    ]
-    fields += [(array.name, ctypes.c_void_p) for array in interface.arrays]
-    return type("Arguments", (ctypes.Structure,), {"_fields_": fields})
 
 
 class _Array(ctypes.Structure):
@@ -206,21 +199,16 @@ def find_library(name: str, exported: Path | None = None) -> Path:
     raise FileNotFoundError(f"no {file} in {places}; build it (see README.md there), or give its path")
 
 
-class Library(Generic[P]):
+class Library:
     """The shared library, loaded."""
 
-    error_type: type[LibraryError] = LibraryError
-
-    def __init__(
-        self, interface: Interface, problem_of: Callable[[Sequence[int]], P], path: str | Path | None = None
-    ) -> None:
-        """Load a library; `path` None: the one that `find_library` finds. `problem_of` makes problems of numbers.
+    def __init__(self, interface: Interface, path: str | Path | None = None) -> None:
+        """Load a library; `path` None: the one that `find_library` finds.
 
         Raises OSError when it cannot be loaded, ImportError when it has another interface than this loader.
         """
         self.interface = interface
         self.path = find_library(interface.name) if path is None else Path(path).resolve()
-        self._problem_of = problem_of
         self._c = ctypes.CDLL(str(self.path))
         try:
             version = int(self.function("abi_version")())
@@ -232,11 +220,10 @@ class Library(Generic[P]):
                 "take the python folder that was exported with it"
             )
         self._declare()
-        self.arguments = arguments_of(interface)
-        self.arguments_bytes = ctypes.sizeof(self.arguments)
-        self._fields = (*(size.name for size in interface.sizes), *interface.words)
-        fields = [(name, ctypes.c_int32) for name in self._fields]
-        self._problem = type("Problem", (ctypes.Structure,), {"_fields_": fields})
+        arguments = struct.Struct(f"{3 + len(interface.arrays)}Q")
+        self.arguments_bytes, self.pack = arguments.size, arguments.pack
+        """NAME_arguments of its size, a workspace and its bytes, and addresses in the order of the arrays"""
+        self._problem = ctypes.c_int32 * (len(interface.sizes) + len(interface.words))
         kernel = [
             ("name", ctypes.c_char_p),
             ("problem", self._problem),
@@ -284,23 +271,36 @@ class Library(Generic[P]):
         """What wrote the library, such as `autotune 0.1.0`."""
         return self._text("library_version") or ""
 
-    def kernels(self) -> tuple[Kernel[P], ...]:
+    def kernels(self) -> tuple[Kernel, ...]:
         """The kernels of the library."""
         return tuple(self._kernel_at(index) for index in range(self.function("kernel_count")()))
 
-    def _kernel_at(self, index: int) -> Kernel[P]:
+    def _kernel_at(self, index: int) -> Kernel:
         found = self._kernel()
         self.call("kernel_at", index, ctypes.byref(found))
-        numbers = [getattr(found.problem, name) for name in self._fields]
-        words = (found.name.decode(), self._problem_of(numbers), found.accuracy.decode())
+        problem = self.interface.of_numbers(tuple(found.problem))
+        words = (found.name.decode(), problem, found.accuracy.decode())
         return Kernel(*words, bool(found.deterministic), found.device.decode(), found.median_us)
 
-    def _of(self, problem: P) -> ctypes.Structure:
+    def _of(self, problem: DeclaredProblem) -> ctypes.Array[ctypes.c_int32]:
         """The problem's numbers. Raises ValueError for one that a field cannot hold."""
         return self._problem(*map(int32, problem.numbers))
 
-    def array_shapes(self, problem: P) -> tuple[ArrayShape, ...]:
-        """The arrays that a problem has. Raises an error of the library where it is none."""
+    def array_shapes(self, problem: DeclaredProblem) -> tuple[ArrayShape, ...]:
+        """The arrays that a problem has; its run-time size may be 0. Raises LibraryError where it is no problem."""
+        if problem.runtime_size == 0:
+            layout, runtime = str(problem.values.get("layout", "")), self.interface.runtime
+            axes = {array.name: array.axes[layout] for array in self.interface.arrays}
+            return tuple(
+                dataclasses.replace(
+                    array,
+                    shape=tuple(
+                        0 if axis == runtime else extent
+                        for axis, extent in zip(axes[array.name], array.shape, strict=True)
+                    ),
+                )
+                for array in self.array_shapes(problem.with_runtime(1))
+            )
         found, of = _Array(), ctypes.byref(self._of(problem))
         shapes = []
         for index in range(len(self.interface.arrays)):
@@ -310,33 +310,42 @@ class Library(Generic[P]):
                 shapes.append(ArrayShape(*words, tuple(found.shape[: found.rank]), found.size_bytes))
         return tuple(shapes)
 
-    def kernel_name(self, problem: P) -> str | None:
+    def kernel_name(self, problem: DeclaredProblem) -> str | None:
         """The kernel that serves a problem on the current context's device; None where there is none."""
         return self._text("kernel_name", ctypes.byref(self._of(problem)))
 
-    def workspace_bytes(self, problem: P) -> int:
+    def workspace_bytes(self, problem: DeclaredProblem) -> int:
         """Bytes of workspace of a pass on the current context's device. Raises where there is no kernel for it."""
         size = ctypes.c_uint64()
         self.call("workspace_size", ctypes.byref(self._of(problem)), ctypes.byref(size))
         return size.value
 
-    def prepared(self, problem: P, arrays: Mapping[str, int], stream: int) -> int:
+    def prepared(self, problem: DeclaredProblem, arrays: Mapping[str, int], stream: int) -> int:
         """The address of a handle with the kernel for a problem on the current context's device, weights copied."""
         address = ctypes.c_void_p()
-        arguments = self.arguments(self.arguments_bytes, **arrays)
-        of = ctypes.byref(self._of(problem))
-        self.call("prepare", of, ctypes.byref(arguments), stream, ctypes.byref(address))
+        arguments = self.arguments(arrays, 0, 0)
+        self.call("prepare", ctypes.byref(self._of(problem)), arguments, stream, ctypes.byref(address))
         return address.value or 0
 
     def forward(
-        self, problem: P, arrays: Mapping[str, int], workspace: int = 0, workspace_bytes: int = 0, stream: int = 0
+        self,
+        problem: DeclaredProblem,
+        arrays: Mapping[str, int],
+        workspace: int = 0,
+        workspace_bytes: int = 0,
+        stream: int = 0,
     ) -> None:
         """Enqueue a pass on arrays, given by their addresses, in one call. Raises in the library's words."""
-        arguments = self.arguments(self.arguments_bytes, workspace, workspace_bytes, **arrays)
-        self.call("forward", ctypes.byref(self._of(problem)), ctypes.byref(arguments), stream)
+        arguments = self.arguments(arrays, workspace, workspace_bytes)
+        self.call("forward", ctypes.byref(self._of(problem)), arguments, stream)
+
+    def arguments(self, arrays: Mapping[str, int], workspace: int, workspace_bytes: int) -> bytes:
+        """NAME_arguments with addresses by name."""
+        addresses = (arrays.get(array.name, 0) for array in self.interface.arrays)
+        return self.pack(self.arguments_bytes, workspace, workspace_bytes, *addresses)
 
     def call(self, function: str, *arguments: object) -> None:
-        """Call a function that returns a status. Raises an error of the library when it is not OK."""
+        """Call a function that returns a status. Raises LibraryError when it is not OK."""
         status = self.function(function)(*arguments)
         if status:
             raise self.error(status)
@@ -344,24 +353,23 @@ class Library(Generic[P]):
     def error(self, status: int) -> LibraryError:
         """What the library says of the calling thread's latest call, which returned this status."""
         message, more = self._text("status_text", status) or "", self._text("last_error")
-        return self.error_type(Status(status), f"{message} ({more})" if more else message)
+        return LibraryError(Status(status), f"{message} ({more})" if more else message)
 
 
-class Handle(Generic[P]):
+class Handle:
     """A kernel made ready for one problem's shape on one device; freed by `release` or when nothing refers to it.
 
     It may run on several streams at once, each with a workspace of its own.
     """
 
-    def __init__(self, library: Library[P], problem: P, arrays: Mapping[str, int], stream: int = 0) -> None:
+    def __init__(self, library: Library, problem: DeclaredProblem, arrays: Mapping[str, int], stream: int = 0) -> None:
         """Choose the kernel for a problem on the current context's device and copy the weights among the arrays.
 
         `arrays` are device addresses. Once the stream has reached this point they may be changed or freed, and the
-        handle may be run on other streams. Raises an error of the library.
+        handle may be run on other streams. Raises LibraryError.
         """
         self._library = library
         self._address: int | None = library.prepared(problem, arrays, stream)
-        self._run = library.function("run")  # looked up once: small layers take no longer than their call
         # Freeing waits for the device to be done with it. Not at exit: the driver may be gone by then.
         self._free = weakref.finalize(self, library.function("release"), self._address)
         self._free.atexit = False
@@ -374,18 +382,27 @@ class Handle(Generic[P]):
         self._library.call("handle_workspace_size", self._address, int32(n), ctypes.byref(size))
         return size.value
 
-    def run(
-        self, n: int, arrays: Mapping[str, int], workspace: int = 0, workspace_bytes: int = 0, stream: int = 0
-    ) -> None:
-        """Enqueue a pass of run-time size n on arrays, given by their device addresses. Raises in the library's words.
+    def enqueuer(self, n: int) -> Enqueue:
+        """What enqueues a pass of run-time size n; it raises LibraryError.
 
-        Nothing is allocated and nothing waits, so that it may be captured into a CUDA graph.
+        The workspace has `workspace_bytes(n)`; the address of an array that is not of a launch is 0. Nothing is
+        allocated and nothing waits, so that a pass may be captured into a CUDA graph. All that does not change between
+        passes is looked up here: a network of small layers waits for the rest.
         """
-        library = self._library
-        arguments = library.arguments(library.arguments_bytes, workspace, workspace_bytes, **arrays)
-        status = self._run(self._address, int32(n), ctypes.byref(arguments), stream)
-        if status:
-            raise library.error(status)
+        workspace_bytes, number, arguments_bytes = self.workspace_bytes(n), int32(n), self._library.arguments_bytes
+        run, address, pack, error = (
+            self._library.function("run"),
+            self._address,
+            self._library.pack,
+            self._library.error,
+        )
+
+        def enqueue(stream: int, workspace: int, addresses: Sequence[int]) -> None:
+            status = run(address, number, pack(arguments_bytes, workspace, workspace_bytes, *addresses), stream)
+            if status:
+                raise error(status)
+
+        return enqueue
 
     def release(self) -> None:
         """Wait for the device to be done with the handle and free it; it must not be run again."""

@@ -17,11 +17,11 @@ import torch
 from torch import Tensor, fx
 from torch._dynamo import lookup_backend
 
-from .library import find_library
+from . import find_library
 from .torch_convert import MARGIN, swap
-from .torch_example import TrainingMode
 from .torch_folding import fold_batch_norms
 from .torch_lifting import Lifted, lifted
+from .torch_runtime import TrainingMode
 
 LIBRARY = "AUTOTUNE_LIBRARY"
 """environment variable: the library's path, or the folder's that it was exported to"""

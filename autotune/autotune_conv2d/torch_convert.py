@@ -11,16 +11,17 @@ from pathlib import Path
 import torch
 from torch import Tensor, fx, nn
 
-from .library import Conv2dError, Library, Problem, find_library
+from . import find_library, load
+from .conv2d import Problem
+from .interface import Library, LibraryError
 from .torch_activations import activated, spoken
-from .torch_convolution import Convolution
-from .torch_example import TrainingMode, replaced, run
+from .torch_convolution import CONV2D, Convolution
+from .torch_example import replaced, run
 from .torch_folding import inference_copy
 from .torch_graph import take_activation, take_addition
 from .torch_layers import ConvLayer, read_network
-from .torch_operator import OPERATOR, again, load, runtime_of
 from .torch_race import Times, Work, race
-from .torch_runtime import Runtime
+from .torch_runtime import Runtime, TrainingMode
 
 MARGIN = 0.02  # fraction by which a kernel must be faster to win; otherwise PyTorch's convolution stays
 
@@ -59,13 +60,13 @@ class TunedConv2d(nn.Conv2d):
         x, weight, bias = input, self.weight, self.bias
         if bias is None:
             bias = self.zeros
-        if not torch.compiler.is_compiling():
-            y = again(x, weight, bias, z, self._convolution)
+        if not torch.compiler.is_dynamo_compiling():
+            y = CONV2D.again(self._convolution, (x, z), (weight, bias))
             if y is not None:
                 return y
-        tuned = x.shape[1:] == self._x_sizes and weight.dtype == self._dtype and runtime_of(x.device) is not None
+        tuned = x.shape[1:] == self._x_sizes and weight.dtype == self._dtype and CONV2D.runtime_of(x.device) is not None
         if tuned and (z is None or z.shape == (x.shape[0], *self._z_sizes)):
-            made: Tensor = OPERATOR(x, weight, bias, z, self._convolution)
+            made: Tensor = CONV2D(x, weight, bias, z, self._convolution)
             return made
         y = super().forward(x)
         return activated(y if z is None else y + z, self.problem.activation)
@@ -157,7 +158,7 @@ def convert(
 
     `library` None: the one that `find_library` finds. `margin`: fraction by which a kernel must be faster.
 
-    Raises TrainingMode for a network in training mode, Conv2dError when the library fails.
+    Raises TrainingMode for a network in training mode, LibraryError when the library fails.
     """
     with torch.inference_mode(mode=False):  # which makes tensors whose changes nobody notices
         network, arguments, folded = inference_copy(module, example)
@@ -237,7 +238,7 @@ class _Judge:
         if layer.problem is None:
             return Row(layer.name, None, "", None, None, swapped=False, why=layer.why_not)
         device = layer.conv.weight.device
-        runtime = runtime_of(device)
+        runtime = CONV2D.runtime_of(device)
         if runtime is None:
             return Row(layer.name, layer.problem, "", None, None, swapped=False, why=f"is on {device}, not on a GPU")
         with runtime.current(device):
@@ -272,10 +273,10 @@ class _Judge:
     def _serves(self, problem: Problem) -> tuple[str, str]:
         """The kernel for a problem on the current device, or nothing, and why it will not do, or nothing."""
         try:
-            self._library.workspace_bytes(problem)
-        except Conv2dError as error:
+            self._library.workspace_bytes(problem.declared)
+        except LibraryError as error:
             return "", str(error)
-        name = self._library.kernel_name(problem) or ""
+        name = self._library.kernel_name(problem.declared) or ""
         accuracy = self._accuracy[name]
         if accuracy == "tf32" and not _tf32_is_allowed():
             return name, "computes in TF32, which torch.backends.cudnn does not allow for convolutions"

@@ -1,17 +1,23 @@
-"""What a convolution is besides its tensors, and which tensors fit it."""
+"""The PyTorch operator `autotune_conv2d::conv2d`, with PyTorch's conventions: shapes are NCHW, however x is stored."""
 
 from __future__ import annotations
 
 import functools
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import asdict, dataclass
+from typing import cast
 
 import torch
 from torch import Tensor
+from torch.nn import functional
 
-from .library import Problem, epilogue_name
-from .torch_activations import BY_WORD
+from . import find_library, load
+from .conv2d import Problem, epilogue_name
+from .declared import INTERFACE
+from .interface import DeclaredProblem, Library
+from .torch_activations import BY_WORD, activated
+from .torch_operator import Operator, Tensors
 
 DTYPES = {torch.float32: "f32", torch.float16: "f16", torch.bfloat16: "bf16"}
 _NAME = "autotune_conv2d"  # that errors begin with
@@ -24,8 +30,8 @@ class Convolution:
     PyTorch's dispatcher takes 0.3 us for each argument, and Inductor writes the text into the code that it makes.
     """
 
-    library: str
-    """path"""
+    path: str
+    """the library's"""
     stride_h: int = 1
     stride_w: int = 1
     pad_h: int = 0
@@ -52,9 +58,9 @@ class Convolution:
         return json.dumps(asdict(self))
 
     @property
-    def memory_format(self) -> torch.memory_format:
-        """Of images, filters, residual and output."""
-        return torch.channels_last if self.channels_last else torch.contiguous_format
+    def library(self) -> Library:
+        """The library that has the kernels."""
+        return load(self.path)
 
     def y_shape(self, x: Tensor, weight: Tensor) -> tuple[int, int, int, int]:
         """[N, K, P, Q]. Raises ValueError for other than four dimensions."""
@@ -70,21 +76,37 @@ class Convolution:
         )
         return (x.shape[0], weight.shape[0], p, q)
 
-    def problem(self, x: Tensor, weight: Tensor, *, bias: bool, residual: bool) -> Problem:
-        """The problem that it is on these tensors."""
-        epilogue = epilogue_name(residual=residual, activation=self.activation) if bias else "none"
+    def problem(self, launched: Tensors, weights: Tensors) -> DeclaredProblem:
+        """The problem that it is on x, z, and filters and bias."""
+        (x, z), (weight, bias) = launched, weights
+        assert x is not None and weight is not None  # noqa: PT018, S101 - as the schema says
+        epilogue = "none" if bias is None else epilogue_name(residual=z is not None, activation=self.activation)
         k, _, r, s = weight.shape
         stride, padding, dilation, groups = self.sizes
         sizes = (*x.shape, k, r, s, *stride, *padding, *dilation, groups)
-        return Problem.of(sizes, DTYPES[x.dtype], "nhwc" if self.channels_last else "nchw", epilogue)
+        return Problem.of(sizes, DTYPES[x.dtype], "nhwc" if self.channels_last else "nchw", epilogue).declared
 
-    def empty_output(
-        self, x: Tensor, weight: Tensor, bias: Tensor | None, z: Tensor | None, device: torch.device | str
-    ) -> Tensor:
+    def made(self, launched: Tensors, weights: Tensors, device: torch.device) -> dict[str, Tensor]:
         """An output [N, K, P, Q] without values. Raises ValueError where the tensors do not fit."""
+        (x, z), (weight, bias) = launched, weights
+        assert x is not None and weight is not None  # noqa: PT018, S101 - as the schema says
         y_shape = self.y_shape(x, weight)
         self._check(x, weight, bias, z, y_shape)
-        return torch.empty(y_shape, dtype=x.dtype, device=device, memory_format=self.memory_format)
+        memory_format = torch.channels_last if self.channels_last else torch.contiguous_format
+        return {"y": torch.empty(y_shape, dtype=x.dtype, device=device, memory_format=memory_format)}
+
+    @property
+    def instead(self) -> Callable[[Tensors, Tensors], Tensor] | None:
+        """PyTorch's convolution, if that may run where no kernel serves."""
+        return self._by_pytorch if self.or_pytorch else None
+
+    def _by_pytorch(self, launched: Tensors, weights: Tensors) -> Tensor:
+        """The same by PyTorch's operators, stored as a kernel would store it."""
+        (x, z), (weight, bias) = launched, weights
+        assert x is not None  # noqa: S101 - as the schema says
+        y = functional.conv2d(x, weight, bias, *self.sizes)
+        y = activated(y if z is None else y.add_(z), self.activation)
+        return self.made(launched, weights, x.device)["y"].copy_(y)
 
     def _check(
         self, x: Tensor, weight: Tensor, bias: Tensor | None, z: Tensor | None, y_shape: tuple[int, ...]
@@ -112,10 +134,55 @@ class Convolution:
 
 
 @functools.cache
-def convolution_of(text: str) -> Convolution:
+def convolution_of(text: Hashable) -> Convolution:
     """A convolution from its text."""
-    return Convolution(**json.loads(text))
+    return Convolution(**json.loads(str(text)))
 
 
 def _sizes(tensors: Sequence[Tensor]) -> str:
     return ", ".join(str(list(tensor.shape)) for tensor in tensors)
+
+
+def _split(
+    x: Tensor, weight: Tensor, bias: Tensor | None, z: Tensor | None, convolution: str
+) -> tuple[Tensors, Tensors, Hashable]:
+    return (x, z), (weight, bias), convolution
+
+
+_NAMESPACE = (__package__ or _NAME).replace(".", "_")
+"""autotune_conv2d in an exported folder; autotune's own copy has another, so that both can be in one process."""
+CONV2D = Operator(
+    INTERFACE,
+    _NAMESPACE,
+    "conv2d(Tensor x, Tensor weight, Tensor? bias, Tensor? z, str convolution) -> Tensor",
+    _split,
+    convolution_of,
+)
+"""The operator itself; `conv2d` is the convenient way to it."""
+
+
+def conv2d(
+    x: Tensor,
+    weight: Tensor,
+    bias: Tensor | None = None,
+    z: Tensor | None = None,
+    *,
+    stride: Sequence[int] = (1, 1),
+    padding: Sequence[int] = (0, 0),
+    dilation: Sequence[int] = (1, 1),
+    groups: int = 1,
+    activation: str = "",
+    channels_last: bool = False,
+    library: str | None = None,
+) -> Tensor:
+    """`torch.nn.functional.conv2d`, z added and then an activation, by the library's kernel for x's shape.
+
+    x, weight, bias and z are of one dtype and on one device, z [N, K, P, Q] of the output's shape; `activation` is a
+    word such as relu; both need a bias. `channels_last`: the kernel is one for NHWC, and so is what is returned.
+    `library` is a path, None: the one that `find_library` finds. Raises LibraryError where the library has no kernel,
+    TrainingMode where gradients are wanted.
+    """
+    path = str(find_library()) if library is None else library
+    (stride_h, stride_w), (pad_h, pad_w), (dilation_h, dilation_w) = stride, padding, dilation
+    sizes = (stride_h, stride_w, pad_h, pad_w, dilation_h, dilation_w, groups)
+    return cast("Tensor", CONV2D(x, weight, bias, z, Convolution(path, *sizes, activation, channels_last).text))

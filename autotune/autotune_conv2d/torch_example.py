@@ -13,9 +13,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils._pytree import tree_flatten, tree_map
 
-
-class TrainingMode(RuntimeError):
-    """A network that trains was given, or a tuned layer was to be trained: the kernels have no backward pass."""
+from .torch_runtime import TrainingMode
 
 
 def refuse_training(module: nn.Module) -> None:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, fx, nn
 
-from .library import EPILOGUES, Problem, epilogue_name
+from .conv2d import EPILOGUES, Problem, epilogue_name
 from .torch_activations import has_hooks, word_of_module
 from .torch_convolution import DTYPES
 from .torch_example import (

@@ -1,325 +1,401 @@
-"""The PyTorch operator `autotune_conv2d::conv2d`: a convolution by a kernel of an exported library, for inference.
+"""A PyTorch operator of an exported library, whatever its operation, for inference: there is no backward pass.
 
-It is functional, has rules for fake tensors (`torch.compile`) and autocast, runs on the current stream of its input's
-device, and may be captured into CUDA graphs. Filters are prepared when a weight is first used with a shape, and again
-when it changed.
+It is functional, has rules for tensors without data (`torch.compile`) and for autocast, runs on the current stream of
+its tensors' device, and may be captured into CUDA graphs. Weights are prepared when they are first used with a shape,
+and again when they changed.
 """
 
 from __future__ import annotations
 
-import functools
 import threading
 import warnings
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
+from typing import Protocol, TypeAlias
 
 import torch
-from torch import Tensor
-from torch.nn import functional
+from torch import Tensor, is_grad_enabled
+from torch._C import (
+    _are_functorch_transforms_active,
+    _get_tracing_state,
+    _is_any_autocast_enabled,
+    _len_torch_dispatch_stack,
+    _len_torch_function_stack,
+)
+from torch.autograd import _profiler_enabled
 
-from .interface import Status
-from .library import Conv2dError, Handle, Library, Problem, find_library
-from .torch_activations import activated
-from .torch_convolution import Convolution, convolution_of
-from .torch_example import TrainingMode
-from .torch_runtime import Cuda, Runtime
+from .interface import DeclaredProblem, Enqueue, Handle, Interface, InterfaceArray, Library, LibraryError, Status
+from .operation import CALLED, GIVEN, WEIGHTS
+from .torch_runtime import Cuda, Runtime, TrainingMode
 
-_ALIGNMENT = 16  # bytes: CONV2D_ALIGNMENT
+_ALIGNMENT = 16  # bytes: of every array that the library takes
+_LAST = torch.channels_last
+_INFERENCE = (
+    "the weights are inference tensors, whose changes PyTorch does not count; clone them outside inference_mode()"
+)
 
-
-def support(device_type: str, runtime: Runtime) -> None:
-    """Let the operator run on a type of device, such as cuda."""
-    key = device_type.upper()
-    _RUNTIMES[device_type] = runtime
-    _REGISTRATIONS.impl("conv2d", _run, key)
-    _REGISTRATIONS.impl("conv2d", _under_autocast, f"Autocast{key}")
-
-
-def runtime_of(device: torch.device) -> Runtime | None:
-    """What the operator runs with on a device; None where it does not."""
-    return _RUNTIMES.get(device.type)
+Tensors: TypeAlias = Sequence[Tensor | None]
+"""In the order of the arrays, None for those that a problem lacks."""
 
 
-@functools.cache
-def load(path: str) -> Library:
-    """A library, loaded once in a process."""
-    return Library(path)
+class Call(Protocol):
+    """What an operator is asked for besides its tensors: those of a launch, and weights."""
+
+    @property
+    def library(self) -> Library:
+        """The library that has the kernels."""
+
+    @property
+    def channels_last(self) -> bool:
+        """Whether tensors of four dimensions must be stored channels-last."""
+
+    @property
+    def instead(self) -> Callable[[Tensors, Tensors], object] | None:
+        """PyTorch's way to the same outputs where no kernel serves; None: an error is raised."""
+
+    def problem(self, launched: Tensors, weights: Tensors) -> DeclaredProblem:
+        """The problem of these tensors. Raises ValueError."""
+
+    def made(self, launched: Tensors, weights: Tensors, device: torch.device) -> dict[str, Tensor]:
+        """New tensors for outputs and scratch. Raises ValueError where the given tensors do not fit each other."""
 
 
-def conv2d(
-    x: Tensor,
-    weight: Tensor,
-    bias: Tensor | None = None,
-    z: Tensor | None = None,
-    *,
-    stride: Sequence[int] = (1, 1),
-    padding: Sequence[int] = (0, 0),
-    dilation: Sequence[int] = (1, 1),
-    groups: int = 1,
-    activation: str = "",
-    channels_last: bool = False,
-    library: str | None = None,
-) -> Tensor:
-    """`torch.nn.functional.conv2d`, z added and then an activation, by the library's kernel for x's shape.
+Split: TypeAlias = Callable[..., tuple[Tensors, Tensors, Hashable]]
+"""From an operator's arguments to tensors of a launch, weights, and what `CallOf` takes."""
+CallOf: TypeAlias = Callable[[Hashable], Call]
 
-    x, weight, bias and z are of one dtype and on one device, z [N, K, P, Q] of the output's shape; `activation` is a
-    word such as relu; both need a bias. `channels_last`: the kernel is one for NHWC, and so is what is returned.
-    `library` is a path, None: the one that `find_library` finds. Raises Conv2dError where the library has no kernel,
-    TrainingMode where gradients are wanted.
-    """
-    path = str(find_library()) if library is None else library
-    (stride_h, stride_w), (pad_h, pad_w), (dilation_h, dilation_w) = stride, padding, dilation
-    sizes = (stride_h, stride_w, pad_h, pad_w, dilation_h, dilation_w, groups)
-    convolution = Convolution(path, *sizes, activation, channels_last)
-    made: Tensor = OPERATOR(x, weight, bias, z, convolution.text)
-    return made
+
+def given_arrays(interface: Interface) -> list[InterfaceArray]:
+    """The arrays that an operator is called with, those that every problem has first."""
+    return sorted((array for array in interface.arrays if array.role in GIVEN), key=lambda array: array.optional)
 
 
 @dataclass(frozen=True, slots=True)
 class _Pass:
-    """A kernel with its filters, ready to run for a shape."""
+    """A kernel with its weights, ready to run for a shape."""
 
     handle: Handle
-    enqueue: Callable[[int, int, int, int, int], None]
-    runtime: Runtime
-    memory_format: torch.memory_format
-    workspace_bytes: int
-    y_shape: tuple[int, ...]
-    y_strides: tuple[int, ...]
+    enqueue: Enqueue
+    channels_last: bool
+    makes: tuple[tuple[int, Callable[[], Tensor]], ...]
+    """of outputs, then of scratch: the place among all arrays, and what makes it"""
+    workspace: Callable[[], Tensor] | None
+    """what makes one; None: none is needed"""
+    capturing: Callable[[], bool]
+    stream: Callable[[], int]
 
 
 @dataclass(slots=True)
-class _Filters:
-    """What is prepared of a weight and its bias as they were at some time."""
+class _Kept:
+    """What is prepared of weights as they were at some time."""
 
-    of: weakref.ref[Tensor]
-    """the weight; when it dies, this is forgotten"""
+    of: weakref.ref[Tensor] | None
+    """the first of them; when it dies, this is forgotten"""
     stamp: tuple[int, ...]
-    weight: Tensor
-    """keeps the memory, so that no other tensor comes to have the same address; so does the bias"""
-    bias: Tensor | None
+    weights: dict[str, Tensor]
+    """keep the memory, so that no other tensor comes to have the same address"""
     captured: set[Handle]
-    """in CUDA graphs, which may be replayed as long as the weight lives; also of earlier values"""
+    """in CUDA graphs, which may be replayed as long as the weights live; also of earlier values"""
     handles: dict[tuple[object, ...], Handle] = field(default_factory=dict)
     """by shape and kernel"""
     passes: dict[tuple[object, ...], _Pass] = field(default_factory=dict)
-    """by shape and number of images"""
+    """by shape and run-time size"""
     refused: set[tuple[object, ...]] = field(default_factory=set)
-    """those of `passes` that PyTorch's convolution runs, since no kernel serves them"""
+    """those of `passes` that PyTorch computes, since no kernel serves them"""
 
 
-_PREPARED: dict[int, _Filters] = {}
-"""By id of the weight, as long as it lives; looking one up in a `WeakTensorKeyDictionary` takes ten times as long."""
-_PREPARING = threading.Lock()
-_RUNTIMES: dict[str, Runtime] = {}
-_NAMESPACE = (__package__ or "autotune_conv2d").replace(".", "_")
-"""autotune_conv2d in an exported folder; autotune's own copy has another, so that both can be in one process."""
-_REGISTRATIONS = torch.library.Library(_NAMESPACE, "DEF")
-_REGISTRATIONS.define("conv2d(Tensor x, Tensor weight, Tensor? bias, Tensor? z, str convolution) -> Tensor")
-OPERATOR = getattr(torch.ops, _NAMESPACE).conv2d.default
-"""The operator itself; `conv2d` is the convenient way to it."""
+class Operator:
+    """`torch.ops.NAMESPACE.NAME`, made once in a process."""
 
+    def __init__(self, interface: Interface, namespace: str, schema: str, split: Split, call_of: CallOf) -> None:
+        self.interface = interface
+        self._split, self._call_of = split, call_of
+        self._launched = [array for array in given_arrays(interface) if array.role in CALLED]
+        self._places = [(at, interface.arrays.index(array)) for at, array in enumerate(self._launched)]
+        """of tensors of a launch: the place among these, and among all arrays"""
+        self._weights = [array.name for array in given_arrays(interface) if array.role in WEIGHTS]
+        self._none = (0,) * len(interface.arrays)
+        made = [(at, array) for at, array in enumerate(interface.arrays) if array.role not in GIVEN]
+        self._makes = [(at, array.name) for at, array in sorted(made, key=lambda each: each[1].role != "out")]
+        """place and name of outputs, then of scratch"""
+        self._outputs = sum(array.role == "out" for _, array in made)
+        self._name = f"autotune_{interface.name}"
+        self._kept: dict[int, _Kept] = {}
+        """by id of the first weight, as long as it lives: a `WeakTensorKeyDictionary` takes ten times as long"""
+        self._preparing = threading.Lock()
+        self._runtimes: dict[str, Runtime] = {}
+        self._registrations = torch.library.Library(namespace, "DEF")
+        self._registrations.define(schema)
+        torch.library.register_fake(f"{namespace}::{interface.name}", self._fake, lib=self._registrations)
+        self.operator = getattr(getattr(torch.ops, namespace), interface.name).default
+        self.support("cuda", Cuda())
 
-def again(x: Tensor, weight: Tensor, bias: Tensor | None, z: Tensor | None, convolution: str) -> Tensor | None:
-    """The operator where it ran before on such tensors, past PyTorch's dispatcher, which takes half of a call's time.
+    def __call__(self, *tensors: object, **named: object) -> object:
+        return self.operator(*tensors, **named)
 
-    None where it did not, or somebody listens at the dispatcher: then `OPERATOR` is to be called.
-    """
-    if type(x) is not Tensor or _dispatcher_is_watched():
-        return None
-    return _ran(x, weight, bias, z, convolution)
+    def support(self, device_type: str, runtime: Runtime) -> None:
+        """Let the operator run on a type of device, such as cuda."""
+        self._runtimes[device_type] = runtime
+        name, key = self.interface.name, device_type.upper()
+        self._registrations.impl(name, self._run, key)
+        of_one_dtype = all(word == stored for array in self.interface.arrays for word, stored in array.dtypes.items())
+        if self._weights and of_one_dtype:
+            self._registrations.impl(name, self._under_autocast, f"Autocast{key}")
 
+    def runtime_of(self, device: torch.device) -> Runtime | None:
+        """What the operator runs with on a device; None where it does not run."""
+        return self._runtimes.get(device.type)
 
-def _dispatcher_is_watched() -> bool:
-    """Whether a mode, a transform, autocast, a tracer or a profiler would miss a call that is not dispatched."""
-    c = torch._C
-    return bool(
-        c._len_torch_dispatch_stack()
-        or c._len_torch_function_stack()
-        or c._are_functorch_transforms_active()
-        or c._is_any_autocast_enabled()
-        or c._get_tracing_state()
-        or torch.autograd._profiler_enabled()
-    )
+    def again(self, key: Hashable, launched: Tensors, weights: Tensors) -> object:
+        """The operator where it ran before on such tensors, past PyTorch's dispatcher, which takes half of the time.
 
+        None where it did not, or where a mode, a transform, autocast, a tracer or a profiler would miss the call: then
+        the operator is to be called.
+        """
+        watched = (
+            _len_torch_dispatch_stack()
+            or _len_torch_function_stack()
+            or _are_functorch_transforms_active()
+            or _is_any_autocast_enabled()
+            or _get_tracing_state()
+            or _profiler_enabled()
+        )
+        return None if watched or type(launched[0]) is not Tensor else self._ran(key, launched, weights)
 
-def _run(x: Tensor, weight: Tensor, bias: Tensor | None, z: Tensor | None, convolution: str) -> Tensor:
-    """The operator on a device."""
-    made = _ran(x, weight, bias, z, convolution)
-    if made is None and _prepare(x, weight, bias, z, convolution_of(convolution)):
-        made = _ran(x, weight, bias, z, convolution)
-    return _by_pytorch(x, weight, bias, z, convolution_of(convolution)) if made is None else made
+    def _run(self, *positional: object, **named: object) -> object:
+        """The operator on a device."""
+        launched, weights, key = self._split(*positional, **named)
+        made = self._ran(key, launched, weights)
+        if made is None:
+            made = self._first(key, launched, weights, self._call_of(key))
+        return made if self._outputs else None
 
-
-def _ran(x: Tensor, weight: Tensor, bias: Tensor | None, z: Tensor | None, convolution: str) -> Tensor | None:
-    """A pass that is prepared; None where it is not. A network of small layers waits for this function."""
-    if torch.is_grad_enabled():
-        _refuse_gradients(x, weight, bias, z)
-    filters = _PREPARED.get(id(weight))
-    if filters is None or filters.stamp != _stamp(weight, bias):
-        return None
-    ready = filters.passes.get(_asked(x, z, convolution))
-    if ready is None:
-        return None
-    runtime, memory_format, size_bytes = ready.runtime, ready.memory_format, ready.workspace_bytes
-    if runtime.capturing():
-        filters.captured.add(ready.handle)
-    if not x.is_contiguous(memory_format=memory_format) or x.data_ptr() % _ALIGNMENT:
-        x = _placed(x, memory_format)
-    if z is not None and (not z.is_contiguous(memory_format=memory_format) or z.data_ptr() % _ALIGNMENT):
-        z = _placed(z, memory_format)
-    y = x.new_empty_strided(ready.y_shape, ready.y_strides)
-    workspace = torch.empty(size_bytes, dtype=torch.uint8, device=x.device) if size_bytes else None
-    ready.enqueue(
-        x.data_ptr(),
-        y.data_ptr(),
-        0 if z is None else z.data_ptr(),
-        0 if workspace is None else workspace.data_ptr(),
-        runtime.stream(x.device),
-    )
-    return y
-
-
-def _asked(x: Tensor, z: Tensor | None, convolution: str) -> tuple[object, ...]:
-    """What a pass is known by."""
-    if z is None:
-        return (convolution, x.shape, x.dtype, x.device)
-    return (convolution, x.shape, x.dtype, x.device, z.shape, z.dtype, z.device)
-
-
-def _stamp(weight: Tensor, bias: Tensor | None) -> tuple[int, ...]:
-    """What is another when filters have other values; inference tensors have no version, and are not prepared."""
-    version = 0 if weight.is_inference() else weight._version
-    if bias is None:
-        return (weight.data_ptr(), version)
-    return (weight.data_ptr(), version, bias.data_ptr(), 0 if bias.is_inference() else bias._version)
-
-
-def _filters(weight: Tensor, bias: Tensor | None, runtime: Runtime) -> _Filters:
-    """What is prepared of a weight; nothing is where it or its bias changed since."""
-    found, stamp = _PREPARED.get(id(weight)), _stamp(weight, bias)
-    if found is None or found.stamp != stamp:
-        _refuse_capture(runtime)  # also since what was prepared is freed, which waits for the device
-        captured = set() if found is None else found.captured
-        values = (weight.detach(), None if bias is None else bias.detach())
-        key, forget = id(weight), _PREPARED.pop
-        of = weakref.ref(weight, lambda _: forget(key, None))
-        found = _PREPARED[key] = _Filters(of, stamp, *values, captured)
-    return found
-
-
-def _prepare(x: Tensor, weight: Tensor, bias: Tensor | None, z: Tensor | None, convolution: Convolution) -> bool:
-    """Make a pass ready, its filters prepared unless another number of images did it.
-
-    False where PyTorch's convolution runs instead, of no images for example. Raises Conv2dError where it may not.
-    """
-    like = convolution.empty_output(x, weight, bias, z, "meta")
-    if x.shape[0] == 0:  # which the library has no kernels for
-        return False
-    runtime = _RUNTIMES[x.device.type]
-    asked = _asked(x, z, convolution.text)
-    with _PREPARING, runtime.current(x.device):
-        filters = _filters(weight, bias, runtime)
-        if asked in filters.refused:
-            return False
-        if asked in filters.passes:  # by another thread
-            return True
-        _refuse_capture(runtime)
-        library = load(convolution.library)
-        problem = convolution.problem(x, weight, bias=bias is not None, residual=z is not None)
+    def _ran(self, key: Hashable, launched: Tensors, weights: Tensors) -> object:
+        """A pass that is prepared; None where it is not. A network of small layers waits for this function."""
+        if is_grad_enabled():
+            self._refuse_gradients(launched, weights)
+        kept = self._kept.get(id(weights[0]) if weights else 0)
+        if kept is None:
+            return None
+        stamp: tuple[int, ...] = ()
         try:
-            _refuse_inference_tensors(weight, bias)
-            library.workspace_bytes(problem)
-        except Conv2dError as error:
-            if not convolution.or_pytorch or error.status not in (Status.UNSUPPORTED, Status.WRONG_DEVICE):
+            for tensor in weights:
+                if tensor is not None:
+                    stamp += (tensor.data_ptr(), tensor._version)
+        except RuntimeError:  # an inference tensor has no version, and is not prepared
+            return None
+        if stamp != kept.stamp:
+            return None
+        which: tuple[object, ...] = (key,)
+        for tensor in launched:
+            if tensor is not None:
+                which += (tensor.shape, tensor.dtype, tensor.get_device())
+        ready = kept.passes.get(which)
+        if ready is None:
+            return None
+        if ready.capturing():
+            kept.captured.add(ready.handle)
+        channels_last, addresses, copies = ready.channels_last, [*self._none], []
+        for at, place in self._places:
+            tensor = launched[at]
+            if tensor is None:
+                continue
+            address = tensor.data_ptr()
+            stored = tensor.is_contiguous(memory_format=_LAST) if channels_last else tensor.is_contiguous()
+            if address % _ALIGNMENT or not stored:
+                tensor = _launchable(self._launched[at], tensor, channels_last=channels_last)
+                copies.append(tensor)  # which live until they are enqueued
+                address = tensor.data_ptr()
+            addresses[place] = address
+        made = []
+        for place, make in ready.makes:
+            tensor = make()
+            addresses[place] = tensor.data_ptr()
+            made.append(tensor)
+        workspace = None if ready.workspace is None else ready.workspace()
+        ready.enqueue(ready.stream(), 0 if workspace is None else workspace.data_ptr(), addresses)
+        return made[0] if self._outputs == 1 else tuple(made[: self._outputs])
+
+    def _first(self, key: Hashable, launched: Tensors, weights: Tensors, call: Call) -> object:
+        """A pass that is not prepared; it is prepared for the next ones."""
+        device = _device(launched)
+        like = call.made(launched, weights, torch.device("meta"))
+        problem = call.problem(launched, weights)
+        if problem.runtime_size == 0:  # which the library has no kernels for
+            return self._returned(call.made(launched, weights, device))
+        runtime, which = self._runtimes[device.type], _which(key, launched)
+        with runtime.current(device):
+            if call.instead is None and any(map(_is_inference, weights)):
+                return self._once(launched, weights, call, problem, runtime)
+            with self._preparing:
+                kept = self._of_now(weights, runtime)
+                if which not in kept.passes and which not in kept.refused:
+                    self._refuse_capture(runtime)
+                    refusal = self._refusal(weights, call, problem)
+                    if refusal:
+                        words = f"{self._name}: PyTorch's {self.interface.name} runs instead: {refusal}"
+                        warnings.warn(words, RuntimeWarning, stacklevel=2)
+                        kept.refused.add(which)
+                    else:
+                        kept.passes[which] = self._pass(kept, call, problem, runtime, like, device)
+            if call.instead is not None and which in kept.refused:
+                return call.instead(launched, weights)
+            made = self._ran(key, launched, weights)  # unless another thread changed the weights since
+            return self._once(launched, weights, call, problem, runtime) if made is None else made
+
+    def _refusal(self, weights: Tensors, call: Call, problem: DeclaredProblem) -> str:
+        """Why PyTorch must compute a problem; empty where a kernel does. Raises LibraryError where PyTorch may not."""
+        if any(map(_is_inference, weights)):
+            return _INFERENCE
+        try:
+            call.library.workspace_bytes(problem)
+        except LibraryError as error:
+            if call.instead is None or error.status not in (Status.UNSUPPORTED, Status.WRONG_DEVICE):
                 raise
-            warnings.warn(f"autotune_conv2d: PyTorch's convolution runs instead: {error}", RuntimeWarning, stacklevel=2)
-            filters.refused.add(asked)
-            return False
-        handle = _handle(filters, library, problem, runtime, x.device)
-        filters.passes[asked] = _Pass(
+            return str(error)
+        return ""
+
+    def _of_now(self, weights: Tensors, runtime: Runtime) -> _Kept:
+        """What is prepared of weights; nothing is where one of them changed since."""
+        key, first = id(weights[0]) if weights else 0, weights[0] if weights else None
+        found, stamp = self._kept.get(key), _stamp(weights)
+        if found is None or found.stamp != stamp:
+            self._refuse_capture(runtime)  # also since what was prepared is freed, which waits for the device
+            captured = set() if found is None else found.captured
+            forget = self._kept.pop
+            of = None if first is None else weakref.ref(first, lambda _: forget(key, None))
+            values = {
+                name: weight.detach() for name, weight in zip(self._weights, weights, strict=True) if weight is not None
+            }
+            found = self._kept[key] = _Kept(of, stamp, values, captured)
+        return found
+
+    def _pass(
+        self,
+        kept: _Kept,
+        call: Call,
+        problem: DeclaredProblem,
+        runtime: Runtime,
+        like: Mapping[str, Tensor],
+        device: torch.device,
+    ) -> _Pass:
+        """A pass on the current device, with the weights prepared unless another run-time size did that."""
+        library = call.library
+        which = (library.path, problem.with_runtime(1).numbers, library.kernel_name(problem))
+        if which not in kept.handles:
+            placed = {name: _placed(weight, channels_last=call.channels_last) for name, weight in kept.weights.items()}
+            addresses = {name: weight.data_ptr() for name, weight in placed.items()}
+            kept.handles[which] = Handle(library, problem, addresses, runtime.stream(device))
+            runtime.synchronize(device)  # from now on any stream may run it, and the copies may go
+        handle, n = kept.handles[which], problem.runtime_size
+        workspace = torch.empty(handle.workspace_bytes(n), dtype=torch.uint8, device="meta")
+        return _Pass(
             handle,
-            handle.enqueuer(problem.n),
-            runtime,
-            convolution.memory_format,
-            handle.workspace_bytes(problem.n),
-            tuple(like.shape),
-            like.stride(),
-        )
-    return True
-
-
-def _handle(filters: _Filters, library: Library, problem: Problem, runtime: Runtime, device: torch.device) -> Handle:
-    """The kernel for a problem on the current device with its filters."""
-    which = (library.path, problem.with_n(1), library.kernel_name(problem))
-    if which not in filters.handles:
-        memory_format = torch.channels_last if problem.layout == "nhwc" else torch.contiguous_format
-        tensors = {"w": _placed(filters.weight, memory_format)}
-        if filters.bias is not None:
-            tensors["bias"] = _placed(filters.bias, torch.contiguous_format)
-        addresses = {name: tensor.data_ptr() for name, tensor in tensors.items()}
-        filters.handles[which] = library.prepare(problem, addresses, runtime.stream(device))
-        runtime.synchronize(device)  # from now on any stream may run it, and the copies may go
-    return filters.handles[which]
-
-
-def _by_pytorch(x: Tensor, weight: Tensor, bias: Tensor | None, z: Tensor | None, convolution: Convolution) -> Tensor:
-    """The same by PyTorch's operators, stored as a kernel would store it."""
-    made = convolution.empty_output(x, weight, bias, z, x.device)
-    if x.shape[0] == 0:  # which the library has no kernels for
-        return made
-    y = functional.conv2d(x, weight, bias, *convolution.sizes)
-    return made.copy_(activated(y if z is None else y.add_(z), convolution.activation))
-
-
-def _refuse_capture(runtime: Runtime) -> None:
-    if runtime.capturing():
-        raise RuntimeError(
-            "autotune_conv2d: filters cannot be prepared while a graph is captured; run the network once before, "
-            "with the filters and the shapes that are captured"
+            handle.enqueuer(n),
+            call.channels_last,
+            tuple((place, _maker(like[name], device)) for place, name in self._makes if name in like),
+            _maker(workspace, device) if workspace.numel() else None,
+            runtime.capturing,
+            partial(runtime.stream, device),
         )
 
+    def _once(
+        self, launched: Tensors, weights: Tensors, call: Call, problem: DeclaredProblem, runtime: Runtime
+    ) -> object:
+        """A pass on the current device whose weights are not kept."""
+        device = _device(launched)
+        arrays = {name: weight for name, weight in zip(self._weights, weights, strict=True) if weight is not None}
+        tensors = {name: _placed(weight, channels_last=call.channels_last) for name, weight in arrays.items()}
+        for array, tensor in zip(self._launched, launched, strict=True):
+            if tensor is not None:
+                tensors[array.name] = _launchable(array, tensor, channels_last=call.channels_last)
+        made, size_bytes = call.made(launched, weights, device), call.library.workspace_bytes(problem)
+        workspace = torch.empty(size_bytes, dtype=torch.uint8, device=device)
+        addresses = {name: tensor.data_ptr() for name, tensor in {**tensors, **made}.items()}
+        call.library.forward(problem, addresses, workspace.data_ptr(), size_bytes, runtime.stream(device))
+        return self._returned(made)
 
-def _refuse_inference_tensors(weight: Tensor, bias: Tensor | None) -> None:
-    """Raise Conv2dError for filters whose changes would go unnoticed."""
-    if weight.is_inference() or (bias is not None and bias.is_inference()):
-        raise Conv2dError(
-            Status.UNSUPPORTED,
-            "the filters are inference tensors, whose changes PyTorch does not count; clone them outside of "
-            "torch.inference_mode()",
-        )
+    def _returned(self, made: Mapping[str, Tensor]) -> object:
+        """The outputs among new tensors."""
+        outputs = tuple(made[name] for _, name in self._makes[: self._outputs])
+        return outputs[0] if self._outputs == 1 else outputs
+
+    def _refuse_gradients(self, *tensors: Tensors) -> None:
+        """Raise TrainingMode where gradients are wanted."""
+        if torch.is_grad_enabled() and any(
+            each is not None and each.requires_grad for some in tensors for each in some
+        ):
+            raise TrainingMode(
+                f"{self._name}: a tensor requires gradients, but the kernels have no backward pass; run under "
+                "torch.no_grad() or torch.inference_mode()"
+            )
+
+    def _refuse_capture(self, runtime: Runtime) -> None:
+        if runtime.capturing():
+            raise RuntimeError(
+                f"{self._name}: weights cannot be prepared while a graph is captured; run the network once before, "
+                "with the weights and the shapes that are captured"
+            )
+
+    def _fake(self, *positional: object, **named: object) -> object:
+        """The operator on tensors without data."""
+        launched, weights, key = self._split(*positional, **named)
+        self._refuse_gradients(launched, weights)
+        made = self._returned(self._call_of(key).made(launched, weights, _device(launched)))
+        return made if self._outputs else None
+
+    def _under_autocast(self, *positional: object, **named: object) -> object:
+        """The operator where autocast is on: launches get the weights' dtype, for which the kernel was chosen."""
+        launched, weights, _ = self._split(*positional, **named)
+        dtype = next((weight.dtype for weight in weights if weight is not None), None)
+        others = {id(weight) for weight in weights}
+        cast = [
+            given.to(dtype) if isinstance(given, Tensor) and id(given) not in others else given for given in positional
+        ]
+        with torch.autocast(_device(launched).type, enabled=False):
+            return self.operator(*cast, **named)
 
 
-def _placed(tensor: Tensor, memory_format: torch.memory_format) -> Tensor:
+def _device(launched: Tensors) -> torch.device:
+    return next(tensor.device for tensor in launched if tensor is not None)
+
+
+def _which(key: Hashable, launched: Tensors) -> tuple[object, ...]:
+    """What a pass is found by, as `_ran` has it."""
+    which = [key]
+    for tensor in launched:
+        if tensor is not None:
+            which += (tensor.shape, tensor.dtype, tensor.get_device())
+    return tuple(which)
+
+
+def _is_inference(weight: Tensor | None) -> bool:
+    return weight is not None and weight.is_inference()
+
+
+def _stamp(weights: Tensors) -> tuple[int, ...]:
+    """What differs when weights have other values, as `_ran` has it where PyTorch counts changes."""
+    given = [weight for weight in weights if weight is not None]
+    return tuple(of for each in given for of in (each.data_ptr(), -1 if each.is_inference() else each._version))
+
+
+def _maker(like: Tensor, device: torch.device) -> Callable[[], Tensor]:
+    """What makes tensors like one without data. A dtype as a keyword would take longer than all else."""
+    return partial(torch.empty(0, dtype=like.dtype, device=device).new_empty_strided, like.shape, like.stride())
+
+
+def _placed(tensor: Tensor, *, channels_last: bool) -> Tensor:
     """The tensor, or a copy where the library refuses how it is stored."""
-    if not tensor.is_contiguous(memory_format=memory_format):
-        tensor = tensor.contiguous(memory_format=memory_format)
-    return tensor.clone() if tensor.data_ptr() % _ALIGNMENT else tensor
+    memory_format = _LAST if channels_last and tensor.dim() == 4 else torch.contiguous_format
+    placed = tensor.contiguous(memory_format=memory_format)
+    return placed.clone() if placed.data_ptr() % _ALIGNMENT else placed
 
 
-def _refuse_gradients(x: Tensor, weight: Tensor, bias: Tensor | None, z: Tensor | None) -> None:
-    """Raise TrainingMode where gradients are wanted."""
-    if torch.is_grad_enabled() and any(each is not None and each.requires_grad for each in (x, weight, bias, z)):
-        raise TrainingMode(
-            "autotune_conv2d: a tensor requires gradients, but the kernels have no backward pass; run under "
-            "torch.no_grad() or torch.inference_mode()"
-        )
-
-
-@torch.library.register_fake(f"{_NAMESPACE}::conv2d", lib=_REGISTRATIONS)
-def _fake(x: Tensor, weight: Tensor, bias: Tensor | None, z: Tensor | None, convolution: str) -> Tensor:
-    """The operator on tensors without data."""
-    _refuse_gradients(x, weight, bias, z)
-    return convolution_of(convolution).empty_output(x, weight, bias, z, x.device)
-
-
-def _under_autocast(x: Tensor, weight: Tensor, bias: Tensor | None, z: Tensor | None, convolution: str) -> Tensor:
-    """The operator where autocast is on: images are cast to the filters' dtype, for which the kernel was chosen."""
-    with torch.autocast(x.device.type, enabled=False):
-        cast = None if z is None else z.to(weight.dtype)
-        made: Tensor = OPERATOR(x.to(weight.dtype), weight, bias, cast, convolution)
-    return made
-
-
-support("cuda", Cuda())
+def _launchable(array: InterfaceArray, tensor: Tensor, *, channels_last: bool) -> Tensor:
+    """A tensor as the library takes it. Raises ValueError for one that is to be changed and is stored otherwise."""
+    placed = _placed(tensor, channels_last=channels_last)
+    if placed is not tensor and array.role == "inout":
+        raise ValueError(f"{array.name}: is changed in place, and must be contiguous and aligned to {_ALIGNMENT} bytes")
+    return placed

@@ -19,7 +19,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from .library import Problem
+from .conv2d import Problem
 from .torch_activations import activated, spoken
 from .torch_runtime import Runtime
 

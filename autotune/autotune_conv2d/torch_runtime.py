@@ -16,6 +16,10 @@ _FLUSH_L2_SIZES = 4  # times the L2 size written before a sample; long enough to
 _MOST_SHAPES = 10_000  # of a network; Dynamo gives up after 8 by itself
 
 
+class TrainingMode(RuntimeError):
+    """A network that trains was given, or a tuned layer was to be trained: the kernels have no backward pass."""
+
+
 class Runtime(Protocol):
     """What is asked of a kind of device."""
 

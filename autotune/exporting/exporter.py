@@ -128,7 +128,7 @@ def library_texts(served: Sequence[Chosen], archs: Sequence[int]) -> dict[str, s
     texts = {named(name, declared): named(text_of(templates / name), declared) for name in COPIED}
     if not in_numpy(declared):
         texts[REFERENCE] = f"#pragma once\n{reference_text(declared)}"
-    texts |= package_texts(declared, view)
+    texts |= package_texts(declared)
     names = identifiers([kernel.row.name for kernel in served])
     views = [view_of(kernel, identifier, archs) for kernel, identifier in zip(served, names, strict=True)]
     values = {

@@ -144,8 +144,6 @@ class OperationView:
     """C++ of an `array`'s role"""
     changes_what_it_reads: bool
     weight_names: tuple[str, ...]
-    called_names: tuple[str, ...]
-    """of those that are read and not prepared"""
     weights: str
     """the names of those that are prepared, in words"""
     weights_set: str
@@ -191,7 +189,6 @@ def operation_view(operation: Operation) -> OperationView:
         is_output=_one_of(COMPUTED),
         changes_what_it_reads=any(array.role in READ and array.role in COMPUTED for array in operation.arrays),
         weight_names=weights,
-        called_names=tuple(name for name in inputs if name not in weights),
         weights=_listed(weights),
         weights_set=_set(weights),
         launched=_listed(launched),

@@ -1,4 +1,4 @@
-"""The Python package of an export: conv2d's own, or for any other operation the part of it that knows none."""
+"""The Python package of an export: one runtime for every operation, and what converts PyTorch networks to conv2d's."""
 
 from __future__ import annotations
 
@@ -6,20 +6,20 @@ from pathlib import Path
 
 from autotune import autotune_conv2d
 from autotune.errors import StoreError
-from autotune.exporting.operation_view import OperationView
-from autotune.family.render import render_words
 from autotune.measurement.exported import interface_of
 from autotune.operation import Operation
 from autotune.operations import CONV2D
 from autotune.reading import read_text
-from autotune.shipped import shipped
 
-ANY_OPERATION = ("any_operation.py", "arrays.py", "dlpack.py", "interface.py", "torch_any.py", "torch_runtime.py")
-"""Modules of conv2d's package that know no operation."""
+ANY_OPERATION = (
+    *("__init__.py", "arrays.py", "dlpack.py", "interface.py", "operation.py"),
+    *("torch_declared.py", "torch_operator.py", "torch_runtime.py"),
+)
+"""Modules of the package that know no operation; an export adds `declared.py`, which says what its own is."""
 _OF_CONV2D = """\
-From Python, with `python` on the path: `autotune_conv2d.Conv2d` on arrays of PyCUDA, CuPy or PyTorch, and
-`autotune_conv2d.torch_convert.convert`, which puts the kernels in the place of a PyTorch network's own convolutions
-where they are faster."""
+From Python, with `python` on the path: `autotune_conv2d.prepare` for arrays of PyCUDA, CuPy or PyTorch, and
+`autotune_conv2d.torch_convert.convert`, which replaces a PyTorch network's own convolutions by the kernels where they
+are faster."""
 _OF_ANY = """\
 From Python, with `python` on the path: `autotune_conv2d.run` on arrays of CuPy, PyTorch or PyCUDA, and
 `autotune_conv2d.torch_operator()`, an operator for PyTorch with a schema and a fake kernel."""
@@ -35,16 +35,23 @@ def text_of(path: Path) -> str:
     return read_text(path, StoreError)
 
 
-def package_texts(declared: Operation, view: OperationView) -> dict[str, str]:
+def package_texts(declared: Operation) -> dict[str, str]:
     """The package's files by path."""
     package = Path(autotune_conv2d.__file__).parent
-    if declared.name == CONV2D:
-        return {f"python/{package.name}/{path.name}": text_of(path) for path in sorted(package.glob("*.py"))}
     into = f"python/{named(package.name, declared)}"
-    texts = {f"{into}/{name}": text_of(package / name) for name in ANY_OPERATION}
-    template = shipped("templates") / "export" / "package.py.j2"
-    values = {"operation": view, "interface": repr(interface_of(declared))}
-    return texts | {f"{into}/__init__.py": render_words(text_of(template), values, template.name)}
+    names = (path.name for path in package.glob("*.py")) if declared.name == CONV2D else ANY_OPERATION
+    texts = {f"{into}/{name}": text_of(package / name) for name in sorted(names)}
+    return texts | {f"{into}/declared.py": _declared(declared)}
+
+
+def _declared(declared: Operation) -> str:
+    interface = interface_of(declared)
+    return f'''"""What {declared.name} declares of its problems and their arrays."""
+
+from .interface import Interface, InterfaceArray, InterfaceSize
+
+INTERFACE = {interface!r}
+'''
 
 
 def package_words(declared: Operation) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from autotune.autotune_conv2d.library import epilogue_name
+from autotune.autotune_conv2d.conv2d import epilogue_name
 from autotune.importing.network import Network
 from autotune.importing.pointwise import activation_behind
 from autotune.problem import Conv2dProblem

@@ -8,14 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from autotune.autotune_conv2d import interface
-from autotune.autotune_conv2d.interface import (
-    DeclaredProblem,
-    Interface,
-    InterfaceArray,
-    InterfaceSize,
-    Library,
-    LibraryError,
-)
+from autotune.autotune_conv2d.interface import Enqueue, Interface, InterfaceArray, InterfaceSize, Library, LibraryError
 from autotune.errors import Rejected
 from autotune.measurement.forward import Tensors
 from autotune.operation import Operation
@@ -27,15 +20,16 @@ from autotune.trial import Outcome
 class Handle:
     """Filters prepared for a problem."""
 
-    handle: interface.Handle[DeclaredProblem]
-    n: int
+    enqueue: Enqueue
+    names: tuple[str, ...]
+    """of the arrays, as the library takes them"""
     workspace_bytes: int
-    """of a pass over n images"""
+    """of a pass"""
 
     def run(self, tensors: Tensors, stream: int) -> None:
         """Enqueue a pass on the stream of this address. Raises Rejected."""
         try:
-            self.handle.run(self.n, tensors.arrays, tensors.workspace, self.workspace_bytes, stream)
+            self.enqueue(stream, tensors.workspace, [tensors.arrays.get(name, 0) for name in self.names])
         except LibraryError as error:
             raise _failed(error) from None
 
@@ -46,16 +40,17 @@ def prepared(path: Path, problem: Problem, tensors: Tensors) -> Iterator[Handle]
     declared = problem.operation
     asked = interface_of(declared).problem(dict(problem.values))
     try:
-        library = Library(asked.interface, asked.interface.of_numbers, path)
+        library = Library(asked.interface, path)
     except (OSError, ImportError) as error:
         raise Rejected(Outcome.RUNTIME, "load_failure", f"cannot load the exported library: {error}") from None
     try:
         handle = interface.Handle(library, asked, tensors.arrays)
         workspace_bytes = handle.workspace_bytes(problem.runtime_size)
+        enqueue = handle.enqueuer(problem.runtime_size)
     except LibraryError as error:
         raise _failed(error) from None
     try:
-        yield Handle(handle, problem.runtime_size, workspace_bytes)
+        yield Handle(enqueue, tuple(array.name for array in declared.arrays), workspace_bytes)
     finally:
         handle.release()
 

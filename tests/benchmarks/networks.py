@@ -31,7 +31,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from autotune.autotune_conv2d.library import find_library
+from autotune.autotune_conv2d import find_library
 from autotune.autotune_conv2d.torch_convert import Report, convert
 from autotune.autotune_conv2d.torch_folding import inference_copy
 from autotune.autotune_conv2d.torch_verify import calibrated, verify

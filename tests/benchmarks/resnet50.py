@@ -27,11 +27,11 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from autotune.autotune_conv2d import Problem
+from autotune.autotune_conv2d.conv2d import Problem
 from autotune.autotune_conv2d.torch_activations import activated
 from autotune.autotune_conv2d.torch_convert import Report, convert
+from autotune.autotune_conv2d.torch_convolution import conv2d
 from autotune.autotune_conv2d.torch_layers import ConvLayer, read_network
-from autotune.autotune_conv2d.torch_operator import conv2d
 from autotune.devices.device import BASELINES
 from autotune.problem import of_conv2d
 from autotune.store import FinalsRow, Store

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from autotune.autotune_conv2d import any_operation
-from autotune.autotune_conv2d.interface import DeclaredProblem, Library
+from autotune.autotune_conv2d.interface import Library
+from autotune.autotune_conv2d.operation import Prepared, run
 from autotune.checking.cases import CasePlan
 from autotune.checking.check import FamilyCheck
 from autotune.compilation.toolchain import find_cxx, find_nvcc
@@ -75,14 +75,13 @@ def test_weights_are_prepared_once_on_tensors(gpu: DeviceEvaluator, tmp_path: Pa
     exported = export_library([kernel], tmp_path / "lib", ())
     (tmp_path / "built").mkdir()
     built = build_for_cuda(exported, tmp_path / "built", nvcc=find_nvcc(), cxx=find_cxx())
-    interface = interface_of(exported.operation)
-    library: Library[DeclaredProblem] = Library(interface, interface.of_numbers, str(built.library))
+    library = Library(interface_of(exported.operation), str(built.library))
     x = torch.randn(9, 64, 128, device="cuda")
     weights = torch.tensor([2.0, -1.0], device="cuda")
     taps = torch.tensor([[[[0.0, -1, 0], [-1, 2, -1], [0, -1, 0]]]], device="cuda")
     expected = torch.nn.functional.conv2d(x.double().unsqueeze(1), taps.double(), padding=1).squeeze(1)
-    prepared = any_operation.Prepared(library, weights, h=64, w=128)
-    once = any_operation.run(library, x, weights)
+    prepared = Prepared(library, weights, h=64, w=128)
+    once = run(library, x, weights)
     torch.cuda.synchronize()
     weights.zero_()
     again, fewer = prepared(x), prepared(x[:2])

@@ -10,7 +10,8 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from autotune.autotune_conv2d import Conv2d, Library, Problem
+from autotune.autotune_conv2d import load, prepare
+from autotune.autotune_conv2d.conv2d import Problem
 from autotune.compilation.toolchain import find_cxx, find_nvcc
 from autotune.evaluation.evaluator import DeviceEvaluator
 from autotune.exporting import export_library
@@ -39,6 +40,8 @@ CLOSE = 1e-5
 """Difference of two float32 convolutions, in units of the largest output."""
 CHUNKED = Problem(4, 4, 6, 6, 6, 3, 3, epilogue="bias_relu")
 """The second convolution of `networks.Digits`, by a kernel with a workspace."""
+SHAPES = ((7, 4, 6, 6), (6, 4, 3, 3), (6,))
+"""Of seven of its images, its filters and its bias."""
 ADDED = Conv2dProblem(4, 1, 12, 12, 4, 3, 3, pad_h=1, pad_w=1, epilogue="bias_add_relu")
 
 
@@ -228,9 +231,10 @@ def test_network_that_moves_to_another_device(network: torch.nn.Module, made: to
 
 @pytest.mark.skipif(torch.cuda.device_count() < 2, reason="there is one GPU")
 def test_loader_runs_on_the_device_of_the_filters(library: str) -> None:
-    x, w, bias = (torch.randn(shape) for shape in (CHUNKED.x_shape(7), CHUNKED.w_shape, (6,)))
+    x, w, bias = (torch.randn(shape) for shape in SHAPES)
     expected = torch.nn.functional.conv2d(x, w, bias).relu()
-    convs = [Conv2d(CHUNKED, w.to(on), bias.to(on), library=Library(library)) for on in ("cuda:0", "cuda:1")]
+    sizes = asdict(CHUNKED)
+    convs = [prepare(w.to(on), bias.to(on), library=load(library), **sizes) for on in ("cuda:0", "cuda:1")]
     assert torch.cuda.current_device() == 0
     images = [x.to(on) for on in ("cuda:0", "cuda:1")]
     outputs: list[Any] = []
@@ -239,10 +243,10 @@ def test_loader_runs_on_the_device_of_the_filters(library: str) -> None:
     for at, y in enumerate(outputs):
         assert y.device.index == at
         assert close(y.cpu(), expected)
-    with pytest.raises(ValueError, match="x: lies on device 0, the filters on device 1"):
+    with pytest.raises(ValueError, match="w: lies on device 1; x: lies on device 0"):
         convs[1](images[0])
-    with pytest.raises(ValueError, match="bias: lies on device 0, the filters on device 1"):
-        Conv2d(CHUNKED, w.to("cuda:1"), bias.to("cuda:0"), library=Library(library))
+    with pytest.raises(ValueError, match="w: lies on device 1; bias: lies on device 0"):
+        prepare(w.to("cuda:1"), bias.to("cuda:0"), library=load(library), **sizes)
 
 
 @pytest.fixture
@@ -276,9 +280,9 @@ def on_torch() -> ArrayLibrary:
 def test_loader_takes_arrays_of(arrays: Callable[[], ArrayLibrary], library: str, pycuda_context: None) -> None:
     there, back, stream = arrays()
     rng = np.random.default_rng(5)
-    x, w, bias = (rng.standard_normal(shape, np.float32) for shape in (CHUNKED.x_shape(7), CHUNKED.w_shape, (6,)))
-    conv = Conv2d(CHUNKED, there(w), there(bias), library=Library(library))
-    assert conv.workspace_bytes(7) > 0
+    x, w, bias = (rng.standard_normal(shape, np.float32) for shape in SHAPES)
+    conv = prepare(there(w), there(bias), library=load(library), **asdict(CHUNKED))
+    assert conv.handle.workspace_bytes(7) > 0
     expected = torch.nn.functional.conv2d(*map(torch.from_numpy, (x, w, bias))).relu().numpy()
     x_there = there(x)
     torch.cuda.synchronize()

@@ -13,8 +13,8 @@ import pytest
 
 from autotune.api.device_names import binary_cache
 from autotune.api.starter import new_operation
-from autotune.autotune_conv2d import any_operation
-from autotune.autotune_conv2d.interface import DeclaredProblem, Library
+from autotune.autotune_conv2d.interface import Library
+from autotune.autotune_conv2d.operation import Prepared, run
 from autotune.errors import StoreError
 from autotune.exporting import Chosen, Exported, export_library
 from autotune.exporting.build import Built, self_test
@@ -68,20 +68,19 @@ def softmax(cxx: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[OnHo
         yield run
 
 
-def loaded(path: str, name: str = "softmax") -> Library[DeclaredProblem]:
-    interface = interface_of(operation(name))
-    return Library(interface, interface.of_numbers, path)
+def loaded(path: str, name: str = "softmax") -> Library:
+    return Library(interface_of(operation(name)), path)
 
 
 def rows_of(path: str, x: Array, out: Array) -> tuple[Array, str | None, list[str]]:
     """An output of any run-time size, the kernel of its problem, and what is said of arrays that do not fit."""
     library = loaded(path)
     there = device_array(out)
-    assert any_operation.run(library, device_array(x), y=there) is there
+    assert run(library, device_array(x), y=there) is there
     said = []
     for wrong in ({"y": device_array(out[:, :-1])}, {"columns": 32}, {"dtype": "f16"}, {"dtypes": "f16"}, {"y": None}):
         with pytest.raises((ValueError, TypeError)) as raised:
-            any_operation.run(library, device_array(x), **{"y": there, **wrong})
+            run(library, device_array(x), **{"y": there, **wrong})
         said.append(str(raised.value))
     kernel = library.kernel_name(library.interface.problem({"rows": len(x), "columns": x.shape[1]}))
     return np.array(there.array), kernel, said
@@ -119,13 +118,13 @@ class ByDlpack:
 
 def rows_by_dlpack(path: str, x: Array) -> tuple[Array, list[str]]:
     there, out = ByDlpack(x), ByDlpack(np.full_like(x, np.nan))
-    any_operation.run(loaded(path), there, y=out)
+    run(loaded(path), there, y=out)
     transposed = ByDlpack(x)
     transposed.array = transposed.array.T
     said = []
     for wrong in (transposed, ByDlpack(x.astype(np.float64)), x):
         with pytest.raises((ValueError, TypeError)) as raised:
-            any_operation.run(loaded(path), wrong, y=out)
+            run(loaded(path), wrong, y=out)
         said.append(str(raised.value))
     return np.array(out.array), said
 
@@ -166,7 +165,7 @@ def prepared_once(path: str, x: Array, weights: Array) -> tuple[list[Array], lis
     """Outputs of two numbers of planes, after the weights that were prepared are gone; and refusals."""
     library, there = loaded(path, "stencil"), device_array(weights)
     h, w = x.shape[1:]
-    prepared = any_operation.Prepared(library, there, h=h, w=w)
+    prepared = Prepared(library, there, h=h, w=w)
     there.array[...] = np.nan
     outputs = []
     for n in (len(x), 1):
@@ -175,8 +174,8 @@ def prepared_once(path: str, x: Array, weights: Array) -> tuple[list[Array], lis
         outputs.append(np.array(y.array))
     said = []
     refused: tuple[Callable[[], object], ...] = (
-        lambda: any_operation.Prepared(library, there),
-        lambda: any_operation.Prepared(library, h=h, w=w),
+        lambda: Prepared(library, there),
+        lambda: Prepared(library, h=h, w=w),
         lambda: prepared(device_array(x[:, 1:])),
         prepared,
     )
@@ -189,8 +188,8 @@ def prepared_once(path: str, x: Array, weights: Array) -> tuple[list[Array], lis
 
 def test_weights_are_prepared_once_for_any_run_time_size(built_stencil: Built) -> None:
     x = np.random.default_rng(3).standard_normal((5, 9, 33), np.float32)
-    with host_driver(built_stencil) as run:
-        outputs, said = run(prepared_once, x, np.array([2, -1], np.float32))
+    with host_driver(built_stencil) as on_cpu:
+        outputs, said = on_cpu(prepared_once, x, np.array([2, -1], np.float32))
     padded = np.pad(x, ((0, 0), (1, 1), (1, 1)))
     beside = padded[:, :-2, 1:-1] + padded[:, 2:, 1:-1] + padded[:, 1:-1, :-2] + padded[:, 1:-1, 2:]
     for y in outputs:
@@ -334,10 +333,10 @@ def compiled_rows(path: str, rows: int) -> tuple[str, Array, Array, tuple[int, .
     """The operator's schema, what it gives, as `torch.compile` traces it and on tensors without data, and refusals."""
     import torch
 
-    from autotune.autotune_conv2d.torch_any import Operator, schema
+    from autotune.autotune_conv2d.torch_declared import operator_of, schema
     from tests.torch_networks import CPU
 
-    operator: Any = Operator(loaded(path))
+    operator: Any = operator_of(loaded(path))
     operator.support("cpu", CPU)
     x = torch.linspace(-2, 2, 33 * rows).reshape(rows, 33)
     torch.library.opcheck(operator.operator, (x,), test_utils=("test_schema", "test_faketensor"))
@@ -367,7 +366,7 @@ def test_a_size_that_an_array_of_some_problems_alone_says_may_be_given_by_name()
     """The columns of a product without a bias, which no tensor says."""
     pytest.importorskip("torch", exc_type=ImportError)
     from autotune.autotune_conv2d.interface import Interface, InterfaceArray, InterfaceSize
-    from autotune.autotune_conv2d.torch_any import schema
+    from autotune.autotune_conv2d.torch_declared import schema
 
     stored = {"f32": "f32"}
     arrays = (

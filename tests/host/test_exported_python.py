@@ -19,16 +19,17 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from autotune.autotune_conv2d import Conv2d, Conv2dError, Kernel, Library, Problem, Status
+from autotune.autotune_conv2d import INTERFACE, Kernel, LibraryError, Prepared, Status, load, prepare
 from autotune.autotune_conv2d.arrays import stream_address
+from autotune.autotune_conv2d.conv2d import Problem
 from autotune.autotune_conv2d.interface import ABI_VERSION
-from autotune.autotune_conv2d.library import ARRAYS, DTYPES, EPILOGUES, LAYOUTS
 from autotune.errors import Rejected
 from autotune.exporting import Exported
 from autotune.exporting.build import Built
 from autotune.exporting.chosen_kernel import Chosen
-from autotune.measurement.exported import prepared
+from autotune.measurement.exported import interface_of, prepared
 from autotune.measurement.forward import Tensors
+from autotune.operations import CONV2D, operation
 from autotune.problem import of_conv2d
 from autotune.workers.worker import FinalsRequest, FinalsTimings
 from tests import exports
@@ -51,6 +52,18 @@ def on_cpu(built: Built) -> Iterator[OnHostDriver]:
         yield run
 
 
+def x_shape(problem: Problem, n: int) -> tuple[int, ...]:
+    return (n, problem.c, problem.h, problem.w)
+
+
+def y_shape(problem: Problem, n: int) -> tuple[int, ...]:
+    return (n, problem.k, problem.p, problem.q)
+
+
+def w_shape(problem: Problem) -> tuple[int, ...]:
+    return (problem.k, problem.c // problem.groups, problem.r, problem.s)
+
+
 def normal(*shape: int) -> Array:
     """Values of a normal distribution, the same for the same shape."""
     return np.random.default_rng(7).standard_normal(shape, np.float32)
@@ -64,10 +77,10 @@ def expected(problem: Problem, x: Array, w: Array, bias: Array) -> Array:
     return np.maximum(y + bias[:, None, None], 0) if problem.epilogue == "bias_relu" else y
 
 
-def made(library: str, problem: Problem, w: Array, bias: Array) -> Conv2d:
+def made(library: str, problem: Problem, w: Array, bias: Array) -> Prepared:
     """A convolution whose filters were overwritten once they were prepared."""
     w_there, bias_there = device_array(w), device_array(bias) if problem.epilogue != "none" else None
-    conv = Conv2d(problem, w_there, bias_there, library=Library(library))
+    conv = prepare(w_there, bias_there, library=load(library), **asdict(problem))
     w_there.array[...] = np.nan
     return conv
 
@@ -76,9 +89,9 @@ def outputs(library: str, problem: Problem, w: Array, bias: Array, images: list[
     conv = made(library, problem, w, bias)
     answers = []
     for x in images:
-        out = device_array(np.full(problem.y_shape(len(x)), np.nan, np.float32))
-        workspace = device_array(np.empty(max(1, conv.workspace_bytes(len(x) or 1)), np.uint8))
-        assert conv(device_array(x), out, workspace=workspace) is out
+        out = device_array(np.full(y_shape(problem, len(x)), np.nan, np.float32))
+        workspace = device_array(np.empty(max(1, conv.handle.workspace_bytes(len(x) or 1)), np.uint8))
+        assert conv(device_array(x), y=out, workspace=workspace) is out
         answers.append(np.array(out.array, np.float32))
     conv.handle.release()
     return answers
@@ -86,8 +99,8 @@ def outputs(library: str, problem: Problem, w: Array, bias: Array, images: list[
 
 @pytest.mark.parametrize("problem", [RELU, CHUNKED], ids=["constant memory", "workspace"])
 def test_is_right_for_any_n(problem: Problem, on_cpu: OnHostDriver) -> None:
-    w, bias = normal(*problem.w_shape), normal(problem.k)
-    images = [normal(*problem.x_shape(n)) for n in (1, 7, problem.n, 0)]
+    w, bias = normal(*w_shape(problem)), normal(problem.k)
+    images = [normal(*x_shape(problem, n)) for n in (1, 7, problem.n, 0)]
     for x, y in zip(images, on_cpu(outputs, problem, w, bias, images), strict=True):
         np.testing.assert_allclose(y, expected(problem, x, w, bias), rtol=1e-4, atol=1e-4)
 
@@ -95,18 +108,18 @@ def test_is_right_for_any_n(problem: Problem, on_cpu: OnHostDriver) -> None:
 def added(library: str, w: Array, bias: Array, x: Array, z: Array) -> tuple[Array, list[str]]:
     conv = made(library, ADDED, w, bias)
     out = device_array(np.full(z.shape, np.nan, np.float32))
-    conv(device_array(x), out, z=device_array(z))
+    conv(device_array(x), device_array(z), y=out)
     said = []
     for wrong in (None, device_array(z[:1])):
         with pytest.raises((ValueError, TypeError)) as raised:
-            conv(device_array(x), out, z=wrong)
+            conv(device_array(x), wrong, y=out)
         said.append(str(raised.value))
     return np.array(out.array, np.float32), said
 
 
 def test_a_residual_is_added(on_cpu: OnHostDriver) -> None:
-    w, bias = normal(*ADDED.w_shape), normal(ADDED.k)
-    x, z = normal(*ADDED.x_shape(3)), normal(*ADDED.y_shape(3))
+    w, bias = normal(*w_shape(ADDED)), normal(ADDED.k)
+    x, z = normal(*x_shape(ADDED, 3)), normal(*y_shape(ADDED, 3))
     y, said = on_cpu(added, w, bias, x, z)
     sums = expected(replace(ADDED, epilogue="none"), x, w, bias)
     np.testing.assert_allclose(y, sums + bias[:, None, None] + z, rtol=1e-4, atol=1e-4)
@@ -116,7 +129,7 @@ def test_a_residual_is_added(on_cpu: OnHostDriver) -> None:
 
 def in_a_worker(library: str, x: Array, w: Array, bias: Array) -> Array:
     """An output as the worker that proves a library has it."""
-    arrays = {"x": x, "w": w, "bias": bias, "y": np.empty(RELU.y_shape(len(x)), np.float32)}
+    arrays = {"x": x, "w": w, "bias": bias, "y": np.empty(y_shape(RELU, len(x)), np.float32)}
     there = {name: device_array(array) for name, array in arrays.items()}
     tensors = Tensors({name: array.array.ctypes.data for name, array in there.items()})
     with prepared(Path(library), exports.CONSTANT.problem.with_runtime(len(x)), tensors) as handle:
@@ -127,7 +140,7 @@ def in_a_worker(library: str, x: Array, w: Array, bias: Array) -> Array:
 
 
 def test_worker_runs_a_library(on_cpu: OnHostDriver, tmp_path: Path) -> None:
-    x, w, bias = normal(*RELU.x_shape(5)), normal(*RELU.w_shape), normal(RELU.k)
+    x, w, bias = normal(*x_shape(RELU, 5)), normal(*w_shape(RELU)), normal(RELU.k)
     np.testing.assert_allclose(on_cpu(in_a_worker, x, w, bias), expected(RELU, x, w, bias), rtol=1e-4, atol=1e-4)
     with (
         pytest.raises(Rejected, match="cannot load the exported library"),
@@ -164,8 +177,8 @@ def test_passes_of_a_kernel_beside_its_library_share_weights_as_the_librarys_do(
     assert len(first & again) == 4 * len(each), "the kernel that is entered again has its weights elsewhere"
 
 
-def kernels(library: str) -> tuple[str, tuple[Kernel[Problem], ...]]:
-    return Library(library).version, Library(library).kernels()
+def kernels(library: str) -> tuple[str, tuple[Kernel, ...]]:
+    return load(library).version, load(library).kernels()
 
 
 def test_kernels_are_those_of_the_provenance(exported: Exported, on_cpu: OnHostDriver) -> None:
@@ -173,17 +186,17 @@ def test_kernels_are_those_of_the_provenance(exported: Exported, on_cpu: OnHostD
     provenance = json.loads((exported.folder / "provenance.json").read_text())
     assert version == f"autotune {provenance['autotune']}"
     assert [one.name for one in found] == [one["name"] for one in provenance["kernels"]]
-    assert [asdict(one.problem) for one in found] == [one.problem.values for one in exported.served]
+    assert [one.problem.values for one in found] == [one.problem.values for one in exported.served]
     assert [one.accuracy for one in found] == ["fp32", "fp16", "fp32", "fp32", "fp16", "tf32", "fp32"]
     assert [one.deterministic for one in found] == [one["deterministic"] for one in provenance["kernels"]]
 
 
 def names(library: str, problems: list[Problem]) -> list[str | None]:
-    return [Library(library).kernel_name(problem) for problem in problems]
+    return [load(library).kernel_name(problem.declared) for problem in problems]
 
 
 def test_kernel_of_a_problem_has_a_name(on_cpu: OnHostDriver) -> None:
-    assert on_cpu(names, [RELU, RELU.with_n(3), replace(RELU, epilogue="none")]) == ["tested.constant"] * 2 + [None]
+    assert on_cpu(names, [RELU, replace(RELU, n=3), replace(RELU, epilogue="none")]) == ["tested.constant"] * 2 + [None]
 
 
 def last_errors(library: str) -> list[bytes]:
@@ -191,10 +204,10 @@ def last_errors(library: str) -> list[bytes]:
     gc.collect()  # a handle that is freed between is a call, too
     c = ctypes.CDLL(library)
     c.conv2d_last_error.restype = ctypes.c_char_p
-    with contextlib.suppress(Conv2dError):
-        Library(library).workspace_bytes(replace(RELU, epilogue="none"))
+    with contextlib.suppress(LibraryError):
+        load(library).workspace_bytes(replace(RELU, epilogue="none").declared)
     refused = bytes(c.conv2d_last_error())
-    Library(library).workspace_bytes(RELU)
+    load(library).workspace_bytes(RELU.declared)
     return [refused, bytes(c.conv2d_last_error())]
 
 
@@ -204,12 +217,12 @@ def test_last_error_is_of_the_latest_call(on_cpu: OnHostDriver) -> None:
 
 def released(library: str) -> tuple[str, list[str]]:
     """What a handle says once it was released, twice."""
-    conv = made(library, RELU, normal(*RELU.w_shape), normal(RELU.k))
+    conv = made(library, RELU, normal(*w_shape(RELU)), normal(RELU.k))
     conv.handle.release()
     conv.handle.release()
     said = []
-    for call in (lambda: conv.workspace_bytes(3), lambda: conv.handle.run(3, {"x": 4096, "y": 4096})):
-        with pytest.raises(Conv2dError) as error:
+    for call in (lambda: conv.handle.workspace_bytes(3), lambda: conv.handle.enqueuer(3)):
+        with pytest.raises(LibraryError) as error:
             call()
         said.append(str(error.value))
     return conv.kernel_name, said
@@ -221,29 +234,30 @@ def test_released_handle_is_refused_and_keeps_its_name(on_cpu: OnHostDriver) -> 
 
 def refused(library: str, what: str) -> None:
     """Do something that is refused."""
-    w, bias = normal(*RELU.w_shape), normal(RELU.k)
-    images = normal(*RELU.x_shape(3))
-    x, out = device_array(images), device_array(normal(*RELU.y_shape(3)))
+    w, bias = normal(*w_shape(RELU)), normal(RELU.k)
+    images = normal(*x_shape(RELU, 3))
+    x, out = device_array(images), device_array(normal(*y_shape(RELU, 3)))
     conv, chunked = made(library, RELU, w, bias), made(library, CHUNKED, w, bias)
     misaligned = device_array(np.zeros(images.size + 1, np.float32)).array[1:].reshape(images.shape)
+    without_bias = asdict(replace(RELU, epilogue="none"))
     calls: dict[str, Callable[[], object]] = {
         "no kernel": lambda: made(library, replace(RELU, epilogue="none"), w, bias),
         "no convolution": lambda: made(library, replace(RELU, h=2), w, bias),
         "a size of more than 32 bits": lambda: made(library, replace(RELU, h=2**32 + RELU.h), w, bias),
-        "more images than 32 bits count": lambda: conv.workspace_bytes(2**32 + 1),
-        "no bias": lambda: Conv2d(RELU, device_array(w), library=Library(library)),
-        "a bias too many": lambda: Conv2d(CHUNKED, device_array(w), device_array(bias), library=Library(library)),
+        "more images than 32 bits count": lambda: conv.handle.workspace_bytes(2**32 + 1),
+        "no bias": lambda: prepare(device_array(w), library=load(library), **asdict(RELU)),
+        "a bias too many": lambda: prepare(device_array(w), device_array(bias), library=load(library), **without_bias),
         "filters": lambda: made(library, RELU, normal(4, 2, 3, 4), bias),
-        "images": lambda: conv(device_array(normal(3, 2, 9, 12)), out),
-        "halves": lambda: conv(device_array(images.astype(np.float16)), out),
-        "strides": lambda: conv(DeviceArray(np.swapaxes(normal(3, 2, 11, 9), 2, 3)), out),
-        "out": lambda: conv(x, device_array(normal(*RELU.y_shape(2)))),
+        "images": lambda: conv(device_array(normal(3, 2, 9, 12)), y=out),
+        "halves": lambda: conv(device_array(images.astype(np.float16)), y=out),
+        "strides": lambda: conv(DeviceArray(np.swapaxes(normal(3, 2, 11, 9), 2, 3)), y=out),
+        "out": lambda: conv(x, y=device_array(normal(*y_shape(RELU, 2)))),
         "no out": lambda: conv(x),
-        "not on a GPU": lambda: conv(images, out),
-        "address": lambda: conv(DeviceArray(misaligned), out),
+        "not on a GPU": lambda: conv(images, y=out),
+        "address": lambda: conv(DeviceArray(misaligned), y=out),
         "workspace": lambda: chunked(
-            device_array(normal(*CHUNKED.x_shape(3))),
-            device_array(normal(*CHUNKED.y_shape(3))),
+            device_array(normal(*x_shape(CHUNKED, 3))),
+            y=device_array(normal(*y_shape(CHUNKED, 3))),
             workspace=device_array(np.empty(8, np.uint8)),
         ),
     }
@@ -253,25 +267,25 @@ def refused(library: str, what: str) -> None:
 @pytest.mark.parametrize(
     ("what", "error", "words"),
     [
-        ("no kernel", Conv2dError, "the library has no kernel for this problem"),
-        ("no convolution", Conv2dError, "no problem of conv2d: "),
+        ("no kernel", LibraryError, "the library has no kernel for this problem"),
+        ("no convolution", LibraryError, "no problem of conv2d: "),
         (
             "a size of more than 32 bits",
             ValueError,
             "4294967305 is too large for the library, whose sizes have 32 bits",
         ),
         ("more images than 32 bits count", ValueError, "4294967297 is too large for the library"),
-        ("no bias", TypeError, "bias: a NoneType is no array on a GPU"),
-        ("a bias too many", ValueError, "bias: the problem has none; give an epilogue with one"),
-        ("filters", ValueError, "w: has shape (4, 2, 3, 4), expected (4, 2, 3, 3)"),
-        ("images", ValueError, "x: has shape (3, 2, 9, 12), expected (3, 2, 9, 11)"),
+        ("no bias", ValueError, "bias: missing"),
+        ("a bias too many", ValueError, "bias: this problem of conv2d has none"),
+        ("filters", ValueError, "w: has shape (4, 2, 3, 4), but s is 3"),
+        ("images", ValueError, "x: has shape (3, 2, 9, 12), but w is 11"),
         ("halves", ValueError, "x: its elements are <f2, the problem's <f4 (f32)"),
         ("strides", ValueError, "x: is not contiguous (C order); copy it first"),
-        ("out", ValueError, "out: has shape (2, 4, 7, 9), expected (3, 4, 7, 9)"),
-        ("no out", TypeError, "cannot make an array like a DeviceArray; give `out`"),
+        ("out", ValueError, "y: has shape (2, 4, 7, 9), but n is 3"),
+        ("no out", TypeError, "cannot make an array like a DeviceArray; give the output"),
         ("not on a GPU", TypeError, "x: a ndarray is no array on a GPU: it has no __cuda_array_interface__"),
-        ("address", Conv2dError, "a device pointer is not a multiple of 16 bytes"),
-        ("workspace", Conv2dError, "the workspace is smaller than the size query says"),
+        ("address", LibraryError, "a device pointer is not a multiple of 16 bytes"),
+        ("workspace", ValueError, "workspace: has 8 bytes, expected "),
     ],
 )
 def test_what_is_wrong_is_said(what: str, error: type[Exception], words: str, on_cpu: OnHostDriver) -> None:
@@ -284,8 +298,8 @@ def status_of_a_thread_without_a_context(library: str) -> Status | None:
 
     def prepare() -> None:
         try:
-            made(library, RELU, normal(*RELU.w_shape), normal(RELU.k))
-        except Conv2dError as error:
+            made(library, RELU, normal(*w_shape(RELU)), normal(RELU.k))
+        except LibraryError as error:
             found.append(error.status)
 
     thread = threading.Thread(target=prepare)
@@ -299,7 +313,7 @@ def test_thread_without_a_context_is_told(on_cpu: OnHostDriver) -> None:
 
 
 def test_exported_package_finds_the_library_beside_it(exported: Exported, built: Built, tmp_path: Path) -> None:
-    python, program = tmp_path / "python", "import autotune_conv2d as a; print(a.Library().path)"
+    python, program = tmp_path / "python", "import autotune_conv2d as a; print(a.load().path)"
     shutil.copytree(exported.folder / "python", python)
     missing = alone(python, program)
     places = (python / "autotune_conv2d", python, tmp_path, tmp_path / "build")
@@ -323,11 +337,11 @@ def test_other_libraries_are_refused(cxx: str, tmp_path: Path) -> None:
         command = [cxx, "-shared", "-fPIC", "-o", str(tmp_path / f"{name}.so"), str(tmp_path / f"{name}.cpp")]
         subprocess.run(command, check=True)
     with pytest.raises(ImportError, match=f"has version 99 of the interface and this loader version {ABI_VERSION}"):
-        Library(tmp_path / "newer.so")
+        load(tmp_path / "newer.so")
     with pytest.raises(ImportError, match="is not a library that autotune exported"):
-        Library(tmp_path / "foreign.so")
+        load(tmp_path / "foreign.so")
     with pytest.raises(OSError, match=r"nothing\.so"):
-        Library(tmp_path / "nothing.so")
+        load(tmp_path / "nothing.so")
 
 
 def test_words_that_a_problem_cannot_have_are_refused() -> None:
@@ -340,12 +354,16 @@ def test_loader_and_header_say_the_same(exported: Exported) -> None:
     assert f"#define CONV2D_ABI_VERSION {ABI_VERSION}\n" in header
     statuses = re.findall(r"CONV2D_(\w+) = (\d+)", header[: header.index("} conv2d_status;")])
     assert {name: int(number) for name, number in statuses} == {status.name: status.value for status in Status}
-    for kind, words in (("dtype", DTYPES), ("layout", LAYOUTS), ("epilogue", EPILOGUES)):
+    for kind, words in INTERFACE.words.items():
         enumeration = header[header.index(f"typedef enum conv2d_{kind} {{") : header.index(f"}} conv2d_{kind};")]
         found = re.findall(r"CONV2D_(\w+) = (\d+)", enumeration)
         assert [(name.lower(), int(number)) for name, number in found] == [(word, at) for at, word in enumerate(words)]
     arguments = header[header.index("typedef struct conv2d_arguments") : header.index("} conv2d_arguments;")]
-    assert tuple(re.findall(r"void \*(\w+);", arguments)) == ("workspace", *ARRAYS)
+    assert tuple(re.findall(r"void \*(\w+);", arguments)) == ("workspace", *(array.name for array in INTERFACE.arrays))
+
+
+def test_loader_declares_what_the_operation_does() -> None:
+    assert interface_of(operation(CONV2D)) == INTERFACE
 
 
 def test_streams_of_every_library_are_understood() -> None:

@@ -51,7 +51,7 @@ def other_study(folder: Path) -> None:
         ["README.md"],
         ["small.one.null.cu"],
         ["provenance.json"],
-        ["python/autotune_conv2d/library.py", "conv2d.map", "kernels.cmake"],
+        ["python/autotune_conv2d/interface.py", "conv2d.map", "kernels.cmake"],
     ],
 )
 def test_files_that_were_edited_are_kept_and_named(exported: Path, autotune: Command, names: list[str]) -> None:

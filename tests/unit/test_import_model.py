@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from autotune.autotune_conv2d.library import EPILOGUES
+from autotune.autotune_conv2d.conv2d import EPILOGUES
 from autotune.importing.pointwise import ACTIVATIONS
 from autotune.problem import Conv2dProblem, Layer
 from autotune.study_reader import load_study

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, fx, nn
 from torch.nn import functional
 
-from autotune.autotune_conv2d.library import EPILOGUES, Problem, epilogue_name
+from autotune.autotune_conv2d.conv2d import EPILOGUES, Problem, epilogue_name
 from autotune.autotune_conv2d.torch_activations import ACTIVATIONS, BY_WORD, Activation, word_of_module, word_of_node
 
 LEAKY = BY_WORD["leaky_relu"]

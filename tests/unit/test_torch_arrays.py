@@ -8,7 +8,7 @@ pytest.importorskip("torch", exc_type=ImportError)
 
 import torch
 
-from autotune.autotune_conv2d.arrays import dtype_of, view
+from autotune.autotune_conv2d.arrays import check, dtype_of, view
 
 
 class Described(torch.Tensor):  # type: ignore[misc]
@@ -30,9 +30,10 @@ OF = {"f32": torch.float32, "f16": torch.float16, "bf16": torch.bfloat16}
 @pytest.mark.parametrize("wanted", OF)
 def test_a_tensor_of_another_dtype_is_refused(given: str, wanted: str) -> None:
     tensor = torch.zeros(2, 3, dtype=OF[given]).as_subclass(Described)
-    assert dtype_of(tensor, "x") == given
+    found = view(tensor, "x")
+    assert dtype_of(found, "x") == given
     if given == wanted:
-        assert view(tensor, "x", wanted).shape == (2, 3)
+        check(found, "x", wanted, (2, 3))
         return
     with pytest.raises(ValueError, match=rf"x: its elements are {given}, the problem's \S+ \({wanted}\)"):
-        view(tensor, "x", wanted)
+        check(found, "x", wanted, (2, 3))
