@@ -104,7 +104,7 @@ class SimulatedDevice(OpenDevice):
             layer.end(replace(trial, number=done, source_hash=own.hash))
             done += 1
         result = replace(self._recording.result, layer=task.layer, name=task.name, finals=None)
-        return TaskEnd(replace(result, stopped="budget" if done >= task.study.trials else PAUSED), 0.0)
+        return TaskEnd(replace(result, stopped="budget" if done >= len(self._recording.trials) else PAUSED), 0.0)
 
 
 async def simulate(address: str, folder: Path, numbers: range) -> None:
