@@ -1,6 +1,8 @@
 // conv2d n2 c8 15x15 k8 3x3 stride 2 pad 1 groups 8 f32 nchw
 // depthwise inputs=bulk stores=direct thread_p=4 thread_q=4 planes=4 row_tiles=1 block=64 unroll=window filters=global warps=16
 
+// y[n, k, p, q] = sum over r, s of w[k, r, s] * x[n, k / (K / C), h, w]: no matrix product; a thread sums its outputs' products in registers.
+//
 // Depthwise convolution: each output plane is one input plane convolved with one filter. A thread computes ROWS x COLUMNS
 // outputs of a plane, each row of its inputs passing by once.
 //

@@ -1,6 +1,8 @@
 // conv2d n2 c24 11x14 k24 3x3 pad 1 groups 24 f32 nhwc
 // depthwise_nhwc channels=4 thread_p=2 thread_q=2 block_c=8 block_q=8 block_p=4 unroll=window warps=16 prefetch=0
 
+// y[n, p, q, c] = sum over r, s of w[r, s, c] * x[n, h, w, c]: no matrix product; a thread sums its outputs' products in registers.
+//
 // Depthwise convolution: each channel of y is one channel of x convolved with one filter. A thread computes ROWS x COLUMNS outputs
 // of CHANNELS channels.
 //

@@ -1,6 +1,10 @@
 // conv2d n3 c24 9x19 k24 5x5 pad 2 groups 24 f16 nhwc bias_relu
 // depthwise_strips tile_c=16 warp_c=4 images=2 row_tiles=1 smem_filter_rows=2 min_blocks=3
 
+// D[j, strip] += T[j, i] * X[i, strip], for each channel and filter row: M = 16 columns j of y, N = 8 strips, depth = 16 columns i of x.
+// A = T, the Toeplitz matrix of packed_w's filter row, in registers or shared memory.  B = x [N, H, W, C], copied row by row.
+// Tile 8 strips x a segment of columns x TILE_C channels; tile space ceil(N / IMAGES) * ROW_TILES * SEGMENTS * ceil(C / TILE_C).
+//
 // Depthwise convolution on tensor cores: of each channel y [16 columns x 8 strips] += a filter row's Toeplitz matrix [16 columns of y x 16 of x],
 // in which each row is the filter row, one place further on, * x [16 columns x 8 strips].
 //

@@ -1,6 +1,10 @@
 // conv2d n3 c24 9x19 k24 5x5 pad 2 groups 24 f16 nhwc bias_relu
 // depthwise_toeplitz tile_c=16 thread_p=2 groups_p=1 images=1 warps=4 batch=1
 
+// D[position, j] += X[position, i] * T[i, j], for each channel and filter row: M = positions of 8 columns, N = 8 columns j, depth = 16 columns i.
+// A = x [N, H, W, C], transposed in shared memory.  B = T, the Toeplitz matrix of packed_w's filter row, in registers.
+// Tile IMAGES x TILE_P rows x TILE_C channels; tile space ceil(N / IMAGES) * ceil(P / TILE_P) * ceil(C / TILE_C).
+//
 // Depthwise convolution on tensor cores: of each channel y [positions x 8 columns] += x [positions x 16 columns] * a filter row's Toeplitz matrix
 // [16 columns x 8 columns], in which each column is the filter row, one place further down.
 //

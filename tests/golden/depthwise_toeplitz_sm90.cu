@@ -1,6 +1,10 @@
 // conv2d n3 c24 9x19 k24 5x5 pad 2 groups 24 f16 nhwc bias_relu
 // depthwise_toeplitz_sm90 tile_c=32 warp_c=4 images=2 row_tiles=1 step_p=2 warps_m=1 epilogue_stages=3 min_blocks=1
 
+// D[position, j] += X[position, i] * T[i, j], for each channel and filter row: M = positions of 8 columns, N = 8 columns j, depth = 16 columns i.
+// A = x [N, H, W, C], TMA tile of rows.  B = T, the Toeplitz matrix of packed_w's filter row, in registers.
+// Tile IMAGES x BLOCK_P rows x TILE_C channels; tile space ceil(N / IMAGES) * ceil(P / BLOCK_P) * ceil(C / TILE_C).
+//
 // Depthwise convolution on Hopper's tensor cores: of each channel y [positions x 8 columns] += x [positions x 16 columns] * a filter row's
 // Toeplitz matrix [16 columns x 8 columns], in which each column is the filter row, one place further down.
 //

@@ -1,6 +1,8 @@
 // conv2d n3 c6 23x21 k7 3x5 stride 2 pad 1x2 f32 nchw bias_relu
 // direct thread_k=1 thread_p=1 thread_q=1 block_q=16 block_p=8 block_k=1 unroll=none filters=global arithmetic=f32 images=1 restrict=True min_blocks=1
 
+// y[n, k, p, q] = sum over c, r, s of w[k, c, r, s] * x[n, c, h, w]: no matrix product; a thread sums its outputs' products in registers.
+//
 // Direct convolution: a thread keeps THREAD_K x ROWS x COLUMNS outputs in registers and reads its inputs from global memory.
 //
 //   x     [N, C, H, W]           input

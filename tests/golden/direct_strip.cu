@@ -1,6 +1,8 @@
 // conv2d n3 c6 23x21 k7 3x5 stride 2 pad 1x2 f32 nchw bias_relu
 // direct_strip thread_k=1 thread_p=12 warps_q=2 warps_k=1 stage_channels=1 stages=2 min_blocks=4 filters=shared unroll=1
 
+// y[n, k, p, q] = sum over c, r, s of w[k, c, r, s] * x[n, c, h, w]: no matrix product; a column of x in shared memory serves S columns of taps.
+//
 // Direct convolution: a lane computes THREAD_K x ROWS outputs of one output column, one input column at a time.
 //
 //   x     [N, C, H, W]  input

@@ -1,8 +1,10 @@
 // conv2d n3 c3 21x30 k40 7x7 stride 2 pad 3 f16 nhwc bias_relu
 // few_channels_sm90 column_tiles=1 window_rows=4 filters=registers stages=2 epilogue_stages=1 register_prefetch=8
 
-// First layers of networks on Hopper: y [K x columns] = w [K x (rows x columns x 4)] * x [(rows x columns x 4) x columns], a row of outputs
-// at a time, the input's channels filled up to four.
+// D[k, q] = sum over r, s, c of W[k, rsc] * X[rsc, q], for each row of outputs: M = K output channels, N = TILE_Q columns, depth = R*S*4, the
+// channels filled up to four. A = w [K, R, S, C], in registers or shared memory.  B = x [N, H, W, C], an expanded window in shared memory.
+// Tile WINDOW_ROWS x TILE_Q of all output channels; tile space N * ceil(P / WINDOW_ROWS) * ceil(Q / TILE_Q).
+// Parts: pipeline -> _pipeline, staged outputs -> _epilogue_tma_*.
 //
 //   x         [N, H, W, C]  input, up to four channels
 //   w         [K, R, S, C]  filters

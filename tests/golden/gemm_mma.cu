@@ -1,6 +1,9 @@
 // gemm batch 2 m 40 n 72 k 136 f16 bias_relu
 // gemm_mma warps_m=2 warps_n=2 warp_m=32 warp_n=32 tile_k=32 stages=3
 
+// D[m, n] = sum over k of A[m, k] * B[k, n], for each of a batch. A = op(a), B = op(b), asynchronous copies to shared memory.
+// Tile (WARPS_M * WARP_M) x (WARPS_N * WARP_N); tile space batch * ceil(M / that) * ceil(N / that).
+//
 // Matrix product on tensor cores, y = activation(op(a) * op(b) + bias), each of a batch for itself.
 //
 //   a      [batch, M, K], tn: [batch, K, M]  input

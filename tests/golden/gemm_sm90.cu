@@ -1,6 +1,10 @@
 // gemm batch 2 m 40 n 72 k 136 f16 bias_relu
 // gemm_sm90 tile_n=128 tile_m=8 schedule=pingpong cluster_n=1 raster=8 epilogue_subtiles=1
 
+// D[n, m] = sum over k of B[n, k] * A[k, m], for each of a batch: columns of y are the rows of MMAs, depth = K.
+// A = op(a) and B = op(b), TMA tiles, depth-major or transposed.  Tile TILE_N x TILE_M; tile space batch * ceil(N / TILE_N) * ceil(M / TILE_M).
+// Parts: operands -> _operands_sm90, clusters -> _blocks_*, mainloop -> _mainloop_sm90, epilogue -> _epilogue_sm90.
+//
 // Matrix product for Hopper, y = activation(op(a) * op(b) + bias), each of a batch for itself.
 //
 //   a      [batch, M, K]  input

@@ -1,6 +1,10 @@
 // gemm batch 2 m 40 n 72 k 136 f16 bias_relu
 // gemm_split_k_sm90 tile_n=64 tile_m=32 splits=1 stages=2
 
+// D[n, m] = sum over k of B[n, k] * A[k, m], for each of a batch: columns of y are the rows of MMAs, depth = K, split over SPLITS blocks.
+// A = op(a) and B = op(b), TMA tiles, depth-major or transposed.  Tile TILE_N x TILE_M of a cluster; tile space batch * ceil(N / TILE_N) * ceil(M / TILE_M).
+// Parts: operands -> _operands_sm90, mainloop -> _mainloop_sm90, reduction and epilogue -> _split_k_sm90.
+//
 // Matrix product for Hopper with split K, y = activation(op(a) * op(b) + bias), each of a batch for itself.
 //
 //   a      [batch, M, K]  input

@@ -1,6 +1,8 @@
 // gemm batch 2 m 40 n 72 k 136 f16 bias_relu
 // gemm_tiled block_m=16 block_n=16 thread_m=1 thread_n=1 tile_k=16
 
+// D[m, n] = sum over k of A[m, k] * B[k, n], for each of a batch. A = op(a), B = op(b), tiles in shared memory. FFMA, no tensor cores.
+//
 // Matrix product, y = activation(op(a) * op(b) + bias), each of a batch for itself.
 //
 //   a      [batch, M, K], tn: [batch, K, M]  input

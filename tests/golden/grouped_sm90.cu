@@ -1,6 +1,10 @@
 // conv2d n3 c72 13x11 k72 3x3 stride 2x1 pad 1 groups 18 f16 nhwc bias_relu
 // grouped_sm90 images=2 block_p=4 warps_q=1 min_blocks=1
 
+// D[pixels, k] += X[pixels, c] * W[c, k] of each tap, for each block of MMA_C channels: M = pixels of a row of outputs, N = depth = MMA_C.
+// A = x [N, H, W, C], TMA tile of a row.  B = packed_w, block-diagonal where groups are smaller than MMA_C, in registers.
+// Tile IMAGES x BLOCK_P rows x TILE_C channels; tile space ceil(N / IMAGES) * ceil(P / BLOCK_P) * ceil(C / 64).
+//
 // Grouped convolution on Hopper, groups of 1 to 32 channels and as many outputs: y [pixels x channels] += x [pixels x channels] * w of each tap,
 // in blocks of MMA_C channels, with zeros where two channels are of different groups.
 //

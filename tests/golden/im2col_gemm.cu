@@ -1,6 +1,9 @@
 // conv2d n3 c6 23x21 k7 3x5 stride 2 pad 1x2 f32 nchw bias_relu
 // im2col_gemm chunk=all fusion=two_kernels tile=16 unroll_block=256 filters=shared unroll=tile restrict=True thread_c=1 arithmetic=f32
 
+// D[k, npq] = sum over c, r, s of W[k, crs] * U[crs, npq]: M = K output channels, N = P*Q columns of a chunk's images, depth = C*R*S taps.
+// A = w [K, C, R, S].  B = U = im2col(x), written to the workspace.  Tile TILE x TILE.
+//
 // Explicit matrix product: y [output channels x columns] = w [output channels x taps] * unrolled [taps x columns], chunk by chunk.
 // A chunk is some images, a column one of their output pixels; a tap is an input channel and a filter position.
 // unrolled = im2col(x) lies in the workspace and serves one chunk after the other.

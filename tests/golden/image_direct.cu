@@ -1,6 +1,8 @@
 // conv2d n3 c6 23x21 k7 3x5 stride 2 pad 1x2 f32 nchw bias_relu
 // image_direct thread_k=1 thread_p=2 thread_q=6 row_tiles=1 block_k=1 images=1 tiles_per_thread=1 store=bulk epilogue_stages=1 min_blocks=2
 
+// y[n, k, p, q] = sum over c, r, s of w[k, c, r, s] * x[n, c, h, w]: no matrix product; an image of x in shared memory serves all of y's.
+//
 // Direct convolution: a block copies IMAGES images, or one of ROW_TILES row tiles of an image's rows, to shared memory while it
 // computes those before; a thread computes THREAD_K x ROWS x COLUMNS outputs.
 //

@@ -1,6 +1,9 @@
 // conv2d n3 c6 23x21 k7 3x5 stride 2 pad 1x2 f32 nchw bias_relu
 // implicit_gemm bm=32 bn=128 bk=8 tm=4 tn=8 vec=4 stages=2 unroll=8 filters=global offsets=computed smem_pad=4 min_blocks=1 launch=batch restrict=True
 
+// D[k, npq] = sum over c, r, s of W[k, crs] * X[crs, npq], for each group: M = its output channels, N = N*P*Q pixels, depth = its C*R*S taps.
+// A = w, rows of taps.  B = im2col(x), gathered from x.  Tile BM x BN, BK taps a step; tile space ceil(K / BM) * ceil(N*P*Q / BN).
+//
 // Implicit matrix product: y [output channels x pixels] = w [output channels x taps] * im2col(x) [taps x pixels], for each group of
 // channels.
 // A pixel is an output position of an image, all images in a row; a tap is an input channel and a filter position.

@@ -1,7 +1,10 @@
 // conv2d n2 c36 9x8 k20 3x3 stride 2 pad 1 f32 nhwc bias_relu
 // implicit_gemm_3xtf32_sm90 tile_m=64 tile_n=128 epilogue_subtiles=2
 
-// Implicit matrix product for Hopper: y [K x pixels] = w [K x (taps x channels)] * im2col(x) [(taps x channels) x pixels].
+// D[k, npq] = sum over r, s, c of W[k, rsc] * X[rsc, npq]: M = K output channels, N = N*P*Q pixels, depth = R*S*C; of groups, those of one.
+// A = packed_w [2, K, R, S, C], depth-major, TMA tile.  B = x [N, H, W, C], depth-major, TMA im2col of one tap.
+// Tile TILE_M x TILE_N; tile space ceil(K / TILE_M) * ceil(N*P*Q / TILE_N).
+// Parts: pixels -> _im2col_sm90, mainloop -> _mainloop_sm90, epilogue -> _epilogue_sm90.
 //
 //   x         [N, H, W, C]     input
 //   packed_w  [2, K, R, S, C]  big and small parts of the filters

@@ -1,7 +1,10 @@
 // conv2d n2 c8 11x13 k24 3x3 pad 1 f16 nhwc
 // implicit_gemm_sm90 tile_m=64 tile_n=192 schedule=pingpong window_rows=0 epilogue_subtiles=2
 
-// Implicit matrix product for Hopper: y [K x pixels] = w [K x (taps x channels)] * im2col(x) [(taps x channels) x pixels].
+// D[k, npq] = sum over r, s, c of W[k, rsc] * X[rsc, npq]: M = K output channels, N = N*P*Q pixels, depth = R*S*C; of groups, those of one.
+// A = w [K, R, S, C], depth-major, TMA tile.  B = x [N, H, W, C], depth-major, TMA im2col of one tap, or a TMA window of x for all taps.
+// Tile TILE_M x TILE_N; tile space ceil(K / TILE_M) * ceil(N*P*Q / TILE_N), or windows of an image in place of pixels.
+// Parts: tiles -> _tiles_pixels or _tiles_windows, mainloop -> _mainloop_sm90, epilogue -> _epilogue_sm90.
 //
 //   x         [N, H, W, C]  input
 //   w         [K, R, S, C]  filters; of several groups, here of a group's channels

@@ -1,6 +1,8 @@
 // conv2d n3 c6 23x21 k7 3x5 stride 2 pad 1x2 f32 nchw bias_relu
 // input_scatter thread_c=1 thread_k=all block=256 filters=global unroll=none restrict=True adds=sums
 
+// y[n, k, p, q] += w[k, c, r, s] * x[n, c, h, w], for each input and tap: no matrix product; additions are atomic.
+//
 // Direct convolution turned around: a thread takes CHANNELS inputs of one position and adds their products to every
 // output that they reach. Additions are atomic and come in any order: the last bits differ between runs.
 //

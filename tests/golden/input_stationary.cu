@@ -1,6 +1,8 @@
 // conv2d n3 c1 30x30 k12 5x5 f32 nchw
 // input_stationary thread_p=3 thread_q=3 warps=4 thread_k=1 epilogue_stages=4 prefetch_tiles=0 min_blocks=2 producer=last filters=shared window=registers stores=staged unroll=1
 
+// y[n, k, p, q] = sum over r, s of w[k, r, s] * x[n, h, w]: no matrix product; a window of x in registers serves K output channels.
+//
 // Direct convolution of one channel: a thread computes ROWS x COLUMNS outputs of one output channel after the other. Their inputs stay
 // in registers, or in shared memory: then it reads them for each output channel, a row at a time, and there is room for more warps.
 //

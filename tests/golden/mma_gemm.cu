@@ -1,6 +1,10 @@
 // conv2d n2 c8 11x13 k24 3x3 pad 1 f16 nhwc
 // mma_gemm mma=warp warp_p=4 warp_tiles_k=3 warps_k=1 row_tiles=1 column_tiles=1 images=1 contiguous_taps=pixel channel_slices=1 stages=2 register_prefetch=0 filters=resident min_blocks=2
 
+// D[npq, k] = sum over r, s, c of X[npq, rsc] * W[rsc, k]: M = N*P*Q pixels, N = K output channels, depth = R*S*C.
+// A = x [N, H, W, C], a window in shared memory that serves all taps.  B = packed_w.
+// Tile IMAGES x TILE_P x TILE_Q pixels by 8 * BLOCK_TILES output channels; tile space ceil(N / IMAGES) * ROW_TILES * COLUMN_TILES * ceil(K / that).
+//
 // Implicit matrix product: y [pixels x output channels] = im2col(x) [pixels x taps] * w [taps x output channels], on tensor cores.
 // Eight taps that neighbour each other in x are a chunk of 16 bytes: a row of an operand. So the window of x that a tile of
 // pixels needs is staged in shared memory once, and im2col(x) is nothing but addresses in it.

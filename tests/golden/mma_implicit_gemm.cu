@@ -1,6 +1,10 @@
 // conv2d n3 c17 9x7 k33 1x1 f32 nchw
 // mma_implicit_gemm precision=tf32 consumer_warpgroups=2 subtiles=1 block_tiles_k=3 stage_channels=8 stages=3
 
+// D[npq, k] = sum over c, r, s of X[npq, crs] * W[crs, k]: M = N*P*Q pixels, N = K output channels, depth = C*R*S.
+// A = x [N, C, H, W], rows in shared memory, in registers when it is multiplied.  B = packed_w, a bulk copy a stage.
+// Tile PIXELS x TILE_K; tile space ceil(N*P*Q / PIXELS) * ceil(K / TILE_K).
+//
 // Convolution as matrix products of warpgroups (wgmma): [pixels x (channels x taps)] * [(channels x taps) x output channels].
 //
 //   x         [N, C, H, W]  input

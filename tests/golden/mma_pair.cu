@@ -1,6 +1,9 @@
 // conv2d n2 c3 9x11 k5 3x3 f32 nchw
 // mma_pair precision=tf32 mma_q=2 thread_p=5 thread_q=1 channel_groups=1 commit_rows=2 row_tiles=1 consumer_warpgroups=2 cooperating_warpgroups=1 stages=4 epilogue_stages=3 register_prefetch=1 min_blocks=1
 
+// D[npq, k] = sum over c, r, s of X[npq, crs] * W[crs, k]: M = strips of output columns, N = K output channels of MMA_Q columns, depth = C*R*S.
+// A = x [N, C, H, W], planes in shared memory.  B = packed_w, in shared memory.  Tile an image or one of its ROW_TILES; tile space N * ROW_TILES.
+//
 // Convolution as matrix products of warpgroups (wgmma): [64 output pixels x taps] * [taps x output channels], or with MMA_Q = 2
 // [64 pairs of output columns x taps] * [taps x accumulators]. A pair is the columns q and q + 1 of a row, q even; the accumulators are those
 // of both columns, of all output channels. With the filter of a row moved on by one tap for the second column, both take the same taps q to

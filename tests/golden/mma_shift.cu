@@ -1,6 +1,9 @@
 // conv2d n2 c3 9x11 k5 3x3 f32 nchw
 // mma_shift precision=tf32 mma_p=4 image_tiles=1 filters=shared consumer_warpgroups=2 stages=2 epilogue_stages=2 producer_warps=3 producer_pixels=4
 
+// D[k, npq] = sum over c, r, s of W[k, crs] * X[crs, npq]: M = K output channels of MMA_P rows, N = pixels of an image, depth = C*R*S.
+// A = packed_w.  B = x [N, C, H, W], chunks of channels in shared memory, where a tap is an offset.  Tile an image; tile space N.
+//
 // Convolution as matrix products of warpgroups (wgmma): [filters x taps] * [taps x pixels], MMA_P output rows at once.
 //
 //   x         [N, C, H, W]  input

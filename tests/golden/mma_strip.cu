@@ -1,6 +1,9 @@
 // conv2d n3 c6 23x21 k7 3x5 stride 2 pad 1x2 f32 nchw bias_relu
 // mma_strip precision=tf32 mma=warp consumer_groups=2 producer_warps=4 filters=shared thread_q=6 mma_p=1 warp_tiles_k=1 warps_k=1 row_tiles=1 images=1 tiles_per_warp=1 channel_slices=1 stages=2 register_prefetch=0 store=bulk min_blocks=1
 
+// D[npq, k] = sum over c, r, s of X[npq, crs] * W[crs, k]: M = strips of output columns, N = K output channels of MMA_P rows, depth = C*R*S.
+// A = x [N, C, H, W], a strip's columns in registers.  B = packed_w.  Tile IMAGES images or a row tile; tile space ceil(N / IMAGES) * ROW_TILES.
+//
 // Convolution as matrix products of 16 output pixels by 8 output channels, 8 pairs deep, on tensor cores. A pair is
 // a channel, or two that are the halves of a word, and a filter row; or the halves are for two neighbouring columns of the filter.
 //

@@ -1,6 +1,9 @@
 // conv2d n2 c3 9x11 k5 3x3 f32 nchw
 // mma_sweep row_tiles=3 subtiles=1 consumer_warpgroups=2 stages=2 epilogue_stages=2 producer_warps=7 producer_pixels=1 copy_stages=1
 
+// D[npq, rk] = sum over c, s of X[npq, cs] * W[cs, rk], for each row of inputs: M = pixels, N = K output channels of R filter rows, depth = C*S.
+// A = x [N, C, H, W], chunks of channels in shared memory.  B = packed_w, in shared memory.  Tile an image; tile space N.
+//
 // Convolution as matrix products of warpgroups (wgmma): [pixels x taps of a row] * [taps of a row x (filter row, output channel)].
 //
 //   x         [N, C, H, W]  input

@@ -1,6 +1,9 @@
 // conv2d n3 c1 30x30 k12 5x5 f32 nchw
 // mma_toeplitz thread_p=11 row_tiles=1 tiles=1 epilogue_stages=3 stages=2 min_blocks=2
 
+// D[pair, 2k] += X[pair, s] * T[s, 2k], for each filter row: M = pairs of output columns, N = both columns of K output channels, depth = S + 1.
+// A = x [N, 1, H, W], in registers.  B = T, the Toeplitz matrix of packed_w's filter row.  Tile an image or a row tile; tile space N * ROW_TILES.
+//
 // Convolution of one channel as matrix products: [16 pairs of output columns x taps] * [taps x 8 accumulators], on tensor cores.
 // A pair is the columns q and q + 1 of a row, q even; the accumulators are those of both columns, of four output channels. With the filter
 // of a row moved on by one tap for the second column, both take the same taps q to q + S of x: an even number of columns, of which

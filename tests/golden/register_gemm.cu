@@ -1,6 +1,9 @@
 // conv2d n3 c6 23x21 k7 3x5 stride 2 pad 1x2 f32 nchw bias_relu
 // register_gemm tile_m=32 tile_n=16 tiles=1 filters=global stores=direct unroll=1 restrict=True
 
+// D[k, npq] = sum over c, r, s of W[k, crs] * X[crs, npq]: M = K output channels, N = N*P*Q pixels, depth = C*R*S taps.
+// A = w [K, C, R, S], in registers.  B = im2col(x), STEP x TILE_N of it in shared memory.  Tile TILE_M x (TILES * TILE_N).
+//
 // Register-tiled implicit matrix product: y [output channels x pixels] = w [output channels x taps] * im2col(x) [taps x pixels].
 // A pixel is an output position of an image, all images in a row; a tap is an input channel and a filter position.
 // A thread computes TILE_N pixels of one output channel. In a step it holds STEP filters of its output channel in registers, and loads one

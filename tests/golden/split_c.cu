@@ -1,6 +1,8 @@
 // conv2d n3 c6 23x21 k7 3x5 stride 2 pad 1x2 f32 nchw bias_relu
 // split_c reduction=atomic chunk=all channels=1 block=256 thread_k=1 filters=global unroll=none restrict=True
 
+// y[n, k, p, q] = sum over c, r, s of w[k, c, r, s] * x[n, c, h, w]: no matrix product; blocks share the sum over c.
+//
 // Direct convolution, the input channels split over blocks: a thread computes what CHANNELS channels contribute to one
 // pixel of THREAD_K output channels.
 // Blocks add their parts to the output with atomics, in any order: the last bits differ between runs. Or they store their parts in the

@@ -1,7 +1,10 @@
 // conv2d n2 c8 11x13 k24 3x3 pad 1 f16 nhwc
 // split_k_sm90 tile_m=64 tile_n=32 splits=4 stages=2
 
-// Implicit matrix product for Hopper with split K: y [K x pixels] = w [K x (taps x channels)] * im2col(x) [(taps x channels) x pixels].
+// D[k, npq] = sum over r, s, c of W[k, rsc] * X[rsc, npq]: M = K output channels, N = N*P*Q pixels, depth = R*S*C, split over SPLITS blocks.
+// A = w [K, R, S, C], depth-major, TMA tile.  B = x [N, H, W, C], depth-major, TMA im2col of one tap.
+// Tile TILE_M x TILE_N of a cluster; tile space ceil(K / TILE_M) * ceil(N*P*Q / TILE_N).
+// Parts: pixels -> _im2col_sm90, mainloop -> _mainloop_sm90, reduction and epilogue -> _split_k_sm90.
 //
 //   x         [N, H, W, C]  input
 //   w         [K, R, S, C]  filters

@@ -1,6 +1,8 @@
 // conv2d n3 c6 23x21 k7 3x5 stride 2 pad 1x2 f32 nchw bias_relu
 // tiled tiling=output_block tile_q=16 tile_p=16 thread_p=1 thread_k=1 block_k=1 channels_staged=1 filters=global unroll=none images=1 restrict=True arithmetic=f32 thread_n=1 sums=registers
 
+// y[n, k, p, q] = sum over c, r, s of w[k, c, r, s] * x[n, c, h, w]: no matrix product; a tile of x in shared memory serves a tile of y.
+//
 // Direct convolution of tiles: a block computes TILE_P x TILE_Q outputs of THREAD_K * THREADS_K output channels from a tile of the input
 // in shared memory, STAGED_C channels at a time. The block is as large as the output tile, and its threads loop to load the input tile with
 // its halo; or as large as the input tile (INPUT_BLOCK), where every thread loads one position, and those beyond the output tile do no

@@ -1,6 +1,8 @@
 // conv2d n3 c6 23x21 k7 3x5 stride 2 pad 1x2 f32 nchw bias_relu
 // windowed images=1 block_q=16 block_p=8 thread_q=1 thread_p=1 window_channels=1 channels_staged=window tile_k=1 unroll_k=1 filters=global restrict=True min_blocks=1
 
+// y[n, k, p, q] = sum over c, r, s of w[k, c, r, s] * x[n, c, h, w]: no matrix product; a window of x in registers serves K output channels.
+//
 // Direct convolution from register windows: a block stages a tile of the input of each of IMAGES images in shared memory;
 // a thread copies the window of its THREAD_P x THREAD_Q outputs, WINDOW_C channels deep, to registers.
 // A window that holds all channels serves the block's output channels one after the other; else the windows of one block of channels after the
