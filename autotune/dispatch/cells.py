@@ -73,11 +73,13 @@ class Row:
     def padded_outputs(self, config: Config) -> int:
         """The padded outputs of a config, those that the device could compute in its time; 0 where it breaks a rule."""
         bound = self.bounds[config.template]
+        if not bound.supported:
+            return 0
         try:
             names = bound.check(config)
         except Rejected:
             return 0
-        return bound.bind(bound.template.padded_work).integer(names) if bound.supported else 0
+        return bound.bind(bound.template.padded_work).integer(names)
 
 
 def open_row(run: Run, key: StudyKey, layer: Layer) -> Row:

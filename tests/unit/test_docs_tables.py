@@ -137,7 +137,8 @@ def test_the_reports_rules_are_ranked_among_the_others(rehearsal: Path, folder: 
     named = {row["proposed_by"]: row for row in rows if row["proposed_by"].startswith("M <")}
     (rule,) = named.values()
     assert (rule["property"], rule["threshold"]) == ("k", "13")
-    assert (rule["below"].split(",")[0], rule["above"].split(",")[0]) == ("implicit_gemm_1", "register_gemm_1")
+    assert rule["below"].startswith("implicit_gemm_")
+    assert rule["above"].startswith("register_gemm_")
     assert 1 <= int(rule["place"]) <= int(rule["tried"])
     assert int(rule["tried"]) == len(rows) > 1
 
