@@ -1,7 +1,8 @@
 """The driver's own functions, by ctypes in the current context: for what PyCUDA lacks.
 
-PyCUDA compiles, loads and owns context and streams; graphs (`graphs`) and tensor maps with the kernels that take them
-(`driver_launch`) go through here.
+PyCUDA compiles, loads and owns context and streams. Graphs (`graphs`), and tensor maps with the kernels that take them
+(`driver_launch`), go through this module. `cuda-bindings` cannot replace it: it does not align the tensor maps that it
+encodes (docs/architecture.md).
 """
 
 from __future__ import annotations
