@@ -30,8 +30,8 @@ from autotune.table import did_you_mean
 from autotune.trial import Config
 
 
-def _reasons(conditions: tuple[Condition, ...]) -> Items:
-    return Items(tuple(condition.reason for condition in conditions), "; ")
+def _reasons(conditions: tuple[Condition, ...]) -> str:
+    return "; ".join(condition.reason for condition in conditions)
 
 
 _FAMILY_COLUMNS = (
