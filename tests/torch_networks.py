@@ -84,7 +84,7 @@ class Digits(nn.Module):
 
 
 class Branching(nn.Module):
-    """A network that cannot be traced: what it does depends on the images."""
+    """A network that cannot be captured as a whole: what it does depends on the images."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -196,11 +196,22 @@ def images(n: int, c: int = 1, size: int = 12) -> Tensor:
 
 
 def converted(library: str, name: str, n: int) -> tuple[str, tuple[Row, ...], int, float]:
-    """A converted network's kind, its report, the ReLUs left in it, and its outputs' difference for n images."""
+    """A converted network's type, its report, the ReLUs left in it, and its outputs' difference for n images."""
     network = seeded(NETWORKS[name])
     made, report = convert(network, (4, 1, 12, 12), library=library, margin=ALWAYS)
-    text = made.code if isinstance(made, torch.fx.GraphModule) else str(made)
-    return type(made).__name__, report.rows, text.lower().count("relu("), difference(made, network, images(n))
+    graphs = [part.code for part in made.modules() if isinstance(part, torch.fx.GraphModule)]
+    relus = sum(each.count("torch.ops.aten.relu") for each in graphs) + sum(
+        type(each) is nn.ReLU for each in made.modules()
+    )
+    return type(made).__name__, report.rows, relus, difference(made, network, images(n))
+
+
+def run_twice(library: str) -> tuple[list[tuple[str, bool]], set[str], float]:
+    """A convolution that runs twice: its rows, the parameters afterwards, and the difference."""
+    network = seeded(lambda: nn.Sequential(*[nn.Conv2d(1, 1, 3, padding=1)] * 2))
+    made, report = convert(network, images(4), library=library, margin=ALWAYS)
+    layers = [(row.layer, row.swapped) for row in report.rows]
+    return layers, {*made.state_dict()}, difference(made, network, images(4))
 
 
 @torch.no_grad()
@@ -231,7 +242,6 @@ CONVOLUTIONS: dict[str, Callable[[], nn.Module]] = {
     "one-sided": lambda: nn.Conv2d(1, 4, 2, padding="same"),
     "hooked": lambda: _hooked(nn.Conv2d(1, 4, 3, padding=1)),
     "subclass": lambda: nn.utils.parametrizations.weight_norm(nn.Conv2d(1, 4, 3, padding=1)),
-    "twice": lambda: nn.Sequential(*[nn.Conv2d(1, 1, 3, padding=1)] * 2),
     "unknown": lambda: nn.Conv2d(1, 4, 5),
     "wrong": lambda: nn.Conv2d(1, 4, 7),
     "tf32": lambda: nn.Conv2d(1, 8, 3, bias=False),

@@ -13,7 +13,6 @@ from torch.nn import functional
 from autotune.autotune_conv2d.conv2d import Problem
 from autotune.autotune_conv2d.torch_convert import Row, TunedConv2d, convert
 from autotune.autotune_conv2d.torch_convolution import CONV2D, Convolution, conv2d
-from autotune.autotune_conv2d.torch_folding import inference_copy
 from autotune.autotune_conv2d.torch_layers import read_network
 from autotune.autotune_conv2d.torch_race import Work, race
 from tests.torch_networks import ALWAYS, CPU, difference, images, seeded
@@ -186,18 +185,16 @@ def epilogues(_: str, name: str, *, inference_mode: bool) -> dict[str, str]:
     """The epilogue of each convolution that ran; in inference mode PyTorch does not count who writes a tensor."""
     way = FUSED[name][0] if name in FUSED else LEFT[name]
     with torch.inference_mode(mode=inference_mode):
-        folded, arguments = inference_copy(network(way), images(4))[:2]
-        layers = read_network(folded, arguments).layers
+        layers = read_network(network(way), images(4)).layers
     return {layer.name: layer.problems[0].epilogue for layer in layers if layer.problems}
 
 
 def converted(library: str, name: str) -> tuple[tuple[Row, ...], str, list[float]]:
-    """Rows of the convolutions that ran, the report's last line, and differences for 4 and for other images."""
+    """Rows, the report's last line, and differences for 4 and for other images."""
     way = FUSED[name][0] if name in FUSED else LEFT[name]
     made, report = convert(network(way), images(4), library=library, margin=ALWAYS)
-    rows = tuple(row for row in report.rows if not row.why.startswith("did not run"))
     last = str(report).splitlines()[-1]
-    return rows, last, [difference(made, network(way), x) for x in (images(4), images(7), images(2, size=16))]
+    return report.rows, last, [difference(made, network(way), x) for x in (images(4), images(7), images(2, size=16))]
 
 
 def unfused(library: str) -> tuple[Row, float]:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from .activations import ACTIVATIONS
 from .interface import Interface, InterfaceArray, InterfaceSize
 
-_ACTIVATIONS = ("relu6", "silu", "hardswish", "sigmoid", "gelu", "gelu_tanh", "leaky_relu")  # that came after ReLU
+_AFTER_RELU = tuple(each.word for each in ACTIVATIONS[1:])  # ReLU's epilogues have the first numbers in the C interface
 _STORED = {"f32": "f32", "f16": "f16", "bf16": "bf16"}
 _SIZES = dict.fromkeys(("n", "c", "h", "w", "k", "r", "s"))
 _DEFAULTS = {"stride_h": 1, "stride_w": 1, "pad_h": 0, "pad_w": 0, "dilation_h": 1, "dilation_w": 1, "groups": 1}
@@ -24,7 +25,7 @@ INTERFACE = Interface(
         "layout": ("nchw", "nhwc"),
         "epilogue": (
             *("none", "bias", "bias_relu", "bias_add", "bias_add_relu"),
-            *(f"{terms}_{activation}" for activation in _ACTIVATIONS for terms in ("bias", "bias_add")),
+            *(f"{terms}_{activation}" for activation in _AFTER_RELU for terms in ("bias", "bias_add")),
         ),
     },
     arrays=(

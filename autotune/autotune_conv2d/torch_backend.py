@@ -14,13 +14,13 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 import torch
-from torch import Tensor, fx
+from torch import Tensor, fx, nn
 from torch._dynamo import lookup_backend
 
 from . import find_library
+from .torch_capture import Lifted, lifted
 from .torch_convert import MARGIN, swap
-from .torch_folding import fold_batch_norms
-from .torch_lifting import Lifted, lifted
+from .torch_layers import ConvGraph, Inference
 from .torch_runtime import TrainingMode
 
 LIBRARY = "AUTOTUNE_LIBRARY"
@@ -57,21 +57,18 @@ def autotune(
         )
     made = lifted(graph, inputs)
     rest = [inputs[at] for at in made.rest]
-    if made.convolutions:
-        with torch.inference_mode(mode=False), torch.no_grad():
-            arguments = tuple(map(_example, rest))
-            folded = fold_batch_norms(made.network, arguments)
-            network, report = swap(made.network, arguments, path, margin, len(folded))
-        _LOG.info("%s\n%s", path, report)
-        if isinstance(network, fx.GraphModule):
-            made.network = network
-    made.finish()
+    with torch.inference_mode(mode=False), torch.no_grad():
+        part = ConvGraph(made.part)
+        network: nn.Module = made.part.graph
+        if part.layers:
+            network, report = swap(Inference(network, made.part.arguments, (part,)), path, margin)
+            _LOG.info("%s\n%s", path, report)
     if compiler == "inductor":
         patches = {**torch._inductor.list_mode_options(mode), **settings}
-        compiled = torch._inductor.compile(made.network, rest, options=patches)
+        compiled = torch._inductor.compile(network, rest, options=patches)
     else:
-        compiled = lookup_backend(compiler)(made.network, rest, **settings)
-    return _guarded(compiled, made, graph, [inputs[at] for at in made.taken])
+        compiled = lookup_backend(compiler)(network, rest, **settings)
+    return _guarded(compiled, made, part.baked, graph, [inputs[at] for at in made.taken])
 
 
 def _library(given: object) -> str:
@@ -90,18 +87,13 @@ def _library(given: object) -> str:
     return str((find_library(path) if path.is_dir() else path).resolve())
 
 
-def _example(given: object) -> object:
-    """An input as a network may be run on it: what Dynamo has as a symbol is the number that it stands for now."""
-    return given.node.hint if isinstance(given, torch.SymInt) else given
-
-
 def _guarded(
-    compiled: Callable[..., object], made: Lifted, graph: fx.GraphModule, taken: list[object]
+    compiled: Callable[..., object], made: Lifted, baked: list[Tensor], graph: fx.GraphModule, taken: list[object]
 ) -> Callable[..., object]:
     """The compiled graph as long as what it took of the inputs is what it was."""
 
     def versions() -> list[int]:
-        return [0 if tensor.is_inference() else tensor._version for tensor in made.baked]
+        return [0 if tensor.is_inference() else tensor._version for tensor in baked]
 
     before, told = versions(), False
 

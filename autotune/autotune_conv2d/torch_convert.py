@@ -3,26 +3,25 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 import torch
-from torch import Tensor, fx, nn
+from torch import Tensor, nn
 
 from . import find_library, load
+from .activations import BY_WORD
 from .conv2d import Problem
 from .interface import Library, LibraryError
-from .torch_activations import activated, spoken
-from .torch_convolution import CONV2D, Convolution
-from .torch_example import replaced, run
-from .torch_folding import inference_copy
-from .torch_graph import take_activation, take_addition
-from .torch_layers import ConvLayer, read_network
+from .torch_convolution import CONV2D, Convolution, activated
+from .torch_example import convolutions, has_hooks
+from .torch_layers import ConvLayer, Inference, read_network
 from .torch_race import Times, Work, race
 from .torch_runtime import Runtime, TrainingMode
 
+NOT_CAPTURED = "is in no part of the network that torch.export captures and that ran once"
 MARGIN = 0.02  # fraction by which a kernel must be faster to win; otherwise PyTorch's convolution stays
 
 
@@ -128,7 +127,7 @@ class Report:
         ]
         wins = [row.problem for row in self.rows if row.swapped and row.problem is not None]
         fused = Counter("residual" for problem in wins if problem.has_residual)
-        fused.update(spoken(problem.activation) for problem in wins if problem.activation)
+        fused.update(BY_WORD[problem.activation].name for problem in wins if problem.activation)
         parts = ", ".join(f"{count} {what}{'s' if count > 1 else ''}" for what, count in fused.items())
         last = f"{len(wins)} of {len(self.rows)} convolutions run tuned kernels"
         norms = f"; {self.folded} batch norms folded" if self.folded else ""
@@ -161,56 +160,29 @@ def convert(
     Raises TrainingMode for a network in training mode, LibraryError when the library fails.
     """
     with torch.inference_mode(mode=False):  # which makes tensors whose changes nobody notices
-        network, arguments, folded = inference_copy(module, example)
+        found = read_network(module, example)
         path = str(find_library() if library is None else Path(library).resolve())
-        return swap(network, arguments, path, margin, len(folded))
+        return swap(found, path, margin)
 
 
-def swap(
-    network: nn.Module, arguments: tuple[object, ...], path: str, margin: float, folded: int
-) -> tuple[nn.Module, Report]:
-    """`convert` of a network that may be changed, whose batch norms are folded, by the library at a path."""
-    read = read_network(network, arguments)
-    judge = _Judge(path, margin)
-    with torch.no_grad(), _cudnn_benchmark():
-        rows = tuple(judge.row(layer) for layer in read.layers)
-    swaps = [
-        (layer, row.problem)
-        for layer, row in zip(read.layers, rows, strict=True)
-        if row.swapped and row.problem is not None
+def swap(found: Inference, path: str, margin: float) -> tuple[nn.Module, Report]:
+    """`convert` of a network that was read, by the library at a path."""
+    whole = any(not each.part.path for each in found.parts)
+    left = [
+        Row(name, None, "", None, None, swapped=False, why="has forward hooks" if has_hooks(part) else NOT_CAPTURED)
+        for name, part in ({} if whole else convolutions(found.network)).items()
+        if not any(name.startswith(f"{each.part.path}.") for each in found.parts)
     ]
-    if read.graph is not None and any(problem.has_residual or problem.activation for _, problem in swaps):
-        network = read.graph
-    for layer, problem in swaps:
-        if problem.has_residual and layer.tail.addition is not None:
-            take_addition(layer.name, layer.tail.addition)
-        if problem.activation and layer.tail.activation_at is not None:
-            take_activation(network, layer.tail.activation_at)
-    tuned = {layer.name: TunedConv2d(layer.conv, problem, path) for layer, problem in swaps}
-    for layer, _ in swaps:
-        network = replaced(network, layer.conv, tuned[layer.name])
-    if isinstance(network, fx.GraphModule):
-        network.recompile()
-    idle = _idle(network, arguments, tuned)
-    for layer, _ in swaps:
-        if layer.name in idle:
-            replaced(network, tuned[layer.name], layer.conv)
-    why = "is called by no path of the network's modules"
-    rows = tuple(replace(row, swapped=False, why=why) if row.layer in idle else row for row in rows)
-    return network, Report(rows, folded)
-
-
-def _idle(network: nn.Module, arguments: tuple[object, ...], tuned: Mapping[str, TunedConv2d]) -> set[str]:
-    """The tuned layers that do not run: a network may have the convolutions in a list of Python's, too."""
-    idle = set(tuned)
-    hooks = [layer.register_forward_pre_hook(lambda *_, name=name: idle.discard(name)) for name, layer in tuned.items()]
-    try:
-        with torch.no_grad():
-            run(network, arguments)
-    finally:
-        for hook in hooks:
-            hook.remove()
-    return idle
+    judge = _Judge(path, margin)
+    rows: list[Row] = []
+    with torch.no_grad(), _cudnn_benchmark():
+        for part in found.parts:
+            judged = [judge.row(layer) for layer in part.layers]
+            for layer, row in zip(part.layers, judged, strict=True):
+                if row.swapped and row.problem is not None:
+                    part.take(layer, row.problem, TunedConv2d(layer.conv, row.problem, path))
+            rows += judged
+    return found.finish(), Report((*rows, *left), len(found.folded))
 
 
 @contextmanager
@@ -256,7 +228,7 @@ class _Judge:
 
     def _raced(self, layer: ConvLayer, problem: Problem, kernel: str, runtime: Runtime) -> Row:
         """What becomes of a layer, if this kernel is to compute this problem in its place."""
-        work = Work(problem, layer.residual, layer.tail.activation)
+        work = Work(problem, layer.residual, layer.activation)
         if work not in self._times:
             self._times[work] = race(work, layer.conv, lambda conv: TunedConv2d(conv, problem, self._path), runtime)
         times = self._times[work]

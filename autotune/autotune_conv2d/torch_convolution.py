@@ -13,10 +13,10 @@ from torch import Tensor
 from torch.nn import functional
 
 from . import find_library, load
+from .activations import BY_WORD
 from .conv2d import Problem, epilogue_name
 from .declared import INTERFACE
 from .interface import DeclaredProblem, Library
-from .torch_activations import BY_WORD, activated
 from .torch_operator import Operator, Tensors
 
 DTYPES = {torch.float32: "f32", torch.float16: "f16", torch.bfloat16: "bf16"}
@@ -131,6 +131,15 @@ class Convolution:
             raise ValueError(f"{_NAME}: expected bias [K], got {_sizes(tensors)}")
         if z is not None and z.shape != y_shape:
             raise ValueError(f"{_NAME}: expected z as large as the output, {[*y_shape]}, got {[*z.shape]}")
+
+
+def activated(y: Tensor, word: str) -> Tensor:
+    """An activation of a tensor, in place; the tensor itself for the word identity, and for none."""
+    if word not in BY_WORD:
+        return y
+    activation = BY_WORD[word]
+    made: Tensor = getattr(torch.ops.aten, f"{activation.aten}_")(y, **activation.options)
+    return made
 
 
 @functools.cache

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import weakref
-from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
-from itertools import pairwise
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
@@ -113,69 +110,16 @@ def convolutions(module: nn.Module) -> dict[str, nn.Conv2d]:
     return {name: part for name, part in module.named_modules() if isinstance(part, nn.Conv2d)}
 
 
+def has_hooks(part: nn.Module) -> bool:
+    """Whether a call of a part of a network runs more than its forward."""
+    return bool(part._forward_hooks or part._forward_pre_hooks)
+
+
 def changes_are_counted(part: nn.Module) -> bool:
-    """Whether PyTorch counts changes of a part's own tensors: it does not of inference tensors."""
-    return not any(each.is_inference() for each in (*part.parameters(recurse=False), *part.buffers(recurse=False)))
+    """Whether PyTorch counts changes of a network's tensors: it does not of inference tensors."""
+    return not any(each.is_inference() for each in (*part.parameters(), *part.buffers()))
 
 
 def is_channels_last(x: Tensor) -> bool:
     """Whether a tensor is stored NHWC; one that could be either is NCHW."""
     return x.is_contiguous(memory_format=torch.channels_last) and not x.is_contiguous()
-
-
-@dataclass(slots=True)
-class Seen:
-    """What happened in a pass."""
-
-    inputs: dict[nn.Conv2d, list[Tensor]] = field(default_factory=dict)
-    """as meta tensors: shape, dtype and strides"""
-    outputs: dict[nn.Conv2d, weakref.ref[Tensor]] = field(default_factory=dict)
-    fed: Counter[tuple[nn.Module, nn.Module]] = field(default_factory=Counter)
-    """how often a follower was given the very tensor that a convolution had returned"""
-    runs: Counter[nn.Module] = field(default_factory=Counter)
-    """of followers and sequences"""
-
-    def followers(self, module: nn.Module) -> Iterator[tuple[str, str]]:
-        """Paths of convolutions and what alone reads their outputs, in an nn.Sequential that ran as a whole, once."""
-        for path, sequence in module.named_modules():
-            if type(sequence) is not nn.Sequential or self.runs[sequence] != 1:
-                continue
-            parts = (child for child in sequence.named_children() if type(child[1]) is not nn.Identity)
-            for (name, conv), (follower_name, follower) in pairwise(parts):
-                once = self.runs[follower] == 1 and self.fed[conv, follower] == 1
-                if once and isinstance(conv, nn.Conv2d) and len(self.inputs[conv]) == 1:
-                    prefix = f"{path}." if path else ""
-                    yield f"{prefix}{name}", f"{prefix}{follower_name}"
-
-
-@contextmanager
-def watched(module: nn.Module, follows: Callable[[nn.Module], object]) -> Iterator[Seen]:
-    """What happens while a network runs; `follows` says which parts may be followers."""
-    seen = Seen()
-
-    def convolved(conv: nn.Conv2d, inputs: Sequence[object], named: Mapping[str, object], output: Tensor) -> None:
-        seen.inputs.setdefault(conv, []).append(torch.empty_like(_first(inputs, named), device="meta"))
-        seen.outputs[conv] = weakref.ref(output)
-
-    def begun(part: nn.Module, inputs: Sequence[object], named: Mapping[str, object]) -> None:
-        seen.runs[part] += 1
-        given = _first(inputs, named)
-        for conv, output in seen.outputs.items():
-            seen.fed[conv, part] += given is not None and output() is given
-
-    hooks = []
-    for part in module.modules():
-        if isinstance(part, nn.Conv2d):
-            hooks.append(part.register_forward_hook(convolved, with_kwargs=True))
-        elif isinstance(part, nn.Sequential) or follows(part):
-            hooks.append(part.register_forward_pre_hook(begun, with_kwargs=True))
-    try:
-        yield seen
-    finally:
-        for hook in hooks:
-            hook.remove()
-
-
-def _first(inputs: Sequence[object], named: Mapping[str, object]) -> object:
-    """What a part is called with, by position or by name."""
-    return next(iter((*inputs, *named.values())), None)

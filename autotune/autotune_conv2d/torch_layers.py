@@ -1,154 +1,257 @@
-"""The convolutions of a PyTorch network: their problems, and what follows them."""
+"""The convolutions of a PyTorch network: their problems, what their kernels compute besides, and kernels for them."""
 
 from __future__ import annotations
 
-import dataclasses
-from collections import Counter
-from dataclasses import dataclass
+import copy
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor, fx, nn
 
-from .conv2d import EPILOGUES, Problem, epilogue_name
-from .torch_activations import has_hooks, word_of_module
-from .torch_convolution import DTYPES
-from .torch_example import (
-    Seen,
-    changes_are_counted,
-    convolutions,
-    example_arguments,
-    is_channels_last,
-    refuse_training,
-    run,
-    watched,
-)
-from .torch_graph import Tail, tails, traced
+from .conv2d import EPILOGUES, Problem
+from .fusion import Convolution, Fused, fuse
+from .torch_capture import Part, capture
+from .torch_example import changes_are_counted, example_arguments, refuse_training, replaced
+from .torch_folding import scale_and_shift, with_scale_and_shift
+from .torch_graph import arguments_of, attribute, read
+
+NOT_COUNTED = "the network has inference tensors, whose changes PyTorch does not count"
 
 
 @dataclass(frozen=True, slots=True)
 class ConvLayer:
-    """An `nn.Conv2d` in a network that was run once."""
+    """A convolution in a network that was run once."""
 
     name: str
-    """its path, such as layer1.0.conv1"""
+    """of its filters in the model, such as layer1.0.conv1"""
     conv: nn.Conv2d
+    """the convolution with the parameters that it has now"""
     problem: Problem | None
     """the convolution and its bias; None where no kernel could take its place"""
     why_not: str
     """why `problem` is None"""
-    tail: Tail
-    """what follows that a kernel can take"""
+    fused: Fused | None
+    """what its kernel can take in"""
+    node: fx.Node
 
     @property
     def residual(self) -> bool:
         """Whether a tensor as large as its output is added to it."""
-        return self.tail.addition is not None
+        return self.fused is not None and self.fused.addition is not None
+
+    @property
+    def activation(self) -> str:
+        """The word of the activation behind it; empty: none."""
+        return "" if self.fused is None else self.fused.activation
 
     @property
     def problems(self) -> tuple[Problem, ...]:
-        """What a kernel may compute in its place, that with the most of what follows first; () where none can.
-
-        Where something follows a convolution without a bias, the kernel's bias is zeros.
-        """
-        if self.problem is None:
+        """What a kernel may compute in its place, that with the most of what follows first; () where none can."""
+        if self.problem is None or self.fused is None:
             return ()
-        follow = dict.fromkeys([(self.residual, self.tail.activation), (self.residual, "")])
-        names = [epilogue_name(residual=residual, activation=word) for residual, word in follow if residual or word]
-        return tuple(
-            dataclasses.replace(self.problem, epilogue=name)
-            for name in (*names, self.problem.epilogue)
-            if name in EPILOGUES
-        )
+        return tuple(replace(self.problem, epilogue=name) for name in self.fused.epilogues if name in EPILOGUES)
 
 
-@dataclass(frozen=True, slots=True)
-class Network:
-    """A network's convolutions, in the order of its modules."""
+@dataclass(slots=True)
+class Inference:
+    """A network that may be changed, and the graphs that were captured of it."""
 
-    layers: tuple[ConvLayer, ...]
-    graph: fx.GraphModule | None
-    """the network as a graph, whose nodes the layers' tails are; None where it cannot be traced"""
+    network: nn.Module
+    arguments: tuple[object, ...]
+    parts: tuple[ConvGraph, ...]
+
+    @property
+    def layers(self) -> tuple[ConvLayer, ...]:
+        """All convolutions that were captured, in the order in which they run."""
+        return tuple(layer for part in self.parts for layer in part.layers)
+
+    @property
+    def folded(self) -> tuple[str, ...]:
+        """The convolutions that have batch norms in them now, once for each."""
+        return tuple(name for part in self.parts for name in part.folded)
+
+    def finish(self) -> nn.Module:
+        """The network with what was taken."""
+        for part in self.parts:
+            self.network = replaced(self.network, part.part.graph, part.finished())
+        return self.network
 
 
-def read_network(module: nn.Module, example: object) -> Network:
-    """Run a network on an example and find its convolutions. `example_arguments` says what an example may be.
+def read_network(module: nn.Module, example: object) -> Inference:
+    """Capture a copy of a network on an example, fold its batch norms and find its convolutions.
 
-    Raises TrainingMode where some part of it trains.
+    `example_arguments` says what an example may be. No parameter of the copy requires gradients, none is an inference
+    tensor. Raises TrainingMode where some part of the network trains.
     """
     refuse_training(module)
-    arguments = example_arguments(module, example)
-    hooked = {conv for conv in convolutions(module).values() if has_hooks(conv)}
-    with torch.no_grad():
-        with watched(module, word_of_module) as seen:
-            expected = run(module, arguments)
-        graph = traced(module, arguments, expected)
-    # The layout of what could be either: one pixel in, filters of one pixel.
-    stored = (tensor for conv, inputs in seen.inputs.items() for tensor in (conv.weight, *inputs))
-    either = "nhwc" if any(map(is_channels_last, stored)) else "nchw"
-    problems = {
-        name: "has forward hooks" if conv in hooked else _problem(conv, seen.inputs.get(conv, []), either)
-        for name, conv in convolutions(module).items()
-    }
-    served = {name: problem for name, problem in problems.items() if isinstance(problem, Problem)}
-    layouts = {name: problem.layout for name, problem in served.items()}
-    follows = _tails_in_sequence(module, seen) if graph is None else tails(graph, arguments, layouts)
-    layers = []
-    for name, conv in convolutions(module).items():
-        problem, tail = problems[name], follows.get(name) if name in served else None
-        why_not = problem if isinstance(problem, str) else ""
-        layers.append(ConvLayer(name, conv, served.get(name), why_not, tail or Tail()))
-    return Network(tuple(layers), graph)
+    with torch.inference_mode(mode=False), torch.no_grad():
+        network = copy.deepcopy(module).requires_grad_(requires_grad=False)
+        arguments = example_arguments(network, example)
+        network, parts = capture(network, arguments)
+        return Inference(network, arguments, tuple(map(ConvGraph, parts)))
 
 
-def _problem(conv: nn.Conv2d, inputs: list[Tensor], either: str) -> Problem | str:
-    """What a convolution computes, or why no kernel can take its place; `either`: the layout of what has both."""
-    if type(conv) is not nn.Conv2d:
-        return f"is a {type(conv).__name__}, whose forward may be its own"
-    if len(inputs) != 1:
-        return f"ran {len(inputs)} times on the example" if inputs else "did not run on the example"
-    x, padding = inputs[0], _padding(conv)
-    if not changes_are_counted(conv):
-        return "its filters are inference tensors, whose changes PyTorch does not count"
-    if conv.padding_mode != "zeros":
-        return f"pads with {conv.padding_mode}, not with zeros"
-    if padding is None:
-        return "pads one side more than the other"
-    if x.dim() != 4:
-        return f"its input has {x.dim()} dimensions, not 4"
-    if x.dtype not in DTYPES or x.dtype != conv.weight.dtype:
-        return f"computes {conv.weight.dtype} filters on {x.dtype} images"
-    n, c, h, w = x.shape
-    sizes = (n, c, h, w, conv.out_channels, *conv.kernel_size, *conv.stride, *padding, *conv.dilation, conv.groups)
-    layout = _layout(x, conv.weight, either)
-    return Problem.of(sizes, DTYPES[x.dtype], layout, "none" if conv.bias is None else "bias")
+class ConvGraph:
+    """A captured part, its convolutions found and its batch norms folded; kernels may take places in it."""
+
+    def __init__(self, part: Part) -> None:
+        self.part = part
+        self.baked: list[Tensor] = []
+        """the network's own tensors that filters and biases of convolutions are made of"""
+        self.folded: list[str] = []
+        """convolutions, once for each batch norm"""
+        self._read = read(part)
+        self._values: dict[fx.Node, Tensor] = {}
+        served = {each.at: each for each in fuse(self._read.graph, may_add=self._may_add)}
+        found = ((at, each.convolution) for at, each in enumerate(self._read.graph.operators))
+        self.layers = tuple(self._layer(at, each, served.get(at)) for at, each in found if each is not None)
+        part.graph.recompile()
+
+    def take(self, layer: ConvLayer, problem: Problem, tuned: nn.Module) -> None:
+        """Let a kernel's module compute a layer, and what its problem has besides the convolution."""
+        fused, nodes, gone = layer.fused, self.part.graph.graph, [layer.node]
+        at, given = layer.node, [arguments_of(layer.node)["input"]]
+        if fused is not None and fused.addition is not None and problem.has_residual:
+            at = self._read.nodes[fused.addition]
+            gone += self._nodes(fused.copied)
+            given.append(next(each for each in at.all_input_nodes if each not in gone))
+            gone.append(at)
+        if fused is not None and problem.activation:
+            gone += self._nodes(fused.activated)
+        with nodes.inserting_before(at):
+            made = nodes.call_module(self._placed(layer, tuned), tuple(given))
+        gone[-1].replace_all_uses_with(made)
+        _erase(gone)
+
+    def finished(self) -> nn.Module:
+        """The part with what was taken; of a part that is a convolution alone, what took its place."""
+        network, nodes = self.part.graph, self.part.graph.graph
+        for node in nodes.find_nodes(op="get_attr"):
+            if not node.users:
+                nodes.erase_node(node)
+        network.delete_all_unused_submodules()
+        read = {str(node.target) for node in nodes.find_nodes(op="get_attr")}
+        for name in [*network._parameters, *network._buffers]:
+            if name not in read:
+                delattr(network, name)
+        network.recompile()
+        calls = [node for node in nodes.nodes if node.op not in ("placeholder", "output")]
+        if self.part.is_convolution and [node.op for node in calls] == ["call_module"]:
+            return network.get_submodule(str(calls[0].target))
+        return network
+
+    def _may_add(self, at: int, tensor: str, by: int) -> bool:
+        found = self._read.graph.operators[at].convolution
+        conv, addition = self._read.nodes[at], self._read.nodes[by]
+        z = next((each for each in addition.all_input_nodes if each.name != tensor), None)
+        if found is None or found.problem is None or z is None:
+            return False
+        return self._read.seen.may_add(conv, z, addition, found.problem.layout)
+
+    def _nodes(self, positions: tuple[int, ...]) -> list[fx.Node]:
+        return [self._read.nodes[at] for at in positions]
+
+    def _layer(self, at: int, found: Convolution, fused: Fused | None) -> ConvLayer:
+        node, problem = self._read.nodes[at], found.problem
+        name = self.part.path if self.part.is_convolution else ".".join(filter(None, (self.part.path, found.label)))
+        why_not = found.why_not if changes_are_counted(self.part.graph) else NOT_COUNTED
+        if fused is None or problem is None or why_not:
+            return ConvLayer(name, nn.Conv2d(1, 1, 1, device="meta"), None, why_not, None, node)
+        weight, bias = (self._own(node, each) for each in ("weight", "bias"))
+        if fused.folded:
+            chain = self._nodes(fused.folded)
+            weight, bias = with_scale_and_shift(weight, bias, *scale_and_shift(node, chain, self._value, weight))
+            self._store(node, weight, bias)
+            self.folded += [name for each in chain if "batch_norm" in str(each.target)]
+            chain[-1].replace_all_uses_with(node)
+            _erase(chain)
+            problem = replace(problem, epilogue="bias")
+        return ConvLayer(name, _conv2d(problem, weight, bias), problem, "", fused, node)
+
+    def _own(self, conv: fx.Node, name: str) -> Tensor | None:
+        """A convolution's filters or bias."""
+        given = arguments_of(conv).get(name)
+        return self._value(given) if isinstance(given, fx.Node) else None
+
+    def _value(self, node: fx.Node) -> Tensor:
+        """What a node computes of the network's own tensors."""
+        if node not in self._values:
+            if node.op == "get_attr":
+                value = attribute(self.part.graph, str(node.target))
+                self.baked.append(value)
+            else:
+                args, kwargs = fx.node.map_arg((node.args, node.kwargs), self._value)
+                value = node.target(*args, **kwargs)
+            self._values[node] = value
+        return self._values[node]
+
+    def _store(self, node: fx.Node, weight: Tensor, bias: Tensor) -> None:
+        """Give a convolution of the graph these parameters, under the names of those that it had."""
+        network, nodes, given = self.part.graph, self.part.graph.graph, arguments_of(node)
+        before = {name: given.get(name) for name in ("weight", "bias")}
+        at = before["weight"]
+        known = str(at.target) if isinstance(at, fx.Node) and at.op == "get_attr" else f"{node.name}.weight"
+        owner = known.rpartition(".")[0]
+        for name, tensor in (("weight", weight), ("bias", bias)):
+            old = before[name]
+            own = str(old.target) if isinstance(old, fx.Node) and old.op == "get_attr" else f"{owner}.{name}".strip(".")
+            if own != known and not isinstance(old, fx.Node) and not _is_free(network, own, ()):
+                own = f"{node.name}_{name}"
+            _set_parameter(network, own, tensor)
+            with nodes.inserting_before(node):
+                given[name] = nodes.get_attr(own)
+        node.args, node.kwargs = (given.pop("input"), given.pop("weight"), given.pop("bias")), given
+
+    def _placed(self, layer: ConvLayer, tuned: nn.Module) -> str:
+        """The path at which a module is now: that of the parameters, or one at which nothing is."""
+        network, label = self.part.graph, layer.name.removeprefix(f"{self.part.path}.") or layer.node.name
+        name, number = label, 1
+        while not _is_free(network, name, ("weight", "bias")):
+            number += 1
+            name = f"{label}_{number}".replace(".", "_")
+        network.add_submodule(name, tuned)
+        return name
 
 
-def _layout(x: Tensor, w: Tensor, either: str) -> str:
-    if is_channels_last(x) or is_channels_last(w):
-        return "nhwc"
-    both = all(tensor.is_contiguous(memory_format=torch.channels_last) for tensor in (x, w))
-    return either if both else "nchw"
+def _conv2d(p: Problem, weight: Tensor, bias: Tensor | None) -> nn.Conv2d:
+    """A convolution with these parameters."""
+    pairs = ((p.stride_h, p.stride_w), (p.pad_h, p.pad_w), (p.dilation_h, p.dilation_w))
+    conv = nn.Conv2d(p.c, p.k, (p.r, p.s), *pairs, p.groups, bias=bias is not None, device="meta").eval()
+    conv.weight = _parameter(weight)
+    conv.bias = None if bias is None else _parameter(bias)
+    return conv
 
 
-def _padding(conv: nn.Conv2d) -> tuple[int, int] | None:
-    """Padding of height and width; None where the two sides differ."""
-    if conv.padding == "valid":
-        return (0, 0)
-    if conv.padding == "same":
-        totals = [dilation * (taps - 1) for dilation, taps in zip(conv.dilation, conv.kernel_size, strict=True)]
-        return None if any(total % 2 for total in totals) else (totals[0] // 2, totals[1] // 2)
-    return (int(conv.padding[0]), int(conv.padding[1]))
+def _parameter(tensor: Tensor) -> nn.Parameter:
+    return tensor if isinstance(tensor, nn.Parameter) else nn.Parameter(tensor, requires_grad=False)
 
 
-def _tails_in_sequence(module: nn.Module, seen: Seen) -> dict[str, Tail]:
-    """For a network without a graph: activations behind a convolution in an nn.Sequential, which alone has it.
+def _set_parameter(network: nn.Module, path: str, tensor: Tensor) -> None:
+    """Put a parameter at a path, whose owners are made where they are missing."""
+    *owners, name = path.split(".")
+    for each in owners:
+        if not hasattr(network, each):
+            network.add_module(each, nn.Module())
+        network = getattr(network, each)
+    if name in network._buffers:
+        del network._buffers[name]
+    network.register_parameter(name, _parameter(tensor))
 
-    The kernel takes the convolution's place everywhere, also where the activation stays.
-    """
-    places = Counter(child for parent in module.modules() for child in parent._modules.values())
-    words = (
-        (name, word_of_module(module.get_submodule(at)), at)
-        for name, at in seen.followers(module)
-        if places[module.get_submodule(name)] == 1
-    )
-    return {name: Tail(None, word, at) for name, word, at in words if word}
+
+def _is_free(network: nn.Module, path: str, allowed: tuple[str, ...]) -> bool:
+    """Whether a module may be put at a path: nothing is there, or what holds these parameters and nothing else."""
+    for name in path.split("."):
+        if not hasattr(network, name):
+            return True
+        part = getattr(network, name)
+        if not isinstance(part, nn.Module):
+            return False
+        network = part
+    held = {*network._parameters, *network._buffers, *network._modules}
+    return type(network) is nn.Module and held <= {*allowed}
+
+
+def _erase(nodes: list[fx.Node]) -> None:
+    """Remove nodes that nothing else reads, the last first."""
+    for node in reversed(nodes):
+        node.graph.erase_node(node)

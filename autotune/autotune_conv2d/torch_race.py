@@ -19,8 +19,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from .activations import BY_WORD
 from .conv2d import Problem
-from .torch_activations import activated, spoken
+from .torch_convolution import activated
 from .torch_runtime import Runtime
 
 ROUNDS = 21  # of a race; its result is their median
@@ -44,7 +45,10 @@ class Work:
     @property
     def words(self) -> str:
         """What comes with the convolution."""
-        parts = [*(["residual"] if self.residual else []), *([spoken(self.activation)] if self.activation else [])]
+        parts = [
+            *(["residual"] if self.residual else []),
+            *([BY_WORD[self.activation].name] if self.activation else []),
+        ]
         return f" with its {' and '.join(parts)}" if parts else ""
 
 

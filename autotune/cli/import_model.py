@@ -9,6 +9,7 @@ from pathlib import Path
 
 import click
 
+from autotune.cli.progress import stages
 from autotune.declarations import FLOATS
 from autotune.errors import ModelError
 from autotune.printable import counted
@@ -77,7 +78,8 @@ def import_model(
         _check_new(out)
     began = time.perf_counter()
     request = Request(source, inputs, batches, dtype, layout)
-    networks = read_source(request)
+    with stages() as stage:
+        networks = read_source(request, stage)
     found = [findings(network, residuals=residuals) for network in networks]
     layers = named_layers(found)
     if not layers:

@@ -14,7 +14,6 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, TypeAlias
 
 from autotune.devices import torch_gemm
-from autotune.devices.baseline_activations import activation
 from autotune.devices.device import BASELINES, Baseline, Passes
 from autotune.devices.graphs import torch_graph
 from autotune.errors import DeviceError
@@ -164,15 +163,16 @@ def _operators(problem: Conv2dProblem, *, fused: bool) -> Forward:
     """cuDNN through PyTorch: one fused operator (what Inductor calls too), or a convolution with pointwise kernels."""
     import torch
 
+    from autotune.autotune_conv2d.torch_convolution import activated
+
     p = problem
     stride, pad, dilation = (p.stride_h, p.stride_w), (p.pad_h, p.pad_w), (p.dilation_h, p.dilation_w)
-    after = activation(p.activation)
 
     def separate(x: torch.Tensor, w: torch.Tensor, bias: torch.Tensor | None, z: torch.Tensor | None) -> torch.Tensor:
         y = torch.nn.functional.conv2d(x, w, bias, stride, pad, dilation, p.groups)
         if z is not None:
             y += z
-        return after(y)
+        return activated(y, p.activation)
 
     def in_one(x: torch.Tensor, w: torch.Tensor, bias: torch.Tensor | None, z: torch.Tensor | None) -> torch.Tensor:
         if z is not None:

@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, TypeAlias
 
-from autotune.devices.baseline_activations import activation
 from autotune.problem import Problem
 
 if TYPE_CHECKING:
@@ -36,9 +35,10 @@ def product(problem: Problem, *, fused: bool) -> Product:
     """What computes y of a, b and bias: one cuBLASLt call, or a product and pointwise kernels."""
     import torch
 
+    from autotune.autotune_conv2d.torch_convolution import activated
+
     names = problem.names()
-    word = str(names["activation"])
-    single, after = names["batch"] == 1, activation(word)
+    word, single = str(names["activation"]), names["batch"] == 1
 
     def operands(a: torch.Tensor, b: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         a = a.mT if names["transposes"] == "tn" else a
@@ -49,7 +49,7 @@ def product(problem: Problem, *, fused: bool) -> Product:
         y = torch.matmul(*operands(a, b))
         if bias is not None:
             y += bias
-        return after(y)
+        return activated(y, word)
 
     def in_one(a: torch.Tensor, b: torch.Tensor, bias: torch.Tensor) -> torch.Tensor:
         gelu = LT_ACTIVATIONS[word]

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from autotune.autotune_conv2d.activations import BY_WORD, activated
 from autotune.declarations import DRAWN, Array, Fill
 from autotune.errors import StudyError
 from autotune.measurement.class_agreement import stored
@@ -189,27 +190,15 @@ def _outputs(problem: Conv2dProblem, indices: npt.NDArray[np.int64], inputs: Map
             for s in range(p.s):
                 at = (n, first + c, row * p.stride_h + r * p.dilation_h, column * p.stride_w + s * p.dilation_w)
                 sums += padded[at] * filters[k, c, r, s]
-    return _ACTIVATIONS[p.activation](sums)
+    return activated(p.activation, sums, _FUNCTIONS) if p.activation in BY_WORD else sums
 
 
-def _sigmoid(sums: Doubles) -> Doubles:
-    values: Doubles = 1.0 / (1.0 + np.exp(-sums))
-    return values
-
-
-def _phi(sums: Doubles) -> Doubles:
-    """The normal distribution's cumulative function."""
-    return np.array([0.5 * math.erfc(-each / math.sqrt(2)) for each in sums])
-
-
-_ACTIVATIONS: Mapping[str, Callable[[Doubles], Doubles]] = {
-    "identity": lambda sums: sums,
-    "relu": lambda sums: np.maximum(sums, 0.0),
-    "relu6": lambda sums: np.clip(sums, 0.0, 6.0),
-    "silu": lambda sums: sums * _sigmoid(sums),
-    "hardswish": lambda sums: sums * np.clip(sums + 3.0, 0.0, 6.0) / 6.0,
-    "sigmoid": _sigmoid,
-    "gelu": lambda sums: sums * _phi(sums),
-    "gelu_tanh": lambda sums: 0.5 * sums * (1.0 + np.tanh(math.sqrt(2 / math.pi) * (sums + 0.044715 * sums**3))),
-    "leaky_relu": lambda sums: np.where(sums < 0.0, 0.01 * sums, sums),
+_FUNCTIONS: Mapping[str, Callable[..., Doubles]] = {
+    "min": np.minimum,
+    "max": np.maximum,
+    "exp": np.exp,
+    "erfc": np.vectorize(math.erfc, otypes=[np.float64]),
+    "tanh": np.tanh,
+    "log1p": np.log1p,
 }
+"""What activations' expressions may call, for arrays."""

@@ -13,6 +13,7 @@ from jinja2 import FileSystemLoader, StrictUndefined, Template, TemplateSyntaxEr
 from jinja2.runtime import Context
 from jinja2.sandbox import ImmutableSandboxedEnvironment, safe_range
 
+from autotune.autotune_conv2d.activations import BY_WORD, in_cpp
 from autotune.errors import TemplateError, quoted
 from autotune.expressions.functions import FUNCTIONS, MOST_BITS, power, product
 from autotune.family.marks import MARKS
@@ -27,6 +28,8 @@ MOST_INCLUDED = 256
 KEPT = 64
 """Families whose parsed text a process keeps."""
 _MARKED = f"(?:{MARKS.pattern.replace('(', '').replace(')', '')})?"
+EPILOGUE = "_epilogue.cuh"
+"""The shared file with kernels' activations, those that are written by hand."""
 _INCLUDE = re.compile(rf'^[ \t]*#[ \t]*include[ \t]+"([^"]+)"[ \t]*{_MARKED}$', re.MULTILINE)
 _IMPORT = re.compile(r'^/\*% from "([^"]+)" import\b', re.MULTILINE)
 _EXPRESSION = re.compile(r"\$\{[^}]*\}")
@@ -138,6 +141,8 @@ class Includes:
                     found[each] = ""
                     if file not in self._read:
                         read = read_text(Path(file), TemplateError)
+                        if each == EPILOGUE:
+                            read += _activations_besides(read)
                         self._read[file] = read, _included(read)
                     visit(file, *self._read[file])
                     del found[each]
@@ -162,6 +167,15 @@ class Includes:
                 raise TemplateError(f"included file {quoted(name)} is not beside the template")
             chosen[name] = files
         return chosen[name]
+
+
+def _activations_besides(text: str) -> str:
+    """CUDA functions of the activations that a text has none of, from their table."""
+    return "".join(
+        f"\n__device__ __forceinline__ float {word}(float v) {{ return {in_cpp(word, single=True)}; }}\n"
+        for word in BY_WORD
+        if f" float {word}(float " not in text
+    )
 
 
 def _included(text: str) -> list[tuple[int, str, bool]]:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from autotune.autotune_conv2d.fusion import Shape, sizes
 from autotune.errors import ModelError
-from autotune.importing.network import Shape, plain, sizes
+from autotune.importing.network import plain
 
 
 def asked(

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 
-from autotune.autotune_conv2d.conv2d import epilogue_name
-from autotune.importing.network import Network
-from autotune.importing.pointwise import activation_behind
+from autotune.autotune_conv2d.conv2d import Problem
+from autotune.autotune_conv2d.fusion import Graph, Operator, fuse
+from autotune.errors import StudyError
+from autotune.importing.network import plain
 from autotune.problem import Conv2dProblem
 
 
@@ -53,44 +54,42 @@ class Findings:
 NO_CONVOLUTION = "products of matrices, no convolutions"
 
 
-def findings(network: Network, *, residuals: bool) -> Findings:
-    """Every convolution of a network; without `residuals` none takes an addition.
-
-    Of two convolutions that meet in an addition the one that is computed last takes it: the other is its residual.
-    """
-    fused: list[Fused] = []
+def findings(network: Graph, *, residuals: bool) -> Findings:
+    """Every convolution of a network; without `residuals` none takes an addition."""
+    checked = _checked(network)
+    fused = {each.at: each for each in fuse(checked, residuals=residuals)}
+    taken: list[Fused] = []
     left_out: list[LeftOut] = []
-    taken: set[str] = set()
-    for operator in reversed(network.operators):
-        if operator.product_flops:
-            left_out.append(LeftOut(operator.label, NO_CONVOLUTION, operator.product_flops))
-        if operator.convolution is None:
-            continue
+    for at, operator in enumerate(checked.operators):
+        if operator.product is not None:
+            left_out.append(LeftOut(plain(operator.product.label), NO_CONVOLUTION, operator.product.flops))
         found = operator.convolution
+        if found is None:
+            continue
+        label = plain(found.label)
         if found.problem is None:
-            left_out.append(LeftOut(found.label, found.why_not, found.flops))
+            left_out.append(LeftOut(label, plain(found.why_not, 1000), found.flops))
         else:
-            epilogue = _epilogue(network, operator.writes[0], found.problem, taken, residuals=residuals)
-            fused.append(Fused(found.label, replace(found.problem, epilogue=epilogue)))
-    return Findings(tuple(reversed(fused)), tuple(reversed(left_out)))
+            taken.append(Fused(label, _problem(replace(found.problem, epilogue=fused[at].epilogues[0]))))
+    return Findings(tuple(taken), tuple(left_out))
 
 
-def _epilogue(network: Network, tensor: str, of: Conv2dProblem, taken: set[str], *, residuals: bool) -> str:
-    """What a kernel does behind a convolution's sums; additions that it takes are noted.
+def _checked(network: Graph) -> Graph:
+    """The network without the problems of convolutions that studies refuse."""
+    return replace(network, operators=tuple(map(_checked_operator, network.operators)))
 
-    Where something follows a convolution without a bias, the kernel's bias is zeros, as `convert` has it.
-    """
-    biased, residual = of.epilogue != "none", False
-    while not (word := activation_behind(network, tensor)):
-        reader = network.only_reader(tensor)
-        if reader is None:
-            break
-        if reader.kind == "affine" and not residual:
-            biased = True
-        elif reader.kind == "addition" and residuals and not residual and reader.writes[0] not in taken:
-            residual = True
-            taken.add(reader.writes[0])
-        elif reader.kind != "copy":
-            break
-        tensor = reader.writes[0]
-    return epilogue_name(residual=residual, activation=word) if biased or residual or word else "none"
+
+def _checked_operator(operator: Operator) -> Operator:
+    found = operator.convolution
+    if found is None or found.problem is None:
+        return operator
+    try:
+        _problem(found.problem)
+    except StudyError as error:
+        return replace(operator, convolution=replace(found, problem=None, why_not=str(error)))
+    return operator
+
+
+def _problem(of: Problem) -> Conv2dProblem:
+    """Raises StudyError."""
+    return Conv2dProblem(**asdict(of))

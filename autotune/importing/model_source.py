@@ -1,14 +1,14 @@
-"""What a user names -> `Network`, one for each number of images."""
+"""What a user names -> `Graph`, one for each number of images."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from autotune.autotune_conv2d.fusion import Graph
 from autotune.errors import ModelError
-from autotune.importing.network import Network
 from autotune.importing.onnx_file import read_onnx
 from autotune.importing.torch_archive import NO_PICKLES, read_archive
 from autotune.importing.torch_module import archive_of_source
@@ -33,12 +33,15 @@ class Request:
     """None: how the network stores its filters"""
 
 
-def read_source(request: Request) -> tuple[Network, ...]:
-    """A network for each of the batches. Raises ModelError: what is wrong with the source or missing, in one line."""
-    return tuple(_networks(request))
+def read_source(request: Request, stage: Callable[[str], None] = lambda _: None) -> tuple[Graph, ...]:
+    """A network for each of the batches; `stage` is told what is under way where that takes seconds.
+
+    Raises ModelError: what is wrong with the source or missing, in one line.
+    """
+    return tuple(_networks(request, stage))
 
 
-def _networks(request: Request) -> Iterator[Network]:
+def _networks(request: Request, stage: Callable[[str], None]) -> Iterator[Graph]:
     source, dtype, layout = request.source, request.dtype, request.layout
     path = Path(source)
     is_file = _is_file(path)
@@ -50,7 +53,7 @@ def _networks(request: Request) -> Iterator[Network]:
             yield read_onnx(path, request.inputs, batch, dtype, layout)
         else:
             inputs = tuple(each if batch is None else (batch, *each[1:]) for each in request.inputs)
-            yield read_archive(archive_of_source(source, inputs), source, (), None, dtype, layout)
+            yield read_archive(archive_of_source(source, inputs, stage), source, (), None, dtype, layout)
 
 
 def _is_file(path: Path) -> bool:

@@ -1,4 +1,4 @@
-"""An ONNX file -> `Network`. Its weights are not looked at: sizes come from shape inference."""
+"""An ONNX file -> `Graph`. Its weights are not looked at: sizes come from shape inference."""
 
 from __future__ import annotations
 
@@ -10,9 +10,10 @@ from collections.abc import Iterable, Iterator, MutableSequence, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
+from autotune.autotune_conv2d.fusion import Graph
 from autotune.errors import ModelError, shortened
 from autotune.importing.asked_sizes import asked
-from autotune.importing.network import Network, plain
+from autotune.importing.network import plain
 from autotune.importing.onnx_graph import GraphReader
 from autotune.importing.onnx_sizes import dims, with_sizes
 
@@ -31,7 +32,7 @@ T = TypeVar("T")
 
 def read_onnx(
     path: Path, inputs: Sequence[tuple[int, ...]], batch: int | None, dtype: str | None, layout: str | None
-) -> Network:
+) -> Graph:
     """Read a file for inputs of these sizes, the file's own where none are given, with `batch` images where it is.
 
     Raises ModelError: the file is no model, onnx is missing, or sizes are neither in the file nor given.
@@ -51,7 +52,7 @@ def _network(
     batch: int | None,
     dtype: str | None,
     layout: str | None,
-) -> Network:
+) -> Graph:
     model = _inlined(loaded, path)
     constants = _without_weights(model.graph)
     images = [each for each in model.graph.input if each.name not in constants]

@@ -2,39 +2,29 @@
 
 from __future__ import annotations
 
+import math
+import operator
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-import numpy as np
-
-from autotune.importing.network import (
+from autotune.autotune_conv2d.activations import ACTIVATIONS, BY_WORD
+from autotune.autotune_conv2d.aten import Operand, TensorType, binary, clipped, hard_sigmoid, leaky_relu, sigmoid
+from autotune.autotune_conv2d.fusion import (
     Convolution,
     Function,
     Geometry,
-    Network,
+    Graph,
+    MatrixProduct,
     Operator,
     Shape,
     convolution,
-    plain,
     product,
     sizes,
 )
+from autotune.importing.network import plain
 from autotune.importing.onnx_sizes import shapes
-from autotune.importing.pointwise import (
-    Operand,
-    Unary,
-    binary,
-    clipped,
-    erf,
-    gelu,
-    gelu_tanh,
-    hard_sigmoid,
-    leaky_relu,
-    of_one,
-    sigmoid,
-)
 
 if TYPE_CHECKING:
     from onnx import GraphProto, NodeProto, TensorProto
@@ -45,15 +35,15 @@ _DTYPES = {1: "f32", 10: "f16", 16: "bf16", 11: "float64", 2: "uint8", 3: "int8"
 _PADDED = ("NOTSET", "SAME_UPPER", "SAME_LOWER", "VALID")  # what auto_pad may be
 _COPIES = ("Identity", "Dropout")
 _RANDOM = ("RandomNormal", "RandomUniform")  # that make a tensor of nothing, which is no constant
-_BINARY: Mapping[str, np.ufunc] = {
-    "Add": np.add,
-    "Sum": np.add,
-    "Sub": np.subtract,
-    "Mul": np.multiply,
-    "Div": np.divide,
-    "Min": np.minimum,
-    "Max": np.maximum,
-    "Pow": np.power,
+_BINARY: Mapping[str, Callable[[float, float], float]] = {
+    "Add": operator.add,
+    "Sum": operator.add,
+    "Sub": operator.sub,
+    "Mul": operator.mul,
+    "Div": operator.truediv,
+    "Min": min,
+    "Max": max,
+    "Pow": math.pow,
 }
 
 
@@ -82,20 +72,19 @@ class _Node:
         return value.decode("utf-8", "replace") if isinstance(value, bytes) else default
 
 
-_UNARY: Mapping[str, Callable[[_Node], Unary]] = {
-    "Relu": lambda _: clipped(0.0, None),
-    "Sigmoid": lambda _: sigmoid,
-    "Tanh": lambda _: np.tanh,
-    "Erf": lambda _: erf,
-    "Sqrt": lambda _: np.sqrt,
-    "Exp": lambda _: np.exp,
-    "Neg": lambda _: np.negative,
-    "HardSwish": lambda _: lambda x: x * hard_sigmoid()(x),
+_UNARY: Mapping[str, Callable[[_Node], Function]] = {
+    "Tanh": lambda _: math.tanh,
+    "Erf": lambda _: math.erf,
+    "Sqrt": lambda _: math.sqrt,
+    "Exp": lambda _: math.exp,
+    "Neg": lambda _: operator.neg,
     "HardSigmoid": lambda node: hard_sigmoid(node.number("alpha", 0.2), node.number("beta", 0.5)),
     "LeakyRelu": lambda node: leaky_relu(node.number("alpha", 0.01)),
-    "Gelu": lambda node: gelu_tanh if node.word("approximate", "none") == "tanh" else gelu,
+    "Gelu": lambda node: BY_WORD["gelu_tanh" if node.word("approximate", "none") == "tanh" else "gelu"],
     "Swish": lambda node: lambda x: x * sigmoid(node.number("alpha", 1.0) * x),
 }
+_ACTIVATIONS = {each.name.lower(): each for each in ACTIVATIONS if not each.options}
+"""ONNX names them as PyTorch's modules, but for capitals."""
 
 
 class GraphReader:
@@ -111,11 +100,11 @@ class GraphReader:
         for tensor in graph.initializer:
             self._store(tensor.name, tensor)
 
-    def network(self, inputs: tuple[Shape, ...]) -> Network:
+    def network(self, inputs: tuple[Shape, ...]) -> Graph:
         """The graph's operators, those that compute constants left out."""
-        operators = [operator for node in self._graph.node for operator in self._operators(node)]
+        operators = [each for node in self._graph.node for each in self._operators(node)]
         outputs = frozenset(each.name for each in self._graph.output)
-        return Network(tuple(operators), outputs, inputs, self._layout)
+        return Graph(tuple(operators), outputs, inputs, self._layout)
 
     def _store(self, name: str, tensor: TensorProto) -> None:
         """Note a constant's type and sizes, and the number that is all of it."""
@@ -136,43 +125,46 @@ class GraphReader:
         node = _Node(proto, attributes, tuple(name for name in read if name and name not in self._constants))
         for label in _nested(parts):
             why_not = f"in a part of the network that {node.kind} runs, as often as it may be"
-            yield Operator((), (), convolution=Convolution(plain(label), None, why_not, None))
+            yield Operator((), (), convolution=Convolution(label, None, why_not, None))
+        constants = tuple(name for name in read if name and name in self._constants)
+        writes = tuple(proto.output)
         if not node.reads and node.kind not in _RANDOM:
-            self._constants.update(proto.output)
+            self._constants.update(writes)
             if node.kind == "Constant" and "value" in attributes:
-                self._store(proto.output[0], attributes["value"])
+                self._store(writes[0], attributes["value"])
         elif _CONVOLUTION.search(node.kind):
-            yield Operator(node.reads, tuple(proto.output), "convolution", convolution=self._convolution(node))
+            found = self._convolution(node)
+            yield Operator(node.reads, writes, "convolution", None, constants, convolution=found)
         elif flops := self._product_flops(node):
-            yield Operator(node.reads, tuple(proto.output), product_flops=flops, label=plain(_label(node)))
+            yield Operator(node.reads, writes, constants=constants, product=MatrixProduct(_label(node), flops))
         elif node.kind in _BINARY and len(proto.input) == 2:
             one, other = map(self._operand, proto.input)
-            yield binary(_BINARY[node.kind], one, other, proto.output[0], self._shape(proto.output[0]))
+            yield binary(_BINARY[node.kind], (one, other), writes[0], self._shape(writes[0]), constants)
         else:
-            yield Operator(node.reads, tuple(proto.output), self._kind(node), self._function(node))
+            yield Operator(node.reads, writes, self._kind(node), self._function(node), constants)
 
     def _shape(self, name: str) -> Shape:
         return self._shapes.get(name, ())
 
     def _operand(self, name: str) -> Operand:
         if name not in self._constants:
-            return Operand(name, self._shape(name))
+            return Operand(name, TensorType(self._shape(name)))
         unknown: Shape = (None,) * 5  # which is not one number for each channel
-        return Operand("", self._shapes.get(name, unknown), self._numbers.get(name))
+        return Operand("", TensorType(self._shapes.get(name, unknown)), self._numbers.get(name))
 
     def _convolution(self, node: _Node) -> Convolution:
         proto = node.proto
         if proto.domain not in _ONNX:
             why_not = f"a {node.kind} of {proto.domain}, which is another operation"
-            return Convolution(plain(_label(node)), None, plain(why_not, 1000), None)
+            return Convolution(_label(node), None, why_not, None)
         x, w, y = (self._shape(name) for name in (*proto.input[:2], proto.output[0]))
         ones = (1,) * max(len(w) - 2, 0)
         stride, dilation = node.whole("strides", ones), node.whole("dilations", ones)
         before, after = _padding(node, x, w, stride, dilation)
-        dtype = _DTYPES.get(self._types.get(proto.input[0], 0), "a type that studies have not")
+        dtype = self._dtype or _DTYPES.get(self._types.get(proto.input[0], 0), "a type that studies have not")
         groups, bias = int(node.number("group", 1)), len(proto.input) > 2 and proto.input[2] != ""
         transposed = node.kind == "ConvTranspose"
-        geometry = Geometry(x, w, y, stride, before, after, dilation, groups, transposed, bias, dtype)
+        geometry = Geometry(x, w, y, stride, before, after, dilation, groups, transposed, bias, dtype, self._layout)
         why_not = ""
         if node.kind not in ("Conv", "ConvTranspose"):
             why_not = f"a {node.kind}, which is another operation"
@@ -182,7 +174,7 @@ class GraphReader:
             why_not = "its filters are computed by the network"
         else:
             why_not = _contradiction(node, w)
-        return convolution(_label(node), geometry, self._dtype, self._layout, why_not)
+        return convolution(_label(node), geometry, why_not)
 
     def _product_flops(self, node: _Node) -> int:
         """FLOPs of a product of matrices; 0 where it is none, or of unknown size."""
@@ -203,10 +195,11 @@ class GraphReader:
         if len(node.reads) != 1:
             return None
         if node.kind in _COPIES:
-            return of_one(lambda x: x)
+            return lambda x: x
         if node.kind == "Clip":
             return self._clip(node)
-        return of_one(_UNARY[node.kind](node)) if node.kind in _UNARY else None
+        known = _ACTIVATIONS.get(node.kind.lower())
+        return _UNARY[node.kind](node) if node.kind in _UNARY else known
 
     def _clip(self, node: _Node) -> Function | None:
         """Its limits are attributes, since opset 11 inputs; None where one is not a known number."""
@@ -217,7 +210,7 @@ class GraphReader:
             if given and value is None:
                 return None
             limits.append(float(value) if isinstance(value, (int, float)) else None)
-        return of_one(clipped(*limits))
+        return clipped(*limits)
 
 
 def _label(node: _Node) -> str:

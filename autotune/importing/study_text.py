@@ -7,8 +7,9 @@ import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
+from autotune.autotune_conv2d.fusion import Graph, sizes
 from autotune.importing.fusion import Findings
-from autotune.importing.network import Network, plain, sizes
+from autotune.importing.network import plain
 from autotune.problem import Conv2dProblem, Layer
 from autotune.study_writer import layer_toml
 
@@ -56,7 +57,7 @@ def study_text(
     return "\n".join([*lines, *(line for layer in layers for line in _table(layer))]) + "\n"
 
 
-def summaries(source: str, networks: Sequence[Network], found: Sequence[Findings]) -> Iterator[str]:
+def summaries(source: str, networks: Sequence[Graph], found: Sequence[Findings]) -> Iterator[str]:
     """What a study has of a network, a line for each number of images."""
     for network, each in zip(networks, found, strict=True):
         inputs = ", ".join(map(sizes, network.inputs)) or "no inputs"

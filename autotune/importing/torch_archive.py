@@ -1,4 +1,4 @@
-"""An archive of `torch.export.save` -> `Network`. PyTorch is not needed: the graph is read as the JSON that it is.
+"""An archive of `torch.export.save` -> `Graph`. PyTorch is not needed: the graph is read as the JSON that it is.
 
 `torch.export.load` would run what a hostile archive tells it to, in pickles and in the expressions of sizes.
 """
@@ -14,11 +14,11 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import IO
 
+from autotune.autotune_conv2d.fusion import Graph
 from autotune.errors import ModelError
 from autotune.importing.asked_sizes import asked
-from autotune.importing.aten_graph import GraphReader
-from autotune.importing.network import Network, plain
-from autotune.importing.torch_calls import Graph
+from autotune.importing.network import plain
+from autotune.importing.torch_calls import Exported
 from autotune.importing.torch_sizes import Unfit, bound
 from autotune.interchange.recorded_space import Json
 
@@ -50,18 +50,20 @@ def read_archive(
     batch: int | None,
     dtype: str | None,
     layout: str | None,
-) -> Network:
+) -> Graph:
     """Read an archive for inputs of these sizes, its own where none are given, with `batch` images where it is.
 
     Raises ModelError: it is no archive, is in training mode, or was exported for other sizes.
     """
     document = _document(file, name)
     try:
-        graph = Graph.of(document)
-        exported = {each: graph.sizes[each] for each in graph.images}
+        found = Exported.of(document)
+        if any(call.trains for call in found.calls):
+            raise ModelError(f"{name}: is in training mode; call eval() before torch.export: kernels only infer")
+        exported = {each: found.sizes[each] for each in found.images}
         fixed = {each: tuple(size if isinstance(size, int) else None for size in exported[each]) for each in exported}
         symbols = bound(exported, asked(name, fixed, inputs, batch))
-        return GraphReader(graph, name, symbols, dtype, layout).network()
+        return found.for_sizes(symbols, dtype, layout).graph()
     except Unfit as error:
         raise ModelError(f"{name}: {plain(str(error))}; export the model for these sizes") from None
     except (KeyError, TypeError, ValueError, IndexError, AttributeError, RecursionError) as error:

@@ -4,98 +4,28 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TypeAlias
 
+from autotune.autotune_conv2d.aten import Argument, Call, Calls, Ref, TensorType, refs
 from autotune.errors import quoted
-from autotune.importing.torch_sizes import LARGEST, Size, size_of
+from autotune.importing.network import plain
+from autotune.importing.torch_sizes import LARGEST, Size, evaluated, size_of
 from autotune.interchange.recorded_space import Json
 
 _MOST_AXES = 64
 """of a tensor: NumPy's own limit, and as many as PyTorch's kernels take"""
+_DTYPES = {7: "f32", 6: "f16", 13: "bf16", 8: "float64", 1: "uint8", 2: "int8"}  # ScalarType of the archive's schema
 
 
 @dataclass(frozen=True, slots=True)
-class Ref:
-    """A tensor as an argument."""
-
-    name: str
-
-
-Argument: TypeAlias = "Ref | str | float | Sequence[Argument] | None"
-
-
-@dataclass(frozen=True, slots=True)
-class Call:
-    """An operator as the archive has it."""
-
-    name: str
-    """as ATen has it, without the underscore of those that work in place; empty for operators that are not ATen's"""
-    overload: str
-    in_place: bool
-    arguments: Mapping[str, Argument]
-    writes: tuple[str, ...]
-    """tensors"""
-    path: str
-    """of the module that calls it, such as layer1.0.conv1"""
-    graphs: tuple[Json, ...]
-    """that it runs"""
-
-    @classmethod
-    def of(cls, node: Json) -> Call:
-        """Raises KeyError or TypeError where something is missing."""
-        target = str(entry(node, "target"))
-        name, _, overload = target.removeprefix("torch.ops.aten.").partition(".")
-        given = {str(entry(each, "name")): entry(each, "arg") for each in entries(node, "inputs")}
-        stack = str(optional(entry(node, "metadata"), "nn_module_stack", ""))
-        return cls(
-            name=name.removesuffix("_") if target.startswith("torch.ops.aten.") else "",
-            overload=overload,
-            in_place=name.endswith("_"),
-            arguments={each: _argument(value) for each, value in given.items()},
-            writes=tuple(refs(map(_argument, entries(node, "outputs")))),
-            path=[*stack.rpartition(";")[2].split(","), ""][1],
-            graphs=tuple(entry(value, "as_graph", "graph") for value in given.values() if _has(value, "as_graph")),
-        )
-
-    def number(self, name: str, default: float) -> float:
-        """An argument that is a number."""
-        value = self.limit(name)
-        return default if value is None else value
-
-    def limit(self, name: str) -> float | None:
-        """An argument that is a number, or is missing."""
-        value = self.arguments.get(name)
-        return value if isinstance(value, (int, float)) else None
-
-    def whole(self, name: str, axes: int, default: int) -> tuple[int, ...]:
-        """An argument that has a number for each axis, or one for all."""
-        value = self.arguments.get(name)
-        given = [value] if isinstance(value, int) else value if isinstance(value, (list, tuple)) else []
-        numbers = tuple(each for each in given if isinstance(each, int))
-        return numbers * axes if len(numbers) == 1 else numbers or (default,) * axes
-
-    def tensor(self, name: str) -> str:
-        """The name of a tensor; empty where the argument is none."""
-        value = self.arguments.get(name)
-        return value.name if isinstance(value, Ref) else ""
-
-    @property
-    def tensors(self) -> tuple[str, ...]:
-        """All that it is given, also in lists."""
-        return tuple(refs(self.arguments.values()))
-
-
-@dataclass(frozen=True, slots=True)
-class Graph:
+class Exported:
     """What an archive's JSON has in it."""
 
     calls: tuple[Call, ...]
     sizes: Mapping[str, tuple[Size, ...]]
     """of tensors"""
-    dtypes: Mapping[str, int]
-    """ScalarType of the archive's schema"""
-    channels_last: frozenset[str]
-    """filters that are stored KRSC"""
+    dtypes: Mapping[str, str]
+    layout: str
+    """nhwc where filters are stored KRSC"""
     images: tuple[str, ...]
     """tensors that a caller gives"""
     constants: Mapping[str, str]
@@ -103,7 +33,7 @@ class Graph:
     outputs: frozenset[str]
 
     @classmethod
-    def of(cls, document: Json) -> Graph:
+    def of(cls, document: Json) -> Exported:
         """Raises KeyError or TypeError where something is missing."""
         graph = entry(document, "graph_module", "graph")
         tensors = entry(graph, "tensor_values")
@@ -117,15 +47,55 @@ class Graph:
             elif isinstance(spec, Mapping):
                 for what in spec.values():
                     constants[str(entry(what, "arg", "name"))] = str(optional(what, "parameter_name", ""))
+        last = any(_channels_last(tensors[name]) for name in constants if name in tensors)
         return cls(
-            calls=tuple(map(Call.of, entries(graph, "nodes"))),
+            calls=tuple(map(call_of, entries(graph, "nodes"))),
             sizes={name: _sizes(entries(each, "sizes")) for name, each in tensors.items()},
-            dtypes={name: _whole(entry(each, "dtype")) for name, each in tensors.items()},
-            channels_last=frozenset(name for name, each in tensors.items() if _channels_last(each)),
+            dtypes={name: _dtype(_whole(entry(each, "dtype"))) for name, each in tensors.items()},
+            layout="nhwc" if last else "nchw",
             images=tuple(images),
             constants=constants,
             outputs=frozenset(refs(map(_argument, entries(graph, "outputs")))),
         )
+
+    def for_sizes(self, symbols: Mapping[str, int], dtype: str | None, layout: str | None) -> Calls:
+        """The calls with sizes as numbers, in this dtype and layout; None: the archive's own."""
+        own = {
+            name: TensorType(tuple(evaluated(size, symbols) for size in made), self.dtypes[name])
+            for name, made in self.sizes.items()
+        }
+        tensors = own if dtype is None else {name: TensorType(each.shape, dtype) for name, each in own.items()}
+        return Calls(self.calls, tensors, self.images, self.constants, self.outputs, layout or self.layout)
+
+
+def call_of(node: Json) -> Call:
+    """An operator as an archive has it. Raises KeyError or TypeError where something is missing."""
+    target = str(entry(node, "target"))
+    name = target.removeprefix("torch.ops.aten.").partition(".")[0]
+    given = {str(entry(each, "name")): entry(each, "arg") for each in entries(node, "inputs")}
+    stack = str(optional(entry(node, "metadata"), "nn_module_stack", ""))
+    return Call(
+        name=name.removesuffix("_") if target.startswith("torch.ops.aten.") else "",
+        in_place=name.endswith("_"),
+        arguments={each: _argument(value) for each, value in given.items()},
+        writes=tuple(refs(map(_argument, entries(node, "outputs")))),
+        path=[*stack.rpartition(";")[2].split(","), ""][1],
+        inner=tuple(_nested(entry(each, "as_graph", "graph") for each in given.values() if _has(each, "as_graph"))),
+        varies=name.startswith("rand"),
+    )
+
+
+def _nested(graphs: Iterable[Json]) -> Iterator[str]:
+    """Convolutions in the graphs that an operator runs."""
+    for graph in graphs:
+        for call in map(call_of, entries(graph, "nodes")):
+            if call.is_convolution:
+                yield plain(call.path or call.writes[0])
+            yield from call.inner
+
+
+def _dtype(kind: int) -> str:
+    return _DTYPES.get(kind, "a type that studies have not")
 
 
 def entry(value: Json, *keys: str) -> Json:
@@ -148,15 +118,6 @@ def entries(value: Json, *keys: str) -> Sequence[Json]:
 def optional(value: Json, key: str, default: str) -> Json:
     """What stands at a key, if something does."""
     return value.get(key, default) if isinstance(value, Mapping) else default
-
-
-def refs(arguments: Iterable[Argument]) -> Iterator[str]:
-    """The names of tensors among arguments, also in lists."""
-    for each in arguments:
-        if isinstance(each, Ref):
-            yield each.name
-        elif isinstance(each, (list, tuple)):
-            yield from refs(each)
 
 
 def _has(value: Json, key: str) -> bool:

@@ -27,12 +27,14 @@ _WITHOUT = ("weights", "weights_backbone")
 """Arguments of torchvision's builders for weights to download; None: none."""
 
 
-def archive_of_source(source: str, inputs: Sequence[tuple[int, ...]]) -> io.BytesIO:
+def archive_of_source(source: str, inputs: Sequence[tuple[int, ...]], stage: Callable[[str], None]) -> io.BytesIO:
     """The archive of the model that PACKAGE.MODULE:NAME or FILE.py:NAME builds, for inputs of these sizes.
 
     NAME is a function or class, called without arguments, or a model. timm's models go by their names there. The code
     runs. Raises ModelError where PyTorch, the module or the name is missing, or the model cannot be built or exported.
+    `stage` is told what is under way, which takes seconds.
     """
+    stage(f"{source}: importing PyTorch and the code")
     try:
         import torch
     except ImportError:
@@ -45,9 +47,16 @@ def archive_of_source(source: str, inputs: Sequence[tuple[int, ...]]) -> io.Byte
         for device in ("meta", "cpu"):  # the second for models that look at values while they are built or traced
             try:
                 with torch.device(device), torch.no_grad():
+                    stage(f"{source}: building the model")
                     module = build().eval().to(device)
+                    stage(f"{source}: exporting it by torch.export")
                     return archive_of(module, inputs)
             except Exception as error:  # noqa: BLE001 - the model's own code runs, which may raise anything
+                if _depends_on_values(error):
+                    raise ModelError(
+                        f"{source}: what it does depends on values that it computes, as a detector's boxes do; "
+                        "name its backbone: a function that returns it, as my_module.py:backbone"
+                    ) from None
                 failed = plain(f"{type(error).__name__}: {str(error).strip()}".partition("\n")[0], 300)
     raise ModelError(f"{source}: cannot be built and exported: {failed}")
 
@@ -63,6 +72,15 @@ def archive_of(module: nn.Module, inputs: Sequence[tuple[int, ...]]) -> io.Bytes
     archive = io.BytesIO()
     torch.export.save(exported, archive)
     return archive
+
+
+def _depends_on_values(error: BaseException | None) -> bool:
+    """Whether torch.export failed at a value that only a run of the model knows."""
+    while error is not None:
+        if "DataDependent" in type(error).__name__ or "data-dependent" in str(error):
+            return True
+        error = error.__cause__
+    return False
 
 
 def _builder(source: str) -> Callable[[], nn.Module]:

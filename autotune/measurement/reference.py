@@ -10,6 +10,7 @@ from pathlib import Path
 
 import numpy as np
 
+from autotune.autotune_conv2d.activations import BY_WORD, in_cpp
 from autotune.compilation.compile import Program
 from autotune.declarations import Bounds
 from autotune.errors import TemplateError
@@ -166,8 +167,22 @@ def reference_text(declared: Operation) -> str:
     """
     text = in_cuda(declared)
     for name, content in Includes().of(declared.folder / REFERENCE, text, declared.folder):
-        text = text.replace(f'#include "{name}"', content.removeprefix(_ONCE).strip("\n"))
+        text = text.replace(f'#include "{name}"', _with_activations(content, declared).removeprefix(_ONCE).strip("\n"))
     return text if "activation_error" in text else f"{text}\n{_NO_ACTIVATION}"
+
+
+def _with_activations(text: str, declared: Operation) -> str:
+    """`_activated.cuh` with the cases of the activations that an operation declares."""
+    words = [word for word in declared.enumerations.get("activation", ()) if word in BY_WORD]
+    cases = [f"case Activation::{w}: return {{{in_cpp(w, single=False)}, {BY_WORD[w].steepest}}};" for w in words]
+    exact = [f"case Activation::{word}: return 0.0;" for word in words if not BY_WORD[word].rounds]
+    for mark, lines in ((_EACH_ACTIVATION, cases), (_EACH_EXACT, exact)):
+        text = text.replace(mark, "\n        ".join(lines))
+    return text
+
+
+_EACH_ACTIVATION = "// autotune puts a case here for each activation of the table in autotune_conv2d/activations.py."
+_EACH_EXACT = "// autotune puts a case here for each activation that does not round."
 
 
 def _own(name: str) -> str:

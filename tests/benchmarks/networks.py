@@ -33,7 +33,7 @@ from torch.nn import functional
 
 from autotune.autotune_conv2d import find_library
 from autotune.autotune_conv2d.torch_convert import Report, convert
-from autotune.autotune_conv2d.torch_folding import inference_copy
+from autotune.autotune_conv2d.torch_layers import read_network
 from autotune.autotune_conv2d.torch_verify import calibrated, verify
 from autotune.study_reader import load_study
 
@@ -155,8 +155,9 @@ def run(arguments: argparse.Namespace) -> Measured:
         command, tuning_s, library = tuned(arguments, tuple(x.shape))
         converted, report = convert(original, x, library=find_library(library))
     else:
-        (converted, _, folded), report = inference_copy(original, x), Report(())
-        print(f"{len(folded)} batch norms folded; nothing is tuned or swapped on a CPU", file=sys.stderr)
+        found, report = read_network(original, x), Report(())
+        converted = found.finish()
+        print(f"{len(found.folded)} batch norms folded; nothing is tuned or swapped on a CPU", file=sys.stderr)
     (arguments.folder / f"{arguments.network}-convert.txt").write_text(f"{report}\n")
     verification = verify(original, converted, x)
     print(verification, file=sys.stderr, flush=True)

@@ -36,6 +36,8 @@ def on_cpu(cxx: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[OnHos
     strided = Conv2dProblem(4, 1, 12, 12, 4, 3, 3, 2, 2)
     last = Conv2dProblem(4, 2, 12, 12, 4, 3, 3, layout="nhwc")
     tf32 = Conv2dProblem(4, 1, 12, 12, 8, 3, 3)
+    padded = Conv2dProblem(4, 1, 14, 14, 4, 3, 3, epilogue="bias")
+    same = Conv2dProblem(4, 1, 12, 12, 1, 3, 3, pad_h=1, pad_w=1, epilogue="bias")
     wrong = Conv2dProblem(4, 1, 12, 12, 4, 7, 7, epilogue="bias")
     few = Conv2dProblem(4, 1, 12, 12, 4, 5, 5)
     limit = ("[constraints]", '[constraints]\n"at most 8 images" = "n <= 8"')
@@ -46,6 +48,8 @@ def on_cpu(cxx: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[OnHos
         kernel("im2col_gemm", "second", second, fusion="two_kernels"),
         kernel("direct", "bias", bias),
         kernel("direct", "strided", strided),
+        kernel("direct", "padded", padded),
+        kernel("direct", "same", same),
         kernel("implicit_gemm", "last", last),
         kernel("mma_strip", "tf32", tf32, precision="tf32"),
         kernel("direct", "wrong", wrong),
@@ -77,19 +81,19 @@ def test_network_with_functions_becomes_a_graph_without_its_relus(n: int, on_cpu
 
 
 @pytest.mark.parametrize(
-    ("name", "kernel", "relus"),
+    ("name", "kernel", "kind", "relus"),
     [
-        ("Branching", "tested.first", 0),
-        ("ReadTwice", "tested.bias", 1),
-        ("ReadTwiceInSequence", "tested.bias", 1),
-        ("SharedPart", "tested.bias", 1),
+        ("Branching", "tested.first", "Branching", 0),
+        ("ReadTwice", "tested.bias", "GraphModule", 1),
+        ("ReadTwiceInSequence", "tested.bias", "ReadTwiceInSequence", 1),
+        ("SharedPart", "tested.bias", "SharedPart", 1),
     ],
 )
 def test_relu_is_fused_where_it_alone_reads_the_output(
-    name: str, kernel: str, relus: int, on_cpu: OnHostDriver
+    name: str, kernel: str, kind: str, relus: int, on_cpu: OnHostDriver
 ) -> None:
-    kind, rows, left, difference = on_cpu(networks.converted, name, 4)
-    assert (kind, left) == (name, relus)
+    made, rows, left, difference = on_cpu(networks.converted, name, 4)
+    assert (made, left) == (kind, relus)
     assert [(row.kernel, row.swapped) for row in rows] == [(kernel, True)]
     assert difference < CLOSE
 
@@ -98,6 +102,13 @@ def test_a_convolution_is_swapped_at_every_path(on_cpu: OnHostDriver) -> None:
     layer, swapped, parts, difference = on_cpu(networks.by_two_paths)
     assert (layer, swapped) == ("conv", True)
     assert parts == ["TunedConv2d", "TunedConv2d"]
+    assert difference < CLOSE
+
+
+def test_a_convolution_that_runs_twice_is_swapped_twice(on_cpu: OnHostDriver) -> None:
+    layers, names, difference = on_cpu(networks.run_twice)
+    assert layers == [("0", True), ("0", True)]
+    assert names == {"0.weight", "0.bias", "0_2.weight", "0_2.bias"}
     assert difference < CLOSE
 
 
@@ -121,7 +132,7 @@ def test_slower_kernels_are_left(on_cpu: OnHostDriver) -> None:
     assert lines[-1] == "0 of 2 convolutions run tuned kernels"
 
 
-@pytest.mark.parametrize("name", ["strided", "same", "channels last", "tf32"])
+@pytest.mark.parametrize("name", ["strided", "same", "channels last", "tf32", "reflecting", "subclass"])
 def test_convolution_is_swapped(name: str, on_cpu: OnHostDriver) -> None:
     swapped, why, difference = on_cpu(networks.convolution, name)
     assert swapped, why
@@ -131,14 +142,11 @@ def test_convolution_is_swapped(name: str, on_cpu: OnHostDriver) -> None:
 @pytest.mark.parametrize(
     ("name", "why"),
     [
-        ("reflecting", "pads with reflect, not with zeros"),
-        ("one-sided", "pads one side more than the other"),
+        ("one-sided", "pads 0x0 before and 1x1 after the image, not both alike"),
         ("hooked", "has forward hooks"),
-        ("subclass", "is a ParametrizedConv2d, whose forward may be its own"),
-        ("twice", "ran 2 times on the example"),
         ("unknown", "the library has no kernel for this problem"),
         ("wrong", "computes something else than PyTorch"),
-        ("listed", "is called by no path of the network's modules"),
+        ("listed", "is in no part of the network that torch.export captures and that ran once"),
     ],
 )
 def test_convolution_is_left_and_why(name: str, why: str, on_cpu: OnHostDriver) -> None:

@@ -8,10 +8,9 @@ import pytest
 
 torch = pytest.importorskip("torch", exc_type=ImportError)
 
-from torch import Tensor, nn  # noqa: E402
+from torch import Tensor, fx, nn  # noqa: E402
 from torch.nn import functional  # noqa: E402
 
-from autotune.autotune_conv2d.torch_folding import inference_copy  # noqa: E402
 from autotune.autotune_conv2d.torch_layers import read_network  # noqa: E402
 from tests.torch_networks import Streaming, images, seeded  # noqa: E402
 from tests.torch_residuals import normalising  # noqa: E402
@@ -80,7 +79,7 @@ class TwoPaths(nn.Module):
 
 
 class Listed(nn.Module):
-    """Calls its batch norm by a list of Python's, in which nothing can take its place."""
+    """Calls its batch norm by a list of Python's."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -111,24 +110,24 @@ class Scaled(Branching):
         return super().forward(x) * self.features[0].weight.tolist()[0][0][0][0]
 
 
-FOLDED: dict[str, tuple[Callable[[], nn.Module], str]] = {
-    "alone": (of(lambda m, x: m.norm(m.conv(x))), "norm"),
-    "behind a bias": (of(lambda m, x: torch.relu(m.norm(m.conv(x))), bias=True), "norm"),
-    "no trace": (Branching, "features.1"),
-    "by a second path": (lambda: TwoPaths("sequence"), "norm"),
-    "by the first path": (lambda: TwoPaths("attributes"), "norm"),
-    "by keyword": (of(lambda m, x: m.norm(input=m.conv(input=x))), "norm"),
-    "no scale": (lambda: nn.Sequential(nn.Conv2d(2, 3, 1), nn.BatchNorm2d(3, affine=False)), "1"),
+FOLDED: dict[str, tuple[Callable[[], nn.Module], tuple[str, ...]]] = {
+    "alone": (of(lambda m, x: m.norm(m.conv(x))), ("conv",)),
+    "behind a bias": (of(lambda m, x: torch.relu(m.norm(m.conv(x))), bias=True), ("conv",)),
+    "twice": (of(lambda m, x: m.norm(m.norm(m.conv(x)))), ("conv", "conv")),
+    "no trace": (Branching, ("features.0",)),
+    "by a second path": (lambda: TwoPaths("sequence"), ("features.0",)),
+    "by the first path": (lambda: TwoPaths("attributes"), ("features.0",)),
+    "by keyword": (of(lambda m, x: m.norm(input=m.conv(input=x))), ("conv",)),
+    "by a list": (Listed, ("features.0",)),
+    "no scale": (lambda: nn.Sequential(nn.Conv2d(2, 3, 1), nn.BatchNorm2d(3, affine=False)), ("0",)),
 }
 KEPT: dict[str, Callable[[], nn.Module]] = {
     "read besides": of(read_besides),
     "before the convolution": lambda: nn.Sequential(normalising(2), nn.Conv2d(2, 3, 1)),
-    "twice": of(lambda m, x: m.norm(m.norm(m.conv(x)))),
     "hooked": hooked,
     "hooked convolution": hooked_convolution,
     "filters are read": of(lambda m, x: m.norm(m.conv(x)) * m.conv.weight.sum()),
     "an activation between": of(lambda m, x: m.norm(torch.relu(m.conv(x)))),
-    "called by a list": Listed,
     "filters are read, no trace": Tied,
     "filters are read, no trace, half precision": lambda: Tied().bfloat16(),
     "filters are read as numbers": Scaled,
@@ -145,12 +144,13 @@ def difference(network: nn.Module, other: nn.Module) -> float:
 
 @pytest.mark.parametrize("name", FOLDED)
 def test_a_batch_norm_is_folded(name: str) -> None:
-    made, norm = FOLDED[name]
+    made, convs = FOLDED[name]
     network = made().eval()
     before = {key: value.clone() for key, value in network.state_dict().items()}
-    copy, _, folded = inference_copy(network, images(3, 2))
-    assert folded == (norm,)
-    assert not any(isinstance(part, nn.BatchNorm2d) for part in copy.modules())
+    found = read_network(network, images(3, 2))
+    assert found.folded == convs
+    copy = found.finish()
+    assert "batch_norm" not in str([each.graph for each in copy.modules() if isinstance(each, fx.GraphModule)])
     assert difference(network, copy) < CLOSE
     assert all(torch.equal(value, before[key]) for key, value in network.state_dict().items()), "the original stays"
 
@@ -158,16 +158,15 @@ def test_a_batch_norm_is_folded(name: str) -> None:
 @pytest.mark.parametrize("name", KEPT)
 def test_a_batch_norm_is_kept(name: str) -> None:
     network = KEPT[name]().eval()
-    copy, _, folded = inference_copy(network, images(3, 2).to(next(network.parameters()).dtype))
-    assert folded == ()
-    assert difference(network, copy) == 0
+    found = read_network(network, images(3, 2).to(next(network.parameters()).dtype))
+    assert found.folded == ()
+    assert difference(network, found.finish()) == 0
 
 
 @torch.no_grad()
 def test_a_copy_begins_where_the_original_is_and_the_example_stays() -> None:
     network, x = seeded(Streaming), images(4)
-    copy, arguments, _ = inference_copy(network, x)
-    read_network(copy, arguments)
+    copy = read_network(network, x).finish()
     assert torch.equal(x, images(4))
     for name in ("past", "calls"):
         assert torch.equal(copy.get_buffer(name), network.get_buffer(name))
@@ -180,13 +179,14 @@ def test_half_precision_is_folded_in_double() -> None:
     network[1].running_var.zero_()
     network[0].weight.data.mul_(1e-3)
     network[0].bias.data.zero_()
-    copy, _, _ = inference_copy(network.half(), images(3, 2).half())
+    copy = read_network(network.half(), images(3, 2).half()).finish()
     assert difference(network.float(), copy.float()) < 1e-2
 
 
 def test_filters_stay_channels_last_and_so_does_an_example_of_sizes() -> None:
     network = nn.Sequential(nn.Conv2d(2, 3, 3), nn.BatchNorm2d(3)).eval().to(memory_format=torch.channels_last)
-    copy, (x,), _ = inference_copy(network, (3, 2, 12, 12))
+    found = read_network(network, (3, 2, 12, 12))
+    copy, (x,) = found.finish(), found.arguments
     assert isinstance(x, Tensor)
     for tensor in (copy.get_submodule("0").weight, x, copy(x)):
         assert tensor.is_contiguous(memory_format=torch.channels_last)
@@ -194,6 +194,5 @@ def test_filters_stay_channels_last_and_so_does_an_example_of_sizes() -> None:
 
 
 def test_a_kernel_takes_the_bias_and_what_follows_a_batch_norm() -> None:
-    network, arguments, _ = inference_copy(Branching().eval(), (4, 2, 12, 12))
-    (layer,) = read_network(network, arguments).layers
+    (layer,) = read_network(Branching().eval(), (4, 2, 12, 12)).layers
     assert layer.problems[0].epilogue == "bias_silu"

@@ -1,0 +1,115 @@
+"""The activations that an epilogue may end with: one entry each, from which every other form is made.
+
+`in_cpp` gives the CUDA and float64 forms, `activated` evaluates the expression with any set of functions, such as
+NumPy's. A kernel's own function in `templates/_epilogue.cuh` is written by hand where it is faster.
+
+This module needs Python alone: exported packages have it, and so have autotune's importers, references and templates.
+"""
+
+from __future__ import annotations
+
+import ast
+import functools
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from types import CodeType
+from typing import TypeVar
+
+
+@dataclass(frozen=True, slots=True)
+class Activation:
+    """An activation of a sum v."""
+
+    word: str
+    """the end of an epilogue's name"""
+    name: str
+    """of PyTorch's module"""
+    expression: str
+    """in Python's, of v and of `min max exp erfc tanh log1p`, which C has too"""
+    steepest: float
+    """the largest absolute slope, rounded up: an error of the sum counts as often in the output"""
+    operator: str = ""
+    """PyTorch's, in torch.ops.aten; empty: the word"""
+    options: Mapping[str, object] = field(default_factory=dict)
+    """what the operator must be given besides v"""
+    rounds: bool = True
+    """whether an output may be rounded where v is a whole number"""
+
+    @property
+    def aten(self) -> str:
+        """The name of PyTorch's operator."""
+        return self.operator or self.word
+
+    def __call__(self, v: float) -> float:
+        """The activation of a number."""
+        return float(activated(self.word, v, SCALAR))
+
+
+SCALAR: Mapping[str, Callable[..., float]] = {
+    "min": min,
+    "max": max,
+    "exp": math.exp,
+    "erfc": math.erfc,
+    "tanh": math.tanh,
+    "log1p": math.log1p,
+}
+"""What expressions may call, for single numbers."""
+
+ACTIVATIONS = (
+    Activation("relu", "ReLU", "max(v, 0)", 1.0, rounds=False),
+    Activation("relu6", "ReLU6", "min(max(v, 0), 6)", 1.0, rounds=False),
+    Activation("silu", "SiLU", "v / (1 + exp(-v))", 1.1),
+    Activation("hardswish", "Hardswish", "v * min(max(v + 3, 0), 6) / 6", 1.5),
+    Activation("sigmoid", "Sigmoid", "1 / (1 + exp(-v))", 0.25),
+    Activation("gelu", "GELU", "0.5 * v * erfc(-v * 0.70710678118654752)", 1.13),
+    Activation(
+        "gelu_tanh",
+        "GELU",
+        "0.5 * v * (1 + tanh(0.79788456080286536 * (v + 0.044715 * v * v * v)))",
+        1.13,
+        operator="gelu",
+        options={"approximate": "tanh"},
+    ),
+    Activation("leaky_relu", "LeakyReLU", "max(v, 0.01 * v)", 1.0),
+)
+BY_WORD = {each.word: each for each in ACTIVATIONS}
+
+
+T = TypeVar("T")
+
+
+def activated(word: str, v: T, functions: Mapping[str, Callable[..., object]]) -> T:
+    """An activation of anything that has arithmetic, with the functions that expressions may call."""
+    made: T = eval(_compiled(BY_WORD[word].expression), dict(functions), {"v": v})  # noqa: S307 - the table's own text
+    return made
+
+
+@functools.cache
+def _compiled(expression: str) -> CodeType:
+    return compile(expression, "<activation>", "eval")
+
+
+def in_cpp(word: str, *, single: bool) -> str:
+    """An activation's expression in C++, of `v`, in float or in double."""
+    return _in_cpp(ast.parse(BY_WORD[word].expression, mode="eval").body, "f" if single else "")
+
+
+def _in_cpp(part: ast.expr, suffix: str) -> str:
+    match part:
+        case ast.Constant(value=number) if isinstance(number, (int, float)):
+            return f"{float(number)!r}{suffix}"
+        case ast.Name(id=name):
+            return name
+        case ast.UnaryOp(op=ast.USub(), operand=inner):
+            return f"-{_in_cpp(inner, suffix)}"
+        case ast.BinOp(left=left, op=op, right=right):
+            return f"({_in_cpp(left, suffix)} {_OPERATORS[type(op)]} {_in_cpp(right, suffix)})"
+        case ast.Call(func=ast.Name(id=name), args=arguments):
+            called = f"f{name}" if name in ("min", "max") else name
+            return f"{called}{suffix}({', '.join(_in_cpp(each, suffix) for each in arguments)})"
+        case _:
+            raise ValueError(f"{ast.unparse(part)} is not part of an activation's expression")
+
+
+_OPERATORS: Mapping[type[ast.operator], str] = {ast.Add: "+", ast.Sub: "-", ast.Mult: "*", ast.Div: "/"}

@@ -1,0 +1,338 @@
+"""ATen's operators, as torch.export writes them and PyTorch captures them -> the operators of a `Graph`."""
+
+from __future__ import annotations
+
+import math
+import operator
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TypeAlias
+
+from .activations import ACTIVATIONS
+from .fusion import Convolution, Function, Geometry, Graph, MatrixProduct, Operator, Shape, convolution, product
+
+
+@dataclass(frozen=True, slots=True)
+class Ref:
+    """A tensor as an argument."""
+
+    name: str
+
+
+Argument: TypeAlias = "Ref | str | float | Sequence[Argument] | None"
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """A call of an operator."""
+
+    name: str
+    """as ATen has it, without the underscore of those that work in place; empty for operators that are not ATen's"""
+    arguments: Mapping[str, Argument]
+    """by their names in the operator's schema; those that are not given are the schema's defaults"""
+    writes: tuple[str, ...]
+    """tensors"""
+    in_place: bool = False
+    path: str = ""
+    """of the module that calls it, such as layer1.0.conv1"""
+    inner: tuple[str, ...] = ()
+    """convolutions that run within it, by the paths of their modules"""
+    why_not: str = "in a part of the network that runs on a condition, or under other settings"
+    """why no kernel computes these"""
+    varies: bool = False
+    """whether its results differ from call to call, though it reads no tensor"""
+
+    def number(self, name: str, default: float) -> float:
+        """An argument that is a number."""
+        value = self.limit(name)
+        return default if value is None else value
+
+    def limit(self, name: str) -> float | None:
+        """An argument that is a number, or is missing."""
+        value = self.arguments.get(name)
+        return value if isinstance(value, (int, float)) else None
+
+    def whole(self, name: str, axes: int, default: int) -> tuple[int, ...]:
+        """An argument that has a number for each axis, or one for all."""
+        value = self.arguments.get(name)
+        given = [value] if isinstance(value, int) else value if isinstance(value, (list, tuple)) else []
+        numbers = tuple(each for each in given if isinstance(each, int))
+        return numbers * axes if len(numbers) == 1 else numbers or (default,) * axes
+
+    def tensor(self, name: str) -> str:
+        """The name of a tensor; empty where the argument is none."""
+        value = self.arguments.get(name)
+        return value.name if isinstance(value, Ref) else ""
+
+    @property
+    def tensors(self) -> tuple[str, ...]:
+        """All that it is given, also in lists."""
+        return tuple(refs(self.arguments.values()))
+
+    @property
+    def is_convolution(self) -> bool:
+        """Whether it is one of any kind."""
+        return self.name in _CONVOLUTIONS or self.name.startswith("cudnn_convolution")
+
+    @property
+    def trains(self) -> bool:
+        """Whether it does what it does in training alone."""
+        with_statistics = self.name not in NORMS or bool(self.tensor("running_mean"))
+        return bool(self.number("training", 0) and with_statistics) or (
+            self.name in _DROPOUTS and bool(self.number("train", 0))
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class TensorType:
+    """What is known of a tensor besides its values."""
+
+    shape: Shape = ()
+    dtype: str = ""
+    """a word of a study, or what PyTorch calls one that studies have not"""
+
+
+NORMS = ("batch_norm", "_native_batch_norm_legit_no_training")
+_CONVOLUTIONS = (
+    *("conv1d", "conv2d", "conv3d", "convolution", "_convolution"),
+    *("conv_transpose1d", "conv_transpose2d", "conv_transpose3d"),
+)
+_COPIES = ("clone", "contiguous", "detach", "alias", "lift_fresh_copy")
+_DROPOUTS = ("dropout", "feature_dropout", "alpha_dropout", "feature_alpha_dropout")
+_BINARY: Mapping[str, Callable[[float, float], float]] = {
+    "add": operator.add,
+    "sub": operator.sub,
+    "mul": operator.mul,
+    "div": operator.truediv,
+    "maximum": max,
+    "minimum": min,
+    "pow": math.pow,
+}
+_PRODUCTS = {"linear": "input", "matmul": "self", "mm": "self", "bmm": "self", "addmm": "mat1", "baddbmm": "batch1"}
+"""Products of matrices, to the argument whose last axis is summed over."""
+
+
+def clipped(least: float | None, most: float | None) -> Function:
+    """x between two numbers, each of which may be missing."""
+    return lambda x: min(max(x, -math.inf if least is None else least), math.inf if most is None else most)
+
+
+def hard_sigmoid(slope: float = 1 / 6, offset: float = 0.5) -> Function:
+    """A line between 0 and 1."""
+    return lambda x: min(max(slope * x + offset, 0.0), 1.0)
+
+
+def leaky_relu(slope: float) -> Function:
+    """x, below 0 times a slope."""
+    return lambda x: slope * x if x < 0 else x
+
+
+def sigmoid(x: float) -> float:
+    """1 / (1 + exp(-x))"""
+    return 1 / (1 + math.exp(-x))
+
+
+_UNARY: Mapping[str, Callable[[Call], Function]] = {
+    "hardtanh": lambda call: clipped(call.number("min_val", -1.0), call.number("max_val", 1.0)),
+    "clamp": lambda call: clipped(call.limit("min"), call.limit("max")),
+    "clamp_min": lambda call: clipped(call.limit("min"), None),
+    "clamp_max": lambda call: clipped(None, call.limit("max")),
+    "tanh": lambda _: math.tanh,
+    "erf": lambda _: math.erf,
+    "exp": lambda _: math.exp,
+    "neg": lambda _: operator.neg,
+    "hardsigmoid": lambda _: hard_sigmoid(),
+    "leaky_relu": lambda call: leaky_relu(call.number("negative_slope", 0.01)),
+}
+
+
+def _elementwise(call: Call) -> Function | None:
+    """What an operator of one tensor computes, if it is known."""
+    if call.name in _UNARY:
+        return _UNARY[call.name](call)
+    named = [each for each in ACTIVATIONS if each.aten == call.name]
+    given = {name: call.arguments[name] for each in named for name in each.options if name in call.arguments}
+    return next((each for each in named if given == dict(each.options)), named[0] if named and not given else None)
+
+
+@dataclass(frozen=True, slots=True)
+class Operand:
+    """What an operator of two operands is given."""
+
+    tensor: str = ""
+    """its name; empty for a constant"""
+    type: TensorType = TensorType()
+    number: float | None = None
+    """of a constant that is one known number"""
+
+
+def binary(
+    function: Callable[[float, float], float],
+    operands: tuple[Operand, Operand],
+    writes: str,
+    shape: Shape,
+    constants: tuple[str, ...],
+) -> Operator:
+    """An elementwise operator of two operands, which makes a tensor of this shape."""
+    one, other = operands
+    reads = tuple(each.tensor for each in operands if each.tensor)
+    if len(reads) == 2:
+        alike = one.type == other.type and one.type.shape == shape and None not in shape
+        kind = "addition" if function is operator.add and one.tensor != other.tensor and alike else "other"
+        return Operator(reads, (writes,), kind, function)
+    constant, first = (other, False) if one.tensor else (one, True)
+    scales = function in (operator.add, operator.sub, operator.mul) or (function is operator.truediv and not first)
+    kind = "affine" if scales and _per_channel(constant.type.shape, shape) else "other"
+    number = constant.number
+    if number is None:
+        return Operator(reads, (writes,), kind, None, constants)
+    known: float = number
+
+    def computed(x: float) -> float:
+        return function(known, x) if first else function(x, known)
+
+    return Operator(reads, (writes,), kind, computed, constants)
+
+
+def _per_channel(constant: Shape, made: Shape) -> bool:
+    """Whether a constant has one number for each channel of [N, C, H, W], or one for all."""
+    if len(made) != 4 or len(constant) > 4:
+        return False
+    aligned = (*(1,) * (4 - len(constant)), *constant)
+    return (aligned[0], aligned[2], aligned[3]) == (1, 1, 1) and aligned[1] in (1, made[1])
+
+
+@dataclass(frozen=True, slots=True)
+class Calls:
+    """A network's calls, in an order in which they can run."""
+
+    calls: tuple[Call, ...]
+    tensors: Mapping[str, TensorType]
+    images: tuple[str, ...]
+    """tensors that a caller gives"""
+    constants: Mapping[str, str]
+    """the network's own tensors, to the names that parameters have in the model"""
+    outputs: frozenset[str]
+    layout: str = "nchw"
+
+    def graph(self) -> Graph:
+        """Raises ValueError where calls are in no order."""
+        return _Reader(self).graph()
+
+
+class _Reader:
+    def __init__(self, network: Calls) -> None:
+        self._network = network
+        written = {call.tensors[0] for call in network.calls if call.in_place and call.tensors}
+        self._constants: dict[str, tuple[str, ...]] = {
+            name: (name,) for name in network.constants if name not in written
+        }
+        """tensors that do not depend on the images, to the network's own that they are computed of"""
+        self._known = {*network.constants, *network.images}
+        self._now: dict[str, str] = {}
+        """tensors that were written in place, to the results of the writers"""
+
+    def graph(self) -> Graph:
+        operators = tuple(each for call in self._network.calls for each in self._operators(call))
+        inputs = tuple(self._shape(name) for name in self._network.images)
+        outputs = frozenset(self._latest(name) for name in self._network.outputs)
+        return Graph(operators, outputs, inputs, self._network.layout)
+
+    def _operators(self, call: Call) -> Iterator[Operator]:
+        for label in call.inner:
+            yield Operator((), (), convolution=Convolution(label, None, call.why_not, None))
+        if not call.writes:
+            return  # asks for a size, or asserts something
+        if not {*call.tensors} <= self._known or not self._known.isdisjoint(call.writes):
+            raise ValueError(f"{call.name} reads what is not written yet, or writes again")
+        self._known.update(call.writes)
+        reads = tuple(self._latest(name) for name in call.tensors if name not in self._constants)
+        constants = tuple(each for name in call.tensors for each in self._constants.get(name, ()))
+        if not reads and not call.varies:
+            self._constants.update(dict.fromkeys(call.writes, constants))
+            return
+        yield self._operator(call, reads, constants)
+        if call.in_place and call.tensors[0] not in self._constants:
+            self._now[self._latest(call.tensors[0])] = call.writes[0]
+
+    def _latest(self, name: str) -> str:
+        """The tensor that has a tensor's memory now."""
+        latest = name
+        while latest in self._now:
+            latest = self._now[latest]
+        while name != latest:  # what was written many times is found in one step the next time
+            self._now[name], name = latest, self._now[name]
+        return latest
+
+    def _operator(self, call: Call, reads: tuple[str, ...], constants: tuple[str, ...]) -> Operator:
+        if call.is_convolution:
+            found = self._convolution(call)
+            return Operator(reads, call.writes, "convolution", None, constants, convolution=found)
+        if flops := self._product_flops(call):
+            made = MatrixProduct(self._label(call), flops)
+            return Operator(reads, call.writes, constants=constants, product=made)
+        if call.name in _BINARY and call.limit("alpha") in (None, 1) and "rounding_mode" not in call.arguments:
+            other = "exponent" if call.name == "pow" else "other"
+            operands = (self._operand(call, "self"), self._operand(call, other))
+            return binary(_BINARY[call.name], operands, call.writes[0], self._shape(call.writes[0]), constants)
+        if call.name in _COPIES or (call.name in _DROPOUTS and not call.trains):
+            return Operator(reads, call.writes, "copy", lambda x: x)
+        if call.name in NORMS and len(reads) == 1 and not call.number("training", 0):
+            return Operator(reads, call.writes, "affine", None, constants)
+        function = _elementwise(call) if len(reads) == 1 else None
+        return Operator(reads, call.writes, function=function, constants=constants)
+
+    def _shape(self, name: str) -> Shape:
+        return self._type(name).shape
+
+    def _type(self, name: str) -> TensorType:
+        return self._network.tensors.get(name, TensorType())
+
+    def _operand(self, call: Call, name: str) -> Operand:
+        tensor = call.tensor(name)
+        if tensor and tensor not in self._constants:
+            return Operand(self._latest(tensor), self._type(tensor))
+        return Operand("", self._type(tensor), call.limit(name))
+
+    def _label(self, call: Call) -> str:
+        """The name of the parameter with its filters, without `weight`, else the path of the module that calls it."""
+        filters = self._network.constants.get(call.tensor("weight"), "")
+        return filters.removesuffix("weight").removesuffix(".") or call.path or call.writes[0]
+
+    def _convolution(self, call: Call) -> Convolution:
+        x, w, y = (self._shape(name) for name in (call.tensor("input"), call.tensor("weight"), call.writes[0]))
+        axes = max(len(w) - 2, 0)
+        dilation = call.whole("dilation", axes, 1)
+        before = after = call.whole("padding", axes, 0)
+        if call.arguments.get("padding") == "same":
+            totals = [apart * ((taps or 1) - 1) for apart, taps in zip(dilation, w[2:], strict=False)]
+            before, after = tuple(each // 2 for each in totals), tuple(each - each // 2 for each in totals)
+        geometry = Geometry(
+            *(x, w, y, call.whole("stride", axes, 1), before, after, dilation, int(call.number("groups", 1))),
+            transposed="transpose" in call.name or bool(call.number("transposed", 0)),
+            bias=bool(call.tensor("bias")),
+            dtype=self._type(call.tensor("input")).dtype,
+            layout=self._network.layout,
+        )
+        given = [each for each in (call.tensor("weight"), call.tensor("bias")) if each]
+        why_not = "" if {*given} <= {*self._constants} else "its filters are computed by the network"
+        return convolution(self._label(call), geometry, why_not)
+
+    def _product_flops(self, call: Call) -> int:
+        """FLOPs of products of matrices; 0 where there are none, or of unknown size."""
+        made = self._shape(call.writes[0])
+        if call.name == "scaled_dot_product_attention":
+            query, key = (self._shape(call.tensor(name)) for name in ("query", "key"))
+            both = [product((2, *each, key[-2])) for each in (query, made)] if len(key) > 1 else []
+            return sum(each or 0 for each in both)
+        a = self._shape(call.tensor(_PRODUCTS.get(call.name, "")))
+        return (product((2, *made, a[-1])) or 0) if a else 0
+
+
+def refs(arguments: Iterable[Argument]) -> Iterator[str]:
+    """The names of tensors among arguments, also in lists."""
+    for each in arguments:
+        if isinstance(each, Ref):
+            yield each.name
+        elif isinstance(each, (list, tuple)):
+            yield from refs(each)

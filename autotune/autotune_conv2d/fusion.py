@@ -1,0 +1,304 @@
+"""A network as a small graph, and what each convolution's kernel computes besides the convolution.
+
+ONNX files, archives of torch.export and the graphs that PyTorch captures are read to the same `Graph`, and `fuse` is
+the one matcher, so that import-model, convert and the backend of torch.compile agree. It stands here, and imports
+neither autotune nor NumPy nor PyTorch, because every exported package has a copy.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TypeAlias
+
+from .activations import ACTIVATIONS
+from .conv2d import Problem, epilogue_name
+from .declared import INTERFACE
+
+Shape: TypeAlias = "tuple[int | None, ...]"
+"""Sizes of a tensor; None: one that is not known before the network runs."""
+Function: TypeAlias = Callable[..., float]
+"""What an elementwise operator computes of an element of each tensor that it reads, in their order."""
+
+MOST_OPERATORS = 16
+"""Behind a tensor that are looked at for an activation: GELU written out has five."""
+_SAMPLES = (*(each / 4 for each in range(-48, 49)), -60.0, 60.0)
+_CLOSE = 1e-5  # files have float32 constants; the two kinds of GELU differ by 5e-4
+
+
+@dataclass(frozen=True, slots=True)
+class Geometry:
+    """What a network says of a convolution; sequences have a number for each spatial axis."""
+
+    x: Shape
+    """[N, C, ...]"""
+    w: Shape
+    """[K, C/groups, ...], of a transposed one [C, K/groups, ...]"""
+    y: Shape
+    stride: Sequence[int]
+    before: Sequence[int]
+    """padding"""
+    after: Sequence[int]
+    dilation: Sequence[int]
+    groups: int
+    transposed: bool = False
+    bias: bool = False
+    dtype: str = "f32"
+    """a word of a study, or what the network calls one that studies have not"""
+    layout: str = "nchw"
+
+
+@dataclass(frozen=True, slots=True)
+class Convolution:
+    """A convolution of any kind."""
+
+    label: str
+    """what a person calls it, such as layer1.0.conv1"""
+    problem: Problem | None
+    """the convolution and its bias; None where no kernel computes it"""
+    why_not: str
+    """why `problem` is None"""
+    flops: int | None
+    """a multiply-add counted as two; None where its sizes are not known"""
+
+
+@dataclass(frozen=True, slots=True)
+class MatrixProduct:
+    """A product of matrices of any kind."""
+
+    label: str
+    flops: int
+
+
+@dataclass(frozen=True, slots=True)
+class Operator:
+    """One operator of a network. What is computed of the network's own tensors alone is no operator."""
+
+    reads: tuple[str, ...]
+    writes: tuple[str, ...]
+    kind: str = "other"
+    """copy: returns what it reads; affine: scales and shifts each channel by constants; addition: of two tensors of one
+    shape; convolution; other"""
+    function: Function | None = None
+    """elementwise; None where it is not, or is not known"""
+    constants: tuple[str, ...] = ()
+    """the network's own tensors that it reads, such as filters"""
+    convolution: Convolution | None = None
+    product: MatrixProduct | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Graph:
+    """Operators in an order in which they can run."""
+
+    operators: tuple[Operator, ...]
+    outputs: frozenset[str]
+    """tensors that the network returns"""
+    inputs: tuple[Shape, ...] = ()
+    layout: str = "nchw"
+    """how the network itself stores its images"""
+    readers: Mapping[str, tuple[int, ...]] = field(init=False)
+    """positions of the operators that read a tensor"""
+    constant_readers: Mapping[str, int] = field(init=False)
+    """how many operators read one of the network's own tensors"""
+
+    def __post_init__(self) -> None:
+        readers: dict[str, list[int]] = {}
+        constants: dict[str, int] = {}
+        for at, operator in enumerate(self.operators):
+            for name in dict.fromkeys(operator.reads):
+                readers.setdefault(name, []).append(at)
+            for name in dict.fromkeys(operator.constants):
+                constants[name] = constants.get(name, 0) + 1
+        object.__setattr__(self, "readers", {name: tuple(found) for name, found in readers.items()})
+        object.__setattr__(self, "constant_readers", constants)
+
+    def only_reader(self, tensor: str) -> int | None:
+        """The position of the operator that alone reads a tensor, which nobody else sees."""
+        found = self.readers.get(tensor, ())
+        return found[0] if len(found) == 1 and tensor not in self.outputs else None
+
+
+@dataclass(frozen=True, slots=True)
+class Fused:
+    """A convolution and the operators behind it that its kernel computes; positions in the graph, in its order."""
+
+    at: int
+    convolution: Convolution
+    folded: tuple[int, ...] = ()
+    """scales and shifts, and copies before them: they become part of the filters and the bias"""
+    addition: int | None = None
+    copied: tuple[int, ...] = ()
+    """copies before the addition"""
+    activation: str = ""
+    """its word"""
+    activated: tuple[int, ...] = ()
+    """the operators that the activation consists of, and copies before them"""
+
+    @property
+    def epilogues(self) -> tuple[str, ...]:
+        """What a kernel may compute behind the sums, that with the most of what follows first.
+
+        Where something follows a convolution without a bias, the kernel's bias is zeros.
+        """
+        problem = self.convolution.problem
+        biased = bool(self.folded) or (problem is not None and problem.epilogue != "none")
+        follow = dict.fromkeys([(self.addition is not None, word) for word in (self.activation, "")])
+        follow[False, ""] = None
+        names = [epilogue_name(residual=added, activation=word) for added, word in follow if added or word or biased]
+        return tuple(names) if biased else (*names, "none")
+
+
+def fuse(
+    graph: Graph, *, residuals: bool = True, may_add: Callable[[int, str, int], bool] = lambda _at, _tensor, _by: True
+) -> tuple[Fused, ...]:
+    """Every convolution of a network that a kernel computes, in the network's order.
+
+    Of two convolutions that meet in an addition the one that is computed last takes it: the other is its residual.
+    Without `residuals` none does; `may_add` refuses one: it is given the position of a convolution, the tensor that
+    comes of it, and the position of the addition.
+    """
+    found: list[Fused] = []
+    taken: set[int] = set()
+    for at in reversed(range(len(graph.operators))):
+        convolution = graph.operators[at].convolution
+        if convolution is not None and convolution.problem is not None:
+            found.append(_fused(graph, at, convolution, taken, may_add if residuals else _never))
+    return tuple(reversed(found))
+
+
+def _never(_at: int, _tensor: str, _by: int) -> bool:
+    return False
+
+
+def _fused(
+    graph: Graph, at: int, convolution: Convolution, taken: set[int], may_add: Callable[[int, str, int], bool]
+) -> Fused:
+    """What a kernel does with a convolution; the addition that it takes is noted."""
+    foldable = all(graph.constant_readers[name] == 1 for name in graph.operators[at].constants)
+    tensor = graph.operators[at].writes[0]
+    folded: tuple[int, ...] = ()
+    before_sum: tuple[int, ...] = ()
+    copies: tuple[int, ...] = ()
+    addition: int | None = None
+    while not (found := activation_behind(graph, tensor))[0]:
+        reader = graph.only_reader(tensor)
+        if reader is None:
+            break
+        kind = graph.operators[reader].kind
+        if kind == "affine" and addition is None and foldable:
+            folded, copies = (*folded, *copies, reader), ()
+        elif kind == "addition" and addition is None and reader not in taken and may_add(at, tensor, reader):
+            addition, before_sum, copies = reader, copies, ()
+            taken.add(reader)
+        elif kind == "copy":
+            copies = (*copies, reader)
+        else:
+            break
+        tensor = graph.operators[reader].writes[0]
+    word, parts = found
+    return Fused(at, convolution, folded, addition, before_sum, word, (*copies, *parts) if word else ())
+
+
+def activation_behind(graph: Graph, tensor: str) -> tuple[str, tuple[int, ...]]:
+    """The word of the activation that is all that becomes of a tensor, and its operators; an empty word for none."""
+    if tensor in graph.outputs:
+        return "", ()
+    values: dict[str, Sequence[float]] = {tensor: _SAMPLES}
+    parts: list[int] = []
+    waiting = set(graph.readers.get(tensor, ()))
+    while waiting and len(parts) < MOST_OPERATORS:
+        at = min(waiting)
+        waiting.discard(at)
+        operator = graph.operators[at]
+        if operator.function is None or any(name not in values for name in operator.reads):
+            continue
+        made = _computed(operator.function, [values[name] for name in operator.reads])
+        values[operator.writes[0]] = made
+        parts.append(at)
+        word = next((word for word, known in _OUTPUTS.items() if _same(known, made)), "")
+        if word and _alone(graph, values, parts):
+            return word, tuple(parts)
+        waiting.update(graph.readers.get(operator.writes[0], ()))
+    return "", ()
+
+
+def _computed(function: Function, values: Sequence[Sequence[float]]) -> tuple[float, ...]:
+    made = []
+    for given in zip(*values, strict=True):
+        try:
+            made.append(function(*given))
+        except (ArithmeticError, ValueError):
+            made.append(math.nan)
+    return tuple(made)
+
+
+_OUTPUTS = {each.word: _computed(each, [_SAMPLES]) for each in ACTIVATIONS}
+
+
+def _alone(graph: Graph, values: Mapping[str, object], parts: list[int]) -> bool:
+    """Whether nothing but the parts reads what they read, and each but the last is read."""
+    inside = [name for name in values if name not in graph.operators[parts[-1]].writes]
+    return all(
+        name not in graph.outputs and graph.readers.get(name, ()) and {*graph.readers[name]} <= {*parts}
+        for name in inside
+    )
+
+
+def _same(known: Sequence[float], made: Sequence[float]) -> bool:
+    return all(abs(one - other) <= _CLOSE * (1 + abs(one)) for one, other in zip(known, made, strict=True))
+
+
+def convolution(label: str, geometry: Geometry, why_not: str = "") -> Convolution:
+    """A convolution as a problem, or why no kernel computes it."""
+    why_not = why_not or _why_not(geometry)
+    problem = None if why_not else _problem(geometry)
+    return Convolution(label, problem, why_not, _flops(geometry))
+
+
+def sizes(shape: Shape) -> str:
+    """A shape in words, such as 1x3x?x?."""
+    return "x".join("?" if size is None else str(size) for size in shape)
+
+
+def product(factors: Sequence[int | None]) -> int | None:
+    """Of all sizes; None where one is not known."""
+    known = [size for size in factors if size is not None]
+    return math.prod(known) if len(known) == len(factors) else None
+
+
+def _why_not(geometry: Geometry) -> str:
+    axes = len(geometry.w) - 2
+    if geometry.transposed:
+        return "a transposed convolution"
+    if axes != 2:
+        return f"a {axes}-d convolution"
+    if not geometry.x or None in geometry.x or None in geometry.w:
+        return f"the size of its input is not known before the network runs: {sizes(geometry.x) or '?'}"
+    if len(geometry.x) != 4:
+        return f"its input has {len(geometry.x)} dimensions, not 4"
+    if tuple(geometry.before) != tuple(geometry.after):
+        return f"pads {_pads(geometry.before)} before and {_pads(geometry.after)} after the image, not both alike"
+    if geometry.x[1] != (geometry.w[1] or 0) * geometry.groups:
+        return f"its input {sizes(geometry.x)} has not the channels of its filters {sizes(geometry.w)}"
+    if geometry.dtype not in INTERFACE.words["dtype"]:
+        return f"computes in {geometry.dtype}"
+    return ""
+
+
+def _pads(numbers: Sequence[int]) -> str:
+    return "x".join(map(str, numbers))
+
+
+def _problem(of: Geometry) -> Problem:
+    numbers = [size or 0 for size in (*of.x, of.w[0], *of.w[2:])]
+    pairs = (*of.stride, *of.before, *of.dilation)
+    return Problem.of((*numbers, *pairs, of.groups), of.dtype, of.layout, "bias" if of.bias else "none")
+
+
+def _flops(geometry: Geometry) -> int | None:
+    """Each element of y, of a transposed one of x, meets the filter's sizes behind the first."""
+    if not (geometry.x and geometry.y and geometry.w):
+        return None
+    return product((2, *(geometry.x if geometry.transposed else geometry.y), *geometry.w[1:]))

@@ -1,0 +1,364 @@
+"""A PyTorch network -> graphs of ATen operators: by `torch.export`, as import-model has them, or what Dynamo captured.
+
+A network that torch.export refuses as a whole, because its course depends on values, is captured by its largest parts
+that torch.export takes.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+import io
+import logging
+import re
+import warnings
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor, fx, nn
+from torch.export import Dim
+from torch.fx.experimental.proxy_tensor import make_fx
+from torch.utils._pytree import tree_leaves, tree_map
+
+from .torch_example import has_hooks, replaced, run, tensors_of
+
+_FEWEST = 2  # images that are captured: PyTorch takes a size of 1 for a constant
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """A graph that stands in a network, or is all of it."""
+
+    path: str
+    graph: fx.GraphModule
+    arguments: tuple[object, ...]
+    """of its only call"""
+    labels: Mapping[str, str] = field(default_factory=dict)
+    """of parameters whose names in the graph are not the model's: these names"""
+    is_convolution: bool = False
+    """whether the part was nothing but a convolution"""
+
+
+def capture(network: nn.Module, arguments: tuple[object, ...]) -> tuple[nn.Module, tuple[Part, ...]]:
+    """The network, which is changed, with graphs in the place of what can be captured, and these.
+
+    All of it where torch.export takes it; else the largest parts that ran once and of which nobody else reads
+    parameters.
+    """
+    graph = exported(network, arguments)
+    if graph is not None:
+        return graph, (Part("", graph, arguments, is_convolution=isinstance(network, nn.Conv2d)),)
+    return network, tuple(_parts(network, arguments))
+
+
+def _parts(network: nn.Module, arguments: tuple[object, ...]) -> Iterator[Part]:
+    given = _given(network, arguments)
+    waiting = [name for name, _ in reversed([*network.named_children()])]
+    while waiting:
+        path = waiting.pop()
+        part = network.get_submodule(path)
+        if part in given and any(isinstance(each, nn.Conv2d) for each in part.modules()):
+            graph = exported(part, given[part])
+            if graph is not None and _can_stand_for(network, arguments, part, graph):
+                replaced(network, part, graph)
+                yield Part(path, graph, given[part], is_convolution=isinstance(part, nn.Conv2d))
+                continue
+        waiting += [f"{path}.{name}" for name, _ in reversed([*part.named_children()])]
+
+
+def _given(network: nn.Module, arguments: tuple[object, ...]) -> dict[nn.Module, tuple[object, ...]]:
+    """What each part was called with that ran once, with tensors by position."""
+    given: dict[nn.Module, tuple[object, ...]] = {}
+    runs = Counter[nn.Module]()
+
+    def called(part: nn.Module, inputs: tuple[object, ...], named: Mapping[str, object]) -> None:
+        runs[part] += 1
+        if inputs and not named and all(isinstance(each, Tensor) for each in inputs):
+            given[part] = tuple(each.clone() if isinstance(each, Tensor) else each for each in inputs)
+
+    hooks = [part.register_forward_pre_hook(called, with_kwargs=True) for part in network.modules()]
+    try:
+        run(network, arguments)
+    finally:
+        for hook in hooks:
+            hook.remove()
+    return {part: each for part, each in given.items() if runs[part] == 1}
+
+
+def _can_stand_for(network: nn.Module, arguments: tuple[object, ...], part: nn.Module, graph: fx.GraphModule) -> bool:
+    """Whether the network computes the same with a graph in a part's place, also with other values in its parameters.
+
+    Else something besides the part's call reads them, or asks the part for what a graph has not.
+    """
+
+    calls = 0
+
+    class Decoy(nn.Module):
+        def forward(self, *given: Tensor) -> object:
+            nonlocal calls
+            calls += 1
+            return outputs(*given)
+
+    def outputs(*given: Tensor) -> object:
+        return graph(*given)
+
+    decoy = Decoy().eval()
+    for name, child in copy.deepcopy(graph).named_children():
+        decoy.add_module(name, child)
+    for parameter in decoy.parameters():
+        if parameter.is_floating_point():
+            parameter.data.fill_(torch.nan)
+    expected = run(network, arguments).outputs
+    replaced(network, part, decoy)
+    try:
+        torch.testing.assert_close(run(network, arguments).outputs, expected, equal_nan=True)
+    except Exception:  # noqa: BLE001 - the network's own code, which may ask the decoy for anything
+        return False
+    finally:
+        replaced(network, decoy, part)
+    return calls == 1
+
+
+def exported(network: nn.Module, arguments: tuple[object, ...]) -> fx.GraphModule | None:
+    """The network as torch.export has it, for any sizes that it allows; None where it has none.
+
+    Parts with hooks stay modules, so that their hooks run.
+    """
+    opaque = {name: part for name, part in network.named_modules() if has_hooks(part) and not [*part.children()]}
+    if "" in opaque:
+        return None
+    gpus = {tensor.device for tensor in tensors_of(arguments) if tensor.is_cuda}
+    with _quiet(), torch.no_grad(), torch.random.fork_rng(gpus):
+        stand_in = copy.deepcopy(network) if opaque else network
+        for name, part in opaque.items():
+            stand_in.set_submodule(name, _Opaque(name, copy.deepcopy(part).to("meta")))
+        program = _program(stand_in, _enough(arguments), _any_sizes(arguments)) or _program(stand_in, arguments, None)
+        return None if program is None else _module(program, opaque)
+
+
+def _program(network: nn.Module, arguments: tuple[object, ...], shapes: object) -> torch.export.ExportedProgram | None:
+    try:
+        # What the network asked of sizes is part of the graph then, and fails there for other sizes.
+        return torch.export.export(
+            network, arguments, dynamic_shapes=shapes, prefer_deferred_runtime_asserts_over_guards=True
+        )
+    except Exception:  # noqa: BLE001 - tracing runs the network's own code, which may raise anything
+        return None
+
+
+def _any_sizes(arguments: tuple[object, ...]) -> object:
+    """What torch.export is told of the arguments' sizes: that each may be another, where the network allows it."""
+    return tree_map(lambda each: (Dim.AUTO,) * each.dim() if isinstance(each, Tensor) else None, arguments)
+
+
+def _enough(arguments: tuple[object, ...]) -> tuple[object, ...]:
+    """The arguments with two images where they have one."""
+    tensors = [each for each in tensors_of(arguments) if each.dim()]
+    if any(each.shape[0] != 1 for each in tensors):
+        return arguments
+    made: tuple[object, ...] = tree_map(
+        lambda each: torch.cat([each] * _FEWEST) if isinstance(each, Tensor) and each.dim() else each, arguments
+    )
+    return made
+
+
+class Sizes:
+    """Refuses arguments of other sizes than a graph computes with. A forward pre-hook, which looks at sizes once."""
+
+    def __init__(self, fixed: Mapping[int, Mapping[int, int]], asked: fx.GraphModule) -> None:
+        self._fixed, self._asked = fixed, asked
+        self._known: set[tuple[tuple[int, ...], ...]] = set()
+
+    def __call__(self, _: nn.Module, inputs: tuple[object, ...]) -> None:
+        """Raises ValueError."""
+        if torch.compiler.is_compiling():
+            return
+        tensors = tensors_of(inputs)
+        sizes = tuple(tuple(each.shape) for each in tensors)
+        if sizes in self._known:
+            return
+        wrong = [
+            f"axis {axis} of argument {at} is {sizes[at][axis]}, not {size}"
+            for at, axes in self._fixed.items()
+            for axis, size in axes.items()
+            if sizes[at][axis] != size
+        ]
+        try:
+            self._asked(*tree_leaves(inputs))
+        except RuntimeError as error:
+            wrong.append(str(error).partition(" on node")[0])
+        if wrong:
+            raise ValueError(
+                f"autotune_conv2d: the network was captured for other sizes: {'; '.join(wrong)}; convert it with an "
+                "example of these sizes"
+            )
+        self._known.add(sizes)
+
+
+def _module(program: torch.export.ExportedProgram, opaque: Mapping[str, nn.Module]) -> fx.GraphModule:
+    made = program.module(check_guards=False)
+    for node in made.graph.find_nodes(op="call_function", target=OPAQUE):
+        x, name = node.args
+        node.op, node.target, node.args = "call_module", str(name), (x,)
+        made.add_submodule(str(name), opaque[str(name)])
+    values = [node.meta["val"] for node in made.graph.find_nodes(op="placeholder")]
+    tensors = [each for each in values if isinstance(each, Tensor)]
+    fixed = {
+        at: {axis: size for axis, size in enumerate(each.shape) if isinstance(size, int)}
+        for at, each in enumerate(tensors)
+    }
+    for node in made.graph.nodes:
+        node.meta.clear()  # fake tensors, which no copy of a network needs
+    asked = _asked(made.graph)
+    graph = fx.GraphModule(made, made.graph)
+    graph.register_forward_pre_hook(Sizes(fixed, asked))
+    return graph.eval()
+
+
+def _asked(graph: fx.Graph) -> fx.GraphModule:
+    """What a network asked of the sizes of its arguments, which is no longer part of its graph then."""
+    of_sizes = {*graph.find_nodes(op="placeholder")}
+    questions = []
+    for node in graph.nodes:
+        of_tensor = isinstance(node.target, torch._ops.OpOverload) and node.target not in (SYM_SIZE, ASSERT)
+        if node.op == "call_function" and not of_tensor and of_sizes.issuperset(node.all_input_nodes):
+            of_sizes.add(node)
+            questions += [node] if node.target is ASSERT else []
+    apart = fx.Graph()
+    copies: dict[fx.Node, fx.Node] = {}
+    for node in graph.nodes:
+        if node in of_sizes:
+            copies[node] = apart.node_copy(node, copies.__getitem__)
+    apart.output(())
+    for node in reversed([each for each in graph.nodes if each in of_sizes and each.op != "placeholder"]):
+        if node in questions or not node.users:
+            graph.erase_node(node)
+    return fx.GraphModule(nn.Module(), apart)
+
+
+class _Opaque(nn.Module):
+    """Stands for a part with hooks while a network is captured."""
+
+    def __init__(self, name: str, part: nn.Module) -> None:
+        super().__init__()
+        self.name = name
+        _OPAQUE[name] = part.eval()
+
+    def forward(self, input: Tensor) -> Tensor:  # noqa: A002 - as PyTorch's own modules name it
+        made: Tensor = OPAQUE(input, self.name)
+        return made
+
+
+_OPAQUE: dict[str, nn.Module] = {}
+"""parts by name, on the meta device, which say what shape comes out"""
+
+
+_NAMESPACE = __name__.rpartition(".")[0].replace(".", "_")  # that of this copy of the package
+
+
+@torch.library.custom_op(f"{_NAMESPACE}::part", mutates_args=())
+def _part(x: Tensor, name: str) -> Tensor:
+    raise NotImplementedError(name)
+
+
+@_part.register_fake
+def _(x: Tensor, name: str) -> Tensor:
+    y = _OPAQUE[name].forward(torch.empty(x.shape, dtype=x.dtype, device="meta"))
+    return x.new_empty(y.shape)
+
+
+SYM_SIZE, ASSERT = torch.ops.aten.sym_size.int, torch.ops.aten._assert_scalar.default
+OPAQUE = getattr(torch.ops, _NAMESPACE).part.default
+
+
+@contextlib.contextmanager
+def _quiet() -> Iterator[None]:
+    """PyTorch's warnings and logs of a capture, and the graph that it prints where one fails, are kept back.
+
+    torch.export reads cudnn.allow_tf32, which PyTorch refuses while convolutions have another precision than RNNs.
+    """
+    disabled = logging.root.manager.disable
+    cudnn = torch.backends.cudnn
+    precision = cudnn.conv.fp32_precision if hasattr(cudnn, "conv") else None
+    differs = precision is not None and precision != cudnn.rnn.fp32_precision
+    try:
+        if differs:
+            cudnn.conv.fp32_precision = cudnn.rnn.fp32_precision
+        with contextlib.redirect_stderr(io.StringIO()), warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            logging.disable()
+            yield
+    finally:
+        logging.disable(disabled)
+        if differs:
+            cudnn.conv.fp32_precision = precision
+
+
+@dataclass(slots=True)
+class Lifted:
+    """A network that takes some of a graph's inputs, those left; parameters and buffers are its own."""
+
+    part: Part
+    taken: list[int]
+    """positions of the inputs that are parameters and buffers of the network's"""
+    rest: list[int]
+    """positions of those that it is called with"""
+
+
+def lifted(graph: fx.GraphModule, inputs: Sequence[object]) -> Lifted:
+    """What Dynamo captured as ATen's operators, with the parameters and buffers among its inputs as attributes."""
+    originals = graph.graph.find_nodes(op="placeholder")
+    network = _in_aten(graph, [node.meta["example_value"] for node in originals])
+    nodes = network.graph
+    placeholders = nodes.find_nodes(op="placeholder")
+    made = Lifted(Part("", network, ()), [], [])
+    network.meta["dynamo_compile_id"] = graph.meta.get("dynamo_compile_id")  # else CUDA graphs copy all parameters
+
+    labels: dict[str, str] = {}
+    body = next(node for node in nodes.nodes if node.op != "placeholder")
+    for at, (node, original, value) in enumerate(zip(placeholders, originals, inputs, strict=True)):
+        if not isinstance(value, Tensor) or not (original.meta.get("tensor_dict") or {}).get(
+            "_dynamo_static_input_type"
+        ):
+            made.rest.append(at)
+            continue
+        made.taken.append(at)
+        name = f"_{original.target}"
+        if isinstance(value, nn.Parameter):
+            network.register_parameter(name, value)
+        else:
+            network.register_buffer(name, value)
+        labels[name] = _label(original)
+        with nodes.inserting_before(body):
+            attribute = nodes.get_attr(name)
+        node.replace_all_uses_with(attribute)
+        nodes.erase_node(node)
+    network.eval().recompile()
+    with torch.inference_mode(mode=False), torch.no_grad():
+        arguments = tuple(_example(inputs[at]) for at in made.rest)
+    made.part = Part("", network, arguments, labels)
+    return made
+
+
+def _in_aten(graph: fx.GraphModule, fakes: Sequence[object]) -> fx.GraphModule:
+    mode = next((each.fake_mode for each in fakes if isinstance(each, torch._subclasses.FakeTensor)), None)
+    dispatcher = torch._dispatch.python.enable_python_dispatcher()  # for sizes that are symbols
+    with contextlib.nullcontext() if mode is None else mode, torch.no_grad(), dispatcher:
+        made: fx.GraphModule = make_fx(graph, pre_dispatch=True)(*fakes)
+    return made
+
+
+def _label(placeholder: fx.Node) -> str:
+    """The name of a parameter in the model, from Dynamo's L['self']._modules['conv']._parameters['bias']; empty where
+    it is none's."""
+    source = getattr(placeholder, "_dynamo_source", None)
+    name = "" if source is None else source.name
+    text = str(name() if callable(name) else name)  # a method in older versions of PyTorch
+    return ".".join(re.findall(r"(?:_modules|_parameters|_buffers)\['([^']+)'\]", text))
+
+
+def _example(given: object) -> object:
+    """An input as a network may be run on it: what Dynamo has as a symbol is the number that it stands for now."""
+    return given.node.hint if isinstance(given, torch.SymInt) else given

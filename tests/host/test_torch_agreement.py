@@ -1,0 +1,227 @@
+"""import-model, convert and the backend of torch.compile find the same convolutions, problem by problem."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, replace
+
+import pytest
+
+torch = pytest.importorskip("torch", exc_type=ImportError)
+
+from torch import Tensor, fx, nn  # noqa: E402
+from torch.nn import functional  # noqa: E402
+
+from autotune.autotune_conv2d.conv2d import Problem  # noqa: E402
+from autotune.autotune_conv2d.torch_capture import lifted  # noqa: E402
+from autotune.autotune_conv2d.torch_layers import ConvGraph, ConvLayer, read_network  # noqa: E402
+from autotune.importing.fusion import findings  # noqa: E402
+from autotune.importing.torch_archive import read_archive  # noqa: E402
+from autotune.importing.torch_module import archive_of  # noqa: E402
+
+
+def conv_norm(c: int, k: int, r: int = 3, act: nn.Module | None = None, **options: int) -> nn.Sequential:
+    conv = nn.Conv2d(c, k, r, padding=r // 2, bias=False, **options)
+    return nn.Sequential(conv, nn.BatchNorm2d(k), act or nn.SiLU(inplace=True))
+
+
+class C2f(nn.Module):
+    """As YOLO has it: a forward that unpacks `chunk`, and bottlenecks whose outputs are concatenated."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first = conv_norm(3, 8, 1)
+        self.bottlenecks = nn.ModuleList(nn.Sequential(conv_norm(4, 4), conv_norm(4, 4)) for _ in range(2))
+        self.last = conv_norm(16, 8, 1)
+
+    def forward(self, x: Tensor) -> Tensor:
+        left, right = self.first(x).chunk(2, 1)
+        parts = [left, right]
+        for each in self.bottlenecks:
+            parts.append(parts[-1] + each(parts[-1]))
+        return self.last(torch.cat(parts, 1))
+
+
+class UNet(nn.Module):
+    """Down, up by a transposed convolution and by interpolation, with concatenation, and a gate of two chunks."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.down = nn.ModuleList([conv_norm(3, 8, act=nn.ReLU()), conv_norm(8, 16, act=nn.ReLU(), stride=2)])
+        self.up = nn.ConvTranspose2d(16, 8, 2, 2)
+        self.join = conv_norm(16, 16, act=nn.LeakyReLU())
+        self.head = nn.Conv2d(8, 4, 1)
+
+    def forward(self, x: Tensor) -> Tensor:
+        first = self.down[0](x)
+        second = self.down[1](first)
+        y = self.join(torch.cat([first, self.up(second)], dim=1))
+        value, gate = torch.chunk(y, 2, dim=1)
+        y = self.head(value * torch.sigmoid(gate))
+        return functional.interpolate(y, scale_factor=0.5) + functional.interpolate(y, size=(12, 12))
+
+
+class Residuals(nn.Module):
+    """Blocks of a ResNet, and one whose shortcut is a convolution."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.a = conv_norm(3, 8, act=nn.ReLU())
+        self.b, self.norm = nn.Conv2d(8, 8, 3, padding=1, bias=False), nn.BatchNorm2d(8)
+        self.c, self.shortcut = nn.Conv2d(8, 16, 3, 2, 1), nn.Conv2d(8, 16, 1, 2)
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = self.a(x)
+        z = self.norm(self.b(y))
+        z += y
+        y = functional.relu_(z)
+        return torch.relu(self.c(y) + self.shortcut(y))
+
+
+class Mobile(nn.Module):
+    """Inverted residual with squeeze and excitation, as in EfficientNet and RegNetY."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.expand, self.depthwise = conv_norm(4, 16, 1), conv_norm(16, 16, groups=16)
+        self.squeeze, self.excite = nn.Conv2d(16, 4, 1), nn.Conv2d(4, 16, 1)
+        self.project = conv_norm(16, 4, 1, act=nn.Identity())
+        self.stem = conv_norm(3, 4, act=nn.ReLU6(inplace=True))
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.stem(x)
+        y = self.depthwise(self.expand(x))
+        scale = functional.silu(self.squeeze(functional.adaptive_avg_pool2d(y, 1)))
+        return x + self.project(y * self.excite(scale).sigmoid())
+
+
+class ConvNeXt(nn.Module):
+    """A depthwise convolution, a norm and linear layers on the last axis, and a scale by channel."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.stem = nn.Conv2d(3, 8, 4, 4)
+        self.depthwise = nn.Conv2d(8, 8, 7, padding=3, groups=8)
+        self.norm, self.wide, self.narrow = nn.LayerNorm(8), nn.Linear(8, 32), nn.Linear(32, 8)
+        self.scale = nn.Parameter(torch.full((8, 1, 1), 0.5))
+        self.down = nn.Conv2d(8, 16, 2, 2)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.stem(x)
+        y = self.norm(self.depthwise(x).permute(0, 2, 3, 1))
+        y = self.narrow(functional.gelu(self.wide(y))).permute(0, 3, 1, 2)
+        return self.down(x + y * self.scale)
+
+
+class Dense(nn.Module):
+    """Concatenations, with norms before and behind convolutions, as in DenseNet."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.stem = nn.Conv2d(3, 8, 3, padding=1, bias=False)
+        self.norms = nn.ModuleList([nn.BatchNorm2d(8), nn.BatchNorm2d(4), nn.BatchNorm2d(12)])
+        self.narrow, self.grow = nn.Conv2d(8, 4, 1, bias=False), nn.Conv2d(4, 4, 3, padding=1, bias=False)
+        self.last = nn.Conv2d(12, 4, 1)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.stem(x)
+        y = torch.relu(self.norms[1](self.narrow(torch.relu(self.norms[0](x)))))
+        return self.last(torch.relu(self.norms[2](torch.cat([x, self.grow(y)], 1))))
+
+
+class Padded(nn.Module):
+    """Padding that is not zeros, and that is not alike on both sides."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.reflecting = nn.Conv2d(3, 8, 3, padding=1, padding_mode="reflect")
+        self.circular = nn.Conv2d(8, 8, 3, padding=1, padding_mode="circular")
+        self.sided, self.same = nn.Conv2d(8, 8, 2, padding="same"), nn.Conv2d(8, 8, 3, padding="same", dilation=2)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.same(torch.relu(self.sided(functional.gelu(self.circular(torch.relu(self.reflecting(x)))))))
+
+
+class Odd(nn.Module):
+    """Activations written out, a scale and a shift by hand, filters that are shared, computed and reparametrized."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.a, self.b = nn.Conv2d(3, 8, 3, padding=1), nn.Conv2d(8, 8, 3, padding=1)
+        self.normed = nn.utils.parametrizations.weight_norm(nn.Conv2d(8, 8, 1))
+        self.scale, self.shift = nn.Parameter(torch.ones(1, 8, 1, 1)), nn.Parameter(torch.zeros(8, 1, 1))
+        self.norm = nn.BatchNorm2d(8)
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = self.a(x) * self.scale + self.shift
+        y = y * torch.sigmoid(y)
+        y = self.norm(self.b(y)) + self.b(y)  # filters that are read twice: no norm is folded
+        y = self.normed(y)
+        y = y * functional.relu6(y + 3) / 6
+        return functional.conv2d(y, self.a.weight.mean((2, 3), keepdim=True).repeat(1, 8, 1, 1)[:, :8] * y.mean())
+
+
+NETWORKS: dict[str, tuple[Callable[[], nn.Module], int]] = {
+    "C2f": (C2f, 6),
+    "UNet": (UNet, 4),
+    "Residuals": (Residuals, 4),
+    "Mobile": (Mobile, 6),
+    "ConvNeXt": (ConvNeXt, 3),
+    "Dense": (Dense, 4),
+    "Padded": (Padded, 3),
+    "Odd": (Odd, 4),
+}
+"""and how many of their convolutions kernels serve"""
+
+
+def served(layers: Sequence[ConvLayer]) -> Counter[Problem]:
+    return Counter(layer.problems[0] for layer in layers if layer.problem is not None)
+
+
+def imported(network: nn.Module, size: tuple[int, ...]) -> tuple[Counter[Problem], int]:
+    found = findings(read_archive(archive_of(network, [size]), "network", (), None, None, None), residuals=True)
+    problems = Counter(Problem(**asdict(each.problem)) for each in found.fused)
+    return problems, found.convolutions
+
+
+def compiled(network: nn.Module, x: Tensor) -> tuple[Counter[Problem], int]:
+    layers: list[ConvLayer] = []
+
+    def backend(graph: fx.GraphModule, inputs: Sequence[Tensor]) -> Callable[..., object]:
+        layers.extend(ConvGraph(lifted(graph, inputs).part).layers)
+        return graph
+
+    torch.compiler.reset()
+    with torch.no_grad():
+        torch.compile(network, backend=backend, fullgraph=True)(x)
+    return served(layers), len(layers)
+
+
+@pytest.mark.parametrize("name", NETWORKS)
+def test_all_find_the_same_convolutions(name: str) -> None:
+    build, count = NETWORKS[name]
+    network, size = build().eval(), (2, 3, 24, 24)
+    x = torch.randn(size, generator=torch.Generator().manual_seed(1))
+    converted = read_network(network, x)
+    assert sum(served(converted.layers).values()) == count
+    expected = (served(converted.layers), len(converted.layers))
+    assert imported(network, size) == expected
+    assert compiled(network, x) == expected
+    made = converted.finish()
+    with torch.no_grad():
+        for images in (x, torch.cat([x, x, x])):
+            torch.testing.assert_close(made(images), network(images), rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.filterwarnings("ignore:No complete tensor found:UserWarning")  # of torch.export.save
+def test_channels_last_is_the_networks() -> None:
+    network = Mobile().eval().to(memory_format=torch.channels_last)
+    x = torch.randn(2, 3, 24, 24).contiguous(memory_format=torch.channels_last)
+    expected = served(read_network(network, x).layers)
+    assert {problem.layout for problem in expected} == {"nhwc"}
+    assert imported(network, (2, 3, 24, 24))[0] == expected
+    assert compiled(network, x)[0] == expected
+    assert {replace(problem, layout="nchw") for problem in expected} == {
+        *served(read_network(network.to(memory_format=torch.contiguous_format), x.contiguous()).layers)
+    }
