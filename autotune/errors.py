@@ -116,7 +116,7 @@ class Disproved(Rejected):
     """Kernels that were right when they were verified are wrong after they were timed: position to message."""
 
     def __init__(self, messages: Mapping[int, str]) -> None:
-        super().__init__("correctness", "wrong_after_timing", next(iter(messages.values())))
+        super().__init__("wrong_result", "wrong_after_timing", next(iter(messages.values())))
         self.messages = dict(messages)
 
     def __reduce__(self) -> tuple[type[Disproved], tuple[dict[int, str]]]:  # type: ignore[override]

@@ -165,7 +165,7 @@ def _(best: BestRow) -> list[dict[str, Cell]]:
     of_best: dict[str, Cell] = {
         "layer": best.name,
         "match": best.match,
-        "basis": best.basis,
+        "decided_by": best.decided_by,
         "median_us": best.median_us,
         "gflops": best.gflops,
     }

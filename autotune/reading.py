@@ -5,9 +5,9 @@ from __future__ import annotations
 import errno
 import os
 import stat
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
-from typing import BinaryIO, TextIO
+from typing import BinaryIO
 
 from autotune.errors import AutotuneError
 
@@ -57,18 +57,6 @@ def read_bytes(path: Path, raises: Raises, most_bytes: int = TEXT_BYTES) -> byte
     if len(content) > most_bytes:
         raise raises(f"{path}: {larger(most_bytes)}")
     return content
-
-
-def lines_of(file: TextIO) -> Iterator[str]:
-    """The lines of a text. Raises OSError for one that is longer than LINE_CHARACTERS."""
-    begun = ""
-    while block := file.read(_BLOCK_CHARACTERS):
-        *lines, begun = (begun + block).split("\n")
-        if len(begun) > LINE_CHARACTERS:
-            raise OSError(errno.EFBIG, f"Line longer than {LINE_CHARACTERS} characters")
-        yield from lines
-    if begun:
-        yield begun
 
 
 def larger(most_bytes: int) -> str:

@@ -148,13 +148,18 @@ class Study:
 
     def admitted(self, problem: Problem) -> tuple[str, ...]:
         """Accuracy classes that may win on this problem."""
-        return ADMITTED[self.accuracy or _DEFAULT_ACCURACY[problem.dtype]]
+        return admitted_classes(self.accuracy, problem.dtype)
 
     def informative(self, problem: Problem) -> tuple[str, ...]:
         """Accuracy classes whose trials a search of this problem may begin from: those admitted, and of the two 16-bit
         types, which kernels treat alike, the other one's."""
         admitted = self.admitted(problem)
         return tuple(dict.fromkeys([*admitted, *_SIXTEEN_BITS])) if {*admitted} & {*_SIXTEEN_BITS} else admitted
+
+
+def admitted_classes(accuracy: str | None, dtype: str) -> tuple[str, ...]:
+    """The accuracy classes that may win in a study of this accuracy, on layers of a storage type."""
+    return ADMITTED[accuracy or _DEFAULT_ACCURACY[dtype]]
 
 
 def distinct_layers(layers: Iterable[Layer]) -> tuple[Layer, ...]:

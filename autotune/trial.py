@@ -19,15 +19,15 @@ Launching = Literal["stream", "graph"]
 
 
 class Outcome(StrEnum):
-    """The word for a trial's end, as in the T4 result format, and `running` before the end."""
+    """The word for a trial's end, and `running` before it."""
 
     RUNNING = "running"
     CORRECT = "correct"
-    CONSTRAINTS = "constraints"
+    INVALID_CONFIG = "invalid_config"
     COMPILE = "compile"
     RUNTIME = "runtime"
     TIMEOUT = "timeout"
-    CORRECTNESS = "correctness"
+    WRONG_RESULT = "wrong_result"
 
 
 END_TO_END = "end_to_end"

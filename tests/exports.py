@@ -40,7 +40,7 @@ def chosen(template: KernelTemplate, problem: Problem, config: Config, layer: st
         layer=Layer(layer, problem),
         device=device,
         environment=Environment("580.0", "nvcc 13.0.88", "-std=c++17 -O3"),
-        policy="cold",
+        measurement_mode="cold",
         template_hash=template.hash,
         trial=trial,
         started_at=DATE,

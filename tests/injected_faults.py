@@ -13,8 +13,8 @@ GOOD = DATA / "shared_tile.cu.j2"
 RAGGED = Conv2dProblem(3, 2, 19, 21, 3, 3, 3, pad_h=1, pad_w=1, epilogue="bias")
 """Images, rows and columns that no block of the family divides, and padding."""
 
-INEXACT, WRONG, UNWRITTEN = "correctness/inexact", "correctness/wrong", "correctness/unwritten"
-OOB_WRITE, ILLEGAL = "correctness/oob_write", "runtime/illegal_address"
+INEXACT, WRONG, UNWRITTEN = "wrong_result/inexact", "wrong_result/wrong", "wrong_result/unwritten"
+OOB_WRITE, ILLEGAL = "wrong_result/oob_write", "runtime/illegal_address"
 # A sum with unwritten memory in it is NaN. Some processors keep a NaN's bits: then the output looks unwritten.
 READ_POISON = (WRONG, UNWRITTEN)
 
@@ -121,7 +121,7 @@ FAULTS: Mapping[str, Fault] = {
             "no_barrier_before_use",
             (("                __syncthreads();  // the tile is complete\n", ""),),
             READ_POISON,
-            (WRONG, UNWRITTEN, "correctness/nondeterministic"),
+            (WRONG, UNWRITTEN, "wrong_result/nondeterministic"),
         ),
         Fault(
             "no_barrier_before_overwrite",
@@ -212,9 +212,9 @@ FAULTS: Mapping[str, Fault] = {
                     "float sum = 0.0f;\n            if (i + k == 0) const_cast<float*>(x)[p * W + q] += 1.0f;",
                 ),
             ),
-            "correctness/input_overwritten",
+            "wrong_result/input_overwritten",
         ),
-        _same("overwrites_bias", _once("const_cast<float*>(bias)[0] = 1.0f;"), "correctness/input_overwritten"),
+        _same("overwrites_bias", _once("const_cast<float*>(bias)[0] = 1.0f;"), "wrong_result/input_overwritten"),
         _same(
             "nondeterministic",
             (
@@ -222,7 +222,7 @@ FAULTS: Mapping[str, Fault] = {
                 (_STORE, f"            if (launches & 1 && sum != rintf(sum)) sum += 6e-8f * sum;\n{_STORE}"),
                 *_once("++launches;"),
             ),
-            "correctness/nondeterministic",
+            "wrong_result/nondeterministic",
         ),
         # Ends of a process or a context
         _same("null_pointer", _once("*reinterpret_cast<volatile int*>(8ll * n) = 1;"), ILLEGAL),

@@ -28,7 +28,6 @@ COMMANDS: Mapping[str, tuple[str, ...]] = {
     "dispatch --table thresholds": ("dispatch._THRESHOLDS",),
     "dispatch --table ways": ("dispatch._WAYS",),
     "doctor": ("doctor._COLUMNS",),
-    "dump --check": ("transfer._FAULT_COLUMNS",),
     "history": ("changes._EVENT_COLUMNS",),
     "importance": ("importance._COLUMNS",),
     "ladder": ("ladder._DEVICE", "ladder._COLUMNS", "ladder._PROFILE"),
@@ -126,7 +125,7 @@ def command_of(words: Sequence[str], first: Mapping[str, object]) -> str | None:
         return "tune --target"
     if name == "tune" and "streams" in first:
         return "tune, end to end"
-    return "dump --check" if "dump" in words and "--check" in words else name or None
+    return name or None
 
 
 def schema() -> dict[str, object]:

@@ -205,7 +205,7 @@ def _keyed(rows: Sequence[BestRow], *, across_devices: bool) -> dict[Hashable, B
     for row in rows:
         trial = row.row.trial
         device = None if across_devices else row.row.device.identity
-        key = (row.layer.problem, device, trial.accuracy, trial.deterministic, row.row.policy)
+        key = (row.layer.problem, device, trial.accuracy, trial.deterministic, row.row.measurement_mode)
         twin = 0
         while (key, twin) in found:
             twin += 1

@@ -47,7 +47,7 @@ def _improvements(rows: Sequence[TrialRow]) -> list[Event]:
     timings: dict[Hashable, Timing | None] = {}
     events = []
     for row in rows:
-        kind = (row.problem, row.device.identity, row.trial.accuracy, row.policy)
+        kind = (row.problem, row.device.identity, row.trial.accuracy, row.measurement_mode)
         time_us, steady_us = row.median_us, best_us.get((kind, True))
         if time_us is None:
             continue  # another program has taken its measurement

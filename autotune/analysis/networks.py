@@ -60,7 +60,7 @@ class Network:
 
     study: str
     device: str
-    policy: str
+    measurement_mode: str
     layers: tuple[NetworkLayer, ...]
 
     @property
@@ -100,7 +100,7 @@ def networks(store: Store, name: str, kernels: Sequence[BestWithRoofline]) -> li
     study = stored_study(store, name)
     finals = [row for row in store.finals.list(name) if row.superseded_at is None]
     found = []
-    places = dict.fromkeys((one.best.row.device, one.best.row.policy) for one in kernels)
+    places = dict.fromkeys((one.best.row.device, one.best.row.measurement_mode) for one in kernels)
     for device, policy in places:
         rows = []
         for layer in layers:
@@ -108,7 +108,8 @@ def networks(store: Store, name: str, kernels: Sequence[BestWithRoofline]) -> li
             own = [
                 one
                 for one in kernels
-                if (one.best.layer.name, one.best.row.device, one.best.row.policy) == (layer.name, device, policy)
+                if (one.best.layer.name, one.best.row.device, one.best.row.measurement_mode)
+                == (layer.name, device, policy)
                 and one.best.row.trial.accuracy in admitted
             ]
             kernel = min(own, key=lambda one: one.best.median_us, default=None)
@@ -121,7 +122,7 @@ def networks(store: Store, name: str, kernels: Sequence[BestWithRoofline]) -> li
 def rival_of(kernel: BestWithRoofline, finals: Sequence[FinalsRow], admitted: Sequence[str]) -> Verdict | None:
     """The fastest rival of the admitted classes in the latest finals that a kernel won and was made best by."""
     held = [row for row in finals if row.winner.id == kernel.best.row.id]
-    if not held or kernel.best.basis != "finals":
+    if not held or kernel.best.decided_by != "finals":
         return None
     rivals = [one for one in held[-1].verdicts if one.is_rival and one.against_accuracy in admitted]
     return min(rivals, key=lambda one: one.against_us, default=None)

@@ -58,12 +58,12 @@ def top_trials(rows: Sequence[TrialRow], info: DeviceInfo, winners: Sequence[Tri
     chosen: dict[Hashable, list[TrialRow]] = {}
     kernels: set[Hashable] = set()
     first = {row.id for row in winners}
-    here = [row for row in rows if row.device.identity == info.identity and row.policy != END_TO_END]
-    for row in sorted(here, key=lambda row: (row.id not in first, row.ranked_us is None, _before_us(row))):
-        kernel = (row.policy, row.trial.source_hash or row.trial.config)
+    here = [row for row in rows if row.device.identity == info.identity and row.measurement_mode != END_TO_END]
+    for row in sorted(here, key=lambda row: (row.id not in first, row.ranking_median_us is None, _before_us(row))):
+        kernel = (row.measurement_mode, row.trial.source_hash or row.trial.config)
         if row.trial.outcome == Outcome.CORRECT and kernel not in kernels:
             kernels.add(kernel)
-            chosen.setdefault((row.policy, row.trial.accuracy, row.trial.deterministic), []).append(row)
+            chosen.setdefault((row.measurement_mode, row.trial.accuracy, row.trial.deterministic), []).append(row)
     found: list[TrialRow] = []
     for group in chosen.values():
         found += sorted(group, key=lambda row: (row.id not in first, _before_us(row)))[:most]
@@ -98,7 +98,7 @@ def plan(
     )
     first: dict[Hashable, TrialRow] = {}
     for row in rows:
-        first.setdefault((row.policy, row.trial.accuracy, row.trial.deterministic), row)
+        first.setdefault((row.measurement_mode, row.trial.accuracy, row.trial.deterministic), row)
     hidden = {row.row.id for row in best} - {row.row.id for row in shown}
     return LayerPlan(name, problem, tuple(rows), tuple(row for row in first.values() if row.id not in hidden))
 
@@ -116,9 +116,9 @@ def retime(
     evaluator.begin_layer(located(problem, families))
     here = (evaluator.info.name, evaluator.environment.driver, evaluator.environment.toolkit)
     refused = {row.source_hash for row in store.quarantine.list() if (row.device, row.driver, row.toolkit) == here}
-    for policy in dict.fromkeys(row.policy for row in rows):
+    for policy in dict.fromkeys(row.measurement_mode for row in rows):
         compiled: list[tuple[TrialRow, KernelSource, Future[Binary]]] = []
-        for row in (row for row in rows if row.policy == policy):
+        for row in (row for row in rows if row.measurement_mode == policy):
             source = kernel_of(row, store, families)
             if isinstance(source, str):
                 yield NotRetimed(row, source)
@@ -196,4 +196,4 @@ def label(before_us: float, after_us: float, noise: float) -> str:
 
 def _before_us(row: TrialRow) -> float:
     """The time that a kernel stands with."""
-    return row.ranked_us or row.median_us or 0.0
+    return row.ranking_median_us or row.median_us or 0.0

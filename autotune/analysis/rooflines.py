@@ -52,7 +52,7 @@ def undominated(rows: Iterable[BestRow]) -> list[BestRow]:
 
 
 def _class_of(found: BestRow) -> tuple[str, str, str, str]:
-    return (found.name, found.row.device.name, found.row.trial.accuracy, found.row.policy)
+    return (found.name, found.row.device.name, found.row.trial.accuracy, found.row.measurement_mode)
 
 
 def with_rooflines(store: Store, rows: Iterable[TrialRow]) -> Iterator[TrialWithRoofline]:
@@ -71,7 +71,7 @@ class DeviceRates:
 
     def of(self, row: TrialRow) -> Mapping[str, float]:
         """Those that bound a trial."""
-        if row.policy == END_TO_END:  # a layer waits for copies: the floor of its kernel says nothing of it
+        if row.measurement_mode == END_TO_END:  # a layer waits for copies: the floor of its kernel says nothing of it
             return {}
         identity = row.device.identity
         if identity not in self._rates:

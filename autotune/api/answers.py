@@ -95,4 +95,4 @@ def dispatcher_of(store: Store, made: DispatcherRow) -> Dispatcher:
     try:
         return Dispatcher.from_json(made.document)
     except StudyError as error:
-        raise StoreError(f"{store.path}: a row cannot be understood ({error}); restore a copy") from error
+        raise StoreError(f"{store.path}: a stored dispatcher cannot be read ({error}); build it again") from error

@@ -175,9 +175,9 @@ def write_export(
             images=images(find_nvcc(), cubin=cubin, ptx=ptx) if cubin or ptx else None,
         )
         noise = {
-            row.row.policy: floor.noise_fraction
+            row.row.measurement_mode: floor.noise_fraction
             for row in selected.rows
-            if (floor := store.noise_floors.latest(row.row.device, row.row.policy))
+            if (floor := store.noise_floors.latest(row.row.device, row.row.measurement_mode))
         }
     return WrittenExport(exported, selected.left_out, families, noise)
 
@@ -218,7 +218,10 @@ def _fastest(rows: Sequence[BestRow], classes: Collection[str]) -> Sequence[Best
         if row.row.trial.accuracy in classes:
             layers.setdefault(row.name, []).append(row)
     return [
-        min((row for row in same if row.row.policy == same[0].row.policy), key=lambda row: row.median_us)
+        min(
+            (row for row in same if row.row.measurement_mode == same[0].row.measurement_mode),
+            key=lambda row: row.median_us,
+        )
         for same in layers.values()
     ]
 
@@ -243,7 +246,7 @@ def _dispatched(store: Store, made: DispatcherRow, dispatcher: Dispatcher, layer
             for row in store.trials.list(one.layer.problem, outcome="correct", generations="all")
             if one.kernel is not None
             and row.trial.config == configs[one.kernel]
-            and (row.device.identity, row.policy) == (made.device.identity, made.policy)
+            and (row.device.identity, row.measurement_mode) == (made.device.identity, made.measurement_mode)
         ]
         if trials:
             latest = trials[-1]
@@ -294,7 +297,7 @@ def proof_of(written: WrittenExport, *, stage: Callable[[str], None] = lambda _:
                 device,
                 sanitizer,
                 not_run=not_run,
-                known_noise=lambda kernel: written.noise.get(kernel.row.row.policy, 0.0),
+                known_noise=lambda kernel: written.noise.get(kernel.row.row.measurement_mode, 0.0),
                 families=written.families,
                 stage=stage,
                 cache=binary_cache(),

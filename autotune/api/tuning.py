@@ -217,7 +217,7 @@ def best_of(store: Store, study: Study, names: Set[str], info: DeviceInfo) -> li
         for row in store.best.list(study.name, kind=info.kind)
         if row.name in names
         and row.row.device.identity == info.identity
-        and row.row.policy == policy(study)
+        and row.row.measurement_mode == policy(study)
         and row.row.trial.accuracy in study.admitted(row.layer.problem)
     ]
 

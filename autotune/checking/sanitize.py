@@ -157,7 +157,7 @@ class HostCheck:
                 self._evaluator.begin_layer(problem)
                 self._evaluator.verify(source, binary, once=True)
             except Rejected as rejected:
-                if rejected.outcome == Outcome.CONSTRAINTS:
+                if rejected.outcome == Outcome.INVALID_CONFIG:
                     why = rejected.message
                     continue
                 message = winner.pointed(f"{rejected.reason}: {rejected.message}")

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from contextlib import nullcontext
-from functools import partial
 from itertools import chain, islice
 from typing import TYPE_CHECKING
 
@@ -22,12 +20,11 @@ from autotune.cli.pager import paged
 from autotune.cli.tables import Column, format_options, show, wide_format_options
 from autotune.cli.trial_columns import Beaten, registers, trial_columns
 from autotune.family.comments import in_comment
-from autotune.second_process import second_process
 from autotune.table import LARGEST
 from autotune.trial import Outcome
 
 if TYPE_CHECKING:
-    from autotune.store import Store, TrialRow
+    from autotune.store import SpaceTrial, Store, TrialRow
 
 _TABLE_ROWS = 50  # of `trials`, unless --limit says otherwise
 
@@ -63,51 +60,48 @@ def trials(
 
     On a terminal a config is its family and what differs from the family's default; `autotune show` has the whole.
     """
-    from autotune.cli import many_trials
-    from autotune.store import Store, TrialRow, is_large
+    from autotune.store import Store, TrialRow
 
     name = name_of(what)
     generations = "all" if everything else "newest"
-    streamed = style if style in ("json", "csv") else None
-    default = None if streamed else _TABLE_ROWS
+    exact = style in ("json", "csv")
+    default = None if exact else _TABLE_ROWS
     limit = default if limit is None else limit or None
     beaten = Beaten()
-    # Not where the text of a kernel may have a megabyte, nor where nobody knows how many are read for so many rows.
-    shared = streamed and not sources and (limit is None or only.everything) and is_large(db)
-    with (
-        second_process(many_trials.__name__) if shared else nullcontext() as other,
-        Store(db, create=False) as store,
-        paged(style),
-    ):
+    with Store(db, create=False) as store, paged(style):
         admitted = only.of(store)
         read = limit if only.everything else None  # what is left out is not counted
+        rows = filter(
+            admitted, store.trials.list(name, outcome=outcome, sort=sort, limit=read, generations=generations)
+        )
         spaces = filter(admitted, store.spaces.list(name, outcome=outcome, sort=sort, limit=read))
         others = (TrialWithRoofline(row, NO_FACTS) for row in spaces)
-        if streamed:
-            how = many_trials.TrialTexts(admitted, streamed, sources=sources)
-            ids = partial(store.trials.ids, name, outcome=outcome, sort=sort, limit=read, generations=generations)
-            many_trials.print_trials(store, how, ids, others, limit, beaten, other)
+        listed = list(beaten.seen(islice(chain(with_rooflines(store, rows), others), limit)))
+        # a table says where its rows come from, if one does not come from here
+        columns = trial_columns(imported=any(row.row.origin == "imported" for row in listed))
+        if exact:
+            source = Column[TrialWithRoofline]("source", lambda trial: _source(store, trial.row))
+            show(listed, (*columns, source) if sources else columns, style)
         else:
-            rows = filter(
-                admitted, store.trials.list(name, outcome=outcome, sort=sort, limit=read, generations=generations)
-            )
-            listed = list(beaten.seen(islice(chain(with_rooflines(store, rows), others), limit)))
-            # a table says where its rows come from, if one does not come from here
-            columns = trial_columns(imported=any(row.row.origin == "imported" for row in listed))
             shown = _for_failures(columns) if outcome not in (None, "correct") else columns
             show_brief(listed, shown, _brief_columns(listed), style)
         beaten.tell()
         if not beaten.rows:
             only.tell_unknown(store)
-        if sources and not streamed:
+        if sources and not exact:
             for row in (trial.row for trial in listed if isinstance(trial.row, TrialRow)):
-                click.echo(whole(row, many_trials.text_of(store, row.trial.source_hash)))
+                click.echo(whole(row, _source(store, row)))
         if limit is not None and beaten.rows == limit == default and only.everything:
             _tell_limit(limit, store.trial_lookup.count(name, outcome=outcome, generations=generations))
     if not beaten.rows and not everything:
         click.echo(
             "no such trial; --all has earlier generations too, and the problems that layers had before", err=True
         )
+
+
+def _source(store: Store, row: TrialRow | SpaceTrial) -> str | None:
+    """A trial's rendered kernel; None where none was rendered, or only its hash is kept."""
+    return store.sources.text(row.trial.source_hash) if row.trial.source_hash else None
 
 
 def _tell_limit(shown: int, count: int) -> None:

@@ -239,8 +239,8 @@ BEST_COLUMNS = (
     _lifted("occupancy", lambda row: row.best.row.trial.occupancy, terminal=False),
     _lifted("occupancy_limits", lambda row: limits(row.facts), terminal=False),
     _lifted("error_over_bound", lambda row: row.best.row.trial.over_bound, terminal=False),
-    _lifted("basis", lambda row: row.best.basis, terminal=False),
-    _lifted("policy", lambda row: row.best.row.policy, terminal=False),
+    _lifted("decided_by", lambda row: row.best.decided_by, terminal=False),
+    _lifted("measurement_mode", lambda row: row.best.row.measurement_mode, terminal=False),
     _lifted("driver", lambda row: row.best.row.environment.driver, terminal=False),
     _lifted("toolkit", lambda row: row.best.row.environment.toolkit, terminal=False),
     _lifted("date", lambda row: row.best.row.ended_at, terminal=False),
@@ -249,7 +249,7 @@ BEST_COLUMNS = (
 )
 
 
-_APART = ("deterministic", "policy")
+_APART = ("deterministic", "measurement_mode")
 
 
 def _telling_apart(columns: Sequence[Column[Answer]], answers: Sequence[Answer]) -> list[Column[Answer]]:

@@ -6,12 +6,10 @@ import csv
 import io
 import json
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import TypeVar
-
-import orjson
 
 from autotune.trial import Config
 
@@ -37,12 +35,8 @@ class Shares:
 Cell = Plain | Config | datetime | Items | Shares
 """A config is an object of its parameters in JSON, a date ISO 8601 with its zone; no infinity is there: it is null."""
 
-_IN_CSV = frozenset((str, int, float))
-_IN_JSON = frozenset((str, int, float, bool, type(None)))
-"""types of cells that are written as they are"""
-
 Value = TypeVar("Value")
-Json = Plain | list[Plain] | Mapping[str, Plain] | datetime
+Json = Plain | list[Plain] | dict[str, Plain]
 
 
 def words(cell: Cell) -> Plain:
@@ -60,101 +54,51 @@ def words(cell: Cell) -> Plain:
     return cell
 
 
-_LEAST, _MOST = 1e-4, 1e16
-"""Between them, as of 0, Python and orjson write a float alike: without an exponent."""
+_encoded = json.JSONEncoder(allow_nan=False, separators=("\n", ": ")).encode
 
 
-def json_objects(keys: Sequence[str], rows: Sequence[Sequence[Cell]]) -> str:
-    """Rows as JSON objects, with what is between them in an array that is indented by 1: what json.dumps writes."""
-    cells = [[cell if type(cell) in _IN_JSON else _json_of(cell) for cell in row] for row in rows]
-    return _json_objects([dict(zip(keys, row, strict=True)) for row in cells])
+def json_object(keys: Sequence[str], row: Sequence[Cell]) -> str:
+    """A row as an object of a JSON array, indented by 1, as json.dumps writes it in five times as long."""
+    return _object(keys, list(map(_json_of, row)), " ")
 
 
-def _json_objects(records: Sequence[Mapping[str, Cell | Json]]) -> str:
-    text = _soon_json(records)
-    if text is not None:
-        return text
-    if len(records) > 1:
-        half = len(records) // 2
-        return f"{_json_objects(records[:half])},\n {_json_objects(records[half:])}"
-    plain = {name: _finite(cell) for name, cell in records[0].items()}
-    return json.dumps(plain, indent=1, allow_nan=False, default=datetime.isoformat).replace("\n", "\n ")
+def _object(keys: Iterable[str], values: list[Json], indent: str) -> str:
+    lines = [f"{indent} {key}: {value}" for key, value in zip(_texts(list(keys)), _nested(values, indent), strict=True)]
+    return "{\n" + ",\n".join(lines) + f"\n{indent}}}" if lines else "{}"
 
 
-def _soon_json(records: Sequence[Mapping[str, Cell | Json]]) -> str | None:
-    """The same by orjson; None where it may write a value otherwise."""
-    cells = [cell for record in records for cell in record.values()]
-    nested = [cell for cell in cells if cell and (type(cell) is list or type(cell) is dict)]
-    inner = [value for cell in nested for value in _values_of(cell)]
-    if _odd(cells) or _odd(inner):
-        return None
-    try:
-        text = orjson.dumps(records, option=orjson.OPT_INDENT_2)
-    except (TypeError, ValueError):  # a number beyond 64 bits, half a character
-        return None
-    if not text.isascii() or b"\x7f" in text:  # which json.dumps escapes
-        return None
-    indented_by = 2 * len(records) + 2 * len(cells) + 2 * len(nested) + 3 * len(inner)
-    if text.count(b"  ") != indented_by:  # some stand in a string
-        return None
-    return text.replace(b"  ", b" ")[3:-2].decode()
+def _nested(values: list[Json], indent: str) -> list[str]:
+    texts = _texts([None if isinstance(value, dict | list) else value for value in values])
+    for place, value in enumerate(values):
+        if isinstance(value, dict):
+            texts[place] = _object(value, list(value.values()), f"{indent} ")
+        elif isinstance(value, list):
+            items = ",\n".join(f"{indent}  {text}" for text in _texts(value))
+            texts[place] = f"[\n{items}\n{indent} ]" if value else "[]"
+    return texts
 
 
-def csv_lines(rows: Sequence[Sequence[Cell]]) -> str:
-    """Rows as csv.writer writes them, but with \\n behind each."""
-    ready = [["" if cell is None else cell if type(cell) in _IN_CSV else _csv_of(cell) for cell in row] for row in rows]
-    return _csv_lines(ready)
+def _texts(values: Sequence[Plain]) -> list[str]:
+    """Each value as JSON, in one call of the encoder: no text of JSON has a newline in it."""
+    return _encoded(values)[1:-1].split("\n") if values else []
 
 
-def _csv_lines(rows: Sequence[Sequence[Cell]]) -> str:
-    text = _soon_csv(rows)
-    if text is not None:
-        return text
-    if len(rows) > 1:
-        half = len(rows) // 2
-        return _csv_lines(rows[:half]) + _csv_lines(rows[half:])
+def csv_line(row: Sequence[Cell]) -> str:
+    """A row as csv.writer writes it, with \\n behind it."""
     out = io.StringIO()
-    csv.writer(out, lineterminator="\r\n").writerow(map(words, rows[0]))  # RFC 4180's: only then it quotes an \r
+    csv.writer(out, lineterminator="\r\n").writerow(map(words, row))  # RFC 4180's: only then it quotes an \r
     return out.getvalue()[:-2] + "\n"
 
 
-def _soon_csv(rows: Sequence[Sequence[Cell]]) -> str | None:
-    """The same by orjson; None where a cell is to be quoted, or may be, or may be written otherwise."""
-    width = len(rows[0])
-    if width == 1 or _odd([cell for row in rows for cell in row]):
-        return None
-    try:
-        text = orjson.dumps(rows)
-    except (TypeError, ValueError):
-        return None
-    if b"\\" in text or text.count(b",") != width * len(rows) - 1:
-        return None
-    return text[2:-2].replace(b"],[", b"\n").replace(b'"', b"").decode() + "\n"
-
-
-def _odd(cells: Iterable[object]) -> list[float]:
-    """Those that are a float which Python and orjson write differently."""
-    return [cell for cell in cells if type(cell) is float and cell and not _LEAST <= cell < _MOST]
-
-
-def _csv_of(cell: Cell) -> Cell:
-    """A cell as `words`; a flag is none to CSV, and a date in UTC is left to orjson, which is quicker."""
-    if type(cell) is datetime and cell.tzinfo is UTC:
-        return cell
-    return str(cell) if cell is True or cell is False else words(cell)
-
-
-def _values_of(cell: list[Plain] | dict[str, Plain]) -> Iterable[Plain]:
-    return cell if isinstance(cell, list) else cell.values()
-
-
 def _json_of(cell: Cell) -> Json:
-    """A cell as JSON has it; a date in UTC is left to orjson."""
+    """A cell as JSON has it."""
     match cell:
         case Config():
-            return cell.values()
+            return dict(cell.items)
         case datetime():
-            return cell if cell.tzinfo is UTC else cell.isoformat()
+            return cell.isoformat()
+        case float():
+            return _finite(cell)
         case Items():
             return [_finite(value) for value in cell.values]
         case Shares():

@@ -81,7 +81,7 @@ def _best(store: Store, side: Side, what: str | None) -> tuple[BestRow, ...]:
 
 
 def _floor(store: Store, best: BestRow) -> float | None:
-    floor = store.noise_floors.latest(best.row.device, best.row.policy)
+    floor = store.noise_floors.latest(best.row.device, best.row.measurement_mode)
     return floor.noise_fraction if floor else None
 
 
@@ -107,7 +107,7 @@ _DIFF_COLUMNS = (
     Column["Difference"]("device", lambda row: row.either.row.device.name),
     Column["Difference"]("accuracy", lambda row: row.either.row.trial.accuracy),
     Column["Difference"]("deterministic", lambda row: row.either.row.trial.deterministic, terminal=False),
-    Column["Difference"]("policy", lambda row: row.either.row.policy, terminal=False),
+    Column["Difference"]("measurement_mode", lambda row: row.either.row.measurement_mode, terminal=False),
     Column["Difference"]("a_us", lambda row: row.before.median_us if row.before else None),
     Column["Difference"]("b_us", lambda row: row.after.median_us if row.after else None),
     Column["Difference"]("b_over_a", lambda row: row.ratio),
@@ -162,7 +162,7 @@ def _plot(improvements: Sequence[Event], asked: Mapping[Problem, str]) -> None:
     for event in improvements:
         row = event.row
         if event.time_us:
-            key = (asked.get(row.problem, row.name), row.device.name, row.trial.accuracy, row.policy)
+            key = (asked.get(row.problem, row.name), row.device.name, row.trial.accuracy, row.measurement_mode)
             groups.setdefault(key, []).append((event.date, event.time_us))
     for (layer, device, accuracy, policy), events in groups.items():
         times_us = [us for _, us in events]
@@ -185,7 +185,7 @@ def _brief_columns(found: Sequence[Event]) -> list[Column[Event]]:
         words = short(event.row.trial.config)
         return f"{event.row.name}: {words}" if several else words
 
-    usual = ("generation", "device", "accuracy", "policy", "event", "trial", "time_us", "over_before")
+    usual = ("generation", "device", "accuracy", "measurement_mode", "event", "trial", "time_us", "over_before")
     return [
         Column["Event"]("layer", layer),
         Column["Event"]("date", lambda event: f"{event.date:%y-%m-%d %H:%M}"),
@@ -206,7 +206,7 @@ _EVENT_COLUMNS = (
     Column["Event"]("device", lambda event: event.row.device.name),
     Column["Event"]("accuracy", lambda event: event.row.trial.accuracy, terminal=False),
     Column["Event"]("deterministic", lambda event: event.row.trial.deterministic, terminal=False),
-    Column["Event"]("policy", lambda event: event.row.policy, terminal=False),
+    Column["Event"]("measurement_mode", lambda event: event.row.measurement_mode, terminal=False),
     Column["Event"]("event", lambda event: event.event),
     Column["Event"]("trial", lambda event: event.row.trial.number),
     Column["Event"]("time_us", lambda event: event.time_us),

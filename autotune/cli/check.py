@@ -143,7 +143,7 @@ def _counted(name: str, found: Iterator[CheckRow], most: int | None, seconds: fl
 
 def _doubt(family: KernelTemplate, rows: Sequence[CheckRow]) -> str:
     """Where every kernel is wrong, the plainest too, that the reference of a user's operation may be."""
-    return doubt(family.operation) if all(row.outcome == Outcome.CORRECTNESS for row in rows) else ""
+    return doubt(family.operation) if all(row.outcome == Outcome.WRONG_RESULT for row in rows) else ""
 
 
 def _architectures(jobs: int, *, each: bool) -> tuple[Architectures | None, str]:

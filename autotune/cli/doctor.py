@@ -59,7 +59,8 @@ def doctor(db: str, style: str | None) -> None:
 
     Status 1: something needed is missing.
 
-    nvcc and PyCUDA are needed where there is a GPU; where there is none, kernels run on the CPU.
+    nvcc and PyCUDA are needed where there is a GPU; where there is none, kernels run on the CPU. doctor also
+    checks every row of the results database.
     """
     found = list(_checks(db))
     show(found, _COLUMNS, style)
@@ -132,6 +133,7 @@ def _database(db: str) -> Checked:
         if not path_of(db).exists():
             return Checked("database", f"{db}: none yet", needed=True)
         with Store(db, create=False) as store:
+            store.check()
             studies = len({row.name for row in store.studies.list()})
     except StoreError as error:
         return Checked("database", None, needed=True, mend=str(error))

@@ -56,7 +56,7 @@ def _studies(rows: Sequence[TrialRow]) -> dict[str, list[TrialRow]]:
     for row in rows:
         if row.trial.outcome != Outcome.RUNNING:
             study = row.study if row.generation == 1 else f"{row.study}@{row.generation}"
-            title = f"{study}.{row.layer.name} on {row.device.name}, {row.policy}"
+            title = f"{study}.{row.layer.name} on {row.device.name}, {row.measurement_mode}"
             found.setdefault(title, []).append(row)
     return found
 
@@ -85,5 +85,5 @@ def _attributes(row: TrialRow) -> dict[str, str | int]:
         "layer": row.layer.name,
         "problem": str(row.problem),
         "device": row.device.name,
-        "policy": row.policy,
+        "measurement_mode": row.measurement_mode,
     }

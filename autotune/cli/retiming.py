@@ -85,7 +85,11 @@ def testcases(plans: Sequence[LayerPlan], results: Sequence[Retimed | NotRetimed
 
 def _case(layer: str, row: TrialRow, result: Retimed | NotRetimed | None) -> Case:
     kind = ", ".join(
-        [row.trial.accuracy, f"{row.policy} cache", *([] if row.trial.deterministic else ["not deterministic"])]
+        [
+            row.trial.accuracy,
+            f"{row.measurement_mode} cache",
+            *([] if row.trial.deterministic else ["not deterministic"]),
+        ]
     )
     name = f"{row.device.name}, {kind}"
     if not isinstance(result, Retimed):

@@ -88,7 +88,7 @@ COLUMNS = (
     _timed("q1_us", lambda timing: timing.q1_us),
     _timed("q3_us", lambda timing: timing.q3_us),
     _timed("samples_us", lambda timing: Items(timing.samples_us)),
-    _measured("policy", lambda row: row.policy),
+    _measured("measurement_mode", lambda row: row.measurement_mode),
     _measured("attempts", lambda row: row.attempts),
     _measured("reused", lambda row: row.reused),
     _measured("template_hash", lambda row: row.template_hash),

@@ -59,8 +59,9 @@ def source(
 
     It is a CUDA file below a comment that says where it comes from.
 
-    Kernels tuned on a GPU come first; where several devices or accuracy classes have one, the fastest is taken, which
-    standard error says. A kernel whose text is not kept is rendered again where its family still renders the very same.
+    It is the kernel that `best LAYER` and `why LAYER` show first: of a GPU, if one was tuned on one, and the fastest of
+    the accuracy classes that the layer's study admits. Standard error names the others. A kernel whose text is not kept
+    is rendered again where its family still renders the very same.
     """
     from autotune.store import Store
 
@@ -75,7 +76,7 @@ def source(
             raise StoreError(f"{what}: expected one layer; give one of {', '.join(layers.values())}")
         info = one_device(store, device, gpu)
         if number is None and not only_templates and not wanted:
-            row, others = _first(_best(store, name, info, accuracy))
+            row, others = _first(undominated(store.best.list(name, info, accuracy=accuracy)))
         else:
             row, others = _first(_trials(store, name, info, accuracy, only_templates, wanted, number))
         if row is None:
@@ -118,12 +119,6 @@ def _check_params(store: Store, name: str | None, what: str, wanted: Mapping[str
             raise StoreError(f"--config {param}: no kernel of {what} has such a parameter{did_you_mean(param, known)}")
 
 
-def _best(store: Store, name: str | None, info: DeviceInfo | None, accuracy: str | None) -> list[BestRow]:
-    """The best kernels, those to show first: of GPUs, then the fastest."""
-    rows = undominated(store.best.list(name, info, accuracy=accuracy))
-    return sorted(rows, key=lambda row: (not row.row.device.can.gpu, row.median_us))
-
-
 def _trials(
     store: Store,
     name: str | None,
@@ -163,7 +158,7 @@ def _row(found: BestRow | TrialRow) -> TrialRow:
 def _said(found: BestRow | TrialRow) -> str:
     row = _row(found)
     steady = "" if row.trial.deterministic else ", not deterministic"
-    return f"trial {row.trial.number} on {row.device.name} ({row.trial.accuracy}, {row.policy} cache{steady})"
+    return f"trial {row.trial.number} on {row.device.name} ({row.trial.accuracy}, {row.measurement_mode} cache{steady})"
 
 
 def _kernel(store: Store, row: TrialRow, what: str, directories: tuple[Path, ...], db: str) -> KernelSource:

@@ -7,7 +7,6 @@ import functools
 import os
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from itertools import chain
 from typing import Generic, TypeVar
 
 import click
@@ -17,7 +16,7 @@ from rich.console import Console, ConsoleOptions, RenderableType
 from rich.segment import Segment
 from rich.table import Table
 
-from autotune.cli.cells import Cell, csv_lines, json_objects, words
+from autotune.cli.cells import Cell, csv_line, json_object, words
 from autotune.cli.streams import exact
 from autotune.cli.typed import one_of
 from autotune.printable import printable
@@ -80,8 +79,7 @@ def _one_style(function: Callable[..., None], styles: Sequence[str]) -> Callable
 def show(rows: Iterable[Row], columns: Sequence[Column[Row]], style: str | None, *, title: str = "") -> None:
     """Print rows as they come, as a table, a JSON array or CSV; a long table is one of pages."""
     if style in ("json", "csv"):
-        keys, values = [column.key for column in columns], [column.value for column in columns]
-        show_texts((cells_text(keys, [[value(row) for value in values]], style) for row in rows), keys, style)
+        _show_exactly(rows, columns, style)
     else:
         shown = [column for column in columns if column.terminal]
         cells = ([human(column.value(row), column.digits) for column in shown] for row in rows)
@@ -89,23 +87,21 @@ def show(rows: Iterable[Row], columns: Sequence[Column[Row]], style: str | None,
             _show_on_terminal([printable(column.key) for column in shown], page, title)
 
 
-def show_texts(texts: Iterable[str], keys: Sequence[str], style: str) -> None:
-    """Print what `cells_text` makes of some rows, again and again, as a JSON array of objects, or as CSV."""
+def _show_exactly(rows: Iterable[Row], columns: Sequence[Column[Row]], style: str) -> None:
+    """Print rows as they come, as a JSON array of objects or as CSV."""
     out = exact(sys.stdout)
+    keys = [column.key for column in columns]
+    cells = ([column.value(row) for column in columns] for row in rows)
     if style == "csv":
-        for text in chain([csv_lines([keys])], texts):
-            out.write(text)
+        out.write(csv_line(keys))
+        for line in cells:
+            out.write(csv_line(line))
         return
     opened = "["
-    for text in texts:
-        out.write(f"{opened}\n {text}")
+    for row in cells:
+        out.write(f"{opened}\n {json_object(keys, row)}")
         opened = ","
     out.write("[]\n" if opened == "[" else "\n]\n")
-
-
-def cells_text(keys: Sequence[str], rows: Sequence[Sequence[Cell]], style: str) -> str:
-    """Rows, one at least, as objects with these keys or as lines of CSV."""
-    return csv_lines(rows) if style == "csv" else json_objects(keys, rows)
 
 
 def _pages(rows: Iterable[Sequence[str]]) -> Iterator[Sequence[Sequence[str]]]:

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
-from io import TextIOWrapper
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
-from typing import TYPE_CHECKING, TextIO
+from typing import TextIO
 
 import click
 
@@ -15,40 +14,23 @@ from autotune.api.study_names import name_of
 from autotune.cli.completion import studies_and_layers
 from autotune.cli.options import DATABASE, Folder, database_path, writable
 from autotune.cli.streams import exact
-from autotune.cli.tables import Column, format_options, show
-from autotune.cli.typed import refuse_beside
 from autotune.errors import StoreError
 from autotune.interchange.files import read_recording
 from autotune.printable import counted
-from autotune.reading import lines_of, open_regular
+from autotune.reading import open_regular
 from autotune.writing import check_writable, whole
-
-if TYPE_CHECKING:
-    from autotune.store import Fault
 
 
 @click.command()
 @click.argument("file", metavar="[FILE]", type=click.Path(path_type=Path, allow_dash=True), default="-")
-@click.option("--check", "checking", is_flag=True, help="List the rows that cannot be understood, and dump nothing.")
-@click.option("--quarantine", is_flag=True, help="Move the rows that --check lists out of the database, into FILE.")
 @DATABASE
-@format_options
-def dump(file: Path, checking: bool, quarantine: bool, db: str, style: str | None) -> None:
-    """Write the whole results database as JSON lines.
+def dump(file: Path, db: str) -> None:
+    """Write the whole results database as SQL.
 
-    They go to FILE or the terminal; `autotune load` reads them.
-
-    Rows that cannot be understood, such as another program's, are left out and named. --check lists them all, and ends
-    with status 1 when there are any that it did not move.
+    It goes to FILE or the terminal; `autotune load` and the sqlite3 shell read it.
     """
     from autotune.store import dump as write_dump
 
-    if checking or quarantine:
-        if not quarantine:
-            refuse_beside("--check without --quarantine", "file")
-        _check(file, db, style, quarantine=quarantine)
-        return
-    refuse_beside("dump writes JSON lines", "json", "csv")
     if str(file) == "-":
         write_dump(db, exact(sys.stdout).write)
         return
@@ -67,34 +49,6 @@ def _new(file: Path) -> Iterator[TextIO]:
         yield out
 
 
-def _reason(fault: Fault) -> str:
-    return fault.reason
-
-
-_FAULT_COLUMNS = (
-    Column["Fault"]("table", lambda fault: fault.table),
-    Column["Fault"]("row", lambda fault: fault.row),
-    Column["Fault"]("reason", _reason),
-)
-
-
-def _check(file: Path, db: str, style: str | None, *, quarantine: bool) -> None:
-    """List the rows that cannot be understood, and move them where that was asked for."""
-    from autotune.store import check, quarantine_rows
-
-    if quarantine and str(file) == "-":
-        raise StoreError("--quarantine: give a FILE for the rows; they are taken out of the database")
-    found = check(db)
-    if found and quarantine:
-        with _new(file) as out:
-            found = quarantine_rows(writable(db), out.write)
-    show(found, _FAULT_COLUMNS, style)
-    moved = f" moved to {file}" if found and quarantine else ""
-    click.echo(f"{db}: {counted(len(found), 'row')} that cannot be understood{moved}", err=True)
-    if found and not quarantine:
-        sys.exit(1)
-
-
 @click.command()
 @click.argument("file", metavar="FILE", type=click.Path(path_type=Path, allow_dash=True))
 @DATABASE
@@ -105,14 +59,14 @@ def load(file: Path, db: str) -> None:
     """
     from autotune.store import load as read_dump
 
-    if str(file) == "-":
-        count = read_dump(lines_of(sys.stdin), "standard input", writable(db))
-    else:
-        try:
-            with TextIOWrapper(open_regular(file), encoding="utf-8", newline="\n") as text:
-                count = read_dump(lines_of(text), str(file), writable(db))
-        except OSError as error:
-            raise StoreError(f"{file}: cannot be read: {error.strerror}") from error
+    try:
+        with nullcontext(sys.stdin.buffer) if str(file) == "-" else open_regular(file) as content:
+            text = content.read().decode()
+    except OSError as error:
+        raise StoreError(f"{file}: cannot be read: {error.strerror}") from error
+    except UnicodeDecodeError as error:
+        raise StoreError(f"{file}: not a dump of autotune ({error}); nothing was loaded") from error
+    count = read_dump(text, "standard input" if str(file) == "-" else str(file), writable(db))
     click.echo(f"{db}: {counted(count, 'row')} loaded", err=True)
 
 

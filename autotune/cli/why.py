@@ -128,7 +128,7 @@ class _Like:
 
 def _circumstances(row: TrialRow) -> tuple[object, ...]:
     """What two trials have in common whose times compare."""
-    return row.problem, row.device, row.environment, row.policy, row.origin
+    return row.problem, row.device, row.environment, row.measurement_mode, row.origin
 
 
 def _explained(store: Store, families: Mapping[str, Path], kernel: BestWithRoofline, like: _Like) -> Explained:
@@ -136,7 +136,7 @@ def _explained(store: Store, families: Mapping[str, Path], kernel: BestWithRoofl
 
     winner = kernel.best.row
     why_it = explain(kernel.best, like(winner))
-    floor = store.noise_floors.latest(winner.device, winner.policy)
+    floor = store.noise_floors.latest(winner.device, winner.measurement_mode)
     noise = floor.noise_fraction if floor else None
     seen = [row.profile for row in store.profiles.list(kernel.best.name) if row.row.id == winner.id]
     profiles = tuple({profile.position: profile for profile in seen}.values())
@@ -192,7 +192,7 @@ def _head(explained: Explained, words_of: Callable[[TrialRow], str]) -> Iterator
     row, trial = best.row, best.row.trial
     yield (
         f"{best.name} on {row.device.name}, {trial.accuracy}: {trial.config.template}, {best.median_us:.5g} us "
-        f"({best.basis}; trial {trial.number} of {row.started_at:%Y-%m-%d})"
+        f"({best.decided_by}; trial {trial.number} of {row.started_at:%Y-%m-%d})"
     )
     yield f"  {words_of(row)}"
     words = []

@@ -42,7 +42,7 @@ class StudyRun:
     ) -> StudyRun:
         """Begin or resume. Raises StudyError for a study that names what does not exist."""
         check_study(study, families)
-        key = store.studies.begin(StudyRecord(study.name, study.seed, study.text, study.layers), fresh=fresh)
+        key = store.studies.begin(StudyRecord.of(study), fresh=fresh)
         hashes = {name: family.hash for name, family in families.items()}
         records = tuple(TemplateRecord(name, hashes[name], family.header) for name, family in families.items())
         return StudyRun(store, study, families, finals, key, hashes, texts_of(families), records)

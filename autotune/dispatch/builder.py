@@ -41,7 +41,7 @@ from autotune.dispatch.thresholds import Gap
 from autotune.errors import StudyError
 from autotune.problem import Layer, of_conv2d
 from autotune.search import single_threaded
-from autotune.store import DispatchedLayer, StudyRecord, SubjectScope, TemplateRecord
+from autotune.store import DispatchedLayer, StudyRecord, TargetScope, TemplateRecord
 from autotune.study import Study, distinct_layers
 from autotune.trial import Outcome
 from autotune.tuning.finals_decision import LEAST_NOISE
@@ -115,7 +115,7 @@ def build(
             f"{study.path or study.name}: {len(layers)} layer(s) are too few for a dispatcher"
             + (" with a quarter of them held out" if holdout is not None else "; name at least 2")
         )
-    key = run.store.studies.begin(StudyRecord(study.name, study.seed, study.text, study.layers))
+    key = run.store.studies.begin(StudyRecord.of(study))
     rows = [row for row in range(len(layers)) if row not in held]
     beside = interpolated_layers([layers[row] for row in rows], but=layers) if explore else ()
     properties = [item.plain for item in template.properties]
@@ -187,7 +187,7 @@ def _split(matrix: Matrix, plan: Plan, gap: Gap, below: str, above: str) -> Spli
     return Split(gap.property, gap.threshold, low, high)
 
 
-def _searched(run: Run, scope: SubjectScope) -> Pair | None:
+def _searched(run: Run, scope: TargetScope) -> Pair | None:
     """The best rule that a search found for these layers, of families that there are."""
     best = best_rule(run.store.dispatchers.trials(scope).values())
     if best is None or not {best[0].below.template, best[0].above.template} <= {*run.families}:

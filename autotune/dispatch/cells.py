@@ -101,7 +101,7 @@ def open_row(run: Run, key: StudyKey, layer: Layer) -> Row:
             continue
         # The kernel of an edited family may be another: its trial is made again, or copied if it is the same.
         current = trial_row.template_hash == run.templates[config.template].hash
-        time_us = trial_row.ranked_us or trial.median_us
+        time_us = trial_row.ranking_median_us or trial.median_us
         if time_us is not None and trial.accuracy in study.admitted(layer.problem):
             if current:
                 row.times_us[config] = time_us
@@ -121,12 +121,12 @@ def _here(run: Run, layer: Layer) -> Iterable[TrialRow]:
         for row in run.store.trials.list(layer.problem, kind=run.evaluator.info.kind)
         if row.device.identity == run.evaluator.info.identity
         and row.environment.identity == run.evaluator.environment.identity
-        and row.policy == policy(run.study)
+        and row.measurement_mode == policy(run.study)
         and row.trial.outcome != Outcome.RUNNING
         and row.trial.config.template in run.families
-        and (row.origin == "measured" or row.ranked_us is not None)
+        and (row.origin == "measured" or row.ranking_median_us is not None)
     ]
-    return sorted(rows, key=lambda row: row.ranked_us is not None)
+    return sorted(rows, key=lambda row: row.ranking_median_us is not None)
 
 
 def measure(

@@ -84,7 +84,7 @@ class _Search:
         for layer in (*searched, *of_study):
             of_conv2d(layer.problem, "a dispatcher")
         record = TemplateRecord(FAMILY, template.hash, template.header)
-        key = run.store.studies.begin(StudyRecord(study.name, study.seed, study.text, study.layers))
+        key = run.store.studies.begin(StudyRecord.of(study))
         self.rows = [open_row(run, key, layer) for layer in searched]
         self.held_out = [open_row(run, key, layer) for layer in of_study]
         self.scope = run.store.scopes.open_set(key, searched, info, run.evaluator.environment, policy(study), record)
@@ -253,7 +253,7 @@ class _Search:
             trial = replace(trial, timing=total_timing(total_us))
         else:
             message = f"{failed[1]} is not correct on {failed[0].layer.name}"
-            trial = replace(trial, outcome=Outcome.CORRECTNESS, reason="unverified", message=message)
+            trial = replace(trial, outcome=Outcome.WRONG_RESULT, reason="unverified", message=message)
         self.run_of.store.dispatchers.add_trial(self.scope, trial, trial.median_us, proposed_by=proposed_by)
         self.known[config] = trial
         self.next_number += 1

@@ -25,7 +25,7 @@ from autotune.evaluation.evaluator import Chooser
 from autotune.family.space import Admission, BoundTemplate
 from autotune.measurement.choices import ChoicesRequest
 from autotune.problem import Layer, Problem
-from autotune.store import SubjectScope
+from autotune.store import TargetScope
 from autotune.trial import Config, Outcome, Trial
 
 EXACT = "exact"
@@ -70,7 +70,7 @@ class RuleTrials:
         matrix: Matrix,
         rows: Sequence[int],
         plan: Plan,
-        scope: SubjectScope,
+        scope: TargetScope,
         held: Sequence[int] = (),
     ) -> None:
         self.run_of, self.template, self.matrix, self.rows, self.plan = run, template, matrix, list(rows), plan
@@ -160,7 +160,7 @@ class RuleTrials:
             if (columns[position] if position >= 0 else -1) != config:
                 layer = self.matrix.layers[row].name
                 message = f"chooses {self._name(position)} for {layer}, which is not what was verified for it"
-                raise Rejected(Outcome.CORRECTNESS, "unverified", message)
+                raise Rejected(Outcome.WRONG_RESULT, "unverified", message)
         if asked.binary is not None:
             check_choices(
                 self.run_of, asked.made, asked.binary.result(), [self.matrix.layers[row] for row in self.rows]
@@ -198,4 +198,4 @@ def check_choices(run: Run, made: Dispatcher, binary: Binary, layers: Sequence[L
         expected = "nothing" if kernel is None else kernel.name
         if names.get(answer) != expected:
             message = f"chooses {names.get(answer, answer)} for {layer.name}, its rule {expected}"
-            raise Rejected(Outcome.CORRECTNESS, "wrong_choice", message)
+            raise Rejected(Outcome.WRONG_RESULT, "wrong_choice", message)

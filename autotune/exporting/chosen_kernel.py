@@ -61,6 +61,6 @@ def serving(chosen: Iterable[Chosen]) -> tuple[Chosen, ...]:
 
 
 def _rank(kernel: Chosen) -> tuple[int, bool, bool, float]:
-    trial, hot = kernel.row.row.trial, kernel.row.row.policy != "cold"
+    trial, hot = kernel.row.row.trial, kernel.row.row.measurement_mode != "cold"
     strictness = -1 if trial.accuracy in kernel.admitted else ACCURACY_CLASSES.index(trial.accuracy)
     return (strictness, not trial.deterministic, hot, kernel.row.median_us)

@@ -48,12 +48,12 @@ def _surroundings(row: Row) -> tuple[str, ...]:
     """What else a file's trials share."""
     if isinstance(row, SpaceTrial):
         return (str(row.generation),)
-    return (row.policy, row.origin, row.environment.driver, row.environment.toolkit, row.environment.flags)
+    return (row.measurement_mode, row.origin, row.environment.driver, row.environment.toolkit, row.environment.flags)
 
 
 def _stem(row: Row) -> str:
     if isinstance(row, TrialRow):
-        words = [row.name, row.trial.config.template, row.device.name, row.policy]
+        words = [row.name, row.trial.config.template, row.device.name, row.measurement_mode]
     else:
         words = [row.name, row.device.name]
     return ".".join(NOT_IN_NAMES.sub("_", word) for word in words)[:200]

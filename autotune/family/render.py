@@ -24,7 +24,7 @@ _LARGEST = 2**53  # that the results database keeps
 def render(bound: BoundTemplate, config: Config) -> KernelSource:
     """The source of one config.
 
-    Raises Rejected('constraints', ...) when a rule of the space is broken and TemplateError when the body fails.
+    Raises Rejected('invalid_config', ...) when a rule of the space is broken and TemplateError when the body fails.
     """
     names = bound.check(config)
     template = bound.template
@@ -39,14 +39,14 @@ def relaunched(source: KernelSource, bound: BoundTemplate) -> KernelSource:
     """The same program for another number of images, its launches and sizes evaluated anew.
 
     The rules of the space are not asked: they may keep a search from wasteful configs for few images, but a kernel
-    takes any number, as an exported library does. Raises Rejected('constraints', 'resource_limit', ...) for a launch
+    takes any number, as an exported library does. Raises Rejected('invalid_config', 'resource_limit', ...) for a launch
     that no device makes, TemplateError as `render` does.
     """
     names = bound.names(source.config)
     for rule in bound.all_rules:
         if rule.kind == "resource_limit" and (why := rule.violated(names)):
             raise Rejected(
-                Outcome.CONSTRAINTS,
+                Outcome.INVALID_CONFIG,
                 rule.kind,
                 f"{bound.problem.operation.runtime} = {bound.problem.runtime_size}: {why}",
             )

@@ -213,7 +213,7 @@ class BoundTemplate:
         return levels
 
     def check(self, config: Config) -> dict[str, Value]:
-        """The config's names. Raises Rejected('constraints', ...) with the reasons of the rules it breaks.
+        """The config's names. Raises Rejected('invalid_config', ...) with the reasons of the rules it breaks.
 
         Values and rules come in the order in which a space is walked, so what guards there guards here.
         """
@@ -229,7 +229,7 @@ class BoundTemplate:
                 names[param.name] = values[param.name]
             if (rule := level.broken(names)) is not None:
                 reasons = dict.fromkeys([rule.violated(names), *self._broken(values)])
-                raise Rejected(Outcome.CONSTRAINTS, rule.kind, "; ".join(reasons))
+                raise Rejected(Outcome.INVALID_CONFIG, rule.kind, "; ".join(reasons))
         return names
 
     def allows(self, config: Config) -> bool:

@@ -33,7 +33,7 @@ FAILURES = {
     "compile": (Outcome.COMPILE, "compile"),
     "runtime": (Outcome.RUNTIME, "runtime"),
     "timeout": (Outcome.TIMEOUT, "hang"),
-    "correctness": (Outcome.CORRECTNESS, "wrong"),
+    "correctness": (Outcome.WRONG_RESULT, "wrong"),
 }
 """The words of both formats for a failed config. What the file lists was tried, so a config that broke a limit of
 the device counts as a failed launch and costs an evaluation like any other failure."""

@@ -151,9 +151,12 @@ def _result(trial: Trial, date: str) -> Mapping[str, Json]:
     }
 
 
+_WORDS = {Outcome.INVALID_CONFIG: "constraints", Outcome.WRONG_RESULT: "correctness"}
+
+
 def _invalidity(trial: Trial) -> str:
     """T4's word; what broke a limit of the device only when launched counts as a broken constraint there."""
-    return "constraints" if trial.reason == "resource_limit" else str(trial.outcome)
+    return "constraints" if trial.reason == "resource_limit" else _WORDS.get(trial.outcome, str(trial.outcome))
 
 
 def _free(folder: Path, name: str, taken: Sequence[Path]) -> Path:

@@ -24,7 +24,7 @@ def diagnosed(
     `verify` runs the kernel again and raises Rejected unless it is right; `outputs` runs it once and tells its outputs
     from others.
     """
-    if rejected.outcome != Outcome.CORRECTNESS or rejected.reason not in _DOUBTFUL:
+    if rejected.outcome != Outcome.WRONG_RESULT or rejected.reason not in _DOUBTFUL:
         return rejected
     message = rejected.message
     try:

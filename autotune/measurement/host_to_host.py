@@ -78,8 +78,8 @@ def measure_end_to_end(
 ) -> EndToEndTiming:
     """Verify a plan on both data sets, in full, then time it and its parts.
 
-    Raises Rejected('correctness', ...) as the verifier does, and Rejected('constraints', 'indistinct', ...) when the
-    test data could not tell two segments apart.
+    Raises Rejected('wrong_result', ...) as the verifier does, and Rejected('invalid_config', 'indistinct', ...) when
+    the test data could not tell two segments apart.
     """
     started = clock()
     with _laid_out(device, verifier, request, clock) as laid_out:
@@ -258,7 +258,7 @@ class _LaidOut:
                 f"{len(self.segments)} segments of {self.segments[0].n} images cannot be told apart: the test images "
                 f"repeat; take another number of segments"
             )
-            raise Rejected(Outcome.CONSTRAINTS, "indistinct", message)
+            raise Rejected(Outcome.INVALID_CONFIG, "indistinct", message)
 
     def _mark(self, step: _Step) -> int:
         """What tells a segment's inputs from another's."""

@@ -108,7 +108,7 @@ class Verifier:
 
         `repeat`, given the microseconds of the first run, says whether the rest is worth it: a kernel that will never
         be chosen is known to be right within its bound everywhere by then.
-        Raises Rejected('correctness', oob_write | unwritten | wrong | inexact | nondeterministic | input_overwritten).
+        Raises Rejected('wrong_result', oob_write | unwritten | wrong | inexact | nondeterministic | input_overwritten).
         """
 
         def outputs() -> tuple[int, ...]:
@@ -139,7 +139,7 @@ class Verifier:
                 runs.append(self._run(kernel, self.normal, workspace, packed_w, prepare=False))
                 if self._hashes(*self._outputs) != first:
                     message = "two runs on the same data gave different bits, but the template says deterministic"
-                    raise Rejected(Outcome.CORRECTNESS, "nondeterministic", message)
+                    raise Rejected(Outcome.WRONG_RESULT, "nondeterministic", message)
         on_integers: list[Sample] = []
         if exact_on_integers(source.accuracy, self.problem):
             on_integers.append(self._run(kernel, self.integers, workspace, packed_w))
@@ -167,7 +167,7 @@ class Verifier:
         """Whether a kernel that was right is so after its timing: run again on normal data, on the arrays of `tensors`.
 
         `rerun` makes the passes that a sample is made of, on arrays that were as before a run. Raises
-        Rejected('correctness', 'wrong_after_timing').
+        Rejected('wrong_result', 'wrong_after_timing').
         """
         self.restore(self.normal, tensors)
         rerun()
@@ -175,7 +175,7 @@ class Verifier:
             self._compare(self.normal, source, tensors, exact=False)
         except Rejected as rejected:
             message = f"right when verified, and wrong after it was timed: {rejected.message}"
-            raise Rejected(Outcome.CORRECTNESS, "wrong_after_timing", message) from None
+            raise Rejected(Outcome.WRONG_RESULT, "wrong_after_timing", message) from None
 
     def _check_inputs(self) -> None:
         hashes = self._input_hashes()
@@ -185,7 +185,7 @@ class Verifier:
             names = (array.name for data in self._data for array in data.inputs.values())
             changed = [name for name, one, other in zip(names, hashes, self._inputs, strict=True) if one != other]
             message = f"the kernel changed {', '.join(dict.fromkeys(changed))}, which it must only read"
-            raise Rejected(Outcome.CORRECTNESS, "input_overwritten", message)
+            raise Rejected(Outcome.WRONG_RESULT, "input_overwritten", message)
 
     def close(self) -> None:
         """Free everything."""
@@ -323,7 +323,7 @@ class Verifier:
                 f"{unwritten} of {outputs} outputs were never written, or come from memory that was not, "
                 f"the first {self._place(output, first)}"
             )
-            raise Rejected(Outcome.CORRECTNESS, "unwritten", message)
+            raise Rejected(Outcome.WRONG_RESULT, "unwritten", message)
         if wrong:
             reason = "inexact" if exact else "wrong"
             kind = "integer" if exact else "normal"
@@ -331,7 +331,7 @@ class Verifier:
                 f"{wrong} of {outputs} outputs are wrong on {kind} data, the first {self._place(output, first)}; "
                 f"largest error {max_abs:.3g}"
             )
-            raise Rejected(Outcome.CORRECTNESS, reason, message if exact else f"{message}, {over_bound:.3g} x bound")
+            raise Rejected(Outcome.WRONG_RESULT, reason, message if exact else f"{message}, {over_bound:.3g} x bound")
         return ErrorStats(over_bound, max_abs)
 
     def _place(self, output: Array, flat: int) -> str:
@@ -359,7 +359,7 @@ class Verifier:
             where = "; ".join(words for array in arrays for words in array.overwritten())
             for array in arrays:
                 array.fill_guards()
-            raise Rejected(Outcome.CORRECTNESS, "oob_write", f"overwrites {where}")
+            raise Rejected(Outcome.WRONG_RESULT, "oob_write", f"overwrites {where}")
 
     def _hashes(self, *arrays: GuardedArray) -> tuple[int, ...]:
         """A hash of each array, no more than both data sets have."""

@@ -76,9 +76,9 @@ def measured_rows(store: Store, problems: Sequence[Problem] | None = None) -> di
         rows = tuple(row for problem in problems for row in store.trials.list(problem))
     for row in sorted(rows, key=lambda row: row.id):
         evaluated = row.trial.compiled and row.ended_at is not None
-        if evaluated and row.policy != END_TO_END and row.device.kind != REPLAYED:
+        if evaluated and row.measurement_mode != END_TO_END and row.device.kind != REPLAYED:
             environment = (row.environment.driver, row.environment.toolkit, row.environment.flags)
-            key = (row.problem, row.device.identity, environment, row.policy)
+            key = (row.problem, row.device.identity, environment, row.measurement_mode)
             config = row.trial.config
             found.setdefault(key, {})[config.template, config.to_json()] = row
     return {key: tuple(latest.values()) for key, latest in found.items()}

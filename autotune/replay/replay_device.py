@@ -49,7 +49,7 @@ class ReplayEvaluator(SequentialEvaluator):
         self._trials: dict[tuple[Problem, str], dict[_Key, Trial]] = {}
         for row in rows:
             if row.environment.identity == newest.environment.identity:
-                self._trials.setdefault((row.problem, row.policy), {})[_key(row.trial.config)] = row.trial
+                self._trials.setdefault((row.problem, row.measurement_mode), {})[_key(row.trial.config)] = row.trial
 
     @property
     def info(self) -> DeviceInfo:

@@ -119,7 +119,7 @@ def _devices(layers: Sequence[LayerResults]) -> tuple[LayerResults, ...]:
     """The first layer of each device, environment and policy."""
     found: dict[tuple[object, ...], LayerResults] = {}
     for one in layers:
-        found.setdefault((one.device.identity, one.environment.identity, one.policy), one)
+        found.setdefault((one.device.identity, one.environment.identity, one.measurement_mode), one)
     return tuple(found.values())
 
 
@@ -127,7 +127,7 @@ def _network(place: int, network: Network, layers: Sequence[LayerPage]) -> Netwo
     ids = {
         one.results.layer.name: one.id
         for one in layers
-        if (one.results.device.name, one.results.policy) == (network.device, network.policy)
+        if (one.results.device.name, one.results.measurement_mode) == (network.device, network.measurement_mode)
     }
     own = [one for one in layers if one.id in ids.values()]
     points = [found for one in network.layers for found in _points(one, ids.get(one.layer.name, ""))]

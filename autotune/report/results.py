@@ -33,7 +33,7 @@ class LayerResults:
     """`study.layer`"""
     layer: Layer
     device: DeviceInfo
-    policy: str
+    measurement_mode: str
     environment: Environment
     """of the latest trial"""
     trials: tuple[TrialRow, ...]
@@ -77,7 +77,7 @@ def results(store: Store, what: str, devices: Sequence[DeviceInfo] | None = None
     groups: dict[tuple[str, tuple[str, str, int, int, int], str], list[TrialRow]] = {}
     for row in store.trials.list(what):
         if devices is None or row.device in devices:
-            groups.setdefault((row.name, row.device.identity, row.policy), []).append(row)
+            groups.setdefault((row.name, row.device.identity, row.measurement_mode), []).append(row)
     if not groups and store.spaces.list(what, limit=1):
         raise StoreError(store.spaces.advice(what))
     if not groups:
@@ -116,10 +116,10 @@ class _Shared:
     def layer(self, rows: Sequence[TrialRow]) -> LayerResults:
         """The results of one layer's trials on one device under one policy."""
         first, last = rows[0], max(rows, key=lambda row: row.id)
-        study, device, policy = self.studies[first.study], first.device, first.policy
+        study, device, policy = self.studies[first.study], first.device, first.measurement_mode
 
         def here(row: TrialRow) -> bool:
-            return (row.problem, row.device.identity, row.policy) == (first.problem, device.identity, policy)
+            return (row.problem, row.device.identity, row.measurement_mode) == (first.problem, device.identity, policy)
 
         best = sorted(
             (one for one in self.best if one.best.name == first.name and here(one.best.row)),
@@ -133,7 +133,7 @@ class _Shared:
             name=first.name,
             layer=first.layer,
             device=device,
-            policy=policy,
+            measurement_mode=policy,
             environment=last.environment,
             trials=tuple(sorted(rows, key=lambda row: (row.trial.number, row.id))),
             best=tuple(best),
@@ -150,7 +150,9 @@ class _Shared:
 
     def _importances(self, row: TrialRow, families: Set[str]) -> tuple[FamilyImportance, ...]:
         """Those of families with enough trials, of whichever study of the same shape; most trials first."""
-        recording = self.recordings.get((row.problem, row.device.identity, row.environment.identity, row.policy))
+        recording = self.recordings.get(
+            (row.problem, row.device.identity, row.environment.identity, row.measurement_mode)
+        )
         found = []
         for space in recording.spaces if recording else ():
             one = importance(space, space.times_us) if space.template in families else None

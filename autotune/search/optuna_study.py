@@ -88,7 +88,7 @@ def _frozen(timed: TimedTrial, values: Values) -> FrozenTrial:
     params, distributions = _params(trial.config, values)
     state = TrialState.COMPLETE if trial.median_us is not None else TrialState.FAIL
     made = optuna.trial.create_trial(
-        state=TrialState.PRUNED if trial.outcome == Outcome.CONSTRAINTS else state,
+        state=TrialState.PRUNED if trial.outcome == Outcome.INVALID_CONFIG else state,
         value=trial.median_us,
         params=params,
         distributions=distributions,

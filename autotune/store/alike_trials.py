@@ -4,18 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Any
 
 from sqlalchemy import Connection, Select, and_, select
 
-from autotune.store.configs import config_from
-from autotune.store.measurements import measurements
-from autotune.store.statements import tuples_of
-from autotune.store.studies import studies
-from autotune.store.templates import templates
-from autotune.store.trials import trials, while_tuning
-from autotune.trial import Config, Outcome, is_measured
+from autotune.store.rows import record_of, rows_of
+from autotune.store.schema.tables import templates, trials
+from autotune.store.trials import config_of
+from autotune.trial import Config, Outcome
 
-CIRCUMSTANCES = ("subject_id", "device_id", "environment_id", "policy", "origin")
+CIRCUMSTANCES = ("tuning_target_id", "device_id", "environment_id", "measurement_mode", "origin")
 """what two trials have in common whose times compare"""
 
 
@@ -41,47 +39,32 @@ class AlikeTrial:
     """of a correct trial"""
 
 
-def select_alike(trial_id: int) -> Select[*tuple[object, ...]]:
-    """The finished trials of one's shape, device, environment, policy and origin, of any study."""
+def select_alike(trial_id: int) -> Select[*tuple[Any, ...]]:
+    """The finished trials of one's shape, device, environment, measurement mode and origin, of any study."""
     one = trials.alias("one")
     same = [trials.c[name] == one.c[name] for name in CIRCUMSTANCES]
     column = trials.c
     return (
         select(
-            *(column.id, column.number, studies.c.id, templates.c.family, templates.c.hash, column.config),
+            *(column.id, column.number, column.study_id, templates.c.family, templates.c.hash, column.config),
             *(column.outcome, column.reason, column.message, column.accuracy),
-            *(column.reused_trial_id, column.source_id, measurements.c.median_us),
+            *(column.reused_trial_id, column.source_id, column.median_us),
         )
         .join(one, and_(one.c.id == trial_id, *same))
-        .outerjoin(studies, studies.c.id == column.study_id)
-        .outerjoin(templates, templates.c.id == column.template_id)
-        .outerjoin(measurements, while_tuning())
+        .join(templates, templates.c.id == column.template_id)
         .where(column.outcome != str(Outcome.RUNNING))
         .order_by(column.id)
     )
 
 
 def alike(connection: Connection, trial_id: int) -> Iterator[AlikeTrial]:
-    """What `select_alike` finds. Raises ValueError or TypeError for a row that cannot be understood."""
-    for row in tuples_of(connection, select_alike(trial_id)):
-        own_id, number, study_id, family, template_hash, config, *said, copied, source, median_us = row
-        word, reason, message, accuracy = said
-        if study_id is None:
-            raise ValueError(f"trial {own_id} is of a study that is not there")
-        if median_us is not None and not is_measured(median_us):
-            raise ValueError(f"median_us = {median_us} is no time")
-        outcome = Outcome(word)
-        yield AlikeTrial(
-            own_id,
-            number,
-            study_id,
-            template_hash,
-            config_from(family, config),
-            outcome,
-            reason,
-            message,
-            accuracy,
-            reused=copied is not None,
-            rendered=source is not None,
-            median_us=median_us if outcome == Outcome.CORRECT else None,
+    """The rows of `select_alike` as records."""
+    for row in rows_of(connection, select_alike(trial_id)):
+        yield record_of(
+            *(AlikeTrial, row, trials),
+            template_hash=row[templates.c.hash],
+            config=config_of(row),
+            outcome=Outcome(row[trials.c.outcome]),
+            reused=row[trials.c.reused_trial_id] is not None,
+            rendered=row[trials.c.source_id] is not None,
         )

@@ -2,60 +2,97 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import json
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
+from itertools import chain
+from types import MappingProxyType
+from typing import Any, Literal
 
 from sqlalchemy import (
     Boolean,
-    Column,
     ColumnElement,
+    Connection,
     Integer,
-    RowMapping,
-    ScalarSelect,
     Select,
-    Table,
+    String,
+    column,
     select,
+    text,
 )
 
 from autotune.devices.device import DeviceInfo
-from autotune.problem import Problem
-from autotune.store.best_of_part import Slice, best_within
-from autotune.store.best_rows import CORRECT, KEY, BestRow, Key, key_of
-from autotune.store.column_types import Text, date_text, views
-from autotune.store.devices import devices, same_device
-from autotune.store.layers import layers, of_problem, subjects
-from autotune.store.measurements import measurements, timing_of
-from autotune.store.retimes import retimes
+from autotune.problem import Layer, Problem
+from autotune.store.devices import same_device
+from autotune.store.layers import of_problem
+from autotune.store.measurements import timing_of
+from autotune.store.rows import rows_of
+from autotune.store.schema.best_rule import BEST_NOW, BEST_OF, KEY
+from autotune.store.schema.tables import (
+    devices,
+    layers,
+    measurements,
+    retimes,
+    studies,
+    study_layers,
+    trials,
+    tuning_targets,
+)
+from autotune.store.schema.types import date_text
 from autotune.store.sqlite.database import Database
-from autotune.store.statements import rows_of
-from autotune.store.studies import Place, called, current_places, find, one_of, studies, study_layers, subject_ids
-from autotune.store.trials import TrialRow, trials, trials_by_id, while_tuning, with_trials
-from autotune.store.unreadable import reading
-from autotune.trial import ACCURACY_CLASSES, END_TO_END, Outcome
+from autotune.store.studies import Place, called, current_places, find, one_of, target_ids
+from autotune.store.trials import TrialRow, gflops, trials_by_id, while_tuning
+from autotune.trial import ACCURACY_CLASSES, END_TO_END, Outcome, Timing
 
 TUNE_FIRST = "run `autotune tune STUDY` first"
+FOREVER = "9999"
+"""a moment after every date"""
 
-best_trials = Table(
-    "best_trials",
-    views,
-    *(Column(name, Integer) for name in ("layer_id", "subject_id", "device_id")),
-    Column("accuracy", Text),
-    Column("deterministic", Boolean),
-    Column("policy", Text),
-    Column("basis", Text),
-    Column("trial_id", Integer),
-    Column("measurement_id", Integer),
-)
+DecidedBy = Literal["finals", "retime", "median"]
+"""Why a trial is the best: it won the latest finals, or its median is the smallest, of a retime or while tuning."""
+
+Match = Literal["exact", "device class"]
+"""How well an answer fits the device asked for: tuned on it, or on one of its compute capability and SM count."""
+
+CORRECT = trials.c.outcome == str(Outcome.CORRECT)
+
+
+@dataclass(frozen=True, slots=True)
+class BestRow:
+    """The best kernel of one layer, device, accuracy class, determinism and measurement mode."""
+
+    study: str
+    """as asked for; `row` may come from another study with the same layer shape"""
+    layer: Layer
+    timing: Timing
+    """the measurement that decided: of the finals, or of the trial"""
+    decided_by: DecidedBy
+    row: TrialRow
+    match: Match = "exact"
+
+    @property
+    def name(self) -> str:
+        """`study.layer`."""
+        return f"{self.study}.{self.layer.name}"
+
+    @property
+    def median_us(self) -> float:
+        """The deciding median."""
+        return self.timing.median_us
+
+    @property
+    def gflops(self) -> float:
+        """Direct-algorithm GFLOP/s."""
+        return gflops(self.layer.problem, self.median_us)
 
 
 @dataclass(frozen=True, slots=True)
 class BestStore:
-    """The best kernel of each layer, device, accuracy class, determinism and policy."""
+    """The best kernel of each layer, device, accuracy class, determinism and measurement mode."""
 
     database: Database
 
-    @reading
     def list(
         self,
         what: str | Problem | None = None,
@@ -66,34 +103,21 @@ class BestStore:
     ) -> tuple[BestRow, ...]:
         """The best kernels now, of layers in their studies' order, of a problem, or of every layer.
 
+        A layer's first row is the kernel that its study means: the fastest of the accuracy classes that it admits.
+
         A problem is asked about whatever studies call it. With a device only its rows come, or for a layer that has
         none, those of devices of its class; `match` says which. No row: there is no answer.
         """
-        statement = _select()
-        if kind is not None:
-            statement = statement.where(devices.c.kind == kind)
         if accuracy is not None:
             one_of("accuracy class", accuracy, ACCURACY_CLASSES)
-            statement = statement.where(best_trials.c.accuracy == accuracy)
         with self.database.read() as connection:
-            places = None
-            if isinstance(what, Problem):
-                statement = statement.where(best_trials.c.subject_id == _subject_of(what))
-            elif what is not None:
-                places = find(connection, what, self.database.shown)
-                statement = statement.where(best_trials.c.subject_id.in_(subject_ids(places)))
-            found = with_trials(connection, statement, best_trials.c.trial_id)
-            if places is None:
-                rows = tuple(_row(row, winner, None) for row, winner in found)
-            else:
-                of_subject: dict[int, list[tuple[RowMapping, TrialRow]]] = {}
-                for row, winner in found:
-                    of_subject.setdefault(row[best_trials.c.subject_id], []).append((row, winner))
-                rows = tuple(
-                    _row(row, winner, place)
-                    for place in current_places(places)
-                    for row, winner in of_subject.get(place.subject_id, ())
-                )
+            places = None if what is None or isinstance(what, Problem) else find(connection, what, self.database.shown)
+            targets = None if what is None else _targets(connection, what, places)
+            rows = tuple(
+                row
+                for row in _best(connection, BEST_NOW, targets, places)
+                if kind in (None, row.row.device.kind) and accuracy in (None, row.row.trial.accuracy)
+            )
         return rows if device is None else _matching(rows, device)
 
     def is_imported(self, what: str | Problem | None = None, device: DeviceInfo | None = None) -> bool:
@@ -101,19 +125,18 @@ class BestStore:
         never_retimed = ~select(retimes.c.id).where(retimes.c.trial_id == trials.c.id).exists()
         return self._is_there(what, device, CORRECT, trials.c.origin == "imported", never_retimed)
 
-    @reading
     def _is_there(
         self, what: str | Problem | None, device: DeviceInfo | None, *conditions: ColumnElement[bool]
     ) -> bool:
         """Whether a layer or study has such a trial, of a kernel alone."""
-        among = [*conditions, trials.c.policy != END_TO_END]
+        among = [*conditions, trials.c.measurement_mode != END_TO_END]
         if device is not None:
             among.append(trials.c.device_id.in_(select(devices.c.id).where(*same_device(device))))
         if isinstance(what, Problem):
-            among.append(trials.c.subject_id == _subject_of(what))
+            among.append(trials.c.tuning_target_id.in_(_target_of(what)))
         elif what is not None:
-            named = select(study_layers.c.subject_id).join(studies).where(called(what))
-            among.append(trials.c.subject_id.in_(named))
+            named = select(study_layers.c.tuning_target_id).join(studies).where(called(what))
+            among.append(trials.c.tuning_target_id.in_(named))
         with self.database.read() as connection:
             return connection.execute(select(trials.c.id).where(*among).limit(1)).first() is not None
 
@@ -127,7 +150,6 @@ class BestStore:
             return f"no trial of it was correct: `autotune trials{named}` has each one's words"
         return otherwise
 
-    @reading
     def of_study(self, study: str, generation: int, what: str | None = None) -> tuple[BestRow, ...]:
         """The best kernels of one generation of a study, from its own trials and finals, imported ones included."""
         with self.database.read() as connection:
@@ -136,36 +158,38 @@ class BestStore:
                 for place in find(connection, what or study, self.database.shown, "all")
                 if (place.study, place.generation) == (study, generation)
             )
-            part = Slice(study_id=places[0].study_id) if places else Slice()
-            return best_within(self.database, connection, places, part)
+            part = {"study_id": places[0].study_id if places else None, "until": FOREVER}
+            return tuple(_best(connection, BEST_OF, target_ids(places), places, part))
 
-    @reading
     def at(self, moment: datetime, what: str | None = None) -> tuple[BestRow, ...]:
         """The best kernels as they stood at a moment."""
         with self.database.read() as connection:
             places = None if what is None else find(connection, what, self.database.shown)
-            return best_within(self.database, connection, places, Slice(until=date_text(moment)))
+            targets = (
+                connection.execute(select(tuning_targets.c.id)).scalars() if places is None else target_ids(places)
+            )
+            part = {"study_id": None, "until": date_text(moment)}
+            return tuple(_best(connection, BEST_OF, list(targets), places, part))
 
-    @reading
     def improvements(self, what: str | None = None) -> tuple[TrialRow, ...]:
-        """Trials that were the fastest of their layer, device, class and policy when they ended, in any study."""
+        """Trials that were the fastest of their layer, device, class and measurement mode when they ended."""
         with self.database.read() as connection:
             statement = (
                 select(*(trials.c[name] for name in KEY), trials.c.id, trials.c.median_us)
                 .outerjoin(measurements, while_tuning())
                 .where(
-                    trials.c.subject_id.in_(subject_ids(find(connection, what, self.database.shown))),
+                    trials.c.tuning_target_id.in_(target_ids(find(connection, what, self.database.shown))),
                     trials.c.median_us.is_not(None),
                     trials.c.reused_trial_id.is_(None),
                     trials.c.origin == "measured",
-                    trials.c.policy != END_TO_END,
+                    trials.c.measurement_mode != END_TO_END,
                 )
                 .order_by(measurements.c.id, trials.c.id)
             )
-            fastest: dict[Key, float] = {}
+            fastest: dict[tuple[object, ...], float] = {}
             found = []
             for row in rows_of(connection, statement):
-                key, median_us = key_of(row), row[trials.c.median_us]
+                key, median_us = tuple(row[trials.c[name]] for name in KEY), row[trials.c.median_us]
                 if key not in fastest or median_us < fastest[key]:
                     fastest[key] = median_us
                     found.append(row[trials.c.id])
@@ -173,36 +197,72 @@ class BestStore:
         return tuple(whole[trial_id] for trial_id in found)
 
 
-def _subject_of(problem: Problem) -> ScalarSelect[int]:
-    return select(subjects.c.id).join(layers).where(*of_problem(problem)).scalar_subquery()
+_CHOSEN: tuple[ColumnElement[Any], ...] = (
+    *(column(name, Integer) for name in ("tuning_target_id", "device_id", "trial_id", "measurement_id")),
+    *(column(name, String) for name in ("accuracy", "measurement_mode", "decided_by")),
+    column("deterministic", Boolean),
+)
 
 
-def _select() -> Select[*tuple[object, ...]]:
-    """What decided each best, devices apart."""
-    return (
-        select(best_trials, measurements)
-        .join(measurements, measurements.c.id == best_trials.c.measurement_id)
-        .outerjoin(devices, devices.c.id == best_trials.c.device_id)
+def _best(
+    connection: Connection,
+    rule: str,
+    targets: Collection[int] | None,
+    places: Sequence[Place] | None,
+    part: Mapping[str, Any] = MappingProxyType({}),
+) -> Iterator[BestRow]:
+    """The best of these tuning targets, devices apart, as their studies name them; None: of every layer."""
+    values = {**part, "targets": json.dumps(sorted(targets or ()))}
+    chosen = text(rule).columns(*_CHOSEN).subquery("chosen")
+    statement = (
+        select(chosen, measurements)
+        .join(measurements, measurements.c.id == chosen.c.measurement_id)
+        .join(devices, devices.c.id == chosen.c.device_id)
         .order_by(
-            best_trials.c.subject_id,
-            devices.c.kind,
-            devices.c.name,
-            devices.c.id,
-            best_trials.c.accuracy,
-            best_trials.c.deterministic.desc(),
-            best_trials.c.policy,
+            *(chosen.c.tuning_target_id, devices.c.kind, devices.c.name, devices.c.id, chosen.c.accuracy),
+            *(chosen.c.deterministic.desc(), chosen.c.measurement_mode),
         )
     )
+    if targets is not None:
+        statement = statement.where(chosen.c.tuning_target_id.in_(targets))
+    rows = list(rows_of(connection, statement, values))
+    whole = trials_by_id(connection, (row[chosen.c.trial_id] for row in rows))
+    of_target: dict[int, list[BestRow]] = {}
+    for row in rows:
+        winner = whole[row[chosen.c.trial_id]]
+        best = BestRow(winner.study, winner.layer, timing_of(row), row[chosen.c.decided_by], winner)
+        of_target.setdefault(row[chosen.c.tuning_target_id], []).append(best)
+    if places is None:
+        yield from chain.from_iterable(of_target.values())
+        return
+    for place in current_places(places):
+        for best in _first_choice_first(of_target.get(place.tuning_target_id, ()), place.admitted):
+            yield replace(best, study=place.study, layer=place.layer)
 
 
-def _row(row: RowMapping, winner: TrialRow, place: Place | None) -> BestRow:
-    return BestRow(
-        study=winner.study if place is None else place.study,
-        layer=winner.layer if place is None else place.layer,
-        timing=timing_of(row),
-        basis=row[best_trials.c.basis],
-        row=winner,
-    )
+def _first_choice_first(rows: Sequence[BestRow], admitted: Collection[str]) -> Sequence[BestRow]:
+    """The rows of one layer, first the one that its study means: of a GPU, admitted, cold, and the fastest of those.
+
+    The view `study_best` follows the same rule.
+    """
+
+    def rank(best: BestRow) -> tuple[bool, bool, str, float, bool]:
+        trial, own = best.row.trial, best.row
+        not_admitted = trial.accuracy not in admitted
+        return not own.device.can.gpu, not_admitted, own.measurement_mode, best.median_us, not trial.deterministic
+
+    return sorted(rows, key=lambda best: best is not min(rows, key=rank))
+
+
+def _targets(connection: Connection, what: str | Problem, places: Sequence[Place] | None) -> set[int]:
+    """The tuning targets that are asked about."""
+    if isinstance(what, Problem):
+        return {row.id for row in connection.execute(_target_of(what))}
+    return target_ids(places or ())
+
+
+def _target_of(problem: Problem) -> Select[tuple[int]]:
+    return select(tuning_targets.c.id).join(layers).where(*of_problem(problem))
 
 
 def _matching(rows: Sequence[BestRow], device: DeviceInfo) -> tuple[BestRow, ...]:

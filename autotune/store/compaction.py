@@ -10,7 +10,7 @@ from autotune.errors import StoreError
 from autotune.printable import one_line
 from autotune.store.sqlite.connections import connect_for_reading
 from autotune.store.sqlite.database import LOCK_TIMEOUT_S, path_of, utc_now
-from autotune.store.sqlite.error_words import in_words
+from autotune.store.sqlite.error_messages import translate_errors
 from autotune.store.sqlite.open_database import open_for_reading
 
 _SPEAK_OF_TRIALS = (
@@ -30,8 +30,10 @@ _SPOKEN_OF = " UNION ".join(
 )
 _WITHOUT_TRIALS = (
     "DELETE FROM measurements WHERE trial_id NOT IN (SELECT id FROM trials)",
-    "DELETE FROM sources WHERE id NOT IN (SELECT source_id FROM trials WHERE source_id IS NOT NULL) "
-    "AND id NOT IN (SELECT source_id FROM quarantine)",
+    "CREATE TEMP TABLE unused_sources AS SELECT id FROM sources WHERE id NOT IN "
+    "(SELECT source_id FROM trials WHERE source_id IS NOT NULL) AND id NOT IN (SELECT source_id FROM quarantine)",
+    "DELETE FROM source_paragraphs WHERE source_id IN unused_sources",
+    "DELETE FROM sources WHERE id IN unused_sources",
 )
 """what goes with trials that are gone"""
 
@@ -62,9 +64,10 @@ def compact(
         raise StoreError(f"{shown}: there is no folder {one_line(str(target.parent))}; create it first")
     with (
         closing(open_for_reading(url, timeout_s=LOCK_TIMEOUT_S, clock=utc_now)) as database,
-        in_words(target, LOCK_TIMEOUT_S),
+        translate_errors(target, LOCK_TIMEOUT_S),
     ):
         _copy(database.file, target)
+        _shrink(target, "PRAGMA journal_mode = DELETE", "ANALYZE")
         if latest_only:
             _drop_earlier(target)
         if fastest is not None:
@@ -89,8 +92,9 @@ def _drop_texts(path: Path) -> None:
     """Leave only the rendered texts and launches of the kernels in the view `best_trials`, and give the space back."""
     _shrink(
         path,
-        "UPDATE sources SET text_zlib = x'', text_bytes = 0, launches = '{}' WHERE id NOT IN "
-        "(SELECT source_id FROM trials WHERE id IN (SELECT trial_id FROM best_trials))",
+        "CREATE TEMP TABLE kept AS SELECT source_id FROM trials WHERE id IN (SELECT trial_id FROM best_trials)",
+        "UPDATE sources SET launches = '{}' WHERE id NOT IN kept",
+        "DELETE FROM source_paragraphs WHERE source_id NOT IN kept",
     )
 
 
@@ -98,9 +102,9 @@ def _drop_rejections(path: Path) -> None:
     """Leave one of the configs that a rule refused, for each study, subject, device, family and message."""
     _shrink(
         path,
-        "DELETE FROM trials WHERE outcome = 'constraints' AND source_id IS NULL AND id NOT IN "
-        "(SELECT min(id) FROM trials WHERE outcome = 'constraints' AND source_id IS NULL "
-        "GROUP BY study_id, subject_id, device_id, environment_id, policy, template_id, message)",
+        "DELETE FROM trials WHERE outcome = 'invalid_config' AND source_id IS NULL AND id NOT IN "
+        "(SELECT min(id) FROM trials WHERE outcome = 'invalid_config' AND source_id IS NULL "
+        "GROUP BY study_id, tuning_target_id, device_id, environment_id, measurement_mode, template_id, message)",
     )
 
 
@@ -110,7 +114,8 @@ def _drop_earlier(path: Path) -> None:
         "SELECT 1 FROM studies AS own JOIN studies AS later ON later.name = own.name AND later.id > own.id "
         "JOIN trials AS anew ON anew.study_id = later.id WHERE own.id = {of}.study_id "
         "AND later.fresh AND later.imported_from IS NULL AND anew.origin = 'measured' AND anew.outcome = 'correct' "
-        "AND (anew.subject_id, anew.device_id, anew.policy) = ({of}.subject_id, {of}.device_id, {of}.policy) "
+        "AND anew.tuning_target_id = {of}.tuning_target_id AND anew.device_id = {of}.device_id "
+        "AND anew.measurement_mode = {of}.measurement_mode "
     )
     same_class = "(anew.accuracy, anew.deterministic) = (trials.accuracy, trials.deterministic)"
     won_again = f"{found.format(of='finals')} AND {same_class}"
@@ -134,7 +139,7 @@ def _drop_earlier(path: Path) -> None:
 
 def _drop_slower(path: Path, fastest: int) -> None:
     """Leave so many correct trials, those that other rows refer to, and what belongs to them."""
-    scope = "study_id, subject_id, device_id, environment_id, policy, accuracy"
+    scope = "study_id, tuning_target_id, device_id, environment_id, measurement_mode, accuracy"
     place = f"row_number() OVER (PARTITION BY {scope} ORDER BY median_us, id) AS place"
     places = f"SELECT id, {place} FROM trials WHERE outcome = 'correct'"  # noqa: S608
     slower = f"SELECT id FROM ({places}) WHERE place > {fastest}"  # noqa: S608
@@ -146,6 +151,7 @@ def _shrink(path: Path, *statements: str) -> None:
     try:
         for statement in statements:
             connection.execute(statement)
+        connection.execute("DELETE FROM paragraphs WHERE id NOT IN (SELECT paragraph_id FROM source_paragraphs)")
         connection.execute("VACUUM")
     finally:
         connection.close()

@@ -2,122 +2,53 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from datetime import datetime
 
-from sqlalchemy import ColumnElement, Connection, RowMapping, Table, UniqueConstraint, select, update
+from sqlalchemy import ColumnElement, Connection, RowMapping, select, update
 
 from autotune import __version__
 from autotune.devices.device import DeviceInfo, Environment
-from autotune.errors import shortened
-from autotune.store.column_types import Values, integer, metadata, reference, row_id, text
+from autotune.store.rows import identify, insert, record_of, rows_of, values_of
+from autotune.store.schema.tables import devices, environments, runs, trials
+from autotune.store.schema.types import Values
 from autotune.store.sqlite.database import Database
-from autotune.store.statements import identify, insert, rows_of
-from autotune.store.unreadable import reading
 
-DEVICE_COLUMNS = (
-    *("kind", "name", "arch", "sm_count", "memory_bytes"),
-    *("max_threads_per_block", "smem_per_block_bytes", "smem_per_sm_bytes", "registers_per_sm"),
-    *("max_warps_per_sm", "max_blocks_per_sm", "constant_bytes", "l2_bytes"),
-)
-"""DeviceInfo's fields in its order, but for the two triples; the first five are the identity."""
-
-devices = Table(
-    "devices",
-    metadata,
-    row_id(),
-    text("kind"),
-    text("name"),
-    *(integer(name) for name in ("arch", "sm_count", "memory_bytes")),
-    *(integer(name) for name in ("max_threads_per_block", "smem_per_block_bytes", "smem_per_sm_bytes")),
-    *(integer(name) for name in ("registers_per_sm", "max_warps_per_sm", "max_blocks_per_sm")),
-    *(integer(name) for name in ("constant_bytes", "l2_bytes")),
-    *(integer(f"grid_limit_{axis}") for axis in "xyz"),
-    *(integer(f"block_limit_{axis}") for axis in "xyz"),
-    text("first_seen_at"),
-    UniqueConstraint("kind", "name", "arch", "sm_count", "memory_bytes"),
-)
-
-environments = Table(
-    "environments",
-    metadata,
-    row_id(),
-    text("driver"),
-    text("toolkit"),
-    text("flags"),
-    text("first_seen_at"),
-    UniqueConstraint("driver", "toolkit", "flags"),
-)
-
-runs = Table(
-    "runs",
-    metadata,
-    row_id(),
-    reference("device_id", "devices.id"),
-    reference("environment_id", "environments.id"),
-    text("attributes"),
-    text("autotune_version"),
-    text("started_at"),
-)
-
-
-def device_identity(info: DeviceInfo) -> Values:
-    """The columns that identify a device."""
-    return {name: getattr(info, name) for name in DEVICE_COLUMNS[:5]}
-
-
-def device_limits(info: DeviceInfo) -> Values:
-    """The other columns of a device."""
-    values: Values = {name: getattr(info, name) for name in DEVICE_COLUMNS[5:]}
-    for axis, grid, block in zip("xyz", info.grid_limits, info.block_limits, strict=True):
-        values[f"grid_limit_{axis}"] = grid
-        values[f"block_limit_{axis}"] = block
-    return values
+IDENTITY = ("kind", "name", "arch", "sm_count", "memory_bytes")
+"""The columns that identify a device."""
+ENVIRONMENT_IDENTITY = ("driver", "toolkit", "flags")
+"""The columns that identify an environment."""
 
 
 def device_of(row: RowMapping) -> DeviceInfo:
     """The device of a row that has the columns of `devices`."""
-    column = devices.c
-    sizes = {name: row[column[name]] for name in DEVICE_COLUMNS}
-    return DeviceInfo(
-        **sizes,
-        grid_limits=(row[column.grid_limit_x], row[column.grid_limit_y], row[column.grid_limit_z]),
-        block_limits=(row[column.block_limit_x], row[column.block_limit_y], row[column.block_limit_z]),
-    )
-
-
-def environment_identity(environment: Environment) -> Values:
-    """The columns that are matched."""
-    return {"driver": environment.driver, "toolkit": environment.toolkit, "flags": environment.flags}
+    return record_of(DeviceInfo, row, devices)
 
 
 def environment_of(row: RowMapping) -> Environment:
     """The environment of a row that has the columns of `environments` and `runs`."""
-    column = environments.c
-    attributes = json.loads(row[runs.c.attributes])
-    if not isinstance(attributes, dict) or not all(isinstance(value, str) for value in attributes.values()):
-        raise ValueError(f"attributes {shortened(row[runs.c.attributes])} are not an object of words")
-    return Environment(row[column.driver], row[column.toolkit], row[column.flags], attributes)
+    return record_of(Environment, row, environments, runs)
 
 
-def store_device(connection: Connection, info: DeviceInfo, now: str) -> int:
+def store_device(connection: Connection, info: DeviceInfo, now: datetime) -> int:
     """Id of a device; its limits become what is known now."""
-    limits = device_limits(info)
-    device_id = identify(connection, devices, device_identity(info), {**limits, "first_seen_at": now})
-    connection.execute(update(devices).where(devices.c.id == device_id), limits)
+    values = values_of(info, devices)
+    identity = {name: values.pop(name) for name in IDENTITY}
+    device_id = identify(connection, devices, identity, {**values, "first_seen_at": now})
+    connection.execute(update(devices).where(devices.c.id == device_id), values)
     return device_id
 
 
-def store_environment(connection: Connection, record: Environment, now: str) -> int:
+def store_environment(connection: Connection, record: Environment, now: datetime) -> int:
     """Id of an environment, matched field by field; its attributes belong to a run."""
-    return identify(connection, environments, environment_identity(record), {"first_seen_at": now})
+    return identify(connection, environments, values_of(record, environments), {"first_seen_at": now})
 
 
-def store_run(connection: Connection, device_id: int, environment_id: int, record: Environment, now: str) -> int:
+def store_run(connection: Connection, device_id: int, environment_id: int, record: Environment, now: datetime) -> int:
     """Id of a new run."""
-    attributes = json.dumps(dict(record.attributes), sort_keys=True)
+    attributes = dict(sorted(record.attributes.items()))
     ids: Values = {"device_id": device_id, "environment_id": environment_id}
     rest: Values = {"attributes": attributes, "autotune_version": __version__, "started_at": now}
     return insert(connection, runs, {**ids, **rest})
@@ -125,10 +56,10 @@ def store_run(connection: Connection, device_id: int, environment_id: int, recor
 
 def same_device(info: DeviceInfo) -> tuple[ColumnElement[bool], ...]:
     """The conditions on a row of `devices` that it is this one."""
-    return tuple(devices.c[name] == value for name, value in device_identity(info).items())
+    return tuple(devices.c[name] == getattr(info, name) for name in IDENTITY)
 
 
-def measured_on(connection: Connection, info: DeviceInfo, record: Environment, now: str) -> Values:
+def measured_on(connection: Connection, info: DeviceInfo, record: Environment, now: datetime) -> Values:
     """The columns that say where and when something was measured about a device."""
     ids: Values = {
         "device_id": store_device(connection, info, now),
@@ -143,17 +74,14 @@ class DeviceStore:
 
     database: Database
 
-    @reading
     def list(self) -> tuple[DeviceInfo, ...]:
         """Every recorded device, in the order first seen."""
         statement = select(devices).order_by(devices.c.id)
         with self.database.read() as connection:
             return tuple(device_of(row) for row in rows_of(connection, statement))
 
-    @reading
     def environments(self) -> tuple[tuple[DeviceInfo, Environment], ...]:
         """Each device that ran something, with the environment of its newest run; runs from elsewhere are older."""
-        trials = metadata.tables["trials"]  # by name: their module stands above this one
         imported = select(trials.c.run_id).where(trials.c.origin == "imported").distinct()
         statement = (
             select(devices, runs, environments)
@@ -171,7 +99,7 @@ class Run:
     """A process's run on a device in an environment, open for writing."""
 
     connection: Connection
-    now: str
+    now: datetime
     """the date that its new rows get"""
     device_id: int
     environment_id: int

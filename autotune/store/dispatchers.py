@@ -7,58 +7,21 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Literal
 
-from sqlalchemy import Column, Connection, Float, ForeignKey, RowMapping, Table, select, update
+from sqlalchemy import Connection, RowMapping, select, update
 
 from autotune.devices.device import DeviceInfo
 from autotune.problem import Layer
-from autotune.store.column_types import Text, Values, date_of, flag, integer, metadata, real, reference, row_id, text
-from autotune.store.devices import device_of, devices
-from autotune.store.layers import layers, problem_of, store_layer
-from autotune.store.scopes import SubjectScope
+from autotune.store.devices import device_of
+from autotune.store.layers import problem_of, store_layer
+from autotune.store.rows import insert, record_of, rows_of, values_of
+from autotune.store.schema.tables import devices, dispatched_layers, dispatchers, layers, studies, templates, trials
+from autotune.store.schema.types import Values
+from autotune.store.scopes import TargetScope
 from autotune.store.sqlite.database import Database
-from autotune.store.statements import insert, rows_of
-from autotune.store.studies import find, studies
-from autotune.store.templates import templates
+from autotune.store.studies import find
 from autotune.store.trial_store import begin_trial, within
-from autotune.store.trials import config_of, outcome_values, trials
-from autotune.store.unreadable import reading
+from autotune.store.trials import config_of, outcome_values
 from autotune.trial import Config, Outcome, Timing, Trial
-
-_CONTENT = (
-    "role",
-    "kernel",
-    "default_first",
-    "time_us",
-    "best_us",
-    "left_out_us",
-    "default_us",
-    "single_us",
-    "nearest_us",
-)
-
-dispatchers = Table(
-    "dispatchers",
-    metadata,
-    row_id(),
-    reference("trial_id", "trials.id"),
-    text("record"),
-    text("built_at"),
-)
-
-dispatched_layers = Table(
-    "dispatched_layers",
-    metadata,
-    Column("dispatcher_id", ForeignKey("dispatchers.id"), primary_key=True),
-    Column("layer_id", ForeignKey("layers.id"), primary_key=True),
-    text("name"),
-    integer("count"),
-    text("role"),
-    Column("kernel", Text),
-    flag("default_first"),
-    Column("time_us", Float),
-    real("best_us"),
-    *(Column(name, Float) for name in ("left_out_us", "default_us", "single_us", "nearest_us")),
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,7 +55,7 @@ class DispatcherRow:
     study: str
     generation: int
     device: DeviceInfo
-    policy: str
+    measurement_mode: str
     number: int
     """of its trial among those of its set of layers"""
     total_us: float
@@ -108,15 +71,6 @@ class DispatcherRow:
         return any(layer.role == "held out" for layer in self.layers)
 
 
-def _trial_of(row: RowMapping) -> Trial:
-    column = trials.c
-    us = row[column.median_us]
-    return Trial(
-        *(row[column.number], config_of(row), Outcome(row[column.outcome]), row[column.reason], row[column.message]),
-        timing=None if us is None else total_timing(us),
-    )
-
-
 def total_timing(total_us: float) -> Timing:
     """The time of a set of layers, which has no samples of its own."""
     return Timing((total_us,), total_us, total_us, total_us, "")
@@ -130,12 +84,11 @@ def _layers_of(connection: Connection, ids: Sequence[int]) -> dict[int, tuple[Di
         select(dispatched_layers, layers)
         .join(layers, layers.c.id == column.layer_id)
         .where(column.dispatcher_id.in_(ids))
-        .order_by(text("dispatched_layers.rowid"))
+        .order_by(column.id)
     )
     for row in rows_of(connection, statement):
-        layer = Layer(row[column.name], problem_of(row), row[column.count])
-        content = {name: row[column[name]] for name in _CONTENT}
-        found[row[column.dispatcher_id]].append(DispatchedLayer(layer, **content))
+        layer = Layer(row[column["name"]], problem_of(row), row[column["count"]])
+        found[row[column.dispatcher_id]].append(record_of(DispatchedLayer, row, dispatched_layers, layer=layer))
     return {dispatcher_id: tuple(rows) for dispatcher_id, rows in found.items()}
 
 
@@ -145,8 +98,7 @@ class DispatcherStore:
 
     database: Database
 
-    @reading
-    def trials(self, scope: SubjectScope) -> Mapping[Config, Trial]:
+    def trials(self, scope: TargetScope) -> Mapping[Config, Trial]:
         """The finished trials of a set of layers by config: number, outcome, reason, message and time of all layers."""
         statement = (
             select(trials, templates.c.family)
@@ -155,22 +107,33 @@ class DispatcherStore:
             .order_by(trials.c.number)
         )
         with self.database.read() as connection:
-            return {trial.config: trial for trial in map(_trial_of, rows_of(connection, statement))}
+            found = (
+                Trial(
+                    row[trials.c.number],
+                    config_of(row),
+                    Outcome(row[trials.c.outcome]),
+                    row[trials.c.reason],
+                    row[trials.c.message],
+                    timing=None if row[trials.c.median_us] is None else total_timing(row[trials.c.median_us]),
+                )
+                for row in rows_of(connection, statement)
+            )
+            return {trial.config: trial for trial in found}
 
     def add_trial(
-        self, scope: SubjectScope, trial: Trial, total_us: float | None, *, proposed_by: str = "search"
+        self, scope: TargetScope, trial: Trial, total_us: float | None, *, proposed_by: str = "search"
     ) -> None:
         """Store a trial of a set of layers with the time of all of them, each as often as the network runs it.
 
         It ranks nowhere among kernels.
         """
         now = self.database.now()
-        ended: Values = {**outcome_values(trial), "median_us": total_us, "ranked_us": None, "ended_at": now}
+        ended: Values = {**outcome_values(trial), "median_us": total_us, "ranking_median_us": None, "ended_at": now}
         with self.database.write() as connection:
             trial_id = begin_trial(connection, scope, trial.number, trial.config, None, now, proposed_by=proposed_by)
             connection.execute(update(trials).where(trials.c.id == trial_id), ended)
 
-    def add(self, scope: SubjectScope, number: int, document: str, layers: Sequence[DispatchedLayer]) -> None:
+    def add(self, scope: TargetScope, number: int, document: str, layers: Sequence[DispatchedLayer]) -> None:
         """Store the dispatcher of a trial with what it costs each layer; once, where nothing has changed."""
         with self.database.write() as connection:
             numbered = (within(scope), trials.c.number == number)
@@ -187,10 +150,8 @@ class DispatcherStore:
                 layer_id, _ = store_layer(connection, one.layer)
                 key: Values = {"dispatcher_id": dispatcher_id, "layer_id": layer_id}
                 place: Values = {"name": one.layer.name, "count": one.layer.count}
-                content: Values = {name: getattr(one, name) for name in _CONTENT}
-                connection.execute(dispatched_layers.insert(), {**key, **place, **content})
+                insert(connection, dispatched_layers, {**values_of(one, dispatched_layers), **key, **place})
 
-    @reading
     def list(self, study: str | None = None) -> tuple[DispatcherRow, ...]:
         """The dispatchers that were built of a study's newest generation, the latest first.
 
@@ -212,14 +173,11 @@ class DispatcherStore:
 
 
 def _row(row: RowMapping, members: tuple[DispatchedLayer, ...]) -> DispatcherRow:
-    return DispatcherRow(
+    return record_of(
+        *(DispatcherRow, row, dispatchers, trials, studies),
         study=row[studies.c.name],
-        generation=row[studies.c.generation],
         device=device_of(row),
-        policy=row[trials.c.policy],
-        number=row[trials.c.number],
         total_us=row[trials.c.median_us],
         document=row[dispatchers.c.record],
         layers=members,
-        built_at=date_of(row[dispatchers.c.built_at]),
     )

@@ -6,50 +6,23 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
-from sqlalchemy import Column, Connection, ForeignKey, RowMapping, Table, and_, exists, func, select, update
+from sqlalchemy import Connection, RowMapping, and_, exists, func, select, update
 
 from autotune.devices.device import Environment
 from autotune.errors import StoreError
-from autotune.store.column_types import Text, Values, date_of, metadata, real, reference, row_id, text
-from autotune.store.devices import environments
-from autotune.store.measurements import measurements, timing_of, timing_values
-from autotune.store.scopes import Scope, scope_columns
+from autotune.store.measurements import timing_of, timing_values
+from autotune.store.rows import chunks, insert, record_of, rows_of, values_of
+from autotune.store.schema.tables import environments, finals, measurements, studies, trials, verdicts
+from autotune.store.schema.types import Values
+from autotune.store.scopes import Scope
 from autotune.store.sqlite.database import Database
-from autotune.store.statements import chunks, insert, rows_of
-from autotune.store.studies import find, studies, subject_ids
+from autotune.store.studies import find, target_ids
 from autotune.store.trial_store import within
-from autotune.store.trials import Origin, TrialRow, trials, with_trials
-from autotune.store.unreadable import reading
-from autotune.trial import Timing, is_measured
+from autotune.store.trials import Origin, TrialRow, with_trials
+from autotune.trial import Timing
 
-VERDICTS = ("win", "tie", "loss")
 BASELINE = "baseline "
 """What the words of a comparison with a family that is a baseline begin with; its name follows."""
-
-finals = Table(
-    "finals",
-    metadata,
-    row_id(),
-    *scope_columns(),
-    reference("winner_trial_id", "trials.id"),
-    text("ended_at"),
-    text("origin"),
-    Column("superseded_at", Text),
-)
-
-verdicts = Table(
-    "verdicts",
-    metadata,
-    row_id(),
-    reference("finals_id", "finals.id"),
-    text("against"),
-    Column("against_trial_id", ForeignKey("trials.id")),
-    text("verdict"),
-    real("median_us"),
-    real("against_us"),
-    Column("against_accuracy", Text),
-)
-
 
 _LAST = (
     select(func.max(measurements.c.id)).where(measurements.c.finals_id == finals.c.id).scalar_subquery().label("last")
@@ -63,7 +36,7 @@ class Verdict:
     against: str
     """what it was compared with: `default`, `previous best`, `cudnn nhwc`, `baseline FAMILY`, ..."""
     verdict: str
-    """one of VERDICTS"""
+    """win, tie or loss"""
     median_us: float
     against_us: float
     against_number: int | None = None
@@ -117,9 +90,11 @@ class FinalsRow:
         return None if self.timing is None else self.timing.median_us
 
 
-def supersede_finals(connection: Connection, stored: RowMapping, now: str) -> None:
+def supersede_finals(connection: Connection, stored: RowMapping, now: datetime) -> None:
     """Let the finals that compared kernels like this trial's decide no more."""
-    same_key = [finals.c[name] == stored[trials.c[name]] for name in ("subject_id", "device_id", "policy")]
+    same_key = [
+        finals.c[name] == stored[trials.c[name]] for name in ("tuning_target_id", "device_id", "measurement_mode")
+    ]
     same_class = [trials.c[name] == stored[trials.c[name]] for name in ("accuracy", "deterministic")]
     won = exists().where(trials.c.id == finals.c.winner_trial_id, *same_class)
     connection.execute(update(finals).where(*same_key, finals.c.superseded_at.is_(None), won).values(superseded_at=now))
@@ -144,11 +119,7 @@ def _verdicts(connection: Connection, ids: Sequence[int]) -> dict[int, list[Verd
             .order_by(verdicts.c.id)
         )
         for row in rows_of(connection, statement):
-            columns = ("against", "verdict", "median_us", "against_us", "against_accuracy")
-            what, word, median_us, against_us, accuracy = (row[verdicts.c[name]] for name in columns)
-            if not (is_measured(median_us) and is_measured(against_us)):
-                raise ValueError(f"a verdict on {median_us} and {against_us} us is none")
-            verdict = Verdict(what, word, median_us, against_us, row[against.c.number], accuracy)
+            verdict = record_of(Verdict, row, verdicts, against_number=row[against.c.number])
             found.setdefault(row[verdicts.c.finals_id], []).append(verdict)
     return found
 
@@ -179,16 +150,19 @@ class FinalsStore:
             decided: Values = {"winner_trial_id": winner_id, "ended_at": self.database.now()}
             finals_id = insert(connection, finals, {**scope.identity, **decided})
             winner = update(trials).where(trials.c.id == winner_id)
-            connection.execute(winner.values(ranked_us=func.coalesce(trials.c.ranked_us, trials.c.median_us)))
+            connection.execute(
+                winner.values(ranking_median_us=func.coalesce(trials.c.ranking_median_us, trials.c.median_us))
+            )
             for number, timing in record.timings:
                 trial_id = _correct_trial(connection, scope, number)
                 values = timing_values(timing, f"trial {number} in the finals of {scope.name}")
                 insert(connection, measurements, {"trial_id": trial_id, "finals_id": finals_id, **values})
-                connection.execute(update(trials).where(trials.c.id == trial_id).values(ranked_us=timing.median_us))
+                connection.execute(
+                    update(trials).where(trials.c.id == trial_id).values(ranking_median_us=timing.median_us)
+                )
             for verdict in record.verdicts:
                 insert(connection, verdicts, {"finals_id": finals_id, **_verdict_values(connection, scope, verdict)})
 
-    @reading
     def latest(self, scope: Scope) -> Finals | None:
         """The finals that were held last in a scope; None where there are none, or a trial was measured since."""
         own = and_(*(finals.c[name] == value for name, value in scope.identity.items()))
@@ -211,7 +185,6 @@ class FinalsStore:
                 verdicts=tuple(_verdicts(connection, [finals_id]).get(finals_id, ())),
             )
 
-    @reading
     def list(self, what: str | None = None) -> tuple[FinalsRow, ...]:
         """The finals that were held on the layers' shapes in any study, oldest first, with what they said."""
         with self.database.read() as connection:
@@ -219,10 +192,10 @@ class FinalsStore:
                 select(finals, environments, studies.c.name, studies.c.generation, _LAST)
                 .join(environments, environments.c.id == finals.c.environment_id)
                 .join(studies, studies.c.id == finals.c.study_id)
-                .where(finals.c.subject_id.in_(subject_ids(find(connection, what, self.database.shown))))
+                .where(finals.c.tuning_target_id.in_(target_ids(find(connection, what, self.database.shown))))
                 .order_by(finals.c.id)
             )
-            rows = with_trials(connection, statement, finals.c.winner_trial_id)
+            rows = list(with_trials(connection, statement, finals.c.winner_trial_id))
             ids = [row[finals.c.id] for row, _winner in rows]
             said, timings = _verdicts(connection, ids), _timings(connection, ids)
             return tuple(
@@ -233,28 +206,18 @@ class FinalsStore:
 
 def _verdict_values(connection: Connection, scope: Scope, verdict: Verdict) -> Values:
     number = verdict.against_number
-    return {
-        "against": verdict.against,
-        "against_trial_id": None if number is None else _correct_trial(connection, scope, number),
-        "verdict": verdict.verdict,
-        "median_us": verdict.median_us,
-        "against_us": verdict.against_us,
-        "against_accuracy": verdict.against_accuracy,
-    }
+    against = None if number is None else _correct_trial(connection, scope, number)
+    return {**values_of(verdict, verdicts), "against_trial_id": against}
 
 
 def _row(row: RowMapping, winner: TrialRow, timings: Mapping[int, Timing], said: Sequence[Verdict]) -> FinalsRow:
-    doubted = row[finals.c.superseded_at]
-    return FinalsRow(
+    return record_of(
+        *(FinalsRow, row, finals, studies),
         study=row[studies.c.name],
-        generation=row[studies.c.generation],
         winner=winner,
-        environment=Environment(*(row[environments.c[name]] for name in ("driver", "toolkit", "flags"))),
+        environment=record_of(Environment, row, environments),
         timing=timings.get(winner.id),
         timings=tuple(timings.items()),
         verdicts=tuple(said),
-        ended_at=date_of(row[finals.c.ended_at]),
-        superseded_at=None if doubted is None else date_of(doubted),
-        origin=row[finals.c.origin],
         sequence=row["last"] or winner.sequence,
     )

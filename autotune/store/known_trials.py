@@ -6,20 +6,18 @@ from dataclasses import dataclass, replace
 
 from sqlalchemy import bindparam, select
 
-from autotune.store.column_types import Values
+from autotune.store.schema.tables import sources, studies, trials
+from autotune.store.schema.types import Values
 from autotune.store.scopes import Scope
-from autotune.store.sources import sources
 from autotune.store.sqlite.database import Database
-from autotune.store.studies import studies
 from autotune.store.trial_store import TrialKey, begin_trial, end_trial
-from autotune.store.trials import TrialRow, trials, trials_by_id
-from autotune.store.unreadable import reading
+from autotune.store.trials import TrialRow, trials_by_id
 from autotune.trial import Config, Outcome, Phases, Trial
 
 _KNOWN = (
     trials.c.device_id == bindparam("device_id"),
     trials.c.environment_id == bindparam("environment_id"),
-    trials.c.policy == bindparam("policy"),
+    trials.c.measurement_mode == bindparam("measurement_mode"),
     trials.c.outcome != str(Outcome.RUNNING),
     trials.c.reused_trial_id.is_(None),
     trials.c.origin == "measured",
@@ -37,7 +35,9 @@ _LATEST_KNOWN = (
 _KNOWN_HASHES = (
     select(sources.c.hash)
     .join(trials)
-    .where(trials.c.study_id.in_(select(studies.c.id)), trials.c.subject_id == bindparam("subject_id"), *_KNOWN)
+    .where(
+        trials.c.study_id.in_(select(studies.c.id)), trials.c.tuning_target_id == bindparam("tuning_target_id"), *_KNOWN
+    )
     .distinct()
 )
 """any study's: said of it for the sake of an index"""
@@ -48,32 +48,30 @@ def _known_to(scope: Scope) -> Values:
     return {
         "device_id": scope.device_id,
         "environment_id": scope.environment_id,
-        "policy": scope.policy,
+        "measurement_mode": scope.measurement_mode,
         "after": scope.study.fresh_after or 0,
     }
 
 
 @dataclass(frozen=True, slots=True)
 class KnownStore:
-    """Finished trials of a scope's device and environment under its policy, in any study; imported ones never.
+    """Finished trials of a scope's device, environment and measurement mode, in any study; imported ones never.
 
     A study that was begun fresh sees only what was begun since.
     """
 
     database: Database
 
-    @reading
     def get(self, scope: Scope, source_hash: str) -> TrialRow | None:
         """The latest known trial of this source."""
         with self.database.read() as connection:
             trial_id = connection.execute(_LATEST_KNOWN, {"hash": source_hash, **_known_to(scope)}).scalar_one_or_none()
             return None if trial_id is None else trials_by_id(connection, [trial_id])[trial_id]
 
-    @reading
     def hashes(self, scope: Scope) -> frozenset[str]:
         """The sources of the scope's layer that are known now, in one answer."""
         with self.database.read() as connection:
-            found = connection.execute(_KNOWN_HASHES, {"subject_id": scope.subject_id, **_known_to(scope)})
+            found = connection.execute(_KNOWN_HASHES, {"tuning_target_id": scope.tuning_target_id, **_known_to(scope)})
             return frozenset(found.scalars())
 
     def reuse(

@@ -2,46 +2,21 @@
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
-from sqlalchemy import Column, Float, RowMapping, Table, select
+from sqlalchemy import select
 
 from autotune.devices.device import DeviceInfo, Environment
-from autotune.store.column_types import Values, date_of, finite, integer, metadata, reference, row_id, text
 from autotune.store.devices import Runs
+from autotune.store.rows import finite, insert, record_of, values_of
+from autotune.store.schema.tables import profiles, trials
+from autotune.store.schema.types import Values
 from autotune.store.sqlite.database import Database
-from autotune.store.statements import insert
-from autotune.store.studies import find, subject_ids
-from autotune.store.trials import TrialRow, trials, with_trials
-from autotune.store.unreadable import reading
-
-COUNTERS = (
-    *("time_us", "achieved_occupancy", "load_sectors_per_request", "store_sectors_per_request"),
-    *("load_efficiency_fraction", "store_efficiency_fraction", "shared_efficiency_fraction"),
-    *("shared_load_conflicts", "shared_store_conflicts", "dram_read_bytes", "dram_written_bytes", "l2_bytes"),
-    *("fma_utilisation_fraction", "tensor_utilisation_fraction", "l1_hit_fraction", "l2_hit_fraction"),
-    *("sm_throughput_fraction", "memory_throughput_fraction", "issue_fraction", "active_threads"),
-    "shared_load_wavefronts",
-)
-"""KernelProfile's numbers, in its order."""
-
-profiles = Table(
-    "profiles",
-    metadata,
-    row_id(),
-    reference("trial_id", "trials.id"),
-    reference("run_id", "runs.id"),
-    text("tool"),
-    integer("position"),
-    text("entry"),
-    *(Column(name, Float) for name in COUNTERS),
-    text("stalls"),
-    text("profiled_at"),
-)
+from autotune.store.studies import find, target_ids
+from autotune.store.trials import TrialRow, with_trials
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,31 +73,6 @@ class ProfileRow:
     profiled_at: datetime
 
 
-def profile_values(profile: KernelProfile) -> Values:
-    """The columns of a profile, but for its trial, run and date."""
-    values: Values = {name: finite(getattr(profile, name)) for name in COUNTERS}
-    stalls = {reason: warps for reason, warps in profile.stalls if math.isfinite(warps)}
-    return {
-        "tool": profile.tool,
-        "position": profile.position,
-        "entry": profile.entry,
-        **values,
-        "stalls": json.dumps(stalls),
-    }
-
-
-def profile_of(row: RowMapping) -> KernelProfile:
-    """The profile of a row that has the columns of `profiles`."""
-    column = profiles.c
-    return KernelProfile(
-        row[column.tool],
-        row[column.position],
-        row[column.entry],
-        **{name: row[column[name]] for name in COUNTERS},
-        stalls=tuple(json.loads(row[column.stalls]).items()),
-    )
-
-
 @dataclass(frozen=True, slots=True)
 class ProfileStore:
     """What a profiler saw of trials' kernels."""
@@ -137,20 +87,28 @@ class ProfileStore:
         with self.runs.write(device, environment) as run:
             ids: Values = {"trial_id": row.id, "run_id": run.id, "profiled_at": run.now}
             for record in records:
-                insert(run.connection, profiles, {**ids, **profile_values(record)})
-        return tuple(ProfileRow(row, record, date_of(run.now)) for record in records)
+                values = {
+                    name: finite(value) if isinstance(value, float) else value
+                    for name, value in values_of(record, profiles).items()
+                }
+                values["stalls"] = {reason: warps for reason, warps in record.stalls if math.isfinite(warps)}
+                insert(run.connection, profiles, {**ids, **values})
+        return tuple(ProfileRow(row, record, run.now) for record in records)
 
-    @reading
     def list(self, what: str | None = None) -> tuple[ProfileRow, ...]:
         """What a profiler saw of the layers' kernels, oldest first."""
         with self.database.read() as connection:
             statement = (
                 select(profiles)
                 .join(trials, trials.c.id == profiles.c.trial_id)
-                .where(trials.c.subject_id.in_(subject_ids(find(connection, what, self.database.shown))))
+                .where(trials.c.tuning_target_id.in_(target_ids(find(connection, what, self.database.shown))))
                 .order_by(profiles.c.id)
             )
             return tuple(
-                ProfileRow(trial, profile_of(row), date_of(row[profiles.c.profiled_at]))
+                ProfileRow(
+                    trial,
+                    record_of(KernelProfile, row, profiles, stalls=tuple(row[profiles.c.stalls].items())),
+                    row[profiles.c.profiled_at],
+                )
                 for row, trial in with_trials(connection, statement, profiles.c.trial_id)
             )

@@ -5,30 +5,16 @@ from __future__ import annotations
 from dataclasses import dataclass
 from datetime import datetime
 
-from sqlalchemy import ColumnElement, Connection, Table, UniqueConstraint, and_, delete, select, true
+from sqlalchemy import ColumnElement, Connection, and_, delete, select, true
 
 from autotune.errors import StoreError
 from autotune.printable import one_line
-from autotune.store.column_types import Values, date_of, metadata, reference, row_id, text
-from autotune.store.devices import devices, environments
+from autotune.store.rows import insert, record_of, rows_of
+from autotune.store.schema.tables import devices, environments, quarantine, sources
+from autotune.store.schema.types import Values
 from autotune.store.scopes import Scope
-from autotune.store.sources import sources, store_hash
+from autotune.store.sources import store_hash
 from autotune.store.sqlite.database import Database
-from autotune.store.statements import insert, tuples_of
-from autotune.store.unreadable import reading
-
-quarantine = Table(
-    "quarantine",
-    metadata,
-    row_id(),
-    reference("device_id", "devices.id"),
-    reference("environment_id", "environments.id"),
-    reference("source_id", "sources.id"),
-    text("reason"),
-    text("message"),
-    text("created_at"),
-    UniqueConstraint("device_id", "environment_id", "source_id"),
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +64,6 @@ class QuarantineStore:
         connection.execute(delete(quarantine).where(*same))
         insert(connection, quarantine, {**identity, **why})
 
-    @reading
     def hashes(self, scope: Scope) -> frozenset[str]:
         """Hashes of the sources that must not be launched on the scope's device in its environment."""
         statement = (
@@ -89,12 +74,10 @@ class QuarantineStore:
         with self.database.read() as connection:
             return frozenset(connection.execute(statement).scalars())
 
-    @reading
     def list(self) -> tuple[QuarantineRow, ...]:
         """Every quarantined source with its device and environment, the latest first."""
         return self._rows(true())
 
-    @reading
     def of(self, scope: Scope) -> tuple[QuarantineRow, ...]:
         """Those of the scope's layer, device and environment."""
         here = (quarantine.c.device_id == scope.device_id, quarantine.c.environment_id == scope.environment_id)
@@ -102,15 +85,7 @@ class QuarantineStore:
 
     def _rows(self, which: ColumnElement[bool]) -> tuple[QuarantineRow, ...]:
         statement = (
-            select(
-                sources.c.hash,
-                devices.c.name,
-                environments.c.driver,
-                environments.c.toolkit,
-                quarantine.c.reason,
-                quarantine.c.message,
-                quarantine.c.created_at,
-            )
+            select(sources.c.hash, devices.c.name, environments, quarantine)
             .select_from(quarantine)
             .join(sources)
             .join(devices)
@@ -120,10 +95,12 @@ class QuarantineStore:
         )
         with self.database.read() as connection:
             return tuple(
-                QuarantineRow(source_hash, device, driver, toolkit, reason, message, date_of(created_at))
-                for source_hash, device, driver, toolkit, reason, message, created_at in tuples_of(
-                    connection, statement
+                record_of(
+                    *(QuarantineRow, row, quarantine, environments),
+                    source_hash=row[sources.c.hash],
+                    device=row[devices.c.name],
                 )
+                for row in rows_of(connection, statement)
             )
 
     def clear(self) -> None:

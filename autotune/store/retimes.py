@@ -5,36 +5,21 @@ from __future__ import annotations
 from dataclasses import dataclass
 from datetime import datetime
 
-from sqlalchemy import Column, ColumnElement, Connection, Float, RowMapping, Table, and_, func, or_, select, update
+from sqlalchemy import ColumnElement, Connection, RowMapping, and_, func, or_, select, update
 
 from autotune.devices.device import DeviceInfo, Environment
 from autotune.errors import StoreError
 from autotune.printable import one_line
-from autotune.store.column_types import Values, date_of, metadata, real, reference, row_id, text
-from autotune.store.devices import Runs, environment_of, environments, runs
+from autotune.store.devices import Runs, environment_of
 from autotune.store.finals import supersede_finals
-from autotune.store.measurements import measurements, timing_of, timing_values
+from autotune.store.measurements import timing_of, timing_values
+from autotune.store.rows import insert, record_of, rows_of
+from autotune.store.schema.tables import RETIME_LABELS, environments, measurements, retimes, runs, trials
+from autotune.store.schema.types import Values
 from autotune.store.sqlite.database import Database
-from autotune.store.statements import insert, rows_of
-from autotune.store.studies import find, subject_ids
-from autotune.store.trials import TrialRow, trials, with_trials
-from autotune.store.unreadable import reading
-from autotune.trial import Timing, is_measured
-
-RETIME_LABELS = ("confirmed", "moved", "regressed", "failed", "remeasured")
-"""What became of a stored trial's time when it was measured again."""
-
-retimes = Table(
-    "retimes",
-    metadata,
-    row_id(),
-    reference("trial_id", "trials.id"),
-    reference("run_id", "runs.id"),
-    real("before_us"),
-    Column("after_us", Float),
-    *(text(name) for name in ("label", "message", "ended_at")),
-)
-
+from autotune.store.studies import find, target_ids
+from autotune.store.trials import TrialRow, with_trials
+from autotune.trial import Timing
 
 _earlier = measurements.alias("earlier")
 _BEFORE = (
@@ -90,7 +75,7 @@ def _insert(
     label: str,
     timing: Timing | None,
     message: str,
-    now: str,
+    now: datetime,
 ) -> int:
     """Id of a new retime with its measurement, by which the trial ranks now.
 
@@ -101,10 +86,10 @@ def _insert(
     if label not in RETIME_LABELS or (label == "failed") != (timing is None):
         raise ValueError(f"{what}: label {label} with timing {timing}")
     stored = next(rows_of(connection, select(trials).where(trials.c.id == row.id)), None)
-    ranked_us, median_us = (None if stored is None else stored[trials.c[name]] for name in ("ranked_us", "median_us"))
-    before_us = ranked_us if ranked_us is not None and is_measured(ranked_us) else median_us
-    if stored is None or before_us is None or not is_measured(before_us):
+    if stored is None or stored[trials.c.median_us] is None:
         raise StoreError(f"{what}: it is not a correct trial of this database")
+    ranking_median_us = stored[trials.c.ranking_median_us]
+    before_us = stored[trials.c.median_us] if ranking_median_us is None else ranking_median_us
     after_us = None if timing is None else timing.median_us
     result: Values = {"before_us": before_us, "after_us": after_us, "label": label, "message": message}
     retime_id = insert(connection, retimes, {"trial_id": row.id, "run_id": run_id, **result, "ended_at": now})
@@ -112,10 +97,12 @@ def _insert(
         values = timing_values(timing, what)
         insert(connection, measurements, {"trial_id": row.id, "retime_id": retime_id, **values})
     if stored[trials.c.source_id] is not None:
-        same_kernel = [trials.c[name] == stored[trials.c[name]] for name in ("source_id", "device_id", "policy")]
-        connection.execute(update(trials).where(*same_kernel).values(ranked_us=None))
-    connection.execute(update(trials).where(trials.c.id == row.id).values(ranked_us=after_us))
-    if (label != "confirmed") if ranked_us is not None else (label != "failed"):
+        same_kernel = [
+            trials.c[name] == stored[trials.c[name]] for name in ("source_id", "device_id", "measurement_mode")
+        ]
+        connection.execute(update(trials).where(*same_kernel).values(ranking_median_us=None))
+    connection.execute(update(trials).where(trials.c.id == row.id).values(ranking_median_us=after_us))
+    if (label != "confirmed") if ranking_median_us is not None else (label != "failed"):
         supersede_finals(connection, stored, now)
     return retime_id
 
@@ -150,12 +137,11 @@ class RetimeStore:
             retime_id = _insert(run.connection, row, run.id, label, timing, message, run.now)
             return _rows(run.connection, retimes.c.id == retime_id)[0]
 
-    @reading
     def list(self, what: str | None = None) -> tuple[RetimeRow, ...]:
         """Trials that were measured again, of the layers' shapes in whichever study, oldest first."""
         with self.database.read() as connection:
-            subjects = subject_ids(find(connection, what, self.database.shown))
-            return _rows(connection, trials.c.subject_id.in_(subjects))
+            tuning_targets = target_ids(find(connection, what, self.database.shown))
+            return _rows(connection, trials.c.tuning_target_id.in_(tuning_targets))
 
 
 def _rows(connection: Connection, which: ColumnElement[bool]) -> tuple[RetimeRow, ...]:
@@ -172,15 +158,10 @@ def _rows(connection: Connection, which: ColumnElement[bool]) -> tuple[RetimeRow
 
 
 def _row(row: RowMapping, trial: TrialRow) -> RetimeRow:
-    if not is_measured(row[retimes.c.before_us]):
-        raise ValueError(f"before_us = {row[retimes.c.before_us]} is no time")
-    return RetimeRow(
+    return record_of(
+        *(RetimeRow, row, retimes),
         row=trial,
         environment=environment_of(row),
-        label=row[retimes.c.label],
-        before_us=row[retimes.c.before_us],
         timing=None if row[measurements.c.id] is None else timing_of(row),
-        message=row[retimes.c.message],
-        ended_at=date_of(row[retimes.c.ended_at]),
         sequence=row[measurements.c.id] or row["before"] or 0,
     )

@@ -16,22 +16,29 @@ from datetime import datetime
 from itertools import islice
 from pathlib import Path
 
-from sqlalchemy import Connection, RowMapping, Select, and_, select
+from sqlalchemy import Connection, Select, and_, select
 
 from autotune.devices.device import RECORDED, DeviceInfo, Environment
 from autotune.interchange.recorded_space import Recording
-from autotune.store.column_types import Values, date_of, date_text
-from autotune.store.devices import device_of, devices, store_device, store_environment, store_run
-from autotune.store.layers import subjects
-from autotune.store.measurements import measurements, timing_values
-from autotune.store.sources import sources
+from autotune.store.devices import device_of, store_device, store_environment, store_run
+from autotune.store.measurements import timing_values
+from autotune.store.rows import identify, insert, last_id, record_of, rows_of
+from autotune.store.schema.tables import (
+    devices,
+    measurements,
+    sources,
+    studies,
+    study_layers,
+    templates,
+    trials,
+    tuning_targets,
+)
+from autotune.store.schema.types import Values
 from autotune.store.sqlite.database import LOCK_TIMEOUT_S, Clock, Database, utc_now
 from autotune.store.sqlite.open_database import open_for_writing
-from autotune.store.statements import identify, insert, next_id, rows_of
-from autotune.store.studies import called, next_generation, studies, study_layers
-from autotune.store.templates import TemplateRecord, store_templates, templates
-from autotune.store.trials import Origin, outcome_values, trial_of, trials
-from autotune.store.unreadable import reading
+from autotune.store.studies import called, next_generation
+from autotune.store.templates import TemplateRecord, store_templates
+from autotune.store.trials import Origin, outcome_values, trial_of
 from autotune.trial import Trial
 
 UNKNOWN = Environment("", "", "")
@@ -91,7 +98,7 @@ def import_recording(found: Recording, url: str | Path, *, clock: Clock = utc_no
 
     A file of the same name with another content is a further generation.
     """
-    now = date_text(clock())
+    now = clock()
     file = Path(found.name).name
     study = _ENDINGS.sub("", file) or file
     content = f"content {_fingerprint(found)}\n"
@@ -110,7 +117,7 @@ def import_recording(found: Recording, url: str | Path, *, clock: Clock = utc_no
         identity: Values = {"name": study, "generation": generation, "seed": 0, "text": text, "fresh": False}
         study_id = insert(connection, studies, {**identity, "created_at": now, "imported_from": file})
         shared = _shared(connection, found, study_id, now)
-        next_trial = next_id(connection, trials)
+        next_trial = last_id(connection, trials) + 1
         rows = _trial_rows(found, shared, next_trial)
         while chunk := list(islice(rows, CHUNK)):
             connection.execute(trials.insert(), [trial for trial, _ in chunk])
@@ -127,21 +134,28 @@ def _fingerprint(found: Recording) -> str:
     return hashlib.sha256("\n".join([found.template, found.device_name, *lines]).encode()).hexdigest()
 
 
-def _shared(connection: Connection, found: Recording, study_id: int, now: str) -> Values:
+def _shared(connection: Connection, found: Recording, study_id: int, now: datetime) -> Values:
     """The columns that all trials of a recording share."""
     params = json.dumps({param.name: param.values for param in found.params})
     space: Values = {"kind": "space", "name": found.template, "params": params}
-    subject_id = identify(connection, subjects, space, {})
-    place: Values = {"study_id": study_id, "name": found.template, "subject_id": subject_id, "count": 1, "position": 0}
+    tuning_target_id = identify(connection, tuning_targets, space, {})
+    place: Values = {
+        "study_id": study_id,
+        "name": found.template,
+        "tuning_target_id": tuning_target_id,
+        "count": 1,
+        "position": 0,
+    }
+    place["admitted"] = ()
     connection.execute(study_layers.insert(), place)
     device_id = store_device(connection, DeviceInfo(RECORDED, found.device_name, 0, 0, 0), now)
     environment_id = store_environment(connection, UNKNOWN, now)
     return {
         "study_id": study_id,
-        "subject_id": subject_id,
+        "tuning_target_id": tuning_target_id,
         "device_id": device_id,
         "environment_id": environment_id,
-        "policy": RECORDED,
+        "measurement_mode": RECORDED,
         "run_id": store_run(connection, device_id, environment_id, UNKNOWN, now),
         "template_id": store_templates(connection, [TemplateRecord(found.template, "", "")], now)[0],
         "attempts": 1,
@@ -157,7 +171,7 @@ def _trial_rows(found: Recording, shared: Values, first_id: int) -> Iterator[tup
     for number in range(len(found.rows)):
         config = found.config(number)
         trial = found.trial(number, config)
-        values = {**shared, **outcome_values(trial), "ranked_us": None}
+        values = {**shared, **outcome_values(trial), "ranking_median_us": None}
         values |= {"id": first_id + number, "number": number, "config": config.to_json()}
         timing = {} if trial.timing is None else timing_values(trial.timing, f"config {number}")
         yield values, {"trial_id": first_id + number, **timing} if timing else {}
@@ -165,11 +179,13 @@ def _trial_rows(found: Recording, shared: Values, first_id: int) -> Iterator[tup
 
 def _select() -> Select[*tuple[object, ...]]:
     """Everything that a SpaceTrial needs."""
-    place = and_(study_layers.c.study_id == trials.c.study_id, study_layers.c.subject_id == trials.c.subject_id)
+    place = and_(
+        study_layers.c.study_id == trials.c.study_id, study_layers.c.tuning_target_id == trials.c.tuning_target_id
+    )
     return (
-        select(trials, studies, subjects, devices, templates, sources.c.hash, study_layers, measurements)
+        select(trials, studies, tuning_targets, devices, templates, sources.c.hash, study_layers, measurements)
         .join(studies, studies.c.id == trials.c.study_id)
-        .join(subjects, and_(subjects.c.id == trials.c.subject_id, subjects.c.kind == "space"))
+        .join(tuning_targets, and_(tuning_targets.c.id == trials.c.tuning_target_id, tuning_targets.c.kind == "space"))
         .join(study_layers, place)
         .join(devices, devices.c.id == trials.c.device_id)
         .join(templates, templates.c.id == trials.c.template_id)
@@ -189,7 +205,6 @@ class SpaceStore:
         """Why nothing of an imported space is said of a layer, and what lists it."""
         return f"{what} was recorded elsewhere with another kernel; `autotune trials {what} --sort median` lists it"
 
-    @reading
     def list(
         self,
         what: str | None = None,
@@ -206,18 +221,19 @@ class SpaceStore:
             statement = statement.where(trials.c.outcome == outcome)
         if sort == "median":
             statement = statement.order_by(trials.c.median_us.is_(None), trials.c.median_us)
-        statement = statement.order_by(trials.c.study_id, trials.c.subject_id, trials.c.device_id, trials.c.number)
+        statement = statement.order_by(
+            trials.c.study_id, trials.c.tuning_target_id, trials.c.device_id, trials.c.number
+        )
         with self.database.read() as connection:
-            return tuple(_row(row) for row in rows_of(connection, statement.limit(limit)))
-
-
-def _row(row: RowMapping) -> SpaceTrial:
-    return SpaceTrial(
-        id=row[trials.c.id],
-        study=row[studies.c.name],
-        generation=row[studies.c.generation],
-        space=row[study_layers.c.name],
-        device=device_of(row),
-        trial=trial_of(row),
-        ended_at=date_of(row[trials.c.ended_at]),
-    )
+            return tuple(
+                record_of(
+                    *(SpaceTrial, row, trials, studies),
+                    study=row[studies.c.name],
+                    space=row[study_layers.c.name],
+                    device=device_of(row),
+                    trial=trial_of(row),
+                    problem=None,
+                    gflops=None,
+                )
+                for row in rows_of(connection, statement.limit(limit))
+            )

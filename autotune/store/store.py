@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, closing
 from pathlib import Path
 from types import TracebackType
 
 from autotune.store.best import BestStore
-from autotune.store.deliveries import DeliveryStore
 from autotune.store.device_rates import RateStore
 from autotune.store.devices import DeviceStore, Runs
 from autotune.store.dispatchers import DispatcherStore
@@ -19,11 +18,13 @@ from autotune.store.noise_floors import NoiseFloorStore
 from autotune.store.profiles import ProfileStore
 from autotune.store.quarantine import QuarantineStore
 from autotune.store.retimes import RetimeStore
-from autotune.store.row_checks import FaultyRows
 from autotune.store.scopes import ScopeStore
 from autotune.store.sources import SourceStore
 from autotune.store.spaces import SpaceStore
+from autotune.store.sqlite.connections import connect_for_reading
 from autotune.store.sqlite.database import LOCK_TIMEOUT_S, Clock, utc_now
+from autotune.store.sqlite.error_messages import translate_errors
+from autotune.store.sqlite.integrity import check_whole
 from autotune.store.sqlite.open_database import open_for_reading, open_for_writing
 from autotune.store.sqlite.query import QueryResult, QueryStream, run_query, stream_query
 from autotune.store.studies import StudyStore
@@ -50,12 +51,10 @@ class Store:
         """
         opened = open_for_writing if create else open_for_reading
         self._database = database = opened(url, timeout_s=timeout_s, clock=clock)
-        database.find_faults = FaultyRows
         runs = Runs(database)
         self.studies = StudyStore(database)
         self.scopes = ScopeStore(database, runs)
         self.trials = TrialStore(database)
-        self.deliveries = DeliveryStore(database)
         self.trial_lookup = TrialLookup(database)
         self.known = KnownStore(database)
         self.top_trials = TopTrialStore(database)
@@ -78,6 +77,14 @@ class Store:
     def path(self) -> Path:
         """The file."""
         return self._database.path
+
+    def check(self) -> None:
+        """Raise StoreError for a file that is damaged, or has a row that breaks a constraint."""
+        with (
+            translate_errors(self.path, self._database.timeout_s),
+            closing(connect_for_reading(self._database.file, self._database.timeout_s)) as raw,
+        ):
+            check_whole(raw, self.path)
 
     def query(self, sql: str) -> QueryResult:
         """What a user's SELECT yields; it cannot write."""

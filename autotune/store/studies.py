@@ -7,60 +7,22 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
-from sqlalchemy import (
-    Column,
-    ColumnElement,
-    Connection,
-    ForeignKey,
-    Integer,
-    RowMapping,
-    Table,
-    UniqueConstraint,
-    and_,
-    func,
-    or_,
-    select,
-    update,
-)
+from sqlalchemy import ColumnElement, Connection, RowMapping, and_, func, or_, select, update
 
 from autotune.errors import StoreError
 from autotune.printable import one_line
 from autotune.problem import Layer
-from autotune.store.column_types import Text, Values, date_of, flag, integer, metadata, row_id, text
-from autotune.store.layers import layers, problem_of, store_layer, subjects
+from autotune.store.layers import problem_of, store_layer
+from autotune.store.rows import insert, last_id, record_of, rows_of
+from autotune.store.schema.tables import layers, studies, study_layers, trials, tuning_targets
+from autotune.store.schema.types import Values
 from autotune.store.sqlite.database import Database
-from autotune.store.statements import insert, next_id, rows_of
-from autotune.store.unreadable import reading
+from autotune.study import Study, admitted_classes
 from autotune.trial import Outcome
 
 GENERATIONS = ("newest", "all")
 
 _NAMED = 10  # studies that an unknown name is answered with
-
-studies = Table(
-    "studies",
-    metadata,
-    row_id(),
-    text("name"),
-    integer("generation"),
-    integer("seed"),
-    text("text"),
-    flag("fresh"),
-    text("created_at"),
-    Column("imported_from", Text),
-    Column("fresh_after_trial_id", Integer),
-    UniqueConstraint("name", "generation"),
-)
-
-study_layers = Table(
-    "study_layers",
-    metadata,
-    Column("study_id", ForeignKey("studies.id"), primary_key=True),
-    Column("name", Text, primary_key=True),
-    Column("subject_id", ForeignKey("subjects.id"), primary_key=True),
-    integer("count"),
-    Column("position", Integer),
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,6 +34,13 @@ class StudyRecord:
     text: str
     """the study file as read"""
     layers: tuple[Layer, ...]
+    accuracy: str | None = None
+    """the study's, which says what classes may win; None: each layer's own"""
+
+    @classmethod
+    def of(cls, study: Study) -> StudyRecord:
+        """The record of a study."""
+        return cls(study.name, study.seed, study.text, study.layers, study.accuracy)
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,9 +94,11 @@ class Place:
     generation: int
     layer: Layer
     study_id: int
-    subject_id: int
+    tuning_target_id: int
     current: bool
     """False: the study file no longer has it"""
+    admitted: tuple[str, ...]
+    """the accuracy classes that may win the layer in the study"""
 
     @property
     def name(self) -> str:
@@ -158,8 +129,8 @@ def find(connection: Connection, what: str | None, where: str, generations: str 
     statement = (
         select(studies, study_layers, layers)
         .join(study_layers, study_layers.c.study_id == studies.c.id)
-        .join(subjects, subjects.c.id == study_layers.c.subject_id)
-        .join(layers, layers.c.id == subjects.c.layer_id)
+        .join(tuning_targets, tuning_targets.c.id == study_layers.c.tuning_target_id)
+        .join(layers, layers.c.id == tuning_targets.c.layer_id)
         .order_by(studies.c.id, study_layers.c.position.is_(None), study_layers.c.position)
     )
     if generations == "newest":
@@ -191,8 +162,9 @@ def _place_of(row: RowMapping) -> Place:
         generation=row[studies.c.generation],
         layer=layer_of(row),
         study_id=row[studies.c.id],
-        subject_id=row[study_layers.c.subject_id],
+        tuning_target_id=row[study_layers.c.tuning_target_id],
         current=row[study_layers.c.position] is not None,
+        admitted=row[study_layers.c.admitted],
     )
 
 
@@ -201,7 +173,10 @@ def _is_space(connection: Connection, what: str) -> bool:
     statement = (
         select(studies.c.id)
         .join(study_layers, study_layers.c.study_id == studies.c.id)
-        .join(subjects, and_(subjects.c.id == study_layers.c.subject_id, subjects.c.kind == "space"))
+        .join(
+            tuning_targets,
+            and_(tuning_targets.c.id == study_layers.c.tuning_target_id, tuning_targets.c.kind == "space"),
+        )
         .where(called(what))
     )
     return connection.execute(statement.limit(1)).first() is not None
@@ -209,7 +184,7 @@ def _is_space(connection: Connection, what: str) -> bool:
 
 def _space_studies(connection: Connection) -> tuple[str, ...]:
     """The studies that imported spaces are."""
-    spaces = select(study_layers.c.study_id).join(subjects).where(subjects.c.kind == "space")
+    spaces = select(study_layers.c.study_id).join(tuning_targets).where(tuning_targets.c.kind == "space")
     statement = select(studies.c.name).where(studies.c.id.in_(spaces)).distinct()
     return tuple(connection.execute(statement).scalars())
 
@@ -237,9 +212,9 @@ def one_of(what: str, word: str, allowed: Iterable[str]) -> None:
         raise StoreError(f"{what} {one_line(word)!r}: expected one of {', '.join(allowed)}")
 
 
-def subject_ids(places: Iterable[Place]) -> set[int]:
+def target_ids(places: Iterable[Place]) -> set[int]:
     """The shapes of these layers, for what is asked of them in whichever study."""
-    return {place.subject_id for place in places}
+    return {place.tuning_target_id for place in places}
 
 
 def current_places(places: Iterable[Place]) -> tuple[Place, ...]:
@@ -247,7 +222,7 @@ def current_places(places: Iterable[Place]) -> tuple[Place, ...]:
     found: dict[tuple[str, int], Place] = {}
     for place in places:
         if place.current:
-            found.setdefault((place.name, place.subject_id), place)
+            found.setdefault((place.name, place.tuning_target_id), place)
     return tuple(found.values())
 
 
@@ -270,79 +245,69 @@ class StudyStore:
             row = connection.execute(newest).one_or_none()
             if row is None or fresh:
                 generation = next_generation(connection, record.name)
-                fresh_after = (next_id(connection, metadata.tables["trials"]) - 1) if fresh else None
+                fresh_after = last_id(connection, trials) if fresh else None
                 beginning: Values = {"name": record.name, "generation": generation, "fresh": fresh}
                 beginning |= {"fresh_after_trial_id": fresh_after, "created_at": self.database.now()}
                 study_id = insert(connection, studies, {**beginning, **content})
             else:
                 study_id, generation, fresh_after = row
                 connection.execute(update(studies).where(studies.c.id == study_id), content)
-            _place_layers(connection, study_id, record.layers)
+            _place_layers(connection, study_id, record)
         return StudyKey(study_id, record.name, generation, fresh_after)
 
-    @reading
     def list(self) -> tuple[StudyRow, ...]:
         """Every generation of every study, oldest first."""
         in_file = (study_layers.c.study_id == studies.c.id, study_layers.c.position.is_not(None))
         layer_count = select(func.count()).where(*in_file).scalar_subquery()
-        trials = metadata.tables["trials"]  # by name: their module stands above this one
         trial_count = select(func.count()).where(trials.c.study_id == studies.c.id).scalar_subquery()
         statement = select(studies, layer_count.label("layer_count"), trial_count.label("trial_count"))
         with self.database.read() as connection:
-            return tuple(_row(row) for row in rows_of(connection, statement.order_by(studies.c.id)))
+            return tuple(
+                record_of(StudyRow, row, studies, layers=row["layer_count"], trials=row["trial_count"])
+                for row in rows_of(connection, statement.order_by(studies.c.id))
+            )
 
-    @reading
     def layer_names(self) -> frozenset[str]:
         """`study.layer` of every layer that a study has or had."""
         statement = select(studies.c.name, study_layers.c.name).join(studies, studies.c.id == study_layers.c.study_id)
         with self.database.read() as connection:
             return frozenset(f"{study}.{layer}" for study, layer in connection.execute(statement))
 
-    @reading
     def layers(self, what: str | None = None) -> tuple[LayerRow, ...]:
         """The layers of the newest generation of each study, in its order, with their finished and correct trials.
 
         A layer that merged studies of this name have, too, stands there once, with the trials of all.
         """
-        trials = metadata.tables["trials"]
         rows = []
         with self.database.read() as connection:
             places = find(connection, what, self.database.shown)
             for place in current_places(places):
-                alike = [one.study_id for one in places if (one.name, one.subject_id) == (place.name, place.subject_id)]
+                alike = [
+                    one.study_id
+                    for one in places
+                    if (one.name, one.tuning_target_id) == (place.name, place.tuning_target_id)
+                ]
                 statement = select(
                     func.count().filter(trials.c.outcome != str(Outcome.RUNNING)),
                     func.count().filter(trials.c.outcome == str(Outcome.CORRECT)),
-                ).where(trials.c.study_id.in_(alike), trials.c.subject_id == place.subject_id)
+                ).where(trials.c.study_id.in_(alike), trials.c.tuning_target_id == place.tuning_target_id)
                 finished, correct = connection.execute(statement).one()
                 rows.append(LayerRow(place.study, place.generation, place.layer, finished, correct))
         return tuple(rows)
 
 
-def _place_layers(connection: Connection, study_id: int, members: Sequence[Layer]) -> None:
+def _place_layers(connection: Connection, study_id: int, record: StudyRecord) -> None:
     """Let a study have these layers in this order; what it had besides stays, without a position."""
     connection.execute(update(study_layers).where(study_layers.c.study_id == study_id).values(position=None))
-    for position, layer in enumerate(members):
-        _layer_id, subject_id = store_layer(connection, layer)
+    for position, layer in enumerate(record.layers):
+        _layer_id, tuning_target_id = store_layer(connection, layer)
         named = and_(
             study_layers.c.study_id == study_id,
             study_layers.c.name == layer.name,
-            study_layers.c.subject_id == subject_id,
+            study_layers.c.tuning_target_id == tuning_target_id,
         )
         place: Values = {"count": layer.count, "position": position}
+        place["admitted"] = admitted_classes(record.accuracy, layer.problem.dtype)
         if connection.execute(update(study_layers).where(named), place).rowcount == 0:
-            owner: Values = {"study_id": study_id, "name": layer.name, "subject_id": subject_id}
+            owner: Values = {"study_id": study_id, "name": layer.name, "tuning_target_id": tuning_target_id}
             connection.execute(study_layers.insert(), {**owner, **place})
-
-
-def _row(row: RowMapping) -> StudyRow:
-    return StudyRow(
-        name=row[studies.c.name],
-        generation=row[studies.c.generation],
-        seed=row[studies.c.seed],
-        text=row[studies.c.text],
-        created_at=date_of(row[studies.c.created_at]),
-        layers=row["layer_count"],
-        trials=row["trial_count"],
-        imported_from=row[studies.c.imported_from],
-    )

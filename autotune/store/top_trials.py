@@ -9,15 +9,13 @@ from sqlalchemy import func, select
 
 from autotune.devices.device import DeviceInfo
 from autotune.problem import Problem
-from autotune.store.devices import device_of, devices
-from autotune.store.layers import layers, problem_of, subjects
+from autotune.store.devices import device_of
+from autotune.store.layers import problem_of
+from autotune.store.rows import rows_of
+from autotune.store.schema.tables import devices, layers, studies, study_layers, templates, trials, tuning_targets
 from autotune.store.scopes import Scope
 from autotune.store.sqlite.database import Database
-from autotune.store.statements import rows_of
-from autotune.store.studies import studies, study_layers
-from autotune.store.templates import templates
-from autotune.store.trials import config_of, trials
-from autotune.store.unreadable import reading
+from autotune.store.trials import config_of
 from autotune.trial import Config
 
 PER_FAMILY = 60
@@ -42,7 +40,6 @@ class TopTrialStore:
 
     database: Database
 
-    @reading
     def list(self, scope: Scope, *, kinds: Sequence[str], accuracies: Sequence[str]) -> tuple[TopTrial, ...]:
         """The fastest trials of each layer, device of these kinds and family, from before the scope's first trial.
 
@@ -53,14 +50,14 @@ class TopTrialStore:
             select(func.min(trials.c.id))
             .where(
                 trials.c.study_id == scope.study.id,
-                trials.c.subject_id == scope.subject_id,
+                trials.c.tuning_target_id == scope.tuning_target_id,
                 trials.c.device_id == scope.device_id,
-                trials.c.policy == scope.policy,
+                trials.c.measurement_mode == scope.measurement_mode,
             )
             .scalar_subquery()
         )
         rank = func.row_number().over(
-            partition_by=(trials.c.subject_id, trials.c.device_id, templates.c.family),
+            partition_by=(trials.c.tuning_target_id, trials.c.device_id, templates.c.family),
             order_by=(trials.c.median_us, trials.c.id),
         )
         ranked = (
@@ -69,7 +66,7 @@ class TopTrialStore:
             .join(templates, templates.c.id == trials.c.template_id)
             .where(
                 trials.c.median_us > 0,
-                trials.c.policy == scope.policy,
+                trials.c.measurement_mode == scope.measurement_mode,
                 trials.c.accuracy.in_(accuracies),
                 devices.c.kind.in_(kinds),
                 (own.is_(None)) | (trials.c.id < own),
@@ -81,7 +78,7 @@ class TopTrialStore:
         name = (
             select(studies.c.name + "." + study_layers.c.name)
             .join(study_layers, study_layers.c.study_id == studies.c.id)
-            .where(studies.c.id == trials.c.study_id, study_layers.c.subject_id == trials.c.subject_id)
+            .where(studies.c.id == trials.c.study_id, study_layers.c.tuning_target_id == trials.c.tuning_target_id)
             .limit(1)
             .scalar_subquery()
             .label("place")
@@ -89,8 +86,8 @@ class TopTrialStore:
         statement = (
             select(trials, layers, devices, templates, name)
             .join(best, best.c.id == trials.c.id)
-            .join(subjects, subjects.c.id == trials.c.subject_id)
-            .join(layers, layers.c.id == subjects.c.layer_id)
+            .join(tuning_targets, tuning_targets.c.id == trials.c.tuning_target_id)
+            .join(layers, layers.c.id == tuning_targets.c.layer_id)
             .join(devices, devices.c.id == trials.c.device_id)
             .join(templates, templates.c.id == trials.c.template_id)
             .where(best.c.rank <= PER_FAMILY)

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from array import array
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
@@ -16,27 +15,17 @@ from autotune.family.source import KernelSource
 from autotune.printable import one_line
 from autotune.problem import Problem
 from autotune.store.alike_trials import AlikeTrial, alike
-from autotune.store.column_types import Values, date_of
-from autotune.store.devices import devices
-from autotune.store.end_to_end_timings import end_to_end_timings, parts_values
+from autotune.store.end_to_end_timings import parts_values
 from autotune.store.layers import of_problem
-from autotune.store.measurements import measurements, timing_values
-from autotune.store.scopes import SCOPE, Scope, SubjectScope
+from autotune.store.measurements import timing_values
+from autotune.store.rows import insert, insert_unless_there, rows_of
+from autotune.store.schema.tables import devices, end_to_end_timings, measurements, study_layers, trials
+from autotune.store.schema.types import Values
+from autotune.store.scopes import SCOPE, Scope, TargetScope
 from autotune.store.sources import store_source
 from autotune.store.sqlite.database import Database
-from autotune.store.statements import execute, insert, insert_unless_there, rows_of
-from autotune.store.studies import find, one_of, study_layers
-from autotune.store.trial_stream import Streamed, TrialStream
-from autotune.store.trials import (
-    LARGEST_NUMBER,
-    TrialRow,
-    TrialRows,
-    outcome_values,
-    select_trials,
-    trial_of,
-    trials,
-)
-from autotune.store.unreadable import hide_faulty_rows, reading
+from autotune.store.studies import find, one_of
+from autotune.store.trials import TrialRow, TrialRows, outcome_values, select_trials, trial_of
 from autotune.trial import Config, EndToEndParts, Outcome, Trial
 
 SORTS = ("number", "median", "registers", "error", "started")
@@ -68,16 +57,15 @@ _NUMBERED = select(trials.c.id, trials.c.outcome, trials.c.config, trials.c.atte
     *(trials.c[name] == bindparam(name) for name in (*SCOPE, "number"))
 )
 
-# A copy does not rank: the trial that it was copied from has the same shape, device and policy, and may be measured
-# again.
+# A copy does not rank: the trial that it was copied from does, and may be measured again.
 _END = (
     update(trials)
     .where(trials.c.id == bindparam("trial_id"), trials.c.outcome == str(Outcome.RUNNING))
-    .values(ranked_us=case((trials.c.reused_trial_id.is_(None), bindparam("own_us"))))
+    .values(ranking_median_us=case((trials.c.reused_trial_id.is_(None), bindparam("own_us"))))
 )
 
 
-def _begun(scope: SubjectScope, config: Config, now: str, proposed_by: str) -> Values:
+def _begun(scope: TargetScope, config: Config, now: datetime, proposed_by: str) -> Values:
     """What is known of a trial as it begins."""
     template_id = dict(scope.template_ids).get(config.template)
     if template_id is None:
@@ -93,11 +81,11 @@ def _begun(scope: SubjectScope, config: Config, now: str, proposed_by: str) -> V
 
 def begin_trial(
     connection: Connection,
-    scope: SubjectScope,
+    scope: TargetScope,
     number: int,
     config: Config,
     source_id: int | None,
-    now: str,
+    now: datetime,
     *,
     proposed_by: str,
     reused_trial_id: int | None = None,
@@ -127,7 +115,7 @@ def begin_trial(
 
 
 def end_trial(
-    connection: Connection, key: TrialKey, trial: Trial, now: str, parts: EndToEndParts | None = None
+    connection: Connection, key: TrialKey, trial: Trial, now: datetime, parts: EndToEndParts | None = None
 ) -> None:
     """Complete a running trial and add its measurement, with its parts where it is end to end.
 
@@ -140,8 +128,8 @@ def end_trial(
     what = f"trial {trial.number} ({one_line(str(trial.config))})"
     timing = None if trial.timing is None else timing_values(trial.timing, what)
     values = outcome_values(trial)
-    own_us = values.pop("ranked_us")
-    changed = execute(connection, _END, {**values, "trial_id": key.id, "own_us": own_us, "ended_at": now})
+    own_us = values.pop("ranking_median_us")
+    changed = connection.execute(_END, {**values, "trial_id": key.id, "own_us": own_us, "ended_at": now})
     if changed.rowcount != 1:
         raise StoreError(f"trial {key.number} has ended already; is another run tuning this study into the same file?")
     if timing is not None:
@@ -150,7 +138,7 @@ def end_trial(
         insert(connection, end_to_end_timings, {"trial_id": key.id, **parts_values(parts, what)})
 
 
-def within(scope: SubjectScope) -> ColumnElement[bool]:
+def within(scope: TargetScope) -> ColumnElement[bool]:
     """The trials of a scope."""
     return and_(*(trials.c[name] == value for name, value in scope.identity.items()))
 
@@ -200,7 +188,7 @@ class TrialStore:
         number: int,
         config: Config,
         source: KernelSource | None,
-        now: str,
+        now: datetime,
         proposed_by: str,
     ) -> TrialKey:
         source_id = None if source is None else store_source(connection, scope, source)
@@ -225,7 +213,6 @@ class TrialStore:
             if rows:
                 connection.execute(trials.insert(), rows)
 
-    @reading
     def history(self, scope: Scope) -> tuple[Trial, ...]:
         """The scope's finished trials, ordered by number; imported ones are left out."""
         finished = (trials.c.outcome != str(Outcome.RUNNING), trials.c.origin == "measured")
@@ -233,24 +220,19 @@ class TrialStore:
             statement = select_trials().where(within(scope), *finished).order_by(trials.c.number)
             return tuple(trial_of(row) for row in rows_of(connection, statement))
 
-    @reading
-    def next_number(self, scope: SubjectScope) -> int:
+    def next_number(self, scope: TargetScope) -> int:
         """The number after every trial of the scope, suspects included; 0 for the first."""
         with self.database.read() as connection:
             last = connection.execute(select(func.max(trials.c.number)).where(within(scope))).scalar_one()
-            if last is not None and not 0 <= last <= LARGEST_NUMBER:
-                raise ValueError(f"trial {last} is beyond the largest number")
         return 0 if last is None else int(last) + 1
 
-    @reading
-    def free_numbers(self, scope: SubjectScope, count: int) -> tuple[int, ...]:
+    def free_numbers(self, scope: TargetScope, count: int) -> tuple[int, ...]:
         """The smallest numbers that no trial of the scope has."""
         with self.database.read() as connection:
             taken = set(connection.execute(select(trials.c.number).where(within(scope))).scalars())
         free = (number for number in itertools.count() if number not in taken)
         return tuple(itertools.islice(free, count))
 
-    @reading
     def suspects(self, scope: Scope) -> tuple[Suspect, ...]:
         """The scope's trials that a killed run left running."""
         found = []
@@ -259,10 +241,9 @@ class TrialStore:
             for row in rows_of(connection, running.order_by(trials.c.number)):
                 trial = trial_of(row)
                 key = TrialKey(row[trials.c.id], trial.number, trial.config, trial.source_hash)
-                found.append(Suspect(key, trial, row[trials.c.attempts], date_of(row[trials.c.started_at])))
+                found.append(Suspect(key, trial, row[trials.c.attempts], row[trials.c.started_at]))
         return tuple(found)
 
-    @reading
     def list(
         self,
         what: str | Problem | None = None,
@@ -283,37 +264,6 @@ class TrialStore:
         with self.database.read() as connection:
             return TrialRows(connection).all(self._of(connection, statement, what, generations))
 
-    @reading
-    def ids(
-        self,
-        what: str | None = None,
-        *,
-        outcome: str | None = None,
-        sort: str = "number",
-        limit: int | None = None,
-        generations: str = "newest",
-    ) -> array[int]:
-        """The ids of the same, however many: whole rows, of which many are texts, would be sorted on the disk."""
-        statement = _listed(outcome, sort, limit, None)
-        with self.database.read() as connection:
-            only_ids = self._of(connection, statement, what, generations).with_only_columns(trials.c.id)
-            return array("q", connection.execute(only_ids).scalars())
-
-    def pieces(self, ids: Sequence[int], at_once: int) -> Generator[tuple[Streamed, ...], None, None]:
-        """The trials with these ids, so many at once, in this order.
-
-        Raises UnreadableRow before any of those that are read with a row that cannot be understood is given out. Who
-        stops before the end closes it: until then it reads.
-        """
-        with self.database.read() as connection:
-            stream = TrialStream(connection)
-            for at in range(0, len(ids), at_once):
-                yield tuple(stream.some(ids[at : at + at_once]))
-
-    def leave_out_unreadable(self) -> bool:
-        """Leave out rows that cannot be understood from now on, and say so. False where they are, or there is none."""
-        return not self.database.hidden and bool(hide_faulty_rows(self.database))
-
     def _of(
         self,
         connection: Connection,
@@ -329,12 +279,11 @@ class TrialStore:
         places = find(connection, what, self.database.shown, generations)
         if generations == "newest":
             places = tuple(place for place in places if place.current) or places
-        pairs = [(place.study_id, place.subject_id) for place in places]
-        return statement.where(tuple_(trials.c.study_id, trials.c.subject_id).in_(pairs))
+        pairs = [(place.study_id, place.tuning_target_id) for place in places]
+        return statement.where(tuple_(trials.c.study_id, trials.c.tuning_target_id).in_(pairs))
 
-    @reading
     def like(self, row: TrialRow) -> tuple[AlikeTrial, ...]:
-        """Finished trials that compare with one: of its shape, device, environment, policy and origin in any study."""
+        """Finished trials that compare with one: of its shape and circumstances, in any study."""
         with self.database.read() as connection:
             return tuple(alike(connection, row.id))
 

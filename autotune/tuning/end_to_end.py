@@ -78,7 +78,7 @@ def time_end_to_end(
 
     Raises StudyError when a best kernel's family is not among the templates.
     """
-    key = store.studies.begin(StudyRecord(study.name, study.seed, study.text, study.layers))
+    key = store.studies.begin(StudyRecord.of(study))
     results = []
     for layer in layers:
         if stopping():
@@ -101,7 +101,7 @@ def best_kernel(
         row
         for row in store.best.of_study(study.name, generation, f"{study.name}.{layer.name}")
         if row.row.device.identity == evaluator.info.identity
-        and row.row.policy == policy(study)
+        and row.row.measurement_mode == policy(study)
         and row.row.trial.accuracy in study.admitted(layer.problem)
     ]
     return min(rows, key=lambda row: row.median_us, default=None)

@@ -107,7 +107,7 @@ def circumstances(rows: Sequence[TrialRow]) -> dict[Circumstances, list[TrialRow
     """Trials by device, environment and policy, in the order first seen."""
     found: dict[Circumstances, list[TrialRow]] = {}
     for row in rows:
-        found.setdefault((row.device.identity, row.environment.identity, row.policy), []).append(row)
+        found.setdefault((row.device.identity, row.environment.identity, row.measurement_mode), []).append(row)
     return found
 
 

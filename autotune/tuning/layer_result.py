@@ -65,13 +65,13 @@ class LayerResult:
     @property
     def all_wrong(self) -> bool:
         """Whether every kernel of it ran and gave another result than the reference."""
-        return self.evaluated > 0 and self.failures.get(Outcome.CORRECTNESS, 0) == self.evaluated
+        return self.evaluated > 0 and self.failures.get(Outcome.WRONG_RESULT, 0) == self.evaluated
 
     @property
     def why_not(self) -> str:
         """Why it has no correct kernel: how it stopped and its commonest failure, a rule's where no config was left."""
         found = list(self.messages.values())
         if self.stopped != NO_CONFIG:
-            found = [seen for seen in found if seen.outcome != Outcome.CONSTRAINTS]
+            found = [seen for seen in found if seen.outcome != Outcome.INVALID_CONFIG]
         commonest = max(found, key=lambda seen: seen.count, default=None)
         return f"{self.stopped}: {commonest.message}" if commonest else self.stopped

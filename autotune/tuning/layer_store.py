@@ -147,7 +147,7 @@ class StoredLayer:
     def finals_state(self) -> FinalsState:
         """Whether finals decided the best kernel, and whether a correct trial is newer."""
         best = self.store.best.list(self.name, kind=self.info.kind)
-        if not any(row.basis == "finals" and self._has(row.row) for row in best):
+        if not any(row.decided_by == "finals" and self._has(row.row) for row in best):
             return "none"
         last = max(row.sequence for row in self.store.finals.list(self.name) if self._has(row.winner))
         newer = any(
@@ -159,8 +159,8 @@ class StoredLayer:
     def add_finals(self, finals: Finals, noise_us: float, noise: float) -> None:
         """Store finals with their noise floor."""
         self.store.finals.add(self.scope, finals)
-        self.store.noise_floors.add(self.info, self.environment, self.scope.policy, noise_us, noise)
+        self.store.noise_floors.add(self.info, self.environment, self.scope.measurement_mode, noise_us, noise)
 
     def _has(self, row: TrialRow) -> bool:
         """Whether a trial was measured on this device, as this run measures."""
-        return row.device.identity == self.info.identity and row.policy == self.scope.policy
+        return row.device.identity == self.info.identity and row.measurement_mode == self.scope.measurement_mode

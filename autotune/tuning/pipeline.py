@@ -288,7 +288,7 @@ class Pipeline:
         limit = lane.study.spill_limit_bytes
         if resources.spill_bytes > limit:
             message = f"spills more than the {limit} bytes a thread that the study's spill_limit_bytes allows"
-            raise Rejected(Outcome.CONSTRAINTS, "resource_limit", message)
+            raise Rejected(Outcome.INVALID_CONFIG, "resource_limit", message)
         least = 1.0
         for stage in source.stages:
             threads = stage.block[0] * stage.block[1] * stage.block[2]
@@ -299,7 +299,7 @@ class Pipeline:
                     f"no block of {stage.entry} fits a multiprocessor: {threads} threads of {resources.registers} "
                     f"registers, {smem_bytes} bytes of shared memory"
                 )
-                raise Rejected(Outcome.CONSTRAINTS, "resource_limit", message)
+                raise Rejected(Outcome.INVALID_CONFIG, "resource_limit", message)
         return least
 
 

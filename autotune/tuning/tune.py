@@ -66,7 +66,7 @@ def tune(
     info, rates = evaluator.info, store.rates.best(evaluator.info)
     if search and study.prior and not (study.warm_start and store.studies.list()):
         _check_calibrated(info, rates)
-    key = store.studies.begin(StudyRecord(study.name, study.seed, study.text, study.layers), fresh=fresh)
+    key = store.studies.begin(StudyRecord.of(study), fresh=fresh)
     records = [TemplateRecord(template.name, template.hash, template.header) for template in templates.values()]
     run = Run(study, evaluator, observe, stopping, clock, search, finals, rates)
     distinct = distinct_layers(chosen)

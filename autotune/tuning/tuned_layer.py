@@ -238,7 +238,7 @@ class TunedLayer:
     def _disprove(self, trial: Trial, message: str) -> None:
         """A correct trial whose kernel went wrong in the finals: it stands with no time any more."""
         self.store.disprove(trial.source_hash or "", message)
-        self.log.disprove(replace(trial, outcome=Outcome.CORRECTNESS, reason="wrong_after_timing", message=message))
+        self.log.disprove(replace(trial, outcome=Outcome.WRONG_RESULT, reason="wrong_after_timing", message=message))
 
     def _design_results(self) -> tuple[DesignResult, ...]:
         """What came of the configs that the search started with, from what proposed them."""

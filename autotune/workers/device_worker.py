@@ -202,7 +202,7 @@ class DeviceWorker:
         try:
             return self._launched(answer)
         except Rejected as error:
-            if error.outcome != Outcome.CORRECTNESS or error.reason == "oob_write":
+            if error.outcome != Outcome.WRONG_RESULT or error.reason == "oob_write":
                 self.drop()  # the context may be poisoned or the reference overwritten
             raise explained(error, source) from None
 

@@ -147,7 +147,7 @@ class LayerBench:
             try:
                 self._check_again(loaded.kernel.source, passes, cold=cold)
             except Rejected as rejected:
-                if rejected.outcome != Outcome.CORRECTNESS:
+                if rejected.outcome != Outcome.WRONG_RESULT:
                     raise
                 wrong[position] = rejected.message
         if wrong:

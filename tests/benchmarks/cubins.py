@@ -115,7 +115,7 @@ def outputs(source: KernelSource) -> dict[str, bytes]:
             device.free(address)
     for array in problem.outputs:
         if bytes([POISON]) * (array.size_bytes // array.elements) in found[array.name]:
-            raise Rejected(Outcome.CORRECTNESS, "unwritten", f"not all of {array.name}")
+            raise Rejected(Outcome.WRONG_RESULT, "unwritten", f"not all of {array.name}")
     return found
 
 

@@ -85,7 +85,7 @@ def timed(one: Changed, families: Mapping[str, KernelTemplate], evaluator: Devic
     """Both kernels, verified and in turns."""
     before, after = (compiled.result() for compiled in one.compiled)
     row, name, template = one.winner.row, one.winner.name, one.winner.template
-    policy = row.row.policy
+    policy = row.row.measurement_mode
     try:
         evaluator.begin_layer(located(row.layer.problem, families))
         evaluator.evaluate(one.now, after, cache=policy, best_us=None)

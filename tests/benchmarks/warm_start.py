@@ -66,7 +66,7 @@ def best_us(db: Path, study: Study, layer: Layer, evaluator: Evaluator) -> float
             best.median_us
             for best in store.best.list(f"{study.name}.{layer.name}", kind="cuda")
             if best.row.device.name == name
-            and best.row.policy == study.measure.cache
+            and best.row.measurement_mode == study.measure.cache
             and best.row.trial.accuracy in admitted
         ]
     if not found:
@@ -80,8 +80,8 @@ def forget(db: Path, problem: Problem) -> None:
     same = " AND ".join(f"layers.{name} = ?" for name in shape)
     with closing(sqlite3.connect(db)) as connection, connection:
         connection.execute(
-            "UPDATE trials SET policy = 'left out' WHERE subject_id IN "
-            f"(SELECT subjects.id FROM subjects JOIN layers ON layers.id = layer_id WHERE {same})",
+            "UPDATE trials SET measurement_mode = 'left out' WHERE tuning_target_id IN "
+            f"(SELECT tuning_targets.id FROM tuning_targets JOIN layers ON layers.id = layer_id WHERE {same})",
             [problem.values[name] for name in shape],
         )
     connection.close()

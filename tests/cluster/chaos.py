@@ -126,7 +126,7 @@ class Chaos:
                 file.execute("UPDATE measurements SET samples_us = ? WHERE id = ?", (slower, at))
             for column in ("median_us", "q1_us", "q3_us"):
                 file.execute(f"UPDATE measurements SET {column} = {column} * {SLOWER}")
-            for column in ("median_us", "ranked_us"):
+            for column in ("median_us", "ranking_median_us"):
                 file.execute(f"UPDATE trials SET {column} = {column} * {SLOWER} WHERE {column} IS NOT NULL")
 
     @property

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import sqlite3
-import zlib
 from contextlib import closing
 from pathlib import Path
 
@@ -76,12 +75,13 @@ def test_a_wrong_tap_in_the_stored_kernel_fails_the_command(
         whole.backup(raw)
     whole.close()
     tap = "sum += w[((k * C + c) * R + r) * S + s]"
-    for row_id, packed, size in raw.execute("SELECT id, text_zlib, text_bytes FROM sources").fetchall():
-        text = (packed if len(packed) == size else zlib.decompress(packed)).decode()
+    for source_id, text in raw.execute("SELECT source_id, text FROM kernels").fetchall():
         if "constexpr int C = 1," in text:
             assert text.count(tap) == 1
-            edited = text.replace(tap, tap.replace("+ s]", "+ (r == 1 && s == 1 ? 2 : s)]")).encode()
-            raw.execute("UPDATE sources SET text_zlib = ?, text_bytes = ? WHERE id = ?", (edited, len(edited), row_id))
+            edited = text.replace(tap, tap.replace("+ s]", "+ (r == 1 && s == 1 ? 2 : s)]"))
+            raw.execute("DELETE FROM source_paragraphs WHERE source_id = ?", (source_id,))
+            raw.execute("INSERT INTO paragraphs VALUES (?, ?)", (source_id, edited))
+            raw.execute("INSERT INTO source_paragraphs VALUES (?, 0, ?)", (source_id, source_id))
     raw.commit()
     raw.close()
     done = fork_server.run(tmp_path, *WORDS, "--images", "300", "--db", "wrong.db", "--json")

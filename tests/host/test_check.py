@@ -97,7 +97,7 @@ def test_broken_branch_is_found(fault: str, tmp_path: Path, host: DeviceEvaluato
             break
     failed = [row for row in rows if row.outcome != Outcome.CORRECT]
     assert failed
-    assert {row.outcome for row in failed} <= {Outcome.CORRECTNESS, Outcome.RUNTIME}
+    assert {row.outcome for row in failed} <= {Outcome.WRONG_RESULT, Outcome.RUNTIME}
     if common:
         assert any(words.startswith(common) for words in in_common(checking, rows, failed))
     if fault == "one_image":

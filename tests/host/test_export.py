@@ -237,7 +237,7 @@ def test_times_with_a_hot_cache_are_not_compared_with_those_with_a_cold_one(tmp_
     problem = Conv2dProblem(8, 3, 12, 13, 8, 3, 3)
     cold, hot = kernel("direct", "cold", problem), kernel("tiled", "hot", problem)
     timing = dataclasses.replace(hot.row.timing, median_us=1.0)
-    tuned = dataclasses.replace(hot.row.row, policy="hot")
+    tuned = dataclasses.replace(hot.row.row, measurement_mode="hot")
     hot = dataclasses.replace(hot, row=dataclasses.replace(hot.row, timing=timing, row=tuned))
     exported = export_library([hot, cold], tmp_path, ())
     assert [each.stem for each in exported.served] == ["tested.cold"]

@@ -147,4 +147,4 @@ def test_too_much_dynamic_smem_is_refused_before_compiling(tmp_path: Path) -> No
     assert SearchSpace(bound).default is None
     with pytest.raises(Rejected, match="shared memory of conv2d_shared_tile: 300000 exceeds 232448") as error:
         bound.check(Config.of("greedy", {"tile": 16, "images": 2}))
-    assert (error.value.outcome, error.value.reason) == ("constraints", "resource_limit")
+    assert (error.value.outcome, error.value.reason) == ("invalid_config", "resource_limit")

@@ -126,7 +126,7 @@ def test_segments_that_all_use_the_offset_of_the_first_are_caught(
     assert wrong(EndToEndPlan(1, 1, pinned=False)).measured.error.over_bound < 1, "one segment has no other offset"
     with pytest.raises(Rejected) as caught:
         wrong(EndToEndPlan(2, 4, pinned=False))
-    assert (caught.value.outcome, caught.value.reason) == ("correctness", reason)
+    assert (caught.value.outcome, caught.value.reason) == ("wrong_result", reason)
     assert words in caught.value.message
     device.close()
 
@@ -137,7 +137,7 @@ def test_segments_that_the_data_cannot_tell_apart_are_refused(cxx: str) -> None:
     halves = runner(device, cxx, repeating)
     with pytest.raises(Rejected) as caught:
         halves(EndToEndPlan(1, 2, pinned=False))
-    assert (caught.value.outcome, caught.value.reason) == ("constraints", "indistinct")
+    assert (caught.value.outcome, caught.value.reason) == ("invalid_config", "indistinct")
     assert halves(EndToEndPlan(1, 3, pinned=False)).parts.distinct_segments == 3
     device.close()
 

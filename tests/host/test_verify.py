@@ -261,7 +261,7 @@ def refused(verified: Verified, entry: str, args: tuple[str, ...], accuracy: str
     """The reason why a kernel is refused."""
     with pytest.raises(Rejected) as error:
         verified(entry, args, accuracy)
-    assert error.value.outcome == "correctness"
+    assert error.value.outcome == "wrong_result"
     return error.value.reason
 
 

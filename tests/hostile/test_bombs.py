@@ -4,10 +4,7 @@ from __future__ import annotations
 
 import gzip
 import os
-import sqlite3
-import zlib
 from collections.abc import Callable
-from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -90,23 +87,3 @@ def test_a_folder_of_templates(folder: Path, fork_server: ForkServer, made: Call
     (folder / "families" / name).unlink(missing_ok=True)
     made(folder / "families" / name)
     refused(attacked(fork_server, folder, "templates", "--templates", "families"), name)
-
-
-@pytest.mark.parametrize(
-    ("words", "size"),
-    [
-        (("source", "small.one"), 1 << 30),
-        (("source", "small.one"), -1),
-        (("export", "small", "--out", "out", "--no-proof"), 1000),
-    ],
-)
-def test_a_source_that_inflates_to_a_gigabyte(
-    folder: Path, filled: Path, fork_server: ForkServer, words: tuple[str, ...], size: int
-) -> None:
-    """Whatever its row says of its size."""
-    deflater = zlib.compressobj(9, zlib.DEFLATED, -zlib.MAX_WBITS)
-    text = b"\x78\xda" + 1024 * (deflater.compress(b" " * MIB) + deflater.flush(zlib.Z_FULL_FLUSH))
-    with closing(sqlite3.connect(filled)) as database, database:
-        database.execute("UPDATE sources SET text_zlib = ?, text_bytes = ?", (text, size))
-    refused(attacked(fork_server, folder, *words), "autotune.db")
-    assert not (folder / "out").exists()

@@ -80,7 +80,7 @@ def test_the_newer_finals_decide(set_back: Path, fork_server: ForkServer) -> Non
     best = attacked(fork_server, set_back.parent, "best", "lenet.conv1", "--json")
     assert [row["median_us"] for row in json.loads(best.out)] == [27.01]
     (seen,) = json.loads(attacked(fork_server, set_back.parent, "query", "SELECT * FROM best", "--json").out)
-    assert (seen["median_us"], seen["basis"]) == (27.01, "finals")
+    assert (seen["median_us"], seen["decided_by"]) == (27.01, "finals")
     with at(set_back, NOW) as store:
         assert [row.median_us for row in store.best.of_study("lenet", 1)] == [27.01]
         assert [row.time_us for row in store.finals.list()] == [102.87, 27.01]
@@ -92,11 +92,11 @@ def test_a_retime_repairs_what_a_clock_ahead_decided(set_back: Path) -> None:
         store.retimes.add(row.row, H200, DRIVER_590, "regressed", timing_of(150.0))
     with at(set_back, NOW) as store:
         (row,) = store.best.list("lenet.conv1")
-        assert (row.basis, row.row.trial.number) == ("median", 4), "the finals are in doubt"
+        assert (row.decided_by, row.row.trial.number) == ("median", 4), "the finals are in doubt"
         store.retimes.add(row.row, H200, DRIVER_590, "moved", timing_of(26.5))
         store.retimes.add(row.row, H200, DRIVER_590, "moved", timing_of(25.0))
         (row,) = store.best.list("lenet.conv1")
-        assert (row.basis, row.median_us, row.row.trial.number) == ("retime", 25.0, 4)
+        assert (row.decided_by, row.median_us, row.row.trial.number) == ("retime", 25.0, 4)
         assert [row.median_us for row in store.best.of_study("lenet", 1)] == [25.0]
         assert [retime.after_us for retime in store.retimes.list()] == [150.0, 26.5, 25.0]
 

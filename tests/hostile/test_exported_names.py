@@ -72,7 +72,7 @@ def test_words_stay_in_their_comment_string_or_cell(filled: Path, autotune: Comm
     source = autotune("source", "small.one").out
     assert INJECTED not in code(source)
     with closing(sqlite3.connect(filled)) as raw:
-        (wrong,) = raw.execute("SELECT min(number) FROM trials WHERE outcome = 'correctness'").fetchone()
+        (wrong,) = raw.execute("SELECT min(number) FROM trials WHERE outcome = 'wrong_result'").fetchone()
     failed = autotune("source", "small.one", "--trial", wrong).out
     assert failed.startswith("// ")
     assert INJECTED not in code(failed)

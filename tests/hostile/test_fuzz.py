@@ -130,8 +130,7 @@ def evaluated(path: Path) -> None:
 
 def loaded(path: Path) -> None:
     """A dump into a new database."""
-    with path.open(encoding="utf-8", newline="\n") as lines:
-        load(lines, str(path), path.with_name("new.db"))
+    load(path.read_text(encoding="utf-8", errors="replace"), str(path), path.with_name("new.db"))
 
 
 def exported(path: Path) -> None:

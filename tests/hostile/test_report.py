@@ -13,7 +13,6 @@ from tests.long_run import every
 from tests.unit.test_analysis_commands import change
 
 from .attack import attacked, refused
-from .rows import HOSTILE, plant
 
 NAME = "</title><script>alert(1)</script>\"'><img src=x onerror=alert(2)>&lt;\x1b[2J\u202egnp{{ 7 * 7 }}"
 PLACES = (
@@ -25,7 +24,7 @@ PLACES = (
     "UPDATE trials SET proposed_by = ?",
     "UPDATE templates SET family = ?",
     "UPDATE verdicts SET against = ?",
-    "UPDATE sources SET text_zlib = CAST(? AS BLOB), text_bytes = {bytes}",
+    "UPDATE paragraphs SET text = ?",
     "UPDATE trials SET config = replace(config, '\"rows\"', json_quote(?))",
 )
 
@@ -38,8 +37,7 @@ def named(filled: Path, name: str) -> Path:
     """The database with everything that has a name called that."""
     word = name.encode()
     for place in PLACES:
-        statement = place.replace("?", f"CAST(x'{word.hex()}' AS TEXT)").replace("{bytes}", str(len(word)))
-        change(filled, statement)
+        change(filled, place.replace("?", f"CAST(x'{word.hex()}' AS TEXT)"))
     return filled
 
 
@@ -81,13 +79,3 @@ def test_a_name_of_100_000_characters_is_a_line_that_can_be_read(filled: Path, f
     named(filled, LONG)
     line = refused(attacked(fork_server, filled.parent, "report", "small"), "no study or layer 'small'", " ... ")
     assert len(line) < 5000
-
-
-def test_hostile_rows_cost_themselves(filled: Path, fork_server: ForkServer) -> None:
-    clean = attacked(fork_server, filled.parent, "report", "small", "--out", "clean.html", within_s=30)
-    plant(filled, *HOSTILE)
-    done = attacked(fork_server, filled.parent, "report", "small", "--out", "hurt.html", within_s=30)
-    assert (clean.code, done.code) == (0, 0), done.err
-    assert "autotune: note: autotune.db: without " in done.err
-    pages = [(filled.parent / name).read_bytes() for name in ("clean.html", "hurt.html")]
-    assert pages[0] == pages[1]

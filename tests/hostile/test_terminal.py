@@ -45,7 +45,7 @@ def renamed(filled: Path) -> Path:
 COMMANDS = (
     ("best",),
     ("trials",),
-    ("trials", "--outcome", "correctness"),
+    ("trials", "--outcome", "wrong_result"),
     ("trials", "--source"),
     ("why", "{name}"),
     ("history", "{name}"),
@@ -116,6 +116,8 @@ def test_a_kernels_text_is_exact_in_a_file(filled: Path, fork_server: ForkServer
     comment = "// \x1b[2J tab\tend"
     with Store(filled) as store:
         store.quarantine.clear()
-    change(filled, f"UPDATE sources SET text_zlib = CAST('{comment}' AS BLOB), text_bytes = {len(comment)}")
+    change(filled, "DELETE FROM source_paragraphs")
+    change(filled, f"INSERT INTO paragraphs VALUES (1, '{comment}')")
+    change(filled, "INSERT INTO source_paragraphs SELECT id, 0, 1 FROM sources")
     assert comment in attacked(fork_server, filled.parent, "source", "small.one").out
     assert not hostile(attacked(fork_server, filled.parent, "trials", "--source").out)

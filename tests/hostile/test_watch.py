@@ -22,7 +22,6 @@ from tests.fork_server import ForkServer
 from tests.long_run import every
 from tests.unit.test_analysis_commands import change
 
-from .rows import HOSTILE, plant
 from .test_terminal import HOSTILE as NAME
 from .test_terminal import read
 
@@ -82,12 +81,6 @@ def test_names_are_shown_escaped(filled: Path, fork_server: ForkServer) -> None:
     assert "\x1b[2J" not in told
 
 
-def test_rows_that_become_hostile_cost_themselves(filled: Path, fork_server: ForkServer) -> None:
-    code, told = watched(filled.parent, fork_server, lambda: plant(filled, *HOSTILE), width=200)
-    assert code == 130, told
-    assert "note: autotune.db: without " in told
-
-
 def in_its_place(make: Callable[[Path], object]) -> Callable[[Path], object]:
     """What puts something else there."""
 
@@ -101,7 +94,7 @@ def in_its_place(make: Callable[[Path], object]) -> Callable[[Path], object]:
 ENDS: Mapping[str, tuple[str, Callable[[Path], object]]] = {
     "gone": ("no such file", lambda path: shutil.move(path, path.with_name("moved"))),
     "noise": ("not an SQLite file", lambda path: path.write_bytes(os.urandom(100_000))),
-    "cut short": ("damaged or cut short", lambda path: os.truncate(path, 5000)),
+    "cut short": ("the file is damaged", lambda path: os.truncate(path, 5000)),
     "a folder": ("is a folder", in_its_place(Path.mkdir)),
     "a pipe": ("is not a regular file", in_its_place(os.mkfifo)),
     "its folder gone": ("no such file", lambda path: shutil.rmtree(path.parent)),

@@ -182,4 +182,4 @@ def test_fault_is_found(fault: str, tmp_path: Path, checked: DeviceEvaluator) ->
     checked.begin_layer(problem)
     with pytest.raises(Rejected) as found:
         checked.verify(source, binary)
-    assert found.value.outcome in {Outcome.CORRECTNESS, Outcome.RUNTIME}
+    assert found.value.outcome in {Outcome.WRONG_RESULT, Outcome.RUNTIME}

@@ -79,7 +79,7 @@ def test_why_needs_no_installed_family(filled: Path, autotune: Command) -> None:
 
 def test_why_says_when_there_is_nothing_to_explain(filled: Path, autotune: Command) -> None:
     assert "no study or layer 'large'" in autotune("why", "large").complaint
-    change(filled, "UPDATE trials SET median_us = NULL, ranked_us = NULL, outcome = 'runtime'")
+    change(filled, "UPDATE trials SET median_us = NULL, ranking_median_us = NULL, outcome = 'runtime'")
     complaint = autotune("why", "small").complaint
     advice = "no trial of it was correct: `autotune trials small` has each one's words"
     assert complaint == f"autotune.db: no best kernel of small to explain; {advice}"
@@ -270,7 +270,7 @@ def test_short_times_with_launch_gaps_are_doubted_and_never_compared(filled: Pat
         autotune("stale", *words)
     )
     change(filled, "UPDATE measurements SET median_us = 1000 * median_us")
-    change(filled, "UPDATE trials SET median_us = 1000 * median_us, ranked_us = 1000 * ranked_us")
+    change(filled, "UPDATE trials SET median_us = 1000 * median_us, ranking_median_us = 1000 * ranking_median_us")
     assert doubts(autotune("stale", *words)) == [], "of a long kernel a gap is nothing"
 
 
@@ -297,7 +297,7 @@ def test_retime_marks_what_moved_regressed_and_failed(filled: Path, autotune: Co
     trials = rows(autotune("trials", "--outcome", "correct", "--sort", "median", "--json"))
     first, second, third = (row["number"] for row in trials[:3])
     for number, factor in ((first, 0.5), (second, 1.5)):
-        for column in ("median_us", "ranked_us"):
+        for column in ("median_us", "ranking_median_us"):
             change(filled, f"UPDATE trials SET {column} = {column} * {factor} WHERE number = {number}")
     found = answered(3, autotune("retime", "--device", "null", "--templates", "families", "--best", "99", "--json"))
     labels = {row["trial"]: row["label"] for row in found}
@@ -308,20 +308,20 @@ def test_retime_marks_what_moved_regressed_and_failed(filled: Path, autotune: Co
         3, autotune("retime", "--device", "null:wrong=1", "--templates", "families", "--best", "1", "--json")
     )
     assert [row["label"] for row in failed] == ["failed"]
-    assert str(failed[0]["message"]).startswith("correctness wrong: ")
+    assert str(failed[0]["message"]).startswith("wrong_result wrong: ")
     assert failed[0]["after_us"] is None
     (best,) = rows(autotune("best", "--json"))
     assert best["config"] != failed[0]["config"], "what fails is the best no more"
 
 
 def test_an_imported_kernel_counts_once_it_is_retimed(filled: Path, autotune: Command) -> None:
-    change(filled, "UPDATE trials SET origin = 'imported', ranked_us = NULL")
+    change(filled, "UPDATE trials SET origin = 'imported', ranking_median_us = NULL")
     change(filled, "UPDATE finals SET origin = 'imported'")
     assert [row["match"] for row in rows(autotune("best", "small", "--json"))] == ["none"]
     found = rows(autotune("retime", "--device", "null", "--templates", "families", "--best", "2", "--json"))
     assert [row["origin"] for row in found] == ["imported"] * 2
     (best,) = rows(autotune("best", "--json"))
-    assert (best["config"], best["basis"]) == (found[0]["config"], "retime")
+    assert (best["config"], best["decided_by"]) == (found[0]["config"], "retime")
 
 
 def test_merged_results_are_asked_about_and_count_once_retimed(folder: Path, tune: Command, autotune: Command) -> None:
@@ -387,7 +387,7 @@ def test_retime_says_what_it_cannot_do(filled: Path, autotune: Command) -> None:
     missing = autotune("retime", "--device", "null", "--db", "none.db").complaint
     assert missing.startswith("none.db: no such file")
     assert not (filled.parent / "none.db").exists()
-    change(filled, "UPDATE sources SET text_zlib = x'', text_bytes = 0, launches = '{}'")
+    change(filled, "DELETE FROM source_paragraphs")
     finished = autotune("retime", "--device", "null", "--json")
     assert answered(1, finished) == []
     assert "is not re-timed: its text is not kept, and tiny is not installed" in finished.err

@@ -92,11 +92,11 @@ def test_show_has_the_whole_of_a_trial(autotune: Command, filled: Path) -> None:
     assert isinstance(whole["samples_us"], list)
     assert len(whole["samples_us"]) > 2
     assert whole["toolkit"]
-    assert whole["policy"] == "cold"
+    assert whole["measurement_mode"] == "cold"
     by_id = autotune("show", whole["trial_id"])
     assert by_id == autotune("show", "small.one", first["number"])
     assert in_csv(first["config"]) in by_id.out
-    (wrong, *_) = rows(autotune("trials", "small.one", "--outcome", "correctness", "--json"))
+    (wrong, *_) = rows(autotune("trials", "small.one", "--outcome", "wrong_result", "--json"))
     assert (
         str(wrong["message"]).split()
         == autotune("show", "small.one", wrong["number"])
@@ -132,7 +132,7 @@ def test_trials_name_their_default_limit(autotune: Command) -> None:
     assert (int(count), everything.err) == (len(everything.out.splitlines()) - 1, "")
     whole = autotune(*layer, "--limit", 0)
     assert (len(whole.out.splitlines()), whole.err) == (int(count) + 4, "")
-    few = autotune(*layer, "--outcome", "constraints")
+    few = autotune(*layer, "--outcome", "invalid_config")
     assert f"{len(few.out.splitlines()) - 4} of" not in few.err
 
 

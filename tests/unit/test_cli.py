@@ -137,7 +137,7 @@ def test_best_tells_rows_of_one_layer_apart(autotune: Command, folder: Path) -> 
     assert "deterministic" not in autotune("best").out
     with Store("autotune.db") as store:
         run_trial(store, open_scope(store), correct(2, 9.0, deterministic=False))
-        run_trial(store, open_scope(store, policy="hot"), correct(3, 8.0))
+        run_trial(store, open_scope(store, measurement_mode="hot"), correct(3, 8.0))
     for words in (("best",), ("best", "lenet.conv1", "--nearest")):
         told = [set(line.split()) for line in autotune(*words).out.splitlines() if "lenet.conv1" in line]
         apart = sorted(" ".join(sorted({"yes", "no", "cold", "hot"} & row)) for row in told)
@@ -233,9 +233,9 @@ def test_failures_are_told_by_outcome(autotune: Command) -> None:
     finished = autotune("tune", "small.toml", *words)
     assert finished.code == 0, "a failing config is no failing run"
     summary = next(line for line in finished.err.splitlines() if line.startswith("small.one: 40 evaluated"))
-    assert re.search(r"\d+ correctness", summary)
+    assert re.search(r"\d+ wrong_result", summary)
     assert re.search(r"\d+ timeout", summary)
-    wrong = rows(autotune("trials", "small", "--outcome", "correctness", "--json"))
+    wrong = rows(autotune("trials", "small", "--outcome", "wrong_result", "--json"))
     assert wrong
     assert {row["reason"] for row in wrong} == {"wrong"}
     assert all(row["median_us"] is None for row in wrong)
@@ -259,19 +259,19 @@ def test_trials_are_filtered_sorted_and_limited(filled: Path, autotune: Command)
 
 
 def test_failed_trials_are_shown_with_their_words_and_kernels(filled: Path, autotune: Command) -> None:
-    wrong = rows(autotune("trials", "--outcome", "correctness", "--source", "--json"))
+    wrong = rows(autotune("trials", "--outcome", "wrong_result", "--source", "--json"))
     assert wrong
     for row in wrong:
         assert 'extern "C" __global__' in str(row["source"])
-    shown = autotune("trials", "--outcome", "correctness", "--source").out
+    shown = autotune("trials", "--outcome", "wrong_result", "--source").out
     table, *kernels = shown.split("// small.one trial ")
     assert "the null device was asked for a wrong result" in table, "no column of times that failed trials do not have"
     assert "median_us" not in table
     assert len(kernels) == len(wrong)
     for row, kernel in zip(wrong, kernels, strict=True):
-        assert kernel.startswith(f"{row['number']}: correctness / wrong\n// tiny ")
+        assert kernel.startswith(f"{row['number']}: wrong_result / wrong\n// tiny ")
         assert str(row["source"]) in kernel
-    assert "source" not in rows(autotune("trials", "--outcome", "correctness", "--json"))[0]
+    assert "source" not in rows(autotune("trials", "--outcome", "wrong_result", "--json"))[0]
 
 
 def test_query_answers_in_every_form(filled: Path, autotune: Command) -> None:
@@ -405,7 +405,12 @@ def test_what_a_dispatcher_chooses_is_exported(folder: Path, filled: Path, autot
         layers = (best.layer, dataclasses.replace(best.layer, name="other", problem=best.layer.problem.with_runtime(1)))
         key = store.studies.begin(StudyRecord(study.name, study.seed, study.text, layers))
         scope = store.scopes.open_set(
-            key, layers, best.row.device, best.row.environment, best.row.policy, TemplateRecord("dispatch", "0", "")
+            key,
+            layers,
+            best.row.device,
+            best.row.environment,
+            best.row.measurement_mode,
+            TemplateRecord("dispatch", "0", ""),
         )
         store.dispatchers.add_trial(scope, Trial(0, made.config(), Outcome.CORRECT), 1.0)
         rows = (dispatched(layers[0], "few"), dispatched(layers[1], None))
@@ -427,7 +432,7 @@ def test_what_a_dispatcher_chooses_is_exported(folder: Path, filled: Path, autot
     raw.close()
     for unread in (words, ("choose", "small")):
         complaint = autotune(*unread).complaint
-        assert complaint.startswith("autotune.db: a row cannot be understood (dispatcher: its record cannot be read")
+        assert complaint.startswith("autotune.db: a stored dispatcher cannot be read (dispatcher: its record cannot be read")
 
 
 def test_proof_without_a_compiler(
@@ -512,7 +517,7 @@ def test_check_verifies_configs(autotune: Command, folder: Path) -> None:
     failing = autotune("check", "tiny", *words)
     assert failing.code == 1
     assert failing.err.splitlines()[-1] == "autotune: tiny: 4 of 4 configs failed; each kind is shown above"
-    assert "correctness" in failing.out
+    assert "wrong_result" in failing.out
     assert "Not exercised:" in failing.out
 
 

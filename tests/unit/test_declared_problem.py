@@ -14,10 +14,7 @@ from autotune.measurement.numpy_reference import numpy_reference
 from autotune.operations import find_operation, operations, read_operation
 from autotune.problem import Layer, Problem, make_problem, of_conv2d
 from autotune.similarity import differences, layer_distance
-from autotune.store import Store
-from autotune.store.dump import dump
-from autotune.store.loading import load
-from autotune.store.merging import merge
+from autotune.store import Store, dump, load, merge
 from autotune.study_reader import load_study
 from autotune.study_writer import written
 from tests.operations import DECLARATION, REFERENCE, declare
@@ -160,7 +157,7 @@ def test_layers_of_operations_are_stored_side_by_side(tmp_path: Path) -> None:
     shutil.rmtree(tmp_path / "scale")
     written: list[str] = []
     dump(tmp_path / "a.db", written.append)
-    load("".join(written).splitlines(), "dump", tmp_path / "loaded.db")
+    load("".join(written), "dump", tmp_path / "loaded.db")
     merge(tmp_path / "loaded.db", tmp_path / "merged.db")
     for name in ("a.db", "loaded.db", "merged.db"):
         with Store(tmp_path / name, create=False) as store:

@@ -242,12 +242,12 @@ def test_a_compiled_dispatcher_that_chooses_otherwise_is_no_dispatcher(
     device = Choosing(place=-1)
     with pytest.raises(StudyError) as caught:
         built(fresh, study, families, device)
-    assert "no dispatcher is correct: correctness wrong_choice: chooses nothing for k4, its rule" in str(caught.value)
+    assert "no dispatcher is correct: wrong_result wrong_choice: chooses nothing for k4, its rule" in str(caught.value)
     assert device.built
     with Store(fresh, create=False) as store:
         assert store.dispatchers.list("several") == ()
         found = store.query("SELECT DISTINCT outcome, reason, median_us FROM results WHERE template = 'dispatch'").rows
-    assert found == (("correctness", "wrong_choice", None),)
+    assert found == (("wrong_result", "wrong_choice", None),)
 
 
 def test_kernels_of_before_a_family_had_a_parameter_are_measured_as_they_are_now(

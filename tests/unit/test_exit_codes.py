@@ -79,7 +79,7 @@ def test_one_interrupt_ends_the_run_in_order(slow: ForkedRun, autotune: Command)
         ended.err.splitlines()[-1],
     )
     assert said is not None, ended.err
-    evaluated = [row for row in trials if row["outcome"] != "constraints"]
+    evaluated = [row for row in trials if row["outcome"] != "invalid_config"]
     assert int(said[1]) == len({row["source_hash"] for row in evaluated})
     again = [word.replace("delay_ms=100", "") for word in shlex.split(said[2])]
     resumed = autotune(*again)
@@ -126,7 +126,9 @@ def test_one_interrupt_ends_all_layers_under_way(three: Path, fork_server: ForkS
     run.send_signal(signal.SIGINT)
     ended = run.finish()
     assert ended.code == 130
-    trials = [row for row in rows(autotune("trials", "--limit", "1000", "--json")) if row["outcome"] != "constraints"]
+    trials = [
+        row for row in rows(autotune("trials", "--limit", "1000", "--json")) if row["outcome"] != "invalid_config"
+    ]
     assert "running" not in {row["outcome"] for row in trials}
     said = re.findall(r"small\.(\w+) \((\d+) of 30 evaluated\)", ended.err.splitlines()[-1])
     assert len(said) >= 2, ended.err
@@ -145,7 +147,9 @@ def test_of_a_budget_in_total_an_interrupt_says_what_is_left_in_a_line(
     run.wait_for("small: 1/45")
     run.send_signal(signal.SIGINT)
     last = run.finish().err.splitlines()[-1]
-    trials = [row for row in rows(autotune("trials", "--limit", "1000", "--json")) if row["outcome"] != "constraints"]
+    trials = [
+        row for row in rows(autotune("trials", "--limit", "1000", "--json")) if row["outcome"] != "invalid_config"
+    ]
     begun = len({row["layer"] for row in trials})
     assert f"; not tuned: small ({len(trials)} of 45 evaluated, {begun} of 3 layers begun); to resume: " in last
 
@@ -265,13 +269,17 @@ def test_winners_that_hold_end_retime_with_0(filled: Path, autotune: Command) ->
 def test_a_winner_that_regressed_ends_retime_with_3(filled: Path, autotune: Command) -> None:
     trials = rows(autotune("trials", "--outcome", "correct", "--sort", "median", "--json"))
     first, second = (row["number"] for row in trials[:2])
-    factor = f"median_us = median_us * 0.5, ranked_us = ranked_us * 0.5 WHERE number = {second}"
+    factor = f"median_us = median_us * 0.5, ranking_median_us = ranking_median_us * 0.5 WHERE number = {second}"
     change(filled, f"UPDATE trials SET {factor}")
     slower = autotune("retime", *WORDS, "null", "--junit", "out.xml", "--best", "2", "--json")
     labels = {row["trial"]: row["label"] for row in answered(0, slower)}
     assert labels == {first: "confirmed", second: "regressed"}, "one that has not won may regress"
     assert [result for _, result, _ in cases(filled.parent / "out.xml")] == ["system-out"]
-    change(filled, f"UPDATE trials SET median_us = median_us * 0.5, ranked_us = ranked_us * 0.5 WHERE number = {first}")
+    change(
+        filled,
+        "UPDATE trials SET median_us = median_us * 0.5, ranking_median_us = ranking_median_us * 0.5 "
+        f"WHERE number = {first}",
+    )
     change(filled, f"UPDATE measurements SET median_us = median_us * 0.5 WHERE trial_id IN ({OF_NUMBER} = {first})")
     ended = autotune("retime", *WORDS, "null", "--junit", "out.xml", "--best", "1", "--json")
     assert [row["label"] for row in answered(3, ended)] == ["regressed"]
@@ -289,7 +297,7 @@ def test_a_winner_that_is_no_longer_correct_ends_retime_with_3(filled: Path, aut
 
 
 def test_winners_that_cannot_be_run_are_skipped(filled: Path, autotune: Command) -> None:
-    change(filled, "UPDATE sources SET text_zlib = x'', text_bytes = 0, launches = '{}'")
+    change(filled, "DELETE FROM source_paragraphs")
     before = filled.read_bytes()
     ended = autotune("retime", "--device", "null", "--junit", "out.xml")
     assert ended.code == 1
@@ -299,7 +307,7 @@ def test_winners_that_cannot_be_run_are_skipped(filled: Path, autotune: Command)
 
 
 def test_an_imported_winner_counts(filled: Path, autotune: Command) -> None:
-    change(filled, "UPDATE trials SET origin = 'imported', ranked_us = NULL, median_us = median_us * 0.5")
+    change(filled, "UPDATE trials SET origin = 'imported', ranking_median_us = NULL, median_us = median_us * 0.5")
     change(filled, "UPDATE finals SET origin = 'imported'")
     change(filled, "UPDATE measurements SET median_us = median_us * 0.5")
     ended = autotune("retime", *WORDS, "null", "--junit", "out.xml", "--best", "2", "--json")
@@ -317,7 +325,7 @@ def test_an_interrupted_retime_says_what_is_left(three: Path, fork_server: ForkS
             time.sleep(0.02)
         run.send_signal(signal.SIGINT)
         ended = run.finish()
-        layers = "SELECT DISTINCT subject_id FROM retimes JOIN trials ON trials.id = trial_id"
+        layers = "SELECT DISTINCT tuning_target_id FROM retimes JOIN trials ON trials.id = trial_id"
         done = len(store.query(layers).rows)
     assert ended.code == 130
     assert done in (1, 2), "one that is under way is ended"
@@ -333,7 +341,7 @@ def test_names_of_any_characters_stay_xml(filled: Path, autotune: Command) -> No
         store.quarantine.clear()
     raw = hostile.replace("'", "''")
     change(filled, f"UPDATE study_layers SET name = '{raw}'")
-    change(filled, "UPDATE trials SET median_us = median_us * 0.5, ranked_us = ranked_us * 0.5")
+    change(filled, "UPDATE trials SET median_us = median_us * 0.5, ranking_median_us = ranking_median_us * 0.5")
     assert autotune("retime", *WORDS, "null", "--junit", "out.xml", "--best", "1").code == 3
     ((layer, _, _),) = cases(filled.parent / "out.xml")
     assert layer == "small." + hostile.replace("\x01", r"\x01").replace("\x1b", r"\x1b").replace("\ufffe", r"\ufffe")

@@ -61,7 +61,7 @@ def test_a_technique_may_have_trials_of_its_own(folder: Path, autotune: Command)
 def test_a_ladder_leaves_alone_what_is_best(folder: Path, tune: Command, autotune: Command) -> None:
     assert tune("--device", "null").code == 0
     best = rows(autotune("best", "small", "--json"))
-    assert best[0]["basis"] == "finals"
+    assert best[0]["decided_by"] == "finals"
     (folder / "small.toml").write_text((folder / "small.toml").read_text() + SLOW)
     climbed = rows(autotune("ladder", "small.toml", "--templates", "families", "--device", "null", "--json"))
     assert float(str(climbed[0]["best_us"])) > 1.2 * float(str(best[0]["median_us"]))
@@ -134,7 +134,7 @@ def test_a_ladder_that_was_never_climbed_has_nothing_to_say(folder: Path, filled
         (folder / "small.toml").read_text() + LADDER.replace("turns = [1]", "turns = [2]")
     )
     connection = sqlite3.connect(filled)
-    connection.execute("UPDATE trials SET median_us = NULL, ranked_us = NULL, outcome = 'runtime'")
+    connection.execute("UPDATE trials SET median_us = NULL, ranking_median_us = NULL, outcome = 'runtime'")
     connection.commit()
     connection.close()
     complaint = autotune("ladder", "small.toml", "--stored").complaint

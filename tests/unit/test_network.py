@@ -325,9 +325,9 @@ def net(folder: Path, autotune: Command) -> Path:
     database = folder / "autotune.db"
     study = load_study(folder / "net.toml")
     with Store(database) as store:
-        key = store.studies.begin(StudyRecord(study.name, study.seed, study.text, study.layers))
+        key = store.studies.begin(StudyRecord.of(study))
         for row, factor in zip(store.best.list("net"), (2.0, 0.5), strict=True):
-            scope = store.scopes.open(key, row.layer, row.row.device, row.row.environment, row.row.policy, ())
+            scope = store.scopes.open(key, row.layer, row.row.device, row.row.environment, row.row.measurement_mode, ())
             words = "win" if factor > 1 else "loss"
             verdict = Verdict("cudnn NHWC", words, row.median_us, factor * row.median_us, None, "fp32")
             store.finals.add(scope, Finals(row.row.trial.number, ((row.row.trial.number, row.timing),), (verdict,)))

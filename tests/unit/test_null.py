@@ -72,7 +72,7 @@ def test_failures_come_in_the_shares_asked_for(sources: Sequence[KernelSource]) 
         "runtime crash": 0.2,
         "runtime illegal_address": 0.05,
         "timeout hang": 0.15,
-        "correctness wrong": 0.1,
+        "wrong_result wrong": 0.1,
         "correct": 0.4,
     }
     assert shares.keys() == expected.keys()

@@ -52,8 +52,10 @@ def test_every_trial_is_written_with_its_outcome_and_again_only_what_is_new(
     autotune: Command, opened: Callable[[], RDBStorage]
 ) -> None:
     with closing(sqlite3.connect("autotune.db")) as connection, connection:
-        for number, outcome, reason in ((5, "runtime", "crash"), (6, "constraints", "smem")):
-            fails = "UPDATE trials SET outcome = ?, reason = ?, median_us = NULL, ranked_us = NULL WHERE number = ?"
+        for number, outcome, reason in ((5, "runtime", "crash"), (6, "invalid_config", "smem")):
+            fails = (
+                "UPDATE trials SET outcome = ?, reason = ?, median_us = NULL, ranking_median_us = NULL WHERE number = ?"
+            )
             connection.execute(fails, (outcome, reason, number))
     first = autotune("optuna-study", "lenet-k7.conv1", "--storage", "optuna.db")
     assert first.code == 0, first.err

@@ -200,7 +200,7 @@ def test_truth_is_printed_as_in_cxx(tmp_path: Path) -> None:
 def test_a_rejected_config_is_not_rendered(tmp_path: Path) -> None:
     with pytest.raises(Rejected) as caught:
         source(bind(tiny(tmp_path)), threads=256, turns=6)
-    assert (caught.value.outcome, caught.value.reason) == ("constraints", "constraint")
+    assert (caught.value.outcome, caught.value.reason) == ("invalid_config", "constraint")
 
 
 @pytest.mark.parametrize("extents", ['["threads - 64", "1", "1"]', '["threads", "turns - 2", "1"]'])

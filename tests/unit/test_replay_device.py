@@ -95,7 +95,7 @@ def test_each_policy_has_configs_of_its_own(autotune: Command) -> None:
     assert autotune(*words, "--device", "null", "--trials", 9, "--seed", 2, "--db", "recorded.db").code == 0
     finished = autotune(*words, "--device", "replay:recorded.db")
     assert finished.code == 0, finished.err
-    recorded = {row.trial.config for row in rows("recorded.db") if row.policy == "hot" and row.trial.compiled}
+    recorded = {row.trial.config for row in rows("recorded.db") if row.measurement_mode == "hot" and row.trial.compiled}
     assert {row.trial.config for row in rows("autotune.db") if row.trial.compiled} == recorded
 
 

@@ -155,7 +155,7 @@ def test_the_studys_own_rules_are_tried_first_and_all_are_trials(
     search(path, study, families, Device())
     statement = (
         "SELECT number, proposed_by, config ->> '$.threshold' AS threshold, config ->> '$.below_threads' AS threads "
-        "FROM trials JOIN subjects ON subjects.id = subject_id WHERE kind = 'layers' ORDER BY number"
+        "FROM trials JOIN tuning_targets ON tuning_targets.id = tuning_target_id WHERE kind = 'layers' ORDER BY number"
     )
     rows = json.loads(autotune("query", statement, "--db", path, "--json").out)
     assert len(rows) == 30

@@ -29,7 +29,7 @@ def test_the_best_kernel_is_printed_with_its_provenance(filled: Path, autotune: 
     (stored,) = rows(
         autotune(
             "query",
-            "SELECT sqlar_uncompress(text_zlib, text_bytes) AS source FROM best JOIN sources ON hash = source_hash",
+            "SELECT text AS source FROM best JOIN kernels ON hash = source_hash",
             "--json",
         )
     )
@@ -41,11 +41,11 @@ def test_the_best_kernel_is_printed_with_its_provenance(filled: Path, autotune: 
 
 def test_any_trial_or_config_is_printed(filled: Path, autotune: Command) -> None:
     trials = rows(autotune("trials", "--json"))
-    wrong = next(row for row in trials if row["outcome"] == "correctness")
+    wrong = next(row for row in trials if row["outcome"] == "wrong_result")
     printed = autotune("source", "small.one", "--trial", wrong["number"]).out
-    assert printed.startswith(f"// small.one trial {wrong['number']}: correctness / wrong\n")
+    assert printed.startswith(f"// small.one trial {wrong['number']}: wrong_result / wrong\n")
     assert body(printed)
-    rejected = next(row for row in trials if row["outcome"] == "constraints")
+    rejected = next(row for row in trials if row["outcome"] == "invalid_config")
     refused = autotune("source", "small.one", "--trial", rejected["number"], "--templates", "families").complaint
     assert "its text is not kept, and tiny refuses the config by now: " in refused
     slow = [row for row in trials if "threads=64 " in in_csv(row["config"]) and row["outcome"] == "correct"]
@@ -115,7 +115,7 @@ LAYER = '\nname = "two"\nn = 3\nc = 2\nh = 19\nw = 8\nk = 4\nr = 3\ns = 3\n'
 
 def test_a_dropped_text_is_rendered_again(filled: Path, autotune: Command) -> None:
     printed = autotune("source", "small.one").out
-    change(filled, "UPDATE sources SET text_zlib = x'', text_bytes = 0, launches = '{}'")
+    change(filled, "DELETE FROM source_paragraphs")
     assert autotune("source", "small.one", "--templates", "families").out == printed
     assert autotune("source", "small.one").complaint.endswith("its text is not kept, and tiny is not installed")
 

@@ -186,7 +186,7 @@ def rejection(bound: BoundTemplate, **values: Value) -> tuple[str, str, str]:
 def test_a_broken_constraint_is_named_by_its_reason(tmp_path: Path) -> None:
     bound = bind(tiny(tmp_path))
     reason = "a block computes at most 512 outputs"
-    assert rejection(bound, threads=256, turns=3) == ("constraints", "constraint", reason)
+    assert rejection(bound, threads=256, turns=3) == ("invalid_config", "constraint", reason)
     assert rejection(bound, order="taps", fast=True)[2] == "unrolling needs the taps inside"
 
 
@@ -194,7 +194,7 @@ def test_what_is_pruned_is_legal_and_not_searched(tmp_path: Path) -> None:
     """[prune] counts in a search; what `check` and an export ask, which is what is legal, does not know it."""
     family = tiny(tmp_path, ("[[stage]]", '[prune]\n"small blocks idle" = "outputs > 64"\n[[stage]]'))
     legal, searched = bind(family), bind(family, admission=Admission(prune=True))
-    assert rejection(searched, threads=32) == ("constraints", "pruned", "small blocks idle")
+    assert rejection(searched, threads=32) == ("invalid_config", "pruned", "small blocks idle")
 
     def outputs(config: Config) -> int:
         return int(legal.names(config)["outputs"])
@@ -231,7 +231,7 @@ def test_a_constraint_guards_the_derived_values_that_stand_on_it(tmp_path: Path)
     )
     space = SearchSpace(bind(family))
     assert {config.values()["threads"] for config in map(space.config, range(len(space.rows)))} == {64, 32}
-    assert rejection(bind(family), threads=128) == ("constraints", "constraint", "a part is left")
+    assert rejection(bind(family), threads=128) == ("invalid_config", "constraint", "a part is left")
     assert len(list(space.rejected(100))) == 80 - len(space.rows)
 
 
@@ -276,7 +276,7 @@ def test_limits_that_all_kernels_share_need_no_constraint(tmp_path: Path, edit: 
         family = tiny(tmp_path, edit)
     bound = bind(family, admission=Admission(workspace_limit_bytes=4095))
     outcome, reason, words = rejection(bound, threads=256)
-    assert (outcome, reason) == ("constraints", "resource_limit")
+    assert (outcome, reason) == ("invalid_config", "resource_limit")
     assert message in words.split("; ")
     assert all(config.values()["threads"] != 256 for config in map_configs(SearchSpace(bound)))
 
@@ -311,7 +311,7 @@ def test_only_admitted_accuracy_classes_are_in_the_space(tmp_path: Path) -> None
     assert {config.values()["fast"] for config in map_configs(SearchSpace(bind(family)))} == {False, True}
     strict = bind(family, admission=Admission(accuracy=("fp32",)))
     assert {config.values()["fast"] for config in map_configs(SearchSpace(strict))} == {False}
-    assert rejection(strict, fast=True) == ("constraints", "accuracy_class", "accuracy class is one of fp32")
+    assert rejection(strict, fast=True) == ("invalid_config", "accuracy_class", "accuracy class is one of fp32")
 
 
 @pytest.mark.parametrize(

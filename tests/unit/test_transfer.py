@@ -7,8 +7,6 @@ import subprocess
 import sys
 from pathlib import Path
 
-import pytest
-
 from autotune.devices.device import DeviceInfo, devices_named
 
 from .test_cli import rows
@@ -20,36 +18,14 @@ T4 = Path(__file__).parents[1] / "data" / "recorded-spaces" / "convolution_milo-
 def test_a_dump_is_loaded_elsewhere(autotune: Command, filled: Path) -> None:
     dumped = autotune("dump")
     assert (dumped.code, dumped.err) == (0, "")
-    assert json.loads(dumped.out.splitlines()[0])["autotune_dump"] == 1
-    assert autotune("dump", "all.jsonl").err == f"all.jsonl: {len(dumped.out.splitlines()) - 2} rows\n"
-    assert Path("all.jsonl").read_text() == dumped.out
-    loaded = autotune("load", "all.jsonl", "--db", "new.db")
-    assert (loaded.code, loaded.err) == (0, f"new.db: {len(dumped.out.splitlines()) - 2} rows loaded\n")
+    assert dumped.out.startswith("-- autotune ")
+    count = dumped.out.count("\nINSERT INTO ")
+    assert autotune("dump", "all.sql").err == f"all.sql: {count} rows\n"
+    assert Path("all.sql").read_text() == dumped.out
+    loaded = autotune("load", "all.sql", "--db", "new.db")
+    assert (loaded.code, loaded.err) == (0, f"new.db: {count} rows loaded\n")
     assert autotune("best", "--db", "new.db", "--json").out == autotune("best", "--json").out
     assert not list(filled.parent.glob("*.part"))
-
-
-@pytest.mark.parametrize(
-    ("words", "says"),
-    [
-        (("dump", "--csv"), "dump writes JSON lines: leave --csv out, which would do nothing"),
-        (("dump", "--json", "all.jsonl"), "dump writes JSON lines: leave --json out, which would do nothing"),
-        (("dump", "--check", "x"), "--check without --quarantine: leave FILE out, which would do nothing"),
-    ],
-)
-@pytest.mark.usefixtures("filled")
-def test_what_a_dump_would_not_heed_is_refused(autotune: Command, words: tuple[str, ...], says: str) -> None:
-    done = autotune(*words)
-    assert (done.code, done.out, done.err.splitlines()[-1]) == (2, "", f"Error: {says}")
-    Path("autotune.toml").write_text("json = true\n")
-    assert autotune("dump").code == 0, "what a file of defaults asks for is of other commands"
-
-
-@pytest.mark.usefixtures("filled")
-def test_where_nothing_is_moved_away_no_file_is_made(autotune: Command) -> None:
-    done = autotune("dump", "--quarantine", "away.jsonl")
-    assert (done.code, done.err) == (0, "autotune.db: 0 rows that cannot be understood\n")
-    assert not Path("away.jsonl").exists()
 
 
 def test_what_cannot_be_written_or_read_is_one_line(autotune: Command, filled: Path) -> None:
@@ -60,7 +36,7 @@ def test_what_cannot_be_written_or_read_is_one_line(autotune: Command, filled: P
         (("dump", "--db", "none.db"), "none.db: no such file"),
         (("load", "none.jsonl"), "none.jsonl: cannot be read: No such file or directory"),
         (("load", "."), ".: cannot be read: Is a directory"),
-        (("load", "there", "--db", "new.db"), "there:1: not JSON"),
+        (("load", "there", "--db", "new.db"), "there: not a dump of autotune"),
         (("merge", "there"), "there: not an SQLite file"),
         (("merge", "autotune.db"), "autotune.db: is the database to merge into"),
     ):

@@ -274,7 +274,7 @@ def test_a_rejected_config_is_recorded_once_with_its_reason(
 ) -> None:
     for trials in (5, 8):
         tune(small(trials=trials), families, Device(), store)
-    rejected = [row.trial for row in store.trials.list("small", outcome="constraints")]
+    rejected = [row.trial for row in store.trials.list("small", outcome="invalid_config")]
     assert len(rejected) == len({trial.config for trial in rejected}) == 80 - FEASIBLE
     reasons = {trial.message for trial in rejected}
     one, other = "a block computes at most 512 outputs", "unrolling needs the taps inside"
@@ -667,7 +667,7 @@ def test_a_kernel_that_spills_by_far_is_not_run(
     assert len(rows) == 3, "it was compiled, so it costs an evaluation"
     assert bool(device.ran) == runs
     if not runs:
-        assert {(row.trial.outcome.value, row.trial.reason) for row in rows} == {("constraints", "resource_limit")}
+        assert {(row.trial.outcome.value, row.trial.reason) for row in rows} == {("invalid_config", "resource_limit")}
         assert (
             rows[0].trial.message
             == "spills more than the 1024 bytes a thread that the study's spill_limit_bytes allows"
@@ -724,7 +724,7 @@ def test_a_layer_with_no_feasible_config_says_why(tmp_path: Path, store: Store) 
     family = tiny(tmp_path, ("outputs <= 512", "outputs > 100000"))
     (result,) = tune(small(), {"tiny": family}, Device(), store)
     assert (result.stopped, result.evaluated, result.best) == ("no feasible config", 0, None)
-    assert len(store.trials.list("small", outcome="constraints")) == 80
+    assert len(store.trials.list("small", outcome="invalid_config")) == 80
 
 
 def test_the_problem_of_a_layer_may_change_under_its_name(store: Store, families: Mapping[str, KernelTemplate]) -> None:
@@ -767,7 +767,7 @@ def test_kernel_that_went_wrong_in_finals_is_no_winner(store: Store, families: M
     assert len(wrong) == 2
     assert result.best is not None
     assert result.best.source_hash not in wrong
-    assert result.failures["correctness"] == 2
+    assert result.failures["wrong_result"] == 2
     assert "wrong after it was timed" in result.messages
     (best,) = store.best.list("small")
     assert best.row.trial.source_hash == result.best.source_hash

@@ -89,7 +89,7 @@ def test_where_no_two_trials_tell_it_says_so(told: Told) -> None:
         assert effect.nearby is not None
         assert effect.nearby.row == why.default
         assert set(effect.nearby.also) == {other.param for other in effects} - {effect.param}
-    wrong = dataclasses.replace(why.default, outcome=Outcome.CORRECTNESS, median_us=None)
+    wrong = dataclasses.replace(why.default, outcome=Outcome.WRONG_RESULT, median_us=None)
     why = explain(best, [why.winner, wrong])
     assert why.default_ratio is None
     assert all(effect.ratio is None and effect.nearby is None for effect in why.effects)
@@ -148,8 +148,8 @@ def test_families_are_ranked_and_failures_counted(tmp_path: Path) -> None:
     assert sum(failures.trials for failures in why.failures) == len(failed)
     words = {(failures.template, failures.outcome, failures.reason, failures.message) for failures in why.failures}
     assert len(words) == len(why.failures), "each once"
-    assert ("tiny", "constraints", "constraint", "unrolling needs the taps inside") in words
-    assert {"correctness", "runtime"} < {failures.outcome for failures in why.failures}
+    assert ("tiny", "invalid_config", "constraint", "unrolling needs the taps inside") in words
+    assert {"wrong_result", "runtime"} < {failures.outcome for failures in why.failures}
     assert [failures.trials for failures in why.failures] == sorted(
         (failures.trials for failures in why.failures), reverse=True
     )

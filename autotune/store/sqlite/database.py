@@ -1,6 +1,6 @@
 """One SQLite file: its path, engine and transactions.
 
-What knows SQLite by name is in this package: the URL, WAL, BEGIN IMMEDIATE, the pragmas.
+Only this package knows SQLite by name: the URL, WAL, BEGIN IMMEDIATE, the pragmas.
 """
 
 from __future__ import annotations
@@ -8,8 +8,7 @@ from __future__ import annotations
 import logging
 import sqlite3
 import threading
-import zlib
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -22,27 +21,14 @@ from sqlalchemy.exc import ArgumentError
 from sqlalchemy.pool import NullPool, QueuePool
 from sqlalchemy.util import LRUCache
 
-from autotune.errors import StoreError, StudyError, TemplateError
+from autotune.errors import StoreError
 from autotune.printable import one_line
-from autotune.store.column_types import date_text
-from autotune.store.sqlite.error_words import UnreadableRow, in_words
-from autotune.store.sqlite.hidden_rows import Fault, Hidden, hide_rows
+from autotune.store.sqlite.error_messages import translate_errors
 
-LOCK_TIMEOUT_S = 30.0
-"""how long a transaction waits for another process's"""
+LOCK_TIMEOUT_S = 60.0
+"""how long a transaction waits for another process's; a merge of 20,000 trials holds the lock for some seconds"""
 
 Clock = Callable[[], datetime]
-NOT_UNDERSTOOD = (
-    ValueError,
-    TypeError,
-    KeyError,
-    IndexError,
-    AttributeError,
-    ArithmeticError,
-    RecursionError,
-    zlib.error,
-)
-"""What records raise that are made of a row which is none: of JSON, a date, an enum, a source."""
 
 
 def utc_now() -> datetime:
@@ -59,40 +45,35 @@ class Database:
     timeout_s: float
     engine: Engine
     file: Path
-    """what is open: the path, or a copy of it with the newest schema"""
+    """the open file: the path, or a copy of it with the newest schema"""
     clock: Clock = utc_now
-    """what dates new rows"""
+    """dates new rows"""
     closing: ExitStack = field(default_factory=ExitStack)
-    """what else ends with it"""
+    """closed with it"""
     writable: Callable[[], Database] | None = field(default=None, repr=False)
-    """what opens the path itself for writing, called by the first write; None: this is open for it, or for reading"""
-    hidden: Hidden = field(default_factory=dict, repr=False)
-    """rows that cannot be understood, which no transaction that only reads sees"""
-    find_faults: Callable[[Connection], Iterable[Fault]] = field(default=lambda _: (), repr=False)
-    """what finds such rows"""
-    reader: Engine = field(init=False, repr=False)
-    """the engine, for transactions that only read"""
+    """opens the path itself for writing, called by the first write; None: this is open for it, or for reading"""
+    _reader: Engine = field(init=False, repr=False)
     _closed: bool = field(default=False, init=False, repr=False)
     _writer: Connection | None = field(default=None, init=False, repr=False)
-    """kept from a write to the next: to take one and give it back takes as long as to store a row"""
+    """kept from one write to the next: to take one and give it back takes as long as to store a row"""
     _writing: threading.Lock = field(default_factory=threading.Lock, init=False, repr=False)
 
     def __post_init__(self) -> None:
-        self.reader = self.engine.execution_options(reading=True)
+        self._reader = self.engine.execution_options(reading=True)
 
     @property
     def shown(self) -> str:
         """The path on one line."""
         return one_line(str(self.path))
 
-    def now(self) -> str:
+    def now(self) -> datetime:
         """The date that new rows get."""
-        return date_text(self.clock())
+        return self.clock().astimezone(UTC)
 
     @contextmanager
     def write(self) -> Iterator[Connection]:
         """A transaction that holds the write lock from its start. Raises StoreError once it is closed."""
-        with in_words(self.path, self.timeout_s), self._writing:
+        with translate_errors(self.path, self.timeout_s), self._writing:
             self._check_open()
             if self.writable is not None:
                 self._turn_to(self.writable())
@@ -107,26 +88,10 @@ class Database:
 
     @contextmanager
     def read(self) -> Iterator[Connection]:
-        """A transaction that sees one state of the file.
-
-        Raises UnreadableRow for what comes of a row that is none, StoreError once it is closed.
-        """
+        """A transaction that sees one state of the file. Raises StoreError once it is closed."""
         self._check_open()
-        with self.understanding(), in_words(self.path, self.timeout_s), self.reader.begin() as connection:
-            if self.hidden:
-                hide_rows(connection, self.hidden)
+        with translate_errors(self.path, self.timeout_s), self._reader.begin() as connection:
             yield connection
-
-    @contextmanager
-    def understanding(self) -> Iterator[None]:
-        """Make something of rows that were read. Raises UnreadableRow where that fails."""
-        try:
-            yield
-        except (*NOT_UNDERSTOOD, StudyError, TemplateError) as error:
-            words = one_line(str(error))
-            raise UnreadableRow(
-                f"{self.shown}: a row cannot be understood ({words}); `autotune dump --check` lists such rows"
-            ) from error
 
     def _check_open(self) -> None:
         if self._closed:  # the engine would open the file again, and nobody would close it
@@ -135,7 +100,7 @@ class Database:
     def _turn_to(self, opened: Database) -> None:
         """Be another database from now on, which is open for writing."""
         self._let_go()
-        self.engine, self.reader, self.file, self.closing = opened.engine, opened.reader, opened.file, opened.closing
+        self.engine, self._reader, self.file, self.closing = opened.engine, opened._reader, opened.file, opened.closing
         self.writable = None
 
     def close(self) -> None:
@@ -186,7 +151,7 @@ def _without_secrets(url: str) -> str:
 @cache
 def _dialect() -> tuple[Dialect, LRUCache[object, object]]:
     """Shared by all engines, so that a process compiles a statement once; it keeps as many as one engine would."""
-    # SQLAlchemy tells of a signal that comes while it closes a connection: with a traceback, where nobody set a log.
+    # SQLAlchemy logs a signal that comes while it closes a connection: with a traceback, where nobody set a log.
     logging.getLogger("sqlalchemy.pool").addHandler(logging.NullHandler())
     engine = create_engine("sqlite+pysqlite://", poolclass=NullPool)
     with closing(engine.connect()):  # it asks for the version
@@ -194,6 +159,7 @@ def _dialect() -> tuple[Dialect, LRUCache[object, object]]:
 
 
 def sqlite_engine(connect: Callable[[], sqlite3.Connection]) -> Engine:
+    """An engine whose transactions begin as the database's do."""
     engine = create_engine("sqlite+pysqlite://", creator=connect, poolclass=QueuePool)
     engine.dialect, compiled = _dialect()
     engine.update_execution_options(compiled_cache=compiled)

@@ -39,13 +39,13 @@ def open_scope(
     layer: Layer = CONV1,
     device: DeviceInfo = H200,
     environment: Environment = DRIVER_580,
-    policy: str = "cold",
+    measurement_mode: str = "cold",
     fresh: bool = False,
 ) -> Scope:
     """Begin or resume a study of both layers and open the scope of one."""
     layers = (CONV1, CONV2) if layer in (CONV1, CONV2) else (layer,)
     key = store.studies.begin(study_record(study, layers), fresh=fresh)
-    return store.scopes.open(key, layer, device, environment, policy, [DIRECT, GEMM])
+    return store.scopes.open(key, layer, device, environment, measurement_mode, [DIRECT, GEMM])
 
 
 def config_of(number: int, family: str = "direct") -> Config:
@@ -76,7 +76,8 @@ def source_of(config: Config, layer: Layer = CONV1, text: str | None = None) -> 
 
 
 def timing_of(median_us: float, cache: str = "cold") -> Timing:
-    return Timing((median_us * 1.1, median_us, median_us * 0.9), median_us, median_us * 0.95, median_us * 1.05, cache)
+    samples = tuple(float(f"{median_us * part:.7g}") for part in (1.1, 1.0, 0.9))
+    return Timing(samples, median_us, median_us * 0.95, median_us * 1.05, cache)
 
 
 def correct(

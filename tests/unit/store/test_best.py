@@ -38,12 +38,12 @@ def test_the_smallest_median_of_a_correct_trial_is_best(store: Store) -> None:
     scope = open_scope(store)
     for number, median_us in enumerate((30.0, 10.0, 20.0, 10.0)):
         run_trial(store, scope, correct(number, median_us))
-    wrong = dataclasses.replace(correct(4, 1.0), outcome=Outcome.CORRECTNESS)
+    wrong = dataclasses.replace(correct(4, 1.0), outcome=Outcome.WRONG_RESULT)
     run_trial(store, scope, wrong)
     run_trial(store, scope, failed(5))
     store.trials.begin(scope, 6, config_of(6))
     (best,) = store.best.list()
-    assert (best.name, best.median_us, best.basis, best.row.trial.number) == ("lenet.conv1", 10.0, "median", 1)
+    assert (best.name, best.median_us, best.decided_by, best.row.trial.number) == ("lenet.conv1", 10.0, "median", 1)
     assert best.gflops == pytest.approx(CONV1.problem.flops / 10.0 / 1e3)
     assert store.trials.history(scope)[4] == wrong, "a wrong trial keeps its time"
 
@@ -61,13 +61,13 @@ def test_finals_win_over_medians_and_the_latest_finals_win(store: Store) -> None
         ),
     )
     (best,) = store.best.list()
-    assert (best.row.trial.number, best.basis, best.median_us) == (2, "finals", 11.2)
+    assert (best.row.trial.number, best.decided_by, best.median_us) == (2, "finals", 11.2)
     assert best.row.median_us == 12.0
     run_trial(store, scope, correct(3, 1.0))
     assert store.best.list()[0].row.trial.number == 2
     store.finals.add(scope, Finals(winner=1, timings=()))
     (best,) = store.best.list()
-    assert (best.row.trial.number, best.basis, best.median_us) == (1, "finals", 11.0)
+    assert (best.row.trial.number, best.decided_by, best.median_us) == (1, "finals", 11.0)
     verdicts = "SELECT against, verdict, number FROM verdicts LEFT JOIN trials ON trials.id = against_trial_id"
     assert store.query(verdicts).rows == (("default", "win", 0), ("cudnn", "tie", None))
 
@@ -142,17 +142,19 @@ def test_devices_classes_determinism_and_policies_do_not_mix(store: Store) -> No
     run_trial(store, cold, correct(0, 10.0))
     run_trial(store, cold, correct(1, 6.0, accuracy="tf32"))
     run_trial(store, cold, correct(2, 8.0, deterministic=False))
-    run_trial(store, open_scope(store, policy="hot"), correct(0, 5.0))
+    run_trial(store, open_scope(store, measurement_mode="hot"), correct(0, 5.0))
     run_trial(store, open_scope(store, device=HOST), correct(0, 1.0))
     rows = store.best.list("lenet.conv1")
-    assert [(r.row.device.kind, r.row.trial.accuracy, r.row.trial.deterministic, r.row.policy) for r in rows] == [
+    assert [
+        (r.row.device.kind, r.row.trial.accuracy, r.row.trial.deterministic, r.row.measurement_mode) for r in rows
+    ] == [
+        ("cuda", "fp32", False, "cold"),
         ("cuda", "fp32", True, "cold"),
         ("cuda", "fp32", True, "hot"),
-        ("cuda", "fp32", False, "cold"),
         ("cuda", "tf32", True, "cold"),
         ("host", "fp32", True, "cold"),
     ]
-    assert [row.median_us for row in rows] == [10.0, 5.0, 8.0, 6.0, 1.0]
+    assert [row.median_us for row in rows] == [8.0, 10.0, 5.0, 6.0, 1.0]
     assert [row.median_us for row in store.best.list(kind="host")] == [1.0]
     assert [row.median_us for row in store.best.list(accuracy="tf32", kind="cuda")] == [6.0]
 
@@ -253,7 +255,7 @@ def test_the_views_say_what_the_functions_say(store: Store) -> None:
         )
         for row in store.trials.list()
     )
-    assert store.query("SELECT layer, n, k, epilogue, device, median_us, gflops, basis FROM best").rows == tuple(
+    assert store.query("SELECT layer, n, k, epilogue, device, median_us, gflops, decided_by FROM best").rows == tuple(
         (
             *(
                 row.layer.name,
@@ -261,7 +263,7 @@ def test_the_views_say_what_the_functions_say(store: Store) -> None:
                 row.layer.problem.values["k"],
                 row.layer.problem.values["epilogue"],
             ),
-            *(H200.name, row.median_us, row.gflops, row.basis),
+            *(H200.name, row.median_us, row.gflops, row.decided_by),
         )
         for row in store.best.list()
     )

@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import re
-import shutil
 import sqlite3
-import subprocess
-import zlib
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -99,18 +96,9 @@ def test_each_query_answers(filled: Store, sql: str) -> None:
     result = filled.query(sql)
     assert result.rows
     assert all(any(cell is not None for cell in column) for column in zip(*result.rows, strict=True))
-    if "sqlar_uncompress" not in sql:  # that one needs the shell
-        raw = sqlite3.connect(filled.path)
-        assert raw.execute(sql).fetchall() == list(result.rows)
-        raw.close()
-
-
-@pytest.mark.skipif(shutil.which("sqlite3") is None, reason="needs the sqlite3 shell")
-def test_the_source_is_read_by_the_sqlite3_shell_too(filled: Store) -> None:
-    (sql,) = (sql for sql in QUERIES if "sqlar_uncompress" in sql)
-    answer = subprocess.run(["sqlite3", str(filled.path), sql], capture_output=True, text=True, check=True)
-    ((text,),) = filled.query(sql).rows
-    assert answer.stdout == str(text) + "\n"
+    raw = sqlite3.connect(filled.path)
+    assert raw.execute(sql).fetchall() == list(result.rows)
+    raw.close()
 
 
 def test_the_diagram_is_the_schema(store: Store) -> None:
@@ -121,7 +109,7 @@ def test_the_diagram_is_the_schema(store: Store) -> None:
     columns_of = dict(re.findall(r"^  (\w+) \{\n(.*?)^  \}", DIAGRAM[1], re.DOTALL | re.MULTILINE))
     alone = set(re.findall(r"^  (\w+)$", DIAGRAM[1], re.MULTILINE))
     drawn = alone.union(*links) | columns_of.keys()
-    assert drawn == tables - {"alembic_version"}
+    assert drawn == {name for name in tables if not name.startswith("sqlite_")}
     for table, body in columns_of.items():
         columns = dict(raw.execute("SELECT name, lower(type) FROM pragma_table_info(?)", (table,)))
         for kind, name in re.findall(r"^ +(\w+) (\w+)", body, re.MULTILINE):
@@ -139,18 +127,6 @@ def test_every_outcome_is_explained(filled: Store) -> None:
 
     table = DOC[DOC.index("| outcome |") :].partition("\n\n")[0]
     assert set(re.findall(r"^\| `(\w+)` \|", table, re.MULTILINE)) == set(Outcome) - {Outcome.RUNNING}
-
-
-def test_texts_are_read_with_plain_python(filled: Store) -> None:
-    raw = sqlite3.connect(filled.path)
-    rows = raw.execute("SELECT hash, text_zlib, text_bytes FROM sources WHERE text_bytes > 0").fetchall()
-    raw.close()
-    assert rows
-    for source, text, size in rows:
-        plain = text if len(text) == size else zlib.decompress(text)
-        kept = filled.sources.get(source)
-        assert kept is not None
-        assert plain.decode() == kept.program.text
 
 
 def test_every_command_for_a_question_exists() -> None:

@@ -28,7 +28,7 @@ def test_a_dispatcher_is_stored_once_until_something_changes(store: Store) -> No
     add_dispatcher(store, [dispatched(CONV1), dispatched(CONV2, time_us=11.0)])
     newest, first = store.dispatchers.list("lenet")
     assert (newest.layers[1].time_us, first.layers[1].time_us) == (11.0, 12.0)
-    assert store.query("SELECT count(*), count(DISTINCT subject_id) FROM trials").rows == ((1, 1),)
+    assert store.query("SELECT count(*), count(DISTINCT tuning_target_id) FROM trials").rows == ((1, 1),)
 
 
 def test_a_dispatcher_is_no_kernel(path: Path) -> None:
@@ -39,7 +39,7 @@ def test_a_dispatcher_is_no_kernel(path: Path) -> None:
         assert [row.median_us for row in store.best.at(datetime(2030, 1, 1, tzinfo=UTC))] == [50.0]
         assert len(store.trials.list()) == len(store.trials.list(generations="all")) == 1
         assert store.query(
-            "SELECT layer, template, median_us, ranked_us FROM results WHERE template = 'dispatch'"
+            "SELECT layer, template, median_us, ranking_median_us FROM results WHERE template = 'dispatch'"
         ).rows == ((None, "dispatch", 36.0, None),)
 
 

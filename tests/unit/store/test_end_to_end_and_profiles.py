@@ -27,8 +27,8 @@ def test_the_parts_of_an_end_to_end_trial_come_back(store: Store) -> None:
 def test_end_to_end_times_are_never_the_best_of_kernels(store: Store) -> None:
     run_trial(store, open_scope(store), correct(0, 30.0, source=source_of(config_of(0))), source_of(config_of(0)))
     add_end_to_end(store, 0, 10.0)
-    assert [(row.row.policy, row.median_us) for row in store.best.list("lenet.conv1")] == [("cold", 30.0)]
-    assert [row.policy for row in store.trials.list("lenet.conv1")] == ["cold", END_TO_END]
+    assert [(row.row.measurement_mode, row.median_us) for row in store.best.list("lenet.conv1")] == [("cold", 30.0)]
+    assert [row.measurement_mode for row in store.trials.list("lenet.conv1")] == ["cold", END_TO_END]
 
 
 def test_a_time_that_is_no_number_is_refused_whole(store: Store) -> None:

@@ -104,7 +104,7 @@ def check(path: Path, promised: set[int]) -> None:
         assert counted(raw, "finals WHERE 2 <> (SELECT count(*) FROM measurements WHERE finals_id = finals.id)") == 0
         assert counted(raw, "retimes WHERE 1 <> (SELECT count(*) FROM measurements WHERE retime_id = retimes.id)") == 0
         assert counted(raw, "studies") <= 1
-        assert counted(raw, "subjects GROUP BY layer_id HAVING count(*) > 1 UNION ALL SELECT 0 LIMIT 1") == 0
+        assert counted(raw, "tuning_targets GROUP BY layer_id HAVING count(*) > 1 UNION ALL SELECT 0 LIMIT 1") == 0
     finally:
         raw.close()
 

@@ -12,7 +12,7 @@ import pytest
 from autotune.errors import StoreError
 from autotune.measurement.rates import Rate
 from autotune.store import Finals, Merged, Store, compact, merge
-from autotune.store.sqlite.schema import newest_schema
+from autotune.store.sqlite.versions import newest_schema
 
 from .builders import (
     CONV1,
@@ -30,7 +30,7 @@ from .builders import (
     ticking,
     timing_of,
 )
-from .test_dump import content, fill, lines_of
+from .test_dump import content, dumped_text, fill
 
 DATA = Path(__file__).parents[2] / "data" / "databases"
 
@@ -54,7 +54,7 @@ def consistent(path: Path) -> None:
 def names_of(path: Path) -> list[tuple[object, ...]]:
     """What `results` says of each trial, but for what a merge changes."""
     raw = sqlite3.connect(path)
-    columns = "study, layer, number, config, outcome, message, median_us, q1_us, source_hash, device, driver, policy"
+    columns = "study, layer, number, config, outcome, message, median_us, q1_us, source_hash, device, driver"
     rows = raw.execute(f"SELECT {columns}, started_at, ended_at FROM results WHERE outcome <> 'running'").fetchall()
     raw.close()
     return sorted(rows, key=str)
@@ -67,9 +67,9 @@ def test_everything_that_ended_comes_once(tmp_path: Path, other: Path) -> None:
     assert merge(other, here) == Merged(trials=6, known=0, running=1, studies=1)
     consistent(here)
     assert set(names_of(other)) < set(names_of(here))
-    once = lines_of(here)
+    once = dumped_text(here)
     assert merge(other, here) == Merged(trials=0, known=6, running=1, studies=0)
-    assert lines_of(here) == once
+    assert dumped_text(here) == once
     had, has = content(other), content(here)
     for table in (
         "measurements",
@@ -92,9 +92,13 @@ def test_what_was_brought_is_seen_and_never_the_best(store: Store, other: Path) 
     rows = store.trials.list("lenet.conv1")
     assert [row.origin for row in rows if row.trial.outcome == "correct"] == ["measured", *["imported"] * 4]
     assert store.query("SELECT DISTINCT imported_from FROM results ORDER BY 1").rows == ((None,), ("other.db",))
-    fastest = min((row for row in rows if row.policy == "cold" and row.median_us), key=lambda row: row.median_us or 0)
+    fastest = min(
+        (row for row in rows if row.measurement_mode == "cold" and row.median_us), key=lambda row: row.median_us or 0
+    )
     store.retimes.add(fastest, H200, DRIVER_590, "confirmed", timing_of(29.0))
-    assert [(row.median_us, row.basis, row.row.origin) for row in store.best.list()] == [(29.0, "retime", "imported")]
+    assert [(row.median_us, row.decided_by, row.row.origin) for row in store.best.list()] == [
+        (29.0, "retime", "imported")
+    ]
 
 
 def test_a_study_goes_on_as_if_nothing_had_been_merged(store: Store, other: Path) -> None:
@@ -189,9 +193,9 @@ def test_what_came_by_two_ways_comes_once(tmp_path: Path, other: Path) -> None:
 
 def test_a_file_of_an_older_schema_is_merged_and_left_alone(tmp_path: Path, store: Store) -> None:
     old = tmp_path / "old.db"
-    old.write_bytes(gzip.decompress((DATA / "0001-first.db.gz").read_bytes()))
+    old.write_bytes(gzip.decompress((DATA / "0012.db.gz").read_bytes()))
     before = old.read_bytes()
-    assert merge(old, store.path).trials == 11
+    assert merge(old, store.path).trials == 12
     assert old.read_bytes() == before
     reused = store.query("SELECT study, layer FROM results WHERE reused").rows
     assert reused == (("copy", "conv1"),)
@@ -201,7 +205,7 @@ def test_a_file_of_an_older_schema_is_merged_and_left_alone(tmp_path: Path, stor
 def test_two_kernels_that_claim_one_hash_are_refused(store: Store, other: Path) -> None:
     run_trial(store, open_scope(store, study="mine"), correct(0, 50.0))
     raw = sqlite3.connect(other)
-    raw.execute("UPDATE sources SET text_zlib = CAST('int x;' AS BLOB), text_bytes = 6 WHERE id = 2")
+    raw.execute("UPDATE source_paragraphs SET paragraph_id = (SELECT min(id) FROM paragraphs) WHERE source_id = 2")
     raw.commit()
     raw.close()
     merge_into = store.path.with_name("into.db")
@@ -210,14 +214,14 @@ def test_two_kernels_that_claim_one_hash_are_refused(store: Store, other: Path) 
         for number in range(3):
             source = source_of(config_of(number))
             run_trial(into, scope, correct(number, 1.0, source=source), source)
-    before = lines_of(merge_into)
+    before = dumped_text(merge_into)
     with pytest.raises(StoreError) as caught:
         merge(other, merge_into)
     assert str(caught.value) == (
         f"{other}: its kernel {source_of(config_of(1)).hash} is another than the one of this hash here; nothing was "
         f"merged, do not trust one of the files"
     )
-    assert lines_of(merge_into) == before
+    assert dumped_text(merge_into) == before
 
 
 def test_a_text_that_one_side_dropped_is_no_conflict(tmp_path: Path, other: Path) -> None:

@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-import dataclasses
-import gzip
 import json
-import sqlite3
 from pathlib import Path
 
 import pytest
 
-from autotune.dispatch.dispatcher import Dispatcher
 from autotune.errors import StudyError
 from autotune.family.render import launches
 from autotune.family.space import BoundTemplate, narrow
@@ -20,11 +16,6 @@ from autotune.interchange.files import read_recording
 from autotune.renamed import PARAMETERS, current
 from autotune.shipped import shipped
 from autotune.store import Store
-from autotune.store.dump import dump
-from autotune.store.loading import load
-from autotune.trial import Config
-
-from .builders import dispatcher_of
 
 DATA = Path(__file__).parents[2] / "data"
 OLD: dict[str, int | str] = {
@@ -40,19 +31,6 @@ OLD: dict[str, int | str] = {
 NEW = {{"bands": "row_tiles", "rounds": "tiles_per_thread"}.get(name, name): value for name, value in OLD.items()}
 
 
-@pytest.fixture
-def old(tmp_path: Path) -> Path:
-    """A database of schema 0007 whose trials are made ones of `image_direct`."""
-    path = tmp_path / "old.db"
-    path.write_bytes(gzip.decompress((DATA / "databases" / "0007.db.gz").read_bytes()))
-    raw = sqlite3.connect(path)
-    raw.execute("UPDATE templates SET family = 'image_direct', header = ?", ('room = "bands * block_k"',))
-    raw.execute("UPDATE trials SET config = ?", (json.dumps(OLD, separators=(",", ":")),))
-    raw.commit()
-    raw.close()
-    return path
-
-
 def test_no_name_is_both_an_old_and_a_new_one() -> None:
     families = load_templates()
     for family, names in PARAMETERS.items():
@@ -62,38 +40,6 @@ def test_no_name_is_both_an_old_and_a_new_one() -> None:
             params = {param.name for param in families[family].params}
             assert set(names.values()) <= params, family
             assert not names.keys() & params, family
-
-
-def test_configs_of_old_are_read_and_dumped_under_the_names_of_today(old: Path, tmp_path: Path) -> None:
-    with Store(old, create=False) as store:
-        assert {row.trial.config for row in store.trials.list(generations="all")} == {Config.of("image_direct", NEW)}
-    written: list[str] = []
-    dump(old, written.append)
-    load("".join(written).splitlines(), "dump", tmp_path / "loaded.db")
-    with Store(tmp_path / "loaded.db", create=False) as store:
-        assert {row.trial.config for row in store.trials.list(generations="all")} == {Config.of("image_direct", NEW)}
-        headers = set(store.query("SELECT header FROM templates WHERE family = 'image_direct'").rows)
-        assert headers == {('padded_outputs = "row_tiles * block_k"',)}
-
-
-def test_a_dispatcher_of_old_is_known_by_what_it_is_today(old: Path) -> None:
-    made = dispatcher_of()
-    strip, today = (Config.of("direct_strip", {name: 2}) for name in ("block_warps", "warps_q"))
-    then, now = (
-        dataclasses.replace(made, default=dataclasses.replace(made.default, config=config)) for config in (strip, today)
-    )
-    raw = sqlite3.connect(old)
-    raw.execute("INSERT INTO templates VALUES (99, 'dispatch', '', '', '2026')")
-    raw.execute("UPDATE trials SET template_id = 99, config = ? WHERE id = 1", (then.config().to_json(),))
-    raw.execute("INSERT INTO dispatchers VALUES (1, 1, ?, '2026')", (then.to_json(),))
-    raw.commit()
-    raw.close()
-    with Store(old, create=False) as store:
-        ((record, config),) = store.query(
-            "SELECT record, config FROM dispatchers JOIN trials ON trials.id = trial_id"
-        ).rows
-    assert Dispatcher.from_json(str(record)) == now
-    assert config == now.config().to_json()
 
 
 @pytest.mark.parametrize("file", [shipped("studies") / "recorded" / "h200.db", DATA / "databases" / "report-layers.db"])
@@ -122,36 +68,6 @@ def test_headers_as_they_were_launch_what_was_recorded() -> None:
             assert source.config == config
             assert launches(bound, template.stages, bound.names(config)) == source.stages, config
     assert len(best) >= 30
-
-
-def test_a_derived_value_makes_way_for_a_parameter_of_its_name(old: Path) -> None:
-    raw = sqlite3.connect(old)
-    raw.execute("UPDATE templates SET header = ?", (HEADER,))
-    raw.commit()
-    raw.close()
-    with Store(old, create=False) as store:
-        ((header,),) = set(store.query("SELECT header FROM templates WHERE family = 'image_direct'").rows)
-    assert header == HEADER_NOW
-
-
-HEADER = """summary = "bands of rows"
-# bands
-[params]
-bands = { values = [1, 2], doc = "bands of rows" }
-[derived]
-row_tiles = "'bands' if bands > 1 else bands"
-[constraints]
-"bands fit" = "row_tiles <= bands"
-"""
-HEADER_NOW = """summary = "bands of rows"
-# bands
-[params]
-row_tiles = { values = [1, 2], doc = "bands of rows" }
-[derived]
-row_tiles_ = "'bands' if row_tiles > 1 else row_tiles"
-[constraints]
-"bands fit" = "row_tiles_ <= row_tiles"
-"""
 
 
 def test_a_result_file_of_old_is_read_under_the_names_of_today(tmp_path: Path) -> None:

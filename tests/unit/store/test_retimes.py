@@ -41,7 +41,7 @@ def retime(store: Store, row: TrialRow, label: str, after_us: float | None, mess
 
 def best_of(store: Store) -> tuple[int, float, str]:
     (best,) = store.best.list()
-    return best.row.trial.number, best.median_us, best.basis
+    return best.row.trial.number, best.median_us, best.decided_by
 
 
 def test_a_retime_is_kept_beside_the_trial(store: Store, three: tuple[TrialRow, ...]) -> None:
@@ -88,7 +88,7 @@ def test_other_classes_and_layers_keep_their_finals(store: Store, three: tuple[T
     store.finals.add(scope, Finals(winner=3, timings=((3, timing_of(5.5)),)))
     store.finals.add(scope, Finals(winner=1, timings=((1, timing_of(10.25)),)))
     retime(store, three[1], "regressed", 20.0)
-    assert [(best.row.trial.accuracy, best.basis) for best in store.best.list()] == [
+    assert [(best.row.trial.accuracy, best.decided_by) for best in store.best.list()] == [
         ("fp32", "median"),
         ("tf32", "finals"),
     ]
@@ -108,7 +108,7 @@ def test_of_one_kernel_the_trial_measured_last_ranks(store: Store, three: tuple[
 
 def test_an_imported_trial_counts_once_it_was_measured_here(store: Store, three: tuple[TrialRow, ...]) -> None:
     raw = sqlite3.connect(store.path)
-    raw.execute("UPDATE trials SET origin = 'imported', ranked_us = NULL WHERE id = ?", (three[0].id,))
+    raw.execute("UPDATE trials SET origin = 'imported', ranking_median_us = NULL WHERE id = ?", (three[0].id,))
     raw.commit()
     raw.close()
     store.finals.add(open_scope(store), Finals(winner=1, timings=((1, timing_of(11.0)),)))

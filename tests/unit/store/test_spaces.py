@@ -108,7 +108,14 @@ def test_the_same_content_comes_once(store: Store, tmp_path: Path, failing: Path
 def test_failures_keep_their_words(store: Store, failing: Path) -> None:
     import_recording(read_recording(failing), store.path)
     rows = store.spaces.list("failing")
-    assert [row.trial.outcome for row in rows] == ["correct", "runtime", "compile", "runtime", "timeout", "correctness"]
+    assert [row.trial.outcome for row in rows] == [
+        "correct",
+        "runtime",
+        "compile",
+        "runtime",
+        "timeout",
+        "wrong_result",
+    ]
     assert len(store.spaces.list(outcome=Outcome.RUNTIME)) == 2
     words = [result["invalidity"] for result in t4_results(rows)]
     assert words == ["correct", "constraints", "compile", "runtime", "timeout", "correctness"]
@@ -149,7 +156,7 @@ def test_own_trials_are_exported_by_family_layer_device_and_policy(store: Store,
         for number, family in enumerate(("direct", "implicit_gemm", "direct")):
             source = source_of(config_of(number, family))
             run_trial(store, scope, correct(number, 10.25 + number, source=source, family=family), source)
-        store.trials.add(scope, failed(3, Outcome.CONSTRAINTS))
+        store.trials.add(scope, failed(3, Outcome.INVALID_CONFIG))
         store.trials.begin(scope, 4, config_of(4))
     paths = export_t4(store.trials.list(), tmp_path / "t4")
     assert sorted(path.name for path in paths) == [
@@ -185,4 +192,4 @@ def test_a_merged_space_stays_one(store: Store, tmp_path: Path, failing: Path) -
     assert merge(tmp_path / "other.db", store.path).trials == 6
     assert import_recording(read_recording(failing), store.path).trials == 0
     assert len(store.spaces.list("failing.k")) == 6
-    assert store.query("SELECT count(*) FROM subjects").rows == ((1,),)
+    assert store.query("SELECT count(*) FROM tuning_targets").rows == ((1,),)

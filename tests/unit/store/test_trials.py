@@ -12,10 +12,11 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from autotune.errors import StoreError, StoreWarning
+from autotune.errors import StoreError
 from autotune.measurement.rates import Rate
 from autotune.problem import Conv2dProblem, Layer, make_problem
 from autotune.store import Store, TemplateRecord, merge
+from autotune.store.schema.texts import seven_digits
 from autotune.trial import (
     ACCURACY_CLASSES,
     LEAST,
@@ -65,7 +66,7 @@ def test_a_trial_comes_back_as_it_went_in(path: Path, store: Store) -> None:
 
 
 texts = st.text(st.characters(codec="utf-8", exclude_characters="\0"), max_size=40)
-numbers = st.floats(0, 1e12, allow_nan=False)
+numbers = st.floats(0, 1e12, allow_nan=False).map(seven_digits)
 times = st.floats(LEAST, MOST)
 values = st.one_of(st.integers(-(2**40), 2**40), texts, st.booleans())
 resources = st.builds(Resources, *(st.integers(0, 2**31),) * 4)
@@ -127,7 +128,13 @@ def test_any_text_is_kept_in_every_field(store: Store, text: str) -> None:
     store.trials.add(scope, trial, source)
     assert store.trials.history(scope) == (trial,)
     (row,) = store.trials.list(text)
-    assert (row.study, row.layer, row.device, row.environment, row.policy) == (text, layer, device, environment, text)
+    assert (row.study, row.layer, row.device, row.environment, row.measurement_mode) == (
+        text,
+        layer,
+        device,
+        environment,
+        text,
+    )
     assert store.sources.get(source.hash) == source
 
 
@@ -140,7 +147,7 @@ def test_what_utf8_and_the_sqlite_shell_cannot_carry_is_escaped(store: Store) ->
 def test_what_is_not_a_number_is_null(path: Path, store: Store) -> None:
     scope = open_scope(store)
     trial = dataclasses.replace(
-        failed(0, Outcome.CORRECTNESS), error=ErrorStats(math.inf, math.nan), occupancy=math.nan
+        failed(0, Outcome.WRONG_RESULT), error=ErrorStats(math.inf, math.nan), occupancy=math.nan
     )
     store.trials.add(scope, trial)
     columns = "error_over_bound, error_max_abs, occupancy"
@@ -245,7 +252,7 @@ def test_an_edited_study_keeps_the_trials_of_the_layer_it_had(store: Store) -> N
         {"device": HOST},
         {"device": dataclasses.replace(H200, sm_count=114)},
         {"environment": DRIVER_590},
-        {"policy": "hot"},
+        {"measurement_mode": "hot"},
         {"layer": CONV2},
         {"study": "other"},
     ],
@@ -288,7 +295,7 @@ def test_a_known_source_is_reused_across_studies(store: Store) -> None:
     assert newest.id == known.id, "a copy is not a measurement"
 
 
-@pytest.mark.parametrize("other", [{"device": HOST}, {"environment": DRIVER_590}, {"policy": "hot"}])
+@pytest.mark.parametrize("other", [{"device": HOST}, {"environment": DRIVER_590}, {"measurement_mode": "hot"}])
 def test_a_source_is_not_known_elsewhere(store: Store, other: dict[str, object]) -> None:
     source = source_of(config_of(0))
     run_trial(store, open_scope(store), correct(0, 10.0, source=source), source)
@@ -360,19 +367,6 @@ def test_rates_and_noise_floors_are_the_latest_of_their_device(store: Store) -> 
     assert store.noise_floors.latest(HOST, "cold") is None
 
 
-def test_a_noise_floor_of_no_date_is_left_out(store: Store) -> None:
-    store.noise_floors.add(H200, DRIVER_580, "cold", 0.5, 0.01)
-    store.noise_floors.add(H200, DRIVER_580, "cold", 0.25, 0.005)
-    raw = sqlite3.connect(store.path)
-    raw.execute("UPDATE noise_floors SET measured_at = 'yesterday' WHERE id = 2")
-    raw.commit()
-    raw.close()
-    with pytest.warns(StoreWarning, match="without noise_floors row 2: measured_at = 'yesterday'"):
-        floor = store.noise_floors.latest(H200, "cold")
-    assert floor is not None
-    assert floor.noise_us == 0.5
-
-
 def test_a_device_gets_the_limits_known_last(store: Store) -> None:
     open_scope(store)
     larger = dataclasses.replace(H200, l2_bytes=1, grid_limits=(1, 2, 3), block_limits=(4, 5, 6))
@@ -398,7 +392,7 @@ def test_only_trials_under_the_same_circumstances_are_like_a_trial(path: Path, s
             open_scope(store, layer=CONV2),
             open_scope(store, device=HOST),
             open_scope(store, environment=DRIVER_590),
-            open_scope(store, policy="hot"),
+            open_scope(store, measurement_mode="hot"),
         ),
         10,
     ):

@@ -1,0 +1,340 @@
+"""Another database's rows brought into this one, in one transaction. Its trials are marked as imported.
+
+An imported trial is listed, and is best only once it was re-timed here. A row that is here already is found by its
+identity, so merging the same file again adds nothing, and merging two copies of one database that went different ways
+adds what each lacks.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Mapping, Sequence
+from contextlib import closing
+from dataclasses import dataclass
+from pathlib import Path
+
+from sqlalchemy import Table
+
+from autotune.errors import StoreError
+from autotune.printable import one_line
+from autotune.store.devices import ENVIRONMENT_IDENTITY
+from autotune.store.devices import IDENTITY as DEVICE_IDENTITY
+from autotune.store.schema.tables import (
+    devices,
+    dispatched_layers,
+    dispatchers,
+    end_to_end_timings,
+    environments,
+    finals,
+    layers,
+    measurements,
+    noise_floors,
+    paragraphs,
+    profiles,
+    quarantine,
+    rates,
+    retimes,
+    runs,
+    sources,
+    studies,
+    templates,
+    trials,
+    tuning_targets,
+    verdicts,
+)
+from autotune.store.scopes import SCOPE
+from autotune.store.sqlite.connections import connect_for_reading, connect_for_writing, may_write, uri
+from autotune.store.sqlite.database import LOCK_TIMEOUT_S, Clock, path_of, utc_now
+from autotune.store.sqlite.error_messages import translate_errors
+from autotune.store.sqlite.integrity import check_whole
+from autotune.store.sqlite.open_database import open_for_reading, open_for_writing
+
+_IMPORTED = {"origin": "'imported'"}
+_IN_SCOPE = " AND ".join(f"{{0}}.{name} = {{1}}.{name}" for name in SCOPE)
+_HAS_TEXT = "EXISTS (SELECT 1 FROM {0}.source_paragraphs WHERE source_id = {1}.id)"
+_PARAGRAPHS = "SELECT position, paragraph_id FROM {0}.source_paragraphs WHERE source_id = {1}.id"
+
+
+@dataclass(frozen=True, slots=True)
+class Merged:
+    """What merging another database brought."""
+
+    trials: int
+    known: int
+    """trials that were here already"""
+    running: int
+    """trials that were left out, since they had not ended"""
+    studies: int
+    """studies that were not here"""
+
+
+def merge(other: str | Path, url: str | Path, *, clock: Clock = utc_now) -> Merged:
+    """Bring everything of the database `other` that `url` lacks into it; trials that still run are left out.
+
+    Raises StoreError, with nothing merged, for a file that is damaged, and where the two have different kernels of one
+    hash.
+    """
+    with closing(open_for_reading(other, timeout_s=LOCK_TIMEOUT_S, clock=clock)) as source:
+        here = path_of(url)
+        if here.exists() and source.path.samefile(here):
+            raise StoreError(f"{source.shown}: is the database to merge into; give another file")
+        with translate_errors(source.path, LOCK_TIMEOUT_S), closing(connect_for_reading(source.file, 0.0)) as raw:
+            check_whole(raw, source.path)
+        with closing(open_for_writing(url, timeout_s=LOCK_TIMEOUT_S, clock=clock)) as target:
+            with target.write():
+                pass  # the file is there, in the newest schema
+            with (
+                translate_errors(target.path, LOCK_TIMEOUT_S),
+                closing(connect_for_writing(target.path, LOCK_TIMEOUT_S)) as raw,
+            ):
+                how = "mode=ro" if may_write(source.file.absolute().parent) else "mode=ro&immutable=1"
+                raw.execute("ATTACH ? AS other", (uri(source.file, how),))
+                raw.execute("BEGIN IMMEDIATE")
+                merged = _Merge(raw, source.shown, source.path.name).run()
+                raw.execute("COMMIT")
+                return merged
+
+
+class _Merge:
+    """One merge: `temp.ids_TABLE` says which id a row of the other file has here, and whether it is new."""
+
+    def __init__(self, raw: sqlite3.Connection, shown: str, name: str) -> None:
+        self._raw, self._shown, self._name = raw, shown, name
+        self._moved: set[str] = set()
+        """tables that have such a temporary table"""
+
+    def run(self) -> Merged:
+        """Bring the tables, parents first."""
+        self._bring(layers, ("operation", "problem"))
+        self._targets()
+        self._bring(devices, DEVICE_IDENTITY)
+        self._bring(environments, ENVIRONMENT_IDENTITY)
+        self._bring(runs, ("device_id", "environment_id", "attributes", "started_at"))
+        self._bring(templates, ("family", "hash"))
+        self._studies()
+        self._sources()
+        self._trials()
+        self._bring(finals, (*SCOPE, "ended_at"), _IMPORTED)
+        self._bring(verdicts, (), only_new=(finals, "finals_id"))
+        self._bring(retimes, ("trial_id", "run_id", "ended_at"))
+        tuning = "o.finals_id IS NULL AND o.retime_id IS NULL"
+        self._bring(measurements, (), only_new=(trials, "trial_id"), where=tuning)
+        self._bring(measurements, (), only_new=(finals, "finals_id"))
+        self._bring(measurements, (), only_new=(retimes, "retime_id"))
+        self._bring(end_to_end_timings, (), only_new=(trials, "trial_id"))
+        self._bring(profiles, ("trial_id", "run_id", "position", "profiled_at"))
+        self._bring(quarantine, ("device_id", "environment_id", "source_id"))
+        self._bring(noise_floors, ("device_id", "environment_id", "measurement_mode", "measured_at"), _IMPORTED)
+        self._bring(rates, ("device_id", "environment_id", "unit", "method", "measured_at"), _IMPORTED)
+        self._bring(dispatchers, ("trial_id", "built_at"))
+        self._bring(dispatched_layers, (), only_new=(dispatchers, "dispatcher_id"))
+        return Merged(
+            trials=self._count("temp.ids_trials WHERE new"),
+            known=self._count("temp.ids_trials WHERE NOT new"),
+            running=self._count("other.trials WHERE outcome = 'running'"),
+            studies=self._count("temp.ids_studies WHERE new"),
+        )
+
+    def _count(self, rows: str) -> int:
+        return int(self._raw.execute(f"SELECT count(*) FROM {rows}").fetchone()[0])
+
+    def _bring(
+        self,
+        table: Table,
+        identity: Sequence[str],
+        changed: Mapping[str, str] | None = None,
+        *,
+        where: str = "1",
+        only_new: tuple[Table, str] | None = None,
+    ) -> None:
+        """Bring the rows whose identity no row has here; without an identity, the rows of another table's new rows."""
+        self._stage(table, changed or {}, where, only_new)
+        columns = [name for name in table.c.keys() if name != "id"]  # noqa: SIM118 - a ColumnCollection
+        same = " AND ".join(f"h.{name} IS m.{name}" for name in identity)
+        last = self._raw.execute(f"SELECT max(rowid) FROM {table.name}").fetchone()[0] or 0
+        unknown = f"NOT EXISTS (SELECT 1 FROM main.{table.name} h WHERE {same})" if identity else "1"
+        listed = ", ".join(columns)
+        self._raw.execute(
+            f"INSERT INTO main.{table.name} ({listed}) SELECT {listed} FROM temp.moved m WHERE {unknown} ORDER BY there"
+        )
+        if identity:
+            self._keep_ids(
+                table,
+                f"SELECT there, min(h.id), min(h.id) > {last} FROM temp.moved m "
+                f"JOIN main.{table.name} h ON {same} GROUP BY there",
+            )
+        self._raw.execute("DROP TABLE temp.moved")
+
+    def _stage(
+        self, table: Table, changed: Mapping[str, str], where: str, only_new: tuple[Table, str] | None = None
+    ) -> None:
+        """Make `temp.moved`: rows of the other file as they are to be here, with the ids that their parents have."""
+        parents = {key.parent.name: key.column.table.name for key in table.foreign_keys}
+        shown = [f"o.{'id' if 'id' in table.c else 'rowid'} AS there"]
+        conditions = [where]
+        for name in table.c.keys():  # noqa: SIM118 - a ColumnCollection
+            if name == "id":
+                continue
+            if name in changed:
+                shown.append(f"{changed[name]} AS {name}")
+            elif parents.get(name) in self._moved:
+                here = f"(SELECT here FROM temp.ids_{parents[name]} WHERE there = o.{name})"
+                shown.append(f"{here} AS {name}")
+                conditions.append(f"(o.{name} IS NULL OR {here} IS NOT NULL)")
+            else:
+                shown.append(f"o.{name} AS {name}")
+        if only_new is not None:
+            parent, name = only_new
+            conditions.append(f"o.{name} IN (SELECT there FROM temp.ids_{parent.name} WHERE new)")
+        self._raw.execute(
+            f"CREATE TEMP TABLE moved AS SELECT {', '.join(shown)} FROM other.{table.name} o "
+            f"WHERE {' AND '.join(conditions)}"
+        )
+
+    def _keep_ids(self, table: Table, rows: str) -> None:
+        """Note the ids that rows have here: `rows` selects there, here and new."""
+        self._raw.execute(f"CREATE TEMP TABLE ids_{table.name} (there INTEGER PRIMARY KEY, here, new)")
+        self._raw.execute(f"INSERT INTO temp.ids_{table.name} {rows}")
+        self._moved.add(table.name)
+
+    def _targets(self) -> None:
+        """Bring layers, spaces by their kernel and parameters, and sets of layers by their members."""
+        self._bring(tuning_targets, ("kind", "layer_id", "name", "params"), where="o.kind <> 'layers'")
+        members = "SELECT tuning_target_id, {0} FROM {1}.tuning_target_layers ORDER BY 1, 2"
+        here = _members(self._raw, members.format("layer_id", "main"))
+        known = {layer_ids: target for target, layer_ids in here.items()}
+        mapped = "(SELECT here FROM temp.ids_layers WHERE there = layer_id)"
+        for target, layer_ids in _members(self._raw, members.format(mapped, "other")).items():
+            new = layer_ids not in known
+            if new:
+                made = self._raw.execute("INSERT INTO main.tuning_targets (kind) VALUES ('layers')").lastrowid
+                assert made is not None  # noqa: S101 - an INSERT has a rowid
+                known[layer_ids] = made
+                rows = [(made, layer_id) for layer_id in sorted(layer_ids)]
+                self._raw.executemany("INSERT INTO main.tuning_target_layers VALUES (?, ?)", rows)
+            self._raw.execute("INSERT INTO temp.ids_tuning_targets VALUES (?, ?, ?)", (target, known[layer_ids], new))
+
+    def _studies(self) -> None:
+        """Bring studies by name and date of beginning, each new one as a generation of its own, with their layers.
+
+        An imported study is as its file has it now; a study of our own keeps its text and its order.
+        """
+        following = (
+            "(SELECT coalesce(max(generation), 0) FROM main.studies h WHERE h.name = o.name) "
+            "+ row_number() OVER (PARTITION BY o.name ORDER BY o.id)"
+        )
+        name = self._name.replace("'", "''")
+        changed = {
+            "generation": following,
+            "imported_from": f"coalesce(o.imported_from, '{name}')",
+            "fresh_after_trial_id": "NULL",
+        }
+        known = "EXISTS (SELECT 1 FROM main.studies h WHERE h.name = o.name AND h.created_at = o.created_at)"
+        self._raw.execute(
+            "CREATE TEMP TABLE known_studies AS SELECT o.id AS there, h.id AS here FROM other.studies o "
+            "JOIN main.studies h ON h.name = o.name AND h.created_at = o.created_at"
+        )
+        self._bring(studies, ("name", "created_at"), changed, where=f"NOT {known}")
+        self._raw.execute("INSERT INTO temp.ids_studies SELECT there, here, 0 FROM temp.known_studies")
+        foreign = (
+            "SELECT i.here FROM temp.ids_studies i JOIN main.studies s ON s.id = i.here WHERE imported_from IS NOT NULL"
+        )
+        self._raw.execute(
+            "UPDATE main.studies SET (seed, text) = (SELECT o.seed, o.text FROM other.studies o "
+            f"JOIN temp.ids_studies i ON i.there = o.id WHERE i.here = studies.id) WHERE id IN ({foreign})"
+        )
+        self._raw.execute(f"UPDATE main.study_layers SET position = NULL WHERE study_id IN ({foreign})")
+        self._raw.execute(
+            "INSERT INTO main.study_layers (study_id, name, tuning_target_id, count, position, admitted) "
+            f"SELECT s.here, o.name, t.here, o.count, iif(s.here IN ({foreign}), o.position, NULL), o.admitted "
+            "FROM other.study_layers o JOIN temp.ids_studies s ON s.there = o.study_id "
+            "JOIN temp.ids_tuning_targets t ON t.there = o.tuning_target_id WHERE 1 "
+            "ON CONFLICT (study_id, name, tuning_target_id) DO UPDATE "
+            "SET count = excluded.count, position = excluded.position, admitted = excluded.admitted "
+            f"WHERE study_id IN ({foreign})"
+        )
+
+    def _sources(self) -> None:
+        """Bring kernels by their hashes; a text that was dropped here is filled in. Raises StoreError for another."""
+        both = (
+            "FROM other.sources o JOIN main.sources h ON h.hash = o.hash "
+            f"WHERE {_HAS_TEXT.format('main', 'h')} AND {_HAS_TEXT.format('other', 'o')}"
+        )
+        here, there = _PARAGRAPHS.format("main", "h"), _PARAGRAPHS.format("other", "o")
+        differ = (
+            "h.flags <> o.flags OR h.entries <> o.entries OR h.launches <> o.launches "
+            "OR h.layer_id IS NOT (SELECT here FROM temp.ids_layers WHERE there = o.layer_id) "
+            f"OR EXISTS ({here} EXCEPT {there}) OR EXISTS ({there} EXCEPT {here})"
+        )
+        other = self._raw.execute(f"SELECT o.hash {both} AND ({differ})").fetchone()
+        if other is not None:
+            raise StoreError(
+                f"{self._shown}: its kernel {one_line(str(other[0]))} is another than the one of this hash here; "
+                f"nothing was merged, do not trust one of the files"
+            )
+        self._bring(sources, ("hash",))
+        lacking = (
+            "other.sources o JOIN temp.ids_sources i ON i.there = o.id JOIN main.sources h ON h.id = i.here "
+            f"WHERE {_HAS_TEXT.format('other', 'o')} AND NOT {_HAS_TEXT.format('main', 'h')}"
+        )
+        self._raw.execute(f"CREATE TEMP TABLE lacking AS SELECT o.id AS there, h.id AS here FROM {lacking}")
+        columns = "entries, flags, launches, accuracy, deterministic"
+        self._raw.execute(
+            f"UPDATE main.sources SET ({columns}) = "
+            f"(SELECT {columns} FROM other.sources o WHERE o.hash = sources.hash) "
+            "WHERE id IN (SELECT here FROM temp.lacking)"
+        )
+        self._raw.execute(f"INSERT OR IGNORE INTO main.{paragraphs.name} SELECT * FROM other.{paragraphs.name}")
+        self._raw.execute(
+            "INSERT INTO main.source_paragraphs (source_id, position, paragraph_id) "
+            "SELECT here, position, paragraph_id "
+            "FROM other.source_paragraphs JOIN temp.lacking ON there = source_id"
+        )
+
+    def _trials(self) -> None:
+        """Bring the trials that have ended; one whose number the scope has here already gets the next free number."""
+        changed = {"origin": "'imported'", "ranking_median_us": "NULL", "reused_trial_id": "NULL"}
+        self._stage(trials, changed, "o.outcome <> 'running'")
+        identity = (*SCOPE, "started_at", "config")
+        self._raw.execute(f"CREATE TEMP TABLE known AS SELECT id, {', '.join(identity)} FROM main.trials")
+        self._raw.execute(f"CREATE INDEX temp.known_identity ON known ({', '.join(identity)})")
+        same = " AND ".join(f"k.{name} = m.{name}" for name in identity)
+        self._raw.execute("ALTER TABLE temp.moved ADD COLUMN here INTEGER")
+        self._raw.execute(f"UPDATE temp.moved AS m SET here = (SELECT min(id) FROM temp.known k WHERE {same})")
+        scope = ", ".join(f"m.{name}" for name in SCOPE)
+        taken = f"EXISTS (SELECT 1 FROM main.trials t WHERE {_IN_SCOPE.format('t', 'm')} AND t.number = m.number)"
+        last = f"coalesce((SELECT max(number) FROM main.trials t WHERE {_IN_SCOPE.format('t', 'm')}), -1)"
+        self._raw.execute(
+            "CREATE TEMP TABLE numbered AS SELECT there, iif(taken, "
+            f"max(last, max(number) OVER (PARTITION BY {scope})) "
+            f"+ row_number() OVER (PARTITION BY {scope}, taken ORDER BY there), number) AS number "
+            f"FROM (SELECT *, {taken} AS taken, {last} AS last FROM temp.moved m WHERE here IS NULL) AS m"
+        )
+        columns = [name for name in trials.c.keys() if name not in ("id", "number")]  # noqa: SIM118 - as above
+        first = self._raw.execute("SELECT coalesce(max(id), 0) + 1 FROM main.trials").fetchone()[0]
+        self._raw.execute(
+            f"INSERT INTO main.trials (id, number, {', '.join(columns)}) "
+            f"SELECT {first} - 1 + row_number() OVER (ORDER BY there), numbered.number, "
+            f"{', '.join(columns)} FROM temp.moved JOIN temp.numbered USING (there) ORDER BY there"
+        )
+        self._keep_ids(
+            trials,
+            "SELECT there, coalesce(here, "
+            f"{first} - 1 + sum(here IS NULL) OVER (ORDER BY there)), here IS NULL FROM temp.moved ORDER BY there",
+        )
+        self._raw.execute(
+            "UPDATE main.trials SET reused_trial_id = (SELECT original.here FROM temp.ids_trials own "
+            "JOIN other.trials o ON o.id = own.there "
+            "JOIN temp.ids_trials original ON original.there = o.reused_trial_id WHERE own.here = trials.id) "
+            "WHERE id IN (SELECT here FROM temp.ids_trials WHERE new)"
+        )
+        for name in ("moved", "known", "numbered"):
+            self._raw.execute(f"DROP TABLE temp.{name}")
+
+
+def _members(raw: sqlite3.Connection, sql: str) -> dict[int, frozenset[int]]:
+    """The layers' ids of each set of layers."""
+    found: dict[int, set[int]] = {}
+    for target, layer_id in raw.execute(sql):
+        found.setdefault(target, set()).add(layer_id)
+    return {target: frozenset(layer_ids) for target, layer_ids in found.items()}

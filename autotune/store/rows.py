@@ -1,0 +1,94 @@
+"""Rows of any table: inserted, identified, numbered, and turned into records by name."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import fields
+from functools import cache
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from sqlalchemy import Column, Connection, Insert, RowMapping, Select, Table, func, select
+from sqlalchemy.dialects.sqlite import insert as insert_new
+
+if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
+
+from autotune.store.schema.types import Values
+
+CHUNK = 500
+"""ids in one IN list"""
+Identity = TypeVar("Identity", int, str)
+Record = TypeVar("Record", bound="DataclassInstance")
+
+
+@cache
+def _inserting(table: Table) -> Insert:
+    return table.insert()
+
+
+@cache
+def _inserting_unless_there(table: Table) -> Insert:
+    return insert_new(table).on_conflict_do_nothing()
+
+
+def insert(connection: Connection, table: Table, values: Values) -> int:
+    """Insert a row and return its id."""
+    return int(connection.execute(_inserting(table), values).lastrowid)
+
+
+def insert_unless_there(connection: Connection, table: Table, values: Values) -> int | None:
+    """Insert a row and return its id; None when a row with its identity is there."""
+    result = connection.execute(_inserting_unless_there(table), values)
+    return int(result.lastrowid) if result.rowcount else None
+
+
+def last_id(connection: Connection, table: Table) -> int:
+    """The id of the newest row, 0 where there is none."""
+    return int(connection.execute(select(func.max(table.c.id))).scalar_one() or 0)
+
+
+def identify(connection: Connection, table: Table, identity: Values, rest: Values) -> int:
+    """The id of the row with this identity; a new row gets the rest too."""
+    matches = [table.c[name] == value for name, value in identity.items()]
+    found = connection.execute(select(table.c.id).where(*matches)).scalar_one_or_none()
+    return insert(connection, table, {**identity, **rest}) if found is None else int(found)
+
+
+def chunks(ids: Sequence[Identity]) -> Iterator[Sequence[Identity]]:
+    """The identities of rows, in parts that fit one IN list: SQLite's least limit for bound values is 999."""
+    for start in range(0, len(ids), CHUNK):
+        yield ids[start : start + CHUNK]
+
+
+def rows_of(
+    connection: Connection, statement: Select[*tuple[Any, ...]], values: Mapping[str, Any] | None = None
+) -> Iterator[RowMapping]:
+    """The rows that a statement yields, by column."""
+    return (row._mapping for row in connection.execute(statement, values or {}))
+
+
+@cache
+def _columns(
+    record: type[DataclassInstance], tables: tuple[Table, ...], others: tuple[str, ...]
+) -> tuple[tuple[str, ...], tuple[Column[Any], ...]]:
+    """The fields of a record that one of these tables has a column of, but for others; and these columns."""
+    names = {field.name for field in fields(record)}.difference(others)
+    found = {name: table.c[name] for table in reversed(tables) for name in names if name in table.c}
+    return tuple(found), tuple(found.values())
+
+
+def record_of(record: type[Record], row: RowMapping, /, *tables: Table, **rest: object) -> Record:
+    """The record of a row: a field is the column of its name in the first of these tables that has it, or of `rest`."""
+    names, columns = _columns(record, tables, tuple(rest))
+    return record(**dict(zip(names, map(row.__getitem__, columns), strict=True)), **rest)
+
+
+def values_of(record: DataclassInstance, table: Table) -> Values:
+    """The columns of a table that a record has fields of."""
+    return {field.name: getattr(record, field.name) for field in fields(record) if field.name in table.c}
+
+
+def finite(value: float | None) -> float | None:
+    """The value, or None for an infinity or what is not a number."""
+    return value if value is not None and math.isfinite(value) else None

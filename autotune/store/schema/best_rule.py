@@ -1,0 +1,131 @@
+"""The rule of `best`, one SQL text: which trial is the best of a tuning target, and which measurement decided.
+
+The view `best_trials` is the text for everything that is stored; `best_of` is the same text for one study, or for a
+moment in the past.
+"""
+
+from __future__ import annotations
+
+from string import Template
+
+KEY = ("tuning_target_id", "device_id", "accuracy", "deterministic", "measurement_mode")
+"""The columns of trials that have a best of their own."""
+
+_RULE = Template(
+    """\
+WITH
+ranked AS MATERIALIZED (
+    -- correct trials with the time that they rank by
+    SELECT $key, id AS trial_id, coalesce(reused_trial_id, id) AS original_id, time_us
+    FROM (SELECT trials.*, $time_us AS time_us FROM trials
+          WHERE outcome = 'correct' AND measurement_mode <> 'end_to_end' AND $which_trials)
+    WHERE time_us IS NOT NULL
+),
+held AS MATERIALIZED (
+    -- finals that count, with the winner's time in them
+    SELECT
+        finals.id AS finals_id, studies.name AS study, finals.tuning_target_id, finals.device_id, trials.accuracy,
+        trials.deterministic, finals.measurement_mode, trials.id AS trial_id, trials.source_id,
+        coalesce(measurements.median_us, trials.median_us) AS time_us, measurements.launch
+    FROM finals
+    JOIN trials ON trials.id = finals.winner_trial_id
+    JOIN studies ON studies.id = finals.study_id
+    LEFT JOIN measurements ON measurements.finals_id = finals.id AND measurements.trial_id = trials.id
+    WHERE trials.outcome = 'correct' AND $which_finals
+),
+deciding AS MATERIALIZED (
+    -- without finals overtaken by later ones of their study, or by later ones in which their winner took part;
+    -- next to CUDA graphs, times below 200 us may contain launch gaps and come last
+    SELECT held.*, coalesce(launch = 'stream' AND time_us < 200 AND max(launch = 'graph') OVER (PARTITION BY $key), 0)
+        AS has_gaps
+    FROM held
+    WHERE NOT EXISTS (
+        SELECT 1 FROM held AS later
+        WHERE later.finals_id > held.finals_id AND $same_key
+          AND (later.study = held.study
+               OR EXISTS (SELECT 1 FROM measurements JOIN trials ON trials.id = measurements.trial_id
+                          WHERE measurements.finals_id = later.finals_id AND trials.source_id = held.source_id)))
+),
+candidates AS (
+    SELECT $key, trial_id, finals_id, NULL AS original_id, has_gaps, time_us FROM deciding
+    UNION ALL
+    SELECT $key, trial_id, NULL, original_id, 0, time_us FROM ranked
+),
+first_choice AS (
+    SELECT * FROM (
+        SELECT *, row_number() OVER (
+            PARTITION BY $key ORDER BY finals_id IS NULL, has_gaps, time_us, -finals_id, trial_id) AS place
+        FROM candidates)
+    WHERE place = 1
+),
+decided AS (
+    SELECT $key, trial_id, finals_id,
+        CASE WHEN finals_id IS NOT NULL THEN (
+            SELECT id FROM measurements
+            WHERE measurements.trial_id = first_choice.trial_id
+              AND (measurements.finals_id = first_choice.finals_id
+                   OR (measurements.finals_id IS NULL AND retime_id IS NULL))
+            ORDER BY measurements.finals_id IS NULL LIMIT 1)
+        ELSE (
+            SELECT id FROM measurements
+            WHERE measurements.trial_id IN (first_choice.trial_id, original_id) AND median_us = time_us
+            ORDER BY id DESC LIMIT 1)
+        END AS measurement_id
+    FROM first_choice
+)
+SELECT
+    tuning_targets.layer_id, decided.tuning_target_id, decided.device_id, decided.accuracy, decided.deterministic,
+    decided.measurement_mode,
+    CASE WHEN decided.finals_id IS NOT NULL THEN 'finals'
+         WHEN measurements.retime_id IS NOT NULL THEN 'retime'
+         ELSE 'median' END AS decided_by,
+    decided.trial_id, decided.measurement_id
+FROM decided
+JOIN tuning_targets ON tuning_targets.id = decided.tuning_target_id AND tuning_targets.layer_id IS NOT NULL
+JOIN measurements ON measurements.id = decided.measurement_id"""
+)
+
+
+def _rule(time_us: str, which_trials: str, which_finals: str) -> str:
+    return _RULE.substitute(
+        key=", ".join(KEY),
+        same_key=" AND ".join(f"later.{name} = held.{name}" for name in KEY),
+        time_us=time_us,
+        which_trials=which_trials,
+        which_finals=which_finals,
+    )
+
+
+BEST_NOW = _rule(
+    "ranking_median_us",
+    "ranking_median_us IS NOT NULL",
+    "trials.ranking_median_us IS NOT NULL AND finals.origin = 'measured' AND finals.superseded_at IS NULL",
+)
+"""Of everything: imported trials count once they were re-timed here."""
+
+_TIME_THEN = """(
+    -- the latest measurement by then, of the original of a copy; NULL where the last retime failed
+    SELECT CASE
+        WHEN (SELECT after_us IS NULL FROM retimes
+              WHERE retimes.trial_id = coalesce(trials.reused_trial_id, trials.id) AND retimes.ended_at <= :until
+              ORDER BY retimes.id DESC LIMIT 1) THEN NULL
+        ELSE coalesce(
+            (SELECT again.median_us FROM measurements AS again
+             LEFT JOIN retimes ON retimes.id = again.retime_id LEFT JOIN finals ON finals.id = again.finals_id
+             WHERE again.trial_id = coalesce(trials.reused_trial_id, trials.id)
+               AND (retimes.ended_at <= :until
+                    OR (finals.ended_at <= :until AND (:study_id IS NOT NULL OR finals.origin = 'measured')))
+             ORDER BY again.id DESC LIMIT 1),
+            iif(:study_id IS NOT NULL OR trials.origin = 'measured', trials.median_us, NULL))
+        END)"""
+
+BEST_OF = _rule(
+    _TIME_THEN,
+    "(:study_id IS NULL OR study_id = :study_id) AND ended_at <= :until "
+    "AND tuning_target_id IN (SELECT value FROM json_each(:targets))",
+    "(:study_id IS NULL OR finals.study_id = :study_id) AND finals.ended_at <= :until "
+    "AND (:study_id IS NOT NULL OR finals.origin = 'measured') "
+    "AND (finals.superseded_at IS NULL OR finals.superseded_at > :until) "
+    "AND finals.tuning_target_id IN (SELECT value FROM json_each(:targets))",
+)
+"""Of what had ended by `:until`: one study's own trials and finals, imported ones too, unless `:study_id` is NULL."""

@@ -1,0 +1,67 @@
+"""The declaration as SQL: what makes a new file."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from datetime import datetime
+from functools import cache
+
+from sqlalchemy import Connection, Table
+from sqlalchemy.dialects import sqlite
+from sqlalchemy.schema import CreateIndex, CreateTable
+
+from autotune import __version__
+from autotune.store.schema.tables import metadata, schema_versions
+from autotune.store.schema.views import VIEWS
+
+_DIALECT = sqlite.dialect()
+
+
+@cache
+def statements() -> tuple[str, ...]:
+    """What makes the tables, their indexes and the views."""
+    return (*_tables(), *_indexes(), *(f"CREATE VIEW {name} AS\n{sql}" for name, sql in VIEWS.items()))
+
+
+def create(connection: Connection, version: int, now: datetime) -> None:
+    """Make an empty file a results database."""
+    for statement in statements():
+        connection.exec_driver_sql(statement)
+    stamp(connection, version, now)
+
+
+def stamp(connection: Connection, version: int, now: datetime) -> None:
+    """Note that this autotune brought the file to a schema."""
+    row = {"version": version, "autotune_version": __version__, "applied_at": now}
+    connection.execute(schema_versions.insert(), row)
+
+
+def make_views(connection: Connection) -> None:
+    """Make the views anew, as they are declared now."""
+    for name in reversed(VIEWS):
+        connection.exec_driver_sql(f"DROP VIEW IF EXISTS {name}")
+    for name, sql in VIEWS.items():
+        connection.exec_driver_sql(f"CREATE VIEW {name} AS\n{sql}")
+
+
+def _tables() -> Iterator[str]:
+    for table in metadata.sorted_tables:
+        yield _with_comments(table, str(CreateTable(table).compile(dialect=_DIALECT)).strip())
+
+
+def _indexes() -> Iterator[str]:
+    for table in metadata.sorted_tables:
+        for index in sorted(table.indexes, key=lambda index: str(index.name)):
+            yield str(CreateIndex(index).compile(dialect=_DIALECT))
+
+
+def _with_comments(table: Table, sql: str) -> str:
+    """CREATE TABLE with the comments of the declaration, which SQLAlchemy leaves out for SQLite."""
+    first, *lines = (line.rstrip() for line in sql.splitlines())
+    found = [first, f"\t-- {table.comment}"]
+    for line in lines:
+        named = re.match(r'\t"?(\w+)"? [A-Z]+', line)
+        column = table.c.get(named[1]) if named else None
+        found.append(f"{line}  -- {column.comment}" if column is not None and column.comment else line)
+    return "\n".join(found)

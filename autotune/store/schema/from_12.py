@@ -1,0 +1,118 @@
+"""A database of schema 12, the last one before the tables were declared here, copied into one of today's schema."""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+import tomllib
+import zlib
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from urllib.parse import quote
+
+from autotune.errors import StoreError
+from autotune.printable import one_line
+from autotune.store.schema.tables import metadata
+from autotune.store.schema.texts import paragraph_id, paragraphs_of, seven_digits
+from autotune.study import admitted_classes
+
+NAMED_12 = {
+    "policy": "measurement_mode",
+    "subject_id": "tuning_target_id",
+    "basis": "decided_by",
+    "ranked_us": "ranking_median_us",
+    "discarded_count": "discarded",
+    "throttled_count": "throttled",
+    "pass_count": "passes",
+    "subjects": "tuning_targets",
+    "subject_layers": "tuning_target_layers",
+}
+"""Names of schema 12, and what they are now."""
+
+_OUTCOME = (
+    "CASE outcome WHEN 'constraints' THEN 'invalid_config' WHEN 'correctness' THEN 'wrong_result' ELSE outcome END"
+)
+_LIMITS = "json_array({0}_limit_x, {0}_limit_y, {0}_limit_z)"
+_OTHERWISE = {
+    # table and column to an expression over schema 12's columns, where another name is not all that changed
+    ("study_layers", "admitted"): (
+        "admitted((SELECT text FROM old.studies WHERE id = study_id), (SELECT coalesce(dtype, json_extract(problem, "
+        "'$.dtype')) FROM old.layers JOIN old.subjects ON layer_id = layers.id WHERE subjects.id = subject_id))"
+    ),
+    ("devices", "grid_limits"): _LIMITS.format("grid"),
+    ("devices", "block_limits"): _LIMITS.format("block"),
+    ("trials", "outcome"): _OUTCOME,
+    ("measurements", "samples_us"): "seven_digits(samples_us)",
+    ("measurements", "discarded"): "coalesce(discarded_count, 0)",
+    ("measurements", "throttled"): "coalesce(throttled_count, 0)",
+    ("measurements", "passes"): "coalesce(pass_count, 1)",
+    ("rates", "unit"): "name",
+    ("dispatched_layers", "id"): "rowid",
+}
+_OLD_TABLES = {"tuning_targets": "subjects", "tuning_target_layers": "subject_layers"}
+_OLD_COLUMNS = {new: old for old, new in NAMED_12.items()}
+_MADE_HERE = ("schema_versions", "paragraphs", "source_paragraphs")
+
+
+def copy_12(old: Path, new: sqlite3.Connection, shown: str) -> None:
+    """Copy every row of a file of schema 12 into a new database, whose tables are there and empty.
+
+    Raises StoreError for a file with a row that breaks a constraint; nothing is written to the old file.
+    """
+    new.create_function("admitted", 2, _admitted, deterministic=True)
+    new.create_function("seven_digits", 1, _seven_digits, deterministic=True)
+    new.execute("ATTACH ? AS old", (f"file://{quote(str(old.absolute()))}?mode=ro",))
+    try:
+        new.execute("BEGIN")
+        for table in metadata.sorted_tables:
+            if table.name not in _MADE_HERE:
+                new.execute(_copying(table.name, [column.name for column in table.c]))
+        for source_id, packed, size_bytes in new.execute(
+            "SELECT id, text_zlib, text_bytes FROM old.sources WHERE text_bytes > 0 AND length(text_zlib) > 0"
+        ).fetchall():
+            text = packed if len(packed) == size_bytes else zlib.decompress(packed)
+            _add_text(new, source_id, text.decode())
+        new.execute("COMMIT")
+    except (sqlite3.IntegrityError, zlib.error, UnicodeError) as error:
+        new.execute("ROLLBACK")
+        raise StoreError(
+            f"{shown}: cannot be brought to today's schema, a row breaks a rule ({one_line(str(error))}); "
+            f"`sqlite3 {shown} .recover` saves what can be read"
+        ) from error
+    finally:
+        if not new.in_transaction:
+            new.execute("DETACH old")
+
+
+def _copying(table: str, columns: list[str]) -> str:
+    expressions = [_OTHERWISE.get((table, name), _OLD_COLUMNS.get(name, name)) for name in columns]
+    old = _OLD_TABLES.get(table, table)
+    return (
+        f"INSERT INTO main.{table} ({', '.join(columns)}) SELECT {', '.join(expressions)} FROM old.{old} ORDER BY rowid"
+    )
+
+
+def _add_text(new: sqlite3.Connection, source_id: int, text: str) -> None:
+    parts = [(paragraph_id(part), part) for part in paragraphs_of(text)]
+    new.executemany("INSERT OR IGNORE INTO paragraphs (id, text) VALUES (?, ?)", parts)
+    rows: Iterator[tuple[int, int, int]] = ((source_id, at, part_id) for at, (part_id, _) in enumerate(parts))
+    new.executemany("INSERT INTO source_paragraphs (source_id, position, paragraph_id) VALUES (?, ?, ?)", rows)
+
+
+def _admitted(study: str, dtype: str | None) -> str:
+    """The accuracy classes that a study's text admits, JSON."""
+    try:
+        table: Mapping[str, object] = tomllib.loads(study)
+    except tomllib.TOMLDecodeError:  # of a space that was imported
+        table = {}
+    accuracy = table.get("accuracy")
+    return json.dumps(admitted_classes(accuracy if isinstance(accuracy, str) else None, dtype or "f32"))
+
+
+def _seven_digits(samples: str) -> str:
+    return json.dumps([seven_digits(value) for value in json.loads(samples)], separators=(",", ":"))
+
+
+def open_new(path: Path) -> sqlite3.Connection:
+    """A new file that another may be attached to."""
+    return sqlite3.connect(f"file://{quote(str(path.absolute()))}?mode=rwc", uri=True, isolation_level=None)

@@ -1,0 +1,131 @@
+"""The kinds of columns: what Python has of a value, and what a STRICT table of SQLite stores."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from typing import Any
+
+from sqlalchemy import INTEGER, TEXT
+from sqlalchemy.engine import Dialect
+from sqlalchemy.types import TypeDecorator
+
+Values = dict[str, Any]
+"""Column to value, for an insert or an update."""
+
+
+def escaped(text: str) -> str:
+    """Text that every reader of the file can read: what UTF-8 cannot carry, and NUL, become escapes."""
+    if text.isprintable() and text.isascii():
+        return text
+    return text.encode("utf-8", "backslashreplace").decode().replace("\0", "\\x00")
+
+
+class Text(TypeDecorator[str]):
+    """Text, stored as `escaped` returns it."""
+
+    impl = TEXT
+    cache_ok = True
+
+    @property
+    def python_type(self) -> type[str]:
+        return str
+
+    def process_bind_param(self, value: str | None, dialect: Dialect) -> str | None:  # noqa: ARG002
+        return None if value is None else escaped(value)
+
+
+class Flag(TypeDecorator[bool]):
+    """0 or 1."""
+
+    impl = INTEGER
+    cache_ok = True
+
+    @property
+    def python_type(self) -> type[bool]:
+        return bool
+
+    def process_bind_param(self, value: bool | None, dialect: Dialect) -> int | None:  # noqa: ARG002, FBT001
+        return None if value is None else int(value)
+
+    def process_result_value(self, value: int | None, dialect: Dialect) -> bool | None:  # noqa: ARG002
+        return None if value is None else bool(value)
+
+
+class Date(TypeDecorator[datetime]):
+    """A date, stored as ISO 8601 in UTC, always with microseconds, so that text sorts as time."""
+
+    impl = TEXT
+    cache_ok = True
+
+    @property
+    def python_type(self) -> type[datetime]:
+        return datetime
+
+    def process_bind_param(self, value: datetime | None, dialect: Dialect) -> str | None:  # noqa: ARG002
+        return None if value is None else date_text(value)
+
+    def process_result_value(self, value: str | None, dialect: Dialect) -> datetime | None:  # noqa: ARG002
+        return None if value is None else datetime.fromisoformat(value)
+
+
+class Numbers(TypeDecorator[tuple[float, ...]]):
+    """A JSON array of numbers."""
+
+    impl = TEXT
+    cache_ok = True
+
+    @property
+    def python_type(self) -> type[Any]:
+        return tuple
+
+    def process_bind_param(self, value: tuple[float, ...] | None, dialect: Dialect) -> str | None:  # noqa: ARG002
+        return None if value is None else as_json(value)
+
+    def process_result_value(self, value: str | None, dialect: Dialect) -> tuple[float, ...] | None:  # noqa: ARG002
+        return None if value is None else tuple(json.loads(value))
+
+
+class Words(TypeDecorator[tuple[str, ...]]):
+    """A JSON array of words."""
+
+    impl = TEXT
+    cache_ok = True
+
+    @property
+    def python_type(self) -> type[Any]:
+        return tuple
+
+    def process_bind_param(self, value: tuple[str, ...] | None, dialect: Dialect) -> str | None:  # noqa: ARG002
+        return None if value is None else as_json(value)
+
+    def process_result_value(self, value: str | None, dialect: Dialect) -> tuple[str, ...] | None:  # noqa: ARG002
+        return None if value is None else tuple(json.loads(value))
+
+
+class Object(TypeDecorator[Mapping[str, Any]]):
+    """A JSON object."""
+
+    impl = TEXT
+    cache_ok = True
+
+    @property
+    def python_type(self) -> type[Any]:
+        return dict
+
+    def process_bind_param(self, value: Mapping[str, Any] | None, dialect: Dialect) -> str | None:  # noqa: ARG002
+        return None if value is None else as_json(value)
+
+    def process_result_value(self, value: str | None, dialect: Dialect) -> Mapping[str, Any] | None:  # noqa: ARG002
+        return None if value is None else json.loads(value)
+
+
+def as_json(value: object) -> str:
+    """JSON without blanks, in ASCII."""
+    return json.dumps(value, separators=(",", ":"))
+
+
+def date_text(date: datetime) -> str:
+    """The text of a date."""
+    return date.astimezone(UTC).isoformat(timespec="microseconds").replace("+00:00", "Z")

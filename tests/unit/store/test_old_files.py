@@ -1,0 +1,161 @@
+"""A file of schema 12 is read as it is, and brought up to date after a copy was kept; a later schema is a migration."""
+
+from __future__ import annotations
+
+import gzip
+import sqlite3
+from pathlib import Path
+
+import pytest
+from sqlalchemy import Connection
+
+from autotune.errors import StoreError, StoreWarning
+from autotune.shipped import shipped
+from autotune.store import Store
+from autotune.store.sqlite import versions
+from autotune.store.sqlite.versions import newest_schema
+from tests.unit.permissions import read_only
+
+from .builders import H200, config_of, correct, open_scope, run_trial, source_of, ticking, written
+
+DATA = Path(__file__).parents[2] / "data" / "databases"
+BEST = [
+    ("lenet.conv1", "cuda", "finals", 28.5, 1),
+    ("lenet.conv1", "host", "median", 500.0, 0),
+    ("lenet.conv2", "cuda", "finals", 28.5, 1),
+]
+
+
+@pytest.fixture
+def old(tmp_path: Path) -> Path:
+    """A file of schema 12."""
+    path = tmp_path / "old.db"
+    path.write_bytes(gzip.decompress((DATA / "0012.db.gz").read_bytes()))
+    return path
+
+
+def best_of(store: Store) -> list[tuple[object, ...]]:
+    return [
+        (row.name, row.row.device.kind, row.decided_by, row.median_us, row.row.trial.number)
+        for row in store.best.list()
+    ]
+
+
+def schema_of(path: Path) -> set[tuple[str, str]]:
+    raw = sqlite3.connect(path)
+    found = set(raw.execute("SELECT name, sql FROM sqlite_master WHERE name NOT LIKE 'sqlite_%'"))
+    raw.close()
+    return found
+
+
+def test_an_old_file_is_read_without_changing_it_or_its_folder(old: Path) -> None:
+    before = old.read_bytes()
+    with read_only(old.parent), Store(old, create=False) as store:
+        assert best_of(store) == BEST
+        assert len(store.trials.list(generations="all")) >= 12
+        assert store.trials.list("copy")[0].reused
+        assert [row.parts.kernel_us for row in store.end_to_end.list()] == [27.5]
+        assert store.rates.best(H200) == {"copy": 4.2e12}
+        hash_of_best = store.best.list()[0].row.trial.source_hash
+        source = store.sources.get(hash_of_best or "")
+        assert source is not None
+        assert source.hash == hash_of_best, "the kernel's text is the one that was compiled"
+        with pytest.raises(StoreError, match="read-only"):
+            open_scope(store)
+    assert old.read_bytes() == before
+    assert [file.name for file in old.parent.iterdir()] == ["old.db"]
+
+
+def test_an_old_file_goes_on_where_it_was_and_is_kept(old: Path) -> None:
+    before = old.read_bytes()
+    with Store(old, clock=ticking()) as store:
+        assert best_of(store) == BEST
+        assert (old.read_bytes(), list(old.parent.iterdir())) == (before, [old]), "nothing changes before a write"
+        with pytest.warns(StoreWarning) as noted:
+            scope = open_scope(store)
+        had = store.trials.next_number(scope)
+        run_trial(store, scope, correct(had, 9.0))
+        assert [row.trial.number for row in store.trials.list("lenet.conv1", kind="cuda")][-1] == had
+    (note,) = noted
+    kept = old.with_name("old.schema-12.20261120T000002Z.db")
+    assert str(note.message) == (
+        f"{old}: brought from schema 12 to {newest_schema()}; the file as it was is kept as {kept.name}"
+    )
+    with Store(kept, create=False) as store:
+        assert best_of(store) == BEST
+    written(old)
+    assert sorted(file.name for file in old.parent.iterdir()) == ["old.db", kept.name], "once is enough"
+
+
+def test_an_old_file_ends_with_the_schema_of_a_new_one(old: Path, blank: bytes) -> None:
+    with pytest.warns(StoreWarning):
+        written(old)
+    new = old.with_name("new.db")
+    new.write_bytes(blank)
+    assert schema_of(old) == schema_of(new)
+
+
+def test_an_old_file_that_breaks_a_rule_is_left_alone(old: Path) -> None:
+    raw = sqlite3.connect(old)
+    raw.execute("UPDATE trials SET config = 'tile = 4' WHERE id = 1")
+    raw.commit()
+    raw.close()
+    before = old.read_bytes()
+    with pytest.raises(
+        StoreError, match=r"a row breaks a rule \(CHECK constraint failed: .*\); `sqlite3 .* \.recover`"
+    ):
+        Store(old, create=False)
+    assert old.read_bytes() == before
+
+
+def test_a_later_schema_is_a_function_in_a_list(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    run_trial(store, open_scope(store), correct(0, 10.0))
+    store.close()
+
+    def add_column(connection: Connection) -> None:
+        connection.exec_driver_sql("ALTER TABLE trials ADD COLUMN instructions INTEGER")
+
+    monkeypatch.setattr(versions, "MIGRATIONS", (add_column,))
+    with Store(store.path, create=False) as opened:
+        assert opened.query("SELECT instructions FROM trials").rows == ((None,),), "seen through a copy"
+    with pytest.warns(StoreWarning, match="brought from schema 13 to 14; the file as it was is kept"):
+        written(store.path)
+    with Store(store.path, create=False) as opened:
+        assert len(opened.best.list()) == 1
+        assert opened.query("SELECT max(version) FROM schema_versions").rows == ((14,),)
+    monkeypatch.undo()
+    with pytest.raises(StoreError, match=r"schema 14 is newer than this autotune's 13; install autotune \S+ or newer"):
+        Store(store.path)
+
+
+def test_the_recorded_results_can_be_asked_where_nothing_may_be_written(tmp_path: Path) -> None:
+    recorded = shipped("studies") / "recorded" / "h200.db"
+    path = tmp_path / "h200.db"
+    path.write_bytes(recorded.read_bytes())
+    with read_only(tmp_path), Store(path, create=False) as store:
+        best = store.best.list("lenet-k5")
+        strict = [row for row in best if row.row.trial.deterministic and row.row.trial.accuracy == "fp32"]
+        assert [row.decided_by for row in strict] == ["finals", "finals"]
+        assert store.sources.get(best[0].row.trial.source_hash or "") is not None
+        assert len(store.trials.list("lenet-k5")) > 300
+
+
+@pytest.mark.parametrize("name", ["h200", "h100", "networks"])
+def test_a_shipped_database_is_one_whole_file(name: str) -> None:
+    path = shipped("studies") / "recorded" / f"{name}.db"
+    raw = sqlite3.connect(f"{path.as_uri()}?mode=ro&immutable=1", uri=True)
+    assert raw.execute("PRAGMA journal_mode").fetchone() == ("delete",)
+    assert raw.execute("PRAGMA integrity_check").fetchall() == [("ok",)]
+    assert raw.execute("PRAGMA foreign_key_check").fetchall() == []
+    assert raw.execute("SELECT max(version) FROM schema_versions").fetchone() == (newest_schema(),)
+    raw.close()
+
+
+def test_a_kernel_is_kept_as_paragraphs_that_kernels_share(store: Store) -> None:
+    scope = open_scope(store)
+    texts = [f"// shared\n\nint tile = {number};\n\n\nvoid kernel() {{}}\n" for number in range(3)]
+    for number, text in enumerate(texts):
+        source = source_of(config_of(number), text=text)
+        run_trial(store, scope, correct(number, 10.0, source=source), source)
+    assert store.query("SELECT text FROM kernels ORDER BY source_id").rows == tuple((text,) for text in texts)
+    assert store.query("SELECT count(*) FROM paragraphs").rows == ((5,),)
