@@ -205,7 +205,7 @@ def test_library_launches_what_the_tuner_would(kernels: tuple[Chosen, ...], plan
             refused.add(plan["reason"])
     for reason in (
         "im2col_gemm requires: a chunk's column index fits 31 bits",
-        "a block needs more shared memory than the device has",
+        "few_channels_sm90 requires: a tile's index fits 30 bits",
         "a grid exceeds the device's limits",
     ):
         assert reason in refused
