@@ -64,6 +64,8 @@ def load(file: Path, db: str) -> None:
             text = content.read().decode()
     except OSError as error:
         raise StoreError(f"{file}: cannot be read: {error.strerror}") from error
+    except MemoryError as error:
+        raise StoreError(f"{file}: cannot be read: there is not enough memory for it") from error
     except UnicodeDecodeError as error:
         raise StoreError(f"{file}: not a dump of autotune ({error}); nothing was loaded") from error
     count = read_dump(text, "standard input" if str(file) == "-" else str(file), writable(db))

@@ -7,7 +7,6 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from itertools import chain
-from types import MappingProxyType
 from typing import Any, Literal
 
 from sqlalchemy import (
@@ -115,7 +114,7 @@ class BestStore:
             targets = None if what is None else _targets(connection, what, places)
             rows = tuple(
                 row
-                for row in _best(connection, BEST_NOW, targets, places)
+                for row in _best(connection, targets, places)
                 if kind in (None, row.row.device.kind) and accuracy in (None, row.row.trial.accuracy)
             )
         return rows if device is None else _matching(rows, device)
@@ -159,7 +158,7 @@ class BestStore:
                 if (place.study, place.generation) == (study, generation)
             )
             part = {"study_id": places[0].study_id if places else None, "until": FOREVER}
-            return tuple(_best(connection, BEST_OF, target_ids(places), places, part))
+            return tuple(_best(connection, target_ids(places), places, part))
 
     def at(self, moment: datetime, what: str | None = None) -> tuple[BestRow, ...]:
         """The best kernels as they stood at a moment."""
@@ -169,7 +168,7 @@ class BestStore:
                 connection.execute(select(tuning_targets.c.id)).scalars() if places is None else target_ids(places)
             )
             part = {"study_id": None, "until": date_text(moment)}
-            return tuple(_best(connection, BEST_OF, list(targets), places, part))
+            return tuple(_best(connection, list(targets), places, part))
 
     def improvements(self, what: str | None = None) -> tuple[TrialRow, ...]:
         """Trials that were the fastest of their layer, device, class and measurement mode when they ended."""
@@ -206,23 +205,23 @@ _CHOSEN: tuple[ColumnElement[Any], ...] = (
 
 def _best(
     connection: Connection,
-    rule: str,
     targets: Collection[int] | None,
     places: Sequence[Place] | None,
-    part: Mapping[str, Any] = MappingProxyType({}),
+    part: Mapping[str, Any] | None = None,
 ) -> Iterator[BestRow]:
-    """The best of these tuning targets, devices apart, as their studies name them; None: of every layer."""
-    values = {**part, "targets": json.dumps(sorted(targets or ()))}
-    chosen = text(rule).columns(*_CHOSEN).subquery("chosen")
+    """The best of these tuning targets as their studies name them, None: of every layer; `part` is BEST_OF's."""
+    values = {} if part is None else {**part, "targets": json.dumps(sorted(targets or ()))}
+    chosen = text(BEST_NOW if part is None else BEST_OF).columns(*_CHOSEN).subquery("chosen")
     statement = (
         select(chosen, measurements)
         .join(measurements, measurements.c.id == chosen.c.measurement_id)
         .join(devices, devices.c.id == chosen.c.device_id)
-        .order_by(
-            *(chosen.c.tuning_target_id, devices.c.kind, devices.c.name, devices.c.id, chosen.c.accuracy),
-            *(chosen.c.deterministic.desc(), chosen.c.measurement_mode),
-        )
     )
+    if part is None:
+        order = (devices.c.kind, devices.c.name, devices.c.id, chosen.c.accuracy, chosen.c.deterministic.desc())
+        statement = statement.order_by(chosen.c.tuning_target_id, *order, chosen.c.measurement_mode)
+    else:
+        statement = statement.order_by(*(chosen.c[name] for name in KEY))
     if targets is not None:
         statement = statement.where(chosen.c.tuning_target_id.in_(targets))
     rows = list(rows_of(connection, statement, values))
@@ -236,7 +235,8 @@ def _best(
         yield from chain.from_iterable(of_target.values())
         return
     for place in current_places(places):
-        for best in _first_choice_first(of_target.get(place.tuning_target_id, ()), place.admitted):
+        found = of_target.get(place.tuning_target_id, ())
+        for best in _first_choice_first(found, place.admitted) if part is None else found:
             yield replace(best, study=place.study, layer=place.layer)
 
 

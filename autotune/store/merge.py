@@ -323,10 +323,9 @@ class _Merge:
             f"{first} - 1 + sum(here IS NULL) OVER (ORDER BY there)), here IS NULL FROM temp.moved ORDER BY there",
         )
         self._raw.execute(
-            "UPDATE main.trials SET reused_trial_id = (SELECT original.here FROM temp.ids_trials own "
-            "JOIN other.trials o ON o.id = own.there "
-            "JOIN temp.ids_trials original ON original.there = o.reused_trial_id WHERE own.here = trials.id) "
-            "WHERE id IN (SELECT here FROM temp.ids_trials WHERE new)"
+            "UPDATE main.trials SET reused_trial_id = original.here FROM other.trials o "
+            "JOIN temp.ids_trials own ON own.there = o.id AND own.new "
+            "JOIN temp.ids_trials original ON original.there = o.reused_trial_id WHERE trials.id = own.here"
         )
         for name in ("moved", "known", "numbered"):
             self._raw.execute(f"DROP TABLE temp.{name}")

@@ -432,7 +432,7 @@ def test_what_a_dispatcher_chooses_is_exported(folder: Path, filled: Path, autot
     raw.close()
     for unread in (words, ("choose", "small")):
         complaint = autotune(*unread).complaint
-        assert complaint.startswith("autotune.db: a stored dispatcher cannot be read (dispatcher: its record cannot be read")
+        assert complaint.startswith("autotune.db: a stored dispatcher cannot be read (dispatcher: its record")
 
 
 def test_proof_without_a_compiler(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import sqlite3
 import time
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
 
@@ -82,10 +82,13 @@ def stream_query(database: Database, sql: str, *, within_s: float | None = None)
         if cursor.description is None:
             raise StoreError("query: nothing to answer; give one SELECT statement")
         columns = tuple(str(column[0]) for column in cursor.description)
-        yield QueryStream(columns, _rows(cursor, sql, guard, within_s))
+        with closing(_rows(cursor, sql, guard, within_s)) as rows:  # before the connection is
+            yield QueryStream(columns, rows)
 
 
-def _rows(cursor: sqlite3.Cursor, sql: str, guard: _Guard, within_s: float | None) -> Iterator[tuple[Cell, ...]]:
+def _rows(
+    cursor: sqlite3.Cursor, sql: str, guard: _Guard, within_s: float | None
+) -> Generator[tuple[Cell, ...], None, None]:
     with _as_store_error(sql, guard, within_s):
         yield from cursor
 
