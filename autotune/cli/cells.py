@@ -6,9 +6,10 @@ import csv
 import io
 import json
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from functools import lru_cache
 from typing import TypeVar
 
 from autotune.trial import Config
@@ -54,16 +55,19 @@ def words(cell: Cell) -> Plain:
     return cell
 
 
+_KEPT = 1024  # lists of keys: those of rows, and of families' parameters
 _encoded = json.JSONEncoder(allow_nan=False, separators=("\n", ": ")).encode
 
 
 def json_object(keys: Sequence[str], row: Sequence[Cell]) -> str:
     """A row as an object of a JSON array, indented by 1, as json.dumps writes it in five times as long."""
-    return _object(keys, list(map(_json_of, row)), " ")
+    return _object(
+        tuple(keys), [cell if cell is None or isinstance(cell, str | int) else _json_of(cell) for cell in row], " "
+    )
 
 
-def _object(keys: Iterable[str], values: list[Json], indent: str) -> str:
-    lines = [f"{indent} {key}: {value}" for key, value in zip(_texts(list(keys)), _nested(values, indent), strict=True)]
+def _object(keys: tuple[str, ...], values: list[Json], indent: str) -> str:
+    lines = [f"{indent} {key}: {value}" for key, value in zip(_names(keys), _nested(values, indent), strict=True)]
     return "{\n" + ",\n".join(lines) + f"\n{indent}}}" if lines else "{}"
 
 
@@ -71,11 +75,16 @@ def _nested(values: list[Json], indent: str) -> list[str]:
     texts = _texts([None if isinstance(value, dict | list) else value for value in values])
     for place, value in enumerate(values):
         if isinstance(value, dict):
-            texts[place] = _object(value, list(value.values()), f"{indent} ")
+            texts[place] = _object(tuple(value), list(value.values()), f"{indent} ")
         elif isinstance(value, list):
             items = ",\n".join(f"{indent}  {text}" for text in _texts(value))
             texts[place] = f"[\n{items}\n{indent} ]" if value else "[]"
     return texts
+
+
+@lru_cache(_KEPT)
+def _names(keys: tuple[str, ...]) -> list[str]:
+    return _texts(keys)
 
 
 def _texts(values: Sequence[Plain]) -> list[str]:
@@ -93,12 +102,12 @@ def csv_line(row: Sequence[Cell]) -> str:
 def _json_of(cell: Cell) -> Json:
     """A cell as JSON has it."""
     match cell:
+        case float():
+            return _finite(cell)
         case Config():
             return dict(cell.items)
         case datetime():
             return cell.isoformat()
-        case float():
-            return _finite(cell)
         case Items():
             return [_finite(value) for value in cell.values]
         case Shares():

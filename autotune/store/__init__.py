@@ -18,7 +18,7 @@ from autotune.store.noise_floors import NoiseFloor
 from autotune.store.profiles import KernelProfile, ProfileRow
 from autotune.store.quarantine import QuarantineRow
 from autotune.store.retimes import RetimeRow
-from autotune.store.schema.tables import RETIME_LABELS
+from autotune.store.schema.timing_tables import RETIME_LABELS
 from autotune.store.scopes import Scope, TargetScope
 from autotune.store.spaces import Imported, SpaceTrial, import_recording
 from autotune.store.sqlite.connections import is_sqlite

@@ -40,6 +40,7 @@ Origin = Literal["measured", "imported"]
 """Where a trial comes from: tuned into this database, or brought in from another file."""
 
 _RESOURCES = tuple(trials.c[field.name] for field in fields(Resources))
+_OUTCOMES = {str(outcome): outcome for outcome in Outcome}
 _KEPT = 4096  # launches that many trials share
 
 
@@ -131,7 +132,7 @@ def trial_of(row: RowMapping) -> Trial:
     return record_of(
         *(Trial, row, trials),
         config=config_of(row),
-        outcome=Outcome(row[trials.c.outcome]),
+        outcome=_OUTCOMES[row[trials.c.outcome]],
         source_hash=row[sources.c.hash],
         resources=Resources(*(row[column] or 0 for column in _RESOURCES)),
         timing=None if row[measurements.c.id] is None else timing_of(row),

@@ -7,7 +7,7 @@
 
 #include "device.h"
 
-using namespace autotune_runtime;
+using namespace autotune_conv2d;
 
 namespace {
 

@@ -8,9 +8,9 @@
 #include <cstddef>
 #include <cstdint>
 
-#include "autotune_runtime.h"
+#include "autotune_conv2d.h"
 
-namespace autotune_runtime {
+namespace autotune_conv2d {
 
 using CUresult = int;
 using CUdevice = int;
@@ -145,4 +145,4 @@ inline const Driver &driver() {
     return found;
 }
 
-}  // namespace autotune_runtime
+}  // namespace autotune_conv2d
