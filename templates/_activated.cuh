@@ -11,7 +11,7 @@ struct Activated {
 REFERENCE_FUNCTION Activated activated(Activation activation, double v) {
     switch (activation) {
         case Activation::identity: return {v, 1.0};
-        // autotune puts a case here for each activation of the table in autotune_conv2d/activations.py.
+        // autotune puts a case here for each activation of the table in autotune_runtime/activations.py.
     }
     return {v, 1.0};
 }

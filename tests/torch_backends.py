@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from torch._inductor.utils import run_and_get_code
 from torch.nn import functional
 
-from autotune.autotune_conv2d.torch_backend import LIBRARY, autotune
+from autotune.autotune_runtime.torch_backend import LIBRARY, autotune
 from tests.torch_networks import ALWAYS, Streaming, difference, images, seeded
 from tests.torch_residuals import normalising
 

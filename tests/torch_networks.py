@@ -18,9 +18,9 @@ from torch import Tensor, nn
 from torch.nn import functional
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from autotune.autotune_conv2d import Handle
-from autotune.autotune_conv2d.torch_convert import Row, convert
-from autotune.autotune_conv2d.torch_convolution import CONV2D, Convolution, conv2d
+from autotune.autotune_runtime import Handle
+from autotune.autotune_runtime.torch_convert import Row, convert
+from autotune.autotune_runtime.torch_convolution import CONV2D, Convolution, conv2d
 from tests.host.host_driver import make_context_current
 
 ALWAYS = -1.0

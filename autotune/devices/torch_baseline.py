@@ -163,7 +163,7 @@ def _operators(problem: Conv2dProblem, *, fused: bool) -> Forward:
     """cuDNN through PyTorch: one fused operator (what Inductor calls too), or a convolution with pointwise kernels."""
     import torch
 
-    from autotune.autotune_conv2d.torch_convolution import activated
+    from autotune.autotune_runtime.torch_convolution import activated
 
     p = problem
     stride, pad, dilation = (p.stride_h, p.stride_w), (p.pad_h, p.pad_w), (p.dilation_h, p.dilation_w)

@@ -35,7 +35,7 @@ def product(problem: Problem, *, fused: bool) -> Product:
     """What computes y of a, b and bias: one cuBLASLt call, or a product and pointwise kernels."""
     import torch
 
-    from autotune.autotune_conv2d.torch_convolution import activated
+    from autotune.autotune_runtime.torch_convolution import activated
 
     names = problem.names()
     word, single = str(names["activation"]), names["batch"] == 1

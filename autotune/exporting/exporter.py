@@ -35,7 +35,7 @@ COPIED = (
     *("driver.h", "selftest.cpp", "benchmark.cpp", "device.h", "stored.h"),
 )
 """Files that are the same in every export of an operation; those of another than conv2d have its name in that place."""
-RENDERED = ("autotune_conv2d.h", "operation.h", "kernels.cpp", "dispatch.h", "golden.h", "kernels.cmake", "README.md")
+RENDERED = ("autotune_runtime.h", "operation.h", "kernels.cpp", "dispatch.h", "golden.h", "kernels.cmake", "README.md")
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from autotune.autotune_conv2d.activations import BY_WORD, activated
+from autotune.autotune_runtime.activations import BY_WORD, activated
 from autotune.declarations import DRAWN, Array, Fill
 from autotune.errors import StudyError
 from autotune.measurement.class_agreement import stored

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from autotune import autotune_conv2d
+from autotune import autotune_runtime
 from autotune.errors import StoreError
 from autotune.measurement.exported import interface_of
 from autotune.operation import Operation
@@ -17,16 +17,27 @@ ANY_OPERATION = (
 )
 """Modules of the package that know no operation; an export adds `declared.py`, which says what its own is."""
 _OF_CONV2D = """\
-From Python, with `python` on the path: `autotune_conv2d.prepare` for arrays of PyCUDA, CuPy or PyTorch, and
-`autotune_conv2d.torch_convert.convert`, which replaces a PyTorch network's own convolutions by the kernels where they
+From Python, with `python` on the path: `autotune_runtime.prepare` for arrays of PyCUDA, CuPy or PyTorch, and
+`autotune_runtime.torch_convert.convert`, which replaces a PyTorch network's own convolutions by the kernels where they
 are faster."""
 _OF_ANY = """\
-From Python, with `python` on the path: `autotune_conv2d.run` on arrays of CuPy, PyTorch or PyCUDA, and
-`autotune_conv2d.torch_operator()`, an operator for PyTorch with a schema and a fake kernel."""
+From Python, with `python` on the path: `autotune_runtime.run` on arrays of CuPy, PyTorch or PyCUDA, and
+`autotune_runtime.torch_operator()`, an operator for PyTorch with a schema and a fake kernel."""
+
+RUNTIME = "autotune_runtime"
+"""The package and the header of conv2d's exports; those of another operation are called autotune_NAME."""
+_OLD_NAMES = {
+    "autotune_conv2d.h": f"/* This header is now called {RUNTIME}.h; the next version removes the old name. */\n"
+    f'#include "{RUNTIME}.h"\n',
+    "python/autotune_conv2d.py": f'raise ImportError("autotune_conv2d is now called {RUNTIME}: import {RUNTIME}")\n',
+}
+"""Files by path. One version after the new name they go."""
 
 
 def named(text: str, declared: Operation) -> str:
     """A text of the export's templates, which say conv2d where an operation's name belongs, with the name there."""
+    if declared.name != CONV2D:
+        text = text.replace(RUNTIME, f"autotune_{declared.name}")
     return text.replace(CONV2D, declared.name).replace(CONV2D.upper(), declared.name.upper())
 
 
@@ -37,10 +48,12 @@ def text_of(path: Path) -> str:
 
 def package_texts(declared: Operation) -> dict[str, str]:
     """The package's files by path."""
-    package = Path(autotune_conv2d.__file__).parent
+    package = Path(autotune_runtime.__file__).parent
     into = f"python/{named(package.name, declared)}"
     names = (path.name for path in package.glob("*.py")) if declared.name == CONV2D else ANY_OPERATION
     texts = {f"{into}/{name}": text_of(package / name) for name in sorted(names)}
+    if declared.name == CONV2D:
+        texts |= _OLD_NAMES
     return texts | {f"{into}/declared.py": _declared(declared)}
 
 

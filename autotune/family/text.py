@@ -13,7 +13,7 @@ from jinja2 import FileSystemLoader, StrictUndefined, Template, TemplateSyntaxEr
 from jinja2.runtime import Context
 from jinja2.sandbox import ImmutableSandboxedEnvironment, safe_range
 
-from autotune.autotune_conv2d.activations import BY_WORD, in_cpp
+from autotune.autotune_runtime.activations import BY_WORD, in_cpp
 from autotune.errors import TemplateError, quoted
 from autotune.expressions.functions import FUNCTIONS, MOST_BITS, power, product
 from autotune.family.marks import MARKS

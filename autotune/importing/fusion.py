@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import asdict, dataclass, replace
 
-from autotune.autotune_conv2d.conv2d import Problem
-from autotune.autotune_conv2d.fusion import Graph, Operator, fuse
+from autotune.autotune_runtime.conv2d import Problem
+from autotune.autotune_runtime.fusion import Graph, Operator, fuse
 from autotune.errors import StudyError
 from autotune.importing.network import plain
 from autotune.problem import Conv2dProblem

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from autotune.autotune_conv2d.fusion import Graph
+from autotune.autotune_runtime.fusion import Graph
 from autotune.errors import ModelError
 from autotune.importing.onnx_file import read_onnx
 from autotune.importing.torch_archive import NO_PICKLES, read_archive

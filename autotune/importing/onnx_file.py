@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator, MutableSequence, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
-from autotune.autotune_conv2d.fusion import Graph
+from autotune.autotune_runtime.fusion import Graph
 from autotune.errors import ModelError, shortened
 from autotune.importing.asked_sizes import asked
 from autotune.importing.network import plain

@@ -9,9 +9,9 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from autotune.autotune_conv2d.activations import ACTIVATIONS, BY_WORD
-from autotune.autotune_conv2d.aten import Operand, TensorType, binary, clipped, hard_sigmoid, leaky_relu, sigmoid
-from autotune.autotune_conv2d.fusion import (
+from autotune.autotune_runtime.activations import ACTIVATIONS, BY_WORD
+from autotune.autotune_runtime.aten import Operand, TensorType, binary, clipped, hard_sigmoid, leaky_relu, sigmoid
+from autotune.autotune_runtime.fusion import (
     Convolution,
     Function,
     Geometry,

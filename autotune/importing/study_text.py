@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
-from autotune.autotune_conv2d.fusion import Graph, sizes
+from autotune.autotune_runtime.fusion import Graph, sizes
 from autotune.importing.fusion import Findings
 from autotune.importing.network import plain
 from autotune.problem import Conv2dProblem, Layer

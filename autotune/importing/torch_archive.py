@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import IO
 
-from autotune.autotune_conv2d.fusion import Graph
+from autotune.autotune_runtime.fusion import Graph
 from autotune.errors import ModelError
 from autotune.importing.asked_sizes import asked
 from autotune.importing.network import plain

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from autotune.autotune_conv2d.aten import Argument, Call, Calls, Ref, TensorType, refs
+from autotune.autotune_runtime.aten import Argument, Call, Calls, Ref, TensorType, refs
 from autotune.errors import quoted
 from autotune.importing.network import plain
 from autotune.importing.torch_sizes import LARGEST, Size, evaluated, size_of

@@ -7,8 +7,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from autotune.autotune_conv2d import interface
-from autotune.autotune_conv2d.interface import Enqueue, Interface, InterfaceArray, InterfaceSize, Library, LibraryError
+from autotune.autotune_runtime import interface
+from autotune.autotune_runtime.interface import Enqueue, Interface, InterfaceArray, InterfaceSize, Library, LibraryError
 from autotune.errors import Rejected
 from autotune.measurement.forward import Tensors
 from autotune.operation import Operation

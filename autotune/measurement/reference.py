@@ -10,7 +10,7 @@ from pathlib import Path
 
 import numpy as np
 
-from autotune.autotune_conv2d.activations import BY_WORD, in_cpp
+from autotune.autotune_runtime.activations import BY_WORD, in_cpp
 from autotune.compilation.compile import Program
 from autotune.declarations import Bounds
 from autotune.errors import TemplateError
@@ -181,7 +181,7 @@ def _with_activations(text: str, declared: Operation) -> str:
     return text
 
 
-_EACH_ACTIVATION = "// autotune puts a case here for each activation of the table in autotune_conv2d/activations.py."
+_EACH_ACTIVATION = "// autotune puts a case here for each activation of the table in autotune_runtime/activations.py."
 _EACH_EXACT = "// autotune puts a case here for each activation that does not round."
 
 

@@ -7,7 +7,7 @@
 
 #include "device.h"
 
-using namespace autotune_conv2d;
+using namespace autotune_runtime;
 
 namespace {
 

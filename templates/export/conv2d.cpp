@@ -7,13 +7,13 @@
 #include <string>
 #include <utility>
 
-#include "autotune_conv2d.h"
+#include "autotune_runtime.h"
 #include "dispatch.h"
 #include "driver.h"
 #include "kernel.h"
 #include "loaded.h"
 
-namespace autotune_conv2d {
+namespace autotune_runtime {
 namespace {
 
 // Run `body` and turn whatever it throws into a status; last_error is this call's from now on.
@@ -142,9 +142,9 @@ CUcontext needed_context() {
 }
 
 }  // namespace
-}  // namespace autotune_conv2d
+}  // namespace autotune_runtime
 
-using namespace autotune_conv2d;
+using namespace autotune_runtime;
 
 struct conv2d_handle {
     conv2d_handle(const Kernel &kernel, CUcontext context, const Device &device) : loaded(kernel, context, device) {}

@@ -9,11 +9,11 @@
 #include <string>
 #include <vector>
 
-#include "autotune_conv2d.h"
+#include "autotune_runtime.h"
 #include "driver.h"
 #include "operation.h"
 
-namespace autotune_conv2d {
+namespace autotune_runtime {
 
 [[noreturn]] inline void stop(const std::string &what) {
     std::fflush(stdout);
@@ -128,4 +128,4 @@ private:
     std::unique_ptr<Array> arrays_[ARRAYS];
 };
 
-}  // namespace autotune_conv2d
+}  // namespace autotune_runtime

@@ -8,9 +8,9 @@
 #include <cstddef>
 #include <cstdint>
 
-#include "autotune_conv2d.h"
+#include "autotune_runtime.h"
 
-namespace autotune_conv2d {
+namespace autotune_runtime {
 
 using CUresult = int;
 using CUdevice = int;
@@ -145,4 +145,4 @@ inline const Driver &driver() {
     return found;
 }
 
-}  // namespace autotune_conv2d
+}  // namespace autotune_runtime

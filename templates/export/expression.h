@@ -5,7 +5,7 @@
 #include <cstdint>
 #include <limits>
 
-namespace autotune_conv2d {
+namespace autotune_runtime {
 
 struct Unevaluable {};
 
@@ -70,4 +70,4 @@ inline Int max(Int a, Int b) { return b > a ? b : a; }
 inline Int max_registers(Int warps) { return min(Int(255), Int(65536) / (Int(32) * round_up(warps, Int(4))) / Int(8) * Int(8)); }
 inline bool is_pow2(Int value) { return value > 0 && (value.value() & (value.value() - 1)) == 0; }
 
-}  // namespace autotune_conv2d
+}  // namespace autotune_runtime

@@ -5,11 +5,11 @@
 #include <cstdint>
 #include <initializer_list>
 
-#include "autotune_conv2d.h"
+#include "autotune_runtime.h"
 #include "expression.h"
 #include "operation.h"
 
-namespace autotune_conv2d {
+namespace autotune_runtime {
 
 constexpr int MOST_STAGES = 16;     // of a plan, and as many entries and constants of a kernel
 constexpr int MOST_ARGUMENTS = 16;  // of a stage
@@ -155,4 +155,4 @@ extern const char *const library_version;
 
 inline uint64_t unsigned_of(Int size) { return static_cast<uint64_t>(size.value()); }
 
-}  // namespace autotune_conv2d
+}  // namespace autotune_runtime

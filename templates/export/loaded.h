@@ -10,7 +10,7 @@
 #include "driver.h"
 #include "kernel.h"
 
-namespace autotune_conv2d {
+namespace autotune_runtime {
 
 inline thread_local std::string last_error;  // what conv2d_last_error says
 
@@ -230,4 +230,4 @@ private:
     mutable std::atomic<int> admitted_[MOST_STAGES] = {};  // bytes of dynamic shared memory
 };
 
-}  // namespace autotune_conv2d
+}  // namespace autotune_runtime

@@ -11,7 +11,7 @@
 #include "golden.h"
 #include "stored.h"
 
-namespace autotune_conv2d {
+namespace autotune_runtime {
 #ifdef CONV2D_REFERENCE
 #define REFERENCE_FUNCTION inline
 #include "reference.cuh"
@@ -19,9 +19,9 @@ namespace autotune_conv2d {
 template <class Problem>
 double activation_error(const Problem &, double, double) { return 0.0; }
 #endif
-}  // namespace autotune_conv2d
+}  // namespace autotune_runtime
 
-using namespace autotune_conv2d;
+using namespace autotune_runtime;
 
 namespace {
 

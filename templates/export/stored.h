@@ -9,7 +9,7 @@
 
 #include "operation.h"
 
-namespace autotune_conv2d {
+namespace autotune_runtime {
 
 inline double rounded(double value, int bits, int least_exponent) {  // to nearest, ties to even
     int exponent = 0;
@@ -79,4 +79,4 @@ inline double decode(const unsigned char *at, Stored dtype) {
     return value;
 }
 
-}  // namespace autotune_conv2d
+}  // namespace autotune_runtime

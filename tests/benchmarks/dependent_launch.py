@@ -20,7 +20,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from autotune.autotune_conv2d.torch_convolution import conv2d
+from autotune.autotune_runtime.torch_convolution import conv2d
 from autotune.compilation.toolchain import find_cxx, find_nvcc
 from autotune.exporting import Chosen, export_library
 from autotune.exporting.build import build_for_cuda

@@ -31,10 +31,10 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from autotune.autotune_conv2d import find_library
-from autotune.autotune_conv2d.torch_convert import Report, convert
-from autotune.autotune_conv2d.torch_layers import read_network
-from autotune.autotune_conv2d.torch_verify import calibrated, verify
+from autotune.autotune_runtime import find_library
+from autotune.autotune_runtime.torch_convert import Report, convert
+from autotune.autotune_runtime.torch_layers import read_network
+from autotune.autotune_runtime.torch_verify import calibrated, verify
 from autotune.study_reader import load_study
 
 ROUNDS = 15

@@ -27,10 +27,10 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from autotune.autotune_conv2d.conv2d import Problem
-from autotune.autotune_conv2d.torch_convert import Report, convert
-from autotune.autotune_conv2d.torch_convolution import activated, conv2d
-from autotune.autotune_conv2d.torch_layers import ConvLayer, read_network
+from autotune.autotune_runtime.conv2d import Problem
+from autotune.autotune_runtime.torch_convert import Report, convert
+from autotune.autotune_runtime.torch_convolution import activated, conv2d
+from autotune.autotune_runtime.torch_layers import ConvLayer, read_network
 from autotune.devices.device import BASELINES
 from autotune.problem import of_conv2d
 from autotune.store import FinalsRow, Store

@@ -10,8 +10,8 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from autotune.autotune_conv2d import load, prepare
-from autotune.autotune_conv2d.conv2d import Problem
+from autotune.autotune_runtime import load, prepare
+from autotune.autotune_runtime.conv2d import Problem
 from autotune.compilation.toolchain import find_cxx, find_nvcc
 from autotune.evaluation.evaluator import DeviceEvaluator
 from autotune.exporting import export_library
@@ -23,10 +23,10 @@ pytest.importorskip("torch", exc_type=ImportError)
 
 import torch
 
-from autotune.autotune_conv2d.torch_backend import autotune
-from autotune.autotune_conv2d.torch_convert import TunedConv2d, convert
-from autotune.autotune_conv2d.torch_race import Work, race
-from autotune.autotune_conv2d.torch_runtime import Cuda
+from autotune.autotune_runtime.torch_backend import autotune
+from autotune.autotune_runtime.torch_convert import TunedConv2d, convert
+from autotune.autotune_runtime.torch_race import Work, race
+from autotune.autotune_runtime.torch_runtime import Cuda
 from tests import torch_backends as backends
 from tests import torch_networks as networks
 from tests import torch_residuals as residuals

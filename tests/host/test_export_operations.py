@@ -13,8 +13,8 @@ import pytest
 
 from autotune.api.device_names import binary_cache
 from autotune.api.starter import new_operation
-from autotune.autotune_conv2d.interface import Library
-from autotune.autotune_conv2d.operation import Prepared, run
+from autotune.autotune_runtime.interface import Library
+from autotune.autotune_runtime.operation import Prepared, run
 from autotune.errors import StoreError
 from autotune.exporting import Chosen, Exported, export_library
 from autotune.exporting.build import Built, self_test
@@ -333,7 +333,7 @@ def compiled_rows(path: str, rows: int) -> tuple[str, Array, Array, tuple[int, .
     """The operator's schema, what it gives, as `torch.compile` traces it and on tensors without data, and refusals."""
     import torch
 
-    from autotune.autotune_conv2d.torch_declared import operator_of, schema
+    from autotune.autotune_runtime.torch_declared import operator_of, schema
     from tests.torch_networks import CPU
 
     operator: Any = operator_of(loaded(path))
@@ -365,8 +365,8 @@ def test_pytorch_has_an_operator_with_a_schema_and_a_fake_kernel(softmax: OnHost
 def test_a_size_that_an_array_of_some_problems_alone_says_may_be_given_by_name() -> None:
     """The columns of a product without a bias, which no tensor says."""
     pytest.importorskip("torch", exc_type=ImportError)
-    from autotune.autotune_conv2d.interface import Interface, InterfaceArray, InterfaceSize
-    from autotune.autotune_conv2d.torch_declared import schema
+    from autotune.autotune_runtime.interface import Interface, InterfaceArray, InterfaceSize
+    from autotune.autotune_runtime.torch_declared import schema
 
     stored = {"f32": "f32"}
     arrays = (

@@ -19,10 +19,10 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from autotune.autotune_conv2d import INTERFACE, Kernel, LibraryError, Prepared, Status, load, prepare
-from autotune.autotune_conv2d.arrays import stream_address
-from autotune.autotune_conv2d.conv2d import Problem
-from autotune.autotune_conv2d.interface import ABI_VERSION
+from autotune.autotune_runtime import INTERFACE, Kernel, LibraryError, Prepared, Status, load, prepare
+from autotune.autotune_runtime.arrays import stream_address
+from autotune.autotune_runtime.conv2d import Problem
+from autotune.autotune_runtime.interface import ABI_VERSION
 from autotune.errors import Rejected
 from autotune.exporting import Exported
 from autotune.exporting.build import Built
@@ -313,10 +313,10 @@ def test_thread_without_a_context_is_told(on_cpu: OnHostDriver) -> None:
 
 
 def test_exported_package_finds_the_library_beside_it(exported: Exported, built: Built, tmp_path: Path) -> None:
-    python, program = tmp_path / "python", "import autotune_conv2d as a; print(a.load().path)"
+    python, program = tmp_path / "python", "import autotune_runtime as a; print(a.load().path)"
     shutil.copytree(exported.folder / "python", python)
     missing = alone(python, program)
-    places = (python / "autotune_conv2d", python, tmp_path, tmp_path / "build")
+    places = (python / "autotune_runtime", python, tmp_path, tmp_path / "build")
     assert f"FileNotFoundError: no libconv2d.so in {', '.join(map(str, places))}; build it" in missing
     for place in reversed(places):
         place.mkdir(exist_ok=True)
@@ -329,6 +329,11 @@ def alone(python: Path, program: str) -> str:
     command = [sys.executable, "-I", "-S", "-c", f"import sys; sys.path.insert(0, {str(python)!r})\n{program}"]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     return done.stdout + done.stderr
+
+
+def test_the_old_name_of_the_package_says_the_new_one(exported: Exported) -> None:
+    said = alone(exported.folder / "python", "from autotune_conv2d.torch_convert import convert")
+    assert "ImportError: autotune_conv2d is now called autotune_runtime: import autotune_runtime" in said
 
 
 def test_other_libraries_are_refused(cxx: str, tmp_path: Path) -> None:
@@ -350,7 +355,7 @@ def test_words_that_a_problem_cannot_have_are_refused() -> None:
 
 
 def test_loader_and_header_say_the_same(exported: Exported) -> None:
-    header = (exported.folder / "autotune_conv2d.h").read_text()
+    header = (exported.folder / "autotune_runtime.h").read_text()
     assert f"#define CONV2D_ABI_VERSION {ABI_VERSION}\n" in header
     statuses = re.findall(r"CONV2D_(\w+) = (\d+)", header[: header.index("} conv2d_status;")])
     assert {name: int(number) for name, number in statuses} == {status.name: status.value for status in Status}

@@ -22,7 +22,7 @@ KNOWN = {"device.arch": 90}
 PROGRAM = """
 #include <cstdio>
 #include "expression.h"
-using namespace autotune_conv2d;
+using namespace autotune_runtime;
 
 template <class Value>
 void show(Value value) {

@@ -33,7 +33,7 @@ SHOW = r"""
 #include <cstdio>
 
 #include "kernel.h"
-using namespace autotune_conv2d;
+using namespace autotune_runtime;
 
 void show(Int number) { std::printf(", %lld", static_cast<long long>(number.value())); }
 

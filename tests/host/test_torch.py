@@ -170,7 +170,7 @@ def test_as_many_images_as_the_kernel_refuses_go_through_pytorch(compiles: bool,
     assert kernel == "tested.few"
     assert max(differences) < CLOSE
     (words,) = told
-    assert words.startswith("autotune_conv2d: PyTorch's conv2d runs instead: the library has no kernel for this ")
+    assert words.startswith("autotune_runtime: PyTorch's conv2d runs instead: the library has no kernel for this ")
     assert words.endswith("(tested.few: at most 8 images)")
 
 
@@ -205,7 +205,7 @@ def test_filters_that_are_inference_tensors_go_through_pytorch(on_cpu: OnHostDri
     difference, told = on_cpu(networks.inference_tensors)
     assert difference < CLOSE
     assert [words.partition(", ")[0] for words in told] == [
-        "autotune_conv2d: PyTorch's conv2d runs instead: the weights are inference tensors"
+        "autotune_runtime: PyTorch's conv2d runs instead: the weights are inference tensors"
     ]
 
 
@@ -233,7 +233,7 @@ def test_a_call_costs_the_cpu_no_more_than_pytorchs(on_cpu: OnHostDriver) -> Non
 
 def test_profilers_and_modes_see_the_operator(on_cpu: OnHostDriver) -> None:
     names = on_cpu(networks.listened)
-    assert names == ["autotune_autotune_conv2d::conv2d"] * 4, "two convolutions, seen twice"
+    assert names == ["autotune_autotune_runtime::conv2d"] * 4, "two convolutions, seen twice"
 
 
 def test_filters_are_freed_with_their_network(on_cpu: OnHostDriver) -> None:

@@ -96,6 +96,6 @@ def test_what_cannot_be_compiled_is_said(how: str, words: str, on_cpu: OnHostDri
 def test_inductor_plans_around_the_operator_without_copies(on_cpu: OnHostDriver) -> None:
     difference, calls = on_cpu(backends.planned)
     assert difference < CLOSE
-    operator = "torch.ops.autotune_autotune_conv2d.conv2d.default"
+    operator = "torch.ops.autotune_autotune_runtime.conv2d.default"
     assert calls[:2] == [operator, operator], "nothing between the two"
     assert calls.count(operator) == 2

@@ -11,7 +11,7 @@ torch = pytest.importorskip("torch", exc_type=ImportError)
 from torch import Tensor, fx, nn  # noqa: E402
 from torch.nn import functional  # noqa: E402
 
-from autotune.autotune_conv2d.torch_layers import read_network  # noqa: E402
+from autotune.autotune_runtime.torch_layers import read_network  # noqa: E402
 from tests.torch_networks import Streaming, images, seeded  # noqa: E402
 from tests.torch_residuals import normalising  # noqa: E402
 

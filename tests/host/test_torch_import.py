@@ -186,7 +186,7 @@ def test_a_model_becomes_a_study(models: Path, autotune: Command) -> None:
 def test_the_study_is_what_conversion_looks_for(
     models: Path, autotune: Command, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from autotune.autotune_conv2d.torch_layers import read_network
+    from autotune.autotune_runtime.torch_layers import read_network
 
     monkeypatch.syspath_prepend(models)
     monkeypatch.delitem(sys.modules, "my_models", raising=False)

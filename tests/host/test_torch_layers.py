@@ -9,7 +9,7 @@ torch = pytest.importorskip("torch", exc_type=ImportError)
 from torch import Tensor, nn  # noqa: E402
 from torch.nn import functional  # noqa: E402
 
-from autotune.autotune_conv2d.torch_layers import read_network  # noqa: E402
+from autotune.autotune_runtime.torch_layers import read_network  # noqa: E402
 
 
 class SqueezeExcite(nn.Module):

@@ -130,7 +130,7 @@ def test_a_copy_is_converted_too(on_cpu: OnHostDriver) -> None:
     assert on_cpu(residuals.copied) < CLOSE
 
 
-@pytest.mark.filterwarnings("ignore:autotune_conv2d")
+@pytest.mark.filterwarnings("ignore:autotune_runtime")
 def test_as_many_images_as_the_kernel_refuses_go_through_pytorch(on_cpu: OnHostDriver) -> None:
     assert max(on_cpu(residuals.too_many)) < CLOSE
 

@@ -10,7 +10,7 @@ torch = pytest.importorskip("torch", exc_type=ImportError)
 
 from torch import Tensor, nn  # noqa: E402
 
-from autotune.autotune_conv2d.torch_verify import calibrated, verify  # noqa: E402
+from autotune.autotune_runtime.torch_verify import calibrated, verify  # noqa: E402
 from tests.torch_networks import Digits, images, seeded  # noqa: E402
 
 

@@ -51,7 +51,7 @@ def other_study(folder: Path) -> None:
         ["README.md"],
         ["small.one.null.cu"],
         ["provenance.json"],
-        ["python/autotune_conv2d/interface.py", "conv2d.map", "kernels.cmake"],
+        ["python/autotune_runtime/interface.py", "conv2d.map", "kernels.cmake"],
     ],
 )
 def test_files_that_were_edited_are_kept_and_named(exported: Path, autotune: Command, names: list[str]) -> None:
@@ -91,7 +91,7 @@ def test_a_kernel_that_is_exported_no_more_goes(exported: Path, autotune: Comman
         ("provenance.json", "../outside/victim"),
         ("proof.txt", "../outside/victim"),
         ("python", "../outside"),
-        ("python/autotune_conv2d", "../../outside"),
+        ("python/autotune_runtime", "../../outside"),
     ],
 )
 @pytest.mark.parametrize("earlier", every(2, [True, False]))

@@ -41,7 +41,7 @@ install(TARGETS program conv2d EXPORT program DESTINATION lib)
 install(EXPORT program DESTINATION lib/cmake)
 """
 PROGRAM = """
-#include <autotune_conv2d.h>
+#include <autotune_runtime.h>
 #if __has_include(<kernel.h>)
 #error "its other headers are in the way of this project's own"
 #endif
@@ -111,7 +111,7 @@ def test_cmake_builds_it_for_several_architectures_in_any_folder(tmp_path: Path)
     assert ("***Skipped" in tested.stdout) == (ran.returncode == 77) == (ran.stderr == NO_GPU), tested.stdout
     symbols = ["nm", "--dynamic", "--defined-only", "--format=posix", str(built_in / "libconv2d.so")]
     listed = subprocess.run(symbols, cwd=tmp_path, capture_output=True, text=True, check=True).stdout
-    functions = re.findall(r"^CONV2D_API [^(]*?\*?(conv2d_\w+)\(", (tmp_path / "autotune_conv2d.h").read_text(), re.M)
+    functions = re.findall(r"^CONV2D_API [^(]*?\*?(conv2d_\w+)\(", (tmp_path / "autotune_runtime.h").read_text(), re.M)
     assert sorted(line.split()[0] for line in listed.splitlines()) == sorted(functions), "its interface, nothing else"
     refused = cmake(tmp_path, "-B", str(tmp_path.parent / "older"), f"-DCONV2D_NVCC={find_nvcc()}", "-DCONV2D_ARCHS=75")
     assert refused.returncode != 0
@@ -227,7 +227,8 @@ def test_a_cmake_project_of_c_alone_links_it_as_a_static_library_too(tmp_path: P
     project = PROJECT.replace("LANGUAGES CXX", "LANGUAGES C").replace(".cpp", ".c")
     (tmp_path / "CMakeLists.txt").write_text(project)
     (tmp_path / "program.c").write_text(
-        '#include "autotune_conv2d.h"\nint main(void) { return conv2d_kernel_count() - 1; }\n'
+        '#include "autotune_runtime.h"\n#include "autotune_conv2d.h" /* its old name */\n'
+        "int main(void) { return conv2d_kernel_count() - 1; }\n"
     )
     configured = cmake(tmp_path, "-B", "build", f"-DCONV2D_NVCC={find_nvcc()}", "-DBUILD_SHARED_LIBS=OFF")
     assert configured.returncode == 0, configured.stderr

@@ -555,8 +555,8 @@ def test_a_folder_with_files_that_are_no_exports(name: str, folder: Path, autotu
     (folder / "mine").mkdir()
     (folder / "mine" / "notes.txt").write_text("in nobody's way")
     if name == "python":
-        (folder / "mine" / "python" / "autotune_conv2d").mkdir(parents=True)
-        name = "python/autotune_conv2d/__init__.py"
+        (folder / "mine" / "python" / "autotune_runtime").mkdir(parents=True)
+        name = "python/autotune_runtime/__init__.py"
     (folder / "mine" / name).write_text("{}")
     complaint = autotune("export", "small", "--out", "mine", "--no-proof").complaint
     assert complaint == f"mine/{name}: is no file of an export and would be lost; give another --out"

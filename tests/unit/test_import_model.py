@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from autotune.autotune_conv2d.activations import BY_WORD
-from autotune.autotune_conv2d.conv2d import EPILOGUES
+from autotune.autotune_runtime.activations import BY_WORD
+from autotune.autotune_runtime.conv2d import EPILOGUES
 from autotune.problem import Conv2dProblem, Layer
 from autotune.study_reader import load_study
 

@@ -12,10 +12,10 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from autotune.autotune_conv2d.activations import ACTIVATIONS, Activation
-from autotune.autotune_conv2d.conv2d import EPILOGUES, Problem, epilogue_name
-from autotune.autotune_conv2d.torch_convolution import activated
-from autotune.autotune_conv2d.torch_layers import read_network
+from autotune.autotune_runtime.activations import ACTIVATIONS, Activation
+from autotune.autotune_runtime.conv2d import EPILOGUES, Problem, epilogue_name
+from autotune.autotune_runtime.torch_convolution import activated
+from autotune.autotune_runtime.torch_layers import read_network
 
 CALLS: tuple[tuple[Callable[[Tensor], Tensor], str], ...] = (
     (functional.relu, "relu"),

@@ -8,7 +8,7 @@ pytest.importorskip("torch", exc_type=ImportError)
 
 import torch
 
-from autotune.autotune_conv2d.arrays import check, dtype_of, view
+from autotune.autotune_runtime.arrays import check, dtype_of, view
 
 
 class Described(torch.Tensor):  # type: ignore[misc]

@@ -121,7 +121,7 @@ class Operator:
         self._makes = [(at, array.name) for at, array in sorted(made, key=lambda each: each[1].role != "out")]
         """place and name of outputs, then of scratch"""
         self._outputs = sum(array.role == "out" for _, array in made)
-        self._name = f"autotune_{interface.name}"
+        self._name = __name__.split(".")[-2]
         self._kept: dict[int, _Kept] = {}
         """by id of the first weight, as long as it lives: a `WeakTensorKeyDictionary` takes ten times as long"""
         self._preparing = threading.Lock()

@@ -1,4 +1,4 @@
-"""The PyTorch operator `autotune_conv2d::conv2d`, with PyTorch's conventions: shapes are NCHW, however x is stored."""
+"""The PyTorch operator `autotune_runtime::conv2d`, with PyTorch's conventions: shapes are NCHW, however x is stored."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from .interface import DeclaredProblem, Library
 from .torch_operator import Operator, Tensors
 
 DTYPES = {torch.float32: "f32", torch.float16: "f16", torch.bfloat16: "bf16"}
-_NAME = "autotune_conv2d"  # that errors begin with
+_NAME = "autotune_runtime"  # that errors begin with
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,7 +159,7 @@ def _split(
 
 
 _NAMESPACE = (__package__ or _NAME).replace(".", "_")
-"""autotune_conv2d in an exported folder; autotune's own copy has another, so that both can be in one process."""
+"""autotune_runtime in an exported folder; autotune's own copy has another, so that both can be in one process."""
 CONV2D = Operator(
     INTERFACE,
     _NAMESPACE,

@@ -191,7 +191,7 @@ class Sizes:
             wrong.append(str(error).partition(" on node")[0])
         if wrong:
             raise ValueError(
-                f"autotune_conv2d: the network was captured for other sizes: {'; '.join(wrong)}; convert it with an "
+                f"autotune_runtime: the network was captured for other sizes: {'; '.join(wrong)}; convert it with an "
                 "example of these sizes"
             )
         self._known.add(sizes)

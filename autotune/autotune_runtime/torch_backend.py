@@ -1,7 +1,7 @@
 """`torch.compile(model, backend="autotune")`: convolutions by an exported library's kernels, the rest by Inductor.
 
 PyTorch finds the backend through its entry point where autotune is installed; from an exported folder alone it is
-`torch.compile(model, backend=autotune_conv2d.torch_backend.autotune)`.
+`torch.compile(model, backend=autotune_runtime.torch_backend.autotune)`.
 """
 
 from __future__ import annotations
@@ -104,7 +104,7 @@ def _guarded(
         if not told:
             told = True
             warnings.warn(
-                "autotune_conv2d: parameters changed since the network was compiled, which runs uncompiled now; call "
+                "autotune_runtime: parameters changed since the network was compiled, which runs uncompiled now; call "
                 "torch.compiler.reset() to compile it again",
                 RuntimeWarning,
                 stacklevel=2,

@@ -3,13 +3,14 @@
 Nothing but the standard library is needed here. Arrays are those of CuPy, PyTorch, PyCUDA and whatever else has
 `__cuda_array_interface__` or `__dlpack__`; sizes come from their shapes, and what no shape says is given by name.
 
-    import autotune_conv2d
+    import autotune_runtime
 
-    conv = autotune_conv2d.prepare(w, bias, x=x, pad_h=1, pad_w=1, epilogue="bias_relu")
+    conv = autotune_runtime.prepare(w, bias, x=x, pad_h=1, pad_w=1, epilogue="bias_relu")
     y = conv(x)
 
-`INTERFACE` lists the arrays, sizes and words of the library's operation. For PyTorch, `torch_operator()` is an operator
-with a schema and a rule for tensors without data.
+The package in an export of another operation NAME is called `autotune_NAME`. `INTERFACE` lists the arrays, sizes and
+words of the library's operation. For PyTorch, `torch_operator()` is an operator with a schema and a rule for tensors
+without data.
 """
 
 from __future__ import annotations
