@@ -31,7 +31,7 @@ class Outcome(StrEnum):
 
 
 END_TO_END = "end_to_end"
-"""The policy of trials that are timed from host memory to host memory, and the name of what their configs set."""
+"""The measurement mode of trials timed from host memory to host memory, and the template of their configs."""
 
 ACCURACY_CLASSES = ("fp32", "fp32-3xtf32", "tf32", "fp16", "fp16-acc16", "bf16")
 """What a kernel's arithmetic promises; the error bound of each is in `verify`."""

@@ -183,9 +183,9 @@ def differences(
     *,
     across_devices: bool = False,
 ) -> tuple[Difference, ...]:
-    """Pair the two sides by shape, accuracy class, determinism and policy, and by device unless devices are compared.
+    """Pair the two sides by shape, class, determinism, measurement mode and, unless devices are compared, device.
 
-    `floor` is the noise floor recorded for a best's device and policy. Layers keep the first side's order.
+    `floor` is the noise floor recorded for a best's device and measurement mode. Layers keep the first side's order.
     """
     firsts, seconds = _keyed(before, across_devices=across_devices), _keyed(after, across_devices=across_devices)
     found = []

@@ -93,7 +93,7 @@ class Network:
 
 
 def networks(store: Store, name: str, kernels: Sequence[BestWithRoofline]) -> list[Network]:
-    """What a study's best kernels come to, for each device and policy; none for a single layer without a rival."""
+    """A study's best kernels summed, by device and measurement mode; none for a single layer without a rival."""
     layers = [row.layer for row in store.studies.layers(name) if row.study == name]
     if any(kernel.best.study != name for kernel in kernels):
         return []
@@ -101,7 +101,7 @@ def networks(store: Store, name: str, kernels: Sequence[BestWithRoofline]) -> li
     finals = [row for row in store.finals.list(name) if row.superseded_at is None]
     found = []
     places = dict.fromkeys((one.best.row.device, one.best.row.measurement_mode) for one in kernels)
-    for device, policy in places:
+    for device, measurement_mode in places:
         rows = []
         for layer in layers:
             admitted = study.admitted(layer.problem)
@@ -109,13 +109,13 @@ def networks(store: Store, name: str, kernels: Sequence[BestWithRoofline]) -> li
                 one
                 for one in kernels
                 if (one.best.layer.name, one.best.row.device, one.best.row.measurement_mode)
-                == (layer.name, device, policy)
+                == (layer.name, device, measurement_mode)
                 and one.best.row.trial.accuracy in admitted
             ]
             kernel = min(own, key=lambda one: one.best.median_us, default=None)
             rows.append(NetworkLayer(layer, kernel, rival_of(kernel, finals, admitted) if kernel else None))
         if len(rows) > 1 or any(row.rival for row in rows):
-            found.append(Network(name, device.name, policy, tuple(rows)))
+            found.append(Network(name, device.name, measurement_mode, tuple(rows)))
     return found
 
 

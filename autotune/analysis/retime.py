@@ -50,7 +50,7 @@ class NotRetimed:
 
 
 def top_trials(rows: Sequence[TrialRow], info: DeviceInfo, winners: Sequence[TrialRow], most: int) -> list[TrialRow]:
-    """The `most` fastest kernels of each policy, accuracy class and determinism on a device, the winners among them.
+    """The `most` fastest kernels on a device of each measurement mode, class and determinism, winners included.
 
     A kernel counts once, as the trial by which it ranks; one that was imported and never measured here ranks by the
     time it came with.
@@ -112,13 +112,13 @@ def retime(
     *,
     budget_s: float = FINALS_S,
 ) -> Iterator[Retimed | NotRetimed]:
-    """Verify and time kernels of one layer again and store what came of each; `budget_s` is for each policy."""
+    """Verify and time kernels of one layer again and store each result; `budget_s` is for each measurement mode."""
     evaluator.begin_layer(located(problem, families))
     here = (evaluator.info.name, evaluator.environment.driver, evaluator.environment.toolkit)
     refused = {row.source_hash for row in store.quarantine.list() if (row.device, row.driver, row.toolkit) == here}
-    for policy in dict.fromkeys(row.measurement_mode for row in rows):
+    for measurement_mode in dict.fromkeys(row.measurement_mode for row in rows):
         compiled: list[tuple[TrialRow, KernelSource, Future[Binary]]] = []
-        for row in (row for row in rows if row.measurement_mode == policy):
+        for row in (row for row in rows if row.measurement_mode == measurement_mode):
             source = kernel_of(row, store, families)
             if isinstance(source, str):
                 yield NotRetimed(row, source)
@@ -126,12 +126,12 @@ def retime(
                 yield NotRetimed(row, "it is quarantined; `autotune quarantine --clear` gives it another chance")
             else:
                 compiled.append((row, source, evaluator.compile(source)))
-        yield from _interleaved(compiled, policy, evaluator, store, budget_s)
+        yield from _interleaved(compiled, measurement_mode, evaluator, store, budget_s)
 
 
 def _interleaved(
     compiled: Sequence[tuple[TrialRow, KernelSource, Future[Binary]]],
-    policy: str,
+    measurement_mode: str,
     evaluator: Evaluator,
     store: Store,
     budget_s: float,
@@ -142,18 +142,18 @@ def _interleaved(
     for row, source, future in compiled:
         try:
             binary = future.result()
-            evaluator.evaluate(source, binary, cache=policy, best_us=None)
+            evaluator.evaluate(source, binary, cache=measurement_mode, best_us=None)
         except Rejected as rejected:
             message = f"{rejected.outcome} {rejected.reason}: {rejected.message}"
             yield Retimed(store.retimes.add(row, info, environment, "failed", None, message), row, None)
         else:
             verified.append((row, source, binary))
-    yield from _timed(verified, policy, evaluator, store, budget_s)
+    yield from _timed(verified, measurement_mode, evaluator, store, budget_s)
 
 
 def _timed(
     verified: Sequence[tuple[TrialRow, KernelSource, Binary]],
-    policy: str,
+    measurement_mode: str,
     evaluator: Evaluator,
     store: Store,
     budget_s: float,
@@ -165,16 +165,16 @@ def _timed(
     kernels = [(source, binary) for _, source, binary in verified]
     own = [row.trial for row, _, _ in verified]
     try:
-        timings, noise = timed_in_turn(evaluator, own, kernels, cache=policy, budget_s=budget_s, seed=0)
+        timings, noise = timed_in_turn(evaluator, own, kernels, cache=measurement_mode, budget_s=budget_s, seed=0)
     except Disproved as disproved:
         for at, words in disproved.messages.items():
             row = verified[at][0]
             yield Retimed(store.retimes.add(row, info, environment, "failed", None, words), row, None)
         left = [one for at, one in enumerate(verified) if at not in disproved.messages]
-        yield from _timed(left, policy, evaluator, store, budget_s)
+        yield from _timed(left, measurement_mode, evaluator, store, budget_s)
         return
-    floor = store.noise_floors.latest(info, policy)
-    store.noise_floors.add(info, environment, policy, noise * timings.kernels[0].median_us, noise)
+    floor = store.noise_floors.latest(info, measurement_mode)
+    store.noise_floors.add(info, environment, measurement_mode, noise * timings.kernels[0].median_us, noise)
     stands_by = store.measurements.latest([row.id for row, _, _ in verified])
     for (row, _, _), timing in zip(verified, timings.kernels, strict=True):
         reach = max(

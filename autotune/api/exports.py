@@ -131,7 +131,7 @@ class WrittenExport:
     families: Mapping[str, KernelTemplate]
     """those that are installed, and those of folders that were named"""
     noise: Mapping[str, float]
-    """noise floor of each policy, a fraction of the time"""
+    """noise floor of each measurement mode, a fraction of the time"""
 
 
 @dataclass(frozen=True, slots=True)

@@ -31,7 +31,7 @@ from autotune.tuning.layer_finals import FINALS_S, TOGETHER_S, FinalsPlan
 from autotune.tuning.layer_result import LayerResult
 from autotune.tuning.study_lock import study_lock
 from autotune.tuning.trial_log import Progress
-from autotune.tuning.tune import check_study, policy
+from autotune.tuning.tune import check_study, measurement_mode
 from autotune.tuning.tune import tune as run
 
 OnTrial = Callable[[Trial, Progress], object]
@@ -217,7 +217,7 @@ def best_of(store: Store, study: Study, names: Set[str], info: DeviceInfo) -> li
         for row in store.best.list(study.name, kind=info.kind)
         if row.name in names
         and row.row.device.identity == info.identity
-        and row.row.measurement_mode == policy(study)
+        and row.row.measurement_mode == measurement_mode(study)
         and row.row.trial.accuracy in study.admitted(row.layer.problem)
     ]
 

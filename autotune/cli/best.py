@@ -253,7 +253,7 @@ _APART = ("deterministic", "measurement_mode")
 
 
 def _telling_apart(columns: Sequence[Column[Answer]], answers: Sequence[Answer]) -> list[Column[Answer]]:
-    """The columns; determinism and policy are shown, too, where answers differ in them."""
+    """The columns; determinism and measurement mode are shown, too, where answers differ in them."""
     known = [one for one in answers if one.kernel]
     return [
         column.on_terminal(

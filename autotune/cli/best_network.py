@@ -46,8 +46,8 @@ def network_columns(found: Sequence[Network]) -> tuple[Column[BestWithRoofline],
 def show_network(network: Network) -> None:
     """Print a network in 80 columns."""
     out = console()
-    policy = "" if network.measurement_mode == "cold" else f", {network.measurement_mode} caches"
-    out.print(Text(f"{network.study} on {network.device}{policy}"))
+    measurement_mode = "" if network.measurement_mode == "cold" else f", {network.measurement_mode} caches"
+    out.print(Text(f"{network.study} on {network.device}{measurement_mode}"))
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
     for key in ("layer", "count", "time_us", "share", "rival_us", "floor_us", "verdict"):
         table.add_column(key, justify="right" if key not in ("layer", "verdict") else "left", overflow="fold")

@@ -156,7 +156,7 @@ def history(what: str, db: str, only: Only, style: str | None) -> None:
 
 
 def _plot(improvements: Sequence[Event], asked: Mapping[Problem, str]) -> None:
-    """How the best of each layer, called as it was asked for, fell for each device, class and policy."""
+    """How the best of each layer, called as it was asked for, fell for each device, class and measurement mode."""
     out = console()
     groups: dict[tuple[str, str, str, str], list[tuple[datetime, float]]] = {}
     for event in improvements:
@@ -164,9 +164,11 @@ def _plot(improvements: Sequence[Event], asked: Mapping[Problem, str]) -> None:
         if event.time_us:
             key = (asked.get(row.problem, row.name), row.device.name, row.trial.accuracy, row.measurement_mode)
             groups.setdefault(key, []).append((event.date, event.time_us))
-    for (layer, device, accuracy, policy), events in groups.items():
+    for (layer, device, accuracy, measurement_mode), events in groups.items():
         times_us = [us for _, us in events]
-        out.print(f"{layer} on {device}, {accuracy}, {policy} cache: {len(events)} improvements", soft_wrap=True)
+        out.print(
+            f"{layer} on {device}, {accuracy}, {measurement_mode} cache: {len(events)} improvements", soft_wrap=True
+        )
         for line in falling(times_us, min(out.width, 80) - 14):
             out.print(line, soft_wrap=True)
         out.print(f"  {events[0][0]:%Y-%m-%d %H:%M:%S} to {events[-1][0]:%Y-%m-%d %H:%M:%S}\n", soft_wrap=True)

@@ -242,7 +242,7 @@ def _profile(climbed: _Climbed, ncu: Path, device: str, db: str) -> ToolchainErr
 
 
 def _show_stored(study: Study, layers: Sequence[Layer], db: str, style: str | None) -> None:
-    """Print a ladder of each device, environment and policy that the study's newest generation has trials of."""
+    """Print a ladder of each device, environment and measurement mode of the study's newest generation."""
     from autotune.store import Store
     from autotune.tuning.ladder import circumstances, require_techniques, rungs
 

@@ -51,7 +51,7 @@ def optuna_study(what: str, storage: str, db: str) -> None:
 
 
 def _studies(rows: Sequence[TrialRow]) -> dict[str, list[TrialRow]]:
-    """Trials that ended by the name of their study: layer, device and policy, and the generation beyond the first."""
+    """Trials that ended, by the name of their study: layer, device, measurement mode, later generation."""
     found: dict[str, list[TrialRow]] = {}
     for row in rows:
         if row.trial.outcome != Outcome.RUNNING:

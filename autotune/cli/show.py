@@ -32,7 +32,7 @@ def show_trial(what: str, number: int | None, db: str, style: str | None) -> Non
     """Everything of one trial: config, samples, environment.
 
     A trial is the NUMBER of a layer, as `autotune trials` lists it, or the ID that `trial_id` is in `autotune query`.
-    Where several devices or policies have the number, each is shown. `autotune source LAYER --trial NUMBER` has the
+    Where several devices or measurement modes have the number, each is shown. `autotune source LAYER --trial N` has the
     kernel.
     """
     from autotune.store import Store

@@ -120,7 +120,7 @@ def import_(file: Path, db: str) -> None:
 def export_t4(what: str | None, out: Path, db: str) -> None:
     """Write trials as T4 result files.
 
-    They are of version 1.0.0, one for each family, layer, device and policy.
+    They are of version 1.0.0, one for each family, layer, device and measurement mode.
     """
     from autotune.exporting import export_t4 as write_t4
     from autotune.store import Store

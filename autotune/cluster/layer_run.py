@@ -17,7 +17,7 @@ from autotune.trial import Outcome, Trial
 from autotune.tuning.layer_finals import FinalsPlan
 from autotune.tuning.layer_result import PAUSED, LayerResult
 from autotune.tuning.layer_store import StoredLayer
-from autotune.tuning.tune import check_study, policy, tuned_before
+from autotune.tuning.tune import check_study, measurement_mode, tuned_before
 from autotune.tuning.tuned_layer import Part
 
 
@@ -54,7 +54,7 @@ class LayerRun:
     def __init__(self, run: StudyRun, device_class: DeviceClass, layer: Layer) -> None:
         self._run, self.device_class, self.layer = run, device_class, layer
         info, environment, study, store = device_class.info, device_class.environment, run.study, run.store
-        scope = store.scopes.open(run.key, layer, info, environment, policy(study), run.records)
+        scope = store.scopes.open(run.key, layer, info, environment, measurement_mode(study), run.records)
         self._stored = StoredLayer(store, scope, info, environment)
         self._first_number = self._stored.next_number()
         self._finals_before = self._stored.finals_state() if self._first_number else "none"

@@ -85,7 +85,7 @@ class DeviceInfo:
 
 
 RECORDED = "recorded"
-"""kind of the devices of imported spaces, and policy of their times: a name is all that is known of them"""
+"""kind of the devices of imported spaces, and measurement mode of their times: a name is all that is known of them"""
 
 
 def devices_named(word: str, devices: Sequence[DeviceInfo]) -> list[DeviceInfo]:

@@ -45,7 +45,7 @@ from autotune.store import DispatchedLayer, StudyRecord, TargetScope, TemplateRe
 from autotune.study import Study, distinct_layers
 from autotune.trial import Outcome
 from autotune.tuning.finals_decision import LEAST_NOISE
-from autotune.tuning.tune import check_study, policy
+from autotune.tuning.tune import check_study, measurement_mode
 
 SEARCHED = "searched together"
 """What proposed a rule whose threshold and kernels `tune` searched."""
@@ -121,11 +121,13 @@ def build(
     properties = [item.plain for item in template.properties]
     record = TemplateRecord(FAMILY, template.hash, template.header)
     info, environment = run.evaluator.info, run.evaluator.environment
-    scope = run.store.scopes.open_set(key, [layers[row] for row in rows], info, environment, policy(study), record)
+    scope = run.store.scopes.open_set(
+        key, [layers[row] for row in rows], info, environment, measurement_mode(study), record
+    )
     searched = _searched(run, scope)
     named = {} if searched is None else {_BELOW: searched.below, _ABOVE: searched.above}
     matrix, measured = build_matrix(run, key, layers, properties, held=held, interpolated=beside, named=named)
-    floor = run.store.noise_floors.latest(run.evaluator.info, policy(study))
+    floor = run.store.noise_floors.latest(run.evaluator.info, measurement_mode(study))
     noise = max(LEAST_NOISE, floor.noise_fraction if floor else 0.0)
     making = Making(template.properties, kernels)
     without = left_out(matrix, rows, making)

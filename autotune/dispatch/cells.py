@@ -20,7 +20,7 @@ from autotune.trial import Config, Outcome, Trial
 from autotune.tuning.layer_store import StoredLayer
 from autotune.tuning.pipeline import Lane, Pipeline
 from autotune.tuning.trial_log import Progress, TrialLog
-from autotune.tuning.tune import policy
+from autotune.tuning.tune import measurement_mode
 
 DISPATCH = "dispatch"
 """What proposed the trials of these cells."""
@@ -86,8 +86,8 @@ def open_row(run: Run, key: StudyKey, layer: Layer) -> Row:
     """A layer of a study with what the database has of it on this device."""
     study, evaluator, store = run.study, run.evaluator, run.store
     records = [TemplateRecord(one.name, one.hash, one.header) for one in run.templates.values()]
-    scope = store.scopes.open(key, layer, evaluator.info, evaluator.environment, policy(study), records)
-    listed = evaluator.listed(layer.problem, cache=policy(study))
+    scope = store.scopes.open(key, layer, evaluator.info, evaluator.environment, measurement_mode(study), records)
+    listed = evaluator.listed(layer.problem, cache=measurement_mode(study))
     admission = Admission(study.admitted(layer.problem), study.workspace_limit_bytes, listed, study.prune)
     bounds = {
         name: BoundTemplate(run.templates[name], layer.problem, evaluator.info, admission) for name in run.families
@@ -121,7 +121,7 @@ def _here(run: Run, layer: Layer) -> Iterable[TrialRow]:
         for row in run.store.trials.list(layer.problem, kind=run.evaluator.info.kind)
         if row.device.identity == run.evaluator.info.identity
         and row.environment.identity == run.evaluator.environment.identity
-        and row.measurement_mode == policy(run.study)
+        and row.measurement_mode == measurement_mode(run.study)
         and row.trial.outcome != Outcome.RUNNING
         and row.trial.config.template in run.families
         and (row.origin == "measured" or row.ranking_median_us is not None)

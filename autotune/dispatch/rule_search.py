@@ -32,7 +32,7 @@ from autotune.store import DispatchedLayer, StudyRecord, TemplateRecord, total_t
 from autotune.study import NamedRule, distinct_layers
 from autotune.trial import Config, Outcome, Trial
 from autotune.tuning.trial_log import Progress
-from autotune.tuning.tune import check_study, policy
+from autotune.tuning.tune import check_study, measurement_mode
 
 KNOWN = "known"
 """What proposes the best rule between kernels whose times are known already."""
@@ -87,7 +87,9 @@ class _Search:
         key = run.store.studies.begin(StudyRecord.of(study))
         self.rows = [open_row(run, key, layer) for layer in searched]
         self.held_out = [open_row(run, key, layer) for layer in of_study]
-        self.scope = run.store.scopes.open_set(key, searched, info, run.evaluator.environment, policy(study), record)
+        self.scope = run.store.scopes.open_set(
+            key, searched, info, run.evaluator.environment, measurement_mode(study), record
+        )
         self.gaps = self._gaps()
         self.sides = (self._sides(rule.below), self._sides(rule.above))
         self.known = dict(run.store.dispatchers.trials(self.scope))

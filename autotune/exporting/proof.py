@@ -95,8 +95,8 @@ def prove(
 
     Its kernels are checked by the sanitizer first, for few images; words say why there is none, and `not_run` which
     checks do not run here. Yields what was seen, line by line. `known_noise` is the noise floor of a kernel's device
-    and policy, a fraction; `families` are those that are installed, whose lines messages name. `cache` has programs for
-    the CPU that were compiled before.
+    and measurement mode, a fraction; `families` are the installed ones, whose lines messages name. `cache` has
+    programs for the CPU that were compiled before.
 
     Raises NotProven, after it was written to the folder, when the library does not build, is wrong or too slow;
     ToolchainError without a compiler, or where nothing can be built or run in the folder for temporary files.

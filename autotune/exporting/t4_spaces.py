@@ -1,6 +1,6 @@
 """store -> T4: the trials of a database as files for other tools, a search space each. `autotune import` reads them.
 
-A space is the configs of one family, on one layer, one device and under one policy.
+A space is the configs of one family, on one layer, one device and in one measurement mode.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""A results database of this project read as recordings: one for each layer, device, environment and policy in it."""
+"""A results database read as recordings: one for each layer, device, environment and measurement mode."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ REPLAYED = "replay"
 """The kind of device of trials that were themselves read from a recording."""
 
 Measured = tuple[Problem, tuple[str, str, int, int, int], tuple[str, str, str], str]
-"""What trials must share to be compared: layer, device, environment and policy."""
+"""What trials must share to be compared: layer, device, environment and measurement mode."""
 
 
 def read_recordings(path: Path) -> tuple[Recording | JointRecording, ...]:
@@ -107,12 +107,12 @@ def _record(trial: Trial) -> Record:
 
 
 def _name(measured: Measured, row: TrialRow, groups: Mapping[Measured, object]) -> str:
-    """`study.layer on DEVICE`, with policy and driver where the file has several."""
-    problem, device, environment, policy = measured
+    """`study.layer on DEVICE`, with measurement mode and driver where the file has several."""
+    problem, device, environment, measurement_mode = measured
     alike = [key for key in groups if key[:2] == (problem, device)]
     name = f"{row.name} on {row.device.name}"
     if len({key[3] for key in alike}) > 1:
-        name += f", {policy}"
+        name += f", {measurement_mode}"
     if len({key[2] for key in alike}) > 1:
         name += f", driver {' '.join(environment)}"
     return name

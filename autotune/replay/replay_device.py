@@ -65,9 +65,10 @@ class ReplayEvaluator(SequentialEvaluator):
         """The recorded configs of a layer. Raises DeviceError when there are none."""
         found = self._trials.get((problem, cache))
         if found is None:
-            known = "; ".join(f"{known} ({policy})" for known, policy in self._trials)
+            known = "; ".join(f"{known} ({measurement_mode})" for known, measurement_mode in self._trials)
             raise DeviceError(
-                f"replay:{self._file}: records no trial of the layer {problem} under the policy {cache}; it has {known}"
+                f"replay:{self._file}: records no trial of the layer {problem} in the measurement mode {cache}; "
+                f"it has {known}"
             )
         return frozenset(trial.config for trial in found.values())
 

@@ -116,7 +116,7 @@ def _text(environment: Environment, name: str) -> str:
 
 
 def _devices(layers: Sequence[LayerResults]) -> tuple[LayerResults, ...]:
-    """The first layer of each device, environment and policy."""
+    """The first layer of each device, environment and measurement mode."""
     found: dict[tuple[object, ...], LayerResults] = {}
     for one in layers:
         found.setdefault((one.device.identity, one.environment.identity, one.measurement_mode), one)

@@ -1,4 +1,4 @@
-"""store -> results: all that a report tells of each layer, device and policy, as the analysis has it."""
+"""store -> results: all that a report tells of each layer, device and measurement mode, as the analysis has it."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ class Results:
     """as asked for"""
     layers: tuple[LayerResults, ...]
     networks: tuple[Network, ...]
-    """what the layers come to, for each device and policy; none for a single layer"""
+    """what the layers come to, for each device and measurement mode; none for a single layer"""
     studies: tuple[Study, ...]
     """the study files, as they were read last"""
 
@@ -114,12 +114,16 @@ class _Shared:
     recordings: dict[Measured, JointRecording]
 
     def layer(self, rows: Sequence[TrialRow]) -> LayerResults:
-        """The results of one layer's trials on one device under one policy."""
+        """The results of one layer's trials on one device in one measurement mode."""
         first, last = rows[0], max(rows, key=lambda row: row.id)
-        study, device, policy = self.studies[first.study], first.device, first.measurement_mode
+        study, device, measurement_mode = self.studies[first.study], first.device, first.measurement_mode
 
         def here(row: TrialRow) -> bool:
-            return (row.problem, row.device.identity, row.measurement_mode) == (first.problem, device.identity, policy)
+            return (row.problem, row.device.identity, row.measurement_mode) == (
+                first.problem,
+                device.identity,
+                measurement_mode,
+            )
 
         best = sorted(
             (one for one in self.best if one.best.name == first.name and here(one.best.row)),
@@ -133,7 +137,7 @@ class _Shared:
             name=first.name,
             layer=first.layer,
             device=device,
-            measurement_mode=policy,
+            measurement_mode=measurement_mode,
             environment=last.environment,
             trials=tuple(sorted(rows, key=lambda row: (row.trial.number, row.id))),
             best=tuple(best),
@@ -143,8 +147,8 @@ class _Shared:
             events=tuple(event for event in self.events if here(event.row)),
             importances=self._importances(last, {row.trial.config.template for row in rows}),
             rungs=tuple(ladder),
-            rates=() if policy == END_TO_END else self.store.rates.list(device),
-            noise=self.store.noise_floors.latest(device, policy),
+            rates=() if measurement_mode == END_TO_END else self.store.rates.list(device),
+            noise=self.store.noise_floors.latest(device, measurement_mode),
             source=self._source(winner),
         )
 

@@ -5,31 +5,31 @@ transactions, what callers may ask of it; a record's field is the column of its 
 class in `trial_store`. Another column of trials is a field in `trial.Trial`, a line and a migration in `schema`.
 """
 
-from autotune.store.alike_trials import AlikeTrial
 from autotune.store.best import BestRow
 from autotune.store.compaction import compact
+from autotune.store.comparable_trials import AlikeTrial
 from autotune.store.dispatchers import DispatchedLayer, DispatcherRow, total_timing
 from autotune.store.dump import dump, load
 from autotune.store.end_to_end_timings import EndToEndRow
 from autotune.store.finals import BASELINE, Finals, FinalsRow, Verdict
 from autotune.store.foreign_databases import optuna_database
+from autotune.store.imported_spaces import Imported, SpaceTrial, import_recording
 from autotune.store.merge import Merged, merge
 from autotune.store.noise_floors import NoiseFloor
 from autotune.store.profiles import KernelProfile, ProfileRow
 from autotune.store.quarantine import QuarantineRow
 from autotune.store.retimes import RetimeRow
+from autotune.store.run_context import Scope, TargetScope
 from autotune.store.schema.timing_tables import RETIME_LABELS
-from autotune.store.scopes import Scope, TargetScope
-from autotune.store.spaces import Imported, SpaceTrial, import_recording
 from autotune.store.sqlite.connections import is_sqlite
 from autotune.store.sqlite.database import path_of
 from autotune.store.sqlite.query import Cell, QueryResult, QueryStream
 from autotune.store.store import Store
 from autotune.store.studies import GENERATIONS, LayerRow, StudyKey, StudyRecord, StudyRow
 from autotune.store.templates import TemplateRecord
-from autotune.store.top_trials import TopTrial
 from autotune.store.trial_store import SORTS, Suspect, TrialKey
 from autotune.store.trials import TrialRow
+from autotune.store.warm_start_trials import TopTrial
 
 __all__ = [
     "BASELINE",

@@ -12,9 +12,9 @@ from autotune.devices.device import Environment
 from autotune.errors import StoreError
 from autotune.store.measurements import timing_of, timing_values
 from autotune.store.rows import chunks, insert, record_of, rows_of, values_of
+from autotune.store.run_context import Scope
 from autotune.store.schema.tables import environments, finals, measurements, studies, trials, verdicts
 from autotune.store.schema.types import Values
-from autotune.store.scopes import Scope
 from autotune.store.sqlite.database import Database
 from autotune.store.studies import find, target_ids
 from autotune.store.trial_store import within

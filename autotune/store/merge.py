@@ -19,6 +19,7 @@ from autotune.errors import StoreError
 from autotune.printable import one_line
 from autotune.store.devices import ENVIRONMENT_IDENTITY
 from autotune.store.devices import IDENTITY as DEVICE_IDENTITY
+from autotune.store.run_context import SCOPE
 from autotune.store.schema.tables import (
     devices,
     dispatched_layers,
@@ -42,7 +43,6 @@ from autotune.store.schema.tables import (
     tuning_targets,
     verdicts,
 )
-from autotune.store.scopes import SCOPE
 from autotune.store.sqlite.connections import connect_for_reading, connect_for_writing, may_write, uri
 from autotune.store.sqlite.database import LOCK_TIMEOUT_S, Clock, path_of, utc_now
 from autotune.store.sqlite.error_messages import translate_errors

@@ -10,9 +10,9 @@ from sqlalchemy import ColumnElement, Connection, and_, delete, select, true
 from autotune.errors import StoreError
 from autotune.printable import one_line
 from autotune.store.rows import insert, record_of, rows_of
+from autotune.store.run_context import Scope
 from autotune.store.schema.tables import devices, environments, quarantine, sources
 from autotune.store.schema.types import Values
-from autotune.store.scopes import Scope
 from autotune.store.sources import store_hash
 from autotune.store.sqlite.database import Database
 

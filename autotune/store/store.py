@@ -12,15 +12,15 @@ from autotune.store.devices import DeviceStore, Runs
 from autotune.store.dispatchers import DispatcherStore
 from autotune.store.end_to_end_timings import EndToEndStore
 from autotune.store.finals import FinalsStore
-from autotune.store.known_trials import KnownStore
+from autotune.store.imported_spaces import SpaceStore
 from autotune.store.measurements import MeasurementStore
 from autotune.store.noise_floors import NoiseFloorStore
 from autotune.store.profiles import ProfileStore
 from autotune.store.quarantine import QuarantineStore
+from autotune.store.result_cache import KnownStore
 from autotune.store.retimes import RetimeStore
-from autotune.store.scopes import ScopeStore
+from autotune.store.run_context import ScopeStore
 from autotune.store.sources import SourceStore
-from autotune.store.spaces import SpaceStore
 from autotune.store.sqlite.connections import connect_for_reading
 from autotune.store.sqlite.database import LOCK_TIMEOUT_S, Clock, utc_now
 from autotune.store.sqlite.error_messages import translate_errors
@@ -29,9 +29,9 @@ from autotune.store.sqlite.open_database import open_for_reading, open_for_writi
 from autotune.store.sqlite.query import QueryResult, QueryStream, run_query, stream_query
 from autotune.store.studies import StudyStore
 from autotune.store.templates import TemplateStore
-from autotune.store.top_trials import TopTrialStore
 from autotune.store.trial_lookup import TrialLookup
 from autotune.store.trial_store import TrialStore
+from autotune.store.warm_start_trials import TopTrialStore
 
 
 class Store:

@@ -14,14 +14,14 @@ from autotune.errors import StoreError
 from autotune.family.source import KernelSource
 from autotune.printable import one_line
 from autotune.problem import Problem
-from autotune.store.alike_trials import AlikeTrial, alike
+from autotune.store.comparable_trials import AlikeTrial, alike
 from autotune.store.end_to_end_timings import parts_values
 from autotune.store.layers import of_problem
 from autotune.store.measurements import timing_values
 from autotune.store.rows import insert, insert_unless_there, rows_of
+from autotune.store.run_context import SCOPE, Scope, TargetScope
 from autotune.store.schema.tables import devices, end_to_end_timings, measurements, study_layers, trials
 from autotune.store.schema.types import Values
-from autotune.store.scopes import SCOPE, Scope, TargetScope
 from autotune.store.sources import store_source
 from autotune.store.sqlite.database import Database
 from autotune.store.studies import find, one_of

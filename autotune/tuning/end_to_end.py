@@ -1,7 +1,7 @@
 """A study's layers from host memory to host memory, on top of each layer's best kernel: every cut of the batch timed.
 
-Each way to cut and move the batch is a trial of its own under the policy `end_to_end`, stored and resumed like all
-others. Its kernel is the layer's best, rendered for the sizes of its segments.
+Each way to cut and move the batch is a trial of its own in the measurement mode `end_to_end`, stored and resumed like
+all others. Its kernel is the layer's best, rendered for the sizes of its segments.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from autotune.study import EndToEnd, Study
 from autotune.trial import END_TO_END, Config, Outcome, Phases, Trial
 from autotune.tuning.layer_store import StoredLayer
 from autotune.tuning.trial_log import STRIKES, Progress, TrialLog
-from autotune.tuning.tune import policy
+from autotune.tuning.tune import measurement_mode
 
 _HEADER = (
     "summary = 'The layer from host memory to host memory: streams take the segments of the batch in turn; each copies "
@@ -101,7 +101,7 @@ def best_kernel(
         row
         for row in store.best.of_study(study.name, generation, f"{study.name}.{layer.name}")
         if row.row.device.identity == evaluator.info.identity
-        and row.row.measurement_mode == policy(study)
+        and row.row.measurement_mode == measurement_mode(study)
         and row.row.trial.accuracy in study.admitted(layer.problem)
     ]
     return min(rows, key=lambda row: row.median_us, default=None)

@@ -19,7 +19,7 @@ from autotune.store import Store, TrialRow
 from autotune.study import Study, Technique
 from autotune.trial import Config, Outcome
 from autotune.tuning.trial_log import Progress
-from autotune.tuning.tune import check_study, policy, tune
+from autotune.tuning.tune import check_study, measurement_mode, tune
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,18 +93,18 @@ def climb(
                 )
             except NoTemplate as error:
                 refused[technique.name, layer.name] = str(error)
-    here = (evaluator.info.identity, evaluator.environment.identity, policy(study))
+    here = (evaluator.info.identity, evaluator.environment.identity, measurement_mode(study))
     began = any(row.name == study.name for row in store.studies.list())
     rows = store.trials.list(study.name) if began else ()
     return rungs(study, layers, circumstances(rows).get(here, ()), refused)
 
 
 Circumstances = tuple[tuple[str, str, int, int, int], tuple[str, str, str], str]
-"""Identities of a device and an environment, and a policy: what trials of one ladder have in common."""
+"""Identities of a device and an environment, and a measurement mode: what trials of one ladder have in common."""
 
 
 def circumstances(rows: Sequence[TrialRow]) -> dict[Circumstances, list[TrialRow]]:
-    """Trials by device, environment and policy, in the order first seen."""
+    """Trials by device, environment and measurement mode, in the order first seen."""
     found: dict[Circumstances, list[TrialRow]] = {}
     for row in rows:
         found.setdefault((row.device.identity, row.environment.identity, row.measurement_mode), []).append(row)
@@ -117,7 +117,7 @@ def rungs(
     rows: Sequence[TrialRow],
     refused: Mapping[tuple[str, str], str],
 ) -> list[Rung]:
-    """The ladder that a study's trials of one device, environment and policy make, layer by layer.
+    """The ladder that a study's trials of one device, environment and measurement mode make, layer by layer.
 
     `refused`: names of a technique and a layer to why there is nothing to try.
     """

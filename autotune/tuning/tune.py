@@ -71,7 +71,9 @@ def tune(
     run = Run(study, evaluator, observe, stopping, clock, search, finals, rates)
     distinct = distinct_layers(chosen)
     scopes = {
-        layer.name: store.scopes.open(key, layer, evaluator.info, evaluator.environment, policy(study), records)
+        layer.name: store.scopes.open(
+            key, layer, evaluator.info, evaluator.environment, measurement_mode(study), records
+        )
         for layer in distinct
     }
 
@@ -179,7 +181,7 @@ def _check_memory(study: Study, layer: Layer, info: DeviceInfo) -> None:
         )
 
 
-def policy(study: Study) -> str:
+def measurement_mode(study: Study) -> str:
     """How trials are verified and timed, as part of their identity."""
     return study.measure.cache
 

@@ -85,12 +85,12 @@ def timed(one: Changed, families: Mapping[str, KernelTemplate], evaluator: Devic
     """Both kernels, verified and in turns."""
     before, after = (compiled.result() for compiled in one.compiled)
     row, name, template = one.winner.row, one.winner.name, one.winner.template
-    policy = row.row.measurement_mode
+    measurement_mode = row.row.measurement_mode
     try:
         evaluator.begin_layer(located(row.layer.problem, families))
-        evaluator.evaluate(one.now, after, cache=policy, best_us=None)
+        evaluator.evaluate(one.now, after, cache=measurement_mode, best_us=None)
         pairs = [(one.winner.stored, before), (one.now, after)]
-        first, second = evaluator.finals(pairs, (), cache=policy, budget_s=seconds, seed=0).kernels
+        first, second = evaluator.finals(pairs, (), cache=measurement_mode, budget_s=seconds, seed=0).kernels
     except Rejected as rejected:
         return Line(name, template, 0.0, 0.0, 0.0, f"{rejected.outcome} {rejected.reason}: {rejected.message}")
     noise = sum(median_half_width(each.samples_us) / each.median_us for each in (first, second))

@@ -75,7 +75,7 @@ def best_us(db: Path, study: Study, layer: Layer, evaluator: Evaluator) -> float
 
 
 def forget(db: Path, problem: Problem) -> None:
-    """Hide every trial of a problem, whatever its n, under a policy that nobody asks for."""
+    """Hide every trial of a problem, whatever its n, in a measurement mode that nobody asks for."""
     shape = [name for name in problem.values if name != "n"]
     same = " AND ".join(f"layers.{name} = ?" for name in shape)
     with closing(sqlite3.connect(db)) as connection, connection:

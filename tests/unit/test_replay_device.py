@@ -104,12 +104,12 @@ def test_what_was_not_recorded_is_one_line(again: Command, autotune: Command, tm
     Path("small.toml").write_text(changed(text, ("h = 9", "h = 19")))
     complaint = again().complaint
     assert (
-        "replay:recorded.db: records no trial of the layer n3 c2 19x8 k4 3x3 f32 nchw under the policy cold"
+        "replay:recorded.db: records no trial of the layer n3 c2 19x8 k4 3x3 f32 nchw in the measurement mode cold"
         in complaint
     )
     assert "it has n3 c2 9x8 k4 3x3 f32 nchw (cold)" in complaint
     Path("small.toml").write_text(changed(text, ("trials = 10", "trials = 10\nmeasure.cache = 'hot'")))
-    assert "under the policy hot" in again().complaint
+    assert "in the measurement mode hot" in again().complaint
     assert not Path("autotune.db").exists() or not rows("autotune.db")
 
 

@@ -6,9 +6,9 @@ from dataclasses import dataclass, replace
 
 from sqlalchemy import bindparam, select
 
+from autotune.store.run_context import Scope
 from autotune.store.schema.tables import sources, studies, trials
 from autotune.store.schema.types import Values
-from autotune.store.scopes import Scope
 from autotune.store.sqlite.database import Database
 from autotune.store.trial_store import TrialKey, begin_trial, end_trial
 from autotune.store.trials import TrialRow, trials_by_id

@@ -12,8 +12,8 @@ from autotune.problem import Problem
 from autotune.store.devices import device_of
 from autotune.store.layers import problem_of
 from autotune.store.rows import rows_of
+from autotune.store.run_context import Scope
 from autotune.store.schema.tables import devices, layers, studies, study_layers, templates, trials, tuning_targets
-from autotune.store.scopes import Scope
 from autotune.store.sqlite.database import Database
 from autotune.store.trials import config_of
 from autotune.trial import Config
