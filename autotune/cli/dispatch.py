@@ -113,7 +113,7 @@ KERNELS = (
 @DATABASE
 @DIRECTORIES
 @click.option(
-    "--kernels", type=click.IntRange(1, 64), default=24, show_default=True, help="At most, beside the safe default."
+    "--kernels", type=click.IntRange(1, 64), default=48, show_default=True, help="At most, beside the safe default."
 )
 @click.option(
     "--explore/--no-explore",

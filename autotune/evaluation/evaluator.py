@@ -23,7 +23,7 @@ from autotune.measurement.reference import check_program
 from autotune.operation import REFERENCE
 from autotune.problem import Problem
 from autotune.trial import Config, ErrorStats, Measured, Timing
-from autotune.workers.compilers import CompilePool
+from autotune.workers.compilers import FIRST_DEADLINE_S, CompilePool
 from autotune.workers.device_worker import AT_HAND, DEADLINES, Deadlines, DeviceWorker
 from autotune.workers.worker import (
     EvaluateRequest,
@@ -262,8 +262,8 @@ class DeviceEvaluator:
         return timings.kernels, timings.libraries
 
     def build(self, program: Program) -> Future[Binary]:
-        """Start compiling a program that is no config's."""
-        return self._pool.submit(program, self.target)
+        """Start compiling a program that is no config's, which may take longer than a kernel."""
+        return self._pool.submit(program, self.target, self._deadlines.compile_s or FIRST_DEADLINE_S)
 
     def end_to_end(self, request: EndToEndRequest) -> EndToEndTiming:
         """Verify and time a layer from host to host on the first device."""

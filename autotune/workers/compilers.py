@@ -46,9 +46,9 @@ class CompilePool:
         for _ in range(self._jobs):
             self._threads.submit(self._ask, CompilerRequest(kind))
 
-    def submit(self, program: Program, target: Target) -> Future[Binary]:
+    def submit(self, program: Program, target: Target, deadline_s: float | None = None) -> Future[Binary]:
         """Start compiling; the future raises Rejected('compile', ...) or ToolchainError."""
-        return self._threads.submit(self._compile, program, target)
+        return self._threads.submit(self._compile, program, target, deadline_s)
 
     def submit_own(self, program: Program, target: Target, what: str) -> Future[Binary]:
         """Start compiling what nothing goes on without, so that it may take long; the future raises ToolchainError."""
