@@ -90,7 +90,7 @@ def test_watch_tells_of_what_is_done_and_what_runs(filled: Path, autotune: Comma
     assert re.search(rf"^small on null: {len(evaluated)} (?:of \d+ )?evaluations, ", shown), shown
     assert f"{best:.4g}" in shown
     wrong = sum(trial["outcome"] == "wrong_result" for trial in trials)
-    assert f"{wrong} correctness" in shown
+    assert f"{wrong} wrong_result" in shown
     assert "running" not in shown
     change(filled, "UPDATE trials SET outcome = 'running', ended_at = NULL WHERE number = 3")
     assert "running: one trial 3, tiny " in autotune("watch", "small").out
