@@ -4,8 +4,8 @@ WITH cells AS (
     FROM results
     JOIN studies ON studies.name = results.study AND studies.generation = results.generation
     JOIN study_layers ON study_layers.study_id = studies.id AND study_layers.name = results.layer
-    JOIN subjects ON subjects.id = study_layers.subject_id
-    JOIN layers ON layers.id = subjects.layer_id
+    JOIN tuning_targets ON tuning_targets.id = study_layers.tuning_target_id
+    JOIN layers ON layers.id = tuning_targets.layer_id
     WHERE study = 'dispatch-40' AND outcome = 'correct' AND position IS NOT NULL
     GROUP BY results.layer, template, config
 ),

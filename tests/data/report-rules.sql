@@ -5,6 +5,6 @@ SELECT studies.name AS study, rank() OVER (PARTITION BY studies.id ORDER BY medi
        config ->> '$.below_kernels' AS below, config ->> '$.above_kernels' AS above, proposed_by
 FROM trials
 JOIN studies ON studies.id = study_id
-JOIN subjects ON subjects.id = subject_id
-WHERE subjects.kind = 'layers' AND outcome = 'correct' AND studies.name LIKE 'report-%'
+JOIN tuning_targets ON tuning_targets.id = tuning_target_id
+WHERE tuning_targets.kind = 'layers' AND outcome = 'correct' AND studies.name LIKE 'report-%'
 ORDER BY studies.name, place;
