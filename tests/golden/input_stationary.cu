@@ -1,5 +1,5 @@
 // conv2d n3 c1 30x30 k12 5x5 f32 nchw
-// input_stationary thread_p=3 thread_q=3 warps=4 thread_k=1 epilogue_stages=4 prefetch_tiles=0 min_blocks=2 producer=last filters=shared window=registers stores=staged unroll=1
+// input_stationary thread_p=3 thread_q=3 warps=4 thread_k=1 epilogue_stages=4 prefetch_tiles=0 min_blocks=2 producer=last filters=shared window=registers stores=staged
 
 // y[n, k, p, q] = sum over r, s of w[k, r, s] * x[n, h, w]: no matrix product; a window of x in registers serves K output channels.
 //
@@ -45,7 +45,6 @@ constexpr int THREAD_K = 1;                     // of an iteration
 constexpr int EPILOGUE_STAGES = 4;       // of staged outputs
 constexpr int STAGES = 1;             // pipeline stages: inputs in shared memory
 constexpr int MIN_BLOCKS = 2;                 // blocks resident on a multiprocessor
-constexpr int UNROLL = 1;                         // iterations unrolled
 constexpr bool STAGED = true;            // outputs, else stored by each thread
 constexpr bool APART = false;            // warps of their own start copies, else the last warp that is ready
 constexpr bool SHARED_WINDOW = false, SHARED_FILTERS = true;
@@ -256,7 +255,7 @@ conv2d_input_stationary(const float* __restrict__ x, const float* __restrict__ w
         const bool exists = tile_row < TILE_ROWS && global_tile_row < n * TILES_P;
         float* output = y + static_cast<long long>(global_tile_row / TILES_P) * (K * P * Q) +
                         (global_tile_row % TILES_P * ROWS - first_row) * Q + column;
-#pragma unroll UNROLL
+#pragma unroll 1
         for (int iteration = 0; iteration < K / THREAD_K; ++iteration) {
             // Waited for before the accumulators are there: computing and staging them is one block of code without branches.
             if constexpr (STAGED && APART) barriers.outputs.producer_acquire(epilogue);
