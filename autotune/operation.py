@@ -29,9 +29,9 @@ from autotune.declarations import (
     Size,
 )
 from autotune.errors import StudyError, TemplateError, quoted, shortened
-from autotune.expressions.declared import expression_of
 from autotune.expressions.expression import Bound
 from autotune.expressions.functions import FUNCTIONS
+from autotune.expressions.typed_names import expression_of
 from autotune.table import Table, did_you_mean, is_time, read_toml
 from autotune.trial import Value
 

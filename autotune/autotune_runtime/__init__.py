@@ -19,10 +19,10 @@ import functools
 from collections.abc import Callable
 from pathlib import Path
 
-from . import interface, operation
+from . import interface, prepared
 from .declared import INTERFACE
 from .interface import Handle, Kernel, Library, LibraryError, Status
-from .operation import Prepared
+from .prepared import Prepared
 
 __all__ = [
     "INTERFACE",
@@ -58,8 +58,8 @@ def load(path: str | Path | None = None) -> Library:
 
 
 def run(*arrays: object, library: Library | None = None, **named: object) -> object:
-    """Enqueue a pass; see `operation.run`. `library` None: the one beside this package."""
-    return operation.run(library or load(), *arrays, **named)
+    """Enqueue a pass; see `prepared.run`. `library` None: the one beside this package."""
+    return prepared.run(library or load(), *arrays, **named)
 
 
 def prepare(*weights: object, library: Library | None = None, **named: object) -> Prepared:

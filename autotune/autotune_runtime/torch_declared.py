@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from .interface import DeclaredProblem, Interface, InterfaceArray, Library
-from .operation import GIVEN, WEIGHTS, problem_of
+from .prepared import GIVEN, WEIGHTS, problem_of
 from .torch_operator import Operator, Tensors, given_arrays
 
 DTYPES = {"f32": torch.float32, "f16": torch.float16, "bf16": torch.bfloat16, "i32": torch.int32}

@@ -27,7 +27,7 @@ from torch._C import (
 from torch.autograd import _profiler_enabled
 
 from .interface import DeclaredProblem, Enqueue, Handle, Interface, InterfaceArray, Library, LibraryError, Status
-from .operation import CALLED, GIVEN, WEIGHTS
+from .prepared import CALLED, GIVEN, WEIGHTS
 from .torch_runtime import Cuda, Runtime, TrainingMode
 
 _ALIGNMENT = 16  # bytes: of every array that the library takes

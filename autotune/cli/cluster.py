@@ -60,9 +60,9 @@ def worker(cluster: str, device: str | None, compilers: int | None, name: str | 
     `autotune tune STUDY --cluster ADDRESS`. Schedulers may come and go. Ctrl-C ends it after the evaluation at hand.
     """
     _require_distributed()
+    from autotune.cluster.cluster_worker import OpenDevice, serve, worker_name
     from autotune.cluster.launch import worker_processes
     from autotune.cluster.scheduler import address_of, is_open, quiet
-    from autotune.cluster.worker import OpenDevice, serve, worker_name
 
     address = address_of(cluster)
     names = device_names(device) if device else []

@@ -12,7 +12,7 @@ from autotune.operations import CONV2D
 from autotune.reading import read_text
 
 ANY_OPERATION = (
-    *("__init__.py", "arrays.py", "dlpack.py", "interface.py", "operation.py"),
+    *("__init__.py", "arrays.py", "dlpack.py", "interface.py", "prepared.py"),
     *("torch_declared.py", "torch_operator.py", "torch_runtime.py"),
 )
 """Modules of the package that know no operation; an export adds `declared.py`, which says what its own is."""

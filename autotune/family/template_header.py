@@ -13,9 +13,9 @@ from pathlib import Path
 
 from autotune.declarations import COMPUTED, ROLES
 from autotune.errors import TemplateError, quoted, shortened
-from autotune.expressions.declared import never_words
 from autotune.expressions.expression import Expression, words_of
 from autotune.expressions.functions import FUNCTIONS
+from autotune.expressions.typed_names import never_words
 from autotune.family.template import SUFFIX, Condition, ConstantTemplate, KernelTemplate, Param, StageTemplate
 from autotune.family.tensor_map_template import TensorMapTemplate, read_tensor_map
 from autotune.operation import Operation

@@ -22,12 +22,12 @@ from pathlib import Path
 
 import dask
 
+from autotune.cluster.cluster_worker import ClusterWorker, OpenDevice
 from autotune.cluster.coordinator import Coordinator
 from autotune.cluster.layer_run import LayerRun, StudyRun
 from autotune.cluster.reported_layer import ReportedLayer
 from autotune.cluster.scheduler import address_of, quiet
 from autotune.cluster.task import LayerTask, Report, TaskEnd
-from autotune.cluster.worker import ClusterWorker, OpenDevice
 from autotune.evaluation.null import NullEvaluator
 from autotune.family.source import KernelSource
 from autotune.family.template_files import load_templates

@@ -17,11 +17,11 @@ pytest.importorskip("distributed")
 
 from distributed import Scheduler, Worker
 
+from autotune.cluster.cluster_worker import INFO, ClusterWorker, OpenDevice
 from autotune.cluster.coordinator import ClusterResult, Coordinator, Overview
 from autotune.cluster.layer_run import StudyRun
 from autotune.cluster.scheduler import quiet
 from autotune.cluster.task import EVALUATIONS, DeviceClass, TaskEnd
-from autotune.cluster.worker import INFO, ClusterWorker, OpenDevice
 from autotune.evaluation.evaluator import Evaluator
 from autotune.evaluation.null import NullEvaluator
 from autotune.family.template_files import load_templates
@@ -236,7 +236,7 @@ def test_other_workers_get_no_task(tmp_path: Path) -> None:
     assert [result.evaluated for result in run(tmp_path, act).results] == [TRIALS]
 
 
-SPEC = {"0": {"cls": "autotune.cluster.worker.ClusterWorker", "opts": {"device": "null"}}}
+SPEC = {"0": {"cls": "autotune.cluster.cluster_worker.ClusterWorker", "opts": {"device": "null"}}}
 
 
 @pytest.mark.parametrize(

@@ -10,9 +10,9 @@ import pytest
 
 pytest.importorskip("distributed")
 
+from autotune.cluster.cluster_worker import OpenDevice
 from autotune.cluster.layer_run import LayerRun, StudyRun
 from autotune.cluster.task import EVALUATIONS, WORKER_LOST, LayerTask, Report, TaskEnd
-from autotune.cluster.worker import OpenDevice
 from autotune.devices.device import DeviceInfo
 from autotune.errors import DeviceLost, StudyError
 from autotune.evaluation.evaluator import Evaluator

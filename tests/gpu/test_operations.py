@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from autotune.autotune_runtime.interface import Library
-from autotune.autotune_runtime.operation import Prepared, run
+from autotune.autotune_runtime.prepared import Prepared, run
 from autotune.checking.cases import CasePlan
 from autotune.checking.check import FamilyCheck
 from autotune.compilation.toolchain import find_cxx, find_nvcc

@@ -14,7 +14,7 @@ import pytest
 from autotune.api.device_names import binary_cache
 from autotune.api.starter import new_operation
 from autotune.autotune_runtime.interface import Library
-from autotune.autotune_runtime.operation import Prepared, run
+from autotune.autotune_runtime.prepared import Prepared, run
 from autotune.errors import StoreError
 from autotune.exporting import Chosen, Exported, export_library
 from autotune.exporting.build import Built, self_test

@@ -17,8 +17,8 @@ PAGES = {
 }
 ELSEWHERE = {"search.md"}
 """run by tests/unit/search/test_sampler.py, which knows the answers"""
-ON_A_GPU = {"pytorch.md"}
-"""need a CUDA device, torchvision and CuPy: only what they import is looked for"""
+ON_A_GPU = {"cluster.md", "pytorch.md"}
+"""need a CUDA device, torchvision and CuPy, or other hosts: only what they import is looked for"""
 EXPORTED = {"export.md"}
 """need a built export of softmax: tests/host/test_export_operations.py calls these functions of one"""
 SHOWN = {
