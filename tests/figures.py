@@ -12,6 +12,7 @@ import os
 import re
 import shlex
 import tempfile
+import tomllib
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
@@ -190,6 +191,110 @@ def optuna_calls(command: str) -> dict[str, int]:
             patches.enter_context(patch.object(owner, name, counted(getattr(owner, name))))
         said.__wrapped__(command)
     return dict(counts)
+
+
+@cache
+def findings(report: str) -> tuple[tuple[str, str, str, str], ...]:
+    """What a report concludes, each with its ratios, those of the recorded ladder, and whether they agree."""
+    said_there = tomllib.loads((ROOT / "tests" / "data" / "report-findings.toml").read_text())[report]
+    steps = {(row.layer, row.technique): row for row in rows(f"ladder reports/{report} --stored --db recorded")}
+    lines = []
+    for finding in said_there["finding"]:
+        layers = finding.get("layers", said_there["layers"])
+        new, old = (_steps_of(finding[side], layers, steps) for side in ("row", "over"))
+        summed = finding.get("sum", False)
+        here = _ratios([row.best_us for row in old], [row.best_us for row in new], summed=summed)
+        there = finding.get("there")
+        if not there and "says" not in finding:
+            there = _ratios([row.reported_ms for row in old], [row.reported_ms for row in new], summed=summed)
+        sides = [_side(ratio) for ratio in there] if there else [finding["says"]] * len(here)
+        agree = [_side(ratio) == side for ratio, side in zip(here, sides, strict=True)]
+        names = [f"layer {number}" for number, right in enumerate(agree, start=1) if right]
+        lines.append(
+            (
+                finding["what"],
+                " / ".join(f"{ratio:.3g}" for ratio in there) if there else finding["says"],
+                " / ".join(f"{ratio:.3g}" for ratio in here),
+                "yes" if all(agree) else "no" if not any(agree) else f"{names[0]} only",
+            )
+        )
+    return tuple(lines)
+
+
+def agreement() -> None:
+    """Print how many of each report's findings agree."""
+    answers = {report: Counter(line[-1] for line in findings(report)) for report in ("000", "001", "002", "003", "004")}
+    table(
+        "report | findings | agree | agree on one layer | do not agree",
+        [
+            [report, count.total(), count["yes"], count.total() - count["yes"] - count["no"], count["no"]]
+            for report, count in answers.items()
+        ],
+    )
+
+
+def _steps_of(
+    names: str | list[str], layers: list[str], steps: dict[tuple[str, str], SimpleNamespace]
+) -> list[SimpleNamespace]:
+    """A row of a ladder for each layer."""
+    each = [names] * len(layers) if isinstance(names, str) else names
+    return [steps[step] for step in zip(layers, each, strict=True)]
+
+
+def _ratios(before: list[float], now: list[float], *, summed: bool) -> list[float]:
+    """How many times as fast: of each layer, or of all together."""
+    if summed:
+        return [sum(before) / sum(now)]
+    return [old / new for old, new in zip(before, now, strict=True)]
+
+
+def _side(ratio: float) -> str:
+    """Times within 2 % count as the same."""
+    return "same" if abs(ratio - 1) <= 0.02 else "faster" if ratio > 1 else "slower"
+
+
+def profiled() -> None:
+    """Print what Nsight Compute counted of report 003's kernels, there and here."""
+    there = [
+        ("conv1-n10000", "fused product for each image, tile 32", (31, 8, 83.5, 78.6, 88.8, 70)),
+        ("conv1-n10000", "one launch for all images, tile 32", (30, 8, 94, 78.7, 88.8, 70)),
+        ("conv1-n10000", "tile 24", (30, 4.5, 80.6, 70.9, 80, 55.9)),
+        ("conv2-n10000", "tile 24", (30, 4.5, 83.8, 76, 68.2, 56.4)),
+        ("conv1-n1000", "tile 16", (30, 2, 95.8, 66.9, 80, 41.4)),
+        ("conv2-n1000", "tile 24", (30, 4.5, 83.7, 76, 68.2, 56.4)),
+    ]
+    steps = {(row.layer, row.technique): row for row in rows("ladder reports/003 --stored --db recorded")}
+    lines = []
+    for layer, technique, values in there:
+        row = steps[layer, technique]
+        fractions = (
+            *(row.achieved_occupancy, row.load_efficiency_fraction),
+            *(row.store_efficiency_fraction, row.shared_efficiency_fraction),
+        )
+        here = (row.registers, row.smem_bytes / 1024, *(100 * fraction for fraction in fractions))
+        pairs = [f"{old:g} / {round(new, 1):g}" for old, new in zip(values, here, strict=True)]
+        lines.append([f"{technique}, {layer}", *pairs])
+    table(
+        "kernel | registers | shared, KiB | achieved occupancy, % | global loads, % | global stores, % | shared, %",
+        lines,
+    )
+
+
+def im2col_shares() -> None:
+    """Print im2col's share of the time of report 001's two kernels, there and here."""
+    there = {"conv1-n10000": 28.46 / 56.43, "conv2-n10000": 76.47 / 104.88}
+    steps = [
+        row
+        for row in rows("ladder reports/001 --stored --db recorded")
+        if row.technique == "im2col kernel and tiled product, batch in halves" and row.layer in there
+    ]
+    table(
+        "layer | im2col there | here",
+        [
+            [row.layer, *(f"{100 * share:.0f} %" for share in (there[row.layer], row.launch_shares.conv2d_unroll))]
+            for row in steps
+        ],
+    )
 
 
 def significant(value: float, digits: int = 4) -> str:
