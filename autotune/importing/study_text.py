@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from autotune.autotune_runtime.fusion import Graph, sizes
-from autotune.importing.findings import Findings
+from autotune.importing.fused_layers import Findings
 from autotune.importing.network import plain
 from autotune.problem import Conv2dProblem, Layer
 from autotune.study_writer import layer_toml

@@ -16,7 +16,7 @@ from torch.nn import functional  # noqa: E402
 from autotune.autotune_runtime.conv2d import Problem  # noqa: E402
 from autotune.autotune_runtime.torch_capture import lifted  # noqa: E402
 from autotune.autotune_runtime.torch_layers import ConvGraph, ConvLayer, read_network  # noqa: E402
-from autotune.importing.findings import findings  # noqa: E402
+from autotune.importing.fused_layers import findings  # noqa: E402
 from autotune.importing.torch_archive import read_archive  # noqa: E402
 from autotune.importing.torch_module import archive_of  # noqa: E402
 
