@@ -26,6 +26,8 @@ _ALLOWED = frozenset(
     }
 )
 """What a dump may do besides the changes to sqlite_master that CREATE itself makes."""
+SHOWN_CHARACTERS = 200
+"""of SQLite's message about a statement that is not a dump's; it quotes the statement's words whole"""
 _STATISTICS = ("ANALYZE", 'DELETE FROM "sqlite_stat', 'INSERT INTO "sqlite_stat')
 
 
@@ -67,7 +69,7 @@ def load(text: str, name: str, url: str | Path) -> int:
                 if getattr(error, "sqlite_errorcode", 0) & 0xFF == sqlite3.SQLITE_FULL:
                     raise
                 raise StoreError(
-                    f"{name}: not a dump of autotune ({one_line(str(error))}); nothing was loaded"
+                    f"{name}: not a dump of autotune ({one_line(str(error)[:SHOWN_CHARACTERS])}); nothing was loaded"
                 ) from error
             raw.set_authorizer(None)
             count = sum(_size(raw, table) for (table,) in raw.execute("SELECT name FROM pragma_table_list").fetchall())

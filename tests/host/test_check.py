@@ -122,7 +122,7 @@ def test_every_feasible_pair_has_a_case_in_a_full_check(tmp_path: Path, host: De
 def test_bound_follows_the_algorithm(factor: int, right: bool, tmp_path: Path, host: DeviceEvaluator) -> None:
     template = family(tmp_path, "y[at] = sum;", "y[at] = sum * (1.0f + 1.0f / (1 << 18));")  # 64 roundings, all one way
     path = template.path
-    path.write_text(path.read_text().replace("[params]", f'error_factor = "{factor}"\n[params]'))
+    path.write_text(path.read_text().replace("[supports]", f'error_factor = "{factor}"\n\n[supports]'))
     rows = list(FamilyCheck(CasePlan(load_template(path), host.info), host).rows(most=4))
     assert all(row.outcome == Outcome.CORRECT for row in rows) == right
 
@@ -136,7 +136,7 @@ def test_own_layers_take_the_place_of_derived_problems(tmp_path: Path, host: Dev
     assert {row.problem.with_runtime(1) for row in rows} == {own.problem.with_runtime(1)}
     assert {row.outcome for row in rows} == {Outcome.CORRECT}
     gaps = [gap for gap in coverage(checking).gaps if gap.what == "layer other"]
-    assert [gap.why for gap in gaps] == [f"the family does not support {other.problem}"]
+    assert [gap.why for gap in gaps] == ["the family requires: x, w and y hold floats"]
 
 
 def test_failure_can_be_seen_again(tmp_path: Path, fork_server: ForkServer) -> None:

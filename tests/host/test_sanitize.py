@@ -158,7 +158,7 @@ def test_compute_sanitizer_runs_each_tool_on_each_kernel(tmp_path: Path) -> None
     assert racecheck.startswith(
         "tested.good: racecheck at n = 1 and 9: fault: Error: Race reported between Write access"
     )
-    assert "kernel.cu:30 (good.cu.j2:51)" in racecheck
+    assert "kernel.cu:30 (good.cu.j2:58)" in racecheck
     assert "initcheck: not run: the tool failed" in initcheck
     calls = (tmp_path / "calls").read_text().splitlines()
     assert len(calls) == 3

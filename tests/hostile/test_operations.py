@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 from pathlib import Path
 
@@ -24,14 +25,15 @@ def own(folder: Path, fork_server: ForkServer) -> Path:
 
 
 def test_names_that_conv2d_has_mean_what_the_operation_says(own: Path, fork_server: ForkServer) -> None:
-    """`w` is a whole number of conv2d's, `layout` a word: rows of another operation can be understood all the same."""
+    """`w` is a whole number of conv2d's, `layout` a word: trials of another operation can be read all the same."""
     file = own / "own" / "operation.toml"
     text = file.read_text().replace("[words]", 'layout = { doc = "a size", default = 3 }\n[words]\nw = ["a", "b"]')
     file.write_text(text)
     done = attacked(fork_server, own, *TUNE, within_s=30)
     assert done.code == 0, done.err
-    checked = attacked(fork_server, own, "dump", "--check")
-    assert "0 rows that cannot be understood" in checked.err + checked.out
+    trials = attacked(fork_server, own, "trials", "--json")
+    assert trials.code == 0, trials.err
+    assert json.loads(trials.out)
 
 
 @pytest.mark.parametrize("name", ["own/operation.toml", "own/own.cu.j2"])

@@ -86,7 +86,7 @@ def test_the_largest_tiles_compile_without_spills_and_products_overlap(values: d
 
 FAULTS = {
     "the small parts of the filters are left out": (
-        "w + (at + W_BYTES / 16), x + at, true",
+        "w + (at + W_BYTES / DESCRIPTOR_UNIT), x + at, true",
         "w + at, x + at, k_block < 0",
     ),
     "the small parts of the pixels are the big ones": ("(at + X_BYTES / 16)", "at"),

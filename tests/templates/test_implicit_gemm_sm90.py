@@ -470,8 +470,11 @@ def test_a_mistake_with_a_residual_is_found_without_a_gpu(what: str, host: Devic
 
 
 STRIP_FAULTS = {
-    "rows of a window follow each other": ("(PITCH * 128), PITCH * 128)", "(PITCH * 128), 1024)"),
-    "warpgroups read the same rows": ("window + first / 8 * (PITCH * 128)", "window"),
+    "rows of a window follow each other": (
+        "(PITCH * OPERAND_ROW_BYTES), PITCH * OPERAND_ROW_BYTES)",
+        "(PITCH * OPERAND_ROW_BYTES), 1024)",
+    ),
+    "warpgroups read the same rows": ("window + first / 8 * (PITCH * OPERAND_ROW_BYTES)", "window"),
     "warpgroups store the same rows": ("WINDOW_ROWS + Boxes::rows(first)", "WINDOW_ROWS"),
     "subtiles are stored in the same rows": ("STRIP ? pixels / 8 : 0", "STRIP ? pixels / 64 * 8 : 0"),
     "strips begin where the first does": ("{tile % STRIPS * 8,", "{0,"),

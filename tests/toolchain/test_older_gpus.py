@@ -12,7 +12,7 @@ from autotune.compilation.toolchain import find_nvcc
 from autotune.devices.device import DeviceInfo
 from autotune.errors import Rejected
 from autotune.family.render import render
-from autotune.family.space import BoundTemplate, SearchSpace
+from autotune.family.space import Admission, BoundTemplate, SearchSpace
 from autotune.problem import Conv2dProblem, of_conv2d
 from autotune.shipped import shipped
 from autotune.store import Store
@@ -98,7 +98,7 @@ def admitted(bound: BoundTemplate, config: Config) -> bool:
 @pytest.mark.parametrize("layer", every(24, RECORDED))
 def test_a_fast_recorded_kernel_does_not_spill(layer: str, gpu: str) -> None:
     problem, configs = recorded(layer)
-    bound = BoundTemplate(family("mma_strip"), problem, GPUS[gpu])
+    bound = BoundTemplate(family("mma_strip"), problem, GPUS[gpu], Admission(prune=True))
     fast = [config for config in configs if admitted(bound, config)][:FAST]
     if not fast:  # each wants more shared memory than this GPU has: then what a search begins with
         space = SearchSpace(bound, most_rows=2000, sampled_rows=200)
@@ -110,7 +110,7 @@ def test_a_fast_recorded_kernel_does_not_spill(layer: str, gpu: str) -> None:
 @pytest.mark.parametrize("gpu", GPUS)
 @pytest.mark.parametrize("problem", every(6, NHWC), ids=str)
 def test_resnet_begins_with_a_kernel_that_fits(problem: Conv2dProblem, gpu: str) -> None:
-    bound = BoundTemplate(family("mma_gemm"), problem, GPUS[gpu])
+    bound = BoundTemplate(family("mma_gemm"), problem, GPUS[gpu], Admission(prune=True))
     space = SearchSpace(bound, most_rows=2000, sampled_rows=200)
     assert space.default is not None
     assert spilled(bound, space.default) == 0

@@ -376,7 +376,6 @@ def test_windows_in_shared_memory_are_read_in_vectors_again_for_each_map(columns
             "thread_k": 1,
             "epilogue_stages": 4,
             "prefetch_tiles": 0,
-            "unroll": 1,
             "min_blocks": 2,
             "producer": "last",
             "filters": "constant",

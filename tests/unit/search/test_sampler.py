@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import pickle
 import re
+import statistics
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
@@ -129,11 +130,14 @@ def constrained(trial: Trial) -> float:
 
 
 def test_constraints_are_kept() -> None:
-    sampler = AutotuneSampler(seed=0, constraints_func=lambda trial: (trial.user_attrs["over"],))
-    study = studied(sampler, constrained, 60)
-    assert sum(trial.user_attrs["over"] <= 0.1 for trial in study.trials[20:]) >= 25  # the best that is kept is at 0
-    kept = [trial.value for trial in study.trials if trial.value is not None and trial.user_attrs["over"] <= 0]
-    assert min(kept) < -0.24
+    found: list[float] = []
+    for seed in range(5):  # one seed's path depends on the processor's rounding
+        sampler = AutotuneSampler(seed=seed, constraints_func=lambda trial: (trial.user_attrs["over"],))
+        study = studied(sampler, constrained, 60)
+        assert sum(trial.user_attrs["over"] <= 0.1 for trial in study.trials[20:]) >= 25  # the best one is at 0
+        kept = (trial.value for trial in study.trials if trial.value is not None and trial.user_attrs["over"] <= 0)
+        found.append(min(kept))
+    assert statistics.median(found) < -0.245, found
     assert study.trials[-1].system_attrs["constraints"] == (study.trials[-1].user_attrs["over"],)
     with pytest.raises(ValueError, match="constraints_func: NaN"):
         studied(AutotuneSampler(constraints_func=lambda trial: (math.nan,)), constrained, 1)
