@@ -9,7 +9,18 @@ from dataclasses import dataclass
 from typing import TypeAlias
 
 from .activations import ACTIVATIONS
-from .fusion import Convolution, Function, Geometry, Graph, MatrixProduct, Operator, Shape, convolution, product
+from .fusion import (
+    Convolution,
+    Function,
+    Geometry,
+    Graph,
+    MatrixProduct,
+    Operator,
+    Shape,
+    convolution,
+    matrix_product,
+    product,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,6 +101,8 @@ class TensorType:
     shape: Shape = ()
     dtype: str = ""
     """a word of a study, or what PyTorch calls one that studies have not"""
+    layouts: frozenset[str] = frozenset()
+    """in which it is stored without gaps; images of one pixel or one channel in both"""
 
 
 NORMS = ("batch_norm", "_native_batch_norm_legit_no_training")
@@ -108,8 +121,15 @@ _BINARY: Mapping[str, Callable[[float, float], float]] = {
     "minimum": min,
     "pow": math.pow,
 }
-_PRODUCTS = {"linear": "input", "matmul": "self", "mm": "self", "bmm": "self", "addmm": "mat1", "baddbmm": "batch1"}
-"""Products of matrices, to the argument whose last axis is summed over."""
+_PRODUCTS = {
+    "linear": ("input", "weight"),
+    "matmul": ("self", "other"),
+    "mm": ("self", "mat2"),
+    "bmm": ("self", "mat2"),
+    "addmm": ("mat1", "mat2"),
+    "baddbmm": ("batch1", "batch2"),
+}
+"""Products of matrices, to the arguments that are multiplied."""
 
 
 def clipped(least: float | None, most: float | None) -> Function:
@@ -213,7 +233,8 @@ class Calls:
     constants: Mapping[str, str]
     """the network's own tensors, to the names that parameters have in the model"""
     outputs: frozenset[str]
-    layout: str = "nchw"
+    layout: str | None = None
+    """of all convolutions; None: of each as its images and filters are stored"""
 
     def graph(self) -> Graph:
         """Raises ValueError where calls are in no order."""
@@ -231,12 +252,16 @@ class _Reader:
         self._known = {*network.constants, *network.images}
         self._now: dict[str, str] = {}
         """tensors that were written in place, to the results of the writers"""
+        given = (self._type(name) for call in network.calls if call.is_convolution for name in call.tensors)
+        last = any(each.layouts == {"nhwc"} for each in given)
+        self._either = network.layout or ("nhwc" if last else "nchw")
+        """the layout of what is stored in both"""
 
     def graph(self) -> Graph:
         operators = tuple(each for call in self._network.calls for each in self._operators(call))
         inputs = tuple(self._shape(name) for name in self._network.images)
         outputs = frozenset(self._latest(name) for name in self._network.outputs)
-        return Graph(operators, outputs, inputs, self._network.layout)
+        return Graph(operators, outputs, inputs, self._either)
 
     def _operators(self, call: Call) -> Iterator[Operator]:
         for label in call.inner:
@@ -268,8 +293,7 @@ class _Reader:
         if call.is_convolution:
             found = self._convolution(call)
             return Operator(reads, call.writes, "convolution", None, constants, convolution=found)
-        if flops := self._product_flops(call):
-            made = MatrixProduct(self._label(call), flops)
+        if (made := self._product(call)) is not None:
             return Operator(reads, call.writes, constants=constants, product=made)
         if call.name in _BINARY and call.limit("alpha") in (None, 1) and "rounding_mode" not in call.arguments:
             other = "exponent" if call.name == "pow" else "other"
@@ -312,21 +336,46 @@ class _Reader:
             transposed="transpose" in call.name or bool(call.number("transposed", 0)),
             bias=bool(call.tensor("bias")),
             dtype=self._type(call.tensor("input")).dtype,
-            layout=self._network.layout,
+            layout=self._network.layout or self._layout(call),
         )
         given = [each for each in (call.tensor("weight"), call.tensor("bias")) if each]
         why_not = "" if {*given} <= {*self._constants} else "its filters are computed by the network"
         return convolution(self._label(call), geometry, why_not)
 
-    def _product_flops(self, call: Call) -> int:
-        """FLOPs of products of matrices; 0 where there are none, or of unknown size."""
-        made = self._shape(call.writes[0])
+    def _layout(self, call: Call) -> str:
+        """Of a convolution's images and filters; the network's where the filters are stored in both layouts."""
+        images, filters = (self._type(call.tensor(name)).layouts for name in ("input", "weight"))
+        if {"nhwc"} in (images, filters):
+            return "nhwc"
+        return self._either if filters == {"nchw", "nhwc"} else "nchw"
+
+    def _product(self, call: Call) -> MatrixProduct | None:
+        """A product of matrices; None where there is none, or of unknown size."""
+        made, label = self._shape(call.writes[0]), self._label(call)
         if call.name == "scaled_dot_product_attention":
             query, key = (self._shape(call.tensor(name)) for name in ("query", "key"))
             both = [product((2, *each, key[-2])) for each in (query, made)] if len(key) > 1 else []
-            return sum(each or 0 for each in both)
-        a = self._shape(call.tensor(_PRODUCTS.get(call.name, "")))
-        return (product((2, *made, a[-1])) or 0) if a else 0
+            return MatrixProduct(
+                label, sum(each or 0 for each in both), why_not="attention, whose products are one kernel's"
+            )
+        if call.name not in _PRODUCTS:
+            return None
+        a, b = (call.tensor(name) for name in _PRODUCTS[call.name])
+        scaled = call.number("alpha", 1) != 1 or call.number("beta", 1) != 1
+        added = call.tensor("bias") or (call.tensor("self") if call.name == "addmm" else "")
+        why_not = "adds a matrix, or scales" if scaled or call.name == "baddbmm" or len(self._shape(added)) > 1 else ""
+        return matrix_product(
+            *(
+                label,
+                self._shape(a),
+                self._shape(b),
+                made,
+                "nt" if call.name == "linear" else "nn",
+                self._type(a).dtype,
+            ),
+            bias=bool(added),
+            why_not=why_not,
+        )
 
 
 def refs(arguments: Iterable[Argument]) -> Iterator[str]:

@@ -65,10 +65,17 @@ class Convolution:
 
 @dataclass(frozen=True, slots=True)
 class MatrixProduct:
-    """A product of matrices of any kind."""
+    """A product of matrices of any kind, in the words of the operation `gemm`."""
 
     label: str
     flops: int
+    sizes: Mapping[str, int] = field(default_factory=dict)
+    """batch, m, n and k; empty where no kernel computes it"""
+    transposes: str = "nn"
+    bias: bool = False
+    dtype: str = "f32"
+    why_not: str = ""
+    """why `sizes` is empty"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -255,6 +262,37 @@ def convolution(label: str, geometry: Geometry, why_not: str = "") -> Convolutio
     why_not = why_not or _why_not(geometry)
     problem = None if why_not else _problem(geometry)
     return Convolution(label, problem, why_not, _flops(geometry))
+
+
+def matrix_product(
+    label: str, a: Shape, b: Shape, y: Shape, transposes: str, dtype: str, *, bias: bool = False, why_not: str = ""
+) -> MatrixProduct | None:
+    """A product a [..., M, K] b of an output y [..., M, N], or why no kernel computes it; None of unknown size.
+
+    b is [..., K, N], with the transposes nt [..., N, K]. A b of two dimensions is multiplied by all of a at once.
+    """
+    known = [size for size in y if size is not None]
+    k = a[-1] if a else None
+    if not known or len(known) < len(y) or k is None:
+        return None
+    flops = 2 * math.prod(known) * k
+    if dtype not in INTERFACE.words["dtype"]:
+        why_not = why_not or f"computes in {dtype}"
+    if len(b) > 2 and b[:-2] != y[:-2]:
+        why_not = why_not or "one matrix is multiplied by several others"
+    if len(y) < 2 or len(b) < 2:
+        why_not = why_not or "a product with a vector"
+    if why_not:
+        return MatrixProduct(label, flops, why_not=why_not)
+    batch = math.prod(known[:-2]) if len(b) > 2 else 1
+    numbers = {"batch": batch, "m": math.prod(known[:-1]) // batch, "n": known[-1], "k": k}
+    return MatrixProduct(label, flops, numbers, transposes, bias, dtype)
+
+
+def product_epilogue(graph: Graph, at: int, of: MatrixProduct) -> str:
+    """The epilogue of a product's kernel: its bias, and the activation that alone reads the output."""
+    word, _ = activation_behind(graph, graph.operators[at].writes[0])
+    return epilogue_name(residual=False, activation=word) if of.bias or word else "none"
 
 
 def sizes(shape: Shape) -> str:

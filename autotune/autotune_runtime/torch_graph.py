@@ -40,15 +40,16 @@ def read(part: Part) -> Read:
     nodes = part.graph.graph.nodes
     labels = {node.name: part.labels.get(str(node.target), str(node.target)) for node in nodes if node.op == "get_attr"}
     calls = tuple(_call(node, modules, seen) for node in nodes if node.op.startswith("call"))
-    either = "nhwc" if any(call.is_convolution and _is_last(call, seen) for call in calls) else "nchw"
     (output,) = part.graph.graph.find_nodes(op="output")
     found = Calls(
         calls=calls,
-        tensors={node.name: TensorType(tuple(each.kind.shape), _word(each)) for node, each in seen.tensors.items()},
+        tensors={
+            node.name: TensorType(tuple(each.kind.shape), _word(each), each.layouts)
+            for node, each in seen.tensors.items()
+        },
         images=tuple(node.name for node in nodes if node.op == "placeholder"),
         constants=labels,
         outputs=frozenset(node.name for node in output.all_input_nodes),
-        layout=either,
     )
     graph = found.graph()
     by_name = {node.name: node for node in nodes}
@@ -59,11 +60,6 @@ def read(part: Part) -> Read:
 
 def _word(tensor: TensorIs) -> str:
     return DTYPES.get(tensor.kind.dtype, str(tensor.kind.dtype))
-
-
-def _is_last(call: Call, seen: Seen) -> bool:
-    """Whether a convolution's images or filters are stored channels-last, and not also the other way."""
-    return any(each.layouts == {"nhwc"} for node, each in seen.tensors.items() if node.name in call.tensors)
 
 
 def _call(node: fx.Node, modules: dict[str, nn.Module], seen: Seen) -> Call:

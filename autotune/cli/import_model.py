@@ -51,6 +51,7 @@ def _numbers(text: str, between: str, expected: str) -> tuple[int, ...]:
 )
 @click.option("--dtype", type=click.Choice([*FLOATS]), help="What to store and compute in; default: the network's.")
 @click.option("--layout", type=click.Choice(["nchw", "nhwc"]), help="Default: as the network stores its filters; nchw.")
+@click.option("--op", type=click.Choice(["conv2d", "gemm"]), default="conv2d", help="What to import; default: conv2d.")
 @click.option("--accuracy", type=click.Choice([*ADMITTED]), help="The accuracy class of the study.")
 @click.option("--residuals/--no-residuals", default=True, help="Whether kernels add residuals; few families do.")
 @click.option("--out", type=click.Path(path_type=Path), help="The study file to write; default: standard output.")
@@ -60,11 +61,12 @@ def import_model(
     batches: tuple[int, ...],
     dtype: str | None,
     layout: str | None,
+    op: str,
     accuracy: str | None,
     residuals: bool,
     out: Path | None,
 ) -> None:
-    """Write the study that tunes the convolutions of a network.
+    """Write the study that tunes the convolutions of a network, or with --op gemm its products of matrices.
 
     SOURCE is an ONNX file (needs the package onnx), an archive of torch.export (.pt2), or Python code that builds a
     PyTorch model, which runs: torchvision.models:resnet50, timm:convnext_tiny, my_module.py:build.
@@ -72,7 +74,16 @@ def import_model(
     Batch norm is folded; bias, activation and residual become epilogues; convolutions of one problem are one layer with
     a count. What no kernel serves is a comment with its reason and its share of the FLOPs.
     """
-    from autotune.importing import Request, findings, named_layers, read_source, reasons, study_text, summaries
+    from autotune.importing import (
+        OPERATIONS,
+        Request,
+        findings,
+        named_layers,
+        read_source,
+        reasons,
+        study_text,
+        summaries,
+    )
 
     if out is not None:
         _check_new(out)
@@ -80,10 +91,10 @@ def import_model(
     request = Request(source, inputs, batches, dtype, layout)
     with stages() as stage:
         networks = read_source(request, stage)
-    found = [findings(network, residuals=residuals) for network in networks]
+    found = [findings(network, op=op, residuals=residuals) for network in networks]
     layers = named_layers(found)
     if not layers:
-        why = "; ".join(reasons(found[0])) or "it has no convolution"
+        why = "; ".join(reasons(found[0])) or f"it has no {OPERATIONS[op]}"
         raise ModelError(f"{source}: nothing to tune: {why}")
     for layer in layers:
         if why := unadmitted(accuracy, layer.problem.dtype):

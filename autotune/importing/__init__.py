@@ -1,10 +1,11 @@
 """A network's own file, or the Python code that builds it -> the study that tunes its convolutions."""
 
-from autotune.importing.fused_layers import Findings, findings
+from autotune.importing.fused_layers import OPERATIONS, Findings, findings
 from autotune.importing.model_source import Request, read_source
 from autotune.importing.study_text import NamedLayer, named_layers, reasons, study_text, summaries
 
 __all__ = [
+    "OPERATIONS",
     "Findings",
     "NamedLayer",
     "Request",

@@ -1,43 +1,52 @@
-"""A network's convolutions with what follows them: batch norm folded, bias, residual and activation as an epilogue."""
+"""A network's convolutions or products of matrices, with what follows them as an epilogue."""
 
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass, replace
 
-from autotune.autotune_runtime.conv2d import Problem
-from autotune.autotune_runtime.fusion import Graph, Operator, fuse
+from autotune.autotune_runtime.conv2d import Problem as ConvProblem
+from autotune.autotune_runtime.fusion import Convolution, Graph, MatrixProduct, Operator, fuse, product_epilogue
+from autotune.autotune_runtime.fusion import Fused as Epilogue
 from autotune.errors import StudyError
 from autotune.importing.network import plain
-from autotune.problem import Conv2dProblem
+from autotune.operations import operation
+from autotune.problem import Conv2dProblem, Problem, make_problem
+
+OPERATIONS = {"conv2d": "convolutions", "gemm": "products of matrices"}
+"""What a study may be of, to what there is in a network."""
 
 
 @dataclass(frozen=True, slots=True)
 class Fused:
-    """A convolution that a kernel can compute, with all that the kernel takes in."""
+    """A convolution or a product that a kernel can compute, with all that the kernel takes in."""
 
     label: str
-    problem: Conv2dProblem
+    problem: Problem
 
 
 @dataclass(frozen=True, slots=True)
 class LeftOut:
-    """What no kernel computes."""
+    """What is in no layer of the study."""
 
     label: str
     why: str
     flops: int | None
+    other: bool = False
+    """whether it is another operation's"""
 
 
 @dataclass(frozen=True, slots=True)
 class Findings:
     """What a network consists of, in its order."""
 
+    op: str
+    images: int | None
     fused: tuple[Fused, ...]
     left_out: tuple[LeftOut, ...]
 
     @property
     def served_flops(self) -> int:
-        """FLOPs of the convolutions that a kernel can compute."""
+        """FLOPs of what a kernel can compute."""
         return sum(each.problem.flops for each in self.fused)
 
     @property
@@ -46,32 +55,52 @@ class Findings:
         return self.served_flops + sum(each.flops or 0 for each in self.left_out)
 
     @property
-    def convolutions(self) -> int:
-        """How many there are, of all kinds."""
-        return len(self.fused) + sum(each.why != NO_CONVOLUTION for each in self.left_out)
+    def count(self) -> int:
+        """How many of the operation there are, of all kinds."""
+        return len(self.fused) + sum(not each.other for each in self.left_out)
 
 
-NO_CONVOLUTION = "products of matrices, no convolutions"
-
-
-def findings(network: Graph, *, residuals: bool) -> Findings:
-    """Every convolution of a network; without `residuals` none takes an addition."""
+def findings(network: Graph, *, op: str = "conv2d", residuals: bool = True) -> Findings:
+    """Every convolution of a network, or every product of matrices; without `residuals` none takes an addition."""
     checked = _checked(network)
     fused = {each.at: each for each in fuse(checked, residuals=residuals)}
     taken: list[Fused] = []
     left_out: list[LeftOut] = []
     for at, operator in enumerate(checked.operators):
+        found: Fused | LeftOut | None = None
         if operator.product is not None:
-            left_out.append(LeftOut(plain(operator.product.label), NO_CONVOLUTION, operator.product.flops))
-        found = operator.convolution
-        if found is None:
-            continue
-        label = plain(found.label)
-        if found.problem is None:
-            left_out.append(LeftOut(label, plain(found.why_not, 1000), found.flops))
-        else:
-            taken.append(Fused(label, _problem(replace(found.problem, epilogue=fused[at].epilogues[0]))))
-    return Findings(tuple(taken), tuple(left_out))
+            found = _product(checked, at, operator.product, op)
+        elif operator.convolution is not None:
+            found = _convolution(operator.convolution, fused.get(at), op)
+        if isinstance(found, Fused):
+            taken.append(found)
+        elif found is not None:
+            left_out.append(found)
+    images = network.inputs[0][0] if network.inputs and network.inputs[0] else None
+    return Findings(op, images, tuple(taken), tuple(left_out))
+
+
+def _convolution(found: Convolution, fused: Epilogue | None, op: str) -> Fused | LeftOut:
+    if op != "conv2d":
+        return LeftOut(plain(found.label), _OTHER.format(OPERATIONS["conv2d"], "conv2d"), found.flops, other=True)
+    if found.problem is None or fused is None:
+        return LeftOut(plain(found.label), plain(found.why_not, 1000), found.flops)
+    return Fused(plain(found.label), _problem(replace(found.problem, epilogue=fused.epilogues[0])))
+
+
+def _product(network: Graph, at: int, found: MatrixProduct, op: str) -> Fused | LeftOut:
+    if op != "gemm":
+        return LeftOut(plain(found.label), _OTHER.format(OPERATIONS["gemm"], "gemm"), found.flops, other=True)
+    if found.why_not:
+        return LeftOut(plain(found.label), found.why_not, found.flops)
+    words = {"dtype": found.dtype, "transposes": found.transposes, "epilogue": product_epilogue(network, at, found)}
+    try:
+        return Fused(plain(found.label), make_problem(operation("gemm"), {**found.sizes, **words}))
+    except StudyError as error:
+        return LeftOut(plain(found.label), plain(str(error), 1000), found.flops)
+
+
+_OTHER = "{}, which --op {} imports"
 
 
 def _checked(network: Graph) -> Graph:
@@ -90,6 +119,6 @@ def _checked_operator(operator: Operator) -> Operator:
     return operator
 
 
-def _problem(of: Problem) -> Conv2dProblem:
+def _problem(of: ConvProblem) -> Conv2dProblem:
     """Raises StudyError."""
     return Conv2dProblem(**asdict(of))

@@ -20,7 +20,7 @@ from autotune.autotune_runtime.fusion import (
     Operator,
     Shape,
     convolution,
-    product,
+    matrix_product,
     sizes,
 )
 from autotune.importing.network import plain
@@ -135,8 +135,8 @@ class GraphReader:
         elif _CONVOLUTION.search(node.kind):
             found = self._convolution(node)
             yield Operator(node.reads, writes, "convolution", None, constants, convolution=found)
-        elif flops := self._product_flops(node):
-            yield Operator(node.reads, writes, constants=constants, product=MatrixProduct(_label(node), flops))
+        elif (made := self._product(node)) is not None:
+            yield Operator(node.reads, writes, constants=constants, product=made)
         elif node.kind in _BINARY and len(proto.input) == 2:
             one, other = map(self._operand, proto.input)
             yield binary(_BINARY[node.kind], (one, other), writes[0], self._shape(writes[0]), constants)
@@ -176,14 +176,21 @@ class GraphReader:
             why_not = _contradiction(node, w)
         return convolution(_label(node), geometry, why_not)
 
-    def _product_flops(self, node: _Node) -> int:
-        """FLOPs of a product of matrices; 0 where it is none, or of unknown size."""
+    def _product(self, node: _Node) -> MatrixProduct | None:
+        """A product of matrices; None where there is none, or of unknown size."""
         if node.kind not in ("MatMul", "Gemm"):
-            return 0
-        a, made = self._shape(node.proto.input[0]), self._shape(node.proto.output[0])
-        if not a:
-            return 0
-        return product((2, *made, a[0] if node.kind == "Gemm" and node.number("transA", 0) else a[-1])) or 0
+            return None
+        names = [*node.proto.input]
+        a, b, made = (self._shape(name) for name in (*names[:2], node.proto.output[0]))
+        why_not, transposes = "", "nt" if node.number("transB", 0) else "nn"
+        if node.number("transA", 0):
+            a, transposes = a[::-1], "tn"
+            why_not = "both matrices are transposed" if node.number("transB", 0) else ""
+        added = names[2] if len(names) > 2 else ""
+        if node.number("alpha", 1) != 1 or node.number("beta", 1) != 1 or len(self._shape(added)) > 1:
+            why_not = "adds a matrix, or scales"
+        dtype = self._dtype or _DTYPES.get(self._types.get(names[0], 0), "a type that studies have not")
+        return matrix_product(_label(node), a, b, made, transposes, dtype, bias=bool(added), why_not=why_not)
 
     def _kind(self, node: _Node) -> str:
         if node.kind in _COPIES:

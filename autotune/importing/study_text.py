@@ -8,9 +8,9 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from autotune.autotune_runtime.fusion import Graph, sizes
-from autotune.importing.fused_layers import Findings
+from autotune.importing.fused_layers import OPERATIONS, Findings
 from autotune.importing.network import plain
-from autotune.problem import Conv2dProblem, Layer
+from autotune.problem import Layer, Problem
 from autotune.study_writer import layer_toml
 
 LONGEST_NAME = 60
@@ -21,10 +21,10 @@ _SHOWN = 3
 
 @dataclass(frozen=True, slots=True)
 class NamedLayer:
-    """Convolutions of one problem."""
+    """Convolutions, or products of matrices, of one problem."""
 
     name: str
-    problem: Conv2dProblem
+    problem: Problem
     labels: tuple[str, ...]
     """what the network calls them"""
     share: float
@@ -36,12 +36,12 @@ def named_layers(networks: Sequence[Findings]) -> tuple[NamedLayer, ...]:
     layers: list[NamedLayer] = []
     taken: set[str] = set()
     for found in networks:
-        labels: dict[Conv2dProblem, list[str]] = {}
+        labels: dict[Problem, list[str]] = {}
         for each in found.fused:
             labels.setdefault(each.problem, []).append(each.label)
         for problem, those in labels.items():
-            ending = f"-n{problem.n}" if len(networks) > 1 else ""
-            name = _unused(_name(those[0]) or "conv", ending, taken)
+            ending = f"-n{found.images}" if len(networks) > 1 else ""
+            name = _unused(_name(those[0]) or found.op, ending, taken)
             share = len(those) * problem.flops / found.flops
             layers.append(NamedLayer(name, problem, tuple(those), share))
     return tuple(layers)
@@ -63,7 +63,7 @@ def summaries(source: str, networks: Sequence[Graph], found: Sequence[Findings])
         inputs = ", ".join(map(sizes, network.inputs)) or "no inputs"
         known = " known" if any(left.flops is None for left in each.left_out) else ""
         share = f"{100 * each.served_flops / each.flops:.1f} % of {each.flops / 1e9:.4g} GFLOPs{known}"
-        yield f"{source}, {inputs}: {len(each.fused)} of {each.convolutions} convolutions, {share}"
+        yield f"{source}, {inputs}: {len(each.fused)} of {each.count} {OPERATIONS[each.op]}, {share}"
 
 
 def reasons(found: Findings) -> Iterator[str]:

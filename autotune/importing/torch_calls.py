@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from autotune.autotune_runtime.aten import Argument, Call, Calls, Ref, TensorType, refs
+from autotune.autotune_runtime.fusion import Shape
 from autotune.errors import quoted
 from autotune.importing.network import plain
 from autotune.importing.torch_sizes import LARGEST, Size, evaluated, size_of
@@ -24,8 +25,7 @@ class Exported:
     sizes: Mapping[str, tuple[Size, ...]]
     """of tensors"""
     dtypes: Mapping[str, str]
-    layout: str
-    """nhwc where filters are stored KRSC"""
+    strides: Mapping[str, tuple[Size, ...]]
     images: tuple[str, ...]
     """tensors that a caller gives"""
     constants: Mapping[str, str]
@@ -47,12 +47,11 @@ class Exported:
             elif isinstance(spec, Mapping):
                 for what in spec.values():
                     constants[str(entry(what, "arg", "name"))] = str(optional(what, "parameter_name", ""))
-        last = any(_channels_last(tensors[name]) for name in constants if name in tensors)
         return cls(
             calls=tuple(map(call_of, entries(graph, "nodes"))),
             sizes={name: _sizes(entries(each, "sizes")) for name, each in tensors.items()},
             dtypes={name: _dtype(_whole(entry(each, "dtype"))) for name, each in tensors.items()},
-            layout="nhwc" if last else "nchw",
+            strides={name: _sizes(entries(each, "strides")) for name, each in tensors.items()},
             images=tuple(images),
             constants=constants,
             outputs=frozenset(refs(map(_argument, entries(graph, "outputs")))),
@@ -60,12 +59,27 @@ class Exported:
 
     def for_sizes(self, symbols: Mapping[str, int], dtype: str | None, layout: str | None) -> Calls:
         """The calls with sizes as numbers, in this dtype and layout; None: the archive's own."""
-        own = {
-            name: TensorType(tuple(evaluated(size, symbols) for size in made), self.dtypes[name])
-            for name, made in self.sizes.items()
-        }
-        tensors = own if dtype is None else {name: TensorType(each.shape, dtype) for name, each in own.items()}
-        return Calls(self.calls, tensors, self.images, self.constants, self.outputs, layout or self.layout)
+        tensors: dict[str, TensorType] = {}
+        for name in self.sizes:
+            shape, strides = (tuple(evaluated(each, symbols) for each in of[name]) for of in (self.sizes, self.strides))
+            tensors[name] = TensorType(shape, dtype or self.dtypes[name], _layouts(shape, strides))
+        return Calls(self.calls, tensors, self.images, self.constants, self.outputs, layout)
+
+
+def _layouts(shape: Shape, strides: Shape) -> frozenset[str]:
+    """In which a tensor of these sizes and strides is stored without gaps, as PyTorch has it."""
+    orders = {"nchw": range(len(shape))} | ({"nhwc": (0, 2, 3, 1)} if len(shape) == 4 else {})
+    return frozenset(name for name, order in orders.items() if _is_dense(shape, strides, order))
+
+
+def _is_dense(shape: Shape, strides: Shape, order: Sequence[int]) -> bool:
+    expected: int | None = 1
+    for axis in reversed(order):
+        size = shape[axis]
+        if size != 1 and strides[axis] != expected:
+            return False
+        expected = None if size is None or expected is None else expected * size
+    return True
 
 
 def call_of(node: Json) -> Call:
@@ -163,9 +177,3 @@ def _whole(value: Json) -> int:
     if not isinstance(value, int):
         raise TypeError(f"expected a whole number, got {quoted(value)}")
     return value
-
-
-def _channels_last(tensor: Json) -> bool:
-    """Whether [K, C, R, S] is stored KRSC, and not also KCRS."""
-    made, strides = ([_size(each) for each in entries(tensor, key)] for key in ("sizes", "strides"))
-    return len(made) == 4 and strides[1] == 1 and made[1] != 1 and (made[2], made[3]) != (1, 1)

@@ -179,8 +179,17 @@ def test_a_model_becomes_a_study(models: Path, autotune: Command) -> None:
     text = Path("study.toml").read_text()
     assert ": blocks.1.conv, blocks.2.conv\n" in text
     assert " %  up: a transposed convolution\n" in text
-    assert " %  head: products of matrices, no convolutions\n" in text
+    assert " %  head: products of matrices, which --op gemm imports\n" in text
     assert autotune("tune", "study.toml", "--device", "null", "--trials", "1").code == 0
+
+
+def test_linear_layers_are_layers_of_gemm(models: Path, autotune: Command) -> None:
+    (layer,) = layers(autotune, "my_models.py:build", "--input", "2x3x16x16", "--op", "gemm")
+    sizes = {"batch": 1, "m": 2, "n": 10, "k": 4}
+    assert (layer.name, dict(layer.problem.values)) == (
+        "head",
+        {**sizes, "dtype": "f32", "transposes": "nt", "epilogue": "bias"},
+    )
 
 
 def test_the_study_is_what_conversion_looks_for(

@@ -89,8 +89,8 @@ class Noisy(nn.Module):
 
 @pytest.mark.parametrize("size", [(2, 3, 12, 12), (1,), ()])
 def test_random_numbers_stay_random_and_to_come(size: tuple[int, ...]) -> None:
-    state = torch.get_rng_state()
-    copy = read_network(Noisy(size).eval(), (torch.ones(2, 3, 12, 12),)).finish()
+    network, state = Noisy(size).eval(), torch.get_rng_state()
+    copy = read_network(network, (torch.ones(2, 3, 12, 12),)).finish()
     assert torch.equal(torch.get_rng_state(), state)
     with torch.no_grad():
         assert not torch.equal(copy(torch.ones(2, 3, 12, 12)), copy(torch.ones(2, 3, 12, 12)))

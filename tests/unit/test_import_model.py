@@ -238,11 +238,40 @@ def test_what_cannot_be_served_is_a_comment_with_its_share(autotune: Command, tm
         "v: a 3-d convolution": 2 * (2 * 4 * 16 * 16) * 4,
         "sided: pads 0x0 before and 1x1 after the image, not both alike": 2 * (2 * 4 * 7 * 7) * 27,
         "made: its filters are computed by the network": 2 * (2 * 4 * 6 * 6) * 27,
-        "head: products of matrices, no convolutions": 2 * (2 * 4 * 16) * 16 * 5,
+        "head: products of matrices, which --op gemm imports": 2 * (2 * 4 * 16) * 16 * 5,
     }
     total = layer.problem.flops + sum(flops.values())
     said = {f"#   {100 * count / total:.1f} %  {words}" for words, count in flops.items()}
     assert {*comments} == said
+
+
+def test_products_of_matrices_are_layers_of_gemm(autotune: Command, tmp_path: Path) -> None:
+    nodes = [
+        CONV,
+        node("MatMul", "c m", "p"),
+        node("Flatten", "p", "q"),
+        helper.make_node("Gemm", ["q", "g", "bias"], ["r"], name="head", transB=1),
+        node("Relu", "r", "s"),
+        helper.make_node("MatMul", ["c", "c"], ["squares"], name="squares"),
+        node("ReduceSum", "squares", "y"),
+    ]
+    weights = {**WEIGHTS, "m": (8, 5), "g": (7, 160), "bias": (7,)}
+    model = saved(tmp_path / "net.onnx", nodes, weights=weights, outputs=["s"])
+    found = layers(autotune, model, "--op", "gemm")
+    assert [(layer.name, layer.problem.operation.name, dict(layer.problem.values)) for layer in found] == [
+        (
+            name,
+            "gemm",
+            {"batch": batch, "m": m, "n": n, "k": k, "dtype": "f32", "transposes": way, "epilogue": epilogue},
+        )
+        for name, batch, m, n, k, way, epilogue in (
+            ("m", 1, 64, 5, 8, "nn", "none"),
+            ("head", 1, 2, 7, 160, "nt", "bias_relu"),
+            ("squares", 8, 8, 8, 8, "nn", "none"),
+        )
+    ]
+    assert " %  stem: convolutions, which --op conv2d imports\n" in (tmp_path / "net.toml").read_text()
+    assert autotune("tune", tmp_path / "net.toml", "--device", "null", "--trials", "1").code == 0
 
 
 def test_convolutions_of_other_domains_are_named(autotune: Command, tmp_path: Path) -> None:
