@@ -137,9 +137,15 @@ def activated(y: Tensor, word: str) -> Tensor:
     """An activation of a tensor, in place; the tensor itself for the word identity, and for none."""
     if word not in BY_WORD:
         return y
-    activation = BY_WORD[word]
-    made: Tensor = getattr(torch.ops.aten, f"{activation.aten}_")(y, **activation.options)
+    made: Tensor = _in_place(word)(y, **BY_WORD[word].options)
     return made
+
+
+@functools.cache
+def _in_place(word: str) -> Callable[..., Tensor]:
+    """PyTorch's operator, whose overload it need not look for in each call."""
+    overload: Callable[..., Tensor] = getattr(torch.ops.aten, f"{BY_WORD[word].aten}_").default
+    return overload
 
 
 @functools.cache

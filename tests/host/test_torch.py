@@ -121,14 +121,14 @@ def test_a_residual_is_part_of_the_race_of_one_convolution(on_cpu: OnHostDriver)
     assert difference < CLOSE
 
 
-def test_slower_kernels_are_left(on_cpu: OnHostDriver) -> None:
+def test_kernels_that_are_not_faster_by_the_margin_are_left(on_cpu: OnHostDriver) -> None:
     lines = on_cpu(networks.table).splitlines()
     assert lines[0].split() == ["layer", "x", "filters", "epilogue", "kernel", "tuned", "us", "PyTorch", "us", "why"]
     for line, words in zip(
         lines[1:], (["conv1", "4x1x12x12", "4x1x3x3", "bias_relu", "tested.first"], ["conv2"]), strict=False
     ):
         assert line.split()[: len(words)] == words
-        assert re.search(r"left +takes \d+\.\d\d times as long as PyTorch's with its ReLU", line)
+        assert re.search(r"left +(takes )?\d+\.\d\d times as (long|fast) as PyTorch's with its ReLU", line)
     assert lines[-1] == "0 of 2 convolutions run tuned kernels"
 
 
