@@ -66,7 +66,9 @@ def import_model(
     residuals: bool,
     out: Path | None,
 ) -> None:
-    """Write the study that tunes the convolutions of a network, or with --op gemm its products of matrices.
+    """Write the study that tunes a network.
+
+    It has the convolutions, or with --op gemm the matrix products.
 
     SOURCE is an ONNX file (needs the package onnx), an archive of torch.export (.pt2), or Python code that builds a
     PyTorch model, which runs: torchvision.models:resnet50, timm:convnext_tiny, my_module.py:build.
