@@ -119,6 +119,8 @@ def rungs(
 ) -> list[Rung]:
     """The ladder that a study's trials of one device, environment and measurement mode make, layer by layer.
 
+    Of a config that was tried several times the last trial counts.
+
     `refused`: names of a technique and a layer to why there is nothing to try.
     """
     found: list[Rung] = []
@@ -126,7 +128,7 @@ def rungs(
         first_us = previous_us = None
         of_layer = [row for row in rows if row.problem == layer.problem]
         for technique in study.techniques:
-            own = [row for row in of_layer if technique.has(row.trial.config)]
+            own = _newest([row for row in of_layer if technique.has(row.trial.config)])
             timed = [row for row in own if row.median_us is not None]
             best = min(timed, key=lambda row: row.median_us or 0.0, default=None)
             best_us = best.median_us if best else None
@@ -144,9 +146,15 @@ def rungs(
     return found
 
 
+def _newest(rows: Sequence[TrialRow]) -> list[TrialRow]:
+    """The last trial of each config: a family that was changed since makes another kernel of it."""
+    finished = [row for row in rows if row.trial.outcome != Outcome.RUNNING]
+    return list({row.trial.config: row for row in sorted(finished, key=lambda row: (row.started_at, row.id))}.values())
+
+
 def _commonest_failure(rows: Sequence[TrialRow]) -> str:
     """Why no trial of a technique is correct."""
-    failed = Counter(row.trial.message for row in rows if row.trial.outcome != Outcome.RUNNING)
+    failed = Counter(row.trial.message for row in rows)
     return failed.most_common(1)[0][0] if failed else "not tried"
 
 

@@ -14,7 +14,7 @@ from autotune.family.template_files import load_templates
 from autotune.store import KernelProfile, Store, compact
 
 from .test_cli import rows
-from .tiny import STUDY, Command
+from .tiny import STUDY, Command, write_family
 
 LADDER = """
 [[technique]]
@@ -47,6 +47,20 @@ def test_a_ladder_shows_what_each_technique_gains(folder: Path, autotune: Comman
     assert gain >= 1, "a wider space is never slower"
     assert rows(autotune("ladder", "small.toml", *words)) == [first, second], "and it resumes"
     assert rows(autotune("ladder", "small.toml", "--stored", "--json")) == [first, second], "and is said again"
+
+
+def test_a_config_that_was_tried_again_after_its_family_changed_counts_once(folder: Path, autotune: Command) -> None:
+    (folder / "small.toml").write_text((folder / "small.toml").read_text() + LADDER)
+    words = ("ladder", "small.toml", "--templates", "families", "--device", "null", "--json")
+    assert autotune(*words, "--db", "old.db").code == 0
+    with closing(sqlite3.connect("old.db")) as connection:
+        connection.execute("UPDATE measurements SET median_us = median_us / 2")
+        connection.commit()
+    write_family(folder / "families", ("float sum = 0.0f;", "float sum = 0;"))
+    new = rows(autotune(*words))
+    assert autotune("merge", "old.db").code == 0
+    stored = rows(autotune("ladder", "small.toml", "--stored", "--json"))
+    assert [(row["best_us"], row["evaluated"]) for row in stored] == [(row["best_us"], row["evaluated"]) for row in new]
 
 
 def test_a_technique_may_have_trials_of_its_own(folder: Path, autotune: Command) -> None:
