@@ -16,7 +16,7 @@ from autotune.dispatch.cells import Run
 from autotune.dispatch.dispatcher import FAMILY, Dispatcher, Leaf, Rule, Split, leaves
 from autotune.dispatch.header import DispatchTemplate, Flat, render_dispatch
 from autotune.dispatch.interpolated import interpolated_layers
-from autotune.dispatch.matrix import build_matrix
+from autotune.dispatch.matrix import build_matrix, technique_configs, tuned_rows
 from autotune.dispatch.plan import (
     Making,
     Plan,
@@ -115,8 +115,10 @@ def build(
             f"{study.path or study.name}: {len(layers)} layer(s) are too few for a dispatcher"
             + (" with a quarter of them held out" if holdout is not None else "; name at least 2")
         )
-    key = run.store.studies.begin(StudyRecord.of(study))
     rows = [row for row in range(len(layers)) if row not in held]
+    tuned = tuned_rows(run, layers)
+    named = dict(technique_configs(study, [tuned[row] for row in rows]))
+    key = run.store.studies.begin(StudyRecord.of(study))  # the first write, after everything that may refuse the study
     beside = interpolated_layers([layers[row] for row in rows], but=layers) if explore else ()
     properties = [item.plain for item in template.properties]
     record = TemplateRecord(FAMILY, template.hash, template.header)
@@ -125,8 +127,8 @@ def build(
         key, [layers[row] for row in rows], info, environment, measurement_mode(study), record
     )
     searched = _searched(run, scope)
-    named = {} if searched is None else {_BELOW: searched.below, _ABOVE: searched.above}
-    matrix, measured = build_matrix(run, key, layers, properties, held=held, interpolated=beside, named=named)
+    named |= {} if searched is None else {_BELOW: searched.below, _ABOVE: searched.above}
+    matrix, measured = build_matrix(run, key, tuned, properties, held=held, interpolated=beside, named=named)
     floor = run.store.noise_floors.latest(run.evaluator.info, measurement_mode(study))
     noise = max(LEAST_NOISE, floor.noise_fraction if floor else 0.0)
     making = Making(template.properties, kernels)

@@ -14,7 +14,7 @@ from autotune.evaluation.evaluator import Evaluator
 from autotune.family.space import Admission, BoundTemplate
 from autotune.family.template import KernelTemplate
 from autotune.problem import Layer
-from autotune.store import Scope, Store, StudyKey, TemplateRecord, TrialRow
+from autotune.store import Store, StudyKey, TemplateRecord, TrialRow
 from autotune.study import Study
 from autotune.trial import Config, Outcome, Trial
 from autotune.tuning.layer_store import StoredLayer
@@ -50,10 +50,11 @@ class Run:
 
 @dataclass(slots=True)
 class Row:
-    """A layer: the store's place for it, and what is known of each config there."""
+    """A layer and what is known of each config on it."""
 
+    name: str
+    """study.layer"""
     layer: Layer
-    scope: Scope
     bounds: Mapping[str, BoundTemplate]
     times_us: dict[Config, float | None] = field(default_factory=dict)
     """None: it failed"""
@@ -82,17 +83,15 @@ class Row:
         return bound.bind(bound.template.padded_work).integer(names)
 
 
-def open_row(run: Run, key: StudyKey, layer: Layer) -> Row:
-    """A layer of a study with what the database has of it on this device."""
-    study, evaluator, store = run.study, run.evaluator, run.store
-    records = [TemplateRecord(one.name, one.hash, one.header) for one in run.templates.values()]
-    scope = store.scopes.open(key, layer, evaluator.info, evaluator.environment, measurement_mode(study), records)
+def read_row(run: Run, layer: Layer) -> Row:
+    """A layer of the study with what the database has of it on this device. Writes nothing."""
+    study, evaluator = run.study, run.evaluator
     listed = evaluator.listed(layer.problem, cache=measurement_mode(study))
     admission = Admission(study.admitted(layer.problem), study.workspace_limit_bytes, listed, study.prune)
     bounds = {
         name: BoundTemplate(run.templates[name], layer.problem, evaluator.info, admission) for name in run.families
     }
-    row = Row(layer, scope, bounds)
+    row = Row(f"{study.name}.{layer.name}", layer, bounds)
     own: dict[Config, float] = {}
     for trial_row in _here(run, layer):
         trial = trial_row.trial
@@ -130,12 +129,17 @@ def _here(run: Run, layer: Layer) -> Iterable[TrialRow]:
 
 
 def measure(
-    run: Run, wanted: Sequence[tuple[Row, Sequence[Config]]], observe: Callable[[Progress], None] = lambda _: None
+    run: Run,
+    key: StudyKey,
+    wanted: Sequence[tuple[Row, Sequence[Config]]],
+    observe: Callable[[Progress], None] = lambda _: None,
 ) -> int:
     """Evaluate configs on layers as trials of these, until stopped; how many were measured and not known."""
     with Pipeline(run.evaluator, clock=run.clock) as pipeline:
         lanes = [
-            _start(run, pipeline, row, configs, observe) for row, configs in wanted if configs and not run.stopping()
+            _start(run, key, pipeline, row, configs, observe)
+            for row, configs in wanted
+            if configs and not run.stopping()
         ]
         pipeline.drain()
     for _, log in lanes:
@@ -144,12 +148,19 @@ def measure(
 
 
 def _start(
-    run: Run, pipeline: Pipeline, row: Row, wanted: Sequence[Config], observe: Callable[[Progress], None]
+    run: Run,
+    key: StudyKey,
+    pipeline: Pipeline,
+    row: Row,
+    wanted: Sequence[Config],
+    observe: Callable[[Progress], None],
 ) -> tuple[Lane, TrialLog]:
     """Start configs on a layer, first each alone what a killed run left running."""
-    label = f"{row.scope.name} as others"
-    stored = StoredLayer(run.store, row.scope, run.evaluator.info, run.evaluator.environment)
-    log = TrialLog(stored, label=label, budget=len(wanted), observe=observe, clock=run.clock)
+    info, environment = run.evaluator.info, run.evaluator.environment
+    records = [TemplateRecord(one.name, one.hash, one.header) for one in run.templates.values()]
+    scope = run.store.scopes.open(key, row.layer, info, environment, measurement_mode(run.study), records)
+    stored = StoredLayer(run.store, scope, info, environment)
+    log = TrialLog(stored, label=f"{row.name} as others", budget=len(wanted), observe=observe, clock=run.clock)
 
     def ended(trial: Trial, *, known: bool) -> None:
         row.times_us[trial.config] = trial.median_us
@@ -157,7 +168,7 @@ def _start(
         log.report(len(log.trials))
 
     suspects = log.suspects(set(wanted).__contains__)
-    log.quarantine(suspects, run.evaluator.info)
+    log.quarantine(suspects, info)
     problem = row.layer.problem
     lane = pipeline.open(run.study, problem, stored, row.bounds, best_us=lambda: row.best_us, ended=ended)
     for suspect in suspects:

@@ -8,7 +8,7 @@ from types import MappingProxyType
 
 import numpy as np
 
-from autotune.dispatch.cells import SAFE, Row, Run, measure, open_row
+from autotune.dispatch.cells import SAFE, Row, Run, measure, read_row
 from autotune.dispatch.dispatcher import Property
 from autotune.dispatch.portfolio import Matrix
 from autotune.errors import StoreError, StudyError
@@ -32,31 +32,35 @@ def default_config(template: KernelTemplate) -> Config:
     return Config(template.name, tuple((param.name, param.values[0]) for param in template.params))
 
 
+def tuned_rows(run: Run, layers: Sequence[Layer]) -> list[Row]:
+    """What the database has of a study's layers. Raises StoreError for one without a correct kernel on this device."""
+    rows = [read_row(run, layer) for layer in layers]
+    for row in rows:
+        if not row.own:
+            tune = f"run `autotune tune {run.study.path or run.study.name}` first"
+            raise StoreError(
+                f"{run.store.path}: {row.name} has no correct kernel on {run.evaluator.info.name}; "
+                + run.store.best.advice(row.name, run.evaluator.info, tune)
+            )
+    return rows
+
+
 def build_matrix(
     run: Run,
     key: StudyKey,
-    layers: Sequence[Layer],
+    tuned: Sequence[Row],
     properties: Sequence[Property],
     *,
     held: Set[int] = frozenset(),
     interpolated: Sequence[Layer] = (),
     named: Mapping[str, Config] = MappingProxyType({}),
 ) -> tuple[Matrix, int]:
-    """The matrix of a study's layers and those interpolated between them, and how many of its cells were measured now.
+    """The matrix of a study's layers and the layers interpolated between them; the number of cells measured now.
 
-    `named` configs are among its own, as are those of techniques that rules name. Layers that are held out suggest no
-    config. Interpolated layers that nothing serves are left out. When stopped, it
-    has what there is. Raises StoreError for a layer of the study without a correct kernel on this device.
+    The matrix includes the `named` configs. Held-out layers contribute no config, and interpolated layers that no
+    kernel serves are dropped. A stopped run returns the cells it has.
     """
-    tuned = [open_row(run, key, layer) for layer in layers]
-    for row in tuned:
-        if not row.own:
-            tune = f"run `autotune tune {run.study.path or run.study.name}` first"
-            raise StoreError(
-                f"{run.store.path}: {row.scope.name} has no correct kernel on {run.evaluator.info.name}; "
-                + run.store.best.advice(row.scope.name, run.evaluator.info, tune)
-            )
-    rows = [*tuned, *(replace(open_row(run, key, layer), own={}) for layer in interpolated)]
+    rows = [*tuned, *(replace(read_row(run, layer), own={}) for layer in interpolated)]
     default = default_config(run.templates[SAFE])
     outputs_of: dict[Config, tuple[int, ...]] = {}
 
@@ -72,8 +76,7 @@ def build_matrix(
         else ()
         for number, row in enumerate(tuned)
     ]
-    techniques = {**_techniques(run.study, [tuned[number] for number in seen]), **named}
-    configs = tuple(dict.fromkeys([default, *(config for few in top_configs for config in few), *techniques.values()]))
+    configs = tuple(dict.fromkeys([default, *(config for few in top_configs for config in few), *named.values()]))
     wanted = [
         (
             row,
@@ -81,7 +84,7 @@ def build_matrix(
         )
         for number, row in enumerate(rows)
     ]
-    measured = measure(run, wanted, run.observe)
+    measured = measure(run, key, wanted, run.observe)
     kept = [number for number, row in enumerate(rows) if number < len(tuned) or row.best_us is not None]
     rows = [rows[number] for number in kept]
     fits = np.array([padded_outputs(config) for config in configs], dtype=np.int64).T[kept]
@@ -102,7 +105,7 @@ def build_matrix(
         config_similarity=config_similarity({name: one.params for name, one in run.templates.items()}, configs),
         layer_similarity=property_similarity([item.power for item in properties], values, values) / SAME,
         values=values,
-        techniques={name: positions[config] for name, config in techniques.items()},
+        techniques={name: positions[config] for name, config in named.items()},
     )
     return matrix, measured
 
@@ -114,7 +117,7 @@ def _top_configs(row: Row, serves: Callable[[Config], int]) -> tuple[Config, ...
     return tuple(dict.fromkeys([*list(row.own)[:FEW], *wide[:WIDE]]))
 
 
-def _techniques(study: Study, rows: Sequence[Row]) -> dict[str, Config]:
+def technique_configs(study: Study, rows: Sequence[Row]) -> dict[str, Config]:
     """Of each technique that the study's rules name, the config that serves the most layers, the fastest of equals.
 
     Raises StudyError for a technique of which there is no correct trial.

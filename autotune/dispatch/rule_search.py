@@ -14,7 +14,7 @@ from itertools import product
 
 import numpy as np
 
-from autotune.dispatch.cells import SAFE, Row, Run, measure, open_row
+from autotune.dispatch.cells import SAFE, Row, Run, measure, read_row
 from autotune.dispatch.dispatcher import DEFAULT, FAMILY, Dispatcher, Leaf, PortfolioKernel, Split
 from autotune.dispatch.header import DispatchTemplate, dispatch_program
 from autotune.dispatch.matrix import default_config
@@ -84,14 +84,14 @@ class _Search:
         for layer in (*searched, *of_study):
             of_conv2d(layer.problem, "a dispatcher")
         record = TemplateRecord(FAMILY, template.hash, template.header)
-        key = run.store.studies.begin(StudyRecord.of(study))
-        self.rows = [open_row(run, key, layer) for layer in searched]
-        self.held_out = [open_row(run, key, layer) for layer in of_study]
+        self.rows = [read_row(run, layer) for layer in searched]
+        self.held_out = [read_row(run, layer) for layer in of_study]
+        self.gaps = self._gaps()
+        self.sides = (self._sides(rule.below), self._sides(rule.above))
+        self.key = key = run.store.studies.begin(StudyRecord.of(study))
         self.scope = run.store.scopes.open_set(
             key, searched, info, run.evaluator.environment, measurement_mode(study), record
         )
-        self.gaps = self._gaps()
-        self.sides = (self._sides(rule.below), self._sides(rule.above))
         self.known = dict(run.store.dispatchers.trials(self.scope))
         self.next_number = run.store.trials.next_number(self.scope)
         self.evaluated = self.measured = 0
@@ -238,7 +238,7 @@ class _Search:
             for at, (row, config) in enumerate(self._serving(pair)):
                 if config not in row.times_us:
                     wanted.setdefault(at, {})[config] = None
-        self.measured += measure(self.run_of, [(self.rows[at], [*configs]) for at, configs in wanted.items()])
+        self.measured += measure(self.run_of, self.key, [(self.rows[at], [*configs]) for at, configs in wanted.items()])
 
     def _try(self, pair: Pair, proposed_by: str) -> Trial | None:
         """The trial of a rule whose kernels were measured; None where a run was stopped before that."""
@@ -299,7 +299,7 @@ class _Search:
             for row in self.held_out
             if (kernel := kernels[row.layer]) is not None and kernel.config not in row.times_us
         ]
-        self.measured += measure(self.run_of, wanted)
+        self.measured += measure(self.run_of, self.key, wanted)
         layers = tuple(
             _dispatched(row, kernels[row.layer], made, held_out=row in self.held_out)
             for row in (*self.rows, *self.held_out)

@@ -386,6 +386,12 @@ def test_techniques_name_families_that_there_are(autotune: Command, folder: Path
 def test_bad_input_is_one_line(dispatch: Command, autotune: Command) -> None:
     assert "no/where.hpp: there is no folder no; create it first" in dispatch("--out", "no/where.hpp").complaint
     assert autotune("dispatch", "several.toml", "--device", "null", "--kernels", 0).code == 2
+
+
+def test_a_study_without_kernels_is_refused_before_anything_is_written(dispatch: Command, autotune: Command) -> None:
     Path("never.toml").write_text(changed(STUDY, ("n = 3", "n = 4")))
+    before = autotune("dump").out
     never = autotune("dispatch", "never.toml", "--templates", "families", "--device", "null").complaint
     assert "several.k4 has no correct kernel on null; run `autotune tune" in never
+    assert "several.k4 has no correct kernel on" in dispatch("--device", "host").complaint
+    assert autotune("dump").out == before
