@@ -26,7 +26,10 @@ def check_writable(file: Path, option: str) -> None:
     """Raise StoreError, before anything is run, where a file that an option names cannot lie.
 
     A device, a pipe or a link that is there already would be replaced by a file, and a results database be lost.
+    A command that can write to standard output takes `-` before it asks here; the others would make a file of it.
     """
+    if str(file) == "-":
+        raise StoreError(f"-: standard output cannot be written here; name a file as {option}")
     if not file.parent.is_dir():
         raise StoreError(f"{file}: there is no folder {file.parent}; create it first or give another {option}")
     try:

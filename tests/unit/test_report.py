@@ -106,6 +106,13 @@ def test_the_same_database_gives_the_same_bytes(filled: Path, autotune: Command)
     assert Path("one.html").read_bytes() == Path("two.html").read_bytes()
 
 
+def test_a_dash_is_standard_output(filled: Path, autotune: Command) -> None:
+    autotune("report", "small.one", "--out", "one.html")
+    assert autotune("report", "small.one", "--out", "-").out == Path("one.html").read_text(encoding="utf-8")
+    assert "standard output cannot be written here" in autotune("source", "small.one", "--out", "-").complaint
+    assert not Path("-").exists()
+
+
 def test_every_picture_has_words_and_a_table(small: Page) -> None:
     charts = list(small.of("svg", role="img"))
     assert charts
