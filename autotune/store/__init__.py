@@ -3,7 +3,7 @@
 `schema` declares the tables and views. A noun's module holds its records and, as a class whose methods are
 transactions, what callers may ask of it; a record's field is the column of its name. Trials, the largest, have that
 class in `trial_store`. Another column of trials is a field of `trial.Trial` or its parts, a line
-in `schema.trial_tables`, and a migration in `sqlite.versions`.
+in `schema.tables`, and a migration in `sqlite.versions`.
 """
 
 from autotune.store.best import BestRow
@@ -21,7 +21,7 @@ from autotune.store.profiles import KernelProfile, ProfileRow
 from autotune.store.quarantine import QuarantineRow
 from autotune.store.retimes import RetimeRow
 from autotune.store.run_context import Scope, TargetScope
-from autotune.store.schema.timing_tables import RETIME_LABELS
+from autotune.store.schema.tables import RETIME_LABELS
 from autotune.store.sqlite.connections import is_sqlite
 from autotune.store.sqlite.database import path_of
 from autotune.store.sqlite.query import Cell, QueryResult, QueryStream

@@ -14,8 +14,7 @@ from autotune.store.devices import Runs, environment_of
 from autotune.store.finals import supersede_finals
 from autotune.store.measurements import timing_of, timing_values
 from autotune.store.rows import insert, record_of, rows_of
-from autotune.store.schema.tables import environments, measurements, retimes, runs, trials
-from autotune.store.schema.timing_tables import RETIME_LABELS
+from autotune.store.schema.tables import RETIME_LABELS, environments, measurements, retimes, runs, trials
 from autotune.store.schema.types import Values
 from autotune.store.sqlite.database import Database
 from autotune.store.studies import find, target_ids

@@ -1,27 +1,455 @@
-"""The tables, for statements: each is declared as a class in one of the modules imported here."""
+"""The tables, each declared once: what a file has, what its constraints refuse, and what statements are made of."""
 
-from typing import cast
+from sqlalchemy import CheckConstraint, Index, UniqueConstraint
+from sqlalchemy import text as sql
 
-from sqlalchemy import Table
+from autotune.store.schema.best_rule import KEY
+from autotune.store.schema.columns import (
+    array,
+    date,
+    flag,
+    integer,
+    json_object,
+    key,
+    mapping,
+    measured,
+    metadata,
+    origin,
+    real,
+    reference,
+    table,
+    text,
+    word,
+)
+from autotune.trial import ACCURACY_CLASSES, Outcome
 
-from autotune.store.schema.base import Base
-from autotune.store.schema.dispatcher_tables import DispatchedLayer, Dispatcher
-from autotune.store.schema.machine_tables import Device, Environment, NoiseFloor, Rate, Run
-from autotune.store.schema.study_tables import Layer, SchemaVersion, Study, StudyLayer, TuningTarget, TuningTargetLayer
-from autotune.store.schema.timing_tables import EndToEndTiming, Finals, Measurement, Profile, Retime, Verdict
-from autotune.store.schema.trial_tables import Paragraph, Quarantine, Source, SourceParagraph, Template, Trial
+__all__ = ["metadata"]
 
+RETIME_LABELS = ("confirmed", "moved", "regressed", "failed", "remeasured")
+"""What became of a stored trial's time when it was measured again."""
+CLASSES = ("", *ACCURACY_CLASSES)
+"""of accuracy; empty for a config that was not rendered"""
 
-def _of(row: type[Base]) -> Table:
-    return cast(Table, row.__table__)
+schema_versions = table(
+    "schema_versions",
+    "Which autotune brought this file to which schema.",
+    key("version"),
+    text("autotune_version"),
+    date("applied_at", "every date is ISO 8601, UTC"),
+)
 
+layers = table(
+    "layers",
+    "The shape of a problem of an operation. Another run-time size, such as conv2d's n, is another row.",
+    key(),
+    integer("n", "conv2d's sizes and words, for SQL; NULL where another operation has no such name", null=True),
+    integer("c", null=True),
+    integer("h", null=True),
+    integer("w", null=True),
+    integer("k", null=True),
+    integer("r", null=True),
+    integer("s", null=True),
+    integer("stride_h", null=True),
+    integer("stride_w", null=True),
+    integer("pad_h", null=True),
+    integer("pad_w", null=True),
+    integer("dilation_h", null=True),
+    integer("dilation_w", null=True),
+    integer("groups", null=True),
+    text("dtype", null=True),
+    text("layout", null=True),
+    text("epilogue", null=True),
+    integer("p", "output height", null=True),
+    integer("q", "output width", null=True),
+    integer("flops", "of the direct algorithm, a multiply-add counted as two"),
+    integer("minimal_bytes", "inputs read once, outputs written once"),
+    text("operation"),
+    json_object("problem", "JSON object of every size and word, keys sorted"),
+    text("declaration", "operation.toml of an operation that autotune does not ship, else NULL", null=True),
+    UniqueConstraint("operation", "problem"),
+)
 
-metadata = Base.metadata
-layers, tuning_targets, tuning_target_layers = _of(Layer), _of(TuningTarget), _of(TuningTargetLayer)
-studies, study_layers = _of(Study), _of(StudyLayer)
-devices, environments, runs = _of(Device), _of(Environment), _of(Run)
-templates, sources, paragraphs, source_paragraphs = _of(Template), _of(Source), _of(Paragraph), _of(SourceParagraph)
-trials, measurements, retimes, profiles = _of(Trial), _of(Measurement), _of(Retime), _of(Profile)
-finals, verdicts, end_to_end_timings = _of(Finals), _of(Verdict), _of(EndToEndTiming)
-quarantine, noise_floors, rates = _of(Quarantine), _of(NoiseFloor), _of(Rate)
-dispatchers, dispatched_layers, schema_versions = _of(Dispatcher), _of(DispatchedLayer), _of(SchemaVersion)
+tuning_targets = table(
+    "tuning_targets",
+    "What a trial tunes: a layer, a set of layers (a dispatcher), or a search space imported from a file.",
+    key(),
+    word("kind", ("layer", "layers", "space")),
+    reference("layer_id", "layers", "of a layer, else NULL", null=True, unique=True),
+    text("name", "of a space, its kernel's; else NULL", null=True),
+    json_object("params", "of a space, JSON object, parameter to its values in order; else NULL", null=True),
+    UniqueConstraint("name", "params"),
+    CheckConstraint("(kind = 'layer') = (layer_id IS NOT NULL)"),
+    CheckConstraint("(kind = 'space') = (name IS NOT NULL)"),
+    CheckConstraint("(kind = 'space') = (params IS NOT NULL)"),
+)
+
+tuning_target_layers = table(
+    "tuning_target_layers",
+    "The members of a set of layers.",
+    reference("tuning_target_id", "tuning_targets", primary_key=True),
+    reference("layer_id", "layers", primary_key=True),
+    rowid=False,
+)
+
+studies = table(
+    "studies",
+    "One start of a study; `--fresh` begins a new generation under the same name.",
+    key(),
+    text("name"),
+    integer("generation"),
+    integer("seed"),
+    text("text", "the study file, as last read"),
+    flag("fresh", "1: nothing measured before created_at is reused"),
+    date("created_at"),
+    text("imported_from", "the file that it was merged from; NULL when begun here", null=True),
+    integer("fresh_after_trial_id", "of a fresh start, the newest trial then; NULL for any other", null=True),
+    UniqueConstraint("name", "generation"),
+)
+
+study_layers = table(
+    "study_layers",
+    "The name of a tuning target in a study: study.layer on the command line.",
+    reference("study_id", "studies", primary_key=True),
+    text("name", primary_key=True),
+    reference("tuning_target_id", "tuning_targets", primary_key=True),
+    integer("count", "how often the network runs it"),
+    integer("position", "its place in the study file; NULL when it is no longer there", null=True),
+    array("admitted", "JSON array, the accuracy classes that may win the layer in this study"),
+    Index("study_layers_current", "study_id", "name", unique=True, sqlite_where=sql("position IS NOT NULL")),
+    Index("study_layers_target", "tuning_target_id"),
+    rowid=False,
+)
+
+devices = table(
+    "devices",
+    "kind, name, arch, sm_count and memory_bytes identify a device, the rest are its limits.",
+    key(),
+    text("kind", "cuda, host or null; kinds are never compared with each other"),
+    text("name"),
+    integer("arch", "compute capability times ten"),
+    integer("sm_count"),
+    integer("memory_bytes"),
+    integer("max_threads_per_block"),
+    integer("smem_per_block_bytes"),
+    integer("smem_per_sm_bytes"),
+    integer("registers_per_sm"),
+    integer("max_warps_per_sm"),
+    integer("max_blocks_per_sm"),
+    integer("constant_bytes"),
+    integer("l2_bytes"),
+    array("grid_limits", "JSON array: x, y, z"),
+    array("block_limits"),
+    date("first_seen_at"),
+    UniqueConstraint("kind", "name", "arch", "sm_count", "memory_bytes"),
+)
+
+environments = table(
+    "environments",
+    "What a measurement depends on besides its device; a change makes results doubtful, not foreign.",
+    key(),
+    text("driver"),
+    text("toolkit", "compiler name and version"),
+    text("flags", "compiler flags that every kernel gets"),
+    date("first_seen_at"),
+    UniqueConstraint("driver", "toolkit", "flags"),
+)
+
+runs = table(
+    "runs",
+    "One process that tuned into this file on one device.",
+    key(),
+    reference("device_id", "devices"),
+    reference("environment_id", "environments"),
+    mapping("attributes", "JSON object: device uuid, clocks, host name, library versions"),
+    text("autotune_version"),
+    date("started_at"),
+)
+
+noise_floors = table(
+    "noise_floors",
+    "The smallest difference that a device's measurements can resolve.",
+    key(),
+    reference("device_id", "devices"),
+    reference("environment_id", "environments"),
+    text("measurement_mode"),
+    real("noise_us"),
+    real("noise_fraction"),
+    date("measured_at"),
+    origin("imported ones count where there is no other"),
+    Index("noise_floors_device", "device_id", "measurement_mode"),
+)
+
+rates = table(
+    "rates",
+    "What a device was measured to do, by `autotune devices --calibrate`.",
+    key(),
+    reference("device_id", "devices"),
+    reference("environment_id", "environments"),
+    text("unit", "copy, fill, or an arithmetic such as fp32"),
+    text("method", "how it was measured; the best of one calibration's methods counts"),
+    measured("per_s", "bytes for copy and fill, else floating-point operations"),
+    date("measured_at"),
+    origin("imported ones count where there is no other"),
+    Index("rates_device", "device_id", "unit"),
+)
+
+templates = table(
+    "templates",
+    "A kernel family as it was when trials were made with it.",
+    key(),
+    text("family"),
+    text("hash", "of its text and of what it includes"),
+    text("header"),
+    date("first_seen_at"),
+    UniqueConstraint("family", "hash"),
+)
+
+sources = table(
+    "sources",
+    "Every rendered kernel that was compiled. The view `kernels` has its text.",
+    key(),
+    text("hash", "its identity, of text, flags, launches and problem", unique=True),
+    reference("layer_id", "layers"),
+    array("entries", "JSON array, kernel names"),
+    array("flags", "JSON array, compiler flags of its own"),
+    json_object("launches", "JSON object: prepare, stages, constants ...; {} where only the hash is kept"),
+    word("accuracy", CLASSES),
+    flag("deterministic"),
+)
+
+paragraphs = table(
+    "paragraphs",
+    "What kernels' texts are made of; kernels share most of it.",
+    key("id", "the first 63 bits of the text's SHA-256"),
+    text("text", "the text between two blank lines"),
+)
+
+source_paragraphs = table(
+    "source_paragraphs",
+    "A kernel's text: its paragraphs in order.",
+    reference("source_id", "sources", primary_key=True),
+    integer("position", primary_key=True),
+    reference("paragraph_id", "paragraphs"),
+    rowid=False,
+)
+
+trials = table(
+    "trials",
+    "One config and what became of it.",
+    key(),
+    reference("study_id", "studies"),
+    reference("tuning_target_id", "tuning_targets"),
+    reference("device_id", "devices"),
+    reference("environment_id", "environments"),
+    text("measurement_mode", "how it was measured: cold, hot or end_to_end"),
+    integer("number", "position in its history, from 0"),
+    reference("run_id", "runs"),
+    reference("template_id", "templates"),
+    json_object("config", "JSON object, parameter to value"),
+    reference("source_id", "sources", "NULL when rejected before rendering", null=True),
+    reference("reused_trial_id", "trials", "the trial whose result this one took over, else NULL", null=True),
+    integer("attempts", "how often it was begun"),
+    word("outcome", tuple(Outcome)),
+    text("reason", "a word beneath the outcome"),
+    text("message", "the compiler's, driver's or checker's own words"),
+    word("accuracy", CLASSES, "what the arithmetic promises, such as fp32; empty when rejected before rendering"),
+    flag("deterministic"),
+    integer("registers", "a thread; this and the next three are NULL where no compiler reported them", null=True),
+    integer("spill_bytes", null=True),
+    integer("static_smem_bytes", null=True),
+    integer("constant_bytes", null=True),
+    integer("smem_bytes", "shared memory a block, static and dynamic"),
+    real("occupancy", "theoretical, 0 to 1", null=True),
+    real("error_over_bound", "at most 1 when correct; NULL when not verified or not a number", null=True),
+    real("error_max_abs", null=True),
+    measured("median_us", "of its measurement, correct trials only", null=True),
+    measured(
+        "ranking_median_us",
+        "median of its latest measurement here, by which `best` ranks it; NULL for what does not count: "
+        "imported and never re-timed, failed when re-timed, a copy, or another trial of its kernel was re-timed since",
+        null=True,
+    ),
+    real("render_us", "wall clock of its phases"),
+    real("compile_us"),
+    real("load_us"),
+    real("verify_us"),
+    real("measure_us"),
+    date("started_at"),
+    date("ended_at", "NULL while running", null=True),
+    origin("measured here, or imported by a merge: unverified until re-timed here"),
+    text("proposed_by", "what asked for it: search, default, warm_start ...", server_default="search"),
+    UniqueConstraint("study_id", "tuning_target_id", "device_id", "environment_id", "measurement_mode", "number"),
+    Index("trials_outcome", "study_id", "tuning_target_id", "outcome"),
+    Index("trials_identity", "source_id", "device_id", "environment_id", "measurement_mode"),
+    Index("trials_best", *KEY, "ranking_median_us", sqlite_where=sql("ranking_median_us IS NOT NULL")),
+    CheckConstraint("(outcome = 'running') = (ended_at IS NULL)"),
+    CheckConstraint("outcome = 'correct' OR median_us IS NULL AND ranking_median_us IS NULL"),
+)
+
+quarantine = table(
+    "quarantine",
+    "Kernels that took down two runs, never to be launched again on this device in this environment.",
+    key(),
+    reference("device_id", "devices"),
+    reference("environment_id", "environments"),
+    reference("source_id", "sources"),
+    text("reason"),
+    text("message"),
+    date("created_at"),
+    UniqueConstraint("device_id", "environment_id", "source_id"),
+)
+
+finals = table(
+    "finals",
+    "The best trials of a layer measured again, interleaved.",
+    key(),
+    reference("study_id", "studies"),
+    reference("tuning_target_id", "tuning_targets"),
+    reference("device_id", "devices"),
+    reference("environment_id", "environments"),
+    text("measurement_mode"),
+    reference("winner_trial_id", "trials"),
+    date("ended_at"),
+    origin("imported finals decide nothing here"),
+    date("superseded_at", "when a later retime put them in doubt; NULL while they decide", null=True),
+    Index("finals_target", "tuning_target_id", "device_id", "measurement_mode"),
+)
+
+verdicts = table(
+    "verdicts",
+    "The finals' winner against the default, the previous best, cuDNN ...",
+    key(),
+    reference("finals_id", "finals"),
+    text("against"),
+    reference("against_trial_id", "trials", null=True),
+    word("verdict", ("win", "tie", "loss")),
+    measured("median_us"),
+    measured("against_us"),
+    text("against_accuracy", "accuracy class of what the winner was compared with", null=True),
+    Index("verdicts_finals", "finals_id"),
+)
+
+retimes = table(
+    "retimes",
+    "A stored trial measured again in a later run, and what became of its time.",
+    key(),
+    reference("trial_id", "trials"),
+    reference("run_id", "runs", "device, driver and toolkit of the new measurement"),
+    measured("before_us", "the median it had"),
+    measured("after_us", "the new median, NULL when it failed", null=True),
+    word("label", RETIME_LABELS, "remeasured: the median it had was taken in another way, so the two are not compared"),
+    text("message", "why it failed, else empty"),
+    date("ended_at"),
+    Index("retimes_trial", "trial_id"),
+    CheckConstraint("(label = 'failed') = (after_us IS NULL)"),
+)
+
+measurements = table(
+    "measurements",
+    "The samples of one kernel's forward pass.",
+    key(),
+    reference("trial_id", "trials"),
+    reference("finals_id", "finals", "NULL for the one made while tuning, and for a retime's", null=True),
+    reference("retime_id", "retimes", "NULL unless made by a retime", null=True),
+    text("cache", "cold (L2 written over before each sample) or hot"),
+    integer("sample_count"),
+    array("samples_us", "JSON array, in the order taken, seven digits as the timer has"),
+    measured("median_us"),
+    real("q1_us"),
+    real("q3_us"),
+    real("sm_clock_mhz", "median over the samples, NULL where unknown", null=True),
+    array("sm_clocks_mhz", "JSON array, one for each sample; NULL where unknown", null=True),
+    integer("discarded", "samples at a throttled clock that were taken again"),
+    integer("throttled", "samples at a throttled clock that had to be kept"),
+    integer("passes", "forward passes that one sample is the mean of"),
+    real("power_w", "of the device after the last sample, NULL where unknown", null=True),
+    real("temperature_c", null=True),
+    word(
+        "launch",
+        ("stream", "graph"),
+        "graph: passes are replayed from a CUDA graph, without launch gaps; stream: launched one by one. "
+        "Below 200 us times of the two are not compared",
+    ),
+    Index("measurements_trial", "trial_id"),
+    Index("measurements_finals", "finals_id", "trial_id", sqlite_where=sql("finals_id IS NOT NULL")),
+    Index("measurements_tuning", "trial_id", unique=True, sqlite_where=sql("finals_id IS NULL AND retime_id IS NULL")),
+    Index("measurements_retime", "retime_id", unique=True, sqlite_where=sql("retime_id IS NOT NULL")),
+)
+
+end_to_end_timings = table(
+    "end_to_end_timings",
+    "What the host-to-host time of an end_to_end trial is made of.",
+    reference("trial_id", "trials", primary_key=True),
+    real("copy_in_us", "every segment's input to the device, with nothing else running"),
+    real("kernel_us", "every segment's kernels, with nothing else running"),
+    real("copy_out_us", "every segment's output to the host, with nothing else running"),
+    real("hidden_fraction", "share of the copy time that the total does not show", null=True),
+    real("allocate_us", "allocating the host memory and touching it once; not in the trial's time"),
+    integer("host_bytes"),
+    integer("distinct_segments", "segments whose test data differ from every other segment's"),
+)
+
+profiles = table(
+    "profiles",
+    "What a profiler saw of one launch of a trial's kernel; NULL where the device has no such counter.",
+    key(),
+    reference("trial_id", "trials"),
+    reference("run_id", "runs", "device, driver and date of the profile, not of the trial"),
+    text("tool", "name and version"),
+    integer("position", "of the launch in one round of the forward pass, from 0"),
+    text("entry", "the kernel's name"),
+    real("time_us", null=True),
+    real("achieved_occupancy", "mean resident warps over the most, 0 to 1; so are all fractions", null=True),
+    real("load_sectors_per_request", "32-byte sectors a load of a warp; 4 is a row of floats", null=True),
+    real("store_sectors_per_request", null=True),
+    real("load_efficiency_fraction", "bytes used of the sectors that global loads touch", null=True),
+    real("store_efficiency_fraction", null=True),
+    real("shared_efficiency_fraction", "bytes used of what shared-memory accesses could carry", null=True),
+    real("shared_load_conflicts", "further passes that bank conflicts cost", null=True),
+    real("shared_store_conflicts", null=True),
+    real("dram_read_bytes", null=True),
+    real("dram_written_bytes", null=True),
+    real("l2_bytes", null=True),
+    real("fma_utilisation_fraction", "of the pipe's most while a multiprocessor is active", null=True),
+    real("tensor_utilisation_fraction", null=True),
+    real("l1_hit_fraction", "of the sectors that global accesses ask the L1 cache for", null=True),
+    real("l2_hit_fraction", null=True),
+    real("sm_throughput_fraction", "of the peak of the SM's busiest unit, over the whole launch", null=True),
+    real("memory_throughput_fraction", "of the peak of the busiest of L1, L2 and device memory", null=True),
+    real("issue_fraction", "cycles of a scheduler in which it issues", null=True),
+    real("active_threads", "per executed warp instruction; 32 without divergence", null=True),
+    real("shared_load_wavefronts", "passes of shared-memory loads, of at most 128 bytes each", null=True),
+    mapping("stalls", "JSON object, reason to the mean number of waiting warps"),
+    date("profiled_at"),
+    Index("profiles_trial", "trial_id"),
+)
+
+dispatchers = table(
+    "dispatchers",
+    "A dispatcher as it was built. Its trial's tuning target is the set of layers that it was made from.",
+    key(),
+    reference("trial_id", "trials"),
+    json_object("record", "JSON object: properties, kernels with their conditions, default, rule"),
+    date("built_at"),
+    Index("dispatchers_trial", "trial_id"),
+)
+
+dispatched_layers = table(
+    "dispatched_layers",
+    "What a dispatcher does with each layer, and with those that were held out of its making.",
+    key(),
+    reference("dispatcher_id", "dispatchers"),
+    reference("layer_id", "layers"),
+    text("name"),
+    integer("count", "how often the network runs it: its weight"),
+    word("role", ("tuned", "held out")),
+    text("kernel", "name of the kernel that serves it; NULL when none fits, it is to be tuned", null=True),
+    flag("default_first", "1: the rule has no answer for it, the safe default comes first"),
+    real("time_us", "of that kernel, NULL without one", null=True),
+    real("best_us", "of the layer's own best kernel"),
+    real("left_out_us", "of what a dispatcher made without the layer chooses; NULL: nothing fits", null=True),
+    real("default_us", "of the safe default, NULL when it does not fit", null=True),
+    real("single_us", "of the single kernel that is best over the other layers", null=True),
+    real("nearest_us", "of the best kernel of the nearest layer", null=True),
+    UniqueConstraint("dispatcher_id", "layer_id"),
+)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import Any
 
@@ -70,55 +69,22 @@ class Date(TypeDecorator[datetime]):
         return None if value is None else datetime.fromisoformat(value)
 
 
-class Numbers(TypeDecorator[tuple[float, ...]]):
-    """A JSON array of numbers."""
+class Json(TypeDecorator[Any]):
+    """A JSON object or array, in Python a dict or a tuple."""
 
     impl = TEXT
     cache_ok = True
 
     @property
     def python_type(self) -> type[Any]:
-        return tuple
+        return object
 
-    def process_bind_param(self, value: tuple[float, ...] | None, dialect: Dialect) -> str | None:  # noqa: ARG002
+    def process_bind_param(self, value: object, dialect: Dialect) -> str | None:  # noqa: ARG002
         return None if value is None else as_json(value)
 
-    def process_result_value(self, value: str | None, dialect: Dialect) -> tuple[float, ...] | None:  # noqa: ARG002
-        return None if value is None else tuple(json.loads(value))
-
-
-class Words(TypeDecorator[tuple[str, ...]]):
-    """A JSON array of words."""
-
-    impl = TEXT
-    cache_ok = True
-
-    @property
-    def python_type(self) -> type[Any]:
-        return tuple
-
-    def process_bind_param(self, value: tuple[str, ...] | None, dialect: Dialect) -> str | None:  # noqa: ARG002
-        return None if value is None else as_json(value)
-
-    def process_result_value(self, value: str | None, dialect: Dialect) -> tuple[str, ...] | None:  # noqa: ARG002
-        return None if value is None else tuple(json.loads(value))
-
-
-class Object(TypeDecorator[Mapping[str, Any]]):
-    """A JSON object."""
-
-    impl = TEXT
-    cache_ok = True
-
-    @property
-    def python_type(self) -> type[Any]:
-        return dict
-
-    def process_bind_param(self, value: Mapping[str, Any] | None, dialect: Dialect) -> str | None:  # noqa: ARG002
-        return None if value is None else as_json(value)
-
-    def process_result_value(self, value: str | None, dialect: Dialect) -> Mapping[str, Any] | None:  # noqa: ARG002
-        return None if value is None else json.loads(value)
+    def process_result_value(self, value: str | None, dialect: Dialect) -> Any:  # noqa: ARG002
+        found = None if value is None else json.loads(value)
+        return tuple(found) if isinstance(found, list) else found
 
 
 def as_json(value: object) -> str:
