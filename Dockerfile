@@ -4,7 +4,7 @@ FROM python:3.12
 WORKDIR /opt/autotune
 COPY . .
 RUN pip install --no-cache-dir . 'cuda-toolkit[nvcc,cudart,cccl,profiler]==13.0.*' \
-    && autotune pycuda \
+    && autotune doctor --build-pycuda \
     && pip install --no-cache-dir '.[cuda13]'
 WORKDIR /study
 ENTRYPOINT ["autotune"]

@@ -7,7 +7,7 @@ mkdir -p "$work"
 cd "$checkout"
 uv venv -q --seed --python "$(command -v python3)" "$work/venv"
 uv pip install -q --python "$work/venv" 'cuda-toolkit[nvcc,cudart,cccl,profiler]==13.0.*' .
-"$work/venv/bin/autotune" pycuda --wheels "$work/wheels"
+"$work/venv/bin/autotune" doctor --build-pycuda --wheels "$work/wheels"
 "$work/venv/bin/pip" install -q "$work"/wheels/pycuda-*.whl '.[cuda13]'
 # A libcuda that exports what PyCUDA imports, and answers every call with CUDA_ERROR_NO_DEVICE (100).
 {

@@ -12,17 +12,15 @@ from collections.abc import Mapping, Sequence
 from typing import Protocol, cast
 
 COMMANDS: Mapping[str, tuple[str, ...]] = {
-    "accuracy": ("accuracy._COLUMNS",),
     "best": ("best.BEST_COLUMNS",),
     "best --nearest": ("best.NEAREST_COLUMNS",),
-    "cache": ("upkeep._CACHE_COLUMNS",),
     "check": ("check._COLUMNS",),
-    "choose": ("choose._COLUMNS",),
     "compare": ("best.BEST_COLUMNS",),
     "devices": ("devices._COLUMNS",),
     "devices --rates": ("devices._RATE_COLUMNS",),
     "diff": ("changes._DIFF_COLUMNS",),
     "dispatch": ("dispatch.LAYERS",),
+    "dispatch --explain": ("explain.COLUMNS",),
     "dispatch --table kernels": ("dispatch.KERNELS",),
     "dispatch --table rules": ("dispatch._RULES",),
     "dispatch --table thresholds": ("dispatch._THRESHOLDS",),
@@ -32,7 +30,6 @@ COMMANDS: Mapping[str, tuple[str, ...]] = {
     "importance": ("importance._COLUMNS",),
     "ladder": ("ladder._DEVICE", "ladder._COLUMNS", "ladder._PROFILE"),
     "profile": ("profile._COLUMNS",),
-    "quarantine": ("upkeep._QUARANTINE_COLUMNS",),
     "replay": ("replay._COLUMNS",),
     "retime": ("freshness._RETIME_COLUMNS",),
     "sanitize": ("sanitize._COLUMNS",),
@@ -67,17 +64,17 @@ KINDS: Mapping[str, object] = {
     "text": {"type": ["string", "null"]},
 }
 _KEYS = {
-    "config": "config config_a config_b first_config second_config",
+    "config": "config config_a config_b",
     "date": "date started profiled_at",
     "list": "n occupancy_limits passed_over samples_us values",
     "warps": "launch_shares main_stalls stalls",
-    "flag": "bounds config_changed default_first deterministic passed reused",
-    "integer": "agreeing attempts blocks_per_sm conditions correct count distinct_segments entries evaluated images "
+    "flag": "bounds config_changed default_first deterministic reused",
+    "integer": "attempts blocks_per_sm conditions correct count distinct_segments evaluated "
     "evaluations generation generations layer_count number pairs params place registers samples segments sm_count "
     "streams threshold trial trial_id trials warps_per_sm least most shared_load_conflicts shared_store_conflicts "
     "shared_load_wavefronts",
     "number": "achieved_occupancy active_threads after_over_before b_over_a distance error_over_bound gflops high "
-    "importance largest_logit_difference low measured median occupancy over_before over_first over_previous "
+    "importance low measured median occupancy over_before over_first over_previous "
     "over_winner p90 reported_ms seconds_per_evaluation share within_5_percent",
     "value": "arch default row value",
 }
@@ -117,6 +114,8 @@ def command_of(words: Sequence[str], first: Mapping[str, object]) -> str | None:
     if name == "dispatch" and "--table" in words:
         table = words[words.index("--table") + 1]
         return name if table == "layers" else f"dispatch --table {table}"
+    if name == "dispatch" and "--explain" in words:
+        return "dispatch --explain"
     if name == "templates" and "param" in first:
         return "templates NAME"
     if name == "devices" and "--rates" in words:

@@ -123,7 +123,7 @@ def retime(
             if isinstance(source, str):
                 yield NotRetimed(row, source)
             elif source.hash in refused:
-                yield NotRetimed(row, "it is quarantined; `autotune quarantine --clear` gives it another chance")
+                yield NotRetimed(row, "it is quarantined; `autotune clean --quarantine` gives it another chance")
             else:
                 compiled.append((row, source, evaluator.compile(source)))
         yield from _interleaved(compiled, measurement_mode, evaluator, store, budget_s)

@@ -38,20 +38,15 @@ _GROUPS = {
         "history": "changes",
         "importance": "importance",
         "diff": "changes",
-        "choose": "choose",
         "query": "answers",
-        "accuracy": "accuracy",
         "profile": "profile",
     },
     "Ship": {
         "export": "export",
         "source": "source",
-        "export-t4": "transfer",
-        "optuna-study": "optuna_study",
     },
     "Look after": {
         "doctor": "doctor",
-        "pycuda": "pycuda",
         "devices": "devices",
         "templates": "families",
         "check": "check",
@@ -62,14 +57,22 @@ _GROUPS = {
         "dump": "transfer",
         "load": "transfer",
         "import": "transfer",
-        "cache": "upkeep",
-        "quarantine": "upkeep",
-        "completion": "completion",
+        "clean": "clean",
     },
 }
 """The commands as help lists them, each with its module"""
-_RENAMED = {"agent": "worker"}
-"""Old names of commands, which work until the next version"""
+_OLD_NAMES = {
+    "agent": "worker",
+    "cache": "clean",
+    "choose": "dispatch --explain",
+    "pycuda": "doctor --build-pycuda",
+    "quarantine": "clean",
+    "accuracy": "`python -m tests.benchmarks.class_agreement STUDY` in a checkout does what it did",
+    "completion": 'add `eval "$(_AUTOTUNE_COMPLETE=bash_source autotune)"` to ~/.bashrc; docs/install.md has others',
+    "export-t4": "`autotune trials --json` prints every trial, `autotune dump` the whole database",
+    "optuna-study": "docs/search.md has the lines of Python that write an Optuna study",
+}
+"""Commands of earlier versions: the words that run in their place until the next version, or what to do instead"""
 
 
 def _show_version(context: click.Context, _option: click.Parameter, asked: bool) -> None:
@@ -80,7 +83,7 @@ def _show_version(context: click.Context, _option: click.Parameter, asked: bool)
 
 
 @click.group(
-    cls=GroupedCommands, groups=_GROUPS, renamed=_RENAMED, context_settings={"help_option_names": ["-h", "--help"]}
+    cls=GroupedCommands, groups=_GROUPS, old_names=_OLD_NAMES, context_settings={"help_option_names": ["-h", "--help"]}
 )
 @click.option("--version", is_flag=True, is_eager=True, expose_value=False, callback=_show_version, help=_VERSION)
 @click.pass_context

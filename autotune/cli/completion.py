@@ -1,4 +1,4 @@
-"""What a shell completes: studies, layers, families and devices; and `completion`, which prints its script."""
+"""What a shell completes: studies, layers, families and devices."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING
 
 import click
-from click.shell_completion import get_completion_class
 
 from autotune.errors import AutotuneError
 from autotune.family.template_files import template_files
@@ -15,8 +14,6 @@ from autotune.study_reader import study_names
 
 if TYPE_CHECKING:
     from autotune.store import Store
-
-_SHELLS = ("bash", "zsh", "fish")
 
 
 def family_names(_context: click.Context, _param: click.Parameter, begun: str) -> list[str]:
@@ -85,20 +82,3 @@ def _files(begun: str) -> Iterator[str]:
             yield f"{name}/"
         elif entry.name.endswith(".toml"):
             yield name
-
-
-@click.command()
-@click.argument("shell", type=click.Choice(_SHELLS), required=False)
-@click.pass_context
-def completion(context: click.Context, shell: str | None) -> None:
-    """Print the script by which SHELL completes words.
-
-    It completes commands, studies, layers and families; without SHELL it is for yours.
-
-    For bash: autotune completion >> ~/.bashrc; for zsh >> ~/.zshrc; for fish > ~/.config/fish/completions/autotune.fish
-    """
-    name = shell or os.path.basename(os.environ.get("SHELL", ""))
-    found = get_completion_class(name)
-    if found is None or name not in _SHELLS:
-        raise click.UsageError(f"{name or 'no shell'}: give one of {', '.join(_SHELLS)}")
-    click.echo(found(context.find_root().command, {}, "autotune", "_AUTOTUNE_COMPLETE").source())

@@ -13,6 +13,7 @@ from autotune.api.device_names import jobs_default
 from autotune.api.study_names import study_named
 from autotune.cli.answers import open_filled
 from autotune.cli.devices import open_evaluator
+from autotune.cli.explain import explain as show_choices
 from autotune.cli.interrupts import end_interrupted
 from autotune.cli.one_tuner import under_way
 from autotune.cli.options import DATABASE, DIRECTORIES, JOBS, run_on
@@ -129,6 +130,11 @@ KERNELS = (
 @click.option(
     "--table", type=click.Choice(TABLES), default="layers", show_default=True, help="What --json and --csv print."
 )
+@click.option(
+    "--explain",
+    is_flag=True,
+    help="Show the kernel that the latest dispatcher chooses for each layer of STUDY, or for STUDY.LAYER; run nothing.",
+)
 @format_options
 def dispatch(
     study: str,
@@ -141,6 +147,7 @@ def dispatch(
     jobs: int | None,
     out: Path | None,
     table: str,
+    explain: bool,
     style: str | None,
 ) -> None:
     """Few kernels for all layers of a tuned STUDY, and a rule.
@@ -150,7 +157,13 @@ def dispatch(
     Each layer's best few kernels are measured on every layer that they may serve, and on its shape between the batches
     that the study has; what is known is not measured again.
     Regret is the time lost over a layer's own best kernel, as a fraction of it; a layer's weight is its count.
+
+    With --explain the layers may be those of a study file that was never tuned. `default_first` means that no threshold
+    of the rule applies to the layer. `autotune tune STUDY --unserved` tunes the layers whose kernel is "to be tuned".
     """
+    if explain:
+        show_choices(study, db, device, style)
+        return
     from autotune.dispatch.builder import build
     from autotune.dispatch.cells import Run
     from autotune.dispatch.header import load_dispatch_template

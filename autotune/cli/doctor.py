@@ -14,15 +14,15 @@ import click
 
 from autotune import __version__
 from autotune.api.device_names import cache_folder
-from autotune.cli.options import DATABASE
+from autotune.cli.options import DATABASE, Folder
 from autotune.cli.tables import Column, format_options, show
 from autotune.compilation.toolchain import compiler_version, find_cxx, find_nvcc, find_sanitizer
 from autotune.devices.driver_query import DriverHere, driver_here
-from autotune.devices.pycuda_build import TOOLKIT
+from autotune.devices.pycuda_build import TOOLKIT, build_pycuda
 from autotune.errors import AutotuneError, StoreError, ToolchainError
 from autotune.printable import counted
 
-_CUDA = f"pip install '{TOOLKIT}' && autotune pycuda && pip install 'autotune-conv[cuda13]'"
+_CUDA = f"pip install '{TOOLKIT}' && autotune doctor --build-pycuda && pip install 'autotune-conv[cuda13]'"
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,19 +53,37 @@ _COLUMNS = (
 
 @click.command()
 @DATABASE
+@click.option("--build-pycuda", "build", is_flag=True, help="Build PyCUDA against CUDA's wheels, and install it.")
+@click.option("--wheels", type=Folder(file_okay=False), help="Put PyCUDA's wheel there; install nothing.")
 @format_options
-def doctor(db: str, style: str | None) -> None:
-    """What is missing here for tuning, and what brings it.
+def doctor(db: str, build: bool, wheels: Path | None, style: str | None) -> None:
+    """Check what tuning needs, and how to install it.
 
-    Status 1: something needed is missing.
+    Exits with 1 if something needed is missing. nvcc and PyCUDA are needed on a machine with a GPU; without a GPU,
+    kernels run on the CPU. doctor also checks every row of the results database.
 
-    nvcc and PyCUDA are needed where there is a GPU; where there is none, kernels run on the CPU. doctor also
-    checks every row of the results database.
+    PyCUDA is distributed as source. --build-pycuda builds it in about two minutes; it needs a C++ compiler and CUDA's
+    wheels, but no toolkit, driver or GPU. With --wheels it builds a wheel for a machine without a compiler that has
+    the same Python and system.
     """
+    if build:
+        _build(wheels)
+        return
+    if wheels is not None:
+        raise click.UsageError("--wheels: give it with --build-pycuda")
     found = list(_checks(db))
     show(found, _COLUMNS, style)
     if missing := [row.what for row in found if row.state == "missing"]:
         raise AutotuneError(f"needed and missing: {', '.join(missing)}")
+
+
+def _build(wheels: Path | None) -> None:
+    build_pycuda(wheels)
+    if wheels is None:
+        click.echo("PyCUDA is installed; check it with `autotune doctor`")
+        return
+    built = ", ".join(sorted(path.name for path in wheels.glob("pycuda-*.whl")))
+    click.echo(f"{wheels}: {built}; install it with CUDA's wheels: pip install '{TOOLKIT}' {wheels}/pycuda-*.whl")
 
 
 def show_version(context: click.Context) -> None:

@@ -45,17 +45,25 @@ class LoadedCommands(MutableMapping[str, click.Command]):
 class GroupedCommands(click.Group):
     """Commands under headings. Each has `-v` and `-q`, and defaults of the nearest settings."""
 
-    def __init__(self, groups: Mapping[str, Mapping[str, str]], *, renamed: Mapping[str, str], **given: object) -> None:
+    def __init__(
+        self, groups: Mapping[str, Mapping[str, str]], *, old_names: Mapping[str, str], **given: object
+    ) -> None:
         modules = {name: module for group in groups.values() for name, module in group.items()}
         super().__init__(commands=LoadedCommands(modules), **given)  # type: ignore[arg-type]  # what click.Group takes
-        self._headings, self._renamed = groups, renamed
+        self._headings, self._old_names = groups, old_names
 
-    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        """A command by its name; by its old name with a warning."""
-        name = self._renamed.get(cmd_name, cmd_name)
-        if name != cmd_name:
-            click.echo(f"note: `autotune {cmd_name}` is called `autotune {name}` now; the old name will go", err=True)
-        return super().get_command(ctx, name)
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """A command by its name, or by an old name with a note. Raises click.UsageError for a removed command."""
+        old = args[0]
+        if old in self._old_names and not ctx.resilient_parsing:
+            new = self._old_names[old]
+            if new.split()[0] not in self.commands:
+                ctx.fail(f"There is no `autotune {old}` any more: {new}.")
+            click.echo(f"note: `autotune {old}` is now `autotune {new}`; the old name will go", err=True)
+            args = [*new.split(), *args[1:]]
+        return super().resolve_command(ctx, args)
 
     def format_commands(self, _ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write each heading's commands with their first sentences."""

@@ -1,4 +1,4 @@
-"""`dump`, `load`, `merge`, `import` and `export-t4`: results out of one database and into another."""
+"""`dump`, `load`, `merge` and `import`: results out of one database and into another."""
 
 from __future__ import annotations
 
@@ -10,9 +10,7 @@ from typing import TextIO
 
 import click
 
-from autotune.api.study_names import name_of
-from autotune.cli.completion import studies_and_layers
-from autotune.cli.options import DATABASE, Folder, database_path, writable
+from autotune.cli.options import DATABASE, database_path, writable
 from autotune.cli.streams import exact
 from autotune.errors import StoreError
 from autotune.interchange.files import read_recording
@@ -111,24 +109,3 @@ def import_(file: Path, db: str) -> None:
         else f"imported before: {counted(done.known, 'trial')}"
     )
     click.echo(f"{db}: {found}, as generation {done.generation} of study {done.study}", err=True)
-
-
-@click.command("export-t4")
-@click.argument("what", metavar="[STUDY|LAYER]", required=False, shell_complete=studies_and_layers)
-@click.option("--out", required=True, type=Folder(), help="Folder to write into; made when missing.")
-@DATABASE
-def export_t4(what: str | None, out: Path, db: str) -> None:
-    """Write trials as T4 result files.
-
-    They are of version 1.0.0, one for each family, layer, device and measurement mode.
-    """
-    from autotune.exporting import export_t4 as write_t4
-    from autotune.store import Store
-
-    name = name_of(what)
-    with Store(db, create=False) as store:
-        written = write_t4((*store.trials.list(name), *store.spaces.list(name)), out)
-    if not written:
-        raise StoreError(f"{db}: no trial of {what or 'any study'} has ended; run `autotune tune STUDY` first")
-    for path in written:
-        click.echo(path)

@@ -13,10 +13,10 @@ from autotune.api.device_names import jobs_default
 from autotune.api.study_names import layers_named, study_named
 from autotune.cli.answers import open_filled
 from autotune.cli.best import BEST_COLUMNS, answer, show_answers
-from autotune.cli.choose import unserved
 from autotune.cli.cluster import CLUSTER, DEVICE_CLASS, tune_on_cluster
 from autotune.cli.devices import open_evaluator
 from autotune.cli.end_to_end import show_end_to_end
+from autotune.cli.explain import unserved
 from autotune.cli.interrupts import end_interrupted
 from autotune.cli.numbers import SECONDS, Number
 from autotune.cli.one_tuner import under_way

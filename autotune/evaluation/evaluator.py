@@ -16,7 +16,6 @@ from autotune.errors import DeviceError
 from autotune.family.source import KernelSource
 from autotune.measurement.calibrate import Calibration, calibration_program
 from autotune.measurement.choices import Choices, ChoicesRequest
-from autotune.measurement.class_agreement import Agreement, NetworkRequest
 from autotune.measurement.host_to_host import EndToEndRequest, EndToEndTiming
 from autotune.measurement.numpy_reference import in_numpy
 from autotune.measurement.reference import check_program
@@ -269,12 +268,6 @@ class DeviceEvaluator:
         """Verify and time a layer from host to host on the first device."""
         reply = self._workers[0].perform(request, self._deadlines.layer_s, request.problem)
         assert isinstance(reply, EndToEndTiming)  # noqa: S101 - the type of this request's answer
-        return reply
-
-    def agreement(self, request: NetworkRequest) -> Agreement:
-        """Run a network on kernels on the first device."""
-        reply = self._workers[0].perform(request, 2 * self._deadlines.layer_s)
-        assert isinstance(reply, Agreement)  # noqa: S101 - the type of this request's answer
         return reply
 
     def choices(self, request: ChoicesRequest) -> tuple[int, ...]:

@@ -2,6 +2,5 @@
 
 from autotune.exporting.chosen_kernel import Chosen
 from autotune.exporting.exporter import Exported, export_library
-from autotune.exporting.t4_spaces import export_t4
 
-__all__ = ["Chosen", "Exported", "export_library", "export_t4"]
+__all__ = ["Chosen", "Exported", "export_library"]

@@ -17,8 +17,8 @@ import numpy.typing as npt
 from autotune.autotune_runtime.activations import BY_WORD, activated
 from autotune.declarations import DRAWN, Array, Fill
 from autotune.errors import StudyError
-from autotune.measurement.class_agreement import stored
 from autotune.measurement.numpy_reference import in_numpy, numpy_reference
+from autotune.measurement.storage import stored
 from autotune.operations import CONV2D
 from autotune.problem import Conv2dProblem, Problem
 

@@ -13,7 +13,6 @@ from autotune.store.dispatchers import DispatchedLayer, DispatcherRow, total_tim
 from autotune.store.dump import dump, load
 from autotune.store.end_to_end_timings import EndToEndRow
 from autotune.store.finals import BASELINE, Finals, FinalsRow, Verdict
-from autotune.store.foreign_databases import optuna_database
 from autotune.store.imported_spaces import Imported, SpaceTrial, import_recording
 from autotune.store.merge import Merged, merge
 from autotune.store.noise_floors import NoiseFloor
@@ -74,7 +73,6 @@ __all__ = [
     "is_sqlite",
     "load",
     "merge",
-    "optuna_database",
     "path_of",
     "total_timing",
 ]

@@ -226,7 +226,7 @@ class Pipeline:
         known = store.reuse(flight.number, flight.config, flight.source.hash, proposed_by=by)
         trial = known or _running(flight)
         if known is None:
-            message = "quarantined: it took down earlier runs; `autotune quarantine --clear` gives it another chance"
+            message = "quarantined: it took down earlier runs; `autotune clean --quarantine` gives it another chance"
             trial = replace(trial, outcome=Outcome.RUNTIME, reason="quarantined", message=message)
             store.add(trial, flight.source, proposed_by=by)
         flight.lane.ended(trial, known=known is not None)

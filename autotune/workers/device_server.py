@@ -12,7 +12,6 @@ from autotune.errors import DeviceError
 from autotune.measurement.benchmark import Clocks
 from autotune.measurement.calibrate import calibrate
 from autotune.measurement.choices import ChoicesRequest, choices
-from autotune.measurement.class_agreement import Network, NetworkRequest
 from autotune.measurement.host_to_host import EndToEndRequest, measure_end_to_end
 from autotune.measurement.verify import Verifier
 from autotune.problem import Problem
@@ -42,7 +41,6 @@ class WorkerServer:
         self._open = open_named
         self._device: Device | None = None
         self._layers: dict[Problem, LayerBench] = {}
-        self._network: Network | None = None
         self._clocks = Clocks()
         self._failed = False
         """the last kernel to be evaluated did"""
@@ -77,10 +75,6 @@ class WorkerServer:
                 return measure_end_to_end(self._opened(), verifier, request, self._clock)
             case ChoicesRequest():
                 return choices(self._opened(), request)
-            case NetworkRequest(spec, references, kernels):
-                if self._network is None or self._network.spec != spec:
-                    self._network = Network(self._opened(), spec, references)
-                return self._network.agreement(kernels)
 
     def _opened(self) -> Device:
         if self._device is None:

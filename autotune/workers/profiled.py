@@ -22,8 +22,8 @@ from autotune.declarations import DRAWN, FLOATS
 from autotune.devices.backends import open_device
 from autotune.devices.device import Device
 from autotune.family.source import KernelSource
-from autotune.measurement.class_agreement import encoded
 from autotune.measurement.forward import LoadedKernel, Tensors
+from autotune.measurement.storage import encoded
 from autotune.problem import Problem
 
 _DRAWN = 1 << 24  # random numbers drawn for an array; a longer one repeats them

@@ -24,7 +24,6 @@ from autotune.errors import AutotuneError
 from autotune.family.source import KernelSource
 from autotune.measurement.calibrate import Calibration
 from autotune.measurement.choices import Choices, ChoicesRequest
-from autotune.measurement.class_agreement import Agreement, NetworkRequest
 from autotune.measurement.host_to_host import EndToEndRequest, EndToEndTiming
 from autotune.problem import Problem
 from autotune.temporary import temporary_folder
@@ -134,22 +133,11 @@ DeviceRequest = (
     | FinalsRequest
     | CalibrateRequest
     | EndToEndRequest
-    | NetworkRequest
     | ChoicesRequest
 )
 Request = CompileRequest | CompilerRequest | DeviceRequest
 Reply = (
-    Binary
-    | Opened
-    | Measured
-    | Skipped
-    | ErrorStats
-    | FinalsTimings
-    | Calibration
-    | EndToEndTiming
-    | Agreement
-    | Choices
-    | None
+    Binary | Opened | Measured | Skipped | ErrorStats | FinalsTimings | Calibration | EndToEndTiming | Choices | None
 )
 
 

@@ -13,9 +13,7 @@ from autotune.family.render import render
 from autotune.family.source import KernelSource
 from autotune.family.space import BoundTemplate
 from autotune.family.template_files import load_template
-from autotune.measurement.class_agreement import NetworkRequest, NetworkSpec
 from autotune.measurement.host_to_host import EndToEndPlan, EndToEndRequest, EndToEndTiming, cut
-from autotune.measurement.reference import reference_program
 from autotune.problem import Conv2dProblem
 from autotune.trial import Config
 from tests.injected_faults import GOOD
@@ -55,15 +53,6 @@ def test_copies_overlap_with_kernels(gpu: DeviceEvaluator) -> None:
     assert many.measured.timing.median_us < whole.measured.timing.median_us
     assert whole.parts.copy_out_us < pageable.parts.copy_out_us, "pinned memory is copied faster"
     assert whole.parts.allocate_us > pageable.parts.allocate_us / 10
-
-
-def test_a_network_predicts_as_in_float64(gpu: DeviceEvaluator) -> None:
-    spec = NetworkSpec(CONV1, CONV2, images=2500, seed=0)
-    references = tuple(gpu.build(reference_program(problem)).result() for problem in (CONV1, CONV2))
-    kernels = (compiled(gpu, CONV1), compiled(gpu, CONV2))
-    found = gpu.agreement(NetworkRequest(spec, (references[0], references[1]), kernels))
-    assert (found.images, found.agreeing) == (2500, 2500)
-    assert found.largest_share <= 0.3
 
 
 def test_ncu_reads_counters(gpu: DeviceEvaluator) -> None:

@@ -3,29 +3,23 @@
 from __future__ import annotations
 
 import dataclasses
+from pathlib import Path
 
 import numpy as np
 import pytest
 
+from autotune import tune
 from autotune.compilation.compile import Binary
 from autotune.devices.host import HostDevice
 from autotune.family.render import render
 from autotune.family.source import KernelSource
 from autotune.family.space import BoundTemplate, SearchSpace
 from autotune.family.template_files import load_template, load_templates
-from autotune.measurement.class_agreement import (
-    Agreement,
-    Array,
-    Network,
-    NetworkSpec,
-    decoded,
-    encoded,
-    pooled,
-    stored,
-)
 from autotune.measurement.reference import reference_program
+from autotune.measurement.storage import encoded, stored
 from autotune.problem import Conv2dProblem
 from autotune.trial import Config
+from tests.benchmarks.class_agreement import Array, Network, NetworkSpec, decoded, main, pooled
 from tests.compiled import compiled
 from tests.injected_faults import GOOD
 from tests.long_run import long_run
@@ -85,12 +79,6 @@ def test_outputs_that_are_never_written_do_not_pass(network: Network, device: Ho
     found = network.agreement((kernel(device, cxx, FIRST), silent))
     assert found.largest_difference is None
     assert found.fraction < 0.5
-
-
-def test_the_memory_is_given_back(network: Network, device: HostDevice, cxx: str) -> None:
-    before = dict(device._sizes)
-    network.agreement((kernel(device, cxx, FIRST), kernel(device, cxx, SECOND)))
-    assert device._sizes == before
 
 
 def test_float64_is_the_convolution_on_doubles(network: Network, device: HostDevice, cxx: str) -> None:
@@ -154,5 +142,22 @@ def test_pooling_takes_the_largest_and_drops_an_odd_edge() -> None:
     np.testing.assert_array_equal(pooled(y), [[[[0.0, 1.0]]]])
 
 
-def test_agreement_counts_images() -> None:
-    assert Agreement(200, 199, 0.1, 0.2).fraction == 0.995
+STUDY = """name = "chain"
+trials = 1
+templates = ["shared_tile"]
+layer = [
+  { name = "conv1", n = 32, c = 1, h = 14, w = 13, k = 4, r = 3, s = 3 },
+  { name = "conv2", n = 20, c = 4, h = 6, w = 5, k = 6, r = 3, s = 3, pad = 1, epilogue = "bias_relu" },
+]
+"""
+
+
+def test_the_benchmark_runs_a_tuned_study(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("chain.toml").write_text(STUDY)
+    tune("chain.toml", device="host", templates=[GOOD.parent], jobs=1)
+    assert main(["chain.toml", "--device", "host", "--images", "300"]) == 0
+    (line,) = capsys.readouterr().out.splitlines()
+    assert line.startswith("fp32: 300 of 300 images agree; ")

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import re
-import sqlite3
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -37,7 +36,6 @@ from tests.unit.store.builders import (
     source_of,
     timing_of,
 )
-from tests.unit.tiny import Command
 
 from .attack import attacked
 
@@ -201,32 +199,3 @@ def test_any_date_is_stored_and_shown(folder: Path, fork_server: ForkServer, mom
         done = attacked(fork_server, folder, *words)
         assert done.code == 0, (words, done.err)
         assert f'"date": "{moment.year}-' in done.out, done.out
-
-
-@pytest.mark.parametrize(
-    ("moment", "zone"),
-    [
-        (datetime(1, 1, 4, tzinfo=UTC), "America/New_York"),
-        (datetime(9999, 12, 28, 23, 59, 50, tzinfo=UTC), "Pacific/Kiritimati"),
-        (datetime(2026, 11, 1, 5, 59, 59, tzinfo=UTC), "America/New_York"),  # sets its clocks back a second later
-    ],
-    ids=lambda value: str(value)[:4],
-)
-def test_trials_last_as_long_in_any_zone(
-    folder: Path, monkeypatch: pytest.MonkeyPatch, autotune: Command, moment: datetime, zone: str
-) -> None:
-    """Optuna keeps local dates without a zone."""
-    with at(folder / "autotune.db", moment) as store:
-        run_trial(store, open_scope(store), correct(0, 30.0))
-    monkeypatch.setenv("TZ", zone)
-    time.tzset()
-    try:
-        done = autotune("optuna-study", "lenet.conv1", "--storage", "study.db")
-    finally:
-        monkeypatch.undo()
-        time.tzset()
-    assert done.code == 0, done.err
-    raw = sqlite3.connect(folder / "study.db")
-    ((began, ended),) = raw.execute("SELECT datetime_start, datetime_complete FROM trials")
-    raw.close()
-    assert datetime.fromisoformat(ended) - datetime.fromisoformat(began) == timedelta(seconds=1)

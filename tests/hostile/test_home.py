@@ -56,7 +56,7 @@ CACHES: Mapping[str, Mapping[str, str]] = {
 
 @pytest.mark.parametrize("environ", every(2, CACHES.values()), ids=CACHES.keys())
 def test_a_cache_folder_that_is(environ: Mapping[str, str], folder: Path, fork_server: ForkServer) -> None:
-    for words in (TUNE, ("cache",), ("cache", "--clear")):
+    for words in (TUNE, ("clean",), ("clean", "--cache")):
         ended = attacked(fork_server, folder, *words, env=environ, within_s=30)
         lines = [line for line in ended.err.splitlines() if not line.startswith("device ")]
         assert "\x1b" not in ended.out + ended.err
@@ -71,10 +71,10 @@ def test_a_cache_that_may_not_be_cleared(folder: Path, autotune: Command, monkey
     monkeypatch.setenv("XDG_CACHE_HOME", str(folder / "cache"))
     binaries = folder / "cache" / "autotune" / "binaries" / "ab"
     with read_only(binaries):
-        assert autotune("cache", "--json").code == 0
-        complaint = autotune("cache", "--clear").complaint
+        assert autotune("clean").code == 0
+        complaint = autotune("clean", "--cache").complaint
         assert complaint == f"{binaries}/entry: Permission denied"
-    assert autotune("cache", "--clear").code == 0
+    assert autotune("clean", "--cache").code == 0
     assert not list(binaries.iterdir())
 
 

@@ -35,12 +35,11 @@ TUNE = ("tune", "small.toml", "--templates", "families", "--device")
 COMMANDS = (
     ("best", "--db"),
     ("merge",),
-    ("optuna-study", "--storage"),
     ("tune", "small.toml", "--templates", "families", "--trials", "1", "--device", "null", "--db"),
     ("load",),
     ("import",),
     ("dump",),
-    ("export-t4", "--out"),
+    ("report", "--out"),
     ("best",),
     ("best", "--"),
     ("devices", "--device"),

@@ -19,7 +19,6 @@ WRITES: Mapping[str, tuple[str, ...]] = {
     "page.html": ("report", "small", "--out", "page.html"),
     "kernel.cu": ("source", "small.one", "--out", "kernel.cu"),
     "all.jsonl": ("dump", "all.jsonl"),
-    "small.one.tiny.null.cold.t4.json": ("export-t4", "--out", "."),
     "times.xml": ("retime", "--device", "null", "--junit", "times.xml"),
     "own.toml": ("new-op", "own"),
 }

@@ -337,7 +337,15 @@ def test_nothing_to_compare_leaves_nothing(autotune: Command, folder: Path, fill
 
 @pytest.mark.parametrize(
     "command",
-    [("choose",), ("best",), ("best", "--nearest"), ("trials",), ("why",), ("history",), ("export", "--out", "out")],
+    [
+        ("dispatch", "--explain"),
+        ("best",),
+        ("best", "--nearest"),
+        ("trials",),
+        ("why",),
+        ("history",),
+        ("export", "--out", "out"),
+    ],
     ids=" ".join,
 )
 def test_a_study_file_is_read_before_the_database(command: tuple[str, ...], autotune: Command, folder: Path) -> None:
@@ -511,9 +519,8 @@ def test_nothing_to_export_of_what_was_asked_for(folder: Path, autotune: Command
     "words",
     [
         ("export", "small", "--no-proof", "--out"),
-        ("export-t4", "--out"),
         ("sanitize", "--logs"),
-        ("pycuda", "--wheels"),
+        ("doctor", "--build-pycuda", "--wheels"),
     ],
 )
 def test_an_empty_word_is_not_the_current_folder(
@@ -526,7 +533,7 @@ def test_an_empty_word_is_not_the_current_folder(
 
 
 def test_a_folder_that_cannot_be_written(folder: Path, autotune: Command, filled: Path) -> None:
-    for words in (("export", "small", "--out"), ("export-t4", "--out"), ("sanitize", "--logs")):
+    for words in (("export", "small", "--out"), ("sanitize", "--logs")):
         complaint = autotune(*words, "small.toml").complaint
         assert complaint.startswith("small.toml: cannot be written: ")
         assert complaint.endswith(f"; give another {words[-1]}")

@@ -430,7 +430,7 @@ def test_what_a_dispatcher_chooses_is_exported(folder: Path, filled: Path, autot
     raw.execute("UPDATE dispatchers SET record = '{}'")
     raw.commit()
     raw.close()
-    for unread in (words, ("choose", "small")):
+    for unread in (words, ("dispatch", "small", "--explain")):
         complaint = autotune(*unread).complaint
         assert complaint.startswith("autotune.db: a stored dispatcher cannot be read (dispatcher: its record")
 
@@ -716,7 +716,7 @@ def test_what_is_asked_is_only_read(folder: Path, filled: Path, autotune: Comman
         ("trials",),
         ("query", "SELECT 1"),
         ("export", "small", "--out", "out", "--no-proof"),
-        ("quarantine",),
+        ("clean",),
     ):
         assert autotune(*command).code == 0
     after = {path: path.read_bytes() for path in folder.iterdir() if path.is_file()}
@@ -739,12 +739,11 @@ def test_finals_can_be_held_again(folder: Path, tune: Command, autotune: Command
 
 def test_upkeep_of_an_empty_house(filled: Path, autotune: Command, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(filled.parent / "cache"))
-    assert rows(autotune("quarantine", "--json")) == []
-    assert autotune("quarantine", "--clear").err == "0 kernels released\n"
-    assert rows(autotune("quarantine", "--clear", "--json")) == []
-    (state,) = rows(autotune("cache", "--json"))
-    assert (state["entries"], state["size_bytes"]) == (0, 0)
-    assert autotune("cache", "--clear").code == 0
+    folder = f"{filled.parent}/cache/autotune/binaries"
+    held = f"0 compiled kernels (0.0 MB) in {folder}\n0 kernels quarantined in autotune.db\n"
+    assert autotune("clean").out == held
+    assert autotune("clean", "--cache").out == f"0 compiled kernels (0.0 MB) removed from {folder}\n"
+    assert autotune("clean", "--quarantine").out == "0 kernels released in autotune.db\n"
 
 
 def test_what_lies_here_hides_no_shipped_study(folder: Path, autotune: Command) -> None:

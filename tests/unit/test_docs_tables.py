@@ -68,8 +68,8 @@ def commands() -> list[str]:
 
 
 def slow(command: str) -> bool:
-    """Whether a command compiles several kernels, as proofs and sanitizers do, or has Optuna write hundreds of rows."""
-    return command.split()[1] in ("export", "sanitize", "optuna-study")
+    """Whether a command compiles several kernels, as proofs and sanitizers do."""
+    return command.split()[1] in ("export", "sanitize")
 
 
 COMMANDS = commands()

@@ -59,8 +59,8 @@ def test_configs_dates_and_lists_are_what_they_are(autotune: Command) -> None:
 
 def test_what_is_not_as_documented_is_noticed() -> None:
     pytest.importorskip("jsonschema")
-    row = dict.fromkeys(json_schema.keys("cache"), 3) | {"folder": "x"}
-    assert_as_documented(["cache"], json.dumps([row]))
-    for wrong in (row | {"entries": "3"}, row | {"more": 1}, {"folder": "x"}):
-        with pytest.raises(AssertionError, match=r"cache: \[0"):
-            assert_as_documented(["cache"], json.dumps([wrong]))
+    row = dict.fromkeys(json_schema.keys("studies"), None) | {"study": "x", "trials": 3}
+    assert_as_documented(["studies"], json.dumps([row]))
+    for wrong in (row | {"trials": "3"}, row | {"more": 1}, {"study": "x"}):
+        with pytest.raises(AssertionError, match=r"studies: \[0"):
+            assert_as_documented(["studies"], json.dumps([wrong]))

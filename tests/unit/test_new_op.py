@@ -49,9 +49,8 @@ def test_a_stored_study_and_a_family_are_found_by_name_beside_their_folder(autot
     assert autotune("watch", "add_bias").out.startswith("add_bias on null: 4 of 40 evaluations")
     Path("add_bias.toml").unlink()
     assert "threads" in autotune("templates", "add_bias").out
-    for command in ("dispatch", "accuracy"):
-        told = autotune(command, "add_bias").complaint
-        assert told.endswith("is for conv2d only, and this is add_bias rows 64 columns 1000 f32"), told
+    told = autotune("dispatch", "add_bias").complaint
+    assert told.endswith("is for conv2d only, and this is add_bias rows 64 columns 1000 f32"), told
     assert autotune("tune", "add_bias", "--device", "null").code == 0
     near = autotune("templates", "softmax_row").complaint
     assert near.startswith("softmax_row: no such family (did you mean 'softmax_rows'?); there are depthwise, "), near
@@ -202,9 +201,8 @@ def softmax(fork_server: ForkServer, tmp_path_factory: pytest.TempPathFactory) -
 @pytest.mark.parametrize(
     "command",
     [
-        ("accuracy", "softmax", "--device", "host"),
         ("dispatch", "softmax", "--device", "null"),
-        ("choose", "softmax"),
+        ("dispatch", "softmax", "--explain"),
         ("export", "softmax", "--dispatcher", "--out", "lib"),
         ("tune", "softmax", "--device", "null", "--unserved"),
     ],

@@ -19,9 +19,9 @@ from autotune.shipped import recorded_database
 
 from .tiny import Command
 
-ASKING = {"best", "why", "source", "choose", "trials", "history", "importance", "export", "report"}
-RUNNING = {"tune", "compare", "ladder", "dispatch", "accuracy", "profile", "sanitize", "check", "retime"}
-OF_FILES = {"pycuda", "worker", "import-model", "new-op", "replay", "templates", "cache", "completion"}
+ASKING = {"best", "why", "source", "trials", "history", "importance", "export", "report"}
+RUNNING = {"tune", "compare", "ladder", "dispatch", "profile", "sanitize", "check", "retime"}
+OF_FILES = {"worker", "import-model", "new-op", "replay", "templates"}
 """Commands that ask no database."""
 
 
@@ -120,7 +120,7 @@ def test_the_recorded_database_by_name_is_only_read(autotune: Command, monkeypat
     assert "H100" in autotune("best", "resnet50-fp16-n1", "--db", "recorded-h100").out
     replayed = autotune("tune", "lenet-k5", "--device", "replay:recorded", "--trials", "1")
     assert (replayed.code, replayed.out.count("replay of NVIDIA H200")) == (0, 2)
-    for words in (("tune", "quickstart", "--device", "null"), ("quarantine", "--clear"), ("merge", "other.db")):
+    for words in (("tune", "quickstart", "--device", "null"), ("clean", "--quarantine"), ("merge", "other.db")):
         for name in ("recorded", "recorded-networks", "recorded-h100"):
             complaint = autotune(*words, "--db", name).complaint
             assert complaint == f"{name}: these results come along and are only read; give another --db"
@@ -224,7 +224,7 @@ def test_quiet_says_nothing_but_the_answer_and_errors(tune: Command, autotune: C
         ("tune fam", ["families/"]),
         ("compare small --layer o", ["one"]),
         ("tune --template direct_", ["direct_strip"]),
-        ("quaran", ["quarantine"]),
+        ("clea", ["clean"]),
     ],
 )
 def test_a_shell_completes(
@@ -236,9 +236,13 @@ def test_a_shell_completes(
     assert autotune().out.splitlines() == [f"plain,{word}" for word in completed]
 
 
-def test_the_script_of_a_shell(autotune: Command, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("SHELL", "/bin/zsh")
-    assert "_AUTOTUNE_COMPLETE=zsh_complete" in autotune("completion").out
-    assert "_AUTOTUNE_COMPLETE=bash_complete" in autotune("completion", "bash").out
-    monkeypatch.setenv("SHELL", "")
-    assert autotune("completion").err.splitlines()[-1] == "Error: no shell: give one of bash, zsh, fish"
+def test_an_old_name_of_a_command_says_what_to_do(filled: Path, autotune: Command) -> None:
+    renamed = autotune("quarantine")
+    assert (renamed.code, renamed.out) == (0, autotune("clean").out)
+    assert renamed.err == "note: `autotune quarantine` is now `autotune clean`; the old name will go\n"
+    chosen = autotune("choose", "small")
+    assert chosen.err.startswith("note: `autotune choose` is now `autotune dispatch --explain`; the old name will go\n")
+    assert "no dispatcher was made" in chosen.err
+    removed = autotune("export-t4", "--out", "t4")
+    assert removed.code == 2
+    assert "There is no `autotune export-t4` any more: `autotune trials --json` prints every trial" in removed.err

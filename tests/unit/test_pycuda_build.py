@@ -1,4 +1,4 @@
-"""`autotune pycuda`: what is missing is one line. That it builds, CI's PyCUDA step shows."""
+"""`autotune doctor --build-pycuda`: what is missing is one line. That it builds, CI's PyCUDA step shows."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ def test_without_cudas_wheels_it_says_how_to_get_them(
     autotune: Command, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setattr(sysconfig, "get_paths", lambda: {"purelib": str(tmp_path)})
-    done = autotune("pycuda")
+    done = autotune("doctor", "--build-pycuda")
     assert done.code == 1
     assert "CUDA's wheels are not there; install them with: pip install 'cuda-toolkit[nvcc" in done.err
     assert done.err.count("\n") == 1
@@ -29,7 +29,7 @@ def test_a_build_that_fails_leaves_nothing_behind(
     monkeypatch.setenv("TMPDIR", str(tmp_path / "tmp"))
     monkeypatch.setattr("tempfile.tempdir", None)
     (tmp_path / "tmp").mkdir()
-    done = autotune("pycuda", "--wheels", str(tmp_path / "wheels"))
+    done = autotune("doctor", "--build-pycuda", "--wheels", str(tmp_path / "wheels"))
     assert done.code == 1
     assert "PyCUDA cannot be built: pip ended with status 1" in done.err
     assert not list((tmp_path / "tmp").glob("autotune-*"))

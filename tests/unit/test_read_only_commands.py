@@ -40,9 +40,9 @@ READING: tuple[tuple[str, ...], ...] = (
     ("query", "SELECT count(*) FROM trials"),
     ("dump",),
     ("dump", "dumped"),
-    ("export-t4", "--out", "t4"),
     ("replay", "kept/a.db", "--seeds", "1", "--evaluations", "2", "--jobs", "1"),
-    ("quarantine",),
+    ("clean",),
+    ("clean", "--quarantine"),
     ("source", "lenet.conv1", "--device", "H200"),
     ("profile", "lenet", "--stored"),
     ("devices",),
@@ -52,13 +52,10 @@ READING: tuple[tuple[str, ...], ...] = (
 REFUSING: tuple[tuple[str, ...], ...] = (
     ("best", "nothing"),
     ("query", "DELETE FROM trials"),
-    ("choose", "lenet"),
+    ("dispatch", "lenet", "--explain"),
     ("sanitize", "nothing", "--device", "host:check"),
-    ("optuna-study", "nothing", "--storage", "sqlite:///optuna.db"),
-    ("optuna-study", "lenet", "--storage", "sqlite:///kept/a.db"),
     ("importance", "lenet"),
     ("export", "lenet", "--out", "out", "--no-proof", "--gpu", "none such"),
-    ("accuracy", "lenet-k5", "--device", "null"),
     ("profile", "lenet", "--device", "null"),
     ("tune", "small.toml", *NULL, "--db", "kept/none.db", "--prior"),
     ("tune", "small.toml", *NULL, "--no-warm-start", "--prior"),
@@ -89,7 +86,7 @@ block_p = { values = [0, 1, 2, 3] }
 filters = { values = ["constant"] }
 vector = { values = [false, true] }
 """
-NO_DATABASE = {"worker", "import-model", "new-op", "pycuda", "templates", "check", "cache", "completion"}
+NO_DATABASE = {"worker", "import-model", "new-op", "templates", "check"}
 STATES = ("with a log", "as one file", "old", "read-only")
 
 

@@ -1,4 +1,4 @@
-"""`dump`, `load`, `merge`, `import` and `export-t4` on the command line."""
+"""`dump`, `load`, `merge` and `import` on the command line."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ from pathlib import Path
 
 from autotune.devices.device import DeviceInfo, devices_named
 
-from .test_cli import rows
 from .tiny import Command
 
 T4 = Path(__file__).parents[1] / "data" / "recorded-spaces" / "convolution_milo-A6000.t4.json.gz"
@@ -65,7 +64,7 @@ def test_a_device_that_a_file_names_stands_in_the_way_of_none_that_was_measured(
     assert devices_named("H200", [named, other]) == [named]
 
 
-def test_a_recorded_space_is_imported_listed_and_exported(autotune: Command, folder: Path) -> None:
+def test_a_recorded_space_is_imported_and_listed(autotune: Command, folder: Path) -> None:
     assert autotune("import", T4).err == (
         "autotune.db: 4362 trials imported, as generation 1 of study convolution_milo-A6000\n"
     )
@@ -78,30 +77,11 @@ def test_a_recorded_space_is_imported_listed_and_exported(autotune: Command, fol
     best = autotune("best", "convolution_milo-A6000", "--json")
     assert (best.code, json.loads(best.out)) == (0, [])
     assert "was recorded elsewhere with another kernel" in best.err
-    exported = autotune("export-t4", "--out", "t4")
-    (line,) = exported.out.splitlines()
-    assert json.loads(Path(line).read_text())["schema_version"] == "1.0.0"
-    known = autotune("import", line)
-    assert known.err.startswith("autotune.db: imported before: 4362 trials, as generation 1 of study convolution_")
-    again = autotune("import", line, "--db", "again.db")
-    assert again.err.startswith("again.db: 4362 trials imported")
     refused = autotune("export", "convolution_milo-A6000", "--out", "kernels")
     assert (refused.code, len(refused.err.splitlines())) == (1, 1)
 
 
-def test_each_exported_space_is_a_study_of_its_own_when_imported(autotune: Command) -> None:
-    shipped = Path(__file__).parents[2] / "studies" / "recorded" / "h200.db"
-    exported = autotune("export-t4", "lenet-k7.conv2", "--db", shipped, "--out", "t4").out.split()[:2]
-    assert len(exported) == 2
-    told = [autotune("import", path, "--db", "other.db").err for path in exported]
-    assert all("as generation 1 of study lenet-k7.conv2." in line for line in told), told
-    studies = {line.split()[-1] for line in told}
-    assert len(studies) == len(exported)
-    for study in studies:
-        assert rows(autotune("trials", study, "--db", "other.db", "--json"))
-
-
-def test_what_cannot_be_imported_or_exported_is_one_line(autotune: Command, folder: Path) -> None:
+def test_what_cannot_be_imported_is_one_line(autotune: Command, folder: Path) -> None:
     Path("newer.json").write_text('{"schema_version": "2.0.0", "results": []}')
     Path("text").write_text("no")
     for words, says in (
@@ -109,7 +89,6 @@ def test_what_cannot_be_imported_or_exported_is_one_line(autotune: Command, fold
         (("import", "text"), "text:1: not JSON"),
         (("import", "none"), "none: cannot be read: No such file or directory"),
         (("import", "."), ".: cannot be read: Is a directory"),
-        (("export-t4", "--out", "t4"), "autotune.db: no such file"),
     ):
         done = autotune(*words)
         assert done.code == 1, words

@@ -300,9 +300,12 @@ def test_wrong_use_is_named() -> None:
         optuna.create_study(directions=["minimize", "maximize"], sampler=AutotuneSampler()).ask()
 
 
-def test_the_documented_examples_run(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_documented_examples_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     page = (Path(__file__).parents[3] / "docs" / "search.md").read_text(encoding="utf-8")
-    first, second = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
+    for_optuna, first, second = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
+    written: dict[str, optuna.Study] = {}
+    exec(for_optuna.replace("sqlite:///optuna.db", f"sqlite:///{tmp_path}/optuna.db"), written)
+    assert len(written["study"].trials) > 50
     studies: dict[str, optuna.Study] = {}
     exec(first, studies)
     assert studies["study"].best_value < 0.1

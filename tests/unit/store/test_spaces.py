@@ -1,4 +1,4 @@
-"""Recorded spaces of other kernels: stored once, listed, never best, and out again as T4 without loss."""
+"""Recorded spaces of other kernels: stored once, listed and never best."""
 
 from __future__ import annotations
 
@@ -8,28 +8,15 @@ from pathlib import Path
 import pytest
 
 from autotune.errors import StoreError, StudyError
-from autotune.exporting import export_t4
-from autotune.exporting.t4_spaces import t4_space
 from autotune.interchange.files import read_recording
-from autotune.interchange.recorded_space import Recording
-from autotune.interchange.t4 import t4_document
 from autotune.store import Imported, Store, import_recording, merge
 from autotune.trial import Outcome
-from tests.long_run import long_run
 
-from .builders import CONV1, HOST, config_of, correct, failed, open_scope, run_trial, source_of
+from .builders import correct, open_scope, run_trial
 
 DATA = Path(__file__).parents[2] / "data" / "recorded-spaces"
 CACHE = DATA / "convolution_milo-A6000.json.gz"
 T4 = DATA / "convolution_milo-A6000.t4.json.gz"
-
-
-def told(recording: Recording) -> set[tuple[object, ...]]:
-    """Each config with what was recorded of it, whatever order the parameters and values have."""
-    return {
-        (tuple(sorted(recording.config(row).items)), recording.times_us[row], recording.failures[row])
-        for row in range(len(recording.rows))
-    }
 
 
 def result(block: int, invalidity: str, time: float | None = None) -> dict[str, object]:
@@ -117,66 +104,6 @@ def test_failures_keep_their_words(store: Store, failing: Path) -> None:
         "wrong_result",
     ]
     assert len(store.spaces.list(outcome=Outcome.RUNTIME)) == 2
-    words = [result["invalidity"] for result in t4_results(rows)]
-    assert words == ["correct", "constraints", "compile", "runtime", "timeout", "correctness"]
-
-
-def t4_results(rows: object) -> list[dict[str, object]]:
-    document = json.loads(json.dumps(t4_document(t4_space(rows))))  # type: ignore[arg-type]
-    results: list[dict[str, object]] = document["results"]
-    return results
-
-
-@pytest.mark.parametrize("file", [CACHE, *long_run((T4,))], ids=["cache", "t4"])
-def test_what_was_imported_is_exported_without_loss(store: Store, tmp_path: Path, file: Path) -> None:
-    recording = read_recording(file)
-    import_recording(recording, store.path)
-    (path,) = export_t4(store.spaces.list(), tmp_path / "out")
-    again = read_recording(path)
-    assert told(again) == told(recording)
-    assert (again.template, again.device_name) == (recording.template, recording.device_name)
-
-
-def test_the_published_example_is_what_is_written_of_it(store: Store, tmp_path: Path, failing: Path) -> None:
-    import_recording(read_recording(failing), store.path)
-    (path,) = export_t4(store.spaces.list(), tmp_path / "out")
-    document = json.loads(path.read_text())
-    assert document["schema_version"] == "1.0.0"
-    assert document["metadata"]["timeunit"] == "microseconds"
-    for written, had in zip(document["results"], json.loads(json.dumps(FAILING))["results"], strict=True):
-        assert written["configuration"] == had["configuration"]
-        assert written["invalidity"] == had["invalidity"]
-        assert {*had, "times", "correctness", "objectives", "timestamp"} == set(written)
-        assert [m["value"] for m in written["measurements"]] == [m["value"] for m in had["measurements"]]
-
-
-def test_own_trials_are_exported_by_family_layer_device_and_policy(store: Store, tmp_path: Path) -> None:
-    for device in (None, HOST):
-        scope = open_scope(store, device=device) if device else open_scope(store)
-        for number, family in enumerate(("direct", "implicit_gemm", "direct")):
-            source = source_of(config_of(number, family))
-            run_trial(store, scope, correct(number, 10.25 + number, source=source, family=family), source)
-        store.trials.add(scope, failed(3, Outcome.INVALID_CONFIG))
-        store.trials.begin(scope, 4, config_of(4))
-    paths = export_t4(store.trials.list(), tmp_path / "t4")
-    assert sorted(path.name for path in paths) == [
-        "lenet.conv1.direct.AMD_EPYC.cold.t4.json",
-        "lenet.conv1.direct.NVIDIA_H200.cold.t4.json",
-        "lenet.conv1.implicit_gemm.AMD_EPYC.cold.t4.json",
-        "lenet.conv1.implicit_gemm.NVIDIA_H200.cold.t4.json",
-    ]
-    recording = read_recording(tmp_path / "t4" / "lenet.conv1.direct.NVIDIA_H200.cold.t4.json")
-    assert (recording.template, recording.device_name, recording.optimum_us) == ("direct", "NVIDIA H200", 10.25)
-    trials = [recording.trial(row, recording.config(row)) for row in range(len(recording.rows))]
-    assert [(t.config.values()["block_p"], t.outcome, t.median_us) for t in trials] == [
-        (0, "correct", 10.25),
-        (2, "correct", 12.25),
-        (3, "runtime", None),
-    ]
-    document = json.loads((tmp_path / "t4" / "lenet.conv1.direct.NVIDIA_H200.cold.t4.json").read_text())
-    assert document["results"][0]["times"]["runtimes"] == [10.25 * 1.1, 10.25, 10.25 * 0.9]
-    assert document["results"][2]["invalidity"] == "constraints"
-    assert document["metadata"]["problem"] == str(CONV1.problem)
 
 
 @pytest.mark.parametrize("version", ["0.9.0", "1.0.1", "2.0.0", 1, None])

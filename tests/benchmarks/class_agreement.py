@@ -1,4 +1,6 @@
-"""load -> a whole network: what the errors of two convolutions do to the classes that a LeNet-like network predicts.
+"""Whether a LeNet-like network on the tuned kernels predicts what it predicts in float64:
+
+    python -m tests.benchmarks.class_agreement lenet-k5 --device cuda:0 --db results.db
 
 conv, ReLU, 2x2 max pool, conv, ReLU, 2x2 max pool, two dense layers, ten classes. The images and the weights are random
 with a fixed seed; the dense layers' offsets and scales are such that, in float64, every class is about as frequent.
@@ -8,22 +10,32 @@ differs comes from the convolutions. The float64 network's convolutions are the 
 
 from __future__ import annotations
 
+import argparse
 import math
-from collections.abc import Callable
-from contextlib import ExitStack
+from collections.abc import Callable, Mapping
+from contextlib import ExitStack, closing
 from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
 
+from autotune.api.device_names import evaluator_of, jobs_default
+from autotune.api.study_names import study_named
 from autotune.compilation.compile import Binary
+from autotune.devices.backends import open_device
 from autotune.devices.device import Device, Launch, Module
+from autotune.errors import Rejected, StudyError
+from autotune.evaluation.evaluator import DeviceEvaluator
 from autotune.family.source import KernelSource
 from autotune.measurement.data_set import REFERENCE_BYTES
 from autotune.measurement.forward import LoadedKernel, Tensors
 from autotune.measurement.guarded import GuardedArray
-from autotune.measurement.reference import reference_arguments
+from autotune.measurement.reference import reference_arguments, reference_program
+from autotune.measurement.storage import encoded, stored
 from autotune.problem import Conv2dProblem, of_conv2d
+from autotune.store import BestRow, Store
+from autotune.study import Study
+from autotune.trial import ACCURACY_CLASSES
 
 CLASSES = 10
 _HIDDEN = 84  # units of the first dense layer: LeCun et al. 1998, layer F6
@@ -43,16 +55,6 @@ class NetworkSpec:
     second: Conv2dProblem
     images: int
     seed: int
-
-
-@dataclass(frozen=True, slots=True)
-class NetworkRequest:
-    """Run a network on a kernel for each of its convolutions. Answer: Agreement."""
-
-    spec: NetworkSpec
-    references: tuple[Binary, Binary]
-    """`reference_program` of both layers"""
-    kernels: tuple[tuple[KernelSource, Binary], tuple[KernelSource, Binary]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,27 +150,6 @@ def pooled(y: Array) -> Array:
     p, q = y.shape[2] // 2 * 2, y.shape[3] // 2 * 2
     rows = np.maximum(y[:, :, 0:p:2, :q], y[:, :, 1:p:2, :q])
     return np.maximum(np.maximum(rows[..., 0::2], rows[..., 1::2]), 0.0)
-
-
-def stored(values: npt.NDArray[np.floating | np.integer], dtype: str) -> npt.NDArray[np.float32]:
-    """The values as a storage type keeps them, rounded to nearest even."""
-    exact = values.astype(np.float32)
-    if dtype == "f16":
-        return exact.astype(np.float16).astype(np.float32)
-    if dtype == "bf16":
-        bits = exact.view(np.uint32)
-        return ((bits + 0x7FFF + (bits >> 16 & 1)) & 0xFFFF0000).astype(np.uint32).view(np.float32)
-    return exact
-
-
-def encoded(values: npt.NDArray[np.floating | np.integer], dtype: str) -> bytes:
-    """The values' bytes in a storage type; f64 for the reference."""
-    exact = {"f64": np.float64, "i32": np.int32}
-    if dtype in exact:
-        return values.astype(exact[dtype]).tobytes()
-    if dtype == "bf16":
-        return (stored(values, dtype).view(np.uint32) >> 16).astype(np.uint16).tobytes()
-    return values.astype(np.float32 if dtype == "f32" else np.float16).tobytes()
 
 
 def decoded(content: bytes, dtype: str) -> Array:
@@ -295,3 +276,65 @@ def _kernel(device: Device, source: KernelSource, binary: Binary, weights: _Weig
     kernel.prepare(tensors)
     launches = kernel.forward(tensors)
     return lambda x: layer(x, lambda _: kernel.run(launches))
+
+
+def chained(study: Study) -> tuple[Conv2dProblem, Conv2dProblem]:
+    """The study's two convolutions. Raises StudyError when the second cannot follow the first's pooled output."""
+    problems = [of_conv2d(layer.problem, "a network's accuracy") for layer in study.layers]
+    if len(problems) != 2:
+        raise StudyError(f"{study.name}: the network has two convolutions, the study has {len(problems)}")
+    first, second = problems
+    left = (first.k, first.p // 2, first.q // 2, first.dtype)
+    if left != (second.c, second.h, second.w, second.dtype):
+        raise StudyError(f"{study.name}: the first layer leaves {left}, which the second cannot take")
+    return first, second
+
+
+def kernels_of(study: Study, evaluator: DeviceEvaluator, store: Store) -> Mapping[str, tuple[BestRow, BestRow]]:
+    """Accuracy class to the fastest kernels of both layers; of fp32 where the class has none for a layer."""
+    best: list[dict[str, BestRow]] = []
+    for layer in study.layers:
+        rows = store.best.list(f"{study.name}.{layer.name}", kind=evaluator.info.kind)
+        here = [row for row in rows if row.row.device.identity == evaluator.info.identity]
+        best.append({row.row.trial.accuracy: row for row in sorted(here, key=lambda row: -row.median_us)})
+    first, second = best
+    pairs = {
+        name: (first.get(name, first.get("fp32")), second.get(name, second.get("fp32"))) for name in ACCURACY_CLASSES
+    }
+    return {name: (one, two) for name, (one, two) in pairs.items() if one and two and (name in first or name in second)}
+
+
+def main(words: list[str] | None = None) -> int:
+    """Print a line for each accuracy class that the study was tuned for."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("study")
+    parser.add_argument("--device", default="cuda:0")
+    parser.add_argument("--db", default="autotune.db")
+    parser.add_argument("--images", type=int, default=10_000)
+    parser.add_argument("--seed", type=int, default=0)
+    asked = parser.parse_args(words)
+    study = study_named(asked.study, asked.db)
+    first, second = chained(study)
+    evaluator = evaluator_of(asked.device, jobs_default())
+    assert isinstance(evaluator, DeviceEvaluator)
+    with Store(asked.db, create=False) as store, closing(evaluator):
+        compiled = [evaluator.build(reference_program(problem)).result() for problem in (first, second)]
+        device = open_device(asked.device)
+        network = Network(device, NetworkSpec(first, second, asked.images, asked.seed), (compiled[0], compiled[1]))
+        for accuracy, rows in kernels_of(study, evaluator, store).items():
+            sources = [store.sources.get(row.row.trial.source_hash or "") for row in rows]
+            one, two = ((source, evaluator.compile(source).result()) for source in sources if source is not None)
+            try:
+                found = network.agreement((one, two))
+            except Rejected as rejected:
+                print(f"{accuracy}: {rejected.reason}: {rejected.message}")
+                continue
+            print(
+                f"{accuracy}: {found.agreeing} of {found.images} images agree; largest logit difference "
+                f"{found.largest_difference}; largest class {found.largest_share:.0%}"
+            )
+    return 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

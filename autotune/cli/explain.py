@@ -1,4 +1,4 @@
-"""`choose`: which kernel of a stored dispatcher serves a layer, whether that was tuned or not."""
+"""`dispatch --explain`: the kernel that a stored dispatcher chooses for a layer, tuned or not."""
 
 from __future__ import annotations
 
@@ -6,15 +6,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-import click
-
 from autotune.api.answers import dispatcher_of
 from autotune.cli.best import layers_of_file, named_layers
 from autotune.cli.cells import Items
-from autotune.cli.completion import studies_and_layers
 from autotune.cli.only import one_device
-from autotune.cli.options import DATABASE, GPU, OF_DEVICE
-from autotune.cli.tables import Column, format_options, show
+from autotune.cli.tables import Column, show
 from autotune.devices.device import DeviceInfo
 from autotune.dispatch.dispatcher import Choice
 from autotune.errors import StoreError
@@ -35,7 +31,7 @@ class _Served:
     choice: Choice
 
 
-_COLUMNS = (
+COLUMNS = (
     Column[_Served]("layer", lambda row: row.name),
     Column[_Served]("problem", lambda row: str(row.layer.problem), terminal=False),
     Column[_Served]("device", lambda row: row.made.device.name),
@@ -52,26 +48,17 @@ _COLUMNS = (
 )
 
 
-@click.command()
-@click.argument("what", metavar="STUDY|LAYER", shell_complete=studies_and_layers)
-@DATABASE
-@OF_DEVICE
-@GPU
-@format_options
-def choose(what: str, db: str, device: str | None, gpu: str | None, style: str | None) -> None:
-    """Which kernel the latest dispatcher takes for a layer.
+def explain(what: str, db: str, device: str | None, style: str | None) -> None:
+    """Show the kernel that each device's latest dispatcher chooses for the layers of a study, or for one layer.
 
-    Of each device; the layer may be tuned or not, and nothing is run.
-
-    The layer may be one of a study file that was never tuned. `default_first`: the rule says nothing of such a
-    layer, so that the safe default comes first. Layers whose kernel is "to be tuned" are those that `autotune tune
-    STUDY --unserved` tunes.
+    The layers may be those of a study file that was never tuned. `default_first`: no threshold of the rule applies to
+    the layer, so the safe default comes first.
     """
     from autotune.store import Store
 
     of_file = layers_of_file(what)
     with Store(db, create=False) as store:
-        info = one_device(store, device, gpu)
+        info = one_device(store, device, None)
         layers = of_file or named_layers(store, what)
         made_of = latest_dispatchers(store, [layer for _, layer in layers], info)
         dispatchers = [(made, dispatcher_of(store, made)) for made in made_of]
@@ -81,7 +68,7 @@ def choose(what: str, db: str, device: str | None, gpu: str | None, style: str |
             for name, layer in layers
             for made, dispatcher in dispatchers
         ],
-        _COLUMNS,
+        COLUMNS,
         style,
     )
 

@@ -1,4 +1,4 @@
-"""`choose` and `tune --unserved`: what a stored dispatcher has for layers that were never tuned."""
+"""`dispatch --explain` and `tune --unserved`: what a stored dispatcher has for layers that were never tuned."""
 
 from __future__ import annotations
 
@@ -41,9 +41,11 @@ def kernels(finished: Finished) -> dict[str, str]:
 
 
 def test_layers_that_were_never_tuned_are_served_or_tuned_later(dispatched: Command) -> None:
-    asked = kernels(dispatched("choose", "new.toml", "--json"))
+    asked = kernels(dispatched("dispatch", "new.toml", "--explain", "--json"))
     assert asked == {"new.like": "tiny_1", "new.half": "to be tuned"}
-    assert kernels(dispatched("choose", "tuned.k32", "--json", "--device", "null")) == {"tuned.k32": "tiny_1"}
+    assert kernels(dispatched("dispatch", "tuned.k32", "--explain", "--json", "--device", "null")) == {
+        "tuned.k32": "tiny_1"
+    }
     tuned = dispatched("tune", "new.toml", *ON_NULL, "--unserved", "--json")
     assert "without a kernel: half" in tuned.err
     assert [row["layer"] for row in json.loads(tuned.out)] == ["new.half"]
@@ -61,6 +63,6 @@ def test_without_a_dispatcher_of_all_layers_nothing_is_chosen(autotune: Command)
     )
     held_out = autotune("dispatch", "tuned.toml", *ON_NULL, "--holdout", 0)
     assert held_out.code == 0, held_out.err
-    for words in (("choose", "tuned"), ("export", "tuned", "--dispatcher", "--out", "exported")):
+    for words in (("dispatch", "tuned", "--explain"), ("export", "tuned", "--dispatcher", "--out", "exported")):
         assert "run `autotune dispatch STUDY` first" in autotune(*words).complaint
     assert not Path("exported").exists()
