@@ -63,6 +63,16 @@ def stored_studies(db: str | Path) -> tuple[StudyRow, ...]:
         return store.studies.list()
 
 
+def stored_layers(name: str, db: str | Path) -> tuple[LayerRow, ...]:
+    """The layers that the database has of a study; none where it has no such study."""
+    from autotune.store import Store, path_of
+
+    if not path_of(db).exists():
+        return ()
+    with Store(db, create=False) as store:
+        return store.studies.layers(name) if any(row.name == name for row in store.studies.list()) else ()
+
+
 def layers_named(study: Study, names: Sequence[str]) -> tuple[Layer, ...]:
     """The study's layers of these names, all without names. Raises StudyError for an unknown one."""
     known = {layer.name: layer for layer in study.layers}

@@ -10,7 +10,7 @@ import click
 
 from autotune.analysis.rooflines import with_roofline
 from autotune.api.device_names import jobs_default
-from autotune.api.study_names import layers_named, study_named
+from autotune.api.study_names import layers_named, stored_layers, study_named
 from autotune.cli.answers import open_filled
 from autotune.cli.best import BEST_COLUMNS, answer, show_answers
 from autotune.cli.cluster import CLUSTER, DEVICE_CLASS, tune_on_cluster
@@ -152,6 +152,8 @@ def tune(
         prior=wanted.prior if prior is None else prior,
     )
     layers = layers_named(wanted, only_layers)
+    if not fresh:
+        _tell_dropped_layers(wanted, db)
     if name := target or wanted.target:
         rule = target_of(wanted, name, trials)
         search_and_show(wanted, rule, layers, directories, device, jobs, db, style, holdout=holdout)
@@ -213,6 +215,23 @@ def compare(
         finals_seconds=finals_seconds,
         search=False,
     )
+
+
+def _tell_dropped_layers(study: Study, db: str) -> None:
+    """Name the layers that have trials under the study's name and that the study no longer has.
+
+    A study that has none of them is another one, which the store refuses.
+    """
+    names, problems = {layer.name for layer in study.layers}, {layer.problem for layer in study.layers}
+    stored = stored_layers(study.name, db)
+    kept = [row for row in stored if row.layer.name in names or row.layer.problem in problems]
+    dropped = [row.layer.name for row in stored if row.trials and row not in kept]
+    if kept and dropped:
+        click.echo(
+            f"{study.name}: {db} has trials of {', '.join(dropped)}, which this study no longer has; "
+            f"if it is another network, give it another name",
+            err=True,
+        )
 
 
 def tune_and_show(

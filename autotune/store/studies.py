@@ -196,12 +196,16 @@ def called(what: str) -> ColumnElement[bool]:
 
 
 def _did_you_mean(what: str, places: Sequence[Place], others: Sequence[str]) -> str:
-    """The names nearest to a wrong one, else the studies."""
+    """The names nearest to a wrong one, else the layers of the study that it names, else the studies."""
     known = sorted({place.study for place in places} | set(others))
     if not known:
         return "the database has none yet"
-    folded = {name.casefold(): name for name in sorted({*known, *(place.name for place in places)})}
+    current = [place for place in places if place.current]
+    layers_of_study = [place.name for place in current if place.study == what.rpartition(".")[0]]
+    names = {*known, *(place.name for place in current), *(place.layer.name for place in current)}
+    folded = {name.casefold(): name for name in sorted(names)}
     near = sorted(folded[name] for name in difflib.get_close_matches(what.casefold(), folded, n=3, cutoff=0.7))
+    near = near or layers_of_study[:_NAMED]
     more = "" if near or len(known) <= _NAMED else f" and {len(known) - _NAMED} more: `autotune studies`"
     return f"it has {', '.join(one_line(name) for name in near or known[:_NAMED])}{more}"
 
@@ -233,7 +237,10 @@ class StudyStore:
     database: Database
 
     def begin(self, record: StudyRecord, *, fresh: bool = False) -> StudyKey:
-        """The newest generation of the study, its text, seed and layers brought up to date; fresh: a new one."""
+        """The newest generation of the study, its text, seed and layers brought up to date; fresh: a new one.
+
+        Raises StoreError where the name belongs to a study that has trials and shares no layer with this one.
+        """
         newest = (
             select(studies.c.id, studies.c.generation, studies.c.fresh_after_trial_id)
             .where(studies.c.name == record.name, studies.c.imported_from.is_(None))
@@ -251,6 +258,7 @@ class StudyStore:
                 study_id = insert(connection, studies, {**beginning, **content})
             else:
                 study_id, generation, fresh_after = row
+                _check_same_study(connection, study_id, record, self.database.shown)
                 connection.execute(update(studies).where(studies.c.id == study_id), content)
             _place_layers(connection, study_id, record)
         return StudyKey(study_id, record.name, generation, fresh_after)
@@ -276,12 +284,16 @@ class StudyStore:
     def layers(self, what: str | None = None) -> tuple[LayerRow, ...]:
         """The layers of the newest generation of each study, in its order, with their finished and correct trials.
 
-        A layer that merged studies of this name have, too, stands there once, with the trials of all.
+        A layer that merged studies of this name have, too, stands there once, with the trials of all. Raises
+        StoreError for a layer that its study no longer has.
         """
         rows = []
         with self.database.read() as connection:
             places = find(connection, what, self.database.shown)
-            for place in current_places(places):
+            current = current_places(places)
+            if what is not None and places and not current:
+                raise StoreError(_gone(connection, what, places[-1], self.database.shown))
+            for place in current:
                 alike = [
                     one.study_id
                     for one in places
@@ -294,6 +306,42 @@ class StudyStore:
                 finished, correct = connection.execute(statement).one()
                 rows.append(LayerRow(place.study, place.generation, place.layer, finished, correct))
         return tuple(rows)
+
+
+def _check_same_study(connection: Connection, study_id: int, record: StudyRecord, where: str) -> None:
+    """Raise StoreError where another network would take the name of a study that has trials."""
+    if connection.execute(select(trials.c.id).where(trials.c.study_id == study_id).limit(1)).first() is None:
+        return
+    statement = (
+        select(study_layers, layers)
+        .join(tuning_targets, tuning_targets.c.id == study_layers.c.tuning_target_id)
+        .join(layers, layers.c.id == tuning_targets.c.layer_id)
+        .where(study_layers.c.study_id == study_id)
+        .order_by(study_layers.c.position.is_(None), study_layers.c.position)
+    )
+    stored = [layer_of(row) for row in rows_of(connection, statement)]
+    names, problems = {layer.name for layer in record.layers}, {layer.problem for layer in record.layers}
+    if stored and not any(layer.name in names or layer.problem in problems for layer in stored):
+        raise StoreError(
+            f"{record.name}: {where} has trials of another study of this name, whose layers are "
+            f"{_some([layer.name for layer in stored])}; rename this study (name = ...), or give another --db, or "
+            "--fresh to replace that one"
+        )
+
+
+def _gone(connection: Connection, what: str, place: Place, where: str) -> str:
+    """Why a layer that was tuned has no answer any more."""
+    current = [one.name for one in find(connection, place.study, where) if one.current]
+    return (
+        f"{where}: {place.study} no longer has a layer {place.layer.name!r}; it has {_some(current)}; "
+        f"`autotune trials {one_line(what)}` lists the trials of the old layer"
+    )
+
+
+def _some(names: Sequence[str]) -> str:
+    """Some of these names, and how many more there are."""
+    more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
+    return f"{', '.join(map(one_line, names[:_NAMED]))}{more}"
 
 
 def _place_layers(connection: Connection, study_id: int, record: StudyRecord) -> None:
