@@ -1,6 +1,6 @@
-"""autotune: a code-generating kernel autotuner for convolution layers on NVIDIA GPUs.
+"""autotune finds the fastest CUDA kernel for each layer of your network, checks it, and exports it as a library.
 
-A study names conv2d layers; templates generate CUDA; every generated kernel is compiled, verified against float64,
+A study names layers; templates generate CUDA; every generated kernel is compiled, verified against float64,
 timed and stored; the best kernel of each layer can be exported. `tune`, `best` and `export` are the whole of it; every
 failure is an `AutotuneError`. What is named here is loaded when it is first used.
 """

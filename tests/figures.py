@@ -118,10 +118,10 @@ def session() -> None:
     print("\n```")
     console("best lenet-k5 --db recorded")
     console("source lenet-k5.conv1 --db recorded", head=2)
-    console("export lenet-k5.conv2 --db recorded --out kernels --no-proof")
+    console("export lenet-k5.conv2 --db recorded --out lenet --no-proof")
     console(
-        "query --csv --db recorded 'SELECT template, median_us, registers FROM best"
-        ' WHERE n = 10000 AND c = 1 AND h = 70 AND accuracy = "fp32"\''
+        'query --csv --db recorded "SELECT template, median_us, registers FROM best'
+        " WHERE n = 10000 AND c = 1 AND h = 70 AND accuracy = 'fp32'\""
     )
     print("```\n")
 
