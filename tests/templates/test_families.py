@@ -26,7 +26,7 @@ from autotune.family.render import render, visible_names
 from autotune.family.source import KernelSource
 from autotune.family.space import BoundTemplate
 from autotune.problem import Conv2dProblem, Layer
-from autotune.trial import Outcome
+from autotune.trial import Config, Outcome
 from tests.long_run import every
 from tests.problems import PROBLEMS
 
@@ -42,6 +42,15 @@ def default_source(name: str, label: str) -> KernelSource:
     default = default_of(name, PROBLEMS[label])
     assert default is not None, f"{name}: no feasible config on {label}"
     return render(BoundTemplate(family(name), PROBLEMS[label], H200), default)
+
+
+@pytest.mark.parametrize(("pad", "accuracy"), [(0, "fp16"), (1, "fp16"), (2, "fp16-acc16"), (8, "fp16-acc16")])
+def test_half_accumulators_promise_what_the_fewest_products_at_a_padded_edge_allow(pad: int, accuracy: str) -> None:
+    problem = Conv2dProblem(9, 1, 13, 11, 5, 7, 7, pad_h=pad, pad_w=pad)
+    config = default_of("tiled", problem)
+    assert config is not None
+    halves = Config.of("tiled", {**config.values(), "arithmetic": "f16_f32"})
+    assert render(BoundTemplate(family("tiled"), problem, H200), halves).accuracy == accuracy
 
 
 @pytest.mark.parametrize("name", FAMILIES)
