@@ -7,7 +7,6 @@ about ladders and dispatchers have something to answer while that one has none.
 from __future__ import annotations
 
 import csv
-import gzip
 import re
 import shlex
 from collections.abc import Sequence
@@ -112,23 +111,6 @@ def test_each_statement_of_the_docs_can_be_asked_of_the_recorded_results() -> No
         answers = {sql: store.query(sql) for sql in (*statements("database.md"), THRESHOLDS, RULES)}
     assert len(answers) > 20
     assert sum(bool(answer.rows) for answer in answers.values()) >= 15
-
-
-@pytest.mark.long
-def test_the_thresholds_of_dispatch_are_what_the_record_says(folder: Path, autotune: Command) -> None:
-    recorded = ROOT / "tests" / "data" / "dispatch-40.db.gz"
-    (folder / "recorded.db").write_bytes(gzip.decompress(recorded.read_bytes()))
-    answer = autotune("query", "--db", "recorded.db", THRESHOLDS, "--csv")
-    found = {row["threshold"]: row for row in csv.DictReader(answer.out.splitlines())}
-    page = (ROOT / "docs" / "dispatch.md").read_text()
-    for threshold, below, above, total in re.findall(
-        r"^\| (?:\*\*)?(\d+)\b.* \| `(\w+)` \| `(\w+)` \| ([\d.]+) \|$", page, re.MULTILINE
-    ):
-        row = found.pop(threshold)
-        assert (row["below"], row["above"], float(row["total_ms"])) == (below, above, float(total))
-    assert found.pop("16")["total_ms"] == "17.83", "the same as 13: no layer lies between"
-    assert {row["below"] for row in found.values()} == {""}, "one kernel for all is left"
-    assert all(f"| {row['total_ms']} |" in page for row in found.values())
 
 
 def test_the_reports_rules_are_ranked_among_the_others(rehearsal: Path, folder: Path, autotune: Command) -> None:
