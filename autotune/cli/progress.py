@@ -7,18 +7,21 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from datetime import timedelta
 from typing import TYPE_CHECKING
 
 from rich.progress import (
     BarColumn,
     MofNCompleteColumn,
     Progress,
+    ProgressColumn,
+    Task,
     TaskID,
     TextColumn,
-    TimeElapsedColumn,
     TimeRemainingColumn,
 )
 from rich.table import Column
+from rich.text import Text
 
 from autotune.cli.streams import notices_through, silent
 from autotune.cli.tables import console
@@ -27,6 +30,7 @@ if TYPE_CHECKING:
     from autotune.tuning.trial_log import Network
     from autotune.tuning.trial_log import Progress as TuneProgress
 
+_FINALS = "finals"
 _LINE_EVERY_S = 10.0  # between two lines into a pipe
 _NARROW = 100  # columns of a terminal, below which a bar is short
 _BESIDE, _STATE = 44, 16  # columns that name, count and times take beside a bar, and that the state has at least
@@ -34,7 +38,10 @@ _BESIDE, _STATE = 44, 16  # columns that name, count and times take beside a bar
 
 @contextmanager
 def observer() -> Iterator[Callable[[TuneProgress], None]]:
-    """Shows progress on standard error: a bar on a terminal, plain lines into a pipe."""
+    """Shows progress on standard error: a bar on a terminal, plain lines into a pipe.
+
+    Once no layer is searched any more, the finals get a bar of their own.
+    """
     if silent() or not console(stderr=True).is_terminal:
         yield _PlainLines()
         return
@@ -48,9 +55,19 @@ def observer() -> Iterator[Callable[[TuneProgress], None]]:
             if name not in tasks:
                 tasks[name] = bars.add_task(name, total=total, state="")
             done, said = (progress.done, state(progress)) if network is None else (network.done, network_state(network))
-            said = f"{doing(progress)}{said}" if progress.phase != "listing" else _listing(progress)
-            if network is not None and network.budget_s is not None and network.elapsed_s > 0:
+            searched = progress.phase == "finals" and not (network and network.searching)
+            if searched and _FINALS not in tasks:
+                tasks[_FINALS] = bars.add_task(_FINALS, total=None, state="")
+            if _FINALS in tasks:
+                total = done
+                ended, layers = (network.concluded, network.layers) if network else (int(progress.ended), 1)
+                bars.update(tasks[_FINALS], completed=ended, total=layers, state=progress.layer.partition(".")[2])
+            elif network is not None and network.budget_s is not None and done and network.elapsed_s > 0:
                 total = max(done, round(done * network.budget_s / network.elapsed_s))  # that there will be time for
+            if progress.phase == "listing":
+                said = _listing(progress)
+            elif _FINALS not in tasks:
+                said = f"{doing(progress)}{said}"
             bars.update(tasks[name], completed=done, total=total, state=said)
 
         yield observe
@@ -72,11 +89,19 @@ def _bars() -> Iterator[Progress]:
         BarColumn(bar_width=bar),
         MofNCompleteColumn(table_column=whole(9)),
         TextColumn("{task.fields[state]}", markup=False, table_column=_cut(left)),
-        TimeElapsedColumn(table_column=whole(7)),
+        _Elapsed(table_column=whole(7)),
         TimeRemainingColumn(table_column=whole(7)),
     )
     with Progress(*columns, console=out) as bars, notices_through(out.print):
         yield bars
+
+
+class _Elapsed(ProgressColumn):
+    """The time since a bar began. Rich's own column stops when the count is reached, but finals come after it."""
+
+    def render(self, task: Task) -> Text:
+        """Hours, minutes and seconds."""
+        return Text(str(timedelta(seconds=int(task.elapsed or 0))), style="progress.elapsed")
 
 
 def _cut(width: int) -> Column:
@@ -122,8 +147,10 @@ def _time_words(time_us: float) -> str:
 
 def doing(progress: TuneProgress) -> str:
     """What is under way, with the layer of several, where it is not the search."""
-    of_layer = "" if progress.network is None else f" of {progress.layer.partition('.')[2]}"
-    return {"start": f"compiling the first kernels{of_layer}; ", "search": "", "finals": f"finals{of_layer}; "}[
+    network = progress.network
+    of_layer = "" if network is None else f" of {progress.layer.partition('.')[2]}"
+    over = "" if network is None else f" ({network.concluded} of {network.layers} layers done)"
+    return {"start": f"compiling the first kernels{of_layer}; ", "search": "", "finals": f"finals{of_layer}{over}; "}[
         progress.phase
     ]
 

@@ -10,7 +10,6 @@ import codecs
 import errno
 import io
 import os
-import shutil
 import sys
 import textwrap
 from collections.abc import Callable, Iterator
@@ -51,7 +50,7 @@ class _Notices(Shown):
         shown = printable(text)  # of bytes an error, by which click tells a text stream
         if self.level < 0:
             return len(text)
-        self.exact.write(_broken(shown) if self.exact.isatty() else shown)
+        self.exact.write(_broken(shown, self.exact) if self.exact.isatty() else shown)
         return len(text)
 
 
@@ -68,11 +67,14 @@ def silent() -> bool:
 
 def on_terminal(text: str) -> str:
     """What standard output gets of a text of whole lines: on a terminal they are broken between words, too."""
-    return _broken(text) if sys.stdout.isatty() else text
+    return _broken(text, exact(sys.stdout)) if sys.stdout.isatty() else text
 
 
-def _broken(text: str) -> str:
-    width = shutil.get_terminal_size().columns
+def _broken(text: str, terminal: TextIO) -> str:
+    """Lines as wide as COLUMNS says, else as this terminal, whatever the other streams go to."""
+    columns = os.environ.get("COLUMNS", "")
+    given = int(columns) if columns.isdecimal() else 0
+    width = given or os.get_terminal_size(terminal.fileno()).columns or 80
     return "".join(between_words(line, width) for line in text.splitlines(keepends=True))
 
 

@@ -236,6 +236,11 @@ class Schedule:
         """Tell how far the network is, with how far one of its layers is."""
         timed = [tuned for tuned in self._layers if tuned.best_us]
         floors = [tuned.layer.count * floor for tuned in timed if (floor := self._floor_us(tuned)) is not None]
+
+        def ended(tuned: TunedLayer) -> bool:
+            """Whether this is the layer's last report."""
+            return progress.ended and tuned.log.label == progress.layer
+
         network = Network(
             layers=len(self._layers),
             timed=len(timed),
@@ -246,6 +251,8 @@ class Schedule:
             budget=self._study.trials_total or self._study.trials * len(self._layers),
             elapsed_s=self._listing_s + self._elapsed_s,
             budget_s=self._study.time_budget_total_s,
-            ended=progress.ended and all(tuned.log.label == progress.layer for tuned in self._open),
+            searching=sum(not tuned.stopped for tuned in self._layers),
+            concluded=sum(tuned.result is not None or ended(tuned) for tuned in self._layers),
+            ended=all(ended(tuned) for tuned in self._open),
         )
         self._run.observe(replace(progress, network=network))

@@ -39,6 +39,10 @@ class Network:
     elapsed_s: float
     budget_s: float | None
     """seconds for all layers, where they share a time budget"""
+    searching: int
+    """layers whose search goes on"""
+    concluded: int
+    """layers whose finals are over"""
     ended: bool
     """the last report of all"""
 

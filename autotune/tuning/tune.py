@@ -93,7 +93,9 @@ def tune(
 def _listing(study: Study, layer: Layer, layers: int) -> Progress:
     """The report that a layer's search spaces are listed; what the database has of it is not known yet."""
     budget = study.trials_total or study.trials * layers
-    network = Network(layers, 0, 0.0, 0.0, None, 0, budget, 0.0, study.time_budget_total_s, ended=False)
+    network = Network(
+        layers, 0, 0.0, 0.0, None, 0, budget, 0.0, study.time_budget_total_s, searching=layers, concluded=0, ended=False
+    )
     return Progress(
         f"{study.name}.{layer.name}", 0, study.trials, None, {}, 0.0, 0, ended=False, network=network, phase="listing"
     )

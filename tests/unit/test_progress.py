@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import pty
 import re
 import signal
+import struct
 import subprocess
 import sys
+import termios
 import time
 from pathlib import Path
 
@@ -42,17 +45,36 @@ LISTING = """
 from autotune.cli.progress import observer
 from autotune.cli.streams import for_people
 from autotune.tuning.trial_log import Network, Progress
-network = Network(1000, 0, 0.0, 0.0, None, 0, 20000, 0.0, None, ended=False)
+network = Network(1000, 0, 0.0, 0.0, None, 0, 20000, 0.0, None, 1000, 0, ended=False)
 with for_people(), observer() as observe:
     observe(Progress("many.l17", 0, 20, None, {}, 0.0, 0, ended=False, network=network, phase="listing"))
 """
 
 
-def on_a_terminal(*words: str) -> str:
-    """What a terminal of 80 columns gets on standard error."""
+FINALS = """
+import time
+from dataclasses import replace
+from autotune.cli.progress import observer
+from autotune.cli.streams import for_people
+from autotune.tuning.trial_log import Network, Progress
+network = Network(2, 2, 20.0, 30.0, None, 40, 40, 9.0, None, searching=0, concluded=1, ended=False)
+with for_people(), observer() as observe:
+    searched = Progress("net.l2", 20, 20, None, {}, 9.0, 0, ended=False, network=network)
+    observe(searched)
+    observe(replace(searched, phase="finals"))
+    time.sleep(1.3)
+    observe(replace(searched, network=replace(network, concluded=2, ended=True), ended=True))
+"""
+
+
+def on_a_terminal(*words: str, columns: int = 80) -> str:
+    """What a terminal gets on standard error; standard output goes elsewhere."""
     ours, theirs = pty.openpty()
-    environment = os.environ | {"TERM": "xterm", "COLUMNS": "80"}
-    with subprocess.Popen([sys.executable, *words], stderr=theirs, env=environment):
+    fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 40, columns, 0, 0))
+    environment = {name: value for name, value in os.environ.items() if name != "COLUMNS"} | {"TERM": "xterm"}
+    with subprocess.Popen(
+        [sys.executable, *words], stderr=theirs, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, env=environment
+    ):
         os.close(theirs)
         shown = b""
         while True:
@@ -74,6 +96,16 @@ def test_notices_stand_above_a_live_line_and_are_broken_between_words() -> None:
     assert re.search(r"building \.\.\.\r\x1b\[2Kmemcheck: (not run )+(not )?\r\n(not )?run", shown), shown
     assert re.search(r"\x1b\[2Ka notice *\r\n", shown), shown
     assert re.search(r"sanitize.*3/4.*3 clean", re.sub(r"\x1b\[[\d;?]*\w", "", shown))
+
+
+def test_a_notice_is_as_wide_as_the_terminal_that_shows_it() -> None:
+    assert re.search(r"memcheck: (not run ){12}\r\n", on_a_terminal("-c", NOTICE, columns=160))
+
+
+def test_finals_have_a_bar_and_a_clock_that_goes_on() -> None:
+    shown = re.sub(r"\x1b\[[\d;?]*\w", "", on_a_terminal("-c", FINALS, columns=120))
+    assert re.search(r"finals \S+ +1/2 +l2 +0:00:01", shown), shown
+    assert re.search(r"net +\S+ 40/40 .* 0:00:01 .*\r?\n.*finals \S+ +2/2", shown), shown
 
 
 def test_long_words_leave_count_and_times_whole_at_80_columns() -> None:
