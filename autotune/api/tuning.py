@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from contextlib import closing, contextmanager
@@ -29,7 +30,7 @@ from autotune.trial import Trial
 from autotune.tuning.end_to_end import EndToEndResult, time_end_to_end
 from autotune.tuning.layer_finals import FINALS_S, TOGETHER_S, FinalsPlan
 from autotune.tuning.layer_result import LayerResult
-from autotune.tuning.study_lock import study_lock
+from autotune.tuning.study_lock import LatestRun, RunBudget, latest_run, study_lock
 from autotune.tuning.trial_log import Progress
 from autotune.tuning.tune import check_study, measurement_mode
 from autotune.tuning.tune import tune as run
@@ -225,6 +226,15 @@ def best_of(store: Store, study: Study, names: Set[str], info: DeviceInfo) -> li
 @contextmanager
 def its_turn(store: Store, study: Study, info: DeviceInfo, waits: Callable[[], None]) -> Iterator[None]:
     """Wait while another process tunes this study on such a device into this database; `waits` may raise to give up."""
-    owned = (store.path.resolve(), study.name, info.identity)
-    with study_lock(cache_folder() / "locks", *owned, waits=waits):
+    budget = RunBudget(time.time(), study.trials, study.trials_total, study.time_budget_total_s)
+    with study_lock(cache_folder() / "locks", *_owned(store, study.name, info), waits=waits, budget=budget):
         yield
+
+
+def latest_run_of(store: Store, study: str, info: DeviceInfo) -> LatestRun | None:
+    """The latest run of a study on a device into this database; None where this machine knows of none."""
+    return latest_run(cache_folder() / "locks", *_owned(store, study, info))
+
+
+def _owned(store: Store, study: str, info: DeviceInfo) -> tuple[object, ...]:
+    return store.path.resolve(), study, info.identity

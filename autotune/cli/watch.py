@@ -1,10 +1,10 @@
-"""`watch`: a study as it is tuned, told from its database by another process."""
+"""`watch`: how far a study is that another process tunes, as its database and lock say."""
 
 from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from itertools import accumulate
@@ -28,6 +28,7 @@ from autotune.trial import Outcome
 if TYPE_CHECKING:
     from autotune.store import TrialRow
     from autotune.study import Study
+    from autotune.tuning.study_lock import LatestRun, RunBudget
 
 _FALL = 16  # characters of a layer's convergence
 _LONG_AGO_S = 3600  # from here on a date says more than seconds
@@ -41,8 +42,8 @@ _LONG_AGO_S = 3600  # from here on a date says more than seconds
 def watch(what: str, db: str, every_s: float, once: bool) -> None:
     """Show how far STUDY is while another process tunes it.
 
-    It shows the best so far, what runs, failures and the time left. It only reads the database, so it may be started
-    and stopped at any time, by Ctrl-C; so may the tuning.
+    It shows the best kernels so far, the running trial, failures and the time left. It only reads the database: start
+    and stop it at any time. The time left is shown while the study is tuned on this machine.
     """
     out = console()
     name = name_of(what) or what
@@ -90,6 +91,7 @@ _NO_FAILURES = (Outcome.CORRECT, Outcome.RUNNING)
 
 def _look(name: str, db: str) -> Group:
     from autotune.analysis.networks import stored_study
+    from autotune.api.tuning import latest_run_of
     from autotune.store import Store
 
     with Store(db, create=False) as store:
@@ -97,29 +99,35 @@ def _look(name: str, db: str) -> Group:
         study = stored_study(store, rows[0].study) if rows else None
         imported = bool(rows) and all(row.origin == "imported" for row in rows)
         advice = store.best.advice(name) if imported and not store.best.list(name) else ""
+        run = None if study is None else latest_run_of(store, study.name, _newest(rows).device)
     if study is None:
         return Group(Text(f"{name}: no trial yet"))
     groups: dict[tuple[str, str, str], list[TrialRow]] = {}
     for row in rows:
         groups.setdefault((row.name, row.device.name, row.origin), []).append(row)
     layers = [_Layer(sorted(of_one, key=lambda row: row.trial.number)) for of_one in groups.values()]
-    running = [row for row in rows if row.trial.outcome == Outcome.RUNNING]
-    below = [*map(_running, running), *([Text(advice)] if advice else [])]
-    return Group(Text(_headline(name, study, layers)), _table(layers, study.trials), *below)
+    trials = study.trials if run is None else run.budget.trials
+    word = "running" if run is None or run.is_running else "cut off"
+    running = [_running(row, word) for row in rows if row.trial.outcome == Outcome.RUNNING]
+    below = [*running, *([Text(advice)] if advice else [])]
+    return Group(Text(_headline(name, study, layers, run)), _table(layers, trials), *below)
 
 
-def _headline(name: str, study: Study, layers: Sequence[_Layer]) -> str:
-    """How far it is on the device of the newest trial, when it last moved, and how long it takes at this pace.
+def _newest(rows: Iterable[TrialRow]) -> TrialRow:
+    """The newest trial; imported ones only where there are no others."""
+    return max(rows, key=lambda row: (row.origin == "measured", row.id))
 
-    Imported trials count where there are no others.
-    """
-    newest = max((row for layer in layers for row in layer.trials), key=lambda row: (row.origin == "measured", row.id))
+
+def _headline(name: str, study: Study, layers: Sequence[_Layer], run: LatestRun | None) -> str:
+    """How far it is on the device of the newest trial, when it last moved, and how long a running one still takes."""
+    newest = _newest(row for layer in layers for row in layer.trials)
     there = _Layer([newest]).where
     here = [layer for layer in layers if layer.where == there]
     rows = [row for layer in here for row in layer.trials]
     done = sum(layer.evaluated for layer in here)
     all_layers = len(distinct_layers(study.layers)) if name == study.name else 0
-    whole = (all_layers and study.trials_total) or study.trials * max(all_layers, len(here))
+    trials, total = (study.trials, study.trials_total) if run is None else (run.budget.trials, run.budget.trials_total)
+    whole = (all_layers and total) or trials * max(all_layers, len(here))
     begun = min(row.started_at for row in rows)
     ended = max((row.ended_at for row in rows if row.ended_at), default=begun)
     spent_s = (ended - begun).total_seconds()
@@ -127,10 +135,26 @@ def _headline(name: str, study: Study, layers: Sequence[_Layer]) -> str:
     ago_s = max((datetime.now(UTC) - ended).total_seconds(), 0)
     if ago_s >= _LONG_AGO_S:
         return ", ".join((*words, f"last trial on {ended:%Y-%m-%d %H:%M}"))
-    if done < whole and done and spent_s > 0:
-        words.append(f"about {(whole - done) * spent_s / done:.0f} s left")
+    if run is not None and not run.is_running:
+        words.append("not running")
+    elif run is not None and (left_s := _left_s(run.budget, here, whole - done)) is not None:
+        words.append(f"about {left_s:.0f} s left" if left_s >= 0.5 else "finals")
     words.append(f"last trial ended {ago_s:.0f} s ago")
     return ", ".join(words)
+
+
+def _left_s(budget: RunBudget, layers: Sequence[_Layer], due: int) -> float | None:
+    """Seconds that a run still takes at its pace so far, or has left; None before its first trial, 0 in its finals."""
+    elapsed_s = time.time() - budget.started_at
+    since = [
+        _Layer(rows)
+        for layer in layers
+        if (rows := [row for row in layer.trials if row.started_at.timestamp() >= budget.started_at])
+    ]
+    done = sum(layer.evaluated for layer in since)
+    left = [] if budget.time_budget_total_s is None else [max(budget.time_budget_total_s - elapsed_s, 0)]
+    left += [0.0] if due <= 0 else [due * elapsed_s / done] if done else []
+    return min(left, default=None)
 
 
 def _of(done: int, whole: int) -> str:
@@ -158,5 +182,5 @@ def _table(layers: Sequence[_Layer], budget: int) -> Table:
     return table
 
 
-def _running(row: TrialRow) -> Text:
-    return Text(f"running: {row.layer.name} trial {row.trial.number}, {row.trial.config}", style="dim")
+def _running(row: TrialRow, word: str) -> Text:
+    return Text(f"{word}: {row.layer.name} trial {row.trial.number}, {row.trial.config}", style="dim")

@@ -1,24 +1,59 @@
-"""One process at a time tunes a study on a kind of device into one database; the others wait for it to end."""
+"""One process at a time tunes a study on a kind of device into one database; the others wait for it to end.
+
+The lock file also says what budget the run has, so that another process can show how far it is.
+"""
 
 from __future__ import annotations
 
 import fcntl
 import hashlib
+import json
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import BinaryIO
 
 from autotune.errors import StoreError, not_written
+from autotune.reading import open_regular
 from autotune.writing import open_lock
 
 _LOOK_EVERY_S = 0.2
 _ADVICE = "set XDG_CACHE_HOME to a folder that can be"
 
 
+_LARGEST = 4096  # bytes of a lock file
+
+
+@dataclass(frozen=True, slots=True)
+class RunBudget:
+    """When a run of a study began, and what it may spend."""
+
+    started_at: float
+    """seconds since 1970"""
+    trials: int
+    """evaluations of one layer"""
+    trials_total: int | None = None
+    """evaluations of all layers together"""
+    time_budget_total_s: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class LatestRun:
+    """The latest run of a study on this machine."""
+
+    budget: RunBudget
+    is_running: bool
+
+
 @contextmanager
 def study_lock(
-    folder: Path, *owned: object, waits: Callable[[], None], sleep: Callable[[float], None] = time.sleep
+    folder: Path,
+    *owned: object,
+    waits: Callable[[], None],
+    budget: RunBudget | None = None,
+    sleep: Callable[[float], None] = time.sleep,
 ) -> Iterator[None]:
     """Hold what `owned` names, once no other process does: a lock on a file in `folder`, gone with the process.
 
@@ -26,7 +61,7 @@ def study_lock(
     has the lock. `waits` is called before every further look, and may raise to give up. Raises StoreError where the
     folder cannot be written.
     """
-    name = hashlib.sha256(repr(owned).encode()).hexdigest()[:24]
+    name = _name(owned)
     try:
         folder.mkdir(parents=True, exist_ok=True)
         file = open_lock(folder / name)
@@ -42,4 +77,32 @@ def study_lock(
                 sleep(_LOOK_EVERY_S)
             except OSError as error:  # of a file system without locks
                 raise StoreError(f"{folder}: cannot be locked: {error.strerror}; {_ADVICE}") from None
+        if budget is not None:
+            _write(file, budget)
         yield
+
+
+def latest_run(folder: Path, *owned: object) -> LatestRun | None:
+    """The latest run that held this lock; None where none did on this machine, or its file cannot be read."""
+    try:
+        with open_regular(folder / _name(owned)) as file:
+            budget = RunBudget(**json.loads(file.read(_LARGEST)))
+            try:
+                fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+            except BlockingIOError:
+                return LatestRun(budget, is_running=True)
+            return LatestRun(budget, is_running=False)
+    except (OSError, ValueError, TypeError):
+        return None
+
+
+def _name(owned: tuple[object, ...]) -> str:
+    return hashlib.sha256(repr(owned).encode()).hexdigest()[:24]
+
+
+def _write(file: BinaryIO, budget: RunBudget) -> None:
+    """Write a run's budget; a full disk does not keep the run from starting."""
+    with suppress(OSError):
+        file.truncate(0)
+        file.write(json.dumps(asdict(budget)).encode())
+        file.flush()

@@ -5,11 +5,18 @@ from __future__ import annotations
 import json
 import re
 import shutil
+import time
+from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from autotune.api.tuning import its_turn
 from autotune.cli.plots import bar, falling, sparkline
+from autotune.evaluation.null import NullEvaluator
+from autotune.store import Store
+from autotune.study_reader import load_study
 
 from .test_analysis_commands import change
 from .test_cli import rows
@@ -94,6 +101,24 @@ def test_watch_tells_of_what_is_done_and_what_runs(filled: Path, autotune: Comma
     assert "running" not in shown
     change(filled, "UPDATE trials SET outcome = 'running', ended_at = NULL WHERE number = 3")
     assert "running: one trial 3, tiny " in autotune("watch", "small").out
+
+
+def test_watch_knows_the_budget_of_the_run_and_whether_it_goes_on(folder: Path, autotune: Command) -> None:
+    words = ("small.toml", "--templates", "families", "--device", "null", "--trials", 4)
+    assert autotune("tune", *words).code == 0
+    shown = autotune("watch", "small").out
+    assert re.match(r"small on null: 4 of 4 evaluations, \d+ s so far, not running, last trial ended ", shown), shown
+    with (
+        Store("autotune.db") as store,
+        closing(NullEvaluator("")) as device,
+        its_turn(store, replace(load_study("small.toml"), trials=50), device.info, pytest.fail),
+    ):
+        assert re.search(r": 4 of 50 evaluations, \d+ s so far, last trial ", autotune("watch", "small").out)
+        change(Path("autotune.db"), "UPDATE trials SET started_at = '2999-01-01T00:00:00.000000Z'")
+        time.sleep(1)  # at 4 evaluations a second it has some way to go
+        assert re.search(r" so far, about \d+ s left, last trial ", autotune("watch", "small").out)
+    change(Path("autotune.db"), "UPDATE trials SET outcome = 'running', ended_at = NULL WHERE number = 3")
+    assert "cut off: one trial 3, tiny " in autotune("watch", "small").out
 
 
 def test_watch_counts_the_device_that_is_tuned_on_alone(filled: Path, autotune: Command) -> None:
