@@ -98,7 +98,7 @@ def test_each_command_on_the_recorded_results_answers(
 
 def test_the_docs_ask_the_recorded_results() -> None:
     asked = {command.split()[1] for command in commands()}
-    assert {"best", "query", "ladder", "history", "export", "why"} <= asked
+    assert {"best", "query", "ladder", "export", "why"} <= asked
 
 
 def statements(page: str) -> list[str]:
