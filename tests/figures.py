@@ -233,6 +233,18 @@ def agreement() -> None:
     )
 
 
+def counters(report: str) -> None:
+    """Print what a profiler counted of a report's kernels, there and here."""
+    said_there = tomllib.loads((ROOT / "tests" / "data" / "report-findings.toml").read_text())[report]
+    steps = {(row.layer, row.technique): row for row in rows(f"ladder reports/{report} --stored --db recorded")}
+    lines = []
+    for counter in said_there["counter"]:
+        kernels = _steps_of(counter["row"], counter.get("layers", said_there["layers"]), steps)
+        here = [counter.get("scale", 1) * getattr(row, counter["column"]) for row in kernels]
+        lines.append([counter["what"], counter["there"], " / ".join(f"{value:.0f}" for value in here)])
+    table(f"counted of report {report}'s kernels | there | here", lines)
+
+
 def _steps_of(
     names: str | list[str], layers: list[str], steps: dict[tuple[str, str], SimpleNamespace]
 ) -> list[SimpleNamespace]:
