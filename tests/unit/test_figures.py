@@ -19,6 +19,7 @@ FENCED = re.compile(r"^```.*?^```$", re.DOTALL | re.MULTILINE)
 TABLE = re.compile(r"^(\|.*)\n\|[-: |]+\n((?:\|.*\n?)+)", re.MULTILINE)
 UNIT_IN_HEAD = re.compile(r"\b(?:us|ms|times)\b")
 FIGURE = re.compile(r"\d ?(?:us|ms|s|MB)\b|\d ?%")
+SECTION = re.compile(r"^(?=## )", re.MULTILINE)
 RECORDED = re.compile(r"^Recorded: .*`autotune [^`]+`", re.MULTILINE)
 NOT_RECORDED = re.compile(r"[Mm]easured on \d{4}-\d\d-\d\d[^.|]*, not recorded")
 
@@ -58,14 +59,20 @@ def measures(head: str, body: str) -> bool:
 
 
 def unexplained(text: str) -> list[str]:
-    """The tables of measurements that neither a block computes nor the page calls measured but not recorded."""
+    """The tables of measurements that neither a block computes nor a page calls measured but not recorded.
+
+    It may do so before its first section, or in the table's own section.
+    """
     computed = "".join(BLOCK.findall(text))
     plain = FENCED.sub("", COMMENT.sub("", text))
+    first, *others = SECTION.split(plain)
+    sections = [first] if NOT_RECORDED.search(first) is None else []
+    sections += [section for section in others if sections and NOT_RECORDED.search(section) is None]
     return [
         table[0]
-        for table in TABLE.finditer(plain)
-        if measures(table[1], table[2])
-        if not (table[0].strip() in computed and RECORDED.search(plain)) and not NOT_RECORDED.search(plain)
+        for section in sections
+        for table in TABLE.finditer(section)
+        if measures(table[1], table[2]) and not (table[0].strip() in computed and RECORDED.search(plain))
     ]
 
 
@@ -73,7 +80,7 @@ def unexplained(text: str) -> list[str]:
 def test_each_table_of_measurements_has_a_source(page: Path) -> None:
     assert not unexplained(page.read_text()), (
         "compute the table in a cog block below a line `Recorded: `autotune COMMAND``, "
-        "or write `Measured on DATE, not recorded` once on the page (see CONTRIBUTING.md)"
+        "or write `Measured on DATE, not recorded` in its section or before the first (see CONTRIBUTING.md)"
     )
 
 
@@ -84,4 +91,7 @@ def test_a_table_without_a_source_is_noticed() -> None:
     recorded = "Recorded: `autotune best lenet-k5 --db recorded`\n\n"
     assert unexplained(recorded + table)
     assert not unexplained(f"{recorded}<!-- [[[cog\n...\n]]] -->\n\n{table}\n<!-- [[[end]]] -->\n")
+    measured = "Measured on 2026-11-23, one H200, not recorded.\n\n"
+    assert not unexplained(f"# Page\n\n## One\n\n{measured}{table}")
+    assert unexplained(f"# Page\n\n## One\n\n{measured}## Two\n\n{table}")
     assert not unexplained("| option | means |\n|---|---|\n| `--db` | a path |\n")
