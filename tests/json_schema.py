@@ -47,7 +47,7 @@ COMMANDS: Mapping[str, tuple[str, ...]] = {
 """command to the columns that its rows have; `query` has those of the SQL"""
 OPTIONAL: Mapping[str, str] = {
     "best": "count share rival rival_us verdict network_us network_rival_us network_floor_us",
-    "trials": "origin source",
+    "trials": "source",
 }
 """keys that are there only where they have something to say: of a study's network, with `--source`"""
 

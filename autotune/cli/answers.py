@@ -10,15 +10,14 @@ import click
 
 from autotune.analysis.rooflines import NO_FACTS, TrialWithRoofline, with_rooflines
 from autotune.api.study_names import name_of
-from autotune.cli.brief import Below, short_configs, show_brief
-from autotune.cli.cells import Cell
 from autotune.cli.completion import studies_and_layers
 from autotune.cli.numbers import SECONDS
 from autotune.cli.only import Only, only_options
 from autotune.cli.options import DATABASE, writable
 from autotune.cli.pager import paged
-from autotune.cli.tables import Column, format_options, show, wide_format_options
-from autotune.cli.trial_columns import Beaten, registers, trial_columns
+from autotune.cli.tables import format_options, show, wide_format_options
+from autotune.cli.trial_columns import TRIAL_COLUMNS, Beaten
+from autotune.columns import Cell, Column
 from autotune.family.comments import in_comment
 from autotune.table import LARGEST
 from autotune.trial import Outcome
@@ -58,7 +57,7 @@ def trials(
 
     Of failed ones, the compiler's, driver's or checker's own words.
 
-    On a terminal a config is its family and what differs from the family's default; `autotune show` has the whole.
+    A table shows a config as its family and the values that differ from the family's default; --wide shows all of it.
     """
     from autotune.store import Store, TrialRow
 
@@ -77,14 +76,8 @@ def trials(
         spaces = filter(admitted, store.spaces.list(name, outcome=outcome, sort=sort, limit=read))
         others = (TrialWithRoofline(row, NO_FACTS) for row in spaces)
         listed = list(beaten.seen(islice(chain(with_rooflines(store, rows), others), limit)))
-        # a table says where its rows come from, if one does not come from here
-        columns = trial_columns(imported=any(row.row.origin == "imported" for row in listed))
-        if exact:
-            source = Column[TrialWithRoofline]("source", lambda trial: _source(store, trial.row))
-            show(listed, (*columns, source) if sources else columns, style)
-        else:
-            shown = _for_failures(columns) if outcome not in (None, "correct") else columns
-            show_brief(listed, shown, _brief_columns(listed), style)
+        source = Column[TrialWithRoofline]("source", lambda trial: _source(store, trial.row), terminal=False)
+        show(listed, (*TRIAL_COLUMNS, source) if sources and exact else TRIAL_COLUMNS, style)
         beaten.tell()
         if not beaten.rows:
             only.tell_unknown(store)
@@ -118,12 +111,6 @@ def whole(row: TrialRow, text: str | None) -> str:
     return f"{head}\n{text if text is not None else '// no source is kept of it'}\n"
 
 
-def _for_failures(columns: Sequence[Column[TrialWithRoofline]]) -> list[Column[TrialWithRoofline]]:
-    """The columns with, on the terminal, what is known of a trial that was not timed."""
-    shown = ("layer", "number", "template", "config", "reason", "message")
-    return [column.on_terminal(shown=column.key in shown) for column in columns]
-
-
 @click.command()
 @click.argument("sql", metavar="SQL")
 @DATABASE
@@ -139,7 +126,7 @@ def query(sql: str, db: str, within_s: float | None, style: str | None) -> None:
     with Store(db, create=False) as store, store.stream(sql, within_s=within_s) as found:
         names = distinct(found.columns)
         columns = [Column[tuple[Cell, ...]](name, _at(position)) for position, name in enumerate(names)]
-        show((tuple(map(_cell, row)) for row in found.rows), columns, style)
+        show((tuple(map(_cell, row)) for row in found.rows), columns, style or "wide")
 
 
 def distinct(names: Sequence[str]) -> list[str]:
@@ -171,20 +158,3 @@ def _at(position: int) -> Callable[[tuple[Cell, ...]], Cell]:
 
 def _cell(value: object) -> Cell:
     return value if value is None or isinstance(value, (str, int, float)) else str(value)
-
-
-def _brief_columns(found: Sequence[TrialWithRoofline]) -> tuple[Column[TrialWithRoofline], ...]:
-    """What a terminal shows of trials."""
-    short = short_configs(trial.row.trial.config for trial in found)
-    return (
-        Column[TrialWithRoofline]("layer", lambda trial: trial.row.name),
-        Column[TrialWithRoofline]("number", lambda trial: trial.row.trial.number),
-        Column[TrialWithRoofline]("outcome", lambda trial: trial.row.trial.outcome.value),
-        Column[TrialWithRoofline]("reason", lambda trial: trial.row.trial.reason or None),
-        Column[TrialWithRoofline]("median_us", lambda trial: trial.row.median_us),
-        Column[TrialWithRoofline]("gflops", lambda trial: trial.row.gflops),
-        Column[TrialWithRoofline]("registers", lambda trial: registers(trial.row)),
-        Column[TrialWithRoofline]("origin", lambda trial: trial.row.origin if trial.row.origin != "measured" else None),
-        Below[TrialWithRoofline]("config", lambda trial: short(trial.row.trial.config)),
-        Below[TrialWithRoofline]("message", lambda trial: trial.row.trial.message or None),
-    )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import click
@@ -13,14 +13,13 @@ from autotune.analysis.networks import networks
 from autotune.analysis.rooflines import BestWithRoofline, undominated, with_roofline
 from autotune.api.study_names import name_of
 from autotune.cli.best_network import network_columns, show_network
-from autotune.cli.brief import Below, short_configs, show_brief
-from autotune.cli.cells import Cell
 from autotune.cli.completion import studies_and_layers
 from autotune.cli.only import one_device
 from autotune.cli.options import DATABASE, GPU, OF_DEVICE
 from autotune.cli.pager import paged
-from autotune.cli.tables import Column, wide_format_options
+from autotune.cli.tables import show, wide_format_options
 from autotune.cli.trial_columns import blocks, limits, registers, spill_bytes, tell_beaten, warps
+from autotune.columns import Cell, Column
 from autotune.devices.device import DeviceInfo
 from autotune.errors import StudyError
 from autotune.problem import Layer, Problem
@@ -112,7 +111,7 @@ def best(what: str | None, db: str, device: str | None, gpu: str | None, nearest
 
 def show_answers(answers: Sequence[Answer], columns: Sequence[Column[Answer]], style: str | None) -> None:
     """Print answers, and say of which kernels the floor cannot be right."""
-    show_brief(answers, _telling_apart(columns, answers), _brief_columns(answers), style)
+    show(answers, _telling_apart(columns, answers), style)
     tell_beaten((one.kernel.best.row, one.kernel.facts) for one in answers if one.kernel)
 
 
@@ -207,15 +206,22 @@ def answer(kernel: BestWithRoofline) -> Answer:
     return Answer(kernel.best.name, kernel.best.layer, kernel)
 
 
-def _lifted(key: str, value: Callable[[BestWithRoofline], Cell], *, terminal: bool = True) -> Column[Answer]:
+def _lifted(
+    key: str, value: Callable[[BestWithRoofline], Cell], *, terminal: bool = True, below: bool = False
+) -> Column[Answer]:
     """A column about the best kernel, empty where there is none."""
-    return Column(key, lambda one: None if one.kernel is None else value(one.kernel), terminal=terminal)
+    return Column(key, lambda one: None if one.kernel is None else value(one.kernel), terminal=terminal, below=below)
+
+
+def _of_floor(one: Answer) -> str | None:
+    fraction = one.kernel.facts.floor_fraction if one.kernel else None
+    return None if fraction is None else f"{fraction:.0%}"
 
 
 BEST_COLUMNS = (
     Column[Answer]("layer", lambda one: one.name),
     Column[Answer]("problem", lambda one: str(one.layer.problem), terminal=False),
-    Column[Answer]("match", lambda one: one.match),
+    Column[Answer]("match", lambda one: one.match, text=lambda one: None if one.match == "exact" else one.match),
     _lifted("device", lambda row: row.best.row.device.name),
     _lifted("accuracy", lambda row: row.best.row.trial.accuracy),
     _lifted("deterministic", lambda row: row.best.row.trial.deterministic, terminal=False),
@@ -223,14 +229,14 @@ BEST_COLUMNS = (
     _lifted("q1_us", lambda row: row.best.timing.q1_us, terminal=False),
     _lifted("q3_us", lambda row: row.best.timing.q3_us, terminal=False),
     _lifted("samples", lambda row: len(row.best.timing.samples_us), terminal=False),
-    _lifted("gflops", lambda row: row.best.gflops),
+    _lifted("gflops", lambda row: row.best.gflops, terminal=False),
     _lifted("floor_us", lambda row: row.floor_us, terminal=False),
     _lifted("ffma_us", lambda row: row.facts.floor.ffma_us if row.facts.floor else None, terminal=False),
     _lifted("gb_per_s", lambda row: row.facts.gb_per_s, terminal=False),
-    _lifted("floor_fraction", lambda row: row.facts.floor_fraction),
+    replace(_lifted("floor_fraction", lambda row: row.facts.floor_fraction), heading="of_floor", text=_of_floor),
     _lifted("limiter", lambda row: row.facts.limiter),
-    _lifted("template", lambda row: row.best.row.trial.config.template),
-    _lifted("config", lambda row: row.best.row.trial.config),
+    _lifted("template", lambda row: row.best.row.trial.config.template, terminal=False),
+    _lifted("config", lambda row: row.best.row.trial.config, below=True),
     _lifted("registers", lambda row: registers(row.best.row), terminal=False),
     _lifted("spill_bytes", lambda row: spill_bytes(row.best.row), terminal=False),
     _lifted("smem_bytes", lambda row: row.best.row.trial.smem_bytes, terminal=False),
@@ -256,27 +262,10 @@ def _telling_apart(columns: Sequence[Column[Answer]], answers: Sequence[Answer])
     """The columns; determinism and measurement mode are shown, too, where answers differ in them."""
     known = [one for one in answers if one.kernel]
     return [
-        column.on_terminal(
-            shown=column.terminal or (column.key in _APART and len({column.value(one) for one in known}) > 1)
-        )
+        replace(column, terminal=True)
+        if column.key in _APART and len({column.value(one) for one in known}) > 1
+        else column
         for column in columns
-    ]
-
-
-def _brief_columns(answers: Sequence[Answer]) -> list[Column[Answer]]:
-    """What a terminal shows of best kernels; what is the usual case is left out."""
-    short = short_configs(one.kernel.best.row.trial.config for one in answers if one.kernel)
-    apart = {column.key for column in _telling_apart(BEST_COLUMNS, answers) if column.terminal} & set(_APART)
-    return [
-        Column[Answer]("layer", lambda one: one.name),
-        Column[Answer]("match", lambda one: None if one.match == "exact" else one.match),
-        Column[Answer]("distance", lambda one: one.distance if one.kernel and one.distance else None),
-        Column[Answer]("tuned_for", lambda one: one.kernel.best.name if one.kernel and one.tuned_for else None),
-        *(column for column in BEST_COLUMNS if column.key in {"device", "accuracy", "median_us"} | apart),
-        _lifted("of_floor", lambda row: None if (part := row.facts.floor_fraction) is None else f"{part:.0%}"),
-        _lifted("limiter", lambda row: row.facts.limiter),
-        Below[Answer]("differences", lambda one: one.differences),
-        Below[Answer]("config", lambda one: short(one.kernel.best.row.trial.config) if one.kernel else None),
     ]
 
 
@@ -284,7 +273,7 @@ NEAREST_COLUMNS = (
     *BEST_COLUMNS[:3],
     Column[Answer]("distance", lambda one: one.distance if one.kernel else None),
     Column[Answer]("tuned_for", lambda one: one.kernel.best.name if one.kernel and one.tuned_for else None),
-    Column[Answer]("differences", lambda one: one.differences),
+    Column[Answer]("differences", lambda one: one.differences, below=True),
     *BEST_COLUMNS[3:],
 )
 """The time and all that follows from it are those of the layer that the kernel was tuned for."""

@@ -9,8 +9,8 @@ from rich.text import Text
 
 from autotune.analysis.networks import Network, NetworkLayer
 from autotune.analysis.rooflines import BestWithRoofline
-from autotune.cli.cells import Cell
-from autotune.cli.tables import Column, console
+from autotune.cli.tables import console
+from autotune.columns import Cell, Column
 
 
 def network_columns(found: Sequence[Network]) -> tuple[Column[BestWithRoofline], ...]:

@@ -11,13 +11,13 @@ import click
 
 from autotune.analysis.rooflines import undominated
 from autotune.api.study_names import name_of
-from autotune.cli.brief import Below, short_configs, show_brief
 from autotune.cli.completion import studies_and_layers
 from autotune.cli.only import Only, only_options
 from autotune.cli.options import DATABASE
 from autotune.cli.pager import paged
 from autotune.cli.plots import falling
-from autotune.cli.tables import Column, console, format_options, plot_format_options, show
+from autotune.cli.tables import console, format_options, plot_format_options, show
+from autotune.columns import Column
 from autotune.trial import Config
 
 if TYPE_CHECKING:
@@ -114,7 +114,7 @@ _DIFF_COLUMNS = (
     Column["Difference"]("noise_fraction", lambda row: row.noise),
     Column["Difference"]("verdict", lambda row: row.verdict),
     Column["Difference"]("config_changed", lambda row: row.config_changed, terminal=False),
-    Column["Difference"]("changes", lambda row: row.changes or None),
+    Column["Difference"]("changes", lambda row: row.changes or None, below=True),
     Column["Difference"]("template_a", lambda row: _template(row.before), terminal=False),
     Column["Difference"]("config_a", lambda row: _config(row.before), terminal=False),
     Column["Difference"]("template_b", lambda row: _template(row.after), terminal=False),
@@ -152,7 +152,7 @@ def history(what: str, db: str, only: Only, style: str | None) -> None:
         if style == "plot":
             _plot(shown, {row.layer.problem: row.name for row in reversed(store.studies.layers(name))})
         else:
-            show_brief(found, _EVENT_COLUMNS, _brief_columns(found), style)
+            show(found, _EVENT_COLUMNS, style)
 
 
 def _plot(improvements: Sequence[Event], asked: Mapping[Problem, str]) -> None:
@@ -174,29 +174,6 @@ def _plot(improvements: Sequence[Event], asked: Mapping[Problem, str]) -> None:
         out.print(f"  {events[0][0]:%Y-%m-%d %H:%M:%S} to {events[-1][0]:%Y-%m-%d %H:%M:%S}\n", soft_wrap=True)
 
 
-def _brief_columns(found: Sequence[Event]) -> list[Column[Event]]:
-    """What a terminal shows of events."""
-    short = short_configs(event.row.trial.config for event in found)
-
-    several = len({event.row.name for event in found}) > 1
-
-    def layer(event: Event) -> str | None:
-        return None if several else event.row.name
-
-    def config(event: Event) -> str:
-        words = short(event.row.trial.config)
-        return f"{event.row.name}: {words}" if several else words
-
-    usual = ("generation", "device", "accuracy", "measurement_mode", "event", "trial", "time_us", "over_before")
-    return [
-        Column["Event"]("layer", layer),
-        Column["Event"]("date", lambda event: f"{event.date:%y-%m-%d %H:%M}"),
-        *(column for column in _EVENT_COLUMNS if column.key in usual),
-        Below["Event"]("config", config),
-        Below["Event"]("note", lambda event: event.note or None),
-    ]
-
-
 def _date(event: Event) -> datetime:
     return event.date.replace(microsecond=0)
 
@@ -206,16 +183,16 @@ _EVENT_COLUMNS = (
     Column["Event"]("layer", lambda event: event.row.name),
     Column["Event"]("generation", lambda event: event.row.generation),
     Column["Event"]("device", lambda event: event.row.device.name),
-    Column["Event"]("accuracy", lambda event: event.row.trial.accuracy, terminal=False),
+    Column["Event"]("accuracy", lambda event: event.row.trial.accuracy),
     Column["Event"]("deterministic", lambda event: event.row.trial.deterministic, terminal=False),
-    Column["Event"]("measurement_mode", lambda event: event.row.measurement_mode, terminal=False),
+    Column["Event"]("measurement_mode", lambda event: event.row.measurement_mode),
     Column["Event"]("event", lambda event: event.event),
     Column["Event"]("trial", lambda event: event.row.trial.number),
     Column["Event"]("time_us", lambda event: event.time_us),
     Column["Event"]("over_before", lambda event: event.over_before),
-    Column["Event"]("template", lambda event: event.row.trial.config.template),
-    Column["Event"]("config", lambda event: event.row.trial.config, terminal=False),
-    Column["Event"]("driver", lambda event: event.environment.driver),
+    Column["Event"]("template", lambda event: event.row.trial.config.template, terminal=False),
+    Column["Event"]("config", lambda event: event.row.trial.config, below=True),
+    Column["Event"]("driver", lambda event: event.environment.driver, terminal=False),
     Column["Event"]("toolkit", lambda event: event.environment.toolkit, terminal=False),
-    Column["Event"]("note", lambda event: event.note or None),
+    Column["Event"]("note", lambda event: event.note or None, below=True),
 )

@@ -16,7 +16,6 @@ from autotune.checking.architectures import Architectures, device_of
 from autotune.checking.cases import CasePlan
 from autotune.checking.check import CheckRow, FamilyCheck, checker_of, doubt
 from autotune.checking.coverage import Coverage, coverage, in_common
-from autotune.cli.cells import Items
 from autotune.cli.completion import family_names
 from autotune.cli.devices import open_evaluator
 from autotune.cli.families import find_family
@@ -25,7 +24,8 @@ from autotune.cli.options import DATABASE, DIRECTORIES, JOBS, run_on
 from autotune.cli.progress import counting
 from autotune.cli.streams import on_terminal
 from autotune.cli.studies import OF_STUDY
-from autotune.cli.tables import Column, format_options, show
+from autotune.cli.tables import format_options, show
+from autotune.columns import Column, Items
 from autotune.compilation.toolchain import find_nvcc
 from autotune.errors import AutotuneError, ToolchainError
 from autotune.family.space import BoundTemplate

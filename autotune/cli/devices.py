@@ -10,7 +10,8 @@ import click
 
 from autotune.api.device_names import evaluator_of, has_libcuda
 from autotune.cli.options import DATABASE, writable
-from autotune.cli.tables import Column, format_options, show
+from autotune.cli.tables import format_options, show
+from autotune.columns import Column
 from autotune.devices.device import DeviceInfo
 from autotune.errors import AutotuneError
 from autotune.evaluation.evaluator import DeviceEvaluator, Evaluator

@@ -19,7 +19,8 @@ from autotune.cli.one_tuner import under_way
 from autotune.cli.options import DATABASE, DIRECTORIES, JOBS, run_on
 from autotune.cli.streams import on_terminal
 from autotune.cli.studies import STUDY
-from autotune.cli.tables import Column, format_options, show
+from autotune.cli.tables import format_options, show
+from autotune.columns import Column
 from autotune.dispatch.dispatcher import PortfolioKernel
 from autotune.dispatch.header import Flat
 from autotune.errors import StudyError

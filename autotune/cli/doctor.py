@@ -15,7 +15,8 @@ import click
 from autotune import __version__
 from autotune.api.device_names import cache_folder
 from autotune.cli.options import DATABASE, Folder
-from autotune.cli.tables import Column, format_options, show
+from autotune.cli.tables import format_options, show
+from autotune.columns import Column
 from autotune.compilation.toolchain import compiler_version, find_cxx, find_nvcc, find_sanitizer
 from autotune.devices.driver_query import DriverHere, driver_here
 from autotune.devices.pycuda_build import TOOLKIT, build_pycuda

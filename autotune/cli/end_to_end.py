@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING
 
 import click
 
-from autotune.cli.tables import Column, show
+from autotune.cli.tables import show
+from autotune.columns import Column
 
 if TYPE_CHECKING:
     from autotune.store import BestRow, EndToEndRow

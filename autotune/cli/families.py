@@ -12,11 +12,11 @@ from autotune.checking.architectures import device_of
 from autotune.checking.covering import Covering
 from autotune.checking.problem_features import problem_features
 from autotune.checking.problems import derive
-from autotune.cli.cells import Items
 from autotune.cli.completion import family_names
 from autotune.cli.options import DATABASE, DIRECTORIES
 from autotune.cli.studies import OF_STUDY
-from autotune.cli.tables import Column, console, format_options, show
+from autotune.cli.tables import console, format_options, show
+from autotune.columns import Column, Items
 from autotune.devices.device import DeviceInfo
 from autotune.errors import Rejected, TemplateError
 from autotune.family.render import render
@@ -36,7 +36,7 @@ def _reasons(conditions: tuple[Condition, ...]) -> str:
 
 _FAMILY_COLUMNS = (
     Column[KernelTemplate]("name", lambda family: family.name),
-    Column[KernelTemplate]("summary", lambda family: family.summary),
+    Column[KernelTemplate]("summary", lambda family: family.summary, below=True),
     Column[KernelTemplate]("supports", lambda family: _reasons(family.supports), terminal=False),
     Column[KernelTemplate]("arch", lambda family: _reasons(family.arch), terminal=False),
     Column[KernelTemplate]("accuracy", lambda family: family.accuracy.text, terminal=False),
@@ -46,7 +46,7 @@ _FAMILY_COLUMNS = (
 _PARAM_COLUMNS = (
     Column[Param]("param", lambda param: param.name),
     Column[Param]("values", lambda param: Items(tuple(param.values))),
-    Column[Param]("doc", lambda param: param.doc),
+    Column[Param]("doc", lambda param: param.doc, below=True),
 )
 
 

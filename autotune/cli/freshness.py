@@ -22,7 +22,8 @@ from autotune.cli.interrupts import end_interrupted, stopping_on_interrupt
 from autotune.cli.junit import junit_xml
 from autotune.cli.options import DATABASE, DIRECTORIES, JOBS, run_on, writable
 from autotune.cli.progress import counting
-from autotune.cli.tables import Column, format_options, show
+from autotune.cli.tables import format_options, show
+from autotune.columns import Column
 from autotune.evaluation.null import NullEvaluator
 from autotune.family.template import KernelTemplate
 from autotune.family.template_files import load_templates

@@ -10,13 +10,13 @@ from textwrap import fill
 import click
 
 from autotune.api.family_importance import FamilyImportance, importances
-from autotune.cli.brief import Below, show_brief
 from autotune.cli.completion import studies_and_layers
 from autotune.cli.devices import say_device
 from autotune.cli.options import DATABASE, GPU, LAYERS, OF_DEVICE, TEMPLATES
 from autotune.cli.pager import paged
 from autotune.cli.plots import bar
-from autotune.cli.tables import Column, console, plot_format_options
+from autotune.cli.tables import console, plot_format_options, show
+from autotune.columns import Column
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +67,7 @@ def importance(
         if style == "plot":
             _plot(rows)
         else:
-            show_brief(rows, _COLUMNS, _BRIEF, style, apart=_family_of)
+            show(rows, _COLUMNS, style, apart=_family_of)
 
 
 def _plot(rows: Sequence[_Row]) -> None:
@@ -111,6 +111,5 @@ _COLUMNS = (
     Column[_Row]("parameters", lambda row: row.what),
     Column[_Row]("importance", lambda row: row.importance, digits=2),
     Column[_Row]("share", lambda row: row.share, digits=2),
-    Column[_Row]("remark", lambda row: row.remark),
+    Column[_Row]("remark", lambda row: row.remark, below=True),
 )
-_BRIEF = (*_COLUMNS[:-1], Below[_Row]("remark", lambda row: row.remark or None))

@@ -12,16 +12,15 @@ import click
 
 from autotune.api.device_names import jobs_default
 from autotune.api.study_names import layers_named, study_named
-from autotune.cli.brief import Below, show_brief
-from autotune.cli.cells import Shares
 from autotune.cli.devices import open_evaluator
 from autotune.cli.interrupts import end_interrupted
 from autotune.cli.one_tuner import under_way
 from autotune.cli.options import DATABASE, DIRECTORIES, JOBS, LAYERS, run_on, writable
 from autotune.cli.profile import first_device, require_profiler, say, stalls_of
 from autotune.cli.studies import STUDY
-from autotune.cli.tables import Column, wide_format_options
+from autotune.cli.tables import show, wide_format_options
 from autotune.cli.typed import refuse_beside
+from autotune.columns import Column, Shares
 from autotune.compilation.toolchain import find_ncu
 from autotune.errors import StoreError, ToolchainError
 from autotune.family.template import KernelTemplate
@@ -84,22 +83,18 @@ class _Line:
 _COLUMNS = (
     Column[_Line]("layer", lambda line: line.rung.layer),
     Column[_Line]("technique", lambda line: line.rung.technique.name),
-    Column[_Line]("report", lambda line: line.rung.technique.report),
-    Column[_Line]("reported_ms", lambda line: line.rung.reported_ms),
+    Column[_Line]("report", lambda line: line.rung.technique.report, terminal=False),
+    Column[_Line]("reported_ms", lambda line: line.rung.reported_ms, terminal=False),
     Column[_Line]("reported", lambda line: line.rung.technique.reported, terminal=False),
     Column[_Line]("best_us", lambda line: line.rung.best_us),
     Column[_Line]("over_first", lambda line: line.rung.over_first),
-    Column[_Line]("over_previous", lambda line: line.rung.over_previous),
-    Column[_Line]("evaluated", lambda line: line.rung.evaluated),
+    Column[_Line]("over_previous", lambda line: line.rung.over_previous, terminal=False),
+    Column[_Line]("evaluated", lambda line: line.rung.evaluated, terminal=False),
     Column[_Line]("template", lambda line: line.rung.technique.template, terminal=False),
     Column[_Line]("config", lambda line: line.rung.config, terminal=False),
-    Column[_Line]("why_not", lambda line: line.rung.why_not),
+    Column[_Line]("why_not", lambda line: line.rung.why_not, below=True),
 )
-_BRIEF = (
-    *(column for column in _COLUMNS if column.key in ("layer", "best_us", "over_first", "technique")),
-    Below[_Line]("why_not", lambda line: line.rung.why_not or None),
-)
-_DEVICE = Column[_Line]("device", lambda line: line.rung.best.device.name if line.rung.best else None, terminal=False)
+_DEVICE = Column[_Line]("device", lambda line: line.rung.best.device.name if line.rung.best else None)
 _PROFILE = (
     Column[_Line]("registers", lambda line: line.trial.resources.registers if line.trial else None),
     Column[_Line]("smem_bytes", lambda line: line.trial.smem_bytes if line.trial else None),
@@ -261,11 +256,8 @@ def _show(found: Sequence[Rung], db: str, style: str | None) -> None:
     with Store(db, create=False) as store:
         seen = _launches(store)
     lines = [_Line(rung, seen.get(_kernel(rung.best), ()) if rung.best else ()) for rung in found]
-    devices = {line.rung.best.device.identity for line in lines if line.rung.best}
-    shown = any(line.launches for line in lines)
-    profile = [column.on_terminal(column.terminal and shown) for column in _PROFILE]
-    columns = (_DEVICE.on_terminal(len(devices) > 1), *_COLUMNS, *profile)
-    show_brief(lines, columns, (_DEVICE, *_BRIEF), style, apart=lambda line: line.rung.layer)
+    profile = [replace(column, terminal=False) for column in _PROFILE]
+    show(lines, (_DEVICE, *_COLUMNS, *profile), style, apart=lambda line: line.rung.layer)
 
 
 _Kernel = tuple[str | None, tuple[str, str, int, int, int]]

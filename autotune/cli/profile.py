@@ -11,12 +11,12 @@ import click
 from autotune.api.device_names import jobs_default
 from autotune.api.study_names import name_of
 from autotune.cli.answers import open_filled
-from autotune.cli.cells import Shares
 from autotune.cli.completion import studies_and_layers
 from autotune.cli.devices import open_evaluator
 from autotune.cli.options import ACCURACY, DATABASE, DIRECTORIES, run_on
-from autotune.cli.tables import Column, format_options, show
+from autotune.cli.tables import format_options, show
 from autotune.cli.typed import refuse_beside
+from autotune.columns import Column, Shares
 from autotune.compilation.toolchain import find_ncu
 from autotune.errors import DeviceError, StoreError
 from autotune.family.template_files import load_templates

@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING
 import click
 
 from autotune.api.device_names import jobs_default
-from autotune.cli.tables import Column, format_options, show
+from autotune.cli.tables import format_options, show
+from autotune.columns import Column
 from autotune.errors import StudyError, not_written
 from autotune.study import SAMPLERS
 from autotune.table import is_whole

@@ -13,11 +13,11 @@ from autotune.api.device_names import jobs_default
 from autotune.api.sanitizers import open_sanitizer
 from autotune.api.study_names import name_of
 from autotune.checking.sanitize import FAULT, SMALL_N, TOOLS, Verdict, Winner
-from autotune.cli.cells import Items, words
 from autotune.cli.completion import studies_and_layers
 from autotune.cli.options import ACCURACY, DATABASE, DIRECTORIES, Folder, run_on
 from autotune.cli.progress import counting
-from autotune.cli.tables import Column, format_options, show
+from autotune.cli.tables import format_options, show
+from autotune.columns import Column, Items, words
 from autotune.errors import AutotuneError, StoreError, not_written
 from autotune.family.template_files import load_templates
 from autotune.operations import operations_here

@@ -9,12 +9,12 @@ import click
 
 from autotune.analysis.rooflines import NO_FACTS, TrialWithRoofline, with_rooflines
 from autotune.api.study_names import name_of
-from autotune.cli.cells import Cell, Items
 from autotune.cli.completion import studies_and_layers
 from autotune.cli.options import DATABASE
 from autotune.cli.pager import paged
-from autotune.cli.tables import Column, format_options, human, show, show_as_lines
+from autotune.cli.tables import format_options, human, show, show_as_lines
 from autotune.cli.trial_columns import TRIAL_COLUMNS
+from autotune.columns import Cell, Column, Items
 from autotune.errors import StoreError
 from autotune.table import LARGEST, is_whole
 
@@ -83,7 +83,6 @@ def _timed(key: str, value: Callable[[Timing], Cell]) -> Column[TrialWithRooflin
 COLUMNS = (
     Column[TrialWithRoofline]("trial_id", lambda one: one.row.id),
     *TRIAL_COLUMNS,
-    Column[TrialWithRoofline]("origin", lambda one: one.row.origin),
     Column[TrialWithRoofline]("deterministic", lambda one: one.row.trial.deterministic),
     _timed("q1_us", lambda timing: timing.q1_us),
     _timed("q3_us", lambda timing: timing.q3_us),

@@ -10,6 +10,7 @@ import codecs
 import errno
 import io
 import os
+import re
 import sys
 import textwrap
 from collections.abc import Callable, Iterator
@@ -84,8 +85,23 @@ def between_words(line: str, width: int) -> str:
     if cell_len(text) <= width:
         return line
     indent = " " * (len(text) - len(text.lstrip()))
-    parts = textwrap.wrap(text, width, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False)
-    return "\n".join(parts) + line[len(text) :]
+    return wrapped(text, width, indent, first="") + line[len(text) :]
+
+
+def wrapped(text: str, width: int, indent: str, *, first: str | None = None) -> str:
+    """A text in lines of so many characters at most, but for longer words; a number stays with the word after it."""
+    lines = textwrap.wrap(
+        _NUMBER_AND_UNIT.sub("\\1\u00a0", text),
+        width,
+        initial_indent=indent if first is None else first,
+        subsequent_indent=indent,
+        break_long_words=False,
+        break_on_hyphens=False,
+    )
+    return "\n".join(lines).replace("\u00a0", " ")
+
+
+_NUMBER_AND_UNIT = re.compile(r"(?<![^\s(])(\d[\d.,]*) (?=[A-Za-z%])")
 
 
 @contextmanager

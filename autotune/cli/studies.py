@@ -12,7 +12,8 @@ import click
 from autotune.api.study_names import stored_studies
 from autotune.cli.completion import study_names_and_files
 from autotune.cli.options import DATABASE
-from autotune.cli.tables import Column, format_options, show
+from autotune.cli.tables import format_options, show
+from autotune.columns import Column
 from autotune.errors import StoreError
 from autotune.study_reader import shipped_study, study_names
 

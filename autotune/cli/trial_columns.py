@@ -9,8 +9,7 @@ import click
 
 from autotune.analysis.facts import Facts
 from autotune.analysis.rooflines import TrialWithRoofline
-from autotune.cli.cells import Items
-from autotune.cli.tables import Column
+from autotune.columns import Column, Items
 from autotune.trial import Config
 
 if TYPE_CHECKING:
@@ -102,8 +101,8 @@ TRIAL_COLUMNS = (
     Column[TrialWithRoofline]("layer", lambda trial: trial.row.name),
     Column[TrialWithRoofline]("number", lambda trial: trial.row.trial.number),
     Column[TrialWithRoofline]("device", lambda trial: trial.row.device.name, terminal=False),
-    Column[TrialWithRoofline]("template", lambda trial: trial.row.trial.config.template),
-    Column[TrialWithRoofline]("config", lambda trial: trial.row.trial.config),
+    Column[TrialWithRoofline]("template", lambda trial: trial.row.trial.config.template, terminal=False),
+    Column[TrialWithRoofline]("config", lambda trial: trial.row.trial.config, below=True),
     Column[TrialWithRoofline]("accuracy", lambda trial: trial.row.trial.accuracy, terminal=False),
     Column[TrialWithRoofline]("outcome", lambda trial: trial.row.trial.outcome.value),
     Column[TrialWithRoofline]("reason", lambda trial: trial.row.trial.reason),
@@ -113,19 +112,19 @@ TRIAL_COLUMNS = (
     Column[TrialWithRoofline]("floor_fraction", lambda trial: trial.facts.floor_fraction, terminal=False),
     Column[TrialWithRoofline]("limiter", lambda trial: trial.facts.limiter, terminal=False),
     Column[TrialWithRoofline]("registers", lambda trial: registers(trial.row)),
-    Column[TrialWithRoofline]("spill_bytes", lambda trial: spill_bytes(trial.row)),
+    Column[TrialWithRoofline]("spill_bytes", lambda trial: spill_bytes(trial.row), terminal=False),
     Column[TrialWithRoofline](
-        "smem_bytes", lambda trial: trial.row.trial.smem_bytes if trial.row.trial.compiled else None
+        "smem_bytes", lambda trial: trial.row.trial.smem_bytes if trial.row.trial.compiled else None, terminal=False
     ),
     Column[TrialWithRoofline]("blocks_per_sm", lambda trial: blocks(trial.facts), terminal=False),
     Column[TrialWithRoofline]("warps_per_sm", lambda trial: warps(trial.facts), terminal=False),
-    Column[TrialWithRoofline]("occupancy", lambda trial: trial.row.trial.occupancy),
+    Column[TrialWithRoofline]("occupancy", lambda trial: trial.row.trial.occupancy, terminal=False),
     Column[TrialWithRoofline]("occupancy_limits", lambda trial: limits(trial.facts), terminal=False),
     Column[TrialWithRoofline]("error_over_bound", lambda trial: trial.row.trial.over_bound, terminal=False),
     Column[TrialWithRoofline]("compile_us", lambda trial: trial.row.trial.phases.compile_us, terminal=False),
     Column[TrialWithRoofline]("verify_us", lambda trial: trial.row.trial.phases.verify_us, terminal=False),
     Column[TrialWithRoofline]("measure_us", lambda trial: trial.row.trial.phases.measure_us, terminal=False),
-    Column[TrialWithRoofline]("message", lambda trial: trial.row.trial.message, terminal=False),
+    Column[TrialWithRoofline]("message", lambda trial: trial.row.trial.message, below=True),
     Column[TrialWithRoofline]("source_hash", lambda trial: trial.row.trial.source_hash, terminal=False),
     Column[TrialWithRoofline]("generation", lambda trial: trial.row.generation, terminal=False),
     Column[TrialWithRoofline](
@@ -133,9 +132,9 @@ TRIAL_COLUMNS = (
     ),
     Column[TrialWithRoofline]("date", lambda trial: trial.row.ended_at, terminal=False),
     Column[TrialWithRoofline]("proposed_by", lambda trial: trial.row.proposed_by, terminal=False),
+    Column[TrialWithRoofline](
+        "origin",
+        lambda trial: trial.row.origin,
+        text=lambda trial: None if trial.row.origin == "measured" else trial.row.origin,
+    ),
 )
-
-
-def trial_columns(*, imported: bool) -> tuple[Column[TrialWithRoofline], ...]:
-    """The columns of a list of trials; the terminal shows where they come from when any was imported."""
-    return (*TRIAL_COLUMNS, Column[TrialWithRoofline]("origin", lambda trial: trial.row.origin, terminal=imported))

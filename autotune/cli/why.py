@@ -11,14 +11,13 @@ import click
 
 from autotune.analysis.rooflines import BestWithRoofline, undominated, with_roofline
 from autotune.api.study_names import name_of
-from autotune.cli.brief import Below, short_configs, show_brief
-from autotune.cli.cells import Cell
 from autotune.cli.completion import studies_and_layers
 from autotune.cli.only import one_device
 from autotune.cli.options import ACCURACY, DATABASE, DIRECTORIES, GPU, OF_DEVICE
 from autotune.cli.pager import paged
-from autotune.cli.tables import Column, console, show, wide_format_options
+from autotune.cli.tables import console, short_configs, show, wide_format_options
 from autotune.cli.trial_columns import config_words, tell_beaten
+from autotune.columns import Cell, Column
 from autotune.errors import StoreError
 from autotune.family.space import Admission, BoundTemplate
 from autotune.family.template_files import load_template, template_files
@@ -171,12 +170,9 @@ def _print(explained: Explained, style: str | None) -> None:
         out.print(f"{title}{remark if about == 'untried' else ''}{ending}", soft_wrap=whole)
         columns = [column for key in keys for column in _COLUMNS if column.key == key]
         columns = [column for column in columns if any(column.value(line) is not None for line in shown)]
-        if chosen and not whole and "note" in {column.key for column in columns}:
-            brief = [Below(column.key, column.value) if column.key == "note" else column for column in columns]
-            show_brief(shown, columns, brief, style)
-            out.print()
-        elif chosen:
+        if chosen:
             show(shown, columns, None)
+            out.print()
     if explained.rules_forbid():
         out.print(f"one step from the winner, refused{remark}", soft_wrap=whole)
         show(explained.rules_forbid().items(), _RULES, None)
@@ -360,7 +356,7 @@ _SECTIONS = (
 """What the terminal shows of each kind of line: its title and columns."""
 _RULES = (
     Column[tuple[str, list[str]]]("rule", lambda item: item[0]),
-    Column[tuple[str, list[str]]]("forbids", lambda item: " ".join(item[1])),
+    Column[tuple[str, list[str]]]("forbids", lambda item: " ".join(item[1]), below=True),
 )
 _COLUMNS = (
     Column[Line]("layer", lambda line: line.best.name),
@@ -382,6 +378,6 @@ _COLUMNS = (
     Column[Line]("trials", lambda line: line.trials),
     Column[Line]("correct", lambda line: line.correct),
     Column[Line]("outcome", lambda line: line.outcome),
-    Column[Line]("note", lambda line: line.note),
+    Column[Line]("note", lambda line: line.note, below=True),
     Column[Line]("config", lambda line: line.config),
 )

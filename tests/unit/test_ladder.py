@@ -118,7 +118,7 @@ def test_what_a_profiler_saw_stands_beside_the_rung(folder: Path, autotune: Comm
     assert seen["l2_gb_per_s"] is None
     assert seen["main_stalls"] == {"wait": 3.0, "barrier": 2.0}
     assert (other["entry"], other["launch_shares"]) == (None, None)
-    assert "achieved_occupancy" in autotune("ladder", "small.toml", "--stored").out
+    assert "achieved_occupancy" in autotune("ladder", "small.toml", "--stored", "--wide").out
 
 
 def test_a_ladder_that_cannot_be_profiled_is_not_climbed(

@@ -1,0 +1,114 @@
+"""The columns of an answer: one list serves the terminal, JSON, CSV, frames and reports."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import math
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Generic, TextIO, TypeVar
+
+from autotune.trial import Config
+
+Plain = str | int | float | bool | None
+
+
+@dataclass(frozen=True, slots=True)
+class Items:
+    """Several values in one cell: a list in JSON."""
+
+    values: tuple[Plain, ...]
+    between: str = " "
+    """what separates them in text"""
+
+
+@dataclass(frozen=True, slots=True)
+class Shares:
+    """Names with a number each, the largest first: an object in JSON."""
+
+    numbers: tuple[tuple[str, float], ...]
+
+
+Cell = Plain | Config | datetime | Items | Shares
+"""A config is an object of its parameters in JSON, a date is ISO 8601 with its zone, an infinity is null."""
+Json = Plain | list[Plain] | dict[str, Plain]
+Row = TypeVar("Row")
+
+
+@dataclass(
+    frozen=True
+)  # without slots: Column[Row](...) sets an attribute of typing's, which slots of 3.11 cannot refuse
+class Column(Generic[Row]):
+    """A column of an answer. Its key names the unit: `_us`, `_bytes`, `_fraction`."""
+
+    key: str
+    """in JSON, CSV and `--wide`"""
+    value: Callable[[Row], Cell]
+    terminal: bool = True
+    """whether a table shows it without `--wide`"""
+    digits: int = 4
+    """significant ones of a fraction in a table"""
+    below: bool = False
+    """whether it has a line of its own under the row on a terminal"""
+    heading: str = ""
+    """in a table; the key where it is empty"""
+    text: Callable[[Row], Cell] | None = None
+    """what a table shows in place of the value"""
+
+
+def words(cell: Cell) -> Plain:
+    """A cell as CSV has it."""
+    match cell:
+        case Config():
+            return " ".join([f"{name}={value}" for name, value in cell.items])
+        case datetime():
+            return cell.isoformat()
+        case Items():
+            texts = (f"{value:.6g}" if isinstance(value, float) else str(value) for value in cell.values)
+            return cell.between.join(texts)
+        case Shares():
+            return " ".join(f"{name}={number:.2f}" for name, number in cell.numbers)
+    return cell
+
+
+def write_json(rows: Iterable[Row], columns: Sequence[Column[Row]], out: TextIO) -> None:
+    """Write rows as one array of objects, each as it comes."""
+    before = "["
+    for row in rows:
+        text = json.dumps({column.key: _json(column.value(row)) for column in columns}, indent=1, allow_nan=False)
+        out.write(f"{before}\n " + text.replace("\n", "\n "))
+        before = ","
+    out.write("[]\n" if before == "[" else "\n]\n")
+
+
+def write_csv(rows: Iterable[Row], columns: Sequence[Column[Row]], out: TextIO) -> None:
+    """Write a line of keys and a line for each row."""
+
+    def write(cells: Sequence[Plain]) -> None:
+        line = io.StringIO()
+        csv.writer(line, lineterminator="\r\n").writerow(cells)  # with this end csv also quotes a lone \r
+        out.write(f"{line.getvalue()[:-2]}\n")
+
+    write([column.key for column in columns])
+    for row in rows:
+        write([words(column.value(row)) for column in columns])
+
+
+def _json(cell: Cell) -> Json:
+    match cell:
+        case Config():
+            return dict(cell.items)
+        case datetime():
+            return cell.isoformat()
+        case Items():
+            return [_finite(value) for value in cell.values]
+        case Shares():
+            return {name: _finite(number) for name, number in cell.numbers}
+    return _finite(cell)
+
+
+def _finite(value: Plain) -> Plain:
+    return None if isinstance(value, float) and not math.isfinite(value) else value
