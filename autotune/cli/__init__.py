@@ -122,7 +122,9 @@ def main() -> None:
             if lacking is None:
                 raise
             _end(lacking)
-        except SystemExit:
+        except SystemExit as end:
+            if end.code == 128 + signal.SIGTERM:
+                click.echo("autotune: ended by SIGTERM; trials that were measured are in the database", err=True)
             if sys.stdout is not stdout:  # `autotune trials | head`: click silences it and exits with 1
                 sys.exit(128 + signal.SIGPIPE)
             raise

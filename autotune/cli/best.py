@@ -15,7 +15,7 @@ from autotune.api.study_names import name_of
 from autotune.cli.best_network import network_columns, show_network
 from autotune.cli.completion import studies_and_layers
 from autotune.cli.only import one_device
-from autotune.cli.options import DATABASE, GPU, OF_DEVICE
+from autotune.cli.options import ACCURACY, DATABASE, GPU, OF_DEVICE
 from autotune.cli.pager import paged
 from autotune.cli.tables import show, wide_format_options
 from autotune.cli.trial_columns import blocks, limits, registers, spill_bytes, tell_beaten, warps
@@ -66,9 +66,18 @@ class Answer:
 @DATABASE
 @OF_DEVICE
 @GPU
+@ACCURACY
 @click.option("--nearest", is_flag=True, help="For a layer without an answer, that of the layer nearest to it.")
 @wide_format_options
-def best(what: str | None, db: str, device: str | None, gpu: str | None, nearest: bool, style: str | None) -> None:
+def best(
+    what: str | None,
+    db: str,
+    device: str | None,
+    gpu: str | None,
+    accuracy: str | None,
+    nearest: bool,
+    style: str | None,
+) -> None:
     """The best kernel of each layer, device and accuracy class.
 
     Of a study of several layers the network that they make: how often each runs, its time, its share of the whole, its
@@ -90,7 +99,7 @@ def best(what: str | None, db: str, device: str | None, gpu: str | None, nearest
     name, of_file = (None, layers_of_file(what)) if nearest else (name_of(what), ())
     with Store(db, create=False) as store, paged(style):
         if not nearest:
-            answers = tuple(_answers(store, name, one_device(store, device, gpu)))
+            answers = tuple(_answers(store, name, one_device(store, device, gpu), accuracy))
             kernels = [one.kernel for one in answers if one.kernel]
             found = networks(store, name, kernels) if name else []
             if found and style is None:
@@ -105,7 +114,7 @@ def best(what: str | None, db: str, device: str | None, gpu: str | None, nearest
             return
         info = one_device(store, device, gpu)
         layers = of_file or named_layers(store, what)
-        near = [found for name, layer in layers for found in _nearest(store, name, layer, info)]
+        near = [found for name, layer in layers for found in _nearest(store, name, layer, info, accuracy)]
         show_answers(near, NEAREST_COLUMNS, style)
 
 
@@ -150,13 +159,13 @@ def _layers_of_study(what: str | None, is_study: Callable[[str], bool]) -> Named
     return [(f"{loaded.name}.{one.name}", one) for one in chosen]
 
 
-def _nearest(store: Store, name: str, layer: Layer, info: DeviceInfo | None) -> list[Answer]:
+def _nearest(store: Store, name: str, layer: Layer, info: DeviceInfo | None, accuracy: str | None) -> list[Answer]:
     """The best kernels of a layer, else for each device those of the layer nearest to it; none: one empty answer."""
-    own = undominated(store.best.list(layer.problem, info))
+    own = undominated(store.best.list(layer.problem, info, accuracy=accuracy))
     if own:
         return [Answer(name, layer, with_roofline(store, row)) for row in own]
     least: dict[tuple[str, str, int, int, int], tuple[float, list[BestRow]]] = {}
-    for row in undominated(store.best.list(None, info)):
+    for row in undominated(store.best.list(None, info, accuracy=accuracy)):
         distance = layer_distance(layer.problem, row.layer.problem)
         if info is not None:
             distance += device_distance(info, row.row.device)
@@ -187,9 +196,9 @@ def _tell_why(store: Store, what: str | None, db: str, unanswered: Sequence[Prob
         click.echo(f"{db}: {store.best.advice(what)}", err=True)
 
 
-def _answers(store: Store, what: str | None, info: DeviceInfo | None) -> Iterator[Answer]:
+def _answers(store: Store, what: str | None, info: DeviceInfo | None, accuracy: str | None) -> Iterator[Answer]:
     """The best kernels in the layers' order, and the layers that have none."""
-    found = [answer(with_roofline(store, row)) for row in undominated(store.best.list(what, info))]
+    found = [answer(with_roofline(store, row)) for row in undominated(store.best.list(what, info, accuracy=accuracy))]
     yield from found
     if what is None and info is None:
         return

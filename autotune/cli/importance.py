@@ -12,10 +12,10 @@ import click
 from autotune.api.family_importance import FamilyImportance, importances
 from autotune.cli.completion import studies_and_layers
 from autotune.cli.devices import say_device
-from autotune.cli.options import DATABASE, GPU, LAYERS, OF_DEVICE, TEMPLATES
+from autotune.cli.options import ALL_ROWS, DATABASE, GPU, LAYERS, OF_DEVICE, SHOWN_ROWS, TEMPLATES
 from autotune.cli.pager import paged
 from autotune.cli.plots import bar
-from autotune.cli.tables import console, plot_format_options, show
+from autotune.cli.tables import console, plot_format_options, say, show
 from autotune.columns import Column
 
 
@@ -40,6 +40,7 @@ class _Row:
 @GPU
 @TEMPLATES
 @LAYERS
+@ALL_ROWS
 @plot_format_options
 def importance(
     what: str,
@@ -48,6 +49,7 @@ def importance(
     gpu: str | None,
     only_templates: tuple[str, ...],
     only_layers: tuple[str, ...],
+    everything: bool,
     style: str | None,
 ) -> None:
     """Which parameters mattered, and which only together.
@@ -67,7 +69,21 @@ def importance(
         if style == "plot":
             _plot(rows)
         else:
-            show(rows, _COLUMNS, style, apart=_family_of)
+            every = everything or style is not None
+            shown = rows if every else sorted(rows, key=lambda row: -(row.importance or 0))[:SHOWN_ROWS]
+            if not every:
+                say(_answer(shown[0]))
+            show(shown, _COLUMNS, style, apart=_family_of if every else lambda _: None)
+            if len(shown) < len(rows):
+                say(f"{len(rows) - len(shown)} more rows with --all")
+
+
+def _answer(row: _Row) -> str:
+    """The parameter that decided most."""
+    return (
+        f"{row.what} of {row.template} decided most on {row.layer} ({row.device}): importance {row.importance:.2f} "
+        f"among {row.trials} correct trials."
+    )
 
 
 def _plot(rows: Sequence[_Row]) -> None:

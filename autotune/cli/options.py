@@ -11,6 +11,8 @@ from click.core import ParameterSource
 
 from autotune.api.answers import one_asked
 from autotune.cli.completion import device_names, family_names, layer_names
+from autotune.cli.streams import name_database
+from autotune.cli.typed import is_typed
 from autotune.errors import DeviceError
 from autotune.shipped import RECORDED, check_writable_results, results_named
 from autotune.table import did_you_mean
@@ -18,8 +20,10 @@ from autotune.trial import ACCURACY_CLASSES
 from autotune.writing import folder_named
 
 
-def database_path(_context: click.Context, _option: click.Parameter, name: str) -> str:
+def database_path(context: click.Context, option: click.Parameter, name: str) -> str:
     """The path of a database that is named, for click."""
+    if option.name == "db" and is_typed("db", context):
+        name_database(name)
     if name in RECORDED:
         return str(results_named(name))
     near = did_you_mean(name, RECORDED)
@@ -82,6 +86,9 @@ DIRECTORIES = click.option(
     "--templates", "directories", multiple=True, type=click.Path(path_type=Path), help="A folder of families."
 )
 JOBS = click.option("--jobs", type=click.IntRange(min=1), help="Compilers at once; default: every core.")
+SHOWN_ROWS = 10
+"""of a long answer, without --all"""
+ALL_ROWS = click.option("--all", "everything", is_flag=True, help=f"Every row, not the {SHOWN_ROWS} most telling ones.")
 GPU = click.option(
     "--gpu", callback=_alone, shell_complete=device_names, help="Of this recorded GPU: its name or a part of it."
 )

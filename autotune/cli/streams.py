@@ -11,6 +11,7 @@ import errno
 import io
 import os
 import re
+import shlex
 import sys
 import textwrap
 from collections.abc import Callable, Iterator
@@ -45,14 +46,35 @@ class _Notices(Shown):
 
     level = 0
     """below 0: nothing is told"""
+    database = ""
+    """`--db` as it was typed, for the commands that a line names"""
 
     def write(self, text: str) -> int:
         """Write a text, whose lines are whole."""
         shown = printable(text)  # of bytes an error, by which click tells a text stream
+        if self.database:
+            shown = _HINT.sub(self._with_database, shown)
         if self.level < 0:
             return len(text)
         self.exact.write(_broken(shown, self.exact) if self.exact.isatty() else shown)
         return len(text)
+
+    def _with_database(self, hint: re.Match[str]) -> str:
+        command, rest = hint.groups()
+        if command in WITHOUT_DATABASE or "--db" in rest:
+            return hint[0]
+        return f"`autotune {command}{rest} --db {shlex.quote(self.database)}`"
+
+
+_HINT = re.compile(r"`autotune ([a-z-]+)([^`]*)`")
+WITHOUT_DATABASE = frozenset({"worker", "import-model", "new-op", "templates", "check"})
+"""Commands without the option `--db`."""
+
+
+def name_database(name: str) -> None:
+    """Add this `--db` to the commands that notices and errors name from now on."""
+    if isinstance(sys.stderr, _Notices):
+        sys.stderr.database = name
 
 
 def tell(level: int) -> None:

@@ -61,7 +61,8 @@ def _verdicts(finals: FinalsResult) -> Iterator[str]:
         yield f"  nothing is faster than the baseline {finals.unbeaten} itself"
     for each in finals.compared:
         if not each.library:
-            yield f"  {_verdict(each)} against {each.against}: {_times_as_fast(each)}{other_class(each)}"
+            against = "the starting config" if each.against == "default" else each.against
+            yield f"  {_verdict(each)} against {against}: {_times_as_fast(each)}{other_class(each)}"
     for library in dict.fromkeys(each.library for each in finals.compared if each.library):
         rival = finals.rival(library)
         if rival is not None:
@@ -79,12 +80,12 @@ def _verdict(compared: Compared) -> str:
 
 
 def _times_as_fast(compared: Compared) -> str:
-    """The ratio; of a tie also its interval, which says why it is none of the other two."""
+    """The ratio; of a tie the interval within which it lies, which has no difference beyond noise in it."""
     found = compared.comparison
-    words = f"{1 / found.ratio:.3f} times as fast"
-    if found.verdict != "tie" or found.low <= 0:
-        return words
-    return f"{words}, 95 % between {1 / found.high:.3f} and {1 / found.low:.3f}: not beyond noise"
+    if found.verdict != "tie":
+        return f"{1 / found.ratio:.3f} times as fast"
+    most = f"{1 / found.low:.3f}" if found.low > 0 else "any number of"
+    return f"not beyond noise, between {1 / found.high:.3f} and {most} times as fast (95 %)"
 
 
 def design_words(design: DesignResult, best: Trial | None) -> str:

@@ -159,6 +159,12 @@ def _aligned(keys: Sequence[str], cells: Sequence[str], widths: Sequence[int]) -
     return _GAP.join(space + cell if _is_numeric(key) else cell + space for key, cell, space in placed).rstrip()
 
 
+def say(text: str) -> None:
+    """Print a line of an answer, on a terminal broken between words."""
+    out = console()
+    out.print(wrapped(text, out.width, "") if out.is_terminal else text, soft_wrap=True)
+
+
 def show_as_lines(keys: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
     """Print each row as lines, a key and its cell each."""
     out = console()

@@ -8,9 +8,9 @@ import click
 from click.core import ParameterSource
 
 
-def is_typed(name: str) -> bool:
+def is_typed(name: str, context: click.Context | None = None) -> bool:
     """Whether a parameter of the running command stands on its command line."""
-    return click.get_current_context().get_parameter_source(name) is ParameterSource.COMMANDLINE
+    return (context or click.get_current_context()).get_parameter_source(name) is ParameterSource.COMMANDLINE
 
 
 def one_of(flags: Mapping[str, bool]) -> str | None:

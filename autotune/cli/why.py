@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -13,9 +13,9 @@ from autotune.analysis.rooflines import BestWithRoofline, undominated, with_roof
 from autotune.api.study_names import name_of
 from autotune.cli.completion import studies_and_layers
 from autotune.cli.only import one_device
-from autotune.cli.options import ACCURACY, DATABASE, DIRECTORIES, GPU, OF_DEVICE
+from autotune.cli.options import ACCURACY, ALL_ROWS, DATABASE, DIRECTORIES, GPU, OF_DEVICE, SHOWN_ROWS
 from autotune.cli.pager import paged
-from autotune.cli.tables import console, short_configs, show, wide_format_options
+from autotune.cli.tables import console, say, short_configs, show, wide_format_options
 from autotune.cli.trial_columns import config_words, tell_beaten
 from autotune.columns import Cell, Column
 from autotune.errors import StoreError
@@ -71,6 +71,7 @@ class Explained:
 @OF_DEVICE
 @GPU
 @ACCURACY
+@ALL_ROWS
 @wide_format_options
 def why(
     what: str,
@@ -79,13 +80,17 @@ def why(
     device: str | None,
     gpu: str | None,
     accuracy: str | None,
+    everything: bool,
     style: str | None,
 ) -> None:
-    """Why the best kernel of LAYER wins, from the recorded trials.
+    """Why the best kernel of LAYER wins, by its trials.
 
-    Each parameter in which it differs from its family's default is judged by pairs of trials that differ in that
-    parameter alone. Then come the trials between the two, those one step from the winner, what the family's rules
-    refuse there, the other families, and what failed.
+    It prints the answer in a few sentences and the ten most telling changes: values of a parameter, and other families,
+    with the time that they took over the winner's. It explains the fastest accuracy class, or the one of --accuracy.
+
+    --all explains every class in full. autotune judges each parameter that differs from the family's default by pairs
+    of trials that differ in that parameter alone. Then it lists the trials between the two, trials one step from the
+    winner, the steps that the family's rules refuse, the other families, and the failures.
     """
     from autotune.store import Store
 
@@ -100,8 +105,15 @@ def why(
             )
         families = template_files(directories, operations_here((row.layer.problem.operation for row in rows), what))
         like = _Like(store)
-        found = [_explained(store, families, with_roofline(store, row), like) for row in undominated(rows)]
-    if style in (None, "wide"):
+        best = undominated(rows)
+        brief = style is None and not everything
+        chosen = _fastest(best) if brief else best
+        found = [_explained(store, families, with_roofline(store, row), like) for row in chosen]
+    if brief:
+        with paged(style):
+            for explained in found:
+                _print_answer(explained, best)
+    elif style in (None, "wide"):
         with paged(style):
             for explained in found:
                 _print(explained, style)
@@ -150,6 +162,107 @@ def _explained(store: Store, families: Mapping[str, Path], kernel: BestWithRoofl
     around = tuple(one for one in around if (one.param, one.value) not in tried)
     changed = "" if family.hash == winner.template_hash else "by the installed file, which has changed since"
     return Explained(kernel, why_it, noise, around, changed, profiles)
+
+
+def _fastest(best: Sequence[BestRow]) -> list[BestRow]:
+    """The fastest kernel of each layer on each device."""
+    found: dict[tuple[object, ...], BestRow] = {}
+    for row in sorted(best, key=lambda row: row.median_us):
+        found.setdefault((row.layer.problem, row.row.device.identity, row.row.measurement_mode), row)
+    return [row for row in best if row in found.values()]
+
+
+@dataclass(frozen=True, slots=True)
+class _Change:
+    """Something else in place of the winner, or of one of its values."""
+
+    instead: str
+    over_winner: float
+    verdict: str | None
+    trial: int | None = None
+    time_us: float | None = None
+
+
+_CHANGES = (
+    Column[_Change]("instead", lambda row: row.instead),
+    Column[_Change]("over_winner", lambda row: row.over_winner),
+    Column[_Change]("verdict", lambda row: row.verdict),
+    Column[_Change]("trial", lambda row: row.trial),
+    Column[_Change]("time_us", lambda row: row.time_us),
+)
+
+
+def _print_answer(explained: Explained, classes: Sequence[BestRow]) -> None:
+    """The answer in sentences, and the changes that tell most."""
+    families, params = _changes(explained)
+    for text in _sentences(explained, families, params, classes):
+        say(text)
+    shown = [*params[: SHOWN_ROWS // 2], *families[: SHOWN_ROWS - min(len(params), SHOWN_ROWS // 2)]]
+    if shown:
+        say("")
+        show(shown, _CHANGES, None)
+    say(f"{len(list(_lines(explained))) - len(shown)} more lines with --all")
+
+
+def _changes(explained: Explained) -> tuple[list[_Change], list[_Change]]:
+    """The other families, fastest first; of each parameter its best other value, the costliest first."""
+    winner, family = explained.why.winner, explained.kernel.best.row.trial.config.template
+    families = [
+        _Change(row.template, row.ratio, explained.verdict(row.ratio), row.best.number, row.best.median_us)
+        for row in explained.why.families
+        if row.template != family and row.best is not None and row.ratio is not None
+    ]
+    tried = [
+        _Change(f"{step.param}={step.value}", time_us / winner.median_us, None, step.row.number, time_us)
+        for step in explained.why.steps
+        if (time_us := step.row.median_us) and winner.median_us
+    ]
+    judged = [
+        _Change(f"{effect.param}={effect.default}", effect.ratio, None)
+        for effect in explained.why.effects
+        if effect.ratio is not None
+    ]
+    best: dict[str, _Change] = {}
+    for change in sorted([*tried, *judged], key=lambda change: change.over_winner):
+        param, verdict = change.instead.partition("=")[0], explained.verdict(change.over_winner)
+        best.setdefault(param, replace(change, verdict=verdict))
+    return families, sorted(best.values(), key=lambda change: -change.over_winner)
+
+
+def _sentences(
+    explained: Explained, families: Sequence[_Change], params: Sequence[_Change], classes: Sequence[BestRow]
+) -> Iterator[str]:
+    """Why it wins: over which family, by which values, and what limits it."""
+    best, facts = explained.kernel.best, explained.kernel.facts
+    trial = best.row.trial
+    over = ""
+    if families:
+        ratio, rival = families[0].over_winner, families[0].instead
+        over = f", {ratio:.3g} times as fast as the next family, {rival}"
+        if ratio <= 1:
+            over = f"; the finals chose it over {rival}, which took {ratio:.3g} times as long in the search"
+    yield (
+        f"{best.name} on {best.row.device.name}: {trial.config.template} wins with {best.median_us:.4g} us "
+        f"in class {trial.accuracy}{over}."
+    )
+    helpful = [change for change in params if change.verdict == "slower"]
+    if helpful:
+        values = dict(trial.config.items)
+        names = [change.instead.partition("=")[0] for change in helpful[:3]]
+        reasons = ", ".join(
+            f"{name}={values[name]} ({change.instead} is {change.over_winner - 1:.1%} slower)"
+            for name, change in zip(names, helpful, strict=False)
+        )
+        yield f"Of its values these matter most: {reasons}."
+    if facts.floor_fraction is not None:
+        limit = f", limited by {facts.limiter}" if facts.limiter else ""
+        yield f"It reaches {facts.floor_fraction:.0%} of the floor's speed{limit}."
+    yield f"Config: {_short(best.row)}."
+    here = (best.layer.problem, best.row.device.identity)
+    others = [row for row in classes if row is not best and (row.layer.problem, row.row.device.identity) == here]
+    if others:
+        times = ", ".join(f"{row.row.trial.accuracy} ({row.median_us:.4g} us)" for row in others)
+        yield f"Other accuracy classes, explained with --accuracy: {times}."
 
 
 def _print(explained: Explained, style: str | None) -> None:

@@ -38,7 +38,7 @@ def test_why_tells_of_parameters_steps_families_and_failures(filled: Path, autot
     failures = [row for row in found if row["about"] == "failure"]
     trials = rows(autotune("trials", "small", "--json"))
     assert sum(int(str(row["trials"])) for row in failures) == sum(row["outcome"] != "correct" for row in trials)
-    text = autotune("why", "one", "--templates", "families").out
+    text = autotune("why", "one", "--templates", "families", "--all").out
     for words in ("small.one on null, fp32: tiny, ", "one step from the winner\n", "what failed\n", "'s default"):
         assert words in text
     assert autotune("why", "small", "--csv").out.startswith("layer,device,accuracy,about,template,parameter,")
@@ -50,7 +50,7 @@ def test_why_tells_what_a_profiler_saw(filled: Path, autotune: Command) -> None:
         seen = KernelProfile("ncu 2025.3", 0, "conv2d_tiny", achieved_occupancy=0.46, stalls=(("barrier", 3.25),))
         store.profiles.add(best.row, best.row.device, best.row.environment, [seen])
     line = "  ncu 2025.3 on conv2d_tiny: achieved occupancy 0.46, warps stalled for barrier 3.2\n"
-    assert line in autotune("why", "small.one").out
+    assert line in autotune("why", "small.one", "--all").out
 
 
 @pytest.mark.parametrize(
@@ -70,10 +70,10 @@ def test_answers_are_the_same_as_csv_and_change_nothing(
 
 
 def test_why_needs_no_installed_family(filled: Path, autotune: Command) -> None:
-    text = autotune("why", "small.one").out
+    text = autotune("why", "small.one", "--all").out
     assert "allowed and not tried (the family tiny is not installed): none" in text
     write_family(filled.parent / "families", ("One output", "Just one output"))
-    text = autotune("why", "small.one", "--templates", "families").out
+    text = autotune("why", "small.one", "--templates", "families", "--all").out
     assert "(by the installed file, which has changed since)" in text
 
 
@@ -87,9 +87,23 @@ def test_why_says_when_there_is_nothing_to_explain(filled: Path, autotune: Comma
 
 @pytest.mark.parametrize("layer", ["lenet-k5.conv1", "lenet-k7.conv2", "fashion-k7.conv1"])
 def test_why_answers_from_recorded_results(layer: str, autotune: Command) -> None:
-    text = autotune("why", layer, "--db", RECORDED).out
+    answer = autotune("why", layer, "--db", RECORDED, "--accuracy", "fp32")
+    first, *others = answer.out.splitlines()
+    assert re.match(rf"{layer} on NVIDIA H200: \w+ wins with [\d.]+ us in class fp32, 1\.\d+ times as fast as", first)
+    *table, more = others[others.index("") + 2 :]
+    assert 5 <= len(table) <= 10
+    assert re.fullmatch(r"\d+ more lines with --all", more)
+    text = autotune("why", layer, "--db", RECORDED, "--all").out
     for words in (f"{layer} on NVIDIA H200, fp32: ", "of the floor's speed", "registers", "pairs", "refused"):
         assert words in text
+
+
+def test_a_hint_keeps_the_database_that_was_typed(filled: Path, autotune: Command) -> None:
+    Path("autotune.db").rename("my results.db")
+    assert autotune("dispatch", "small", "--explain", "--db", "my results.db").complaint == (
+        "my results.db: no dispatcher was made of all layers of a study; "
+        "run `autotune dispatch STUDY --db 'my results.db'` first"
+    )
 
 
 def test_best_says_how_well_it_fits(folder: Path, filled: Path, autotune: Command) -> None:
@@ -358,7 +372,7 @@ def test_merged_results_are_asked_about_and_count_once_retimed(folder: Path, tun
         ("other.one", "exact", "imported"),
     ]
     assert best[0]["median_us"] == row["b_us"]
-    assert "one step from the winner" in autotune("why", "small.one", "--templates", "families").out
+    assert "small.one on null: tiny wins" in autotune("why", "small.one", "--templates", "families").out
 
 
 def test_devices_in_one_file_stay_apart(folder: Path, filled: Path, tune: Command, autotune: Command) -> None:

@@ -79,7 +79,10 @@ def test_each_layer_and_family_has_a_table_of_its_own(autotune: Command) -> None
         f"device NVIDIA H200; layer {layer}" for layer in layers
     ]
     assert len(ladder) == len(rungs) + 3 * len(layers) - 1, "a line each, two above a table, one between"
-    importance = lines(autotune("importance", "lenet-k5", "--db", SHIPPED).out)
+    answer = lines(autotune("importance", "lenet-k5", "--db", SHIPPED).out)
+    assert " decided most on lenet-k5.conv" in answer[0]
+    assert len(answer) <= 15
+    importance = lines(autotune("importance", "lenet-k5", "--db", SHIPPED, "--all").out)
     assert max(map(len, importance)) <= 80
     assert "layer lenet-k5.conv1; device NVIDIA H200; template direct" in importance
     assert not any(re.match(r"importance {2,}\S+ *$", line) for line in importance), "no row became lines"
@@ -120,6 +123,11 @@ def test_into_a_pipe_a_row_is_a_line_without_padding(autotune: Command, filled: 
     whole = autotune(*words, "--wide").out
     assert "smem_bytes" in whole
     assert "thread_p=" in whole
+
+
+def test_best_of_one_accuracy_class(autotune: Command) -> None:
+    found = rows(autotune("best", "lenet-k5.conv1", "--db", SHIPPED, "--accuracy", "tf32", "--json"))
+    assert [row["accuracy"] for row in found] == ["tf32"]
 
 
 def test_trials_name_their_default_limit(autotune: Command) -> None:

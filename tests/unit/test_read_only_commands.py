@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from autotune.cli import cli
+from autotune.cli.streams import WITHOUT_DATABASE
 from autotune.errors import StoreWarning
 from autotune.store import Store
 from tests.long_run import every
@@ -86,7 +87,6 @@ block_p = { values = [0, 1, 2, 3] }
 filters = { values = ["constant"] }
 vector = { values = [false, true] }
 """
-NO_DATABASE = {"worker", "import-model", "new-op", "templates", "check"}
 STATES = ("with a log", "as one file", "old", "read-only")
 
 
@@ -170,4 +170,4 @@ def test_reading_makes_no_file(words: tuple[str, ...], folder: Path, autotune: C
 def test_every_command_is_among_these() -> None:
     writing = {"tune", "compare", "ladder", "dispatch", "retime", "merge", "load", "import"}
     assert {words[0] for words in REFUSING} >= writing
-    assert {words[0] for words in (*READING, *REFUSING)} | NO_DATABASE == set(cli.commands)
+    assert {words[0] for words in (*READING, *REFUSING)} | WITHOUT_DATABASE == set(cli.commands)
