@@ -4,26 +4,23 @@ from __future__ import annotations
 
 import time
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence, Set
+from collections.abc import Callable, Iterator, Sequence, Set
 from contextlib import closing, contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 from autotune.analysis.rooflines import undominated
 from autotune.api.device_names import cache_folder, evaluator_of, jobs_default
 from autotune.api.interrupts import orderly_interrupts
-from autotune.api.study_names import as_study, layers_named
+from autotune.api.plan import Overrides, RunPlan, plan_run
 from autotune.api.terms import in_arguments
 from autotune.devices.device import BASELINES, DeviceInfo
 from autotune.devices.torch_baseline import baselines_of, require_torch
 from autotune.errors import DeviceError, StoreError, StudyError
 from autotune.evaluation.evaluator import DeviceEvaluator, Evaluator
-from autotune.family.template import KernelTemplate
-from autotune.family.template_files import load_templates
-from autotune.problem import Layer
 from autotune.shipped import check_writable_results
 from autotune.store import BestRow, Store, path_of
-from autotune.study import Study, operations_of
+from autotune.study import Study
 from autotune.study_writer import written
 from autotune.table import is_time
 from autotune.trial import Trial
@@ -32,7 +29,7 @@ from autotune.tuning.layer_finals import FINALS_S, TOGETHER_S, FinalsPlan
 from autotune.tuning.layer_result import LayerResult
 from autotune.tuning.study_lock import LatestRun, RunBudget, latest_run, study_lock
 from autotune.tuning.trial_log import Progress
-from autotune.tuning.tune import check_study, measurement_mode
+from autotune.tuning.tune import measurement_mode
 from autotune.tuning.tune import tune as run
 
 OnTrial = Callable[[Trial, Progress], object]
@@ -83,11 +80,9 @@ def tune(
     """
     folders = tuple(map(Path, templates))
     check_writable_results(path_of(db))
-    wanted = as_study(study, db, folders)
-    if trials is not None:
-        wanted = replace(wanted, trials=trials)
-    if time_budget_s is not None:
-        wanted = replace(wanted, time_budget_s=time_budget_s)
+    overrides = Overrides(trials=trials, time_budget_s=time_budget_s)
+    plan = plan_run(study, db, folders, layers=layers, overrides=overrides)
+    wanted = plan.study
     written(wanted)  # for what may be wrong with these
     if wanted.target is not None:
         raise StudyError(
@@ -96,9 +91,6 @@ def tune(
         )
     if jobs is not None and jobs < 1:
         raise DeviceError(f"jobs = {jobs}: expected at least 1 compiler")
-    chosen = layers_named(wanted, layers)
-    families = load_templates(folders, operations_of(wanted))
-    check_study(wanted, families)
 
     def give_up() -> None:
         """While another process has the study."""
@@ -120,9 +112,7 @@ def tune(
         for message in others:
             warnings.warn(message, stacklevel=3)
         result = tune_layers(
-            wanted,
-            chosen,
-            families,
+            plan,
             evaluator,
             store,
             fresh=fresh,
@@ -140,9 +130,7 @@ def _raise_if(interrupted: bool) -> None:  # noqa: FBT001
 
 
 def tune_layers(
-    study: Study,
-    layers: tuple[Layer, ...],
-    families: Mapping[str, KernelTemplate],
+    plan: RunPlan,
     evaluator: Evaluator,
     store: Store,
     *,
@@ -156,6 +144,7 @@ def tune_layers(
 
     End-to-end times follow where the study asks for them, on a device that copies something.
     """
+    study, families, layers = plan.study, plan.families, plan.layers
     results = run(
         study,
         families,

@@ -6,13 +6,13 @@ import asyncio
 import importlib.util
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack, closing
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
 from autotune.analysis.rooflines import undominated, with_roofline
 from autotune.api.device_names import device_names, devices_of_workers, jobs_default
+from autotune.api.plan import RunPlan
 from autotune.api.tuning import its_turn
 from autotune.cli.best import BEST_COLUMNS, answer, show_answers
 from autotune.cli.cluster_progress import cluster_observer
@@ -21,9 +21,8 @@ from autotune.cli.interrupts import end_interrupted, stopping_on_interrupt
 from autotune.cli.options import writable
 from autotune.cli.summary import left, summary
 from autotune.errors import AutotuneError, StudyError, ToolchainError, shortened
-from autotune.family.template_files import load_templates
 from autotune.problem import Layer
-from autotune.study import Study, operations_of
+from autotune.study import Study
 
 if TYPE_CHECKING:
     from autotune.cluster.coordinator import ClusterResult, Overview
@@ -82,9 +81,7 @@ def worker(cluster: str, device: str | None, compilers: int | None, name: str | 
 
 
 def tune_on_cluster(
-    study: Study,
-    layers: Sequence[Layer],
-    directories: Sequence[Path],
+    plan: RunPlan,
     cluster: str,
     classes: Sequence[str],
     db: str,
@@ -100,13 +97,11 @@ def tune_on_cluster(
     from autotune.cluster.launch import local_workers
 
     count = local_workers(cluster)
+    study = plan.study
     _refuse(study, count, device, jobs)
     from autotune.cluster.layer_run import StudyRun
     from autotune.store import Store
-    from autotune.tuning.tune import check_study
 
-    families = load_templates(directories, operations_of(study))
-    check_study(study, families)
     devices = devices_of_workers(count, device)
     cores = jobs or max(1, jobs_default() // max(1, count))
     workers = [
@@ -119,7 +114,7 @@ def tune_on_cluster(
         ExitStack() as locks,
         cluster_observer() as observe,
     ):
-        run = StudyRun.begin(store, study, families, finals, fresh=fresh)
+        run = StudyRun.begin(store, study, plan.families, finals, fresh=fresh)
         waited: set[str] = set()
 
         def lock(device_class: DeviceClass) -> None:
@@ -132,11 +127,11 @@ def tune_on_cluster(
                     _say(f"{study.name} on {device_class.info.name}: {words}")
                 raise
 
-        found, lacking = asyncio.run(_tuned(run, layers, cluster, workers, classes, lock, observe, stopping))
+        found, lacking = asyncio.run(_tuned(run, plan.layers, cluster, workers, classes, lock, observe, stopping))
         _show(store, study, found, style)
         if stopping():
             results = [result for each in found for result in each.results]
-            end_interrupted(left(study, layers, results, "tuned"))
+            end_interrupted(left(study, plan.layers, results, "tuned"))
     _complain(study, found, lacking)
 
 

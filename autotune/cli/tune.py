@@ -10,7 +10,8 @@ import click
 
 from autotune.analysis.rooflines import with_roofline
 from autotune.api.device_names import jobs_default
-from autotune.api.study_names import layers_named, stored_layers, study_named
+from autotune.api.plan import Overrides, RunPlan, plan_run
+from autotune.api.study_names import stored_layers
 from autotune.cli.answers import open_filled
 from autotune.cli.best import BEST_COLUMNS, answer, show_answers
 from autotune.cli.cluster import CLUSTER, DEVICE_CLASS, tune_on_cluster
@@ -24,13 +25,11 @@ from autotune.cli.options import DATABASE, DIRECTORIES, JOBS, LAYERS, TEMPLATES,
 from autotune.cli.studies import STUDY
 from autotune.cli.summary import left, summary
 from autotune.cli.tables import format_options
-from autotune.cli.tuned_rule import search_and_show, target_of
+from autotune.cli.tuned_rule import search_and_show
 from autotune.devices.device import BASELINES
 from autotune.errors import AutotuneError, StoreError, StudyError, shortened
 from autotune.evaluation.evaluator import DeviceEvaluator
-from autotune.family.template_files import load_templates
-from autotune.problem import Layer
-from autotune.study import SAMPLERS, Study, operations_of
+from autotune.study import SAMPLERS, Study
 from autotune.table import LARGEST
 
 BASELINE = click.option(
@@ -137,26 +136,28 @@ def tune(
     twice. Ctrl-C ends it after the trials at hand, without further finals, with status 130; it says which layers were
     not tuned. Status 1: a layer has no correct kernel, which is told.
     """
-    wanted = study_named(study, db, directories)
-    wanted = replace(
-        wanted,
-        templates=only_templates or wanted.templates,
-        trials=trials or wanted.trials,
-        time_budget_s=time_budget or wanted.time_budget_s,
-        trials_total=trials_total or wanted.trials_total,
-        time_budget_total_s=time_budget_total or wanted.time_budget_total_s,
-        stop_below=stop_below or wanted.stop_below,
-        seed=wanted.seed if seed is None else seed,
-        sampler=sampler or wanted.sampler,
-        warm_start=wanted.warm_start if warm_start is None else warm_start,
-        prior=wanted.prior if prior is None else prior,
+    plan = plan_run(
+        study,
+        db,
+        directories,
+        layers=only_layers,
+        overrides=Overrides(
+            templates=only_templates or None,
+            trials=trials,
+            time_budget_s=time_budget,
+            trials_total=trials_total,
+            time_budget_total_s=time_budget_total,
+            stop_below=stop_below,
+            seed=seed,
+            sampler=sampler,
+            warm_start=warm_start,
+            prior=prior,
+        ),
     )
-    layers = layers_named(wanted, only_layers)
     if not fresh:
-        _tell_dropped_layers(wanted, db)
-    if name := target or wanted.target:
-        rule = target_of(wanted, name, trials)
-        search_and_show(wanted, rule, layers, directories, device, jobs, db, style, holdout=holdout)
+        _tell_dropped_layers(plan.study, db)
+    if rule := plan.rule(target, trials):
+        search_and_show(plan, rule, device, jobs, db, style, holdout=holdout)
         return
     if holdout is not None:
         raise StudyError("--holdout is for a rule: give --target")
@@ -165,18 +166,17 @@ def tune(
             raise StudyError("--unserved asks for one device; with --cluster name the layers by --layer")
         from autotune.api.tuning import finals_plan
 
-        tune_on_cluster(
-            *(wanted, layers, directories, cluster, classes, db, style),
-            device=device,
-            jobs=jobs,
-            fresh=fresh,
-            finals=finals_plan(wanted, baselines, finals_seconds, None, on_interrupt=finals_on_interrupt),
-        )
+        finals = finals_plan(plan.study, baselines, finals_seconds, None, on_interrupt=finals_on_interrupt)
+        tune_on_cluster(plan, cluster, classes, db, style, device=device, jobs=jobs, fresh=fresh, finals=finals)
         return
     if classes:
         raise StudyError("--device-class goes with --cluster; on this machine name the device by --device")
     tune_and_show(
-        *(wanted, layers, directories, device, jobs, db, style),
+        plan,
+        device,
+        jobs,
+        db,
+        style,
         fresh=fresh,
         baselines=baselines,
         finals_seconds=finals_seconds,
@@ -207,14 +207,8 @@ def compare(
     style: str | None,
 ) -> None:
     """Hold only the finals of STUDY again, on recorded kernels."""
-    wanted = study_named(study, db, directories)
-    layers = layers_named(wanted, only_layers)
-    tune_and_show(
-        *(wanted, layers, directories, device, jobs, db, style),
-        baselines=baselines,
-        finals_seconds=finals_seconds,
-        search=False,
-    )
+    plan = plan_run(study, db, directories, layers=only_layers)
+    tune_and_show(plan, device, jobs, db, style, baselines=baselines, finals_seconds=finals_seconds, search=False)
 
 
 def _tell_dropped_layers(study: Study, db: str) -> None:
@@ -235,9 +229,7 @@ def _tell_dropped_layers(study: Study, db: str) -> None:
 
 
 def tune_and_show(
-    study: Study,
-    layers: tuple[Layer, ...],
-    directories: tuple[Path, ...],
+    plan: RunPlan,
     device: str | None,
     jobs: int | None,
     db: str,
@@ -253,30 +245,29 @@ def tune_and_show(
     """Run the line and print what came of it. Raises AutotuneError at the end for layers without a correct kernel."""
     from autotune.api.tuning import best_of, finals_plan, tune_layers
     from autotune.store import Store
-    from autotune.tuning.tune import check_study
 
-    families = load_templates(directories, operations_of(study))
-    check_study(study, families)  # before a database is made
+    study = plan.study
     with (
         closing(open_evaluator(device, jobs or jobs_default())) as evaluator,  # before a database is made, too
         Store(writable(db)) if search and not only_unserved else open_filled(db) as store,
     ):
         with under_way(store, study, evaluator) as (observe, stopping):
             if only_unserved:
-                layers = unserved(store, layers, evaluator.info)
-                click.echo(f"without a kernel: {', '.join(layer.name for layer in layers) or 'none'}", err=True)
-            names = {f"{study.name}.{layer.name}" for layer in layers}
-            if not search and not best_of(store, study, names, evaluator.info):
+                plan = replace(plan, layers=unserved(store, plan.layers, evaluator.info))
+                click.echo(f"without a kernel: {', '.join(layer.name for layer in plan.layers) or 'none'}", err=True)
+            if not search and not best_of(store, study, plan.names, evaluator.info):
                 raise StoreError(
                     f"{db}: no correct kernel of {study.name} on {evaluator.info.name} to compare; "
                     f"{store.best.advice(study.name, evaluator.info)}"
                 )
-            plan = finals_plan(study, baselines, finals_seconds, evaluator.info, on_interrupt=finals_on_interrupt)
+            finals = finals_plan(study, baselines, finals_seconds, evaluator.info, on_interrupt=finals_on_interrupt)
             tuned = tune_layers(
-                *(study, layers, families, evaluator, store),
+                plan,
+                evaluator,
+                store,
                 fresh=fresh,
                 search=search,
-                finals=plan,
+                finals=finals,
                 observe=observe,
                 stopping=stopping,
             )
@@ -291,7 +282,7 @@ def tune_and_show(
         if tuned.end_to_end:
             show_end_to_end(tuned.end_to_end, style)
     if interrupted:
-        end_interrupted(left(study, layers, tuned.layers, "tuned" if search else "compared"))
+        end_interrupted(left(study, plan.layers, tuned.layers, "tuned" if search else "compared"))
     if lacking := [result for result in tuned.layers if result.best is None]:
         reasons = "; ".join(
             f"{result.layer.name} ({shortened(' '.join(result.why_not.split()), 160)})" for result in lacking

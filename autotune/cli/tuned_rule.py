@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from contextlib import closing
-from dataclasses import replace
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
 from autotune.api.device_names import jobs_default
+from autotune.api.plan import RunPlan
 from autotune.cli.devices import open_evaluator
 from autotune.cli.dispatch import KERNELS, LAYERS
 from autotune.cli.interrupts import end_interrupted
@@ -18,11 +17,8 @@ from autotune.cli.options import writable
 from autotune.cli.streams import on_terminal
 from autotune.cli.tables import show
 from autotune.cli.typed import refuse_beside
-from autotune.errors import StudyError
-from autotune.family.template_files import load_templates
 from autotune.printable import counted
-from autotune.problem import Layer
-from autotune.study import NamedRule, Study, distinct_layers, operations_of
+from autotune.study import NamedRule, distinct_layers
 
 if TYPE_CHECKING:
     from autotune.dispatch.rule_search import SearchedRule
@@ -34,22 +30,9 @@ _OF_LAYERS = (
 """Options of `tune` that a rule's search has no use for."""
 
 
-def target_of(study: Study, name: str, trials: int | None) -> NamedRule:
-    """The rule that is searched, with `trials` where these are given. Raises StudyError where there is none."""
-    rules = {rule.name: rule for rule in study.rules if rule.trials}
-    if name not in rules:
-        there = ", ".join(map(repr, rules)) or "none"
-        raise StudyError(
-            f"{study.path or study.name}: target {name!r}: no [[rule]] with trials has this name; there are {there}"
-        )
-    return replace(rules[name], trials=trials or rules[name].trials)
-
-
 def search_and_show(
-    study: Study,
+    plan: RunPlan,
     rule: NamedRule,
-    layers: tuple[Layer, ...],
-    directories: tuple[Path, ...],
     device: str | None,
     jobs: int | None,
     db: str,
@@ -63,21 +46,18 @@ def search_and_show(
     from autotune.dispatch.header import load_dispatch_template
     from autotune.dispatch.rule_search import search_rule
     from autotune.store import Store
-    from autotune.tuning.tune import check_study
 
     refuse_beside("a rule is the target", *_OF_LAYERS)
-    families = load_templates(directories, operations_of(study))
-    check_study(study, families)  # before a database is made
     template = load_dispatch_template()
     with (
         closing(open_evaluator(device, jobs or jobs_default())) as evaluator,
         Store(writable(db)) as store,
-        under_way(store, study, evaluator) as (observe, stopping),
+        under_way(store, plan.study, evaluator) as (observe, stopping),
     ):
-        distinct = distinct_layers(layers)
+        distinct = distinct_layers(plan.layers)
         held = held_out(len(distinct), holdout)
         layers = tuple(layer for at, layer in enumerate(distinct) if at not in held)
-        run = Run(study, families, evaluator, store, observe, stopping)
+        run = Run(plan.study, plan.families, evaluator, store, observe, stopping)
         found = search_rule(run, template, rule, layers)
         interrupted = stopping()
     if style is None:

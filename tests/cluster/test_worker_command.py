@@ -23,7 +23,7 @@ def test_a_worker_that_serves_once_and_finds_nobody_has_failed(
     lines = done.err.splitlines()
     assert lines[-1].startswith("autotune: no scheduler at nowhere.invalid:1 (")
     assert "trying" not in done.err
-    renamed = "note: `autotune agent` is called `autotune worker` now; the old name will go"
+    renamed = "note: `autotune agent` is now `autotune worker`; the old name will go"
     assert (renamed in lines) == (command == "agent")
 
 
