@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import datetime
 from functools import singledispatch
 from types import ModuleType
 from typing import TYPE_CHECKING
 
+from autotune.analysis.rooflines import NO_FACTS, TrialWithRoofline
+from autotune.analysis.trial_columns import ROOFLINE_KEYS, TRIAL_COLUMNS
 from autotune.api.family_importance import FamilyImportance
+from autotune.columns import Cell
 from autotune.errors import AutotuneError
 from autotune.printable import printable
 from autotune.store import BestRow, TrialRow
@@ -19,7 +21,6 @@ if TYPE_CHECKING:
     import pandas
     import polars
 
-Cell = str | int | float | bool | datetime | None
 Record = TrialRow | BestRow | FamilyImportance
 
 _WIDTH, _HEIGHT = 560, 260  # of a chart, pixels
@@ -187,33 +188,14 @@ def _(family: FamilyImportance) -> list[dict[str, Cell]]:
     ]
 
 
+_NOT_IN_FRAMES = ROOFLINE_KEYS | {"config", "date"}
+
+
 def _trial(row: TrialRow) -> dict[str, Cell]:
-    trial = row.trial
-    cells: dict[str, Cell] = {
-        "layer": row.name,
-        "number": trial.number,
-        "device": row.device.name,
-        "template": trial.config.template,
-        "outcome": str(trial.outcome),
-        "reason": trial.reason,
-        "median_us": row.median_us,
-        "gflops": row.gflops,
-        "accuracy": trial.accuracy,
-        "registers": trial.resources.registers or None,
-        "spill_bytes": trial.resources.spill_bytes if trial.resources.registers else None,
-        "smem_bytes": trial.smem_bytes,
-        "occupancy": trial.occupancy,
-        "error_over_bound": trial.over_bound,
-        "compile_us": trial.phases.compile_us,
-        "verify_us": trial.phases.verify_us,
-        "measure_us": trial.phases.measure_us,
-        "proposed_by": row.proposed_by,
-        "started_at": row.started_at,
-        "ended_at": row.ended_at,
-        "generation": row.generation,
-        "message": trial.message,
-    }
-    return cells | {f"params_{name}": value for name, value in trial.config.items}
+    trial = TrialWithRoofline(row, NO_FACTS)
+    cells = {c.key: c.value(trial) for c in TRIAL_COLUMNS if c.key not in _NOT_IN_FRAMES}
+    cells |= {"started_at": row.started_at, "ended_at": row.ended_at}
+    return cells | {f"params_{name}": value for name, value in row.trial.config.items}
 
 
 def _kind(cells: Sequence[Cell]) -> type[object]:

@@ -38,7 +38,7 @@ COMMANDS: Mapping[str, tuple[str, ...]] = {
     "studies": ("studies._COLUMNS",),
     "templates": ("families._FAMILY_COLUMNS",),
     "templates NAME": ("families._PARAM_COLUMNS",),
-    "trials": ("trial_columns.TRIAL_COLUMNS",),
+    "trials": ("answers.TRIAL_COLUMNS",),
     "tune": ("best.BEST_COLUMNS",),
     "tune --target": ("dispatch.LAYERS",),
     "tune, end to end": ("end_to_end._COLUMNS",),

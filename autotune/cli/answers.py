@@ -9,14 +9,14 @@ from typing import TYPE_CHECKING
 import click
 
 from autotune.analysis.rooflines import NO_FACTS, TrialWithRoofline, with_rooflines
+from autotune.analysis.trial_columns import TRIAL_COLUMNS
 from autotune.api.study_names import name_of
+from autotune.cli.beaten import Beaten
 from autotune.cli.completion import studies_and_layers
-from autotune.cli.numbers import SECONDS
 from autotune.cli.only import Only, only_options
-from autotune.cli.options import DATABASE, writable
+from autotune.cli.options import DATABASE, SECONDS, writable
 from autotune.cli.pager import paged
 from autotune.cli.tables import format_options, show, wide_format_options
-from autotune.cli.trial_columns import TRIAL_COLUMNS, Beaten
 from autotune.columns import Cell, Column
 from autotune.family.comments import in_comment
 from autotune.table import LARGEST

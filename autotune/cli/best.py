@@ -11,14 +11,15 @@ import click
 
 from autotune.analysis.networks import networks
 from autotune.analysis.rooflines import BestWithRoofline, undominated, with_roofline
+from autotune.analysis.trial_columns import blocks, limits, registers, spill_bytes, warps
 from autotune.api.study_names import name_of
+from autotune.cli.beaten import tell_beaten
 from autotune.cli.best_network import network_columns, show_network
 from autotune.cli.completion import studies_and_layers
 from autotune.cli.only import one_device
 from autotune.cli.options import ACCURACY, DATABASE, GPU, OF_DEVICE
 from autotune.cli.pager import paged
 from autotune.cli.tables import show, wide_format_options
-from autotune.cli.trial_columns import blocks, limits, registers, spill_bytes, tell_beaten, warps
 from autotune.columns import Cell, Column
 from autotune.devices.device import DeviceInfo
 from autotune.errors import StudyError

@@ -19,8 +19,7 @@ from autotune.checking.coverage import Coverage, coverage, in_common
 from autotune.cli.completion import family_names
 from autotune.cli.devices import open_evaluator
 from autotune.cli.families import find_family
-from autotune.cli.numbers import Number
-from autotune.cli.options import DATABASE, DIRECTORIES, JOBS, run_on
+from autotune.cli.options import DATABASE, DIRECTORIES, JOBS, Number, run_on
 from autotune.cli.progress import counting
 from autotune.cli.streams import on_terminal
 from autotune.cli.studies import OF_STUDY

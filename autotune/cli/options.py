@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import math
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import click
@@ -12,7 +13,6 @@ from click.core import ParameterSource
 from autotune.api.answers import one_asked
 from autotune.cli.completion import device_names, family_names, layer_names
 from autotune.cli.streams import name_database
-from autotune.cli.typed import is_typed
 from autotune.errors import DeviceError
 from autotune.shipped import RECORDED, check_writable_results, results_named
 from autotune.table import did_you_mean
@@ -53,6 +53,47 @@ def _alone(context: click.Context, option: click.Parameter, name: str | None) ->
     return name
 
 
+def is_typed(name: str, context: click.Context | None = None) -> bool:
+    """Whether a parameter of the running command stands on its command line."""
+    return (context or click.get_current_context()).get_parameter_source(name) is ParameterSource.COMMANDLINE
+
+
+def one_of(flags: Mapping[str, bool]) -> str | None:
+    """Which of some flags is given; one that is typed goes before those of a file of defaults.
+
+    Raises click.UsageError where several are left.
+    """
+    given = [name for name, is_given in flags.items() if is_given]
+    if len(given) > 1:
+        given = [name for name in given if is_typed(name)] or given
+    if len(given) > 1:
+        raise click.UsageError(f"{' and '.join(f'--{name}' for name in given)}: give one of them")
+    return given[0] if given else None
+
+
+def refuse_beside(flag: str, *names: str) -> None:
+    """Raise click.UsageError where parameters that mean nothing beside a flag, or without one, are typed."""
+    params = [param for param in click.get_current_context().command.params if param.name in names]
+    typed = [
+        param.opts[0] if isinstance(param, click.Option) else param.human_readable_name.strip("[]")
+        for param in params
+        if is_typed(str(param.name))
+    ]
+    if typed:
+        raise click.UsageError(f"{flag}: leave {' and '.join(typed)} out, which would do nothing")
+
+
+class Number(click.FloatRange):
+    """A float in a range; NaN is rejected."""
+
+    def convert(self, value: float, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        """The number. Fails for NaN."""
+        number: float = super().convert(value, param, ctx)
+        if math.isnan(number):
+            self.fail("nan is not a number.", param, ctx)
+        return number
+
+
 class Folder(click.Path):
     """A folder to write into, for click."""
 
@@ -86,6 +127,7 @@ DIRECTORIES = click.option(
     "--templates", "directories", multiple=True, type=click.Path(path_type=Path), help="A folder of families."
 )
 JOBS = click.option("--jobs", type=click.IntRange(min=1), help="Compilers at once; default: every core.")
+SECONDS = Number(min=0, min_open=True)
 SHOWN_ROWS = 10
 """of a long answer, without --all"""
 ALL_ROWS = click.option("--all", "everything", is_flag=True, help=f"Every row, not the {SHOWN_ROWS} most telling ones.")

@@ -13,9 +13,8 @@ from autotune.api.study_names import name_of
 from autotune.cli.answers import open_filled
 from autotune.cli.completion import studies_and_layers
 from autotune.cli.devices import open_evaluator
-from autotune.cli.options import ACCURACY, DATABASE, DIRECTORIES, run_on
+from autotune.cli.options import ACCURACY, DATABASE, DIRECTORIES, refuse_beside, run_on
 from autotune.cli.tables import format_options, show
-from autotune.cli.typed import refuse_beside
 from autotune.columns import Column, Shares
 from autotune.compilation.toolchain import find_ncu
 from autotune.errors import DeviceError, StoreError

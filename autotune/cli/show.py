@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING
 import click
 
 from autotune.analysis.rooflines import NO_FACTS, TrialWithRoofline, with_rooflines
+from autotune.analysis.trial_columns import TRIAL_COLUMNS
 from autotune.api.study_names import name_of
 from autotune.cli.completion import studies_and_layers
 from autotune.cli.options import DATABASE
 from autotune.cli.pager import paged
 from autotune.cli.tables import format_options, human, show, show_as_lines
-from autotune.cli.trial_columns import TRIAL_COLUMNS
 from autotune.columns import Cell, Column, Items
 from autotune.errors import StoreError
 from autotune.table import LARGEST, is_whole

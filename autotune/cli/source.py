@@ -13,9 +13,8 @@ from autotune.api.study_names import name_of
 from autotune.cli.answers import whole
 from autotune.cli.completion import studies_and_layers
 from autotune.cli.only import one_device
-from autotune.cli.options import ACCURACY, DATABASE, DIRECTORIES, GPU, OF_DEVICE, TEMPLATES
+from autotune.cli.options import ACCURACY, DATABASE, DIRECTORIES, GPU, OF_DEVICE, TEMPLATES, one_of
 from autotune.cli.streams import for_compilers
-from autotune.cli.typed import one_of
 from autotune.errors import StoreError
 from autotune.family.template_files import load_templates
 from autotune.operations import operations_here

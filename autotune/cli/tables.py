@@ -16,8 +16,8 @@ from rich.console import Console, ConsoleOptions, RenderableType
 from rich.segment import Segment
 from rich.text import Text
 
+from autotune.cli.options import one_of
 from autotune.cli.streams import exact, wrapped
-from autotune.cli.typed import one_of
 from autotune.columns import Cell, Column, Row, words, write_csv, write_json
 from autotune.errors import TemplateError
 from autotune.family.template_files import load_template, template_files

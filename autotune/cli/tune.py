@@ -19,9 +19,8 @@ from autotune.cli.devices import open_evaluator
 from autotune.cli.end_to_end import show_end_to_end
 from autotune.cli.explain import unserved
 from autotune.cli.interrupts import end_interrupted
-from autotune.cli.numbers import SECONDS, Number
 from autotune.cli.one_tuner import under_way
-from autotune.cli.options import DATABASE, DIRECTORIES, JOBS, LAYERS, TEMPLATES, run_on, writable
+from autotune.cli.options import DATABASE, DIRECTORIES, JOBS, LAYERS, SECONDS, TEMPLATES, Number, run_on, writable
 from autotune.cli.studies import STUDY
 from autotune.cli.summary import left, summary
 from autotune.cli.tables import format_options

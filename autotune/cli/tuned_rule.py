@@ -13,10 +13,9 @@ from autotune.cli.devices import open_evaluator
 from autotune.cli.dispatch import KERNELS, LAYERS
 from autotune.cli.interrupts import end_interrupted
 from autotune.cli.one_tuner import under_way
-from autotune.cli.options import writable
+from autotune.cli.options import refuse_beside, writable
 from autotune.cli.streams import on_terminal
 from autotune.cli.tables import show
-from autotune.cli.typed import refuse_beside
 from autotune.printable import counted
 from autotune.study import NamedRule, distinct_layers
 

@@ -18,8 +18,7 @@ from rich.text import Text
 
 from autotune.api.study_names import name_of
 from autotune.cli.completion import studies_and_layers
-from autotune.cli.numbers import SECONDS
-from autotune.cli.options import DATABASE
+from autotune.cli.options import DATABASE, SECONDS
 from autotune.cli.plots import sparkline
 from autotune.cli.tables import console
 from autotune.study import distinct_layers

@@ -11,12 +11,12 @@ import click
 
 from autotune.analysis.rooflines import BestWithRoofline, undominated, with_roofline
 from autotune.api.study_names import name_of
+from autotune.cli.beaten import tell_beaten
 from autotune.cli.completion import studies_and_layers
 from autotune.cli.only import one_device
 from autotune.cli.options import ACCURACY, ALL_ROWS, DATABASE, DIRECTORIES, GPU, OF_DEVICE, SHOWN_ROWS
 from autotune.cli.pager import paged
 from autotune.cli.tables import console, say, short_configs, show, wide_format_options
-from autotune.cli.trial_columns import config_words, tell_beaten
 from autotune.columns import Cell, Column
 from autotune.errors import StoreError
 from autotune.family.space import Admission, BoundTemplate
@@ -269,7 +269,7 @@ def _print(explained: Explained, style: str | None) -> None:
     """The explanation as text and small tables."""
     out = console()
     whole = style == "wide" or not out.is_terminal
-    for text in (*_head(explained, config_words if whole else _short), ""):
+    for text in (*_head(explained, _config_words if whole else _short), ""):
         out.print(text, soft_wrap=whole)
     remark = f" ({explained.rules})" if explained.rules else ""
     lines = list(_lines(explained))
@@ -289,6 +289,10 @@ def _print(explained: Explained, style: str | None) -> None:
     if explained.rules_forbid():
         out.print(f"one step from the winner, refused{remark}", soft_wrap=whole)
         show(explained.rules_forbid().items(), _RULES, None)
+
+
+def _config_words(row: TrialRow) -> str:
+    return " ".join(f"{name}={value}" for name, value in row.trial.config.items)
 
 
 def _short(row: TrialRow) -> str:

@@ -1,78 +1,15 @@
-"""The columns of a list of trials, and what is said of the kernels that are faster than their floors."""
+"""store -> columns: what an answer says of each trial."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING
-
-import click
 
 from autotune.analysis.facts import Facts
 from autotune.analysis.rooflines import TrialWithRoofline
 from autotune.columns import Column, Items
-from autotune.trial import Config
 
 if TYPE_CHECKING:
     from autotune.store import SpaceTrial, TrialRow
-
-
-class Beaten:
-    """Which kernels are faster than their floors, noted as rows are shown, and told afterwards."""
-
-    def __init__(self) -> None:
-        self.rows = 0
-        """that were shown"""
-        self._devices: dict[str, dict[str, float]] = {}
-
-    def seen(self, found: Iterable[TrialWithRoofline]) -> Iterator[TrialWithRoofline]:
-        """The rows, each noted."""
-        for trial in found:
-            self.note(trial.row.device.name, trial.row.name, trial.facts.floor_fraction)
-            yield trial
-
-    def note(self, device: str, layer: str, floor_fraction: float | None) -> None:
-        """Note a row."""
-        self.rows += 1
-        if (fraction := floor_fraction or 0.0) > 1.0:
-            of_device = self._devices.setdefault(device, {})
-            of_device[layer] = max(fraction, of_device.get(layer, 0.0))
-
-    def add(self, more: Beaten) -> None:
-        """Have noted what another has."""
-        self.rows += more.rows
-        for device, fractions in more._devices.items():
-            of_device = self._devices.setdefault(device, {})
-            for layer, fraction in fractions.items():
-                of_device[layer] = max(fraction, of_device.get(layer, 0.0))
-
-    def tell(self) -> None:
-        """Say which on standard error, a line for each device."""
-        for device, fractions in self._devices.items():
-            most = max(fractions, key=fractions.__getitem__)
-            others = f" (and {len(fractions) - 1} more)" if len(fractions) > 1 else ""
-            click.echo(
-                f"{device}: {most}{others} is {fractions[most] - 1:.1%} faster than its floor, so the floor is wrong: "
-                f"the device's stored rates are too low; run `autotune devices --calibrate` there",
-                err=True,
-            )
-
-
-def tell_beaten(found: Iterable[tuple[TrialRow | SpaceTrial, Facts]]) -> None:
-    """Say on standard error which kernels are faster than their floors."""
-    beaten = Beaten()
-    for row, facts_of_it in found:
-        beaten.note(row.device.name, row.name, facts_of_it.floor_fraction)
-    beaten.tell()
-
-
-def config_words(row: TrialRow | SpaceTrial) -> str:
-    """The parameters of a row's config as `name=value` words."""
-    return parameter_words(row.trial.config)
-
-
-def parameter_words(config: Config) -> str:
-    """A config's parameters as `name=value` words."""
-    return " ".join(f"{name}={value}" for name, value in config.items)
 
 
 def registers(row: TrialRow | SpaceTrial) -> int | None:
@@ -138,3 +75,7 @@ TRIAL_COLUMNS = (
         text=lambda trial: None if trial.row.origin == "measured" else trial.row.origin,
     ),
 )
+ROOFLINE_KEYS = frozenset(
+    {"gb_per_s", "floor_fraction", "limiter", "blocks_per_sm", "warps_per_sm", "occupancy_limits"}
+)
+"""of columns that are empty where a trial's device is not known to be calibrated"""
