@@ -29,7 +29,7 @@ _GROUPS = {
         "dispatch": "dispatch",
         "replay": "replay",
     },
-    "Ask": {
+    "Inspect": {
         "best": "best",
         "report": "report",
         "why": "why",
@@ -41,11 +41,11 @@ _GROUPS = {
         "query": "answers",
         "profile": "profile",
     },
-    "Ship": {
+    "Export": {
         "export": "export",
         "source": "source",
     },
-    "Look after": {
+    "Maintain": {
         "doctor": "doctor",
         "devices": "devices",
         "templates": "families",

@@ -15,7 +15,7 @@ from autotune.checking.problems import derive
 from autotune.cli.completion import family_names
 from autotune.cli.options import DATABASE, DIRECTORIES
 from autotune.cli.studies import OF_STUDY
-from autotune.cli.tables import console, format_options, show
+from autotune.cli.tables import format_options, say, show
 from autotune.columns import Column, Items
 from autotune.devices.device import DeviceInfo
 from autotune.errors import Rejected, TemplateError
@@ -82,8 +82,7 @@ def templates(
     evaluated = list(
         _evaluated(family, None if study is None else study_named(study, db, directories), device_of(arch), config)
     )
-    out = console()
-    out.print(f"{family.name}: {family.summary}")
+    say(f"{family.name}: {family.summary}")
     for line in (
         *_conditions("supports", "of a problem", family.supports),
         *_conditions("arch", "of a device", family.arch),
@@ -92,14 +91,14 @@ def templates(
         f"deterministic: {family.deterministic.text}",
         f"file: {family.path}",
     ):
-        out.print(line)
+        say(line)
     show(family.params, _PARAM_COLUMNS, style)
     for line in (
         *_conditions("constraints", "what is legal", family.constraints),
         *_conditions("prune", "what is worth searching; `prune = false` in a study switches it off", family.prune),
         *evaluated,
     ):
-        out.print(line)
+        say(line)
 
 
 def _conditions(key: str, what: str, conditions: tuple[Condition, ...]) -> Iterator[str]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-import os
 import shutil
 import signal
 import sys
@@ -15,18 +14,15 @@ import click
 
 from autotune.cli.streams import Shown, exact
 
-_CHOICE = "AUTOTUNE_PAGER"
-"""names this project's pager; PAGER is everybody's"""
-
 
 @contextmanager
 def paged(style: str | None) -> Iterator[None]:
-    """Show what is printed while the block lasts through AUTOTUNE_PAGER, else PAGER, else less, where it is long.
+    """Show what is printed while the block lasts through PAGER, else less, where the terminal is too short for it.
 
-    Not JSON and CSV, nor into a pipe, nor where the variable is empty or what is printed fits the terminal.
+    JSON and CSV are never paged, nor is what goes into a pipe.
     """
     out = sys.stdout
-    if style in ("json", "csv") or not out.isatty() or os.environ.get(_CHOICE) == "":
+    if style in ("json", "csv") or not out.isatty():
         yield
         return
     written = _Screen(out.encoding)
@@ -58,8 +54,6 @@ class _Screen(io.StringIO):
 
 def _page(text: str) -> None:
     """Ctrl-C is the pager's: it would go on with the terminal while this ends."""
-    if _CHOICE in os.environ:
-        os.environ["PAGER"] = os.environ[_CHOICE]
     previous = signal.signal(signal.SIGINT, lambda *_: None)
     try:
         click.echo_via_pager(text)

@@ -16,7 +16,7 @@ from autotune.cli.completion import studies_and_layers
 from autotune.cli.only import one_device
 from autotune.cli.options import ACCURACY, ALL_ROWS, DATABASE, DIRECTORIES, GPU, OF_DEVICE, SHOWN_ROWS
 from autotune.cli.pager import paged
-from autotune.cli.tables import console, say, short_configs, show, wide_format_options
+from autotune.cli.tables import say, short_configs, show, wide_format_options
 from autotune.columns import Cell, Column
 from autotune.errors import StoreError
 from autotune.family.space import Admission, BoundTemplate
@@ -267,10 +267,8 @@ def _sentences(
 
 def _print(explained: Explained, style: str | None) -> None:
     """The explanation as text and small tables."""
-    out = console()
-    whole = style == "wide" or not out.is_terminal
-    for text in (*_head(explained, _config_words if whole else _short), ""):
-        out.print(text, soft_wrap=whole)
+    for text in (*_head(explained, _config_words if style == "wide" else _short), ""):
+        say(text)
     remark = f" ({explained.rules})" if explained.rules else ""
     lines = list(_lines(explained))
     for about, title, keys in _SECTIONS:
@@ -280,14 +278,14 @@ def _print(explained: Explained, style: str | None) -> None:
         shown = chosen[:_SHOWN] if about == "failure" else chosen
         more = f"; {len(chosen) - len(shown)} more with --json" if len(shown) < len(chosen) else ""
         ending = more if chosen else ": none recorded" if about != "untried" else ": none"
-        out.print(f"{title}{remark if about == 'untried' else ''}{ending}", soft_wrap=whole)
+        say(f"{title}{remark if about == 'untried' else ''}{ending}")
         columns = [column for key in keys for column in _COLUMNS if column.key == key]
         columns = [column for column in columns if any(column.value(line) is not None for line in shown)]
         if chosen:
             show(shown, columns, None)
-            out.print()
+            say("")
     if explained.rules_forbid():
-        out.print(f"one step from the winner, refused{remark}", soft_wrap=whole)
+        say(f"one step from the winner, refused{remark}")
         show(explained.rules_forbid().items(), _RULES, None)
 
 

@@ -171,11 +171,11 @@ def test_a_terminal_of_no_columns_shows_what_one_does_that_says_nothing() -> Non
 @pytest.mark.parametrize(
     ("words", "environment", "paged"),
     [
-        (("--limit", 30), {"AUTOTUNE_PAGER": PAGER, "PAGER": "false"}, True),
+        (("--limit", 30), {"PAGER": PAGER}, True),
         (("--limit", 3), {"PAGER": PAGER}, False),
         (("--limit", 30, "--json"), {"PAGER": PAGER}, False),
     ],
-    ids=["autotune's pager", "short", "json"],
+    ids=["long", "short", "json"],
 )
 def test_what_is_longer_than_a_terminal_goes_through_the_pager(
     words: tuple[object, ...], environment: dict[str, str], paged: bool

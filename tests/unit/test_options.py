@@ -66,7 +66,7 @@ def test_help_groups_every_command_in_80_columns(autotune: Command, monkeypatch:
     lines = autotune("--help").out.splitlines()
     assert max(map(len, lines)) <= 80
     headings = [line.removesuffix(":") for line in lines if line.endswith(":") and not line.startswith(" ")]
-    assert headings == ["Options", "Tune", "Ask", "Ship", "Look after"]
+    assert headings == ["Options", "Tune", "Inspect", "Export", "Maintain"]
     named = [line.split()[0] for line in lines[lines.index("Tune:") :] if line.startswith("  ") and line[2] != " "]
     assert sorted(named) == sorted(cli.commands)
     assert [line for line in lines[lines.index("Tune:") :] if line.endswith("...")] == [], (
