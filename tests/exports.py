@@ -66,7 +66,7 @@ def contents(folder: Path) -> dict[str, bytes]:
 
 
 CONSTANT = kernel("direct", "constant", Conv2dProblem(40, 2, 9, 11, 4, 3, 3, epilogue="bias_relu"), filters="constant")
-PACKED = kernel("mma_strip", "packed", Conv2dProblem(8, 3, 12, 13, 8, 3, 3, dtype="f16"), precision="stored")
+PACKED = kernel("mma_strip", "packed", Conv2dProblem(2, 3, 12, 13, 8, 3, 3, dtype="f16"), precision="stored")
 CHUNKED = kernel(
     "im2col_gemm", "chunked", Conv2dProblem(30, 2, 8, 9, 4, 3, 3, pad_h=1), chunk="10", fusion="two_kernels"
 )
