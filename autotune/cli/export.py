@@ -32,21 +32,25 @@ def _archs(_context: click.Context, _option: click.Parameter, text: str | None) 
 
 @click.command()
 @click.argument("what", metavar="LAYER|STUDY", shell_complete=studies_and_layers)
-@click.option("--out", required=True, type=Folder(), help="Folder to write into; made when missing.")
+@click.option("--out", required=True, type=Folder(), help="Folder to write into; created if missing.")
 @DATABASE
 @DIRECTORIES
 @OF_DEVICE
 @GPU
 @LAYERS
 @ACCURACY
-@click.option("--admit", type=click.Choice(tuple(ADMITTED)), help="Only each layer's fastest that such a study admits.")
-@click.option("--dispatcher", is_flag=True, help="What the study's dispatcher chooses for each layer: fewer configs.")
+@click.option("--admit", type=click.Choice(tuple(ADMITTED)), help="Only each layer's fastest kernel of this accuracy.")
+@click.option("--dispatcher", is_flag=True, help="The kernels that the study's dispatcher selects: fewer configs.")
 @click.option(
-    "--arch", "archs", callback=_archs, metavar="ARCH", help="Compute capabilities, such as 80,90; default: its own."
+    "--arch",
+    "archs",
+    callback=_archs,
+    metavar="ARCH",
+    help="Compute capabilities, such as 80,90. Default: the GPU's own.",
 )
-@click.option("--cubin", is_flag=True, help="Write each kernel's machine code too.")
-@click.option("--ptx", is_flag=True, help="Write each kernel's PTX too.")
-@click.option("--proof/--no-proof", default=True, show_default=True, help="Build, test and time what was written.")
+@click.option("--cubin", is_flag=True, help="Also write each kernel's machine code.")
+@click.option("--ptx", is_flag=True, help="Also write each kernel's PTX.")
+@click.option("--proof/--no-proof", default=True, show_default=True, help="Build, test and time the library.")
 def export(
     what: str,
     out: Path,
@@ -65,11 +69,12 @@ def export(
 ) -> None:
     """Write the best kernels as a library that proves itself.
 
-    Each is a `.cu` file that says where it comes from.
+    Each kernel is a `.cu` file whose header comment names its config, device and time.
 
-    Kernels tuned on a GPU come first; where a layer has none, one tuned on the host is written and marked. Then the
-    folder is built and its self-test run, and on a CUDA device it is timed beside the tuner's own kernels. A library
-    that is wrong or slower ends the command with status 1; proof.txt in the folder says so.
+    A layer that was tuned on no GPU gets its kernel from the host, or from the null device, which runs nothing; the
+    files and proof.txt say so. autotune then builds the folder and runs its self-test. On a CUDA device it also times
+    the library against the tuner's own kernels. A library that is wrong or slower exits with status 1 and is marked in
+    proof.txt.
     """
     from autotune.api.exports import Asked, write_export
 
@@ -97,6 +102,8 @@ def export(
         click.echo(f"{out / name}: left as it is, edited after the export that wrote it", err=True)
     for path in written.exported.sources:
         click.echo(path)
+    if written.exported.never_run:
+        click.echo(f"not tuned: {written.exported.never_run}", err=True)
     if proof:
         _prove(written)
 

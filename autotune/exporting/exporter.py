@@ -18,7 +18,7 @@ from autotune.errors import StoreError
 from autotune.exporting.chosen_kernel import Chosen, serving
 from autotune.exporting.folder import Written, write_folder
 from autotune.exporting.golden_view import golden_view
-from autotune.exporting.kernel import kernel_text
+from autotune.exporting.kernel import kernel_text, never_run
 from autotune.exporting.kernel_view import identifiers, shapes, view_of
 from autotune.exporting.launch_plan import arch_refusal, check_recorded
 from autotune.exporting.machine_code import NVCC_FLAGS
@@ -54,6 +54,18 @@ class Exported:
     def operation(self) -> Operation:
         """What its kernels compute."""
         return self.served[0].problem.operation
+
+    @property
+    def never_run(self) -> str:
+        """The kernels that no device ran while they were tuned, in a line; empty where all ran."""
+        found: dict[str, list[str]] = {}
+        for kernel in self.served:
+            device = kernel.row.row.device
+            if origin := never_run(device):
+                found.setdefault(f"the {device.kind} device runs no kernel, its times are {origin}", []).append(
+                    kernel.row.name
+                )
+        return "; ".join(f"{why}: {', '.join(names)}" for why, names in found.items())
 
 
 Images = Callable[[Path, Sequence[Chosen], Sequence[int]], Mapping[str, bytes]]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from autotune import __version__
+from autotune.devices.device import DeviceInfo
 from autotune.devices.tensor_map import TensorMap
 from autotune.family.comments import in_comment
 from autotune.family.source import KernelSource, Stage
@@ -27,6 +28,13 @@ def kernel_text(row: BestRow, source: KernelSource, floor_us: float | None) -> s
     return f"{provenance(row, source, floor_us)}\n{source.program.text.strip()}\n"
 
 
+def never_run(device: DeviceInfo) -> str:
+    """Where a device's times come from if it runs no kernel; empty for a device that runs them."""
+    if device.can.compile:
+        return ""
+    return "invented" if device.kind == "null" else "recorded elsewhere"
+
+
 def provenance(row: BestRow, source: KernelSource, floor_us: float | None) -> str:
     """The header comment: problem, config, measurement, launches, hashes, versions."""
     trial, device, environment, timing = row.row.trial, row.row.device, row.row.environment, row.timing
@@ -48,6 +56,7 @@ def provenance(row: BestRow, source: KernelSource, floor_us: float | None) -> st
     lines.append(
         f"time          median {timing.median_us:.2f} us, quartiles {timing.q1_us:.2f} to {timing.q3_us:.2f} us, "
         f"{len(timing.samples_us)} samples, {timing.cache} cache"
+        + (f"; {origin}, this kernel never ran" if (origin := never_run(device)) else "")
     )
     lines.append(f"rate          {problem.flops / timing.median_us / 1e3:.1f} GFLOP/s")
     if floor_us is not None:

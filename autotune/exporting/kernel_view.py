@@ -14,6 +14,7 @@ from autotune.compilation.compile import is_exact
 from autotune.declarations import Array
 from autotune.devices.device import DeviceInfo
 from autotune.exporting.chosen_kernel import Chosen
+from autotune.exporting.kernel import never_run
 from autotune.exporting.launch_plan import Need, Plan, arch_refusal, plan_of
 from autotune.exporting.machine_code import ARCHS, gencode
 from autotune.exporting.operation_view import word_constants
@@ -119,7 +120,10 @@ def _printed(plan: Plan) -> Plan:
 
 
 def _device(device: DeviceInfo) -> str:
-    return device.name if device.can.gpu else f"{device.kind} {device.name}, not a GPU"
+    if device.can.gpu:
+        return device.name
+    origin = never_run(device)
+    return f"{device.kind} {device.name}, not a GPU{f', the time is {origin}' if origin else ''}"
 
 
 def _device_numbers(device: DeviceInfo) -> str:

@@ -121,7 +121,8 @@ def prove(
             f"{error.filename or tempfile.gettempdir()}: {error.strerror}; "
             "set TMPDIR to a folder that has room and that programs may be run in"
         ) from None
-    _say(exported, "NOT TIMED" if isinstance(evaluator, str) else "PROVEN", *lines)
+    proven = "NOT TIMED" if isinstance(evaluator, str) else "PROVEN"
+    _say(exported, f"NOT TUNED: {exported.never_run}" if exported.never_run else proven, *lines)
 
 
 def _say(exported: Exported, *lines: str) -> None:

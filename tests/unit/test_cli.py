@@ -302,12 +302,15 @@ def test_export_writes_each_layers_kernel_with_its_provenance(folder: Path, fill
         f"autotune {__version__} from template tiny",
         "config        " + " ".join(f"{name}={value}" for name, value in config.items()),
         f"median {best['median_us']:.2f} us",
+        "; invented, this kernel never ran",
         f"source hash   {best['source_hash']}",
         "NOT TUNED FOR A GPU",
         "conv2d_tiny(x, w, y, n) grid ",
         'extern "C" __global__ void conv2d_tiny(',
     ):
         assert word in text
+    assert "not tuned: the null device runs no kernel, its times are invented: small.one" in finished.err
+    assert "null null, not a GPU, the time is invented" in (folder / "out/deep/README.md").read_text()
     again = autotune("export", "one", "--out", "out/deep", "--no-proof")
     assert again.code == 0
     assert (folder / again.out.strip()).read_text() == text
@@ -331,7 +334,7 @@ def test_exported_folder_proves_itself(folder: Path, filled: Path, autotune: Com
     finished = autotune("export", "small", "--out", out)
     assert (finished.code, finished.out) == (0, f"{out}/small.one.null.cu\n")
     proof = (folder / out / "proof.txt").read_text().splitlines()
-    assert proof[0] == "NOT TIMED"
+    assert proof[0] == "NOT TUNED: the null device runs no kernel, its times are invented: small.one"
     assert "self-test passed" in proof
     assert "small.one: right at n = 3 and 1" in finished.err
     stages = [line.removesuffix(" ...") for line in finished.err.splitlines() if line.endswith(" ...")]
@@ -418,7 +421,7 @@ def test_what_a_dispatcher_chooses_is_exported(folder: Path, filled: Path, autot
         store.dispatchers.add(scope, 0, made.to_json(), rows)
     finished = autotune(*words)
     assert (finished.code, finished.out) == (0, "out/small.one.null.cu\n")
-    assert finished.err == "left out, nothing of the dispatcher fits it: small.other\n"
+    assert finished.err.startswith("left out, nothing of the dispatcher fits it: small.other\n")
     text = (folder / "out" / "small.one.null.cu").read_text()
     assert " ".join(f"{name}={value}" for name, value in slowest.trial.config.items) in text
     assert "always: few" in (folder / "out" / "dispatcher.h").read_text()
@@ -443,7 +446,7 @@ def test_proof_without_a_compiler(
     monkeypatch.delenv("CXX", raising=False)
     finished = autotune("export", "small", "--out", "out")
     assert (finished.code, finished.out) == (1, "out/small.one.null.cu\n")
-    assert finished.err.startswith("autotune: no C++ compiler found; ")
+    assert "\nautotune: no C++ compiler found; " in finished.err
     assert finished.err.endswith("; or leave the proof out with --no-proof\n")
 
 
