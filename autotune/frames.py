@@ -8,8 +8,8 @@ from functools import singledispatch
 from types import ModuleType
 from typing import TYPE_CHECKING
 
-from autotune.analysis.rooflines import NO_FACTS, TrialWithRoofline
 from autotune.analysis.trial_columns import ROOFLINE_KEYS, TRIAL_COLUMNS
+from autotune.analysis.trial_rows import cells_of
 from autotune.api.family_importance import FamilyImportance
 from autotune.columns import Cell
 from autotune.errors import AutotuneError
@@ -192,7 +192,7 @@ _NOT_IN_FRAMES = ROOFLINE_KEYS | {"config", "date"}
 
 
 def _trial(row: TrialRow) -> dict[str, Cell]:
-    trial = TrialWithRoofline(row, NO_FACTS)
+    trial = cells_of(row)
     cells = {c.key: c.value(trial) for c in TRIAL_COLUMNS if c.key not in _NOT_IN_FRAMES}
     cells |= {"started_at": row.started_at, "ended_at": row.ended_at}
     return cells | {f"params_{name}": value for name, value in row.trial.config.items}

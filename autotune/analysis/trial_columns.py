@@ -2,22 +2,23 @@
 
 from __future__ import annotations
 
+from operator import itemgetter
 from typing import TYPE_CHECKING
 
 from autotune.analysis.facts import Facts
-from autotune.analysis.rooflines import TrialWithRoofline
 from autotune.columns import Column, Items
 
 if TYPE_CHECKING:
-    from autotune.store import SpaceTrial, TrialRow
+    from autotune.analysis.trial_rows import TrialCells
+    from autotune.store import TrialRow
 
 
-def registers(row: TrialRow | SpaceTrial) -> int | None:
+def registers(row: TrialRow) -> int | None:
     """None where no compiler reported them, as on the host."""
     return row.trial.resources.registers or None
 
 
-def spill_bytes(row: TrialRow | SpaceTrial) -> int | None:
+def spill_bytes(row: TrialRow) -> int | None:
     return row.trial.resources.spill_bytes if row.trial.resources.registers else None
 
 
@@ -31,48 +32,54 @@ def warps(found: Facts) -> int | None:
 
 def limits(found: Facts) -> Items | None:
     """What allows no further block on a multiprocessor, such as `registers and warps`."""
-    return Items(tuple(found.residency.limits), " and ") if found.residency else None
+    return joined(found.residency.limits if found.residency else None)
+
+
+def joined(words: tuple[str, ...] | None) -> Items | None:
+    """Several words in one cell."""
+    return None if words is None else Items(words, " and ")
+
+
+def trial_column(key: str, *, terminal: bool = True, below: bool = False) -> Column[TrialCells]:
+    """The column of a trial's cell of this key."""
+    return Column(key, itemgetter(key), terminal=terminal, below=below)
 
 
 TRIAL_COLUMNS = (
-    Column[TrialWithRoofline]("layer", lambda trial: trial.row.name),
-    Column[TrialWithRoofline]("number", lambda trial: trial.row.trial.number),
-    Column[TrialWithRoofline]("device", lambda trial: trial.row.device.name, terminal=False),
-    Column[TrialWithRoofline]("template", lambda trial: trial.row.trial.config.template, terminal=False),
-    Column[TrialWithRoofline]("config", lambda trial: trial.row.trial.config, below=True),
-    Column[TrialWithRoofline]("accuracy", lambda trial: trial.row.trial.accuracy, terminal=False),
-    Column[TrialWithRoofline]("outcome", lambda trial: trial.row.trial.outcome.value),
-    Column[TrialWithRoofline]("reason", lambda trial: trial.row.trial.reason),
-    Column[TrialWithRoofline]("median_us", lambda trial: trial.row.median_us),
-    Column[TrialWithRoofline]("gflops", lambda trial: trial.row.gflops),
-    Column[TrialWithRoofline]("gb_per_s", lambda trial: trial.facts.gb_per_s, terminal=False),
-    Column[TrialWithRoofline]("floor_fraction", lambda trial: trial.facts.floor_fraction, terminal=False),
-    Column[TrialWithRoofline]("limiter", lambda trial: trial.facts.limiter, terminal=False),
-    Column[TrialWithRoofline]("registers", lambda trial: registers(trial.row)),
-    Column[TrialWithRoofline]("spill_bytes", lambda trial: spill_bytes(trial.row), terminal=False),
-    Column[TrialWithRoofline](
-        "smem_bytes", lambda trial: trial.row.trial.smem_bytes if trial.row.trial.compiled else None, terminal=False
-    ),
-    Column[TrialWithRoofline]("blocks_per_sm", lambda trial: blocks(trial.facts), terminal=False),
-    Column[TrialWithRoofline]("warps_per_sm", lambda trial: warps(trial.facts), terminal=False),
-    Column[TrialWithRoofline]("occupancy", lambda trial: trial.row.trial.occupancy, terminal=False),
-    Column[TrialWithRoofline]("occupancy_limits", lambda trial: limits(trial.facts), terminal=False),
-    Column[TrialWithRoofline]("error_over_bound", lambda trial: trial.row.trial.over_bound, terminal=False),
-    Column[TrialWithRoofline]("compile_us", lambda trial: trial.row.trial.phases.compile_us, terminal=False),
-    Column[TrialWithRoofline]("verify_us", lambda trial: trial.row.trial.phases.verify_us, terminal=False),
-    Column[TrialWithRoofline]("measure_us", lambda trial: trial.row.trial.phases.measure_us, terminal=False),
-    Column[TrialWithRoofline]("message", lambda trial: trial.row.trial.message, below=True),
-    Column[TrialWithRoofline]("source_hash", lambda trial: trial.row.trial.source_hash, terminal=False),
-    Column[TrialWithRoofline]("generation", lambda trial: trial.row.generation, terminal=False),
-    Column[TrialWithRoofline](
-        "problem", lambda trial: None if trial.row.problem is None else str(trial.row.problem), terminal=False
-    ),
-    Column[TrialWithRoofline]("date", lambda trial: trial.row.ended_at, terminal=False),
-    Column[TrialWithRoofline]("proposed_by", lambda trial: trial.row.proposed_by, terminal=False),
-    Column[TrialWithRoofline](
+    trial_column("layer"),
+    trial_column("number"),
+    trial_column("device", terminal=False),
+    trial_column("template", terminal=False),
+    trial_column("config", below=True),
+    trial_column("accuracy", terminal=False),
+    trial_column("outcome"),
+    trial_column("reason"),
+    trial_column("median_us"),
+    trial_column("gflops"),
+    trial_column("gb_per_s", terminal=False),
+    trial_column("floor_fraction", terminal=False),
+    trial_column("limiter", terminal=False),
+    trial_column("registers"),
+    trial_column("spill_bytes", terminal=False),
+    trial_column("smem_bytes", terminal=False),
+    trial_column("blocks_per_sm", terminal=False),
+    trial_column("warps_per_sm", terminal=False),
+    trial_column("occupancy", terminal=False),
+    Column["TrialCells"]("occupancy_limits", lambda trial: joined(trial["occupancy_limits"]), terminal=False),
+    trial_column("error_over_bound", terminal=False),
+    trial_column("compile_us", terminal=False),
+    trial_column("verify_us", terminal=False),
+    trial_column("measure_us", terminal=False),
+    trial_column("message", below=True),
+    trial_column("source_hash", terminal=False),
+    trial_column("generation", terminal=False),
+    trial_column("problem", terminal=False),
+    trial_column("date", terminal=False),
+    trial_column("proposed_by", terminal=False),
+    Column["TrialCells"](
         "origin",
-        lambda trial: trial.row.origin,
-        text=lambda trial: None if trial.row.origin == "measured" else trial.row.origin,
+        itemgetter("origin"),
+        text=lambda trial: None if trial["origin"] == "measured" else trial["origin"],
     ),
 )
 ROOFLINE_KEYS = frozenset(

@@ -7,17 +7,17 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from autotune.analysis.rooflines import undominated
-from autotune.api.device_names import Say, evaluator_of
 from autotune.api.study_names import name_of
 from autotune.api.terms import in_arguments
 from autotune.devices.backends import KINDS, parse_device
 from autotune.devices.device import DeviceInfo, devices_named
-from autotune.dispatch.dispatcher import Dispatcher
 from autotune.errors import DeviceError, StoreError, StudyError
 from autotune.problem import Problem
 from autotune.study import Study
 
 if TYPE_CHECKING:
+    from autotune.api.device_names import Say
+    from autotune.dispatch.dispatcher import Dispatcher
     from autotune.store import BestRow, DispatcherRow, Store
 
 
@@ -57,6 +57,8 @@ def device_named(store: Store, name: str, *, say: Say = lambda *_: None) -> Devi
             f"{name}: {'fits several recorded devices' if found else 'no recorded device of this name'}: {words}"
             + ("; give more of the name" if found else "; or give cuda:N, host or null")
         ) from None
+    from autotune.api.device_names import evaluator_of  # opens devices: most answers need none
+
     evaluator = evaluator_of(name, 1, say=say)
     evaluator.close()
     return evaluator.info
@@ -92,6 +94,8 @@ def one_asked(device: str | None, gpu: str | None) -> None:
 
 def dispatcher_of(store: Store, made: DispatcherRow) -> Dispatcher:
     """The dispatcher that a row keeps. Raises StoreError where it cannot be read."""
+    from autotune.dispatch.dispatcher import Dispatcher
+
     try:
         return Dispatcher.from_json(made.document)
     except StudyError as error:

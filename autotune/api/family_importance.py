@@ -48,7 +48,7 @@ def importances(
     """
     from autotune.replay.recorded_trials import stored_recordings
     from autotune.search.importance import importance as importance_of
-    from autotune.store import Store
+    from autotune.store import Store, space_advice
 
     name = name_of(what)
     with Store(db, create=False) as store:
@@ -59,7 +59,7 @@ def importances(
         if known:
             check_asked(layers, known, name, str(db))
         else:
-            raise StoreError(f"{db}: {store.spaces.advice(name)}")
+            raise StoreError(f"{db}: {space_advice(name)}")
         recordings = stored_recordings(store, list(names))
         known_families = store.templates.families()
     rows = tuple(

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from itertools import chain, islice
 from typing import TYPE_CHECKING
 
 import click
 
-from autotune.analysis.rooflines import NO_FACTS, TrialWithRoofline, with_rooflines
 from autotune.analysis.trial_columns import TRIAL_COLUMNS
 from autotune.api.study_names import name_of
 from autotune.cli.beaten import Beaten
@@ -20,19 +18,30 @@ from autotune.cli.tables import format_options, show, wide_format_options
 from autotune.columns import Cell, Column
 from autotune.family.comments import in_comment
 from autotune.table import LARGEST
-from autotune.trial import Outcome
+from autotune.trial import Config, Outcome
 
 if TYPE_CHECKING:
-    from autotune.store import SpaceTrial, Store, TrialRow
+    from autotune.analysis.trial_rows import TrialCells
+    from autotune.store import Store
 
 _TABLE_ROWS = 50  # of `trials`, unless --limit says otherwise
+
+
+class _Outcome(click.Choice[str]):
+    """An outcome; the error about an older word names the word of today."""
+
+    def convert(self, value: str, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        now = {"constraints": "invalid_config", "correctness": "wrong_result"}.get(value)
+        if now is not None:
+            self.fail(f"{value!r} is {now!r} now.", param, ctx)
+        return super().convert(value, param, ctx)
 
 
 @click.command()
 @click.argument("what", metavar="[STUDY|LAYER]", required=False, shell_complete=studies_and_layers)
 @DATABASE
 @only_options
-@click.option("--outcome", type=click.Choice([word.value for word in Outcome]), help="Only trials that ended so.")
+@click.option("--outcome", type=_Outcome([word.value for word in Outcome]), help="Only trials that ended so.")
 @click.option("--sort", type=click.Choice(["number", "median", "registers", "error", "started"]), default="number")
 @click.option(
     "--limit",
@@ -59,7 +68,8 @@ def trials(
 
     A table shows a config as its family and the values that differ from the family's default; --wide shows all of it.
     """
-    from autotune.store import Store, TrialRow
+    from autotune.analysis.trial_rows import layer_name, trial_rows
+    from autotune.store import Store
 
     name = name_of(what)
     generations = "all" if everything else "newest"
@@ -69,44 +79,36 @@ def trials(
     beaten = Beaten()
     with Store(db, create=False) as store, paged(style):
         admitted = only.of(store)
-        read = limit if only.everything else None  # what is left out is not counted
-        rows = filter(
-            admitted, store.trials.list(name, outcome=outcome, sort=sort, limit=read, generations=generations)
-        )
-        spaces = filter(admitted, store.spaces.list(name, outcome=outcome, sort=sort, limit=read))
-        others = (TrialWithRoofline(row, NO_FACTS) for row in spaces)
-        listed = list(beaten.seen(islice(chain(with_rooflines(store, rows), others), limit)))
-        source = Column[TrialWithRoofline]("source", lambda trial: _source(store, trial.row), terminal=False)
+        found = store.results.list(name, outcome=outcome, sort=sort, generations=generations)
+        named = [
+            row for row in found if admitted.admits(row["device"], row["accuracy"], row["template"], layer_name(row))
+        ]
+        listed = list(beaten.seen(trial_rows(store, named[:limit])))
+        source = Column["TrialCells"]("source", lambda trial: _source(store, trial), terminal=False)
         show(listed, (*TRIAL_COLUMNS, source) if sources and exact else TRIAL_COLUMNS, style)
         beaten.tell()
-        if not beaten.rows:
+        if not listed:
             only.tell_unknown(store)
         if sources and not exact:
-            for row in (trial.row for trial in listed if isinstance(trial.row, TrialRow)):
-                click.echo(whole(row, _source(store, row)))
-        if limit is not None and beaten.rows == limit == default and only.everything:
-            _tell_limit(limit, store.trial_lookup.count(name, outcome=outcome, generations=generations))
-    if not beaten.rows and not everything:
+            for row in (row for row in listed if row["operation"] is not None):
+                trial, config, text = f"{row['layer']} trial {row['number']}", row["config"], _source(store, row)
+                click.echo(whole(trial, row["outcome"], row["reason"], config, row["message"], text))
+        if len(named) > len(listed) and limit == default:
+            click.echo(f"{len(listed)} of {len(named)}; --limit 0 for all", err=True)
+    if not listed and not everything:
         click.echo(
             "no such trial; --all has earlier generations too, and the problems that layers had before", err=True
         )
 
 
-def _source(store: Store, row: TrialRow | SpaceTrial) -> str | None:
+def _source(store: Store, row: TrialCells) -> str | None:
     """A trial's rendered kernel; None where none was rendered, or only its hash is kept."""
-    return store.sources.text(row.trial.source_hash) if row.trial.source_hash else None
+    return store.sources.text(row["source_hash"]) if row["source_hash"] else None
 
 
-def _tell_limit(shown: int, count: int) -> None:
-    if count > shown:
-        click.echo(f"{shown} of {count}; --limit 0 for all", err=True)
-
-
-def whole(row: TrialRow, text: str | None) -> str:
+def whole(trial: str, outcome: str, reason: str, config: Config, message: str, text: str | None) -> str:
     """What became of a trial, in its own words, above the kernel that was tried: a CUDA file."""
-    trial = row.trial
-    said = [f"{row.name} trial {trial.number}: {trial.outcome}" + (f" / {trial.reason}" if trial.reason else "")]
-    said += [str(trial.config), *trial.message.splitlines()]
+    said = [f"{trial}: {outcome}" + (f" / {reason}" if reason else ""), str(config), *message.splitlines()]
     head = "\n".join(f"// {in_comment(line)}" for line in said)
     return f"{head}\n{text if text is not None else '// no source is kept of it'}\n"
 

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING
 import click
 
 from autotune.analysis.facts import Facts
-from autotune.analysis.rooflines import TrialWithRoofline
 
 if TYPE_CHECKING:
-    from autotune.store import SpaceTrial, TrialRow
+    from autotune.analysis.trial_rows import TrialCells
+    from autotune.store import TrialRow
 
 
 class Beaten:
@@ -22,10 +22,10 @@ class Beaten:
         """that were shown"""
         self._devices: dict[str, dict[str, float]] = {}
 
-    def seen(self, found: Iterable[TrialWithRoofline]) -> Iterator[TrialWithRoofline]:
+    def seen(self, found: Iterable[TrialCells]) -> Iterator[TrialCells]:
         """The rows, each noted."""
         for trial in found:
-            self.note(trial.row.device.name, trial.row.name, trial.facts.floor_fraction)
+            self.note(trial["device"], trial["layer"], trial["floor_fraction"])
             yield trial
 
     def note(self, device: str, layer: str, floor_fraction: float | None) -> None:
@@ -55,7 +55,7 @@ class Beaten:
             )
 
 
-def tell_beaten(found: Iterable[tuple[TrialRow | SpaceTrial, Facts]]) -> None:
+def tell_beaten(found: Iterable[tuple[TrialRow, Facts]]) -> None:
     """Say on standard error which kernels are faster than their floors."""
     beaten = Beaten()
     for row, facts_of_it in found:

@@ -186,11 +186,11 @@ def _nearest(store: Store, name: str, layer: Layer, info: DeviceInfo | None, acc
 def _tell_why(store: Store, what: str | None, db: str, unanswered: Sequence[Problem]) -> None:
     """Say that there are results which do not count as best, where that is so."""
     places: Sequence[str | Problem | None] = unanswered or [what]
-    spaces = store.spaces.list(what, limit=1)
+    spaces = store.studies.of_spaces(what)
     if spaces:
         click.echo(
-            f"{db}: {what or spaces[0].study} was recorded elsewhere with another kernel, so none of it is a best "
-            f"kernel here; `autotune trials {what or spaces[0].study} --sort median` lists it",
+            f"{db}: {what or spaces[0]} was recorded elsewhere with another kernel, so none of it is a best "
+            f"kernel here; `autotune trials {what or spaces[0]} --sort median` lists it",
             err=True,
         )
     elif any(store.best.is_imported(place) for place in places):

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 import click
 
 from autotune.api.device_names import evaluator_of, has_libcuda
+from autotune.cli.only import say_device
 from autotune.cli.options import DATABASE, writable
 from autotune.cli.tables import format_options, show
 from autotune.columns import Column
@@ -25,12 +26,6 @@ def open_evaluator(name: str | None, jobs: int, deadlines: Deadlines = DEADLINES
     And when other programs use it, too.
     """
     return evaluator_of(name, jobs, deadlines, say=say_device, warn=lambda message: click.echo(message, err=True))
-
-
-def say_device(info: DeviceInfo, name: str, why: str) -> None:
-    """Say on standard error which device was taken and why."""
-    remark = "; a CPU's ranking of kernels says nothing about a GPU's" if info.kind == "host" else ""
-    click.echo(f"device {name}: {info.name} ({why}){remark}", err=True)
 
 
 @dataclass(frozen=True, slots=True)

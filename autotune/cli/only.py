@@ -11,14 +11,13 @@ import click
 
 from autotune.api.answers import device_named, devices_asked
 from autotune.api.study_names import is_asked
-from autotune.cli.devices import say_device
 from autotune.cli.options import ACCURACY, GPU, LAYERS, OF_DEVICE, TEMPLATES
 from autotune.devices.device import DeviceInfo
 from autotune.errors import DeviceError
 from autotune.table import did_you_mean
 
 if TYPE_CHECKING:
-    from autotune.store import SpaceTrial, Store, TrialRow
+    from autotune.store import Store, TrialRow
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,13 +61,17 @@ class Admitted:
     devices: frozenset[str] | None
     """their names"""
 
-    def __call__(self, row: TrialRow | SpaceTrial) -> bool:
+    def __call__(self, row: TrialRow) -> bool:
+        return self.admits(row.device.name, row.trial.accuracy, row.trial.config.template, row.name)
+
+    def admits(self, device: str, accuracy: str, template: str, layer: str) -> bool:
+        """Whether a trial of this device, class, family and study.layer is one of those."""
         only = self.only
         return (
-            (self.devices is None or row.device.name in self.devices)
-            and only.accuracy in (None, row.trial.accuracy)
-            and (not only.templates or row.trial.config.template in only.templates)
-            and is_asked(row.name, only.layers)
+            (self.devices is None or device in self.devices)
+            and only.accuracy in (None, accuracy)
+            and (not only.templates or template in only.templates)
+            and is_asked(layer, only.layers)
         )
 
 
@@ -101,3 +104,9 @@ def one_device(store: Store, device: str | None, gpu: str | None) -> DeviceInfo 
         names = ", ".join(info.name for info in devices)
         raise DeviceError(f"{gpu}: fits several recorded devices: {names}; give more of the name")
     return devices[0] if devices else None
+
+
+def say_device(info: DeviceInfo, name: str, why: str) -> None:
+    """Say on standard error which device was taken and why."""
+    remark = "; a CPU's ranking of kernels says nothing about a GPU's" if info.kind == "host" else ""
+    click.echo(f"device {name}: {info.name} ({why}){remark}", err=True)

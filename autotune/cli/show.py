@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
-from autotune.analysis.rooflines import NO_FACTS, TrialWithRoofline, with_rooflines
-from autotune.analysis.trial_columns import TRIAL_COLUMNS
+from autotune.analysis.trial_columns import TRIAL_COLUMNS, trial_column
 from autotune.api.study_names import name_of
 from autotune.cli.completion import studies_and_layers
 from autotune.cli.options import DATABASE
@@ -19,8 +19,8 @@ from autotune.errors import StoreError
 from autotune.table import LARGEST, is_whole
 
 if TYPE_CHECKING:
-    from autotune.store import Store, TrialRow
-    from autotune.trial import Timing
+    from autotune.analysis.trial_rows import TrialCells
+    from autotune.store import Store
 
 
 @click.command("show")
@@ -51,49 +51,46 @@ def show_trial(what: str, number: int | None, db: str, style: str | None) -> Non
 _EMPTY = (None, "")
 
 
-def _found(store: Store, what: str, number: int | None, db: str) -> list[TrialWithRoofline]:
+def _found(store: Store, what: str, number: int | None, db: str) -> list[TrialCells]:
     """The trials that are named. Raises StoreError where there is none."""
-    if number is None:
+    from autotune.analysis.trial_rows import trial_rows
+
+    if number is not None:
+        found = store.results.list(what, number=number)
+        if not found:
+            raise StoreError(f"{db}: {what} has no trial {number}; `autotune trials {what}` lists what there is")
+    else:
         if not is_whole(what, 0, LARGEST):
             raise click.UsageError(f"{what}: give the NUMBER of its trial, too; `autotune trials {what}` lists them")
-        row = store.trial_lookup.by_id(int(what))
-        if row is None:
+        found = store.results.by_id(int(what))
+        if not found:
             raise StoreError(f"{db}: no trial has the id {what}; `autotune query` has them as trial_id in `results`")
-        return list(with_rooflines(store, [row]))
-    spaces = [row for row in store.spaces.list(what) if row.trial.number == number]
-    rows = store.trial_lookup.numbered(what, number)
-    found = [*with_rooflines(store, rows), *(TrialWithRoofline(row, NO_FACTS) for row in spaces)]
-    if not found:
-        raise StoreError(f"{db}: {what} has no trial {number}; `autotune trials {what}` lists what there is")
-    return found
+    return list(trial_rows(store, found))
 
 
-def _measured(key: str, value: Callable[[TrialRow], Cell]) -> Column[TrialWithRoofline]:
+def _measured(key: str, convert: Callable[[Any], Cell] = lambda cell: cell) -> Column[TrialCells]:
     """A column about a trial of a layer; empty for one of an imported space."""
-    from autotune.store import TrialRow
-
-    return Column(key, lambda one: value(one.row) if isinstance(one.row, TrialRow) else None)
+    return Column(key, lambda one: None if one["operation"] is None else convert(one[key]))
 
 
-def _timed(key: str, value: Callable[[Timing], Cell]) -> Column[TrialWithRoofline]:
-    """A column about a trial's timing."""
-    return Column(key, lambda one: value(one.row.trial.timing) if one.row.trial.timing else None)
+def _samples(one: TrialCells) -> Items | None:
+    return Items(tuple(json.loads(one["samples_us"]))) if one["samples_us"] else None
 
 
 COLUMNS = (
-    Column[TrialWithRoofline]("trial_id", lambda one: one.row.id),
+    trial_column("trial_id"),
     *TRIAL_COLUMNS,
-    Column[TrialWithRoofline]("deterministic", lambda one: one.row.trial.deterministic),
-    _timed("q1_us", lambda timing: timing.q1_us),
-    _timed("q3_us", lambda timing: timing.q3_us),
-    _timed("samples_us", lambda timing: Items(timing.samples_us)),
-    _measured("measurement_mode", lambda row: row.measurement_mode),
-    _measured("attempts", lambda row: row.attempts),
-    _measured("reused", lambda row: row.reused),
-    _measured("template_hash", lambda row: row.template_hash),
-    _measured("arch", lambda row: row.device.arch),
-    _measured("driver", lambda row: row.environment.driver),
-    _measured("toolkit", lambda row: row.environment.toolkit),
-    _measured("flags", lambda row: row.environment.flags),
-    _measured("started", lambda row: row.started_at),
+    Column["TrialCells"]("deterministic", lambda one: bool(one["deterministic"])),
+    trial_column("q1_us"),
+    trial_column("q3_us"),
+    Column["TrialCells"]("samples_us", _samples),
+    _measured("measurement_mode"),
+    _measured("attempts"),
+    _measured("reused", bool),
+    _measured("template_hash"),
+    _measured("arch"),
+    _measured("driver"),
+    _measured("toolkit"),
+    _measured("flags"),
+    _measured("started"),
 )

@@ -178,7 +178,9 @@ def _text(store: Store, found: BestRow | TrialRow, source: KernelSource) -> str:
     if isinstance(found, BestRow):
         return kernel_text(found, source, with_roofline(store, found).floor_us)
     if found.trial.timing is None:
-        return whole(found, source.program.text)
+        trial = found.trial
+        name = f"{found.name} trial {trial.number}"
+        return whole(name, trial.outcome, trial.reason, trial.config, trial.message, source.program.text)
     best = BestRow(found.study, found.layer, found.trial.timing, "median", found)
     return kernel_text(best, source, with_roofline(store, best).floor_us)
 

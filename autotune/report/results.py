@@ -22,7 +22,7 @@ from autotune.tuning.ladder import Rung, circumstances, rungs
 
 if TYPE_CHECKING:
     from autotune.interchange.recorded_space import JointRecording
-    from autotune.store import FinalsRow, NoiseFloor, Store, TrialRow, Verdict
+    from autotune.store import FinalsRow, NoiseFloor, Store, TrialRow, Verdict, space_advice
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,8 +78,8 @@ def results(store: Store, what: str, devices: Sequence[DeviceInfo] | None = None
     for row in store.trials.list(what):
         if devices is None or row.device in devices:
             groups.setdefault((row.name, row.device.identity, row.measurement_mode), []).append(row)
-    if not groups and store.spaces.list(what, limit=1):
-        raise StoreError(store.spaces.advice(what))
+    if not groups and store.studies.of_spaces(what):
+        raise StoreError(space_advice(what))
     if not groups:
         raise StoreError(f"{what}: there is no trial to report; `autotune trials` lists what there is")
     best = [with_roofline(store, row) for row in undominated(store.best.list(what))]

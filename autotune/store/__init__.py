@@ -13,11 +13,13 @@ from autotune.store.dispatchers import DispatchedLayer, DispatcherRow, total_tim
 from autotune.store.dump import dump, load
 from autotune.store.end_to_end_timings import EndToEndRow
 from autotune.store.finals import BASELINE, Finals, FinalsRow, Verdict
-from autotune.store.imported_spaces import Imported, SpaceTrial, import_recording
+from autotune.store.imported_spaces import Imported, import_recording, space_advice
+from autotune.store.layers import stored_problem
 from autotune.store.merge import Merged, merge
 from autotune.store.noise_floors import NoiseFloor
 from autotune.store.profiles import KernelProfile, ProfileRow
 from autotune.store.quarantine import QuarantineRow
+from autotune.store.result_rows import SORTS
 from autotune.store.retimes import RetimeRow
 from autotune.store.run_context import Scope, TargetScope
 from autotune.store.schema.tables import RETIME_LABELS
@@ -27,8 +29,8 @@ from autotune.store.sqlite.query import Cell, QueryResult, QueryStream
 from autotune.store.store import Store
 from autotune.store.studies import GENERATIONS, LayerRow, StudyKey, StudyRecord, StudyRow
 from autotune.store.templates import TemplateRecord
-from autotune.store.trial_store import SORTS, Suspect, TrialKey
-from autotune.store.trials import TrialRow
+from autotune.store.trial_store import Suspect, TrialKey
+from autotune.store.trials import TrialRow, launched
 from autotune.store.warm_start_trials import TopTrial
 
 __all__ = [
@@ -55,7 +57,6 @@ __all__ = [
     "QueryStream",
     "RetimeRow",
     "Scope",
-    "SpaceTrial",
     "Store",
     "StudyKey",
     "StudyRecord",
@@ -71,8 +72,11 @@ __all__ = [
     "dump",
     "import_recording",
     "is_sqlite",
+    "launched",
     "load",
     "merge",
     "path_of",
+    "space_advice",
+    "stored_problem",
     "total_timing",
 ]

@@ -74,11 +74,15 @@ class DeviceStore:
 
     database: Database
 
+    def by_id(self) -> dict[int, DeviceInfo]:
+        """Every recorded device by its id, in the order first seen."""
+        with self.database.read() as connection:
+            rows = rows_of(connection, select(devices).order_by(devices.c.id))
+            return {row[devices.c.id]: device_of(row) for row in rows}
+
     def list(self) -> tuple[DeviceInfo, ...]:
         """Every recorded device, in the order first seen."""
-        statement = select(devices).order_by(devices.c.id)
-        with self.database.read() as connection:
-            return tuple(device_of(row) for row in rows_of(connection, statement))
+        return tuple(self.by_id().values())
 
     def environments(self) -> tuple[tuple[DeviceInfo, Environment], ...]:
         """Each device that ran something, with the environment of its newest run; runs from elsewhere are older."""

@@ -16,30 +16,26 @@ from datetime import datetime
 from itertools import islice
 from pathlib import Path
 
-from sqlalchemy import Connection, Select, and_, select
+from sqlalchemy import Connection, select
 
 from autotune.devices.device import RECORDED, DeviceInfo, Environment
 from autotune.interchange.recorded_space import Recording
-from autotune.store.devices import device_of, store_device, store_environment, store_run
+from autotune.store.devices import store_device, store_environment, store_run
 from autotune.store.measurements import timing_values
-from autotune.store.rows import identify, insert, last_id, record_of, rows_of
+from autotune.store.rows import identify, insert, last_id
 from autotune.store.schema.tables import (
-    devices,
     measurements,
-    sources,
     studies,
     study_layers,
-    templates,
     trials,
     tuning_targets,
 )
 from autotune.store.schema.types import Values
-from autotune.store.sqlite.database import LOCK_TIMEOUT_S, Clock, Database, utc_now
+from autotune.store.sqlite.database import LOCK_TIMEOUT_S, Clock, utc_now
 from autotune.store.sqlite.open_database import open_for_writing
-from autotune.store.studies import called, next_generation
+from autotune.store.studies import next_generation
 from autotune.store.templates import TemplateRecord, store_templates
-from autotune.store.trials import Origin, outcome_values, trial_of
-from autotune.trial import Trial
+from autotune.store.trials import outcome_values
 
 UNKNOWN = Environment("", "", "")
 
@@ -48,38 +44,6 @@ _ENDINGS = re.compile(r"(\.t4)?(\.(json|gz))+$", re.IGNORECASE)
 
 CHUNK = 1000
 """trials written at once"""
-
-
-@dataclass(frozen=True, slots=True)
-class SpaceTrial:
-    """A trial of a recorded space that was imported from a file: another kernel's, on a device known by name alone."""
-
-    id: int
-    study: str
-    """named after the file"""
-    generation: int
-    space: str
-    """the kernel's name"""
-    device: DeviceInfo
-    """of the kind `recorded`; only its name is known"""
-    trial: Trial
-    ended_at: datetime
-    """when it was imported"""
-    problem: None = None
-    gflops: None = None
-    """unknown, since the kernel's work is"""
-    origin: Origin = "imported"
-    proposed_by: str = "import"
-
-    @property
-    def name(self) -> str:
-        """`study.kernel`."""
-        return f"{self.study}.{self.space}"
-
-    @property
-    def median_us(self) -> float | None:
-        """The recorded time of a correct trial, else None."""
-        return self.trial.median_us
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,63 +141,6 @@ def _trial_rows(found: Recording, shared: Values, first_id: int) -> Iterator[tup
         yield values, {"trial_id": first_id + number, **timing} if timing else {}
 
 
-def _select() -> Select[*tuple[object, ...]]:
-    """Everything that a SpaceTrial needs."""
-    place = and_(
-        study_layers.c.study_id == trials.c.study_id, study_layers.c.tuning_target_id == trials.c.tuning_target_id
-    )
-    return (
-        select(trials, studies, tuning_targets, devices, templates, sources.c.hash, study_layers, measurements)
-        .join(studies, studies.c.id == trials.c.study_id)
-        .join(tuning_targets, and_(tuning_targets.c.id == trials.c.tuning_target_id, tuning_targets.c.kind == "space"))
-        .join(study_layers, place)
-        .join(devices, devices.c.id == trials.c.device_id)
-        .join(templates, templates.c.id == trials.c.template_id)
-        .outerjoin(sources, sources.c.id == trials.c.source_id)
-        .outerjoin(measurements, measurements.c.trial_id == trials.c.id)
-    )
-
-
-@dataclass(frozen=True, slots=True)
-class SpaceStore:
-    """Trials of recorded spaces that were imported from files."""
-
-    database: Database
-
-    @staticmethod
-    def advice(what: str | None) -> str:
-        """Why nothing of an imported space is said of a layer, and what lists it."""
-        return f"{what} was recorded elsewhere with another kernel; `autotune trials {what} --sort median` lists it"
-
-    def list(
-        self,
-        what: str | None = None,
-        *,
-        outcome: str | None = None,
-        sort: str = "number",
-        limit: int | None = None,
-    ) -> tuple[SpaceTrial, ...]:
-        """Trials by a study's name, `study.kernel` or a kernel's name; none where there is none."""
-        statement = _select()
-        if what is not None:
-            statement = statement.where(called(what))
-        if outcome is not None:
-            statement = statement.where(trials.c.outcome == outcome)
-        if sort == "median":
-            statement = statement.order_by(trials.c.median_us.is_(None), trials.c.median_us)
-        statement = statement.order_by(
-            trials.c.study_id, trials.c.tuning_target_id, trials.c.device_id, trials.c.number
-        )
-        with self.database.read() as connection:
-            return tuple(
-                record_of(
-                    *(SpaceTrial, row, trials, studies),
-                    study=row[studies.c.name],
-                    space=row[study_layers.c.name],
-                    device=device_of(row),
-                    trial=trial_of(row),
-                    problem=None,
-                    gflops=None,
-                )
-                for row in rows_of(connection, statement.limit(limit))
-            )
+def space_advice(what: str | None) -> str:
+    """Why nothing of an imported space is said of a layer, and what lists it."""
+    return f"{what} was recorded elsewhere with another kernel; `autotune trials {what} --sort median` lists it"

@@ -12,12 +12,12 @@ from autotune.store.devices import DeviceStore, Runs
 from autotune.store.dispatchers import DispatcherStore
 from autotune.store.end_to_end_timings import EndToEndStore
 from autotune.store.finals import FinalsStore
-from autotune.store.imported_spaces import SpaceStore
 from autotune.store.measurements import MeasurementStore
 from autotune.store.noise_floors import NoiseFloorStore
 from autotune.store.profiles import ProfileStore
 from autotune.store.quarantine import QuarantineStore
 from autotune.store.result_cache import KnownStore
+from autotune.store.result_rows import ResultStore
 from autotune.store.retimes import RetimeStore
 from autotune.store.run_context import ScopeStore
 from autotune.store.sources import SourceStore
@@ -29,7 +29,6 @@ from autotune.store.sqlite.open_database import open_for_reading, open_for_writi
 from autotune.store.sqlite.query import QueryResult, QueryStream, run_query, stream_query
 from autotune.store.studies import StudyStore
 from autotune.store.templates import TemplateStore
-from autotune.store.trial_lookup import TrialLookup
 from autotune.store.trial_store import TrialStore
 from autotune.store.warm_start_trials import TopTrialStore
 
@@ -55,7 +54,7 @@ class Store:
         self.studies = StudyStore(database)
         self.scopes = ScopeStore(database, runs)
         self.trials = TrialStore(database)
-        self.trial_lookup = TrialLookup(database)
+        self.results = ResultStore(database)
         self.known = KnownStore(database)
         self.top_trials = TopTrialStore(database)
         self.measurements = MeasurementStore(database)
@@ -71,7 +70,6 @@ class Store:
         self.devices = DeviceStore(database)
         self.rates = RateStore(database)
         self.noise_floors = NoiseFloorStore(database)
-        self.spaces = SpaceStore(database)
 
     @property
     def path(self) -> Path:

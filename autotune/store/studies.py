@@ -148,10 +148,10 @@ def find(connection: Connection, what: str | None, where: str, generations: str 
         or tuple(place for place in places if place.name == what)
         or places
     )
-    if not found and not _is_space(connection, what):
+    if not found and not spaces_named(connection, what):
         raise StoreError(
             f"{where}: no study or layer {one_line(what)!r}; "
-            f"{_did_you_mean(what, find(connection, None, where), _space_studies(connection))}"
+            f"{_did_you_mean(what, find(connection, None, where), _studies_of_spaces(connection, None))}"
         )
     return found
 
@@ -168,25 +168,23 @@ def _place_of(row: RowMapping) -> Place:
     )
 
 
-def _is_space(connection: Connection, what: str) -> bool:
-    """Whether an imported space has this name."""
+def spaces_named(connection: Connection, what: str | None) -> list[tuple[int, int]]:
+    """Study and tuning target of each imported space that a name stands for; None stands for all."""
+    space = and_(tuning_targets.c.id == study_layers.c.tuning_target_id, tuning_targets.c.kind == "space")
     statement = (
-        select(studies.c.id)
-        .join(study_layers, study_layers.c.study_id == studies.c.id)
-        .join(
-            tuning_targets,
-            and_(tuning_targets.c.id == study_layers.c.tuning_target_id, tuning_targets.c.kind == "space"),
-        )
-        .where(called(what))
+        select(study_layers.c.study_id, study_layers.c.tuning_target_id)
+        .join(studies, studies.c.id == study_layers.c.study_id)
+        .join(tuning_targets, space)
     )
-    return connection.execute(statement.limit(1)).first() is not None
+    if what is not None:
+        statement = statement.where(called(what))
+    return [(study_id, target_id) for study_id, target_id in connection.execute(statement)]
 
 
-def _space_studies(connection: Connection) -> tuple[str, ...]:
-    """The studies that imported spaces are."""
-    spaces = select(study_layers.c.study_id).join(tuning_targets).where(tuning_targets.c.kind == "space")
-    statement = select(studies.c.name).where(studies.c.id.in_(spaces)).distinct()
-    return tuple(connection.execute(statement).scalars())
+def _studies_of_spaces(connection: Connection, what: str | None) -> tuple[str, ...]:
+    ids = {study_id for study_id, _ in spaces_named(connection, what)}
+    names = select(studies.c.name).where(studies.c.id.in_(ids)).order_by(studies.c.name).distinct()
+    return tuple(connection.execute(names).scalars())
 
 
 def called(what: str) -> ColumnElement[bool]:
@@ -274,6 +272,11 @@ class StudyStore:
                 record_of(StudyRow, row, studies, layers=row["layer_count"], trials=row["trial_count"])
                 for row in rows_of(connection, statement.order_by(studies.c.id))
             )
+
+    def of_spaces(self, what: str | None = None) -> tuple[str, ...]:
+        """The studies whose trials are of an imported space of this name; None: of any."""
+        with self.database.read() as connection:
+            return _studies_of_spaces(connection, what)
 
     def layer_names(self) -> frozenset[str]:
         """`study.layer` of every layer that a study has or had."""

@@ -18,6 +18,7 @@ from autotune.store.comparable_trials import AlikeTrial, alike
 from autotune.store.end_to_end_timings import parts_values
 from autotune.store.layers import of_problem
 from autotune.store.measurements import timing_values
+from autotune.store.result_rows import SORTS
 from autotune.store.rows import insert, insert_unless_there, rows_of
 from autotune.store.run_context import SCOPE, Scope, TargetScope
 from autotune.store.schema.tables import devices, end_to_end_timings, measurements, study_layers, trials
@@ -27,9 +28,6 @@ from autotune.store.sqlite.database import Database
 from autotune.store.studies import find, one_of
 from autotune.store.trials import TrialRow, TrialRows, outcome_values, select_trials, trial_of
 from autotune.trial import Config, EndToEndParts, Outcome, Trial
-
-SORTS = ("number", "median", "registers", "error", "started")
-"""Orders of a list of trials; those without the value come last."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -152,7 +152,7 @@ class TrialRows:
 
     def of(self, row: RowMapping) -> TrialRow:
         """The trial of a row."""
-        stages, flops = _launched(row[sources.c.launches])
+        stages, flops = launched(row[sources.c.launches])
         return record_of(
             *(TrialRow, row, trials),
             study=row[studies.c.name],
@@ -174,7 +174,7 @@ class TrialRows:
 
 
 @lru_cache(_KEPT)
-def _launched(text: str | None) -> tuple[tuple[Stage, ...], int | None]:
+def launched(text: str | None) -> tuple[tuple[Stage, ...], int | None]:
     """A kernel's stages, and its operations where they are not those of the direct convolution."""
     launches = {} if text is None else json.loads(text)
     return tuple(stage_of(stage) for stage in launches.get("stages", ())), launches.get("flops")

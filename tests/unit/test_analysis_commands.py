@@ -439,3 +439,9 @@ def test_retime_runs_kernels(folder: Path, autotune: Command) -> None:
     assert {row["label"] for row in found} <= {"confirmed", "moved", "regressed"}
     assert all(float(str(row["after_us"])) > 0 for row in found)
     assert len(rows(autotune("query", "SELECT * FROM retimes", "--json"))) == 2
+
+
+def test_an_older_word_for_an_outcome_is_answered_with_the_word_of_today(filled: Path, autotune: Command) -> None:
+    asked = autotune("trials", "--outcome", "constraints")
+    assert asked.code == 2
+    assert "'constraints' is 'invalid_config' now" in asked.err

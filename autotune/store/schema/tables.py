@@ -4,7 +4,7 @@ from sqlalchemy import CheckConstraint, Index, UniqueConstraint
 from sqlalchemy import text as sql
 
 from autotune.store.schema.best_rule import KEY
-from autotune.store.schema.columns import (
+from autotune.store.schema.column_kinds import (
     array,
     date,
     flag,

@@ -24,16 +24,10 @@ _OF_BEST = """\
     results.ended_at AS ended_at,
     origin"""
 
-VIEWS = {
-    "kernels": """\
--- The text of every kernel, by its hash; NULL where only the hash is kept.
-SELECT sources.id AS source_id, hash, entries, flags, launches, accuracy, deterministic,
-    (SELECT group_concat(text, char(10) || char(10)) FROM (
-        SELECT paragraphs.text FROM source_paragraphs JOIN paragraphs ON paragraphs.id = paragraph_id
-        WHERE source_paragraphs.source_id = sources.id ORDER BY position)) AS text
-FROM sources""",
-    "results": f"""\
--- Every trial in one flat row, with names in place of ids. The shape is NULL for what is not one layer.
+
+def results(more: str = "") -> str:
+    """The text of the view `results`, with further columns."""
+    return f"""\
 SELECT
     trials.id AS trial_id,
     studies.name AS study,
@@ -65,7 +59,7 @@ SELECT
     trials.started_at AS started_at,
     trials.ended_at AS ended_at,
     trials.origin AS origin,
-    imported_from, proposed_by, ranking_median_us
+    imported_from, proposed_by, ranking_median_us{more}
 FROM trials
 JOIN studies ON studies.id = trials.study_id
 JOIN tuning_targets ON tuning_targets.id = trials.tuning_target_id
@@ -75,7 +69,20 @@ JOIN templates ON templates.id = trials.template_id
 LEFT JOIN layers ON layers.id = tuning_targets.layer_id
 LEFT JOIN sources ON sources.id = trials.source_id
 LEFT JOIN measurements ON measurements.trial_id = trials.id
-    AND measurements.finals_id IS NULL AND measurements.retime_id IS NULL""",
+    AND measurements.finals_id IS NULL AND measurements.retime_id IS NULL"""
+
+
+VIEWS = {
+    "kernels": """\
+-- The text of every kernel, by its hash; NULL where only the hash is kept.
+SELECT sources.id AS source_id, hash, entries, flags, launches, accuracy, deterministic,
+    (SELECT group_concat(text, char(10) || char(10)) FROM (
+        SELECT paragraphs.text FROM source_paragraphs JOIN paragraphs ON paragraphs.id = paragraph_id
+        WHERE source_paragraphs.source_id = sources.id ORDER BY position)) AS text
+FROM sources""",
+    "results": f"""\
+-- Every trial in one flat row, with names in place of ids. The shape is NULL for what is not one layer.
+{results()}""",
     "best_trials": f"""\
 -- The best trial of each tuning target, device, accuracy class, determinism and measurement mode: the fastest winner
 -- of finals, else the smallest ranking_median_us. measurement_id is the measurement that decided.
@@ -125,3 +132,23 @@ WHERE place = 1
 ORDER BY study, device, measurement_mode, position""",
 }
 """Name to SELECT, in the order in which they are made."""
+
+_MORE = """,
+    trials.device_id, arch, templates.hash AS template_hash, launches, declaration, samples_us,
+    (SELECT position FROM study_layers
+     WHERE study_layers.study_id = trials.study_id AND study_layers.tuning_target_id = trials.tuning_target_id
+     ORDER BY position IS NULL, position LIMIT 1) AS position"""
+
+LISTED = f"""\
+{results(_MORE)}
+WHERE tuning_targets.kind <> 'layers'
+    AND (:trial_id IS NULL OR trials.id = :trial_id)
+    AND (:number IS NULL OR trials.number = :number)
+    AND (:outcome IS NULL OR outcome = :outcome)
+    AND (:places IS NULL OR (trials.study_id, trials.tuning_target_id) IN (
+        SELECT value ->> 0, value ->> 1 FROM json_each(:places)))
+ORDER BY tuning_targets.kind,
+    CASE :sort WHEN 'median' THEN trials.median_us WHEN 'registers' THEN registers
+        WHEN 'error' THEN error_over_bound WHEN 'started' THEN trials.id END NULLS LAST,
+    trials.study_id, position, trials.device_id, number, trials.id"""
+"""Trials of layers, then those of imported spaces: of all or of `:places`, in an order of `result_rows.SORTS`."""

@@ -10,7 +10,6 @@ import pytest
 from autotune.errors import StoreError, StudyError
 from autotune.interchange.files import read_recording
 from autotune.store import Imported, Store, import_recording, merge
-from autotune.trial import Outcome
 
 from .builders import correct, open_scope, run_trial
 
@@ -53,14 +52,11 @@ def test_an_imported_space_is_listed_and_never_best(store: Store) -> None:
     run_trial(store, open_scope(store), correct(0, 1e9))
     recording = read_recording(CACHE)
     assert import_recording(recording, store.path) == Imported("convolution_milo-A6000", 1, trials=4362, known=0)
-    rows = store.spaces.list("convolution_milo-A6000")
+    rows = store.results.list("convolution_milo-A6000", sort="median")
     assert len(rows) == 4362
-    assert (rows[0].name, rows[0].device.name, rows[0].device.kind) == (
-        "convolution_milo-A6000.convolution_kernel",
-        "NVIDIA RTX A6000",
-        "recorded",
-    )
-    assert [row.trial.median_us for row in store.spaces.list(sort="median", limit=1)] == [recording.optimum_us]
+    assert {row["layer"] for row in rows} == {"convolution_kernel"}
+    assert {(row["device"], row["device_kind"]) for row in rows} == {("NVIDIA RTX A6000", "recorded")}
+    assert rows[0]["median_us"] == recording.optimum_us
     assert [row.median_us for row in store.best.list()] == [1e9]
     assert store.best.list("convolution_milo-A6000") == ()
     assert store.trials.list("convolution_kernel") == ()
@@ -88,14 +84,14 @@ def test_the_same_content_comes_once(store: Store, tmp_path: Path, failing: Path
         cache["cache"] = {"1": {"block": 1, "time": time}}
         path.write_text(json.dumps(cache))
         assert import_recording(read_recording(path), store.path).generation == generation
-    assert [row.median_us for row in store.spaces.list("mine")] == [2500.0, 3500.0]
-    assert [row.median_us for row in store.spaces.list("mine.k", limit=1)] == [2500.0]
+    assert [row["median_us"] for row in store.results.list("mine")] == [2500.0, 3500.0]
+    assert len(store.results.list("mine.k")) == 2
 
 
 def test_failures_keep_their_words(store: Store, failing: Path) -> None:
     import_recording(read_recording(failing), store.path)
-    rows = store.spaces.list("failing")
-    assert [row.trial.outcome for row in rows] == [
+    rows = store.results.list("failing")
+    assert [row["outcome"] for row in rows] == [
         "correct",
         "runtime",
         "compile",
@@ -103,7 +99,7 @@ def test_failures_keep_their_words(store: Store, failing: Path) -> None:
         "timeout",
         "wrong_result",
     ]
-    assert len(store.spaces.list(outcome=Outcome.RUNTIME)) == 2
+    assert len(store.results.list(outcome="runtime")) == 2
 
 
 @pytest.mark.parametrize("version", ["0.9.0", "1.0.1", "2.0.0", 1, None])
@@ -118,5 +114,5 @@ def test_a_merged_space_stays_one(store: Store, tmp_path: Path, failing: Path) -
     import_recording(read_recording(failing), tmp_path / "other.db")
     assert merge(tmp_path / "other.db", store.path).trials == 6
     assert import_recording(read_recording(failing), store.path).trials == 0
-    assert len(store.spaces.list("failing.k")) == 6
+    assert len(store.results.list("failing.k")) == 6
     assert store.query("SELECT count(*) FROM tuning_targets").rows == ((1,),)

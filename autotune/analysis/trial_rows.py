@@ -1,0 +1,101 @@
+"""Rows of the view `results` -> the rows of `trials` and `show`: each trial set against what its device can do."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import fields, replace
+from datetime import datetime
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any
+
+from autotune.analysis.facts import Bounds, Facts, bounds, facts_of, held_on
+from autotune.family.source import Stage
+from autotune.measurement.occupancy import Residency
+from autotune.store import launched, stored_problem
+from autotune.trial import END_TO_END, Config, Outcome, Resources
+
+if TYPE_CHECKING:
+    from autotune.store import Store, TrialRow
+
+TrialCells = Mapping[str, Any]
+"""A trial by the keys of its columns, with those of the view `results` that are no columns of `trials`."""
+
+_Shape = tuple[str, str, str | None]  # as `stored_problem` takes them
+_NO_FACTS = Facts(None, None, None, None, None)
+"""of a kernel on a device that is known by its name alone"""
+_KEPT = 1 << 14  # kernels that share launches and resources
+
+
+@lru_cache(_KEPT)
+def _words(shape: _Shape) -> str:
+    return str(stored_problem(*shape))
+
+
+def layer_name(row: Mapping[str, Any]) -> str:
+    """`study.layer`; the layer is empty where its study has no name for it any more."""
+    return f"{row['study']}.{row['layer'] or ''}"
+
+
+def trial_rows(store: Store, rows: Iterable[Mapping[str, Any]]) -> Iterator[TrialCells]:
+    """The rows of `Store.results` with what is computed of them."""
+    devices = store.devices.by_id()
+    rates = {device_id: store.rates.best(device) for device_id, device in devices.items()}
+
+    @lru_cache(_KEPT)
+    def held(device_id: int, stages: tuple[Stage, ...], registers: int, static_smem_bytes: int) -> Residency | None:
+        return held_on(devices[device_id], stages, Resources(registers, static_smem_bytes=static_smem_bytes))
+
+    @lru_cache(_KEPT)
+    def bound(
+        device_id: int, shape: tuple[str, str, str | None], accuracy: str, mode: str, flops: int | None
+    ) -> Bounds:
+        known = {} if mode == END_TO_END else rates[device_id]  # it waits for copies: no floor of a kernel bounds it
+        return bounds(devices[device_id], stored_problem(*shape), accuracy, known, flops)
+
+    for row in rows:
+        shape, facts = (row["operation"], row["problem"], row["declaration"]), _NO_FACTS
+        registers, median_us, device_id = row["registers"] or None, row["median_us"], row["device_id"]
+        if row["operation"] is not None:
+            stages, flops = launched(row["launches"])
+            residency = held(device_id, stages, registers, row["static_smem_bytes"]) if registers else None
+            facts = replace(_NO_FACTS, residency=residency)
+            if median_us is not None:
+                within = bound(device_id, shape, row["accuracy"], row["measurement_mode"], flops)
+                facts = facts_of(residency, within, median_us)
+        yield {
+            **row,
+            "layer": layer_name(row),
+            "config": Config(row["template"], tuple(json.loads(row["config"]).items())),
+            "problem": None if row["operation"] is None else _words(shape),
+            "registers": registers,
+            "spill_bytes": row["spill_bytes"] if registers else None,
+            "smem_bytes": row["smem_bytes"] if row["source_hash"] and row["outcome"] != Outcome.RUNNING else None,
+            "started": datetime.fromisoformat(row["started_at"]),
+            "date": None if row["ended_at"] is None else datetime.fromisoformat(row["ended_at"]),
+            "gb_per_s": facts.gb_per_s,
+            "floor_fraction": facts.floor_fraction,
+            "limiter": facts.limiter,
+            "blocks_per_sm": facts.residency.blocks if facts.residency else None,
+            "warps_per_sm": facts.residency.warps if facts.residency else None,
+            "occupancy_limits": facts.residency.limits if facts.residency else None,
+        }
+
+
+def cells_of(row: TrialRow) -> TrialCells:
+    """The same cells of a record, without those that depend on the device."""
+    trial = row.trial
+    parts = (trial.resources, trial.phases, trial, row)
+    return {field.name: getattr(part, field.name) for part in parts for field in fields(part)} | {
+        "layer": row.name,
+        "device": row.device.name,
+        "template": trial.config.template,
+        "outcome": trial.outcome.value,
+        "median_us": row.median_us,
+        "gflops": row.gflops,
+        "registers": trial.resources.registers or None,
+        "spill_bytes": trial.resources.spill_bytes if trial.resources.registers else None,
+        "smem_bytes": trial.smem_bytes if trial.compiled else None,
+        "error_over_bound": trial.over_bound,
+        "problem": str(row.problem),
+    }
