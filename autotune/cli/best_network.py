@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-
-from rich.table import Table
-from rich.text import Text
+from dataclasses import dataclass
 
 from autotune.analysis.networks import Network, NetworkLayer
 from autotune.analysis.rooflines import BestWithRoofline
-from autotune.cli.tables import console
+from autotune.cli.tables import show
 from autotune.columns import Cell, Column
 
 
@@ -43,37 +41,50 @@ def network_columns(found: Sequence[Network]) -> tuple[Column[BestWithRoofline],
     )
 
 
+@dataclass(frozen=True, slots=True)
+class _Line:
+    """A layer of a network, or their sum."""
+
+    name: str
+    count: int
+    time_us: float | None
+    share: float | None
+    rival_us: float | None
+    rival: str
+    floor_us: float | None
+    verdict: str | None
+
+
+_COLUMNS = (
+    Column[_Line]("layer", lambda line: line.name),
+    Column[_Line]("count", lambda line: line.count),
+    Column[_Line]("time_us", lambda line: line.time_us),
+    Column[_Line]("share", lambda line: None if line.share is None else f"{line.share:.1%}"),
+    Column[_Line]("rival_us", lambda line: line.rival_us),
+    Column[_Line]("rival", lambda line: line.rival),
+    Column[_Line]("floor_us", lambda line: line.floor_us),
+    Column[_Line]("verdict", lambda line: line.verdict),
+)
+
+
 def show_network(network: Network) -> None:
-    """Print a network in 80 columns."""
-    out = console()
-    measurement_mode = "" if network.measurement_mode == "cold" else f", {network.measurement_mode} caches"
-    out.print(Text(f"{network.study} on {network.device}{measurement_mode}"))
-    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
-    for key in ("layer", "count", "time_us", "share", "rival_us", "floor_us", "verdict"):
-        table.add_column(key, justify="right" if key not in ("layer", "verdict") else "left", overflow="fold")
-    for one in network.layers:
-        rival = "" if one.rival is None else f" {one.rival.rival}"
-        values = (one.time_us, network.share(one), one.rival_us, one.floor_us)
-        _add(table, one.layer.name, one.layer.count, values, rival, one.verdict)
-    count = sum(one.layer.count for one in network.layers)
+    """Print a network's layers and their sum."""
+    mode = "" if network.measurement_mode == "cold" else f", {network.measurement_mode} caches"
+    lines = [
+        _Line(
+            one.layer.name,
+            one.layer.count,
+            one.time_us,
+            network.share(one),
+            one.rival_us,
+            one.rival.rival if one.rival else "",
+            one.floor_us,
+            one.verdict,
+        )
+        for one in network.layers
+    ]
     timed = sum(one.time_us is not None for one in network.layers)
-    name = "sum" if timed == len(network.layers) else f"sum of {timed} of {len(network.layers)}"
-    _add(table, name, count, (network.time_us, None, network.rival_us, network.floor_us), "", network.verdict)
-    out.print(table)
-
-
-def _add(table: Table, name: str, count: int, values: Sequence[float | None], rival: str, verdict: Cell) -> None:
-    time_us, share, rival_us, floor_us = values
-    table.add_row(
-        Text(name),
-        str(count),
-        _digits(time_us),
-        "-" if share is None else f"{share:.1%}",
-        _digits(rival_us) + rival,
-        _digits(floor_us),
-        Text(str(verdict or "-"), style="bold red" if str(verdict).startswith("LOSS") else ""),
-    )
-
-
-def _digits(value: float | None) -> str:
-    return "-" if value is None else f"{value:.4g}" if value < 10_000 else f"{value:.0f}"
+    name = "sum" if timed == len(lines) else f"sum of {timed} of {len(lines)}"
+    count = sum(line.count for line in lines)
+    total = _Line(name, count, network.time_us, None, network.rival_us, "", network.floor_us, network.verdict)
+    show([*lines, total], _COLUMNS, None, title=f"{network.study} on {network.device}{mode}")

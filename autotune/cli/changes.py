@@ -181,7 +181,7 @@ def _date(event: Event) -> datetime:
 _EVENT_COLUMNS = (
     Column["Event"]("date", _date),
     Column["Event"]("layer", lambda event: event.row.name),
-    Column["Event"]("generation", lambda event: event.row.generation),
+    Column["Event"]("generation", lambda event: event.row.generation, heading="gen"),
     Column["Event"]("device", lambda event: event.row.device.name),
     Column["Event"]("accuracy", lambda event: event.row.trial.accuracy),
     Column["Event"]("deterministic", lambda event: event.row.trial.deterministic, terminal=False),

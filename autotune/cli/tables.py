@@ -6,7 +6,8 @@ import errno
 import functools
 import os
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from datetime import datetime
 from itertools import groupby
 
@@ -95,68 +96,81 @@ def show(
             _show_table(out, list(some), [column for column in columns if column.terminal])
 
 
+@dataclass(frozen=True, slots=True)
+class _Text:
+    """A column as a table shows it."""
+
+    key: str
+    cells: Sequence[str]
+    below: bool = False
+    numeric: bool = False
+    """whether the cells stand to the right"""
+
+
 def _show_whole(out: Console, rows: Sequence[Row], columns: Sequence[Column[Row]]) -> None:
     """All columns side by side, or a line for each where the terminal is too narrow."""
-    keys = [printable(column.key) for column in columns]
-    cells = [[human(column.value(row), column.digits) for row in rows] for column in columns]
-    if not _print_lines(out, keys, cells, {}):
-        show_as_lines(keys, zip(*cells, strict=True))
+    texts = [
+        _Text(printable(column.key), [human(cell, column.digits) for cell in cells], numeric=_is_numeric(cells))
+        for column in columns
+        for cells in [[column.value(row) for row in rows]]
+    ]
+    if not _print_lines(out, texts, ()):
+        _show_lines(texts)
 
 
 def _show_table(out: Console, rows: Sequence[Row], columns: Sequence[Column[Row]]) -> None:
     """The columns that some row has; a terminal shows once what all rows share."""
-    every = {column.heading or column.key: _texts(rows, column) for column in columns}
-    cells = {key: texts for key, texts in every.items() if set(texts) - {_NOTHING}}
-    below = [key for key, column in zip(every, columns, strict=True) if column.below and key in cells]
-    beside = [key for key in cells if key not in below]
+    texts = [text for column in columns if set((text := _text(rows, column)).cells) - {_NOTHING}]
+    below = [text for text in texts if text.below]
+    beside = [text for text in texts if not text.below]
     if not out.is_terminal:
-        cells["  ".join(below)] = [_GAP.join(line) for line in zip(*(cells[key] for key in below), strict=True)]
-        last = [*beside, "  ".join(below)] if below else beside
-        _print_lines(out, last, [cells[key] for key in last], {})
+        last = [_GAP.join(line) for line in zip(*(text.cells for text in below), strict=True)]
+        joined = [_Text(_GAP.join(text.key for text in below), last)] if below else []
+        _print_lines(out, [*beside, *joined], ())
         return
-    shared = [key for key in beside if len(rows) > 1 and len(set(cells[key])) == 1 and not _is_numeric(key)]
-    beside = [key for key in beside if key not in shared]
+    shared = [text for text in beside if len(rows) > 1 and len(set(text.cells)) == 1 and not text.numeric]
+    beside = [text for text in beside if text not in shared]
     if shared:
-        text = "; ".join(f"{key} {cells[key][0]}" for key in shared)
-        out.print(wrapped(text, out.width, "  ", first=""), soft_wrap=True)
-    under = {key: ("", cells[key]) for key in below}
+        words = "; ".join(f"{text.key} {text.cells[0]}" for text in shared)
+        out.print(wrapped(words, out.width, "  ", first=""), soft_wrap=True)
     for _ in range(_MOST_MOVED + 1):
-        if _print_lines(out, beside, [cells[key] for key in beside], under):
+        if _print_lines(out, beside, below):
             return
-        movable = [key for key in beside[1:] if not _is_numeric(key)]
+        movable = [text for text in beside[1:] if not text.numeric]
         if not movable:
             break
-        widest = max(movable, key=lambda key: max(map(cell_len, cells[key])))
+        widest = max(movable, key=lambda text: max(map(cell_len, text.cells)))
         beside.remove(widest)
-        under = {widest: (f"{widest}: ", cells[widest]), **under}
-    show_as_lines(list(cells), zip(*cells.values(), strict=True))
+        named = [cell if cell == _NOTHING else f"{widest.key}: {cell}" for cell in widest.cells]
+        below.insert(0, replace(widest, cells=named))
+    _show_lines(texts)
 
 
-def _print_lines(
-    out: Console, keys: Sequence[str], cells: Sequence[Sequence[str]], under: Mapping[str, tuple[str, Sequence[str]]]
-) -> bool:
-    """Print the columns side by side and `under` them, in words after a label, the others; false where they do not fit.
+def _print_lines(out: Console, beside: Sequence[_Text], below: Sequence[_Text]) -> bool:
+    """Print columns side by side, and others below each row; false where the terminal is too narrow.
 
-    Into a pipe everything fits, and the last column is not padded.
+    Into a pipe everything fits.
     """
-    lines = [[" ".join(cell.splitlines()) for cell in line] for line in zip(*cells, strict=True)]
+    lines = [[" ".join(cell.splitlines()) for cell in line] for line in zip(*(t.cells for t in beside), strict=True)]
+    keys = [text.key for text in beside]
     widths = [max(map(cell_len, column)) for column in zip(keys, *lines, strict=True)]
     if out.is_terminal and sum(widths) + len(_GAP) * (len(widths) - 1) > out.width:
         return False
-    out.print(Text(_aligned(keys, keys, widths), style="bold"), soft_wrap=True)
+    numeric = [text.numeric for text in beside]
+    out.print(Text(_aligned(keys, widths, numeric), style="bold"), soft_wrap=True)
     for position, line in enumerate(lines):
-        out.print(Text(_aligned(keys, line, widths)), soft_wrap=True)
-        for label, texts in under.values():
-            if texts[position] != _NOTHING:
-                out.print(Text(wrapped(f"{label}{texts[position]}", out.width, "  "), style="dim"), soft_wrap=True)
+        out.print(Text(_aligned(line, widths, numeric)), soft_wrap=True)
+        for text in below:
+            if text.cells[position] != _NOTHING:
+                out.print(Text(wrapped(text.cells[position], out.width, "  "), style="dim"), soft_wrap=True)
     return True
 
 
-def _aligned(keys: Sequence[str], cells: Sequence[str], widths: Sequence[int]) -> str:
+def _aligned(cells: Sequence[str], widths: Sequence[int], numeric: Sequence[bool]) -> str:
     """Cells side by side, numbers to the right."""
     spaces = [" " * (width - cell_len(cell)) for cell, width in zip(cells, widths, strict=True)]
-    placed = zip(keys, cells, spaces, strict=True)
-    return _GAP.join(space + cell if _is_numeric(key) else cell + space for key, cell, space in placed).rstrip()
+    placed = zip(cells, spaces, numeric, strict=True)
+    return _GAP.join(space + cell if right else cell + space for cell, space, right in placed).rstrip()
 
 
 def say(text: str) -> None:
@@ -176,16 +190,20 @@ def show_as_lines(keys: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
         out.print()
 
 
-def _is_numeric(key: str) -> bool:
-    """Whether a column's cells stand to the right."""
-    return key.endswith(("_us", "_bytes", "_fraction", "gflops", "registers", "number", "trials"))
+def _show_lines(texts: Sequence[_Text]) -> None:
+    show_as_lines([text.key for text in texts], zip(*(text.cells for text in texts), strict=True))
 
 
-def _texts(rows: Sequence[Row], column: Column[Row]) -> list[str]:
-    """A column's cells as a table shows them, configs in their short form."""
+def _is_numeric(cells: Sequence[Cell]) -> bool:
+    return all(cell is None or (isinstance(cell, int | float) and not isinstance(cell, bool)) for cell in cells)
+
+
+def _text(rows: Sequence[Row], column: Column[Row]) -> _Text:
+    """A column with its configs in their short form."""
     cells = [(column.text or column.value)(row) for row in rows]
     short = short_configs([cell for cell in cells if isinstance(cell, Config)])
-    return [short(cell) if isinstance(cell, Config) else human(cell, column.digits) for cell in cells]
+    texts = [short(cell) if isinstance(cell, Config) else human(cell, column.digits) for cell in cells]
+    return _Text(column.heading or column.key, texts, below=column.below, numeric=_is_numeric(cells))
 
 
 def human(cell: Cell, digits: int) -> str:

@@ -337,7 +337,7 @@ def net(folder: Path, autotune: Command) -> Path:
 def test_best_of_a_network_fits_and_shows_losses(net: Path, autotune: Command) -> None:
     lines = autotune("best", "net").out.splitlines()
     assert lines[0] == "net on null"
-    assert lines[1].split() == ["layer", "count", "time_us", "share", "rival_us", "floor_us", "verdict"]
+    assert lines[1].split() == ["layer", "count", "time_us", "share", "rival_us", "rival", "verdict"]
     assert [line.split()[0] for line in lines[2:]] == ["stem", "layer4-downsample", "sum"]
     assert "WIN 2.00x" in lines[2]
     assert "LOSS 0.50x" in lines[3]
