@@ -111,9 +111,13 @@ def between_words(line: str, width: int) -> str:
 
 
 def wrapped(text: str, width: int, indent: str, *, first: str | None = None) -> str:
-    """A text in lines of so many characters at most, but for longer words; a number stays with the word after it."""
+    """A text in lines of so many characters at most, but for longer words.
+
+    A number stays with the word after it, and a command in backquotes on one line where it fits.
+    """
+    glued = _COMMAND.sub(lambda found: found[0].replace(" ", "\u00a0"), _NUMBER_AND_UNIT.sub("\\1\u00a0", text))
     lines = textwrap.wrap(
-        _NUMBER_AND_UNIT.sub("\\1\u00a0", text),
+        glued,
         width,
         initial_indent=indent if first is None else first,
         subsequent_indent=indent,
@@ -123,6 +127,7 @@ def wrapped(text: str, width: int, indent: str, *, first: str | None = None) -> 
     return "\n".join(lines).replace("\u00a0", " ")
 
 
+_COMMAND = re.compile(r"`[^`\n]{1,60}`")
 _NUMBER_AND_UNIT = re.compile(r"(?<![^\s(])(\d[\d.,]*) (?=[A-Za-z%])")
 
 

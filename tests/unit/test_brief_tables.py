@@ -12,6 +12,8 @@ from pathlib import Path
 
 import pytest
 
+from autotune.cli.streams import wrapped
+
 from .test_cli import in_csv, rows
 from .tiny import Command
 
@@ -189,3 +191,12 @@ def test_a_notice_is_broken_between_words() -> None:
     shown = on_a_terminal("trials", "--db", SHIPPED, "--outcome", "runtime")
     first = "no such trial; --all has earlier generations too, and the problems that layers"
     assert shown.split("\n")[-3:] == [first, "had before", ""]
+
+
+def test_a_command_and_a_number_with_its_unit_are_not_broken() -> None:
+    text = "lenet.conv1 is faster than its floor: it took 1024.5 us; run `autotune devices --calibrate` there"
+    for width in range(30, 100):
+        shown = wrapped(text, width, "")
+        assert "1024.5 us" in shown
+        assert "`autotune devices --calibrate`" in shown
+        assert shown.split() == text.split()
