@@ -163,28 +163,6 @@ class FinalsStore:
             for verdict in record.verdicts:
                 insert(connection, verdicts, {"finals_id": finals_id, **_verdict_values(connection, scope, verdict)})
 
-    def latest(self, scope: Scope) -> Finals | None:
-        """The finals that were held last in a scope; None where there are none, or a trial was measured since."""
-        own = and_(*(finals.c[name] == value for name, value in scope.identity.items()))
-        statement = select(finals).where(own, finals.c.superseded_at.is_(None)).order_by(finals.c.id.desc()).limit(1)
-        with self.database.read() as connection:
-            row = next(rows_of(connection, statement), None)
-            if row is None:
-                return None
-            finals_id = row[finals.c.id]
-            timings = _timings(connection, [finals_id]).get(finals_id, {})
-            newest = select(func.max(measurements.c.id)).join(trials, trials.c.id == measurements.c.trial_id)
-            last = connection.execute(newest.where(measurements.c.finals_id == finals_id)).scalar_one()
-            if last != connection.execute(newest.where(within(scope))).scalar_one():
-                return None
-            numbered = select(trials.c.id, trials.c.number).where(within(scope))
-            numbers = {row.id: row.number for row in connection.execute(numbered)}
-            return Finals(
-                winner=numbers[row[finals.c.winner_trial_id]],
-                timings=tuple((numbers[trial_id], timing) for trial_id, timing in timings.items()),
-                verdicts=tuple(_verdicts(connection, [finals_id]).get(finals_id, ())),
-            )
-
     def list(self, what: str | None = None) -> tuple[FinalsRow, ...]:
         """The finals that were held on the layers' shapes in any study, oldest first, with what they said."""
         with self.database.read() as connection:

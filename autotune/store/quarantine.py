@@ -1,11 +1,11 @@
-"""Quarantine: sources that must not be launched again. `tuning.trial_log` and `cluster.ledger` decide which."""
+"""Quarantine: sources that must not be launched again, because they took down two runs."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from datetime import datetime
 
-from sqlalchemy import ColumnElement, Connection, and_, delete, select, true
+from sqlalchemy import ColumnElement, and_, delete, select, true
 
 from autotune.errors import StoreError
 from autotune.printable import one_line
@@ -13,7 +13,6 @@ from autotune.store.rows import insert, record_of, rows_of
 from autotune.store.run_context import Scope
 from autotune.store.schema.tables import devices, environments, quarantine, sources
 from autotune.store.schema.types import Values
-from autotune.store.sources import store_hash
 from autotune.store.sqlite.database import Database
 
 
@@ -45,24 +44,15 @@ class QuarantineStore:
                 raise StoreError(
                     f"{scope.name}: source {one_line(source_hash)} is not stored; begin a trial with it first"
                 )
-            self._add(connection, scope, source_id, reason, message)
-
-    def add_unseen(self, scope: Scope, source_hash: str, reason: str, message: str) -> None:
-        """The same for a source that need not be stored: another database has its text."""
-        with self.database.write() as connection:
-            source_id = store_hash(connection, scope, source_hash)
-            self._add(connection, scope, source_id, reason, message)
-
-    def _add(self, connection: Connection, scope: Scope, source_id: int, reason: str, message: str) -> None:
-        identity: Values = {
-            "device_id": scope.device_id,
-            "environment_id": scope.environment_id,
-            "source_id": source_id,
-        }
-        why: Values = {"reason": reason, "message": message, "created_at": self.database.now()}
-        same = (quarantine.c[name] == value for name, value in identity.items())
-        connection.execute(delete(quarantine).where(*same))
-        insert(connection, quarantine, {**identity, **why})
+            identity: Values = {
+                "device_id": scope.device_id,
+                "environment_id": scope.environment_id,
+                "source_id": source_id,
+            }
+            why: Values = {"reason": reason, "message": message, "created_at": self.database.now()}
+            same = (quarantine.c[name] == value for name, value in identity.items())
+            connection.execute(delete(quarantine).where(*same))
+            insert(connection, quarantine, {**identity, **why})
 
     def hashes(self, scope: Scope) -> frozenset[str]:
         """Hashes of the sources that must not be launched on the scope's device in its environment."""

@@ -23,9 +23,6 @@ from autotune.store.schema.types import Values, escaped
 from autotune.store.sqlite.database import Database
 from autotune.trial import END_TO_END, Config
 
-NO_LAUNCHES = "{}"
-"""of a kernel of which only the hash is kept"""
-
 _Json = str | int | list[str] | list[int]
 
 
@@ -133,15 +130,6 @@ def store_source(connection: Connection, scope: Scope, record: KernelSource) -> 
     if not same or text != escaped(record.program.text):
         raise StoreError(f"{scope.name}: two different kernels claim the hash {record.hash}; do not trust this file")
     return source_id
-
-
-def store_hash(connection: Connection, scope: Scope, source_hash: str) -> int:
-    """Id of a kernel of which nothing but its hash is known here, unless it is stored."""
-    unknown: Values = {"entries": (), "flags": (), "launches": NO_LAUNCHES, "accuracy": "", "deterministic": False}
-    new_id = insert_unless_there(connection, sources, {"hash": source_hash, "layer_id": scope.layer_id, **unknown})
-    if new_id is not None:
-        return new_id
-    return int(connection.execute(select(sources.c.id).where(sources.c.hash == source_hash)).scalar_one())
 
 
 @dataclass(frozen=True, slots=True)

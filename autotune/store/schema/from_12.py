@@ -111,8 +111,3 @@ def _admitted(study: str, dtype: str | None) -> str:
 
 def _seven_digits(samples: str) -> str:
     return json.dumps([seven_digits(value) for value in json.loads(samples)], separators=(",", ":"))
-
-
-def open_new(path: Path) -> sqlite3.Connection:
-    """A new file that another may be attached to."""
-    return sqlite3.connect(f"file://{quote(str(path.absolute()))}?mode=rwc", uri=True, isolation_level=None)

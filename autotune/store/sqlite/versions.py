@@ -130,6 +130,7 @@ def _replace_12(database: Database) -> None:
     """Put a file of today's schema in the place of one of schema 12, which is kept next to it."""
     path = database.path
     kept = _kept(database, 12)
+    database.engine.dispose()  # a connection that was read from keeps the log open
     with file_beside(path) as begun, translate_errors(path, database.timeout_s):
         with closing(sqlite3.connect(path, timeout=database.timeout_s)) as raw:
             raw.execute("PRAGMA journal_mode = DELETE")  # one file, without a log

@@ -87,6 +87,29 @@ def test_an_old_file_goes_on_where_it_was_and_is_kept(old: Path) -> None:
     assert sorted(file.name for file in old.parent.iterdir()) == ["old.db", kept.name], "once is enough"
 
 
+def test_an_old_file_with_a_log_that_a_killed_writer_left_goes_on_with_what_is_in_the_log(
+    old: Path, tmp_path: Path
+) -> None:
+    writer = sqlite3.connect(old)
+    writer.execute("PRAGMA journal_mode = WAL")
+    writer.execute("UPDATE studies SET name = 'logged' WHERE name = 'lenet'")
+    writer.commit()
+    folder = tmp_path / "killed"
+    folder.mkdir()
+    for name in (old.name, f"{old.name}-wal"):
+        (folder / name).write_bytes(old.with_name(name).read_bytes())
+    writer.close()
+    killed = folder / old.name
+    assert (folder / f"{old.name}-wal").stat().st_size > 0
+    with pytest.warns(StoreWarning, match="brought from schema 12"):
+        written(killed)
+    with Store(killed, create=False) as store:
+        assert "logged" in {row.name for row in store.studies.list()}
+    (kept,) = folder.glob("old.schema-12.*.db")
+    with Store(kept, create=False) as store:
+        assert "logged" in {row.name for row in store.studies.list()}
+
+
 def test_an_old_file_ends_with_the_schema_of_a_new_one(old: Path, blank: bytes) -> None:
     with pytest.warns(StoreWarning):
         written(old)
