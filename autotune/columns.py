@@ -63,7 +63,7 @@ def words(cell: Cell) -> Plain:
     """A cell as CSV has it."""
     match cell:
         case Config():
-            return " ".join([f"{name}={value}" for name, value in cell.items])
+            return " ".join([f"{name}={value}" for name, value in cell.pairs])
         case datetime():
             return cell.isoformat()
         case Items():
@@ -100,7 +100,7 @@ def write_csv(rows: Iterable[Row], columns: Sequence[Column[Row]], out: TextIO) 
 def _json(cell: Cell) -> Json:
     match cell:
         case Config():
-            return dict(cell.items)
+            return dict(cell.pairs)
         case datetime():
             return cell.isoformat()
         case Items():

@@ -195,7 +195,7 @@ def _trial(row: TrialRow) -> dict[str, Cell]:
     trial = cells_of(row)
     cells = {c.key: c.value(trial) for c in TRIAL_COLUMNS if c.key not in _NOT_IN_FRAMES}
     cells |= {"started_at": row.started_at, "ended_at": row.ended_at}
-    return cells | {f"params_{name}": value for name, value in row.trial.config.items}
+    return cells | {f"params_{name}": value for name, value in row.trial.config.pairs}
 
 
 def _kind(cells: Sequence[Cell]) -> type[object]:

@@ -183,22 +183,39 @@ class Conv2dProblem(Problem):
     """
 
     n: int
+    """images"""
     c: int
+    """input channels"""
     h: int
+    """input rows"""
     w: int
+    """input columns"""
     k: int
+    """output channels"""
     r: int
+    """filter rows"""
     s: int
+    """filter columns"""
     stride_h: int = 1
+    """rows between two outputs"""
     stride_w: int = 1
+    """columns between two outputs"""
     pad_h: int = 0
+    """rows of zeros above and below"""
     pad_w: int = 0
+    """columns of zeros left and right"""
     dilation_h: int = 1
+    """rows between two taps"""
     dilation_w: int = 1
+    """columns between two taps"""
     groups: int = 1
+    """groups of channels; each output channel reads one"""
     dtype: str = "f32"
+    """storage type: f32, f16 or bf16"""
     layout: str = "nchw"
+    """`nchw` or `nhwc`"""
     epilogue: str = "none"
+    """what follows the sum: none, bias, bias_relu, bias_add_silu, ..."""
 
     def __post_init__(self) -> None:
         self.operation.check(self.values)
@@ -294,5 +311,8 @@ class Layer:
     """A problem with its name in a study and how often the network runs it (the weight in summaries)."""
 
     name: str
+    """its name in the study"""
     problem: Problem
+    """its shape and types"""
     count: int = 1
+    """how many times the network runs it"""

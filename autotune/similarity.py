@@ -73,7 +73,7 @@ def config_similarity(params: Mapping[str, Sequence[Param]], configs: Sequence[C
         for param in params[family]:
             ordered = sorted(param.values, key=lambda value: (isinstance(value, str), value))
             scale = max(1, len(ordered) - 1)
-            places.append([ordered.index(configs[number].values()[param.name]) / scale for number in own])
+            places.append([ordered.index(configs[number].params[param.name]) / scale for number in own])
         apart = np.abs(np.array(places)[:, :, None] - np.array(places)[:, None, :])
         similar[np.ix_(own, own)] = np.exp(-(ORDER * apart + (1 - ORDER) * (apart > 0)).sum(axis=0))
     return similar

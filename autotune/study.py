@@ -39,8 +39,11 @@ class EndToEnd:
     """`span = "end_to_end"`: how the batch may be cut and moved. Every combination that makes sense is timed."""
 
     streams: tuple[int, ...] = (1, 2, 4, 8, 10)
+    """numbers of CUDA streams to try"""
     segments: tuple[int, ...] = (1, 2, 4, 8, 10, 20)
+    """numbers of parts to split the batch into"""
     pinned: tuple[str, ...] = ("no", "yes")
+    """`yes`: page-locked host memory, `no`: pageable"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,8 +51,11 @@ class Technique:
     """`[[technique]]`: a line of a ladder, one family with some of its parameters kept to a few values."""
 
     name: str
+    """what the ladder calls it"""
     template: str
+    """its family"""
     space: Mapping[str, tuple[Value, ...]]
+    """parameter to the values that the technique has"""
     report: str = ""
     """where the technique and its reported times come from"""
     reported_ms: Mapping[str, float] = field(default_factory=dict)
@@ -61,7 +67,7 @@ class Technique:
 
     def has(self, config: Config) -> bool:
         """Whether a config is one of this technique's."""
-        values = config.values()
+        values = config.params
         return config.template == self.template and all(values.get(name) in kept for name, kept in self.space.items())
 
 
@@ -74,15 +80,19 @@ class NamedRule:
     """
 
     name: str
+    """what the rule is called"""
     properties: tuple[str, ...]
     """what the threshold may be on"""
     below: tuple[str, ...]
+    """techniques or families below the threshold"""
     above: tuple[str, ...]
+    """techniques or families from the threshold on"""
     threshold: int | None = None
     """the least value on the upper side; None where it is searched"""
     trials: int = 0
     """rules that a search evaluates; 0: threshold and techniques are given"""
     report: str = ""
+    """the report that describes it; empty for none"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,9 +100,13 @@ class Study:
     """A study file: layers, budget and what may be searched."""
 
     name: str
+    """its name in the database"""
     layers: tuple[Layer, ...]
+    """the layers to tune"""
     path: Path | None = None
+    """the study file; None when it was built in Python"""
     text: str = ""
+    """the study file as read; empty when it was built in Python"""
     accuracy: str | None = None
     """a key of ADMITTED; None: the class of each layer's storage type"""
     trials: int = 200
@@ -106,19 +120,25 @@ class Study:
     stop_below: float | None = None
     """stop when the next ten evaluations are expected to gain less than this fraction"""
     seed: int = 0
+    """of the search"""
     sampler: str = "default"
+    """search method, one of SAMPLERS"""
     warm_start: bool = True
     """whether the best configs of like layers and devices in the database come first"""
     prior: bool = False
     """whether configs with the smallest estimates from their launch geometry come first"""
     templates: tuple[str, ...] | None = None
+    """families to search; None: every family that supports the layer"""
     workspace_limit_bytes: int = 1 << 30
+    """configs that need more scratch memory are not evaluated, bytes"""
     spill_limit_bytes: int = SPILL_LIMIT_BYTES
     """spill stores and loads a thread, beyond which a compiled kernel is not run on a GPU"""
     prune: bool = True
     """whether configs that a family's `[prune]` holds not worth searching are left out"""
     measure: Measure = Measure()
+    """how kernels are timed"""
     space: Mapping[str, Mapping[str, tuple[Value, ...]]] | None = None
+    """family to parameter to the values that are searched; None: all values"""
     end_to_end: EndToEnd | None = None
     """None: kernels only"""
     techniques: tuple[Technique, ...] = ()

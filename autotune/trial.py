@@ -42,23 +42,26 @@ class Config:
     """A template's name and one value for each of its parameters, in the header's order."""
 
     template: str
-    items: tuple[tuple[str, Value], ...]
+    """the family's name"""
+    pairs: tuple[tuple[str, Value], ...]
+    """each parameter's name and value"""
 
     @classmethod
-    def of(cls, template: str, values: Mapping[str, Value]) -> Config:
+    def of(cls, template: str, params: Mapping[str, Value]) -> Config:
         """A config from a mapping."""
-        return cls(template, tuple(values.items()))
+        return cls(template, tuple(params.items()))
 
-    def values(self) -> dict[str, Value]:
-        """Parameter name to value."""
-        return dict(self.items)
+    @property
+    def params(self) -> dict[str, Value]:
+        """Parameter name to value, in the header's order."""
+        return dict(self.pairs)
 
     def to_json(self) -> str:
         """The parameters as a JSON object, in the header's order."""
-        return json.dumps(self.values(), separators=(",", ":"))
+        return json.dumps(self.params, separators=(",", ":"))
 
     def __str__(self) -> str:
-        return " ".join((self.template, *(f"{name}={value}" for name, value in self.items)))
+        return " ".join((self.template, *(f"{name}={value}" for name, value in self.pairs)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,6 +73,7 @@ class Resources:
     spill_bytes: int = 0
     """spill stores and loads a thread, bytes"""
     static_smem_bytes: int = 0
+    """static shared memory of a block, bytes"""
     constant_bytes: int = 0
     """user constant memory (bank 3), bytes"""
 
@@ -79,9 +83,13 @@ class Timing:
     """Samples of one kernel's forward pass on a device, in the order taken, microseconds."""
 
     samples_us: tuple[float, ...]
+    """time of one forward pass in each sample, microseconds"""
     median_us: float
+    """median of the samples, microseconds"""
     q1_us: float
+    """first quartile, microseconds"""
     q3_us: float
+    """third quartile, microseconds"""
     cache: str
     """`cold` (L2 written over before each sample) or `hot`"""
     sm_clocks_mhz: tuple[float, ...] = ()
@@ -93,7 +101,9 @@ class Timing:
     passes: int = 1
     """forward passes that one sample is the mean of; more than one for short kernels"""
     launch: Launching = "stream"
+    """how the passes were launched: `graph` or `stream`"""
     power_w: float | None = None
+    """power of the device after the last sample, watts; None where it does not report it"""
     temperature_c: float | None = None
     """both of the device, after the last sample"""
 
@@ -131,10 +141,15 @@ class Phases:
     """Where a trial's time went, microseconds of wall clock."""
 
     render_us: float = 0.0
+    """rendering the source"""
     compile_us: float = 0.0
+    """compiling it; small where the binary was cached"""
     load_us: float = 0.0
+    """loading the module"""
     verify_us: float = 0.0
+    """verifying the outputs"""
     measure_us: float = 0.0
+    """timing"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,12 +157,17 @@ class Measured:
     """What running one verified kernel told."""
 
     timing: Timing
+    """of the verified kernel"""
     error: ErrorStats
+    """its largest deviation from the reference"""
     too_slow: bool = False
     """timing stopped early, the race was lost"""
     load_us: float = 0.0
+    """loading the module, microseconds"""
     verify_us: float = 0.0
+    """verifying, microseconds"""
     measure_us: float = 0.0
+    """timing, microseconds"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,13 +175,17 @@ class EndToEndParts:
     """What a host-to-host time is made of: its parts alone, one after another, microseconds."""
 
     copy_in_us: float
+    """copies from host memory, microseconds"""
     kernel_us: float
+    """kernels, microseconds"""
     copy_out_us: float
+    """copies to host memory, microseconds"""
     hidden_fraction: float | None
     """share of the copy time that the total does not show; None where the samples' noise exceeds the copies"""
     allocate_us: float
     """allocating the host memory and touching it once; no part of the total"""
     host_bytes: int
+    """host memory that the copies need, bytes"""
     distinct_segments: int
     """segments whose test data differ from every other segment's"""
 
@@ -173,7 +197,9 @@ class Trial:
     number: int
     """position in its subject's history, from 0; seeds the ask that proposed it"""
     config: Config
+    """the family and its parameter values"""
     outcome: Outcome
+    """how the trial ended"""
     reason: str = ""
     """a word beneath the outcome: too_slow, oob_write, unwritten, crash, hang, ..."""
     message: str = ""
@@ -181,15 +207,21 @@ class Trial:
     source_hash: str | None = None
     """identity of the rendered source; None when rejected before rendering"""
     accuracy: str = ""
+    """its accuracy class, one of ACCURACY_CLASSES; empty when it is not known"""
     deterministic: bool = True
+    """whether repeated runs give the same bits"""
     resources: Resources = field(default_factory=Resources)
+    """registers, spills and memory that the compiler reports"""
     smem_bytes: int = 0
     """static and dynamic shared memory of the hungriest stage"""
     occupancy: float | None = None
     """theoretical: resident warps over the device's most; None where it has no meaning"""
     timing: Timing | None = None
+    """None unless the kernel is correct"""
     error: ErrorStats | None = None
+    """deviation from the float64 reference; None where it was not compared"""
     phases: Phases = field(default_factory=Phases)
+    """where its time went"""
 
     @property
     def compiled(self) -> bool:

@@ -170,9 +170,9 @@ class Difference:
         old, new = self.before.row.trial.config, self.after.row.trial.config
         if old.template != new.template:
             return f"{old.template}->{new.template}"
-        earlier = old.values()
+        earlier = old.params
         return " ".join(
-            f"{name}={earlier.get(name)}->{value}" for name, value in new.items if earlier.get(name) != value
+            f"{name}={earlier.get(name)}->{value}" for name, value in new.pairs if earlier.get(name) != value
         )
 
 

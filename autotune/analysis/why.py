@@ -154,7 +154,7 @@ def neighbours(bound: BoundTemplate, winner: Config) -> tuple[Neighbour, ...]:
     winner_today = bound.template.today(winner)
     if winner_today is None:
         return ()
-    values = winner_today.values()
+    values = winner_today.params
     found = []
     for param in bound.template.params:
         for value in param.values:
@@ -205,12 +205,12 @@ class _Known:
 
     def __init__(self, rows: Mapping[Config, AlikeTrial], winner: AlikeTrial) -> None:
         self.winner = winner
-        self.best = winner.config.values()
+        self.best = winner.config.params
         best = tuple(self.best.items())
         self._rows = rows
         self.seen: list[_Seen] = []
         for config, row in rows.items():
-            values = config.values()
+            values = config.params
             differing = tuple(name for name, value in best if values[name] != value)
             self.seen.append(_Seen(row, values, differing, _ratio(row, winner)))
 
@@ -220,7 +220,7 @@ class _Known:
 
 
 def _effects(known: _Known, default: Config) -> tuple[Effect, ...]:
-    best, plain = known.best, default.values()
+    best, plain = known.best, default.params
     return tuple(_effect(known, name, plain[name]) for name in best if name in plain and plain[name] != best[name])
 
 
@@ -259,7 +259,7 @@ def _nearby(known: _Known, name: str, default: Value) -> Nearby | None:
 
 
 def _between(known: _Known, default: Config) -> tuple[Between, ...]:
-    plain = default.values()
+    plain = default.params
     apart = {name for name, value in known.best.items() if plain[name] != value}
     found = []
     for seen in known.seen:

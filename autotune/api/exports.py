@@ -38,6 +38,7 @@ class ExportResult:
     """A library that was written."""
 
     folder: Path
+    """where the library is"""
     sources: tuple[Path, ...]
     """the kernels' `.cu` files"""
     left_out: Mapping[str, str]

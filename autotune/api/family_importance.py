@@ -26,8 +26,11 @@ class FamilyImportance:
     layer: str
     """study.layer"""
     device: str
+    """the device's name"""
     template: str
+    """the family"""
     found: Importance
+    """the importance of its parameters"""
 
 
 def importances(

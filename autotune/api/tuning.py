@@ -41,12 +41,15 @@ class TuneResult:
     """What tuning came to. All of it is in the database, too."""
 
     study: Study
+    """the study as it was tuned"""
     device: DeviceInfo
+    """where it was tuned"""
     layers: tuple[LayerResult, ...]
     """in the study's order; `best` is None for a layer without a correct kernel, and `why_not` says why"""
     best: tuple[BestRow, ...]
     """the best kernel of each layer and accuracy class, what earlier runs found included"""
     end_to_end: tuple[EndToEndResult, ...] = ()
+    """times with copies from and to host memory, if the study asks for them"""
 
 
 @in_arguments

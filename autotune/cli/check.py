@@ -175,7 +175,7 @@ def _failures(checking: FamilyCheck, rows: Sequence[CheckRow], wrong: Sequence[C
 
 def reproduction(problem: Problem, config: Config) -> list[str]:
     """The lines of a study of one layer and one config."""
-    space = {name: (value,) for name, value in config.items}
+    space = {name: (value,) for name, value in config.pairs}
     return study_toml(Study("failed", (Layer("failed", problem),), space={config.template: space})).splitlines()
 
 

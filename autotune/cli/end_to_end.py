@@ -24,7 +24,7 @@ class _Line:
 
     def value(self, name: str) -> int | str:
         """A choice of the plan."""
-        return self.row.row.trial.config.values()[name]
+        return self.row.row.trial.config.params[name]
 
     @property
     def median_us(self) -> float:

@@ -127,7 +127,7 @@ def _config(bound: BoundTemplate, words: tuple[str, ...]) -> Config:
     """The default config with some values set. Raises TemplateError for a parameter or value that there is none of."""
     default = SearchSpace(bound, most_rows=0, sampled_rows=1).default
     assert default is not None  # noqa: S101 - the problem was chosen by it
-    values = default.values()
+    values = default.params
     params = {param.name: param for param in bound.template.params}
     for word in words:
         name, _, text = word.partition("=")
@@ -160,7 +160,7 @@ def _evaluated(
     source = render(bound, config)
     yield ""
     yield f"For {bound.problem} on {bound.device.name} with"
-    yield f"  {' '.join(f'{name}={value}' for name, value in config.items)}"
+    yield f"  {' '.join(f'{name}={value}' for name, value in config.pairs)}"
     for name, expression in bound.template.derived:
         yield f"  {name} = {names[name]}: {expression.text}"
     for kind, stages in (("prepare", source.prepare), ("stage", source.stages)):

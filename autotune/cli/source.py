@@ -112,7 +112,7 @@ def _values(words: str | None) -> Mapping[str, str]:
 
 def _check_params(store: Store, name: str | None, what: str, wanted: Mapping[str, str]) -> None:
     """Raise StoreError for a parameter that no recorded config of a layer has."""
-    known = {param for row in store.trials.list(name) for param, _ in row.trial.config.items}
+    known = {param for row in store.trials.list(name) for param, _ in row.trial.config.pairs}
     for param in wanted:
         if param not in known:
             raise StoreError(f"--config {param}: no kernel of {what} has such a parameter{did_you_mean(param, known)}")
@@ -135,7 +135,7 @@ def _trials(
         and accuracy in (None, row.trial.accuracy)
         and (not families or row.trial.config.template in families)
         and number in (None, row.trial.number)
-        and wanted.items() <= {key: str(value) for key, value in row.trial.config.items}.items()
+        and wanted.items() <= {key: str(value) for key, value in row.trial.config.pairs}.items()
         and (number is not None or row.median_us is not None)
     ]
     rows.sort(key=lambda row: (row.median_us is None, not row.device.can.gpu, row.median_us or 0.0))

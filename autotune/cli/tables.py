@@ -236,7 +236,7 @@ def short_configs(configs: Iterable[Config]) -> Callable[[Config], str]:
 
     def short(config: Config) -> str:
         usual = common[config.template]
-        differing = [f"{name}={value}" for name, value in config.items if usual.get(name) != value]
+        differing = [f"{name}={value}" for name, value in config.pairs if usual.get(name) != value]
         return " ".join([config.template, *(differing or ["(default)"] * (config.template in installed))])
 
     return short
@@ -246,7 +246,7 @@ def _in_common(configs: Iterable[Config]) -> dict[str, dict[str, Value]]:
     """Of each family the values that all of its configs share; none of a single config."""
     values: dict[str, list[dict[str, Value]]] = {}
     for config in configs:
-        values.setdefault(config.template, []).append(dict(config.items))
+        values.setdefault(config.template, []).append(dict(config.pairs))
     return {
         family: {
             name: value

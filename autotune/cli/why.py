@@ -247,7 +247,7 @@ def _sentences(
     )
     helpful = [change for change in params if change.verdict == "slower"]
     if helpful:
-        values = dict(trial.config.items)
+        values = dict(trial.config.pairs)
         names = [change.instead.partition("=")[0] for change in helpful[:3]]
         reasons = ", ".join(
             f"{name}={values[name]} ({change.instead} is {change.over_winner - 1:.1%} slower)"
@@ -290,7 +290,7 @@ def _print(explained: Explained, style: str | None) -> None:
 
 
 def _config_words(row: TrialRow) -> str:
-    return " ".join(f"{name}={value}" for name, value in row.trial.config.items)
+    return " ".join(f"{name}={value}" for name, value in row.trial.config.pairs)
 
 
 def _short(row: TrialRow) -> str:
@@ -388,7 +388,7 @@ def _lines(explained: Explained) -> Iterator[Line]:
             note="; ".join(_evidence(effect, refused.get((effect.param, effect.default), ""))),
         )
     for between in why_it.between:
-        changed = " ".join(f"{name}={dict(best.row.trial.config.items)[name]}" for name in between.changed)
+        changed = " ".join(f"{name}={dict(best.row.trial.config.pairs)[name]}" for name in between.changed)
         yield _trial_line(explained, "between", between.row, parameter=changed)
     for step in why_it.steps:
         yield _trial_line(explained, "step", step.row, parameter=step.param, value=step.value)

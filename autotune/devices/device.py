@@ -53,21 +53,33 @@ class DeviceInfo:
     kind: str
     """cuda | host | null | replay"""
     name: str
+    """as the driver names it"""
     arch: int
     """compute capability times ten, 90 for 9.0; the limits that templates may rely on"""
     sm_count: int
+    """multiprocessors"""
     memory_bytes: int
+    """device memory, bytes"""
     max_threads_per_block: int = 1024
+    """threads of a block at most"""
     smem_per_block_bytes: int = 232448
     """dynamic shared memory a block may have after opt-in"""
     smem_per_sm_bytes: int = 233472
+    """shared memory of a multiprocessor, bytes"""
     registers_per_sm: int = 65536
+    """32-bit registers of a multiprocessor"""
     max_warps_per_sm: int = 64
+    """resident warps at most"""
     max_blocks_per_sm: int = 32
+    """resident blocks at most"""
     constant_bytes: int = 65536
+    """constant memory, bytes"""
     l2_bytes: int = 0
+    """L2 cache, bytes"""
     grid_limits: tuple[int, int, int] = (2147483647, 65535, 65535)
+    """blocks along x, y and z at most"""
     block_limits: tuple[int, int, int] = (1024, 1024, 64)
+    """threads along x, y and z at most"""
 
     @property
     def can(self) -> Abilities:
@@ -110,9 +122,11 @@ class Environment:
     """What a measurement depends on besides the device; a change makes results doubtful, not foreign."""
 
     driver: str
+    """version of the driver"""
     toolkit: str
     """compiler name and version"""
     flags: str
+    """flags of the compiler"""
     attributes: Mapping[str, str] = field(default_factory=dict)
     """uuid, clocks, host name, library versions: recorded, not matched"""
 

@@ -337,7 +337,7 @@ def _kernel_json(kernel: PortfolioKernel) -> _Json:
     return {
         "name": kernel.name,
         "family": kernel.config.template,
-        "params": kernel.config.values(),
+        "params": kernel.config.params,
         "predicate": [[step.name, step.text, step.reason] for step in kernel.predicate.steps],
         "padded_outputs": [[step.name, step.text] for step in kernel.predicate.padded_outputs],
         "relative_times": kernel.relative_times,

@@ -84,7 +84,7 @@ def predicate(bound: BoundTemplate, config: Config) -> Predicate:
     Raises TemplateError for a header that C++ cannot say.
     """
     template = bound.template
-    known: dict[str, Value] = {**device_names(bound.device), **config.values()}
+    known: dict[str, Value] = {**device_names(bound.device), **config.params}
     natural: set[str] = set()
     steps: list[Step] = []
     asked: set[str] = set()

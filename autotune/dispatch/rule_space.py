@@ -37,13 +37,13 @@ class Pair:
         values: dict[str, Value] = {"property": self.gap.property, "threshold": self.gap.threshold}
         for side, kernel in ((_BELOW, self.below), (_ABOVE, self.above)):
             values[side] = kernel.template
-            values |= {f"{side}_{name}": value for name, value in kernel.items}
+            values |= {f"{side}_{name}": value for name, value in kernel.pairs}
         return Config.of(FAMILY, values)
 
     @classmethod
     def of(cls, config: Config) -> Pair | None:
         """The rule that a trial's config is; None where it is a rule of another kind."""
-        match config.values():
+        match config.params:
             case {"property": str(name), "threshold": int(threshold), "below": str(below), "above": str(above), **rest}:
                 sides = (_side(_BELOW, below, rest), _side(_ABOVE, above, rest))
                 return cls(Gap(name, threshold), *sides)
@@ -101,7 +101,7 @@ class Side:
     def _row_of(self, config: Config) -> int | None:
         if config.template != self.family:
             return None
-        values = config.values()
+        values = config.params
         if any(values.get(one.name) not in one.values for one in self.params):
             return None
         wanted = [one.values.index(values[one.name]) for one in self.params]
@@ -149,7 +149,7 @@ class RuleSpace(ListedSpace):
 
     def pair(self, config: Config) -> Pair:
         """The rule that a config of this space is."""
-        values = config.values()
+        values = config.params
         gap = Gap(str(values["property"]), int(values["threshold"]))
         return Pair(gap, _side(_BELOW, self._below.family, values), _side(_ABOVE, self._above.family, values))
 
@@ -157,7 +157,7 @@ class RuleSpace(ListedSpace):
         """The config of this space that is a rule; None where it has none."""
         if (pair.below.template, pair.above.template) != (self._below.family, self._above.family):
             return None
-        values = pair.config().values()
+        values = pair.config().params
         config = Config.of(self.template, {one.name: values[one.name] for one in self.params if one.name in values})
         return None if self.row_of(config) is None else config
 

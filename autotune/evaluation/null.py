@@ -146,7 +146,7 @@ class NullEvaluator(SequentialEvaluator):
 def predicted_us(source: KernelSource) -> float:
     """Time of a config: the layer's ideal, times a factor in [1, 2) for each parameter value."""
     time_us = 1.0 + source.problem.flops / _FLOPS_PER_US
-    for name, value in source.config.items:
+    for name, value in source.config.pairs:
         time_us *= 1.0 + _fraction(f"{source.config.template} {name}={value}")
     return time_us
 

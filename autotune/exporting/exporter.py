@@ -121,7 +121,7 @@ def _check_names(kernel: Chosen) -> None:
         if not _NAME.fullmatch(words):
             raise StoreError(f"{words!r}: cannot be exported: expected a name of letters, digits, - and _")
     symbols = (*source.program.entries, *(word for each in source.constants for word in (each.name, each.origin)))
-    for words in (*symbols, *(name for name, _ in source.config.items)):
+    for words in (*symbols, *(name for name, _ in source.config.pairs)):
         if not _SYMBOL.fullmatch(words):
             raise StoreError(f"{row.name}: cannot be exported: {words!r} is no name of C++")
 
@@ -174,7 +174,7 @@ def _provenance(served: Sequence[Chosen], archs: Sequence[int]) -> Mapping[str, 
                 "file": f"{kernel.stem}.cu",
                 "problem": kernel.problem.names(),
                 "template": trial.config.template,
-                "config": trial.config.values(),
+                "config": trial.config.params,
                 "accuracy": trial.accuracy,
                 "deterministic": trial.deterministic,
                 "entries": kernel.source.program.entries,

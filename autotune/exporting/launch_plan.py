@@ -136,7 +136,7 @@ class _Planner:
         self._known: dict[str, Value] = {
             name: value for name, value in bound.problem.names().items() if name not in changing
         }
-        self._known.update(source.config.values())
+        self._known.update(source.config.params)
         self._natural = frozenset(device_names(bound.device))
         self._depends = {name: frozenset({name}) for name in self._natural}
         self._depends |= dict.fromkeys(changing, frozenset({self._runtime}))

@@ -19,7 +19,7 @@ Features = npt.NDArray[np.float32]
 
 def positions_of(template: KernelTemplate, config: Config) -> Positions:
     """The positions of a config's values in the header."""
-    values = config.values()
+    values = config.params
     return np.array([param.values.index(values[param.name]) for param in template.params], dtype=np.intp)
 
 

@@ -217,7 +217,7 @@ class BoundTemplate:
 
         Values and rules come in the order in which a space is walked, so what guards there guards here.
         """
-        values = config.values()
+        values = config.params
         known = {param.name for param in self.template.params}
         if values.keys() != known:
             raise StudyError(
@@ -254,7 +254,7 @@ class BoundTemplate:
 
     def names(self, config: Config) -> dict[str, Value]:
         """A config's parameters and derived values, whatever the rules say of it."""
-        names = config.values()
+        names = config.params
         for name, bound in self.derived:
             names[name] = bound.value(names)
         return names
@@ -317,7 +317,7 @@ class ListedSpace:
 
     def indices(self, config: Config) -> tuple[int, ...] | None:
         """The value indices of a config; None when it is another family's or has a value left out here."""
-        values = config.values()
+        values = config.params
         if config.template != self.template or values.keys() != {param.name for param in self.params}:
             return None
         indices = []

@@ -130,7 +130,7 @@ class KernelTemplate:
         A parameter that it lacks came later, and its first value is what the family did before. None when it is another
         family's, or has a parameter or a value that is no more.
         """
-        values = current(self.name, recorded.values())
+        values = current(self.name, recorded.params)
         if recorded.template != self.name or not values.keys() <= {param.name for param in self.params}:
             return None
         if any(param.name in values and values[param.name] not in param.values for param in self.params):

@@ -97,7 +97,7 @@ class Recording:
 
     def entry(self, config: Config) -> dict[str, Json]:
         """A config as a trace names it: `config`, its parameters with the values of the file."""
-        values = config.values()
+        values = config.params
         return {"config": {param.name: param.written[param.values.index(values[param.name])] for param in self.params}}
 
     def config(self, row: int) -> Config:
@@ -109,7 +109,7 @@ class Recording:
 
     def row_of(self, config: Config) -> int | None:
         """The row of a config, None when it was not recorded."""
-        values = config.values()
+        values = config.params
         if config.template != self.template or values.keys() != {param.name for param in self.params}:
             return None
         try:

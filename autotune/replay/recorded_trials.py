@@ -88,7 +88,7 @@ def _recording(store: Store, name: str, rows: Sequence[TrialRow]) -> Recording |
     """One family's trials, oldest first, but for those that its newest header does not know; None without a time."""
     newest = rows[-1]
     declared = store.templates.params(newest.trial.config.template, newest.template_hash)
-    params = [(param, declared.get(param, ())) for param in newest.trial.config.values()]
+    params = [(param, declared.get(param, ())) for param in newest.trial.config.params]
     records = [_record(row.trial) for row in rows if _fits(row.trial.config, params)]
     if not any(record.time_us is not None for record in records):
         return None
@@ -96,14 +96,14 @@ def _recording(store: Store, name: str, rows: Sequence[TrialRow]) -> Recording |
 
 
 def _fits(config: Config, params: Sequence[tuple[str, Sequence[Value]]]) -> bool:
-    values = config.values()
+    values = config.params
     return len(values) == len(params) and all(values.get(name) in declared for name, declared in params)
 
 
 def _record(trial: Trial) -> Record:
     if trial.outcome == Outcome.CORRECT:
-        return Record(trial.config.values(), trial.median_us, None)
-    return Record(trial.config.values(), None, (trial.outcome, trial.reason))
+        return Record(trial.config.params, trial.median_us, None)
+    return Record(trial.config.params, None, (trial.outcome, trial.reason))
 
 
 def _name(measured: Measured, row: TrialRow, groups: Mapping[Measured, object]) -> str:

@@ -137,7 +137,7 @@ def _rows(path: Path, device: str) -> list[TrialRow]:
 
 
 def _key(config: Config) -> _Key:
-    return (config.template, frozenset(current(config.template, config.values()).items()))
+    return (config.template, frozenset(current(config.template, config.params).items()))
 
 
 def _recorded(trials: Mapping[_Key, Trial], config: Config) -> Trial | None:

@@ -188,7 +188,7 @@ def _tables(section: str, trials: Sequence[TrialRow], linked: Set[str]) -> Itera
     """A table for each family; of its rows those have an id that something leads to."""
     begun = min(row.started_at for row in trials)
     for place, family in enumerate(families(trials)):
-        configs = [row.trial.config.values() for row in family.trials]
+        configs = [row.trial.config.params for row in family.trials]
         names = list(dict.fromkeys(name for values in configs for name in values))
         seen = {name: {str(values.get(name, "")) for values in configs} for name in names}
         alike = [name for name in names if len(seen[name]) == 1 and len(configs) > 1]
@@ -202,7 +202,7 @@ def _tables(section: str, trials: Sequence[TrialRow], linked: Set[str]) -> Itera
 
 
 def _cells(row: TrialRow, begun: datetime, params: Sequence[str]) -> Iterator[str]:
-    values = row.trial.config.values()
+    values = row.trial.config.params
     yield digits((row.ended_at - begun).total_seconds(), 3) if row.ended_at else ""
     for words in (*(values.get(name, "") for name in params), _remark(row)):
         yield " ".join(str(words).split())

@@ -41,7 +41,7 @@ class ListedSpace:
 
     def row_of(self, config: Config, /) -> int | None:
         """The row of a config."""
-        wanted = np.array([position for _, position in config.items], dtype=np.int64)
+        wanted = np.array([position for _, position in config.pairs], dtype=np.int64)
         found = np.flatnonzero((self.rows == wanted).all(axis=1))
         return int(found[0]) if len(found) else None
 

@@ -64,11 +64,15 @@ class BestRow:
     study: str
     """as asked for; `row` may come from another study with the same layer shape"""
     layer: Layer
+    """the layer as its study names it"""
     timing: Timing
     """the measurement that decided: of the finals, or of the trial"""
     decided_by: DecidedBy
+    """what decided: the finals, a retime or the median"""
     row: TrialRow
+    """the winning trial"""
     match: Match = "exact"
+    """`exact`, or `device class` for a device of the same class"""
 
     @property
     def name(self) -> str:

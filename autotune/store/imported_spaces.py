@@ -94,7 +94,7 @@ def import_recording(found: Recording, url: str | Path, *, clock: Clock = utc_no
 def _fingerprint(found: Recording) -> str:
     """A hash of what was recorded, in whatever order and format the file writes it."""
     trials_found = (found.trial(number, found.config(number)) for number in range(len(found.rows)))
-    lines = sorted(f"{sorted(one.config.items)} {one.outcome} {one.median_us}" for one in trials_found)
+    lines = sorted(f"{sorted(one.config.pairs)} {one.outcome} {one.median_us}" for one in trials_found)
     return hashlib.sha256("\n".join([found.template, found.device_name, *lines]).encode()).hexdigest()
 
 

@@ -49,24 +49,37 @@ class TrialRow:
     """A trial with everything it was made under."""
 
     id: int
+    """its number in the database"""
     study: str
+    """the study's name"""
     generation: int
+    """of the study; a fresh start begins a new one"""
     layer: Layer
+    """the layer that was tuned"""
     device: DeviceInfo
+    """where it ran"""
     environment: Environment
+    """driver, toolkit and flags"""
     measurement_mode: str
+    """`cold`, `hot` or `end_to_end`"""
     template_hash: str
+    """hash of the family's files"""
     trial: Trial
+    """the config and what became of it"""
     started_at: datetime
+    """when it started, UTC"""
     ended_at: datetime | None
+    """when it ended, UTC; None while it runs"""
     reused: bool
     """a copy of a trial measured earlier"""
     attempts: int
+    """how many times it was started"""
     stages: tuple[Stage, ...] = ()
     """the launches of one round of the forward pass; none when rejected before rendering"""
     flops: int | None = None
     """of the kernel's algorithm, where they are not the direct convolution's"""
     origin: Origin = "measured"
+    """`measured` here or `imported`"""
     proposed_by: str = "search"
     """what asked for it: search, default, warm_start, prior"""
     ranking_median_us: float | None = None

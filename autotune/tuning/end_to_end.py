@@ -192,7 +192,7 @@ class _EndToEndLine:
             accuracy=self.whole.accuracy,
             deterministic=self.whole.deterministic,
         )
-        values = config.values()
+        values = config.params
         plan = EndToEndPlan(int(values["streams"]), int(values["segments"]), values["pinned"] == "yes")
         key = self.store.trials.begin(self.scope, number, config, self.whole)
         parts = None

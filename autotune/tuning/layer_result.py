@@ -36,13 +36,17 @@ class LayerResult:
     """What tuning one layer came to."""
 
     layer: Layer
+    """the layer"""
     name: str
+    """`study.layer`"""
     best: Trial | None
+    """the fastest correct trial; None if no kernel is correct"""
     evaluated: int
     """evaluations in the study's history, this run's included"""
     new: int
     """evaluations of this run"""
     failures: Mapping[str, int]
+    """outcome to number of trials, correct ones left out"""
     messages: Mapping[str, Seen]
     """by message"""
     stopped: str
@@ -50,6 +54,7 @@ class LayerResult:
     designs: tuple[DesignResult, ...]
     """none: the search started from nothing"""
     finals: FinalsResult | None
+    """what the finals decided; None if none were held"""
 
     def of(self, study: str, layer: Layer) -> LayerResult:
         """The same for a layer of this shape, which another one was tuned for if it has another name."""

@@ -25,9 +25,11 @@ class Network:
     """How far the layers of a run are, each as often as the network runs it."""
 
     layers: int
+    """layers that the run tunes"""
     timed: int
     """layers with a correct kernel: the times below are of these"""
     now_us: float
+    """time of the network with the best kernels so far, microseconds"""
     start_us: float
     """with the best kernels of before, else the first correct ones"""
     floor_us: float | None
@@ -37,6 +39,7 @@ class Network:
     budget: int
     """evaluations at most"""
     elapsed_s: float
+    """seconds since the run began"""
     budget_s: float | None
     """seconds for all layers, where they share a time budget"""
     searching: int
@@ -56,10 +59,13 @@ class Progress:
     done: int
     """evaluations so far, earlier runs included"""
     budget: int
+    """evaluations at most"""
     best: Trial | None
+    """the fastest correct trial so far; None before the first"""
     failures: Mapping[str, int]
     """outcome to number of trials, correct ones left out"""
     elapsed_s: float
+    """seconds since the layer began"""
     reused: int
     """trials whose result was already in the database"""
     ended: bool
@@ -69,6 +75,7 @@ class Progress:
     network: Network | None = None
     """None: the layer is tuned alone"""
     phase: Phase = "search"
+    """what the layer is doing"""
 
 
 @dataclass(frozen=True, slots=True)

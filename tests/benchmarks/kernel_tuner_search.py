@@ -53,7 +53,7 @@ class Simulation:
         self.results: dict[str, Mapping[str, object]] = {}
         for row, time_us in enumerate(recording.times_us):
             config = recording.config(row)
-            values = config.values()
+            values = config.params
             outcome = {"time": float(time_us)} if math.isfinite(time_us) else {"__error__": util.RuntimeFailedConfig()}
             key = ",".join(str(values[name]) for name in self.params)
             self.configs[key] = config

@@ -97,7 +97,7 @@ def by_autotune(study: autotune.Study, db: Path, device: str) -> autotune.TuneRe
 
 def kept_to(study: autotune.Study, configs: tuple[Config, ...]) -> autotune.Study:
     """The study with no other values than those of some configs."""
-    values = [config.values() for config in configs]
+    values = [config.params for config in configs]
     space = {name: tuple(dict.fromkeys(each[name] for each in values)) for name in values[0]}
     return dataclasses.replace(study, space={FAMILY: space}, trials=100)
 

@@ -33,4 +33,4 @@ def test_epilogue_is_right(name: str, word: str, gpu: DeviceEvaluator) -> None:
         pytest.skip("the family does not serve it")
     config = default_of(name, problem, gpu.info)
     assert config is not None
-    verify(name, problem, config.values(), gpu)
+    verify(name, problem, config.params, gpu)

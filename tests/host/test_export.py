@@ -172,7 +172,7 @@ def test_provenance_says_where_each_kernel_comes_from(exported: Exported) -> Non
     first = provenance["kernels"][0]
     assert (first["name"], first["file"], first["template"]) == ("tested.constant", "tested.constant.cu", "direct")
     assert first["problem"] == CONSTANT.problem.names()
-    assert first["config"] == CONSTANT.source.config.values()
+    assert first["config"] == CONSTANT.source.config.params
     assert first["source_hash"] == CONSTANT.source.hash
     assert set(provenance["sha256"]) == set(contents(exported.folder)) - {"provenance.json"}
 

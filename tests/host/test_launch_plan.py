@@ -159,7 +159,7 @@ def launched(kernel: Chosen, n: int, device: DeviceInfo) -> tuple[list[int], lis
     """What the tuner would launch: bytes of packed filters and workspace, rounds; the launches of a round, and maps."""
     bound = bound_to(kernel.source.config.template, kernel.problem.with_runtime(n), device)
     template = bound.template
-    names: dict[str, Value] = dict(kernel.source.config.values())
+    names: dict[str, Value] = dict(kernel.source.config.params)
     for name, derived in bound.derived:
         names[name] = derived.value(names)
     sizes = [

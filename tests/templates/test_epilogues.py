@@ -51,7 +51,7 @@ def test_activation_is_right(case: str, host: DeviceEvaluator) -> None:
     config = default_of(name, problem)
     assert config is not None
     assert BoundTemplate(family(name), problem, H200).supported
-    verify(name, problem, config.values(), host)
+    verify(name, problem, config.params, host)
 
 
 FAULTS: Mapping[str, tuple[str, str, str]] = {

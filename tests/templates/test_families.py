@@ -49,7 +49,7 @@ def test_half_accumulators_promise_what_the_fewest_products_at_a_padded_edge_all
     problem = Conv2dProblem(9, 1, 13, 11, 5, 7, 7, pad_h=pad, pad_w=pad)
     config = default_of("tiled", problem)
     assert config is not None
-    halves = Config.of("tiled", {**config.values(), "arithmetic": "f16_f32"})
+    halves = Config.of("tiled", {**config.params, "arithmetic": "f16_f32"})
     assert render(BoundTemplate(family("tiled"), problem, H200), halves).accuracy == accuracy
 
 
@@ -136,7 +136,7 @@ json.dump(hashes, sys.stdout)
 
 def test_rendering_is_the_same_in_every_process() -> None:
     sources = {(name, label): default_source(name, label) for name in FAMILIES for label in supported(name)}
-    asked = [[name, label, source.config.values()] for (name, label), source in sources.items()]
+    asked = [[name, label, source.config.params] for (name, label), source in sources.items()]
     done = subprocess.run(
         [sys.executable, "-c", RENDER_ALL],
         input=json.dumps(asked),

@@ -31,4 +31,4 @@ def waiting_config(name: str) -> tuple[Problem, Config]:
 @pytest.mark.parametrize("name", every(3, WAITING))
 def test_a_kernel_that_leaves_all_copies_under_way_is_refused(name: str, checked: DeviceEvaluator) -> None:
     problem, config = waiting_config(name)
-    assert refuses_changed(name, problem, config.values(), (WAIT, f"{WAIT}64 + "), checked)
+    assert refuses_changed(name, problem, config.params, (WAIT, f"{WAIT}64 + "), checked)

@@ -66,7 +66,7 @@ def recorded(layer: str) -> tuple[Conv2dProblem, tuple[Config, ...]]:
     """What `mma_strip` was measured with on a layer by mma.sync, fastest first."""
     with Store(shipped("studies") / "recorded" / "h200.db", create=False) as store:
         rows = [row for row in store.trials.list(layer, generations="all") if row.trial.config.template == "mma_strip"]
-    rows = [row for row in rows if row.trial.median_us is not None and row.trial.config.values()["mma"] == "warp"]
+    rows = [row for row in rows if row.trial.median_us is not None and row.trial.config.params["mma"] == "warp"]
     rows.sort(key=lambda row: row.trial.median_us or 0.0)
     return of_conv2d(rows[0].problem, "a recorded layer"), tuple(row.trial.config for row in rows)
 

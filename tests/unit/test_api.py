@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import ast
+import inspect
+import itertools
 import os
 import re
 import signal
 import sqlite3
 import subprocess
 import sys
+import textwrap
 import threading
 from collections.abc import Callable
 from contextlib import closing
@@ -320,3 +324,22 @@ def test_a_shells_commands_keep_their_options() -> None:
     message = "--db x.db: see `autotune dump --check`, run `autotune tune STUDY --db x.db`, or --no-proof; --dtype"
     told = arguments_for_options(message, ("db", "proof"))
     assert told == "db x.db: see `autotune dump --check`, run autotune.tune, or proof=False; dtype"
+
+
+def test_every_field_of_a_public_record_is_documented() -> None:
+    undocumented = []
+    for name in ("Config", "Conv2dProblem", "ExportResult", "FamilyImportance", "Layer", "Progress", "Study", "Trial"):
+        found = getattr(autotune, name)
+        body = ast.parse(textwrap.dedent(inspect.getsource(found))).body[0].body  # type: ignore[attr-defined]
+        for field, following in itertools.pairwise([*body, None]):
+            if isinstance(field, ast.AnnAssign) and not (
+                isinstance(following, ast.Expr) and isinstance(following.value, ast.Constant)
+            ):
+                undocumented.append(f"{name}.{ast.unparse(field.target)}")
+    assert undocumented == []
+
+
+def test_a_config_has_its_parameters_as_a_dict() -> None:
+    config = autotune.Config.of("direct", {"block_q": 8, "unroll": "rs"})
+    assert config.params == {"block_q": 8, "unroll": "rs"}
+    assert config.pairs == (("block_q", 8), ("unroll", "rs"))

@@ -168,7 +168,7 @@ def test_json_is_one_array_with_full_precision(tune: Command, autotune: Command)
     assert best["median_us"] == stored.median_us
     assert best["gflops"] == stored.gflops
     assert len(repr(best["median_us"])) > 10
-    assert best["config"] == stored.row.trial.config.values()
+    assert best["config"] == stored.row.trial.config.params
 
 
 def test_csv_has_the_same_columns_and_values(filled: Path, autotune: Command) -> None:
@@ -423,7 +423,7 @@ def test_what_a_dispatcher_chooses_is_exported(folder: Path, filled: Path, autot
     assert (finished.code, finished.out) == (0, "out/small.one.null.cu\n")
     assert finished.err.startswith("left out, nothing of the dispatcher fits it: small.other\n")
     text = (folder / "out" / "small.one.null.cu").read_text()
-    assert " ".join(f"{name}={value}" for name, value in slowest.trial.config.items) in text
+    assert " ".join(f"{name}={value}" for name, value in slowest.trial.config.pairs) in text
     assert "always: few" in (folder / "out" / "dispatcher.h").read_text()
     (folder / "out" / "mine.txt").write_text("not exported")
     assert autotune("export", "small", "--out", "out", "--no-proof").code == 0

@@ -76,8 +76,8 @@ class Device(NullEvaluator):
 
 
 def _timing(source: KernelSource, cache: str) -> Timing:
-    wanted, has = int(source.problem.values["k"]), int(source.config.values().get("threads", 4096)) // 4
-    turns = int(source.config.values().get("turns", 1))
+    wanted, has = int(source.problem.values["k"]), int(source.config.params.get("threads", 4096)) // 4
+    turns = int(source.config.params.get("turns", 1))
     return summarise((source.problem.flops / 1e4 * max(wanted / has, has / wanted) * (10 + turns),) * 5, cache)
 
 
@@ -259,7 +259,7 @@ def test_kernels_of_before_a_family_had_a_parameter_are_measured_as_they_are_now
     made = built(fresh, study, edited, device)
     ran = {source.config for source in device.ran if source.config.template == "tiny"}
     assert len(ran) > 4
-    assert {config.values()["later"] for config in ran} == {7}
+    assert {config.params["later"] for config in ran} == {7}
     assert {one.config for one in made.dispatcher.kernels} <= ran
 
 
@@ -269,7 +269,7 @@ class Fickle(Device):
     def timing(self, source: KernelSource, cache: str) -> Timing:
         """By the threads a block."""
         place = [size[0] for size in SIZES].index(int(source.problem.values["k"]))
-        liked = source.config.values().get("threads") == (32, 64, 128, 256)[place % 4]
+        liked = source.config.params.get("threads") == (32, 64, 128, 256)[place % 4]
         time_us = 300.0 if source.config.template == "implicit_gemm" else 100.0 if liked else 390.0
         return summarise((time_us,) * 5, cache)
 

@@ -91,7 +91,7 @@ def test_an_end_with_relative_times_takes_what_is_fast_and_leaves_little_idle() 
     assert chosen(enough, k=16) == ("fours", False, ())
     assert chosen(dataclasses.replace(made, rule=Leaf(("fours",))), k=16) == ("fours", False, ())
     assert Dispatcher.from_json(made.to_json()) == made
-    assert rule_of(made.config().values()) == made.rule
+    assert rule_of(made.config().params) == made.rule
 
 
 def test_a_relative_time_is_the_mean_of_those_on_known_layers_the_more_similar_the_more() -> None:
@@ -160,7 +160,7 @@ def test_it_survives_being_written_down() -> None:
     again = Dispatcher.from_json(made.to_json())
     assert again == made
     assert again.to_json() == made.to_json()
-    assert rule_of(made.config().values()) == made.rule
+    assert rule_of(made.config().params) == made.rule
     assert made.words() == (
         "k < 13: few",
         "k >= 13 and pixels < 1000: fours",

@@ -14,7 +14,7 @@ from autotune.tuning.end_to_end import configs
 
 
 def plans(choices: EndToEnd, n: int) -> list[tuple[object, ...]]:
-    return [tuple(config.values().values()) for config in configs(choices, n)]
+    return [tuple(config.params.values()) for config in configs(choices, n)]
 
 
 def test_the_reports_batch_is_cut_in_every_way_once() -> None:

@@ -31,7 +31,7 @@ def test_a_table_has_a_row_for_each_trial_and_a_column_for_each_parameter(trials
     columns = frames.table(trials).columns
     assert {len(cells) for cells in columns.values()} == {len(trials)}
     for name in ("block_q", "tile_q"):
-        assert columns[f"params_{name}"] == [row.trial.config.values().get(name) for row in trials]
+        assert columns[f"params_{name}"] == [row.trial.config.params.get(name) for row in trials]
     for name, cells in columns.items():
         assert len({type(cell) for cell in cells if cell is not None}) <= 1, name
     assert {"all", "8"} <= set(columns["params_images"]), "numbers and words become words"

@@ -31,7 +31,7 @@ def told(*, together: float, noise: float = 0.03, rows: int = 120) -> Importance
     kept = rng.permutation(len(space.rows))[:rows]
     times = np.full(len(space.rows), np.inf)  # the others failed
     for row in kept:
-        values = space.config(int(row)).values()
+        values = space.config(int(row)).params
         log_time = 0.4 * abs(int(values["tile"]) - 4) + 0.1 * int(values["stages"])
         log_time += together * (values["unroll"] == 4 and values["stages"] == 3)
         times[row] = np.exp(log_time + noise * rng.standard_normal())

@@ -48,7 +48,7 @@ def test_configs_dates_and_lists_are_what_they_are(autotune: Command) -> None:
     (row,) = json.loads(autotune("show", "lenet-k5.conv1", "142", "--db", RECORDED, "--json").out)
     with Store(RECORDED, create=False) as store:
         (found,) = [one for one in store.trials.list("lenet-k5.conv1", kind="cuda") if one.trial.number == 142]
-    assert row["config"] == found.trial.config.values()
+    assert row["config"] == found.trial.config.params
     assert datetime.fromisoformat(row["date"]) == found.ended_at
     assert found.trial.timing is not None
     assert row["samples_us"] == list(found.trial.timing.samples_us)

@@ -89,7 +89,7 @@ def test_what_a_profiler_saw_stands_beside_the_rung(folder: Path, autotune: Comm
     assert "achieved_occupancy" not in plain.out
     with Store("autotune.db") as store:
         climbed = [
-            row for row in store.trials.list("small", sort="median") if row.trial.config.values()["threads"] == 128
+            row for row in store.trials.list("small", sort="median") if row.trial.config.params["threads"] == 128
         ]
         first = climbed[0]
         short = KernelProfile("ncu 1", 0, "short", time_us=1.0, achieved_occupancy=0.1)

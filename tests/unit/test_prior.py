@@ -40,7 +40,7 @@ def test_early_trials_of_all_families_are_ordered_as_they_were_measured() -> Non
     def grown(config: Config) -> Config:
         """With first values for the parameters that the family has gained since."""
         first = {param.name: param.values[0] for param in families[config.template].params}
-        return Config.of(config.template, first | config.values())
+        return Config.of(config.template, first | config.params)
 
     for name, rows in groups.items():
         early = [row for row in rows if row.trial.number < 70]
@@ -78,7 +78,7 @@ def test_of_two_configs_that_differ_in_a_pad_the_one_with_conflicts_is_estimated
     bound = BoundTemplate(load_template(template_files()["implicit_gemm"]), LAYERS["resnet-3x3"], DEVICE)
     slower = []
     for config, time_us in times_us.items():
-        padded = Config.of("implicit_gemm", {**config.values(), "smem_pad": 4})
+        padded = Config.of("implicit_gemm", {**config.params, "smem_pad": 4})
         if padded != config and padded in times_us:
             assert estimate_us(bound, config, DEVICE, RATES) > estimate_us(bound, padded, DEVICE, RATES), config
             slower.append(time_us / times_us[padded])

@@ -79,7 +79,7 @@ def test_a_t4_file_says_what_its_cache_file_says() -> None:
     assert len(t4.rows) == len(cache.rows) == 4362
     for row in range(len(cache.rows)):
         config = cache.config(row)
-        place = t4.row_of(Config(t4.template, config.items))
+        place = t4.row_of(Config(t4.template, config.pairs))
         assert place is not None, config
         assert t4.times_us[place] == pytest.approx(cache.times_us[row]), config
 

@@ -152,5 +152,5 @@ def test_configs_recorded_before_a_parameter_came_have_its_first_value(again: Co
     assert again("--trials", 40).code == 0
     recorded = [row.trial for row in rows("recorded.db") if row.trial.compiled]
     replayed = [row.trial for row in rows("autotune.db") if row.trial.compiled]
-    assert {trial.config.values().pop("later") for trial in replayed} == {7}
+    assert {trial.config.params.pop("later") for trial in replayed} == {7}
     assert sorted(str(trial.timing) for trial in replayed) == sorted(str(trial.timing) for trial in recorded)

@@ -78,7 +78,7 @@ def k_of(layer: Layer) -> int:
 
 def time_us(layer: Layer, config: Config) -> float:
     """What the device says that a kernel of `tiny` takes."""
-    values, wanted = config.values(), k_of(layer)
+    values, wanted = config.params, k_of(layer)
     has = int(values["threads"]) // 4
     return layer.problem.flops / 1e4 * max(wanted / has, has / wanted) * (10 + int(values["turns"]))
 
@@ -256,7 +256,7 @@ def test_every_rule_of_a_space_has_kernels_that_serve_their_sides() -> None:
     for one in (space, small):
         for row in range(len(one.rows)):
             pair = one.pair(one.config(row))
-            low, high = (int(kernel.values()["number"]) for kernel in (pair.below, pair.above))
+            low, high = (int(kernel.params["number"]) for kernel in (pair.below, pair.above))
             mask = gaps[pair.gap]
             assert below.serves[low][mask].all(), pair
             assert above.serves[high][~mask].all(), pair

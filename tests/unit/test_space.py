@@ -96,12 +96,12 @@ def test_the_space_is_the_filtered_product(tmp_path: Path, drawn: Drawn) -> None
     expected = brute_force(drawn, drawn.params, SMALL)
     space = SearchSpace(bound)
     assert space.complete
-    assert [space.config(row).values() for row in range(len(space.rows))] == expected
+    assert [space.config(row).params for row in range(len(space.rows))] == expected
     assert all(space.row_of(space.config(row)) == row for row in range(len(space.rows)))
     first = {name: values[0] for name, values in drawn.params.items()}
     if expected:
         assert space.default is not None
-        assert space.default.values() == (first if first in expected else expected[0])
+        assert space.default.params == (first if first in expected else expected[0])
     else:
         assert space.default is None
     feasible = {tuple(config.values()) for config in expected}
@@ -109,11 +109,11 @@ def test_the_space_is_the_filtered_product(tmp_path: Path, drawn: Drawn) -> None
         config = Config.of("drawn", dict(zip(drawn.params, values, strict=True)))
         assert (space.row_of(config) is None) == (values not in feasible)
         if values in feasible:
-            assert bound.check(config).items() >= config.values().items()
+            assert bound.check(config).items() >= config.params.items()
         else:
             with pytest.raises(Rejected):
                 bound.check(config)
-    assert {tuple(config.values().values()) for config in space.rejected(1000)} == {
+    assert {tuple(config.params.values()) for config in space.rejected(1000)} == {
         values for values in itertools.product(*drawn.params.values()) if values not in feasible
     }
 
@@ -131,17 +131,17 @@ def test_a_narrowed_space_is_the_filtered_product_of_what_is_kept(
         if data.draw(st.booleans())
     }
     space = SearchSpace(bind(load_template(path)), kept)
-    found = [space.config(row).values() for row in range(len(space.rows))]
+    found = [space.config(row).params for row in range(len(space.rows))]
     assert found == brute_force(drawn, {**drawn.params, **kept}, SMALL)
 
 
 def test_the_default_is_the_first_values_where_they_are_feasible(tmp_path: Path) -> None:
     space = SearchSpace(bind(tiny(tmp_path)))
     assert space.default is not None
-    assert space.default.values() == {"threads": 64, "turns": 1, "order": "rows", "fast": False}
+    assert space.default.params == {"threads": 64, "turns": 1, "order": "rows", "fast": False}
     narrowed = SearchSpace(bind(tiny(tmp_path)), {"threads": [256, 64], "turns": [3, 1]})
     assert narrowed.default is not None
-    assert narrowed.default.values() == {"threads": 256, "turns": 1, "order": "rows", "fast": False}
+    assert narrowed.default.params == {"threads": 256, "turns": 1, "order": "rows", "fast": False}
 
 
 def test_an_empty_space_has_no_default(tmp_path: Path) -> None:
@@ -169,7 +169,7 @@ def test_a_study_cannot_widen_a_family(tmp_path: Path, narrowed: Mapping[str, Se
 
 def test_a_config_of_another_family_or_shape_is_in_no_row(tmp_path: Path) -> None:
     space = SearchSpace(bind(tiny(tmp_path)))
-    values = space.config(0).values()
+    values = space.config(0).params
     assert space.row_of(Config.of("other", values)) is None
     assert space.row_of(Config.of("tiny", {**values, "threads": 65})) is None
     assert space.row_of(Config.of("tiny", {**values, "more": 1})) is None
@@ -230,7 +230,7 @@ def test_a_constraint_guards_the_derived_values_that_stand_on_it(tmp_path: Path)
         ("[constraints]", '[constraints]\n"a part is left" = "left > 0"\n"few parts" = "parts < 9"'),
     )
     space = SearchSpace(bind(family))
-    assert {config.values()["threads"] for config in map(space.config, range(len(space.rows)))} == {64, 32}
+    assert {config.params["threads"] for config in map(space.config, range(len(space.rows)))} == {64, 32}
     assert rejection(bind(family), threads=128) == ("invalid_config", "constraint", "a part is left")
     assert len(list(space.rejected(100))) == 80 - len(space.rows)
 
@@ -242,7 +242,7 @@ def test_a_constraint_guards_what_becomes_known_together_with_it(tmp_path: Path)
         ("[constraints]", '[constraints]\n"few parts" = "parts < 60"\n"more than one turn" = "turns > 1"'),
     )
     space = SearchSpace(bind(family))
-    assert {config.values()["turns"] for config in map_configs(space)} == {3, 4, 6}
+    assert {config.params["turns"] for config in map_configs(space)} == {3, 4, 6}
     assert rejection(bind(family), turns=1)[2] == "more than one turn"
 
 
@@ -278,7 +278,7 @@ def test_limits_that_all_kernels_share_need_no_constraint(tmp_path: Path, edit: 
     outcome, reason, words = rejection(bound, threads=256)
     assert (outcome, reason) == ("invalid_config", "resource_limit")
     assert message in words.split("; ")
-    assert all(config.values()["threads"] != 256 for config in map_configs(SearchSpace(bound)))
+    assert all(config.params["threads"] != 256 for config in map_configs(SearchSpace(bound)))
 
 
 def map_configs(space: SearchSpace) -> list[Config]:
@@ -289,7 +289,7 @@ def map_configs(space: SearchSpace) -> list[Config]:
 def test_limits_are_the_devices_own(tmp_path: Path) -> None:
     family = tiny(tmp_path, ("#*/", 'smem_bytes = "threads * 1024"\n#*/'))
     turing = dataclasses.replace(DEVICE, arch=75, smem_per_block_bytes=65536)
-    threads = {config.values()["threads"] for config in map_configs(SearchSpace(bind(family, device=turing)))}
+    threads = {config.params["threads"] for config in map_configs(SearchSpace(bind(family, device=turing)))}
     assert threads == {32, 64}
 
 
@@ -302,15 +302,15 @@ def test_a_stage_that_does_not_run_has_no_limits(tmp_path: Path) -> None:
             f'[[stage]]\nentry = "last"\nargs = ["y"]\nblock = ["1", "1", "1"]\ngrid = ["1", "1", "1"]\n{when}\n#*/',
         ),
     )
-    orders = {config.values()["order"] for config in map_configs(SearchSpace(bind(family)))}
+    orders = {config.params["order"] for config in map_configs(SearchSpace(bind(family)))}
     assert orders == {"rows"}
 
 
 def test_only_admitted_accuracy_classes_are_in_the_space(tmp_path: Path) -> None:
     family = tiny(tmp_path, ('accuracy = "fp32"', "accuracy = \"'tf32' if fast else 'fp32'\""))
-    assert {config.values()["fast"] for config in map_configs(SearchSpace(bind(family)))} == {False, True}
+    assert {config.params["fast"] for config in map_configs(SearchSpace(bind(family)))} == {False, True}
     strict = bind(family, admission=Admission(accuracy=("fp32",)))
-    assert {config.values()["fast"] for config in map_configs(SearchSpace(strict))} == {False}
+    assert {config.params["fast"] for config in map_configs(SearchSpace(strict))} == {False}
     assert rejection(strict, fast=True) == ("invalid_config", "accuracy_class", "accuracy class is one of fp32")
 
 

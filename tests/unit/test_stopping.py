@@ -36,7 +36,7 @@ def gains(sampler: str, budget: int, *, stop: int = 0) -> list[float | None]:
         found.append(search.expected_gain)
         config = search.ask(number)
         assert config is not None
-        trials.append(finished(number, config, cost(**config.values())))  # type: ignore[arg-type]
+        trials.append(finished(number, config, cost(**config.params)))  # type: ignore[arg-type]
         search.tell(trials[-1])
     return found
 

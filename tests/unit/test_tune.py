@@ -238,7 +238,7 @@ def test_every_familys_default_is_tried_first(store: Store, families: Mapping[st
     rows = evaluated(store.trials.list("small"))
     assert {row.trial.config.template for row in rows[:2]} == {"tiny", "other"}
     defaults = {"threads": 64, "turns": 1, "order": "rows", "fast": False}
-    assert all(row.trial.config.values() == defaults for row in rows[:2])
+    assert all(row.trial.config.params == defaults for row in rows[:2])
 
 
 def test_a_space_within_the_budget_is_enumerated(store: Store, families: Mapping[str, KernelTemplate]) -> None:
@@ -253,7 +253,7 @@ def test_a_space_within_the_budget_is_enumerated(store: Store, families: Mapping
     device = Device()
     (result,) = tune(small(trials=1000), families, device, store)
     assert result.stopped == "exhausted"
-    assert {tuple(source.config.values().values()) for source in device.ran} == expected
+    assert {tuple(source.config.params.values()) for source in device.ran} == expected
     assert result.evaluated == len(device.ran) == FEASIBLE
 
 
@@ -606,10 +606,10 @@ def test_a_narrowed_study_keeps_to_its_values(store: Store, families: Mapping[st
     device = Device()
     space = {"tiny": {"threads": (128, 32), "order": ("taps",)}}
     (result,) = tune(small(space=space, trials=100), families, device, store)
-    assert {source.config.values()["threads"] for source in device.ran} == {128, 32}
-    assert {source.config.values()["order"] for source in device.ran} == {"taps"}
+    assert {source.config.params["threads"] for source in device.ran} == {128, 32}
+    assert {source.config.params["order"] for source in device.ran} == {"taps"}
     assert result.evaluated == len(device.ran) == 4 + 5
-    assert device.ran[0].config.values() == {"threads": 128, "turns": 1, "order": "taps", "fast": False}
+    assert device.ran[0].config.params == {"threads": 128, "turns": 1, "order": "taps", "fast": False}
 
 
 def test_a_study_may_be_narrowed_and_widened_between_runs(store: Store, families: Mapping[str, KernelTemplate]) -> None:

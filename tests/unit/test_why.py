@@ -48,9 +48,9 @@ def time_us(folder: Path, values: dict[str, Value]) -> float:
 def test_each_parameter_is_judged_by_pairs_that_differ_in_it_alone(told: Told, tmp_path: Path) -> None:
     best, rows = told()
     why = explain(best, rows)
-    winner = best.row.trial.config.values()
+    winner = best.row.trial.config.params
     assert why.default is not None
-    default = why.default.config.values()
+    default = why.default.config.params
     assert default == {"threads": 128, "turns": 2, "order": "rows", "fast": False}
     assert {effect.param for effect in why.effects} == {name for name in winner if winner[name] != default[name]}
     assert why.effects
@@ -66,8 +66,8 @@ def test_each_parameter_is_judged_by_pairs_that_differ_in_it_alone(told: Told, t
 def test_the_nearest_pairs_count(told: Told) -> None:
     best, rows = told()
     name = explain(best, rows).effects[0].param
-    winner, default = best.row.trial.config, dict(explain(best, rows).default.config.items)  # type: ignore[union-attr]
-    twin = Config.of("tiny", {**winner.values(), name: default[name]})
+    winner, default = best.row.trial.config, dict(explain(best, rows).default.config.pairs)  # type: ignore[union-attr]
+    twin = Config.of("tiny", {**winner.params, name: default[name]})
     without = [row for row in rows if row.config != twin]
     (effect,) = (effect for effect in explain(best, without).effects if effect.param == name)
     assert effect.distance == 1
@@ -98,9 +98,9 @@ def test_where_no_two_trials_tell_it_says_so(told: Told) -> None:
 def test_steps_and_what_lies_between(told: Told, tmp_path: Path) -> None:
     best, rows = told()
     why = explain(best, rows)
-    winner = best.row.trial.config.values()
+    winner = best.row.trial.config.params
     for step in why.steps:
-        values = step.row.config.values()
+        values = step.row.config.params
         assert {name for name in winner if values[name] != winner[name]} == {step.param}
         assert values[step.param] == step.value
     assert [step.param for step in why.steps] == sorted((step.param for step in why.steps), key=list(winner).index), (

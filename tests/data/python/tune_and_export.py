@@ -29,7 +29,7 @@ assert_type(result, autotune.TuneResult)
 assert_type(result.layers[0].best, autotune.Trial | None)
 for best in autotune.best(small, db=Path("mine.db")):
     assert_type(best.median_us, float)
-    print(best.name, best.row.trial.config.values()["filters"])
+    print(best.name, best.row.trial.config.params["filters"])
 with autotune.Store("mine.db", create=False) as store:
     assert [row.trial.number for row in store.trials.list("mine.conv1")] == tried
 try:

@@ -42,7 +42,7 @@ class ListedSpace:
             if feasible({param.name: param.values[i] for param, i in zip(self.params, row, strict=True)})
         ]
         self.rows: npt.NDArray[np.int16] = np.array(rows, dtype=np.int16).reshape(len(rows), len(self.params))
-        configs = [self.config(row).values() for row in range(len(rows))]
+        configs = [self.config(row).params for row in range(len(rows))]
         self.padded_work = None if padded_work is None else np.array(list(map(padded_work, configs)))
         self._row_of = {self.config(row): row for row in range(len(rows))}
 

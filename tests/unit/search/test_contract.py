@@ -45,7 +45,7 @@ def gemm() -> ListedSpace:
 
 def cost(config: Config) -> float:
     """Microseconds: fails where the tile is 6, else a product of interacting terms."""
-    values = config.values()
+    values = config.params
     if config.template == "gemm":
         return 300.0 - int(values["bm"]) - int(values["stages"]) * int(values["bn"])
     if values["tile"] == 6:
@@ -100,7 +100,7 @@ def test_a_space_within_the_budget_is_walked_in_order(sampler: str) -> None:
 @pytest.mark.parametrize("sampler", INSTALLED)
 def test_a_sampled_space_is_not_walked_but_searched_until_nothing_is_left(sampler: str) -> None:
     space = ListedSpace("gemm", {"bm": [16, 32, 64], "stages": [1, 2, 3]}, complete=False)
-    trials = run([space], lambda config: float(str(config.values()["bm"])), sampler=sampler, budget=50)
+    trials = run([space], lambda config: float(str(config.params["bm"])), sampler=sampler, budget=50)
     assert sorted(str(trial.config) for trial in trials) == sorted(str(space.config(row)) for row in range(9))
     assert [trial.config for trial in trials] != [space.config(row) for row in range(9)]
 

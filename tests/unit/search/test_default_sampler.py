@@ -46,7 +46,7 @@ def tiles(template: str = "tiles") -> ListedSpace:
 
 
 def smooth(config: Config) -> float:
-    values = config.values()
+    values = config.params
     threads = int(values["bx"]) * int(values["by"])
     work = int(values["tx"]) * int(values["ty"])
     cost = (
@@ -85,12 +85,12 @@ def test_failures_are_learned(seed: int, name: str, value: Value | tuple[int, ..
     failing = value if isinstance(value, tuple) else (value,)
 
     def cost(config: Config) -> float:
-        return float("inf") if config.values()[name] in failing else smooth(config)
+        return float("inf") if config.params[name] in failing else smooth(config)
 
-    share = np.mean([space.config(row).values()[name] in failing for row in range(len(space.rows))])
+    share = np.mean([space.config(row).params[name] in failing for row in range(len(space.rows))])
     assert 0.35 < share < 0.65
     trials = run([space], cost, sampler="default", budget=100, seed=seed)
-    late = [trial for trial in trials[30:] if trial.config.values()[name] in failing]
+    late = [trial for trial in trials[30:] if trial.config.params[name] in failing]
     assert len(late) <= 5, [str(trial.config) for trial in late]
 
 
@@ -104,7 +104,7 @@ def test_a_failing_value_is_learned_among_other_failures() -> None:
     failing = dataclasses.replace(recording, times_us=times_us, failures=tuple(failures))
     for seed in (1, 2):
         late = replay_once(failing, sampler="default", seed=seed, evaluations=100).configs[30:]
-        assert sum(config.values()["read_only"] == 0 for config in late) <= 5, seed
+        assert sum(config.params["read_only"] == 0 for config in late) <= 5, seed
 
 
 @pytest.mark.parametrize("seed", every(3, range(3)))
@@ -175,7 +175,7 @@ def test_of_many_families_the_better_one_gets_the_budget_before_all_had_their_fa
     families = [ListedSpace(name, params) for name in ("one", "good", "two", "three", "four", "five")]
 
     def cost(config: Config) -> float:
-        return sum(int(value) for value in config.values().values()) * (1.0 if config.template == "good" else 1.8)
+        return sum(int(value) for value in config.params.values()) * (1.0 if config.template == "good" else 1.8)
 
     trials = run(families, cost, sampler="default", budget=34)
     spent = [sum(trial.config.template == space.template for trial in trials) for space in families]
@@ -204,7 +204,7 @@ def test_sixteen_in_flight_do_not_crowd_together() -> None:
             config = search.ask(number)
             assert config is not None
             search.tell(finished(number, config, smooth(config)))
-        batch = [config.values() for number in range(30, 46) if (config := search.ask(number)) is not None]
+        batch = [config.params for number in range(30, 46) if (config := search.ask(number)) is not None]
         assert len(batch) == 16
         apart += [sum(a[name] != b[name] for name in a) for a in batch for b in batch if a is not b]
     assert np.mean(apart) >= 3.4  # 2.9 when configs in flight are not taken into account, 4.0 when they are
@@ -252,7 +252,7 @@ def waving(*, told: bool) -> ListedSpace:
 
 
 def in_waves(config: Config) -> float:
-    values = config.values()
+    values = config.params
     slower = 1.03 if values["schedule"] == "pingpong" else 1.0
     return waves(values) * (1 + 16 / int(values["tile_n"]) + 16 / int(values["tile_m"])) * slower / 1e5
 
@@ -262,7 +262,7 @@ def test_the_first_configs_leave_little_of_the_device_idle_and_lie_apart() -> No
     trials = run([space], in_waves, sampler="default", budget=8)
     assert space.padded_work is not None
     bound = np.quantile(space.padded_work, 0.31)
-    first = [trial.config.values() for trial in trials[1:]]
+    first = [trial.config.params for trial in trials[1:]]
     assert all(waves(values) <= bound for values in first)
     assert {values["tile_m"] for values in first} == {64, 128, 192, 256}
     assert {16, 240} <= {values["tile_n"] for values in first}

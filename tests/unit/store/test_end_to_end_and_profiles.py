@@ -20,7 +20,7 @@ def test_the_parts_of_an_end_to_end_trial_come_back(store: Store) -> None:
     first, second = store.end_to_end.list("lenet.conv1")
     assert (first.row.median_us, first.parts.copy_in_us, first.parts.hidden_fraction) == (2500.0, 400.0, 0.5)
     assert (first.parts.allocate_us, first.parts.host_bytes, first.parts.distinct_segments) == (90_000.0, 2_000_000, 4)
-    assert first.row.trial.config.values() == {"streams": 2, "segments": 4, "pinned": "yes"}
+    assert first.row.trial.config.params == {"streams": 2, "segments": 4, "pinned": "yes"}
     assert second.parts.hidden_fraction is None
 
 
