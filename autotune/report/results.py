@@ -22,7 +22,7 @@ from autotune.tuning.ladder import Rung, circumstances, rungs
 
 if TYPE_CHECKING:
     from autotune.interchange.recorded_space import JointRecording
-    from autotune.store import FinalsRow, NoiseFloor, Store, TrialRow, Verdict, space_advice
+    from autotune.store import FinalsRow, NoiseFloor, Store, TrialRow, Verdict
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,6 +74,8 @@ def results(store: Store, what: str, devices: Sequence[DeviceInfo] | None = None
 
     Nothing is computed here that a command does not say, too: `best`, `history`, `importance`, `ladder`.
     """
+    from autotune.store import space_advice
+
     groups: dict[tuple[str, tuple[str, str, int, int, int], str], list[TrialRow]] = {}
     for row in store.trials.list(what):
         if devices is None or row.device in devices:
