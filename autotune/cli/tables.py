@@ -21,7 +21,7 @@ from autotune.cli.options import one_of
 from autotune.cli.streams import exact, wrapped
 from autotune.columns import Cell, Column, Row, words, write_csv, write_json
 from autotune.errors import TemplateError
-from autotune.family.template_files import load_template, template_files
+from autotune.family.template_files import default_values, template_files
 from autotune.printable import printable
 from autotune.trial import Config, Value
 
@@ -230,7 +230,7 @@ def short_configs(configs: Iterable[Config]) -> Callable[[Config], str]:
     installed = common.keys() & files.keys()
     for name in installed:
         try:
-            common[name] = {param.name: param.values[0] for param in load_template(files[name]).params}
+            common[name] = default_values(files[name])
         except TemplateError:
             continue
 

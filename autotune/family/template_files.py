@@ -18,6 +18,7 @@ from autotune.operations import CONV2D, operation, operations, read_operation
 from autotune.reading import read_text
 from autotune.shipped import shipped
 from autotune.table import did_you_mean
+from autotune.trial import Value
 
 _OPENED = re.compile(r"\s*/\*#\s*kernel\b")
 
@@ -86,6 +87,15 @@ def load_template(path: Path, includes: Includes | None = None) -> KernelTemplat
     """
     text, declared = read_text(path, TemplateError), operation_of(path)
     return replace(_family(path, text, declared), includes=(includes or Includes()).of(path, text, declared.folder))
+
+
+def default_values(path: Path) -> dict[str, Value]:
+    """The default of each parameter, from the header alone, in a tenth of the time of `load_template`."""
+    match = HEADER.match(read_text(path, TemplateError))
+    if match is None:
+        raise TemplateError(f"{path}: the header cannot be read")
+    reader = HeaderReader(path, header_toml(path, match.group(1), 0), operation_of(path))
+    return {param.name: param.values[0] for param in reader.params()}
 
 
 @lru_cache(maxsize=KEPT)
