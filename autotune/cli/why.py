@@ -86,7 +86,8 @@ def why(
     """Why the best kernel of LAYER wins, by its trials.
 
     It prints the answer in a few sentences and the ten most telling changes: values of a parameter, and other families,
-    with the time that they took over the winner's. It explains the fastest accuracy class, or the one of --accuracy.
+    with the time that they took over the winner's. It explains the kernel that `autotune source LAYER` prints, or the
+    best of the accuracy class that --accuracy names.
 
     --all explains every class in full. autotune judges each parameter that differs from the family's default by pairs
     of trials that differ in that parameter alone. Then it lists the trials between the two, trials one step from the
@@ -107,7 +108,7 @@ def why(
         like = _Like(store)
         best = undominated(rows)
         brief = style is None and not everything
-        chosen = _fastest(best) if brief else best
+        chosen = _first_class(best) if brief else best
         found = [_explained(store, families, with_roofline(store, row), like) for row in chosen]
     if brief:
         with paged(style):
@@ -164,12 +165,12 @@ def _explained(store: Store, families: Mapping[str, Path], kernel: BestWithRoofl
     return Explained(kernel, why_it, noise, around, changed, profiles)
 
 
-def _fastest(best: Sequence[BestRow]) -> list[BestRow]:
-    """The fastest kernel of each layer on each device."""
+def _first_class(best: Sequence[BestRow]) -> list[BestRow]:
+    """The kernel of each layer and device that `source` prints: of the classes that the study admits, the fastest."""
     found: dict[tuple[object, ...], BestRow] = {}
-    for row in sorted(best, key=lambda row: row.median_us):
+    for row in best:
         found.setdefault((row.layer.problem, row.row.device.identity, row.row.measurement_mode), row)
-    return [row for row in best if row in found.values()]
+    return list(found.values())
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,8 +180,8 @@ class _Change:
     instead: str
     over_winner: float
     verdict: str | None
-    trial: int | None = None
-    time_us: float | None = None
+    trial: int
+    time_us: float | None
 
 
 _CHANGES = (
@@ -205,7 +206,7 @@ def _print_answer(explained: Explained, classes: Sequence[BestRow]) -> None:
 
 
 def _changes(explained: Explained) -> tuple[list[_Change], list[_Change]]:
-    """The other families, fastest first; of each parameter its best other value, the costliest first."""
+    """The other families, fastest first; of each parameter the best other value that was tried, the costliest first."""
     winner, family = explained.why.winner, explained.kernel.best.row.trial.config.template
     families = [
         _Change(row.template, row.ratio, explained.verdict(row.ratio), row.best.number, row.best.median_us)
@@ -217,13 +218,8 @@ def _changes(explained: Explained) -> tuple[list[_Change], list[_Change]]:
         for step in explained.why.steps
         if (time_us := step.row.median_us) and winner.median_us
     ]
-    judged = [
-        _Change(f"{effect.param}={effect.default}", effect.ratio, None)
-        for effect in explained.why.effects
-        if effect.ratio is not None
-    ]
     best: dict[str, _Change] = {}
-    for change in sorted([*tried, *judged], key=lambda change: change.over_winner):
+    for change in sorted(tried, key=lambda change: change.over_winner):
         param, verdict = change.instead.partition("=")[0], explained.verdict(change.over_winner)
         best.setdefault(param, replace(change, verdict=verdict))
     return families, sorted(best.values(), key=lambda change: -change.over_winner)

@@ -39,6 +39,17 @@ def test_the_best_kernel_is_printed_with_its_provenance(filled: Path, autotune: 
     assert Path("best.cu").read_text() == printed.out
 
 
+@pytest.mark.parametrize("layer", ["lenet-k5.conv2", "tf32.lenet-k5-conv2", "quickstart.conv1"])
+def test_why_explains_the_kernel_that_is_printed(layer: str, autotune: Command) -> None:
+    """Also where a faster class has a result that the layer's study does not admit."""
+    printed = autotune("source", layer, "--db", "recorded").out
+    answer = autotune("why", layer, "--db", "recorded").out
+    wins = re.match(rf"{layer} on NVIDIA H200: (\w+) wins with ([\d.]+) us", answer)
+    assert wins, answer
+    assert re.search(rf"from template {wins[1]}\b", printed)
+    assert [float(time) for time in re.findall(r"median ([\d.]+) us", printed)] == [pytest.approx(float(wins[2]), 1e-3)]
+
+
 def test_any_trial_or_config_is_printed(filled: Path, autotune: Command) -> None:
     trials = rows(autotune("trials", "--json"))
     wrong = next(row for row in trials if row["outcome"] == "wrong_result")
