@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 
 from autotune.report.axis import Axis, linear, logarithmic
 from autotune.report.chart import HEIGHT, LEFT, TOP, Chart, Dots, Label, Line, Plane
@@ -11,7 +12,8 @@ from autotune.report.words import count, digits, microseconds
 from autotune.store import TrialRow
 
 _COLOURS = 7
-"""families that get one; the slower ones share the last class"""
+"""families that have one of their own; the others share the last class"""
+NO_COLOURS: Mapping[str, str] = MappingProxyType({})
 _SLOWEST = 16.0
 """times the best, up to which the axis of time reaches; slower trials lie at its end"""
 
@@ -27,19 +29,29 @@ class Family:
     best_us: float | None
 
 
-def families(trials: Sequence[TrialRow]) -> tuple[Family, ...]:
+def colours(layers: Iterable[Sequence[TrialRow]]) -> Mapping[str, str]:
+    """Each family's colour in the whole page, as a class of the style sheet: first the families that are fast often."""
+    score: dict[str, float] = {}
+    for trials in layers:
+        for place, family in enumerate(families(trials)):
+            score[family.name] = score.get(family.name, 0.0) + (0.0 if family.best_us is None else 1 / (1 + place))
+    order = sorted(score, key=lambda name: (-score[name], name))
+    return {name: f"f{min(place, _COLOURS)}" for place, name in enumerate(order)}
+
+
+def families(trials: Sequence[TrialRow], kinds: Mapping[str, str] = NO_COLOURS) -> tuple[Family, ...]:
     """The families of trials, fastest first; those without a correct trial last."""
     found: dict[str, list[TrialRow]] = {}
     for row in trials:
         found.setdefault(row.trial.config.template, []).append(row)
     best = {name: min((us for row in rows if (us := row.median_us)), default=None) for name, rows in found.items()}
     order = sorted(found, key=lambda name: (best[name] is None, best[name] or 0.0, name))
-    return tuple(
-        Family(name, f"f{min(place, _COLOURS)}", tuple(found[name]), best[name]) for place, name in enumerate(order)
-    )
+    return tuple(Family(name, kinds.get(name, f"f{_COLOURS}"), tuple(found[name]), best[name]) for name in order)
 
 
-def by_trial(section: str, trials: Sequence[TrialRow], floor_us: float | None) -> Chart | None:
+def by_trial(
+    section: str, trials: Sequence[TrialRow], floor_us: float | None, kinds: Mapping[str, str]
+) -> Chart | None:
     """Every trial's time by its place, with the best so far; None without a time. Failed ones lie along the top."""
     timed = [(place, us) for place, row in enumerate(trials) if (us := row.median_us)]
     if not timed:
@@ -63,7 +75,7 @@ def by_trial(section: str, trials: Sequence[TrialRow], floor_us: float | None) -
         y_ticks=y_ticks,
         lines=(*lines, plane.steps("best", best, plane.x.high)),
         labels=labels,
-        dots=tuple(_dots(section, plane, trials)),
+        dots=tuple(_dots(section, plane, trials, kinds)),
     )
 
 
@@ -72,11 +84,13 @@ def rows_of(section: str, family: int) -> str:
     return f"{section}f{family}r"
 
 
-def by_second(section: str, trials: Sequence[TrialRow], floor_us: float | None) -> Chart | None:
+def by_second(
+    section: str, trials: Sequence[TrialRow], floor_us: float | None, kinds: Mapping[str, str]
+) -> Chart | None:
     """The best so far of all and of each family by the seconds since the first trial began; None without a time."""
     begun = min(row.started_at for row in trials)
     ended = {row.id: (row.ended_at - begun).total_seconds() for row in trials if row.ended_at is not None}
-    found = families(trials)
+    found = families(trials, kinds)
     falls = [(one.kind, _fall_by_second(one.trials, ended)) for one in found]
     whole = _fall_by_second(trials, ended)
     if not whole:
@@ -145,10 +159,10 @@ def _floor(plane: Plane, floor_us: float | None) -> tuple[tuple[Line, ...], tupl
     return (line,), (Label(LEFT + 6, round(min(y + 13, HEIGHT - 4), 1), f"floor {microseconds(floor_us)}", "least"),)
 
 
-def _dots(section: str, plane: Plane, trials: Sequence[TrialRow]) -> Iterator[Dots]:
+def _dots(section: str, plane: Plane, trials: Sequence[TrialRow], kinds: Mapping[str, str]) -> Iterator[Dots]:
     """The failed trials of each family along the top, then those with a time, the fastest family uppermost."""
     places = {row.id: place for place, row in enumerate(trials)}
-    numbered = list(enumerate(families(trials)))
+    numbered = list(enumerate(families(trials, kinds)))
     for number, one in numbered:
         failed = [plane.place(places[row.id], plane.y.high)[0] for row in one.trials if not row.median_us]
         if failed:

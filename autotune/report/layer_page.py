@@ -91,10 +91,12 @@ class LayerPage:
     """the fastest baseline of the winner's class"""
     default: Verdict | None
     source: Markup | None
+    kinds: Mapping[str, str]
+    """each family's colour in the whole page"""
 
     def kind(self, template: str) -> str:
         """The colour of a family."""
-        return next((family.kind for family in self.families if family.name == template), "f7")
+        return self.kinds.get(template, "f7")
 
     def row_id(self, row: TrialRow) -> str:
         """The id of a trial's row in the page; empty where it has none."""
@@ -120,15 +122,21 @@ class LayerPage:
         return self.results.layer.problem.flops / minimal_bytes(self.results.layer.problem)
 
 
-def layer_page(id: str, found: LayerResults, *, sources: bool) -> LayerPage:  # noqa: A002  # of the element
-    """Everything that a layer's section shows; its winner's text only with `sources`."""
+def layer_page(
+    id: str,  # noqa: A002  # of the element
+    found: LayerResults,
+    kinds: Mapping[str, str],
+    *,
+    sources: bool,
+) -> LayerPage:
+    """Everything that a layer's section shows, in the families' colours; the winner's source only with `sources`."""
     winner, trials = found.winner, found.trials
     floor_us = winner.floor_us if winner else None
     rows = _row_ids(id, trials)
     by_id = {row.id: row for row in trials}
     won = [row for row in found.finals if winner and row.winner.id == winner.best.row.id]
     held = [contest(row, by_id, floor_us if row in won else None) for row in reversed(found.finals)]
-    charts = (by_trial(id, trials, floor_us), by_second(id, trials, floor_us))
+    charts = (by_trial(id, trials, floor_us, kinds), by_second(id, trials, floor_us, kinds))
     said = [verdict for row in won for verdict in row.verdicts]
     fell = steps(trials)
     told = [winner.best.row] if winner else []
@@ -138,17 +146,18 @@ def layer_page(id: str, found: LayerResults, *, sources: bool) -> LayerPage:  # 
         id=id,
         results=found,
         rows=rows,
-        families=families(trials),
+        families=families(trials, kinds),
         charts=tuple(chart for chart in charts if chart is not None),
         steps=fell,
-        roofline=roofline(f"{id}-roofline", _points(found, rows), found.rates),
+        roofline=roofline(f"{id}-roofline", _points(found, rows, kinds), found.rates),
         contests=tuple(one for one in held if one is not None),
-        tables=tuple(_tables(id, trials, {rows[row.id] for row in told if row.id in rows})),
+        tables=tuple(_tables(id, trials, kinds, {rows[row.id] for row in told if row.id in rows})),
         outcomes=_outcomes(trials),
         phases=_phases(trials),
         rival=found.rival,
         default=next((verdict for verdict in reversed(said) if verdict.against == "default"), None),
         source=highlighted(found.source) if sources and found.source is not None else None,
+        kinds=kinds,
     )
 
 
@@ -161,7 +170,7 @@ def _row_ids(section: str, trials: Sequence[TrialRow]) -> dict[int, str]:
     }
 
 
-def _points(found: LayerResults, rows: Mapping[int, str]) -> list[RooflinePoint]:
+def _points(found: LayerResults, rows: Mapping[int, str], kinds: Mapping[str, str]) -> list[RooflinePoint]:
     """The winner, the best of the other fast families, the rival and the floor."""
     winner, rival, problem = found.winner, found.rival, found.layer.problem
     if winner is None:
@@ -172,7 +181,7 @@ def _points(found: LayerResults, rows: Mapping[int, str]) -> list[RooflinePoint]
         return RooflinePoint(name, problem, time_us, kind, row.trial.accuracy, rows.get(row.id, ""))
 
     placed = [point(f"winner, {own.trial.config.template}", own, winner.best.median_us, "winner")]
-    for family in families(found.trials)[: _FAMILIES_BELOW_ROOF + 1]:
+    for family in families(found.trials, kinds)[: _FAMILIES_BELOW_ROOF + 1]:
         timed = [row for row in family.trials if row.median_us is not None]
         best = min(timed, key=lambda row: row.median_us or 0.0, default=None)
         if best is not None and best.median_us and family.name != own.trial.config.template:
@@ -184,10 +193,12 @@ def _points(found: LayerResults, rows: Mapping[int, str]) -> list[RooflinePoint]
     return placed
 
 
-def _tables(section: str, trials: Sequence[TrialRow], linked: Set[str]) -> Iterator[TrialTable]:
+def _tables(
+    section: str, trials: Sequence[TrialRow], kinds: Mapping[str, str], linked: Set[str]
+) -> Iterator[TrialTable]:
     """A table for each family; of its rows those have an id that something leads to."""
     begun = min(row.started_at for row in trials)
-    for place, family in enumerate(families(trials)):
+    for place, family in enumerate(families(trials, kinds)):
         configs = [row.trial.config.params for row in family.trials]
         names = list(dict.fromkeys(name for values in configs for name in values))
         seen = {name: {str(values.get(name, "")) for values in configs} for name in names}

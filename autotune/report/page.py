@@ -17,6 +17,7 @@ from autotune.analysis.networks import Network, NetworkLayer
 from autotune.printable import printable
 from autotune.report import words
 from autotune.report.chart import BOTTOM, HEIGHT, LEFT, RIGHT, TOP, WIDTH, Chart
+from autotune.report.convergence import colours
 from autotune.report.layer_page import LayerPage, layer_page
 from autotune.report.results import LayerResults, Results
 from autotune.report.roofline import RooflinePoint, roofline
@@ -65,7 +66,8 @@ class NetworkPage:
 def page(found: Results, *, sources: bool | None = None) -> str:
     """The HTML of results, with the winners' texts or without; by default with those of a few layers."""
     sources = len(found.layers) <= _SOURCES if sources is None else sources
-    layers = tuple(layer_page(f"l{place}", one, sources=sources) for place, one in enumerate(found.layers, 1))
+    kinds = colours(one.trials for one in found.layers)
+    layers = tuple(layer_page(f"l{place}", one, kinds, sources=sources) for place, one in enumerate(found.layers, 1))
     environment = _environment()
     script = Markup(_text(environment, "report.js"))  # noqa: S704  # a file of this package
     return environment.get_template("report.html.j2").render(

@@ -144,6 +144,15 @@ def test_a_study_of_several_layers_is_a_network_with_its_sum(folder: Path, autot
     assert sum(points(page).values()) == 40
 
 
+def test_a_family_has_one_colour_in_every_layer(folder: Path, autotune: Command) -> None:
+    page = reported(autotune, "lenet-k5", "--db", RECORDED)
+    colours: dict[str, set[str]] = {}
+    for entry in page.having("data-f"):
+        colours.setdefault(entry.text.split()[0], set()).add(entry.attributes["data-f"])
+    assert len(colours) > 7
+    assert {family: kinds for family, kinds in colours.items() if len(kinds) > 1} == {}
+
+
 def test_what_is_not_there_is_said_in_a_line(filled: Path, autotune: Command) -> None:
     assert "no study or layer 'large'" in autotune("report", "large").complaint
     assert (

@@ -42,6 +42,8 @@ setTimeout(() => {
   document.querySelector("details.layer").open = false;
   dispatchEvent(new Event("beforeprint"));
   seen.printed = document.querySelector("details.layer").open;
+  seen.hidden = [...document.querySelectorAll(".wide")].filter(
+    (box) => box.querySelector("table:not(.trials)") && box.scrollWidth > box.clientWidth + 1).length;
   seen.wide = document.documentElement.scrollWidth <= innerWidth;
   document.title = JSON.stringify(seen);
 }, 100);
@@ -107,4 +109,5 @@ def test_a_reader_with_pointer_keys_and_paper(filled: Path, autotune: Command) -
     last = max(numbers, key=int)
     assert seen["key"].startswith(f"trial {last}: ")
     assert (seen["row"], seen["open"], seen["printed"], seen["wide"]) == (last, True, True, True)
+    assert seen["hidden"] == 0, "tables on a narrow screen"
     assert f'href="#{seen["winner"]}"' in text

@@ -19,6 +19,14 @@
     pre.replaceWith(table);
     if (marked) document.getElementById(marked.id).className = "winner";
   }
+  // On a narrow screen a row's cells stand below each other, each beside its column's name.
+  for (const table of document.querySelectorAll(".wide table:not(.trials)")) {
+    const names = [...(table.tHead?.rows[0]?.cells ?? [])].map((cell) => cell.textContent);
+    if (names.length < 4) continue;
+    table.classList.add("stacks");
+    for (const row of table.querySelectorAll("tbody tr, tfoot tr"))
+      [...row.cells].forEach((cell, at) => { cell.dataset.name = names[at] ?? ""; });
+  }
   // A family's points, one path in the file, each for itself; they come in the order of the rows with a time, or without.
   for (const path of document.querySelectorAll("path.dots")) {
     const failed = "failed" in path.dataset, start = "#" + path.dataset.rows + "0";
