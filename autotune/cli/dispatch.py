@@ -115,16 +115,22 @@ KERNELS = (
 @DATABASE
 @DIRECTORIES
 @click.option(
-    "--kernels", type=click.IntRange(1, 64), default=48, show_default=True, help="At most, beside the safe default."
+    "--kernels",
+    type=click.IntRange(1, 64),
+    default=48,
+    show_default=True,
+    help="Maximum number of kernels, without the safe default.",
 )
 @click.option(
     "--explore/--no-explore",
     default=True,
     show_default=True,
-    help="Measure kernels between the study's batches too.",
+    help="Also measure batch sizes between the study's.",
 )
 @click.option(
-    "--holdout", type=click.IntRange(0, LARGEST), help="Judge by a quarter of the layers, drawn by this seed."
+    "--holdout",
+    type=click.IntRange(0, LARGEST),
+    help="Hold out a random quarter of the layers, with this seed, to judge the rule.",
 )
 @JOBS
 @click.option("--out", type=click.Path(path_type=Path, dir_okay=False), help="Write the C++ header to this file.")
@@ -151,16 +157,14 @@ def dispatch(
     explain: bool,
     style: str | None,
 ) -> None:
-    """Few kernels for all layers of a tuned STUDY, and a rule.
+    """Pick a few kernels for all layers, and a rule to choose one.
 
-    The rule is a dispatcher: it chooses among them.
+    autotune measures each layer's best few kernels on every layer of STUDY that they support, and on batch sizes
+    between those of the study. It measures nothing twice. Regret is the time lost relative to a layer's own best
+    kernel, as a fraction. A layer's weight is its count.
 
-    Each layer's best few kernels are measured on every layer that they may serve, and on its shape between the batches
-    that the study has; what is known is not measured again.
-    Regret is the time lost over a layer's own best kernel, as a fraction of it; a layer's weight is its count.
-
-    With --explain the layers may be those of a study file that was never tuned. `default_first` means that no threshold
-    of the rule applies to the layer. `autotune tune STUDY --unserved` tunes the layers whose kernel is "to be tuned".
+    With --explain, STUDY may also be a study file that was never tuned. `default_first` means that no threshold of the
+    rule applies to the layer. `autotune tune STUDY --only-unsupported` tunes the layers whose kernel is "to be tuned".
     """
     if explain:
         show_choices(study, db, device, style)
@@ -229,7 +233,7 @@ def _show_all(built: Built, out: Path | None) -> None:
     _say(f"the default comes first for: {', '.join(defaulted) or 'none'}")
     waiting = [layer.layer.name for layer in built.layers if layer.kernel is None]
     if waiting:
-        _say(f"nothing fits, to be tuned (`autotune tune STUDY --unserved`): {', '.join(waiting)}")
+        _say(f"nothing fits, to be tuned (`autotune tune STUDY --only-unsupported`): {', '.join(waiting)}")
     how = "its C++ agrees on the device" if built.compiled else "its C++ was not compiled: nothing runs on this device"
     _say(
         f"{counted(built.configs, 'config')}, {counted(len(built.interpolated), 'layer')} interpolated, "

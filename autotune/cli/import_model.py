@@ -44,17 +44,29 @@ def _numbers(text: str, between: str, expected: str) -> tuple[int, ...]:
     multiple=True,
     metavar="NxCxHxW",
     callback=_sizes,
-    help="Sizes of the network's input, 64x3x224x224; again for further inputs. Not needed where the file fixes them.",
+    help="Size of the network's input, such as 64x3x224x224; repeat for further inputs. Optional if the file fixes it.",
 )
 @click.option(
-    "--batch", "batches", metavar="N[,N...]", callback=_batches, help="Numbers of images, 1,8,64: layers for each."
+    "--batch",
+    "batches",
+    metavar="N[,N...]",
+    callback=_batches,
+    help="Batch sizes, such as 1,8,64; each layer is written once per size.",
 )
-@click.option("--dtype", type=click.Choice([*FLOATS]), help="What to store and compute in; default: the network's.")
-@click.option("--layout", type=click.Choice(["nchw", "nhwc"]), help="Default: as the network stores its filters; nchw.")
-@click.option("--op", type=click.Choice(["conv2d", "gemm"]), default="conv2d", help="What to import; default: conv2d.")
-@click.option("--accuracy", type=click.Choice([*ADMITTED]), help="The accuracy class of the study.")
-@click.option("--residuals/--no-residuals", default=True, help="Whether kernels add residuals; few families do.")
-@click.option("--out", type=click.Path(path_type=Path), help="The study file to write; default: standard output.")
+@click.option("--dtype", type=click.Choice([*FLOATS]), help="Storage and compute type. Default: the network's.")
+@click.option(
+    "--layout",
+    type=click.Choice(["nchw", "nhwc"]),
+    help="Tensor layout. Default: the layout of the network's filters, or nchw.",
+)
+@click.option(
+    "--op", type=click.Choice(["conv2d", "gemm"]), default="conv2d", help="The operation to import. Default: conv2d."
+)
+@click.option("--accuracy", type=click.Choice([*ADMITTED]), help="The accuracy of the study.")
+@click.option(
+    "--residuals/--no-residuals", default=True, help="Fuse residual additions into layers; few families support it."
+)
+@click.option("--out", type=click.Path(path_type=Path), help="The study file to write. Default: standard output.")
 def import_model(
     source: str,
     inputs: tuple[tuple[int, ...], ...],
@@ -68,13 +80,13 @@ def import_model(
 ) -> None:
     """Write the study that tunes a network.
 
-    It has the convolutions, or with --op gemm the matrix products.
+    The study has the network's convolutions, or with --op gemm its matrix products.
 
-    SOURCE is an ONNX file (needs the package onnx), an archive of torch.export (.pt2), or Python code that builds a
-    PyTorch model, which runs: torchvision.models:resnet50, timm:convnext_tiny, my_module.py:build.
+    SOURCE is an ONNX file (requires the package onnx), a torch.export archive (.pt2), or Python code that builds a
+    PyTorch model: torchvision.models:resnet50, timm:convnext_tiny, my_module.py:build. autotune runs that code.
 
-    Batch norm is folded; bias, activation and residual become epilogues; convolutions of one problem are one layer with
-    a count. What no kernel serves is a comment with its reason and its share of the FLOPs.
+    Batch norm is folded. Bias, activation and residual become epilogues. Convolutions of the same problem become one
+    layer with a count. Comments list what no kernel supports, with the reason and its share of the FLOPs.
     """
     from autotune.importing import (
         OPERATIONS,

@@ -147,3 +147,13 @@ def run_on(
 ) -> Callable[[Callable[..., None]], Callable[..., None]]:
     """`--device` of a command that runs kernels, which says on which devices it can."""
     return click.option("--device", help=f"Run on this device: {names}; default: {default}.")
+
+
+def renamed_option(old: str, new: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """A flag's former name, which is an error that gives the new one."""
+
+    def refuse(_context: click.Context, _option: click.Parameter, given: bool) -> None:
+        if given:
+            raise click.UsageError(f"{old} is {new} now")
+
+    return click.option(old, is_flag=True, hidden=True, expose_value=False, callback=refuse)

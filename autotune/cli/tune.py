@@ -20,7 +20,18 @@ from autotune.cli.end_to_end import show_end_to_end
 from autotune.cli.explain import unserved
 from autotune.cli.interrupts import end_interrupted
 from autotune.cli.one_tuner import under_way
-from autotune.cli.options import DATABASE, DIRECTORIES, JOBS, LAYERS, SECONDS, TEMPLATES, Number, run_on, writable
+from autotune.cli.options import (
+    DATABASE,
+    DIRECTORIES,
+    JOBS,
+    LAYERS,
+    SECONDS,
+    TEMPLATES,
+    Number,
+    renamed_option,
+    run_on,
+    writable,
+)
 from autotune.cli.studies import STUDY
 from autotune.cli.summary import left, summary
 from autotune.cli.tables import format_options
@@ -36,13 +47,13 @@ BASELINE = click.option(
     "baselines",
     type=click.Choice(tuple(BASELINES)),
     multiple=True,
-    help="Time in the same finals what PyTorch runs: cuDNN's operators, fused ones too, torch.compile's choice "
-    "(inductor; compiling takes minutes), of gemm cuBLAS's products (cublas); may be repeated.",
+    help="Also time what PyTorch runs, in the same finals: cuDNN's operators (cudnn), torch.compile (inductor, which "
+    "takes minutes to compile), or cuBLAS for gemm (cublas). May be repeated.",
 )
 FINALS_SECONDS = click.option(
     "--finals-seconds",
     type=SECONDS,
-    help="Time to spend on the finals of a layer; default: 4, in all 30 at most and a fifth of --time-budget-total.",
+    help="Seconds for the finals of a layer. Default: 4, but at most 30 and a fifth of --time-budget-total in total.",
 )
 
 
@@ -56,7 +67,7 @@ FINALS_SECONDS = click.option(
 @click.option(
     "--time-budget-total",
     type=SECONDS,
-    help="Seconds for all layers, listing and finals included; goes where count x time x expected gain is largest.",
+    help="Seconds for all layers, including listing of spaces and finals.",
 )
 @click.option(
     "--stop-below",
@@ -67,37 +78,41 @@ FINALS_SECONDS = click.option(
 @DIRECTORIES
 @LAYERS
 @click.option(
-    "--unserved", "only_unserved", is_flag=True, help="Only layers that the latest dispatcher has nothing for."
+    "--only-unsupported",
+    "only_unserved",
+    is_flag=True,
+    help="Only layers that the latest dispatcher has no kernel for.",
 )
+@renamed_option("--unserved", "--only-unsupported")
 @click.option("--seed", type=click.IntRange(0, LARGEST), help="Seed of the search.")
-@click.option("--sampler", type=click.Choice(SAMPLERS), help="Search method; overrules the study.")
+@click.option("--sampler", type=click.Choice(SAMPLERS), help="Search method; overrides the study.")
 @click.option(
     "--warm-start/--no-warm-start",
     default=None,
-    help="Begin with the best configs of like layers and devices in the database; overrules the study.",
+    help="Start with the best configs of similar layers and devices in the database; overrides the study.",
 )
 @click.option(
     "--prior/--no-prior",
     default=None,
-    help="Begin with the configs that look fastest by their launch geometry; overrules the study.",
+    help="Start with the configs whose launch geometry looks fastest; overrides the study.",
 )
 @click.option(
-    "--target", metavar="RULE", help="Search this rule of the study, threshold and kernels together, not the layers."
+    "--target",
+    metavar="RULE",
+    help="Search this rule of the study, its threshold and kernels together, instead of the layers.",
 )
 @click.option(
     "--holdout",
     type=click.IntRange(0, LARGEST),
-    help="Search the rule without a quarter of the layers, drawn by this seed.",
+    help="Hold out a random quarter of the layers, with this seed, from the search of the rule.",
 )
 @JOBS
 @CLUSTER
 @DEVICE_CLASS
 @BASELINE
 @FINALS_SECONDS
-@click.option("--fresh", is_flag=True, help="Start anew; what is stored stays in the database.")
-@click.option(
-    "--finals-on-interrupt", is_flag=True, help="After Ctrl-C hold the finals of the layers at hand all the same."
-)
+@click.option("--fresh", is_flag=True, help="Start over; stored results stay in the database.")
+@click.option("--finals-on-interrupt", is_flag=True, help="Hold the finals of the current layers even after Ctrl-C.")
 @format_options
 def tune(
     study: str,
@@ -129,11 +144,11 @@ def tune(
 ) -> None:
     """Tune the layers of STUDY, a study's file or name.
 
-    A study whose target is a rule has that rule searched: docs/dispatch.md.
-    Layers are tuned side by side: later ones take what the compilers and the device have free. With a budget in total
-    the next config is of the layer where it is expected to save most. Run it again to resume: nothing is evaluated
-    twice. Ctrl-C ends it after the trials at hand, without further finals, with status 130; it says which layers were
-    not tuned. Status 1: a layer has no correct kernel, which is told.
+    Layers are tuned concurrently. With a total budget, evaluations go to the layer with the largest expected saving.
+    If the study's target is a rule, the rule is searched instead (docs/dispatch.md).
+
+    Run the command again to resume; nothing is evaluated twice. Ctrl-C stops after the running trials, without further
+    finals, lists the layers that were not tuned, and exits with 130. Exits with 1 if any layer has no correct kernel.
     """
     plan = plan_run(
         study,
@@ -162,7 +177,7 @@ def tune(
         raise StudyError("--holdout is for a rule: give --target")
     if cluster is not None:
         if only_unserved:
-            raise StudyError("--unserved asks for one device; with --cluster name the layers by --layer")
+            raise StudyError("--only-unsupported needs one device; with --cluster name the layers by --layer")
         from autotune.api.tuning import finals_plan
 
         finals = finals_plan(plan.study, baselines, finals_seconds, None, on_interrupt=finals_on_interrupt)
@@ -205,7 +220,7 @@ def compare(
     jobs: int | None,
     style: str | None,
 ) -> None:
-    """Hold only the finals of STUDY again, on recorded kernels."""
+    """Repeat only the finals of STUDY, with recorded kernels."""
     plan = plan_run(study, db, directories, layers=only_layers)
     tune_and_show(plan, device, jobs, db, style, baselines=baselines, finals_seconds=finals_seconds, search=False)
 

@@ -36,8 +36,8 @@ _LONG_AGO_S = 3600  # from here on a date says more than seconds
 @click.command()
 @click.argument("what", metavar="STUDY", shell_complete=studies_and_layers)
 @DATABASE
-@click.option("--every", "every_s", type=SECONDS, default=2.0, show_default=True, help="Seconds between two looks.")
-@click.option("--once", is_flag=True, help="Look once and end, as into a pipe.")
+@click.option("--every", "every_s", type=SECONDS, default=2.0, show_default=True, help="Seconds between updates.")
+@click.option("--once", is_flag=True, help="Print the state once and exit.")
 def watch(what: str, db: str, every_s: float, once: bool) -> None:
     """Show how far STUDY is while another process tunes it.
 

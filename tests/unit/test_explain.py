@@ -1,4 +1,4 @@
-"""`dispatch --explain` and `tune --unserved`: what a stored dispatcher has for layers that were never tuned."""
+"""`dispatch --explain` and `tune --only-unsupported`: what a stored dispatcher has for layers that were never tuned."""
 
 from __future__ import annotations
 
@@ -46,10 +46,10 @@ def test_layers_that_were_never_tuned_are_served_or_tuned_later(dispatched: Comm
     assert kernels(dispatched("dispatch", "tuned.k32", "--explain", "--json", "--device", "null")) == {
         "tuned.k32": "tiny_1"
     }
-    tuned = dispatched("tune", "new.toml", *ON_NULL, "--unserved", "--json")
+    tuned = dispatched("tune", "new.toml", *ON_NULL, "--only-unsupported", "--json")
     assert "without a kernel: half" in tuned.err
     assert [row["layer"] for row in json.loads(tuned.out)] == ["new.half"]
-    nothing = dispatched("tune", "tuned.toml", *ON_NULL, "--unserved", "--json")
+    nothing = dispatched("tune", "tuned.toml", *ON_NULL, "--only-unsupported", "--json")
     assert "without a kernel: none" in nothing.err
     assert json.loads(nothing.out) == []
 
@@ -57,7 +57,7 @@ def test_layers_that_were_never_tuned_are_served_or_tuned_later(dispatched: Comm
 def test_without_a_dispatcher_of_all_layers_nothing_is_chosen(autotune: Command) -> None:
     study("tuned", "tiny", *TUNED, ("n4", 4, 4, "f32"), ("n5", 5, 4, "f32"))
     assert autotune("tune", "tuned.toml", *ON_NULL).code == 0
-    missing = autotune("tune", "tuned.toml", *ON_NULL, "--unserved").complaint
+    missing = autotune("tune", "tuned.toml", *ON_NULL, "--only-unsupported").complaint
     assert missing.endswith(
         "no dispatcher was made on null of all layers of a study; run `autotune dispatch STUDY` first"
     )
@@ -66,3 +66,8 @@ def test_without_a_dispatcher_of_all_layers_nothing_is_chosen(autotune: Command)
     for words in (("dispatch", "tuned", "--explain"), ("export", "tuned", "--dispatcher", "--out", "exported")):
         assert "run `autotune dispatch STUDY` first" in autotune(*words).complaint
     assert not Path("exported").exists()
+
+
+def test_the_former_name_of_the_option_names_the_new_one(autotune: Command, folder: Path) -> None:
+    done = autotune("tune", "small.toml", "--device", "null", "--unserved")
+    assert (done.code, "--unserved is --only-unsupported now" in done.err) == (2, True), done.err

@@ -63,7 +63,7 @@ REFUSING: tuple[tuple[str, ...], ...] = (
     ("tune", "small.toml", *NULL, "--baseline", "cudnn"),
     ("tune", "small.toml", *NULL, "--template", "none"),
     ("tune", "small.toml", "--templates", "families", "--device", "cuda:99"),
-    ("tune", "small.toml", *NULL, "--unserved"),
+    ("tune", "small.toml", *NULL, "--only-unsupported"),
     ("tune", "grouped.toml", *NULL, "--template", "tiny"),
     ("tune", "huge.toml", *NULL),
     ("compare", "small.toml", *NULL),
