@@ -12,7 +12,7 @@ from pathlib import Path
 from autotune.analysis.rooflines import undominated
 from autotune.api.device_names import cache_folder, evaluator_of, jobs_default
 from autotune.api.interrupts import orderly_interrupts
-from autotune.api.plan import Overrides, RunPlan, plan_run
+from autotune.api.run_plan import Overrides, RunPlan, plan_run
 from autotune.api.terms import in_arguments
 from autotune.devices.device import BASELINES, DeviceInfo
 from autotune.devices.torch_baseline import baselines_of, require_torch

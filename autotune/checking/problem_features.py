@@ -15,9 +15,9 @@ import numpy as np
 from autotune.checking.covering import Rows
 from autotune.declarations import MAX_SIZE
 from autotune.errors import TemplateError
-from autotune.expressions.columns import Column, Columns
 from autotune.expressions.expression import Bound, Expression
 from autotune.expressions.typed_names import expression_of
+from autotune.expressions.vectorized import Column, Columns
 from autotune.operation import FILE as OPERATION_FILE
 from autotune.operation import Operation
 from autotune.reading import read_text

@@ -16,8 +16,8 @@ import numpy.typing as npt
 from autotune.checking.covering import Covering, Rows
 from autotune.checking.problem_features import Shapes, problem_features
 from autotune.devices.device import DeviceInfo
-from autotune.expressions.columns import Columns
 from autotune.expressions.expression import Bound, Tree
+from autotune.expressions.vectorized import Columns
 from autotune.family.space import BoundTemplate, SearchSpace, refusal
 from autotune.family.template import KernelTemplate
 from autotune.problem import Problem, make_problem

@@ -12,7 +12,7 @@ import click
 
 from autotune.analysis.rooflines import undominated, with_roofline
 from autotune.api.device_names import device_names, devices_of_workers, jobs_default
-from autotune.api.plan import RunPlan
+from autotune.api.run_plan import RunPlan
 from autotune.api.tuning import its_turn
 from autotune.cli.best import BEST_COLUMNS, answer, show_answers
 from autotune.cli.cluster_progress import cluster_observer

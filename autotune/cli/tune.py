@@ -10,7 +10,7 @@ import click
 
 from autotune.analysis.rooflines import with_roofline
 from autotune.api.device_names import jobs_default
-from autotune.api.plan import Overrides, RunPlan, plan_run
+from autotune.api.run_plan import Overrides, RunPlan, plan_run
 from autotune.api.study_names import stored_layers
 from autotune.cli.answers import open_filled
 from autotune.cli.best import BEST_COLUMNS, answer, show_answers

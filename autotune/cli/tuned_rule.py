@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import click
 
 from autotune.api.device_names import jobs_default
-from autotune.api.plan import RunPlan
+from autotune.api.run_plan import RunPlan
 from autotune.cli.devices import open_evaluator
 from autotune.cli.dispatch import KERNELS, LAYERS
 from autotune.cli.interrupts import end_interrupted

@@ -18,8 +18,18 @@ from jinja2 import Environment, TemplateSyntaxError, nodes
 from jinja2.parser import Parser
 
 from autotune.errors import TemplateError, shortened
-from autotune.expressions.columns import OPERATIONS, Column, Columns, Operand, chosen, column_of, filled, of_rows, truth
 from autotune.expressions.functions import FUNCTIONS, MOST_BITS, ON_VALUES, Evaluated
+from autotune.expressions.vectorized import (
+    OPERATIONS,
+    Column,
+    Columns,
+    Operand,
+    chosen,
+    column_of,
+    filled,
+    of_rows,
+    truth,
+)
 from autotune.trial import Value
 
 Names = Mapping[str, Value]

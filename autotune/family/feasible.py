@@ -12,8 +12,8 @@ from dataclasses import dataclass, field
 import numpy as np
 import numpy.typing as npt
 
-from autotune.expressions.columns import Columns, column_of
 from autotune.expressions.expression import Bound, Expression
+from autotune.expressions.vectorized import Columns, column_of
 from autotune.family.template import Param
 from autotune.trial import Value
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from autotune.expressions.columns import Columns, column_of
+from autotune.expressions.vectorized import Columns, column_of
 from autotune.family.space import BoundTemplate, SearchSpace
 from autotune.family.template import KernelTemplate
 from autotune.trial import Config

@@ -13,8 +13,8 @@ import numpy.typing as npt
 
 from autotune.devices.device import DeviceInfo
 from autotune.errors import Rejected, StudyError, TemplateError, quoted, shortened
-from autotune.expressions.columns import Columns, column_of
 from autotune.expressions.expression import Bound, Expression
+from autotune.expressions.vectorized import Columns, column_of
 from autotune.family.feasible import Level, Rows, Rule, Tree
 from autotune.family.limits import SPACE_S, limited
 from autotune.family.template import KernelTemplate, Param, StageTemplate

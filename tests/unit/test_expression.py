@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 from jinja2 import Environment
 
 from autotune.errors import TemplateError
-from autotune.expressions.columns import Columns, column_of
 from autotune.expressions.expression import Expression
 from autotune.expressions.functions import FUNCTIONS, ceil_div, is_pow2, max_registers, round_up
+from autotune.expressions.vectorized import Columns, column_of
 from autotune.trial import Value
 
 NAMES = ("a", "b", "c", "device.arch")
