@@ -19,7 +19,7 @@ class Contender:
     """One of those that were measured in turn."""
 
     name: str
-    """`winner`, `default`, `cudnn nhwc`; empty for one more finalist"""
+    """`winner`, `starting config`, `cudnn nhwc`; empty for one more finalist"""
     row: TrialRow | None
     """None for a rival, which is no trial"""
     time_us: float
@@ -93,7 +93,12 @@ def _finalists(finals: FinalsRow, trials: Mapping[int, TrialRow]) -> list[Conten
         if row is None or won_us is None:
             continue
         verdict = said.get(row.trial.number)
-        name = "winner" if trial_id == finals.winner.id else verdict.against if verdict else ""
+        if trial_id == finals.winner.id:
+            name = "winner"
+        elif verdict is None:
+            name = ""
+        else:
+            name = "starting config" if verdict.against == "default" else verdict.against
         half_us = median_half_width(timing.samples_us) if len(timing.samples_us) > 1 else None
         found.append(
             Contender(
