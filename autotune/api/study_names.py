@@ -55,9 +55,9 @@ def study_named(name: str, db: str | Path, directories: Sequence[Path] = ()) -> 
 
 def stored_studies(db: str | Path) -> tuple[StudyRow, ...]:
     """Every generation of the database's studies, oldest first; none where there is no database."""
-    from autotune.store import Store, path_of
+    from autotune.store import Store, has_results
 
-    if not path_of(db).exists():
+    if not has_results(db):
         return ()
     with Store(db, create=False) as store:
         return store.studies.list()
@@ -65,9 +65,9 @@ def stored_studies(db: str | Path) -> tuple[StudyRow, ...]:
 
 def stored_layers(name: str, db: str | Path) -> tuple[LayerRow, ...]:
     """The layers that the database has of a study; none where it has no such study."""
-    from autotune.store import Store, path_of
+    from autotune.store import Store, has_results
 
-    if not path_of(db).exists():
+    if not has_results(db):
         return ()
     with Store(db, create=False) as store:
         return store.studies.layers(name) if any(row.name == name for row in store.studies.list()) else ()

@@ -25,6 +25,7 @@ from autotune.store.run_context import Scope, TargetScope
 from autotune.store.schema.tables import RETIME_LABELS
 from autotune.store.sqlite.connections import is_sqlite
 from autotune.store.sqlite.database import path_of
+from autotune.store.sqlite.open_database import has_results
 from autotune.store.sqlite.query import Cell, QueryResult, QueryStream
 from autotune.store.store import Store
 from autotune.store.studies import GENERATIONS, LayerRow, StudyKey, StudyRecord, StudyRow
@@ -70,6 +71,7 @@ __all__ = [
     "Verdict",
     "compact",
     "dump",
+    "has_results",
     "import_recording",
     "is_sqlite",
     "launched",

@@ -218,3 +218,10 @@ def test_killed_in_an_endless_kernel_nothing_is_left_spinning(folder: Path, star
     assert left_behind(mark) == []
     suspects = [row for row in stored(folder / "killed.db") if row.trial.outcome == "running"]
     assert [row.attempts for row in suspects] in ([1], [1, 1], [1, 1, 1]), "the one that ran, and those next in line"
+
+
+def test_an_empty_file_of_a_run_killed_at_its_start_is_filled(folder: Path, start: Start) -> None:
+    (folder / "empty.db").touch()
+    run, _ = start(*NULL, "--db", "empty.db")
+    finish(run)
+    assert best(folder / "empty.db")

@@ -9,7 +9,7 @@ from pathlib import Path
 from autotune.errors import StoreError
 from autotune.printable import one_line
 from autotune.store.sqlite.connections import LEAST_BYTES, connect_for_reading, connect_for_writing, may_write
-from autotune.store.sqlite.database import Clock, Database, path_of, sqlite_engine, utc_now
+from autotune.store.sqlite.database import LOCK_TIMEOUT_S, Clock, Database, path_of, sqlite_engine, utc_now
 from autotune.store.sqlite.versions import bring_up_to_date, newest_schema, private_copy, version_of
 
 ANALYSIS_LIMIT = 1000
@@ -56,6 +56,14 @@ def schema_of(path: Path, timeout_s: float) -> int | None:
         return None
     with closing(_reading(path, path, timeout_s, utc_now)) as database, database.read() as connection:
         return version_of(connection, path)
+
+
+def has_results(url: str | Path) -> bool:
+    """Whether there is a results database: there is none in the empty file that a run leaves when it is killed early.
+
+    Raises StoreError for a file that is no results database.
+    """
+    return schema_of(path_of(url), LOCK_TIMEOUT_S) is not None
 
 
 def remove_empty(path: Path) -> None:
