@@ -63,7 +63,8 @@ def has_results(url: str | Path) -> bool:
 
     Raises StoreError for a file that is no results database.
     """
-    return schema_of(path_of(url), LOCK_TIMEOUT_S) is not None
+    path = path_of(url)
+    return path.exists() and _inspect(path) and schema_of(path, LOCK_TIMEOUT_S) is not None
 
 
 def remove_empty(path: Path) -> None:
