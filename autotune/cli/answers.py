@@ -24,10 +24,14 @@ if TYPE_CHECKING:
     from autotune.analysis.trial_rows import TrialCells
     from autotune.store import Store
 
+    _Choice = click.Choice[str]
+else:
+    _Choice = click.Choice  # generic since click 8.2 alone
+
 _TABLE_ROWS = 50  # of `trials`, unless --limit says otherwise
 
 
-class _Outcome(click.Choice[str]):
+class _Outcome(_Choice):
     """An outcome; the error about an older word names the word of today."""
 
     def convert(self, value: str, param: click.Parameter | None, ctx: click.Context | None) -> str:
