@@ -38,7 +38,7 @@ def layer_name(row: Mapping[str, Any]) -> str:
 
 
 def trial_rows(store: Store, rows: Iterable[Mapping[str, Any]]) -> Iterator[TrialCells]:
-    """The rows of `Store.results` with what is computed of them."""
+    """The rows of `Store.results`, with the columns that are computed from them."""
     devices = store.devices.by_id()
     rates = {device_id: store.rates.best(device) for device_id, device in devices.items()}
 
@@ -83,7 +83,7 @@ def trial_rows(store: Store, rows: Iterable[Mapping[str, Any]]) -> Iterator[Tria
 
 
 def cells_of(row: TrialRow) -> TrialCells:
-    """The same cells of a record, without those that depend on the device."""
+    """The same cells from a TrialRow, except those that depend on the device."""
     trial = row.trial
     parts = (trial.resources, trial.phases, trial, row)
     return {field.name: getattr(part, field.name) for part in parts for field in fields(part)} | {

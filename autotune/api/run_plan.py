@@ -1,11 +1,10 @@
-"""Plan a run: read a study, replace what the user overrules, and check it with its families."""
+"""Plan a run: read a study, apply the overrides, and check it against its families."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
-from typing import TypeVar
 
 from autotune.api.study_names import as_study, layers_named
 from autotune.errors import StudyError
@@ -14,12 +13,10 @@ from autotune.family.template_files import load_templates
 from autotune.problem import Layer
 from autotune.study import NamedRule, Study, operations_of
 
-T = TypeVar("T")
-
 
 @dataclass(frozen=True, slots=True)
 class Overrides:
-    """What replaces a study's own words; None keeps them."""
+    """Values that replace a study's own, field by field; None keeps the study's."""
 
     templates: tuple[str, ...] | None = None
     """families"""
@@ -34,24 +31,9 @@ class Overrides:
     prior: bool | None = None
 
     def of(self, study: Study) -> Study:
-        """The study with these words."""
-        return replace(
-            study,
-            templates=_first(self.templates, study.templates),
-            trials=_first(self.trials, study.trials),
-            time_budget_s=_first(self.time_budget_s, study.time_budget_s),
-            trials_total=_first(self.trials_total, study.trials_total),
-            time_budget_total_s=_first(self.time_budget_total_s, study.time_budget_total_s),
-            stop_below=_first(self.stop_below, study.stop_below),
-            seed=_first(self.seed, study.seed),
-            sampler=_first(self.sampler, study.sampler),
-            warm_start=_first(self.warm_start, study.warm_start),
-            prior=_first(self.prior, study.prior),
-        )
-
-
-def _first(given: T | None, own: T) -> T:
-    return own if given is None else given
+        """The study with the values that are given."""
+        given = {field.name: getattr(self, field.name) for field in fields(self)}
+        return replace(study, **{name: value for name, value in given.items() if value is not None})
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,9 +51,9 @@ class RunPlan:
         return frozenset(f"{self.study.name}.{layer.name}" for layer in self.layers)
 
     def rule(self, target: str | None, trials: int | None) -> NamedRule | None:
-        """The rule that is searched in place of the layers: `target`, else the study's; None where there is none.
+        """The rule to search instead of the layers: `target`, or the study's own; None to tune the layers.
 
-        `trials` replace the rule's where given. Raises StudyError where the study has no such rule.
+        `trials`, if given, replaces the rule's. Raises StudyError if the study has no such rule.
         """
         study, name = self.study, target or self.study.target
         if name is None:
@@ -93,9 +75,9 @@ def plan_run(
     layers: Sequence[str] = (),
     overrides: Overrides | None = None,
 ) -> RunPlan:
-    """Read a study, replace what is overruled, and check it with its families, those of `folders` among them.
+    """Read a study, apply the overrides, and check it against its families, including those in `folders`.
 
-    Opens neither a device nor, but for the text of a stored study, the database. Raises StudyError and TemplateError.
+    Opens no device, and the database only to read the text of a stored study. Raises StudyError and TemplateError.
     """
     from autotune.tuning.tune import check_study
 

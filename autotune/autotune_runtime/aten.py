@@ -255,7 +255,7 @@ class _Reader:
         given = (self._type(name) for call in network.calls if call.is_convolution for name in call.tensors)
         last = any(each.layouts == {"nhwc"} for each in given)
         self._either = network.layout or ("nhwc" if last else "nchw")
-        """the layout of what is stored in both"""
+        """the layout of a tensor that is stored in both layouts at once"""
 
     def graph(self) -> Graph:
         operators = tuple(each for call in self._network.calls for each in self._operators(call))
@@ -350,7 +350,7 @@ class _Reader:
         return self._either if filters == {"nchw", "nhwc"} else "nchw"
 
     def _product(self, call: Call) -> MatrixProduct | None:
-        """A product of matrices; None where there is none, or of unknown size."""
+        """The matrix product that the call computes; None if it computes none, or its size is unknown."""
         made, label = self._shape(call.writes[0]), self._label(call)
         if call.name == "scaled_dot_product_attention":
             query, key = (self._shape(call.tensor(name)) for name in ("query", "key"))

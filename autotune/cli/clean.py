@@ -37,9 +37,9 @@ def _cache(*, empty: bool) -> None:
 
 
 def _quarantine(db: str, *, empty: bool) -> None:
-    from autotune.store import Store, path_of
+    from autotune.store import Store, has_results
 
-    if not empty and not path_of(db).exists():
+    if not empty and not has_results(db):
         return
     with Store(writable(db) if empty else db, create=False) as store:
         rows = store.quarantine.list()

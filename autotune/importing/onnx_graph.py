@@ -177,7 +177,7 @@ class GraphReader:
         return convolution(_label(node), geometry, why_not)
 
     def _product(self, node: _Node) -> MatrixProduct | None:
-        """A product of matrices; None where there is none, or of unknown size."""
+        """The matrix product that the node computes; None if it computes none, or its size is unknown."""
         if node.kind not in ("MatMul", "Gemm"):
             return None
         names = [*node.proto.input]
