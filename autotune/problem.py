@@ -14,10 +14,10 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Self
 
-from autotune.declarations import COMPUTED, DRAWN, DTYPE_BYTES, KEPT, READ, Array
 from autotune.errors import StudyError, quoted
-from autotune.operation import FILE, Operation
-from autotune.operations import CONV2D, operation
+from autotune.operation.declarations import COMPUTED, DRAWN, DTYPE_BYTES, KEPT, READ, Array
+from autotune.operation.operation import FILE, Operation
+from autotune.operation.registry import CONV2D, operation
 from autotune.trial import Value
 
 _MOST_COUNT = 1 << 62  # elements, products and FLOP are 64-bit whole numbers

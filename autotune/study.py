@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from autotune.operation import Operation
+from autotune.operation.operation import Operation
 from autotune.problem import Layer, Problem
 from autotune.trial import Config, Value
 

@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import fields, replace
 
-from autotune.operations import operation
+from autotune.operation.registry import operation
 from autotune.problem import Conv2dProblem, Layer, Problem
 from autotune.study import EndToEnd, Measure, NamedRule, Study
 from autotune.study_reader import FindOperation, parse_study

@@ -7,7 +7,7 @@ import random
 from collections.abc import Iterator, Mapping
 
 from autotune.errors import StudyError
-from autotune.operations import operation
+from autotune.operation.registry import operation
 from autotune.problem import Conv2dProblem, Problem, make_problem
 
 AWKWARD: Mapping[str, Conv2dProblem] = {

@@ -11,10 +11,10 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from autotune.autotune_runtime.conv2d import Problem
+from autotune.autotune_runtime.torch_benchmark import Work, race
 from autotune.autotune_runtime.torch_convert import Row, TunedConv2d, convert
 from autotune.autotune_runtime.torch_convolution import CONV2D, Convolution, conv2d
 from autotune.autotune_runtime.torch_layers import read_network
-from autotune.autotune_runtime.torch_race import Work, race
 from tests.torch_networks import ALWAYS, CPU, difference, images, seeded
 
 

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 from autotune.devices.device import DeviceInfo
 from autotune.family.source import Stage
-from autotune.measurement.floor import Floor, floor
 from autotune.measurement.occupancy import Residency, residency
+from autotune.measurement.roofline import Floor, floor
 from autotune.measurement.traffic import minimal_bytes
 from autotune.problem import Problem
 from autotune.trial import Resources

@@ -27,7 +27,7 @@ from autotune.evaluation.evaluator import Evaluator
 from autotune.family.source import KernelSource
 from autotune.family.template import KernelTemplate
 from autotune.store import KernelProfile, ProfileRow, Store, TrialRow
-from autotune.temporary import temporary_folder
+from autotune.tempdirs import temporary_folder
 from autotune.workers.profiled import Job, Kernel
 
 _DEADLINE_S = 600.0  # every launch is replayed once for each set of counters that fit the device together

@@ -13,9 +13,9 @@ from autotune.compilation.cache import BinaryCache
 from autotune.devices.backends import parse_device
 from autotune.devices.device import DeviceInfo
 from autotune.errors import AutotuneError, DeviceError
+from autotune.escape import counted
 from autotune.evaluation.evaluator import DeviceEvaluator, Evaluator
 from autotune.evaluation.null import NullEvaluator
-from autotune.printable import counted
 from autotune.workers.device_worker import DEADLINES, Deadlines
 
 Say = Callable[[DeviceInfo, str, str], None]

@@ -15,6 +15,7 @@ from autotune.api.device_names import Say, binary_cache, first_gpu, jobs_default
 from autotune.api.sanitizers import sanitizer_here
 from autotune.api.study_names import check_asked, is_asked, name_of
 from autotune.api.terms import in_arguments
+from autotune.atomic_write import folder_named
 from autotune.compilation.toolchain import find_nvcc
 from autotune.devices.device import DeviceInfo
 from autotune.dispatch.dispatcher import Dispatcher
@@ -26,11 +27,10 @@ from autotune.exporting.kernel import stem
 from autotune.exporting.proof import prove, runs_on
 from autotune.family.template import KernelTemplate
 from autotune.family.template_files import load_templates
-from autotune.operations import operations_here
+from autotune.operation.registry import operations_here
 from autotune.problem import of_conv2d
 from autotune.store import BestRow, DispatcherRow, Store
 from autotune.study import ADMITTED, Study
-from autotune.writing import folder_named
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,7 +13,7 @@ from autotune.api.study_names import check_asked, is_asked, name_of
 from autotune.api.terms import in_arguments
 from autotune.errors import StoreError
 from autotune.study import Study
-from autotune.table import did_you_mean
+from autotune.toml_table import did_you_mean
 
 if TYPE_CHECKING:
     from autotune.search.importance import Importance

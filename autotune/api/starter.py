@@ -6,12 +6,12 @@ import os
 import shutil
 from pathlib import Path
 
-from autotune.array_declarations import is_name, what_is_wrong
+from autotune.atomic_write import SETTINGS, write_whole
 from autotune.errors import StoreError, TemplateError, not_written, shortened
-from autotune.operations import operations
-from autotune.shipped import shipped
+from autotune.operation.array_declarations import is_name, what_is_wrong
+from autotune.operation.registry import operations
+from autotune.resources import shipped
 from autotune.study_reader import NAME_CHARACTERS
-from autotune.writing import SETTINGS, write_whole
 
 _FILES = {
     # of templates/starter, and where they go

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from autotune.errors import StoreError, StudyError
-from autotune.operations import find_operation
+from autotune.operation.registry import find_operation
 from autotune.problem import Layer
 from autotune.study import Study
 from autotune.study_reader import find_study, load_study, parse_study, shipped_study, study_names

@@ -18,11 +18,11 @@ from autotune.devices.device import BASELINES, DeviceInfo
 from autotune.devices.torch_baseline import baselines_of, require_torch
 from autotune.errors import DeviceError, StoreError, StudyError
 from autotune.evaluation.evaluator import DeviceEvaluator, Evaluator
-from autotune.shipped import check_writable_results
+from autotune.resources import check_writable_results
 from autotune.store import BestRow, Store, path_of
 from autotune.study import Study
 from autotune.study_writer import written
-from autotune.table import is_time
+from autotune.toml_table import is_time
 from autotune.trial import Trial
 from autotune.tuning.end_to_end import EndToEndResult, time_end_to_end
 from autotune.tuning.layer_finals import FINALS_S, TOGETHER_S, FinalsPlan

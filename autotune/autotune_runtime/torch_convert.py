@@ -15,10 +15,10 @@ from . import find_library, load
 from .activations import BY_WORD
 from .conv2d import Problem
 from .interface import Library, LibraryError
+from .torch_benchmark import Times, Work, race
 from .torch_convolution import CONV2D, Convolution, activated
 from .torch_example import convolutions, has_hooks
 from .torch_layers import ConvLayer, Inference, read_network
-from .torch_race import Times, Work, race
 from .torch_runtime import Runtime, TrainingMode
 
 NOT_CAPTURED = "is in no part of the network that torch.export captures and that ran once"

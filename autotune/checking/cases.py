@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from autotune.checking.covering import Covering, Rows
+from autotune.checking.pairwise import Covering, Rows
 from autotune.checking.problem_features import problem_features
 from autotune.checking.problems import Derivation, derive
 from autotune.devices.device import DeviceInfo

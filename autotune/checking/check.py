@@ -9,16 +9,16 @@ from dataclasses import dataclass
 
 from autotune.checking.architectures import Architectures, ArchResult
 from autotune.checking.cases import Case, CasePlan
-from autotune.checking.large import large_problems
+from autotune.checking.int32_overflow import large_problems
 from autotune.compilation.compile import Binary
 from autotune.errors import DeviceError, DeviceLost, Rejected
 from autotune.evaluation.evaluator import Checker, Evaluator
-from autotune.family.origins import pointed
 from autotune.family.render import relaunched, render
 from autotune.family.source import KernelSource
+from autotune.family.source_map import pointed
 from autotune.family.template import KernelTemplate
-from autotune.operation import Operation
-from autotune.operations import operations
+from autotune.operation.operation import Operation
+from autotune.operation.registry import operations
 from autotune.problem import Problem
 from autotune.trial import ErrorStats, Outcome
 

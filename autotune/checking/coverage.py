@@ -8,11 +8,11 @@ from dataclasses import dataclass
 
 from autotune.checking.cases import CasePlan, Factor
 from autotune.checking.check import CheckRow, FamilyCheck
-from autotune.checking.covering import Share
-from autotune.checking.large import BEYOND
+from autotune.checking.int32_overflow import BEYOND
+from autotune.checking.pairwise import Share
 from autotune.errors import Rejected
+from autotune.escape import counted
 from autotune.family.space import BoundTemplate
-from autotune.printable import counted
 from autotune.trial import Config, Outcome
 
 _NO_TIME = "not reached; --full exercises all"

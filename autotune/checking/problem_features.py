@@ -12,16 +12,16 @@ from typing import TypeGuard
 
 import numpy as np
 
-from autotune.checking.covering import Rows
-from autotune.declarations import MAX_SIZE
+from autotune.bounded_io import read_text
+from autotune.checking.pairwise import Rows
 from autotune.errors import TemplateError
 from autotune.expressions.expression import Bound, Expression
 from autotune.expressions.typed_names import expression_of
 from autotune.expressions.vectorized import Column, Columns
-from autotune.operation import FILE as OPERATION_FILE
-from autotune.operation import Operation
-from autotune.reading import read_text
-from autotune.table import Table, did_you_mean, read_toml
+from autotune.operation.declarations import MAX_SIZE
+from autotune.operation.operation import FILE as OPERATION_FILE
+from autotune.operation.operation import Operation
+from autotune.toml_table import Table, did_you_mean, read_toml
 from autotune.trial import Value
 
 FILE = "check.toml"

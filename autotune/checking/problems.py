@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from autotune.checking.covering import Covering, Rows
+from autotune.checking.pairwise import Covering, Rows
 from autotune.checking.problem_features import Shapes, problem_features
 from autotune.devices.device import DeviceInfo
 from autotune.expressions.expression import Bound, Tree

@@ -20,12 +20,12 @@ from autotune.checking.findings import false_alarm, findings, finished
 from autotune.compilation.compile import Binary
 from autotune.errors import AutotuneError, Rejected, StudyError
 from autotune.evaluation.evaluator import DeviceEvaluator
-from autotune.family.origins import pointed
 from autotune.family.render import relaunched
 from autotune.family.source import KernelSource
+from autotune.family.source_map import pointed
 from autotune.family.space import BoundTemplate
 from autotune.family.template import KernelTemplate
-from autotune.temporary import temporary_folder
+from autotune.tempdirs import temporary_folder
 from autotune.trial import Outcome
 from autotune.workers.profiled import Job
 

@@ -11,7 +11,7 @@ import click
 
 from autotune.cli.grouped import GroupedCommands
 from autotune.cli.interrupts import cleaning_up_on
-from autotune.cli.streams import cannot_be_written, for_people
+from autotune.cli.output import cannot_be_written, for_people
 from autotune.errors import AutotuneError, StoreWarning, what_the_machine_lacks
 
 _VERSION = "Show the version, and those of nvcc, driver and GPU."
@@ -33,12 +33,12 @@ _GROUPS = {
         "best": "best",
         "report": "report",
         "why": "why",
-        "trials": "answers",
+        "trials": "trials",
         "show": "show",
-        "history": "changes",
+        "history": "history",
         "importance": "importance",
-        "diff": "changes",
-        "query": "answers",
+        "diff": "diff",
+        "query": "query",
         "profile": "profile",
     },
     "Export": {
@@ -48,11 +48,11 @@ _GROUPS = {
     "Maintain": {
         "doctor": "doctor",
         "devices": "devices",
-        "templates": "families",
+        "templates": "templates",
         "check": "check",
         "sanitize": "sanitize",
-        "stale": "freshness",
-        "retime": "freshness",
+        "stale": "stale",
+        "retime": "retime",
         "merge": "transfer",
         "dump": "transfer",
         "load": "transfer",

@@ -13,18 +13,18 @@ from autotune.analysis.networks import networks
 from autotune.analysis.rooflines import BestWithRoofline, undominated, with_roofline
 from autotune.analysis.trial_columns import blocks, limits, registers, spill_bytes, warps
 from autotune.api.study_names import name_of
-from autotune.cli.beaten import tell_beaten
+from autotune.cli.above_roofline import tell_beaten
 from autotune.cli.best_network import network_columns, show_network
 from autotune.cli.completion import studies_and_layers
-from autotune.cli.only import one_device
+from autotune.cli.filters import one_device
 from autotune.cli.options import ACCURACY, DATABASE, GPU, OF_DEVICE
 from autotune.cli.pager import paged
 from autotune.cli.tables import show, wide_format_options
 from autotune.columns import Cell, Column
 from autotune.devices.device import DeviceInfo
+from autotune.distance import device_distance, differences, layer_distance
 from autotune.errors import StudyError
 from autotune.problem import Layer, Problem
-from autotune.similarity import device_distance, differences, layer_distance
 from autotune.study_reader import find_study, load_study, study_names
 
 if TYPE_CHECKING:

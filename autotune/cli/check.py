@@ -18,18 +18,18 @@ from autotune.checking.check import CheckRow, FamilyCheck, checker_of, doubt
 from autotune.checking.coverage import Coverage, coverage, in_common
 from autotune.cli.completion import family_names
 from autotune.cli.devices import open_evaluator
-from autotune.cli.families import find_family
 from autotune.cli.options import DATABASE, DIRECTORIES, JOBS, Number, run_on
+from autotune.cli.output import on_terminal
 from autotune.cli.progress import counting
-from autotune.cli.streams import on_terminal
 from autotune.cli.studies import OF_STUDY
 from autotune.cli.tables import format_options, show
+from autotune.cli.templates import find_family
 from autotune.columns import Column, Items
 from autotune.compilation.toolchain import find_nvcc
 from autotune.errors import AutotuneError, ToolchainError
+from autotune.escape import counted
 from autotune.family.space import BoundTemplate
 from autotune.family.template import KernelTemplate
-from autotune.printable import counted
 from autotune.problem import Layer, Problem
 from autotune.study import Study
 from autotune.study_writer import study_toml

@@ -6,7 +6,7 @@ import click
 
 from autotune.api.device_names import binary_cache
 from autotune.cli.options import DATABASE, writable
-from autotune.printable import counted
+from autotune.escape import counted
 
 
 @click.command()

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import click
 
 from autotune.api.device_names import evaluator_of, has_libcuda
-from autotune.cli.only import say_device
+from autotune.cli.filters import say_device
 from autotune.cli.options import DATABASE, writable
 from autotune.cli.tables import format_options, show
 from autotune.columns import Column

@@ -11,23 +11,22 @@ import click
 
 from autotune.api.device_names import jobs_default
 from autotune.api.study_names import study_named
-from autotune.cli.answers import open_filled
+from autotune.atomic_write import check_writable, write_whole
 from autotune.cli.devices import open_evaluator
 from autotune.cli.explain import explain as show_choices
 from autotune.cli.interrupts import end_interrupted
-from autotune.cli.one_tuner import under_way
-from autotune.cli.options import DATABASE, DIRECTORIES, JOBS, run_on
-from autotune.cli.streams import on_terminal
+from autotune.cli.options import DATABASE, DIRECTORIES, JOBS, open_filled, run_on
+from autotune.cli.output import on_terminal
 from autotune.cli.studies import STUDY
+from autotune.cli.study_lock import under_way
 from autotune.cli.tables import format_options, show
 from autotune.columns import Column
 from autotune.dispatch.dispatcher import PortfolioKernel
 from autotune.dispatch.header import Flat
 from autotune.errors import StudyError
+from autotune.escape import counted
 from autotune.family.template_files import load_templates
-from autotune.printable import counted
-from autotune.table import LARGEST
-from autotune.writing import check_writable, write_whole
+from autotune.toml_table import LARGEST
 
 if TYPE_CHECKING:
     from autotune.dispatch.builder import Built, Comparison

@@ -21,7 +21,7 @@ from autotune.compilation.toolchain import compiler_version, find_cxx, find_nvcc
 from autotune.devices.driver_query import DriverHere, driver_here
 from autotune.devices.pycuda_build import TOOLKIT, build_pycuda
 from autotune.errors import AutotuneError, StoreError, ToolchainError
-from autotune.printable import counted
+from autotune.escape import counted
 
 _CUDA = f"pip install '{TOOLKIT}' && autotune doctor --build-pycuda && pip install 'autotune-conv[cuda13]'"
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from autotune.api.answers import dispatcher_of
 from autotune.cli.best import layers_of_file, named_layers
-from autotune.cli.only import one_device
+from autotune.cli.filters import one_device
 from autotune.cli.tables import show
 from autotune.columns import Column, Items
 from autotune.devices.device import DeviceInfo

@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING
 import click
 
 from autotune.cli.completion import studies_and_layers
+from autotune.cli.filters import say_device
 from autotune.cli.interrupts import INTERRUPTED, end_interrupted
-from autotune.cli.only import say_device
 from autotune.cli.options import ACCURACY, DATABASE, DIRECTORIES, GPU, LAYERS, OF_DEVICE, Folder
 from autotune.cli.progress import stages
 from autotune.errors import AutotuneError
 from autotune.study import ADMITTED
-from autotune.table import is_whole
+from autotune.toml_table import is_whole
 
 if TYPE_CHECKING:
     from autotune.api.exports import WrittenExport

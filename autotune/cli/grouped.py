@@ -7,8 +7,8 @@ from collections.abc import Iterator, Mapping, MutableMapping
 
 import click
 
+from autotune.cli.output import tell
 from autotune.cli.settings import settings
-from autotune.cli.streams import tell
 from autotune.errors import AutotuneError
 
 

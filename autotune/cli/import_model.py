@@ -9,12 +9,12 @@ from pathlib import Path
 
 import click
 
+from autotune.atomic_write import SETTINGS, check_writable, write_whole
 from autotune.cli.progress import stages
-from autotune.declarations import FLOATS
 from autotune.errors import ModelError
-from autotune.printable import counted
+from autotune.escape import counted
+from autotune.operation.declarations import FLOATS
 from autotune.study import ADMITTED, unadmitted
-from autotune.writing import SETTINGS, check_writable, write_whole
 
 LARGEST = 2**31 - 1  # of a size: what kernels count with
 

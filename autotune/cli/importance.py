@@ -11,7 +11,7 @@ import click
 
 from autotune.api.family_importance import FamilyImportance, importances
 from autotune.cli.completion import studies_and_layers
-from autotune.cli.only import say_device
+from autotune.cli.filters import say_device
 from autotune.cli.options import ALL_ROWS, DATABASE, GPU, LAYERS, OF_DEVICE, SHOWN_ROWS, TEMPLATES
 from autotune.cli.pager import paged
 from autotune.cli.plots import bar

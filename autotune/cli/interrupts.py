@@ -16,7 +16,7 @@ from typing import NoReturn
 import click
 
 from autotune.api.interrupts import orderly_interrupts
-from autotune.temporary import none_left
+from autotune.tempdirs import none_left
 
 INTERRUPTED = 128 + signal.SIGINT
 """exit code, numbered as a shell does"""

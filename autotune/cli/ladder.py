@@ -14,10 +14,10 @@ from autotune.api.device_names import jobs_default
 from autotune.api.study_names import layers_named, study_named
 from autotune.cli.devices import open_evaluator
 from autotune.cli.interrupts import end_interrupted
-from autotune.cli.one_tuner import under_way
 from autotune.cli.options import DATABASE, DIRECTORIES, JOBS, LAYERS, refuse_beside, run_on, writable
 from autotune.cli.profile import first_device, require_profiler, say, stalls_of
 from autotune.cli.studies import STUDY
+from autotune.cli.study_lock import under_way
 from autotune.cli.tables import show, wide_format_options
 from autotune.columns import Column, Shares
 from autotune.compilation.toolchain import find_ncu

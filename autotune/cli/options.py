@@ -6,18 +6,22 @@ import math
 import os
 from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 from click.core import ParameterSource
 
 from autotune.api.answers import one_asked
+from autotune.atomic_write import folder_named
 from autotune.cli.completion import device_names, family_names, layer_names
-from autotune.cli.streams import name_database
+from autotune.cli.output import name_database
 from autotune.errors import DeviceError
-from autotune.shipped import RECORDED, check_writable_results, results_named
-from autotune.table import did_you_mean
+from autotune.resources import RECORDED, check_writable_results, results_named
+from autotune.toml_table import did_you_mean
 from autotune.trial import ACCURACY_CLASSES
-from autotune.writing import folder_named
+
+if TYPE_CHECKING:
+    from autotune.store import Store
 
 
 def database_path(context: click.Context, option: click.Parameter, name: str) -> str:
@@ -38,6 +42,15 @@ def writable(db: str) -> str:
 
     check_writable_results(path_of(db))
     return db
+
+
+def open_filled(db: str) -> Store:
+    """Open a results database that exists, for writing. Raises StoreError where it does not exist or is bundled."""
+    from autotune.store import Store
+
+    with Store(db, create=False):
+        pass  # it exists and has results
+    return Store(writable(db))
 
 
 def _alone(context: click.Context, option: click.Parameter, name: str | None) -> str | None:

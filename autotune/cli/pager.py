@@ -12,7 +12,7 @@ from typing import cast
 
 import click
 
-from autotune.cli.streams import Shown, exact
+from autotune.cli.output import Shown, exact
 
 
 @contextmanager

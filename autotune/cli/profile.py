@@ -10,16 +10,15 @@ import click
 
 from autotune.api.device_names import jobs_default
 from autotune.api.study_names import name_of
-from autotune.cli.answers import open_filled
 from autotune.cli.completion import studies_and_layers
 from autotune.cli.devices import open_evaluator
-from autotune.cli.options import ACCURACY, DATABASE, DIRECTORIES, refuse_beside, run_on
+from autotune.cli.options import ACCURACY, DATABASE, DIRECTORIES, open_filled, refuse_beside, run_on
 from autotune.cli.tables import format_options, show
 from autotune.columns import Column, Shares
 from autotune.compilation.toolchain import find_ncu
 from autotune.errors import DeviceError, StoreError
 from autotune.family.template_files import load_templates
-from autotune.operations import operations_here
+from autotune.operation.registry import operations_here
 
 if TYPE_CHECKING:
     from autotune.devices.device import DeviceInfo

@@ -23,7 +23,7 @@ from rich.progress import (
 from rich.table import Column
 from rich.text import Text
 
-from autotune.cli.streams import notices_through, silent
+from autotune.cli.output import notices_through, silent
 from autotune.cli.tables import console
 
 if TYPE_CHECKING:

@@ -17,7 +17,7 @@ from autotune.cli.tables import format_options, show
 from autotune.columns import Column
 from autotune.errors import StudyError, not_written
 from autotune.study import SAMPLERS
-from autotune.table import is_whole
+from autotune.toml_table import is_whole
 
 if TYPE_CHECKING:
     from autotune.replay.replay import Recorded, Run, Score

@@ -9,11 +9,11 @@ import click
 
 from autotune.api.answers import devices_asked
 from autotune.api.study_names import name_of
+from autotune.atomic_write import check_writable, write_whole
 from autotune.cli.completion import studies_and_layers
-from autotune.cli.only import say_device
+from autotune.cli.filters import say_device
 from autotune.cli.options import DATABASE, GPU, OF_DEVICE
-from autotune.cli.streams import exact
-from autotune.writing import check_writable, write_whole
+from autotune.cli.output import exact
 
 
 @click.command()

@@ -12,6 +12,7 @@ import click
 from autotune.api.device_names import jobs_default
 from autotune.api.sanitizers import open_sanitizer
 from autotune.api.study_names import name_of
+from autotune.atomic_write import check_writable, write_whole
 from autotune.checking.sanitize import FAULT, SMALL_N, TOOLS, Verdict, Winner
 from autotune.cli.completion import studies_and_layers
 from autotune.cli.options import ACCURACY, DATABASE, DIRECTORIES, Folder, run_on
@@ -19,11 +20,10 @@ from autotune.cli.progress import counting
 from autotune.cli.tables import format_options, show
 from autotune.columns import Column, Items, words
 from autotune.errors import AutotuneError, StoreError, not_written
+from autotune.escape import counted
 from autotune.family.template_files import load_templates
-from autotune.operations import operations_here
-from autotune.printable import counted
-from autotune.table import LARGEST, is_whole
-from autotune.writing import check_writable, write_whole
+from autotune.operation.registry import operations_here
+from autotune.toml_table import LARGEST, is_whole
 
 if TYPE_CHECKING:
     from autotune.store import Store

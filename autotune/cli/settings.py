@@ -14,11 +14,11 @@ from pathlib import Path
 
 import click
 
+from autotune.atomic_write import SETTINGS
+from autotune.bounded_io import read_text
 from autotune.errors import AutotuneError
-from autotune.reading import read_text
-from autotune.shipped import RECORDED
-from autotune.table import did_you_mean, read_toml
-from autotune.writing import SETTINGS
+from autotune.resources import RECORDED
+from autotune.toml_table import did_you_mean, read_toml
 
 _PROJECT = "pyproject.toml"
 _PATHS = ("db", "templates")

@@ -16,7 +16,7 @@ from autotune.cli.pager import paged
 from autotune.cli.tables import format_options, human, show, show_as_lines
 from autotune.columns import Cell, Column, Items
 from autotune.errors import StoreError
-from autotune.table import LARGEST, is_whole
+from autotune.toml_table import LARGEST, is_whole
 
 if TYPE_CHECKING:
     from autotune.analysis.trial_rows import TrialCells

@@ -10,16 +10,16 @@ import click
 
 from autotune.analysis.rooflines import undominated, with_roofline
 from autotune.api.study_names import name_of
-from autotune.cli.answers import whole
+from autotune.atomic_write import check_writable, write_whole
 from autotune.cli.completion import studies_and_layers
-from autotune.cli.only import one_device
+from autotune.cli.filters import one_device
 from autotune.cli.options import ACCURACY, DATABASE, DIRECTORIES, GPU, OF_DEVICE, TEMPLATES, one_of
-from autotune.cli.streams import for_compilers
+from autotune.cli.output import for_compilers
+from autotune.cli.trials import whole
 from autotune.errors import StoreError
 from autotune.family.template_files import load_templates
-from autotune.operations import operations_here
-from autotune.table import did_you_mean
-from autotune.writing import check_writable, write_whole
+from autotune.operation.registry import operations_here
+from autotune.toml_table import did_you_mean
 
 if TYPE_CHECKING:
     from autotune.devices.device import DeviceInfo

@@ -8,7 +8,7 @@ from collections.abc import Collection, Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from autotune.errors import shortened
-from autotune.printable import counted
+from autotune.escape import counted
 from autotune.problem import Layer
 from autotune.study import Study
 from autotune.trial import Trial

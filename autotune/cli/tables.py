@@ -18,11 +18,11 @@ from rich.segment import Segment
 from rich.text import Text
 
 from autotune.cli.options import one_of
-from autotune.cli.streams import exact, wrapped
+from autotune.cli.output import exact, wrapped
 from autotune.columns import Cell, Column, Row, words, write_csv, write_json
 from autotune.errors import TemplateError
+from autotune.escape import printable
 from autotune.family.template_files import default_values, template_files
-from autotune.printable import printable
 from autotune.trial import Config, Value
 
 _GAP = "  "

@@ -10,13 +10,13 @@ from typing import TextIO
 
 import click
 
+from autotune.atomic_write import check_writable, whole
+from autotune.bounded_io import open_regular
 from autotune.cli.options import DATABASE, database_path, writable
-from autotune.cli.streams import exact
+from autotune.cli.output import exact
 from autotune.errors import StoreError
+from autotune.escape import counted
 from autotune.interchange.files import read_recording
-from autotune.printable import counted
-from autotune.reading import open_regular
-from autotune.writing import check_writable, whole
 
 
 @click.command()

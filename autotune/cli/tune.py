@@ -12,14 +12,12 @@ from autotune.analysis.rooflines import with_roofline
 from autotune.api.device_names import jobs_default
 from autotune.api.run_plan import Overrides, RunPlan, plan_run
 from autotune.api.study_names import stored_layers
-from autotune.cli.answers import open_filled
 from autotune.cli.best import BEST_COLUMNS, answer, show_answers
 from autotune.cli.cluster import CLUSTER, DEVICE_CLASS, tune_on_cluster
 from autotune.cli.devices import open_evaluator
 from autotune.cli.end_to_end import show_end_to_end
 from autotune.cli.explain import unserved
 from autotune.cli.interrupts import end_interrupted
-from autotune.cli.one_tuner import under_way
 from autotune.cli.options import (
     DATABASE,
     DIRECTORIES,
@@ -28,11 +26,13 @@ from autotune.cli.options import (
     SECONDS,
     TEMPLATES,
     Number,
+    open_filled,
     renamed_option,
     run_on,
     writable,
 )
 from autotune.cli.studies import STUDY
+from autotune.cli.study_lock import under_way
 from autotune.cli.summary import left, summary
 from autotune.cli.tables import format_options
 from autotune.cli.tuned_rule import search_and_show
@@ -40,7 +40,7 @@ from autotune.devices.device import BASELINES
 from autotune.errors import AutotuneError, StoreError, StudyError, shortened
 from autotune.evaluation.evaluator import DeviceEvaluator
 from autotune.study import SAMPLERS, Study
-from autotune.table import LARGEST
+from autotune.toml_table import LARGEST
 
 BASELINE = click.option(
     "--baseline",

@@ -12,11 +12,11 @@ from autotune.api.run_plan import RunPlan
 from autotune.cli.devices import open_evaluator
 from autotune.cli.dispatch import KERNELS, LAYERS
 from autotune.cli.interrupts import end_interrupted
-from autotune.cli.one_tuner import under_way
 from autotune.cli.options import refuse_beside, writable
-from autotune.cli.streams import on_terminal
+from autotune.cli.output import on_terminal
+from autotune.cli.study_lock import under_way
 from autotune.cli.tables import show
-from autotune.printable import counted
+from autotune.escape import counted
 from autotune.study import NamedRule, distinct_layers
 
 if TYPE_CHECKING:

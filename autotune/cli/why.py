@@ -11,9 +11,9 @@ import click
 
 from autotune.analysis.rooflines import BestWithRoofline, undominated, with_roofline
 from autotune.api.study_names import name_of
-from autotune.cli.beaten import tell_beaten
+from autotune.cli.above_roofline import tell_beaten
 from autotune.cli.completion import studies_and_layers
-from autotune.cli.only import one_device
+from autotune.cli.filters import one_device
 from autotune.cli.options import ACCURACY, ALL_ROWS, DATABASE, DIRECTORIES, GPU, OF_DEVICE, SHOWN_ROWS
 from autotune.cli.pager import paged
 from autotune.cli.tables import say, short_configs, show, wide_format_options
@@ -21,7 +21,7 @@ from autotune.columns import Cell, Column
 from autotune.errors import StoreError
 from autotune.family.space import Admission, BoundTemplate
 from autotune.family.template_files import load_template, template_files
-from autotune.operations import operations_here
+from autotune.operation.registry import operations_here
 from autotune.trial import Config
 
 if TYPE_CHECKING:

@@ -25,10 +25,10 @@ from autotune.cluster.reported_layer import ReportedLayer
 from autotune.cluster.scheduler import CONNECT_S, address_of
 from autotune.cluster.task import DeviceClass, LayerTask, Report, TaskEnd, TaskReport
 from autotune.errors import DeviceError, DeviceLost, StudyError, shortened
+from autotune.escape import one_line
 from autotune.evaluation.evaluator import Evaluator
 from autotune.family.space import SearchSpace
 from autotune.family.template import KernelTemplate
-from autotune.printable import one_line
 from autotune.search import InitialDesign, single_threaded
 from autotune.tuning.schedule import Schedule
 from autotune.tuning.tune import initial_designs, open_spaces

@@ -23,7 +23,7 @@ from autotune.cluster.task import DeviceClass, TaskReport
 from autotune.devices.backends import KINDS
 from autotune.devices.device import devices_named
 from autotune.errors import AutotuneError, DeviceLost, StudyError, shortened
-from autotune.printable import one_line
+from autotune.escape import one_line
 from autotune.problem import Layer, Problem
 from autotune.study import distinct_layers
 from autotune.tuning.layer_result import INTERRUPTED, LayerResult

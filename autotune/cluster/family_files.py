@@ -9,10 +9,10 @@ from autotune.cluster.task import LayerTask
 from autotune.errors import StudyError
 from autotune.family.template import KernelTemplate
 from autotune.family.template_files import load_templates
-from autotune.operation import FILE
-from autotune.operations import CONV2D, operations
-from autotune.shipped import shipped
-from autotune.temporary import temporary_folder
+from autotune.operation.operation import FILE
+from autotune.operation.registry import CONV2D, operations
+from autotune.resources import shipped
+from autotune.tempdirs import temporary_folder
 
 
 def texts_of(families: Mapping[str, KernelTemplate]) -> Mapping[str, str]:

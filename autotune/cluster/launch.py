@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from distributed import Scheduler, Security
 
 from autotune.errors import StudyError
-from autotune.table import is_whole
+from autotune.toml_table import is_whole
 
 _END_S = 20.0  # for a worker to end the evaluation at hand
 _MOST = 64

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from autotune.errors import Rejected, ToolchainError
-from autotune.temporary import temporary_folder
+from autotune.tempdirs import temporary_folder
 from autotune.trial import Outcome, Resources
 
 

@@ -18,7 +18,7 @@ from autotune.compilation.compile import Binary, Program, Target, killed, no_ker
 from autotune.compilation.toolchain import compiler_version, output_of
 from autotune.devices.elf import symbols
 from autotune.errors import Rejected, ToolchainError
-from autotune.temporary import temporary_folder
+from autotune.tempdirs import temporary_folder
 from autotune.trial import Outcome, Resources
 
 _NO_HEADER = re.compile(r"fatal error: .*(No such file|file not found)")

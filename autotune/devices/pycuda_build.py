@@ -11,7 +11,7 @@ from pathlib import Path
 
 from autotune.compilation.toolchain import find_cxx
 from autotune.errors import ToolchainError
-from autotune.temporary import temporary_folder
+from autotune.tempdirs import temporary_folder
 
 REQUIREMENT = "pycuda>=2026.1"
 TOOLKIT = "cuda-toolkit[nvcc,cudart,cccl,profiler]==13.0.*"

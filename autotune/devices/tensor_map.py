@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from autotune.declarations import DTYPE_BYTES
+from autotune.operation.declarations import DTYPE_BYTES
 
 ELEMENT_BYTES = {**DTYPE_BYTES, "tf32": 4}
 """of a tensor map's data types; tf32: f32 that a load rounds to the nearest TF32, ties to even"""

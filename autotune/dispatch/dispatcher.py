@@ -19,10 +19,10 @@ from typing import cast
 import numpy as np
 
 from autotune.dispatch.predicate import Predicate, Step, all_busy
+from autotune.distance import Ints, property_similarity
 from autotune.errors import StudyError
 from autotune.expressions.expression import Bound, Expression
 from autotune.problem import Problem
-from autotune.similarity import Ints, property_similarity
 from autotune.trial import Config, Value
 
 FAMILY = "dispatch"

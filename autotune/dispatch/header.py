@@ -23,17 +23,17 @@ from autotune.dispatch.dispatcher import (
     ends,
 )
 from autotune.dispatch.predicate import Step, cpp_steps
+from autotune.distance import SAME
 from autotune.errors import TemplateError
 from autotune.expressions.expression import Expression
+from autotune.family.codegen_cpp import fold
 from autotune.family.comments import in_comment
-from autotune.family.folding import fold
 from autotune.family.template import SUFFIX
 from autotune.family.text import Body, environment
-from autotune.operations import CONV2D, operation
+from autotune.operation.registry import CONV2D, operation
 from autotune.problem import Problem
-from autotune.shipped import shipped
-from autotune.similarity import SAME
-from autotune.table import read_toml
+from autotune.resources import shipped
+from autotune.toml_table import read_toml
 
 ENTRY = "dispatch_choices"
 """The kernel of a checked program: (table, choices, count), a thread a layer."""

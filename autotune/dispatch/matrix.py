@@ -11,10 +11,10 @@ import numpy as np
 from autotune.dispatch.cells import SAFE, Row, Run, measure, read_row
 from autotune.dispatch.dispatcher import Property
 from autotune.dispatch.portfolio import Matrix
+from autotune.distance import SAME, config_similarity, property_similarity
 from autotune.errors import StoreError, StudyError
 from autotune.family.template import KernelTemplate
 from autotune.problem import Layer
-from autotune.similarity import SAME, config_similarity, property_similarity
 from autotune.store import StudyKey
 from autotune.study import Study
 from autotune.trial import Config

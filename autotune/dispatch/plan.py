@@ -39,7 +39,7 @@ from autotune.dispatch.portfolio import (
     suggested_configs,
 )
 from autotune.dispatch.thresholds import Costs, taken
-from autotune.similarity import layer_distance, property_similarity
+from autotune.distance import layer_distance, property_similarity
 from autotune.trial import Config
 
 EVIDENCE = 3

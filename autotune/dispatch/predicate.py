@@ -10,9 +10,9 @@ from dataclasses import dataclass, field
 from functools import cached_property
 
 from autotune.expressions.expression import Bound, Expression
-from autotune.family.folding import Folded, fold
+from autotune.family.codegen_cpp import Folded, fold
 from autotune.family.space import BoundTemplate, device_names
-from autotune.operations import CONV2D, operation
+from autotune.operation.registry import CONV2D, operation
 from autotune.problem import Problem
 from autotune.trial import Config, Value
 

@@ -23,7 +23,7 @@ from autotune.dispatch.thresholds import best_tree, simplest
 from autotune.errors import Rejected, StudyError
 from autotune.evaluation.evaluator import Chooser
 from autotune.family.space import Admission, BoundTemplate
-from autotune.measurement.choices import ChoicesRequest
+from autotune.measurement.dispatcher_check import ChoicesRequest
 from autotune.problem import Layer, Problem
 from autotune.store import TargetScope
 from autotune.trial import Config, Outcome, Trial

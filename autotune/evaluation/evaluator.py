@@ -15,11 +15,11 @@ from autotune.devices.device import BUSY_PERCENT, SHARED_PERCENT, Baseline, Devi
 from autotune.errors import DeviceError
 from autotune.family.source import KernelSource
 from autotune.measurement.calibrate import Calibration, calibration_program
-from autotune.measurement.choices import Choices, ChoicesRequest
-from autotune.measurement.host_to_host import EndToEndRequest, EndToEndTiming
+from autotune.measurement.dispatcher_check import Choices, ChoicesRequest
+from autotune.measurement.end_to_end_timer import EndToEndRequest, EndToEndTiming
 from autotune.measurement.numpy_reference import in_numpy
 from autotune.measurement.reference import check_program
-from autotune.operation import REFERENCE
+from autotune.operation.operation import REFERENCE
 from autotune.problem import Problem
 from autotune.trial import Config, ErrorStats, Measured, Timing
 from autotune.workers.compilers import FIRST_DEADLINE_S, CompilePool

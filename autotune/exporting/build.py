@@ -19,7 +19,7 @@ from autotune.errors import AutotuneError
 from autotune.exporting.chosen_kernel import Chosen
 from autotune.exporting.exporter import Exported, Images
 from autotune.exporting.machine_code import NVCC_FLAGS, gencode
-from autotune.temporary import temporary_folder
+from autotune.tempdirs import temporary_folder
 
 SELF_TEST = "selftest"
 SELF_TEST_S = 600.0  # a large layer on a busy CPU

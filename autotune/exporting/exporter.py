@@ -17,18 +17,17 @@ from autotune.dispatch.header import load_dispatch_template, render_dispatch
 from autotune.errors import StoreError
 from autotune.exporting.chosen_kernel import Chosen, serving
 from autotune.exporting.folder import Written, write_folder
-from autotune.exporting.golden_view import golden_view
 from autotune.exporting.kernel import kernel_text, never_run
-from autotune.exporting.kernel_view import identifiers, shapes, view_of
 from autotune.exporting.launch_plan import arch_refusal, check_recorded
 from autotune.exporting.machine_code import NVCC_FLAGS
-from autotune.exporting.operation_view import operation_view
+from autotune.exporting.operation_context import operation_view
 from autotune.exporting.python_package import named, package_texts, package_words, text_of
+from autotune.exporting.template_context import golden_view, identifiers, shapes, view_of
 from autotune.family.render import render_words
 from autotune.measurement.numpy_reference import in_numpy
 from autotune.measurement.reference import reference_text
-from autotune.operation import REFERENCE, Operation
-from autotune.shipped import shipped
+from autotune.operation.operation import REFERENCE, Operation
+from autotune.resources import shipped
 
 COPIED = (
     *("CMakeLists.txt", "conv2d.cpp", "conv2d.map", "loaded.h", "kernel.h", "expression.h"),

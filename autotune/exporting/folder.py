@@ -18,9 +18,9 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path, PurePath
 
+from autotune.bounded_io import read_bytes
 from autotune.errors import StoreError, not_written
-from autotune.exporting.seal import hash_of, is_sealed, is_sealed_record, sealed, sealed_record
-from autotune.reading import read_bytes
+from autotune.exporting.checksum import hash_of, is_sealed, is_sealed_record, sealed, sealed_record
 
 PROVENANCE = "provenance.json"
 PROOF = "proof.txt"

@@ -15,11 +15,11 @@ import numpy as np
 import numpy.typing as npt
 
 from autotune.autotune_runtime.activations import BY_WORD, activated
-from autotune.declarations import DRAWN, Array, Fill
 from autotune.errors import StudyError
 from autotune.measurement.numpy_reference import in_numpy, numpy_reference
 from autotune.measurement.storage import stored
-from autotune.operations import CONV2D
+from autotune.operation.declarations import DRAWN, Array, Fill
+from autotune.operation.registry import CONV2D
 from autotune.problem import Conv2dProblem, Problem
 
 SAMPLES = 256  # outputs of each data set, where the self-test's own reference computes the others

@@ -7,7 +7,7 @@ from autotune.devices.device import DeviceInfo
 from autotune.devices.tensor_map import TensorMap
 from autotune.family.comments import in_comment
 from autotune.family.source import KernelSource, Stage
-from autotune.operations import CONV2D
+from autotune.operation.registry import CONV2D
 from autotune.problem import Problem
 from autotune.store import BestRow
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 
 from autotune.errors import Rejected, StoreError, TemplateError
 from autotune.expressions.expression import Expression
-from autotune.family.folding import Folded, fold
+from autotune.family.codegen_cpp import Folded, fold
 from autotune.family.render import launches, tensor_maps
 from autotune.family.source import KernelSource
 from autotune.family.space import BoundTemplate, device_names

@@ -24,7 +24,7 @@ from autotune.exporting.folder import PROOF, write_proof
 from autotune.exporting.golden import self_test_sizes
 from autotune.family.template import KernelTemplate
 from autotune.measurement.benchmark import paired_ratio
-from autotune.temporary import temporary_folder
+from autotune.tempdirs import temporary_folder
 from autotune.trial import Timing
 
 ALLOWED = 0.02  # by which an exported kernel may be slower, where the noise floor is finer

@@ -5,11 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 
 from autotune import autotune_runtime
+from autotune.bounded_io import read_text
 from autotune.errors import StoreError
 from autotune.measurement.exported import interface_of
-from autotune.operation import Operation
-from autotune.operations import CONV2D
-from autotune.reading import read_text
+from autotune.operation.operation import Operation
+from autotune.operation.registry import CONV2D
 
 ANY_OPERATION = (
     *("__init__.py", "arrays.py", "dlpack.py", "interface.py", "prepared.py"),

@@ -7,7 +7,7 @@ from types import MappingProxyType
 
 from autotune.errors import quoted
 from autotune.expressions.expression import Bound, Expression
-from autotune.table import Table, did_you_mean
+from autotune.toml_table import Table, did_you_mean
 
 
 def never_words(expression: Expression, words: Mapping[str, Sequence[str]]) -> str:

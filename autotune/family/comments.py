@@ -1,6 +1,12 @@
-"""Texts of others, such as a device's name, in the comments of CUDA and C++ files."""
+"""Comments in CUDA and C++ files, and the marks that tie a rendered line to the line of the template that wrote it."""
 
 from __future__ import annotations
+
+import re
+
+MARK = "\ue000%s\ue001"
+"""The origin of a line, at its end; the two characters are for private use, so no program contains them."""
+MARKS = re.compile("\ue000([^\ue001]*)\ue001")
 
 
 def in_comment(text: str) -> str:

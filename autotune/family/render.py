@@ -9,7 +9,7 @@ from jinja2 import TemplateError as JinjaError
 from autotune.compilation.compile import Program
 from autotune.errors import Rejected, TemplateError
 from autotune.expressions.expression import Expression
-from autotune.family.limits import RENDER_S, limited
+from autotune.family.sandbox import RENDER_S, limited
 from autotune.family.source import TEXT_BYTES, ConstantSymbol, KernelSource, Stage
 from autotune.family.space import BoundTemplate
 from autotune.family.template import StageTemplate

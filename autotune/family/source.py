@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass, field, fields
 
 from autotune.compilation.compile import Program
 from autotune.family.tensor_map_template import NamedTensorMap
-from autotune.operations import CONV2D
+from autotune.operation.registry import CONV2D
 from autotune.problem import Problem
 from autotune.trial import Config
 

@@ -16,12 +16,12 @@ from autotune.errors import Rejected, StudyError, TemplateError, quoted, shorten
 from autotune.expressions.expression import Bound, Expression
 from autotune.expressions.vectorized import Columns, column_of
 from autotune.family.feasible import Level, Rows, Rule, Tree
-from autotune.family.limits import SPACE_S, limited
+from autotune.family.sandbox import SPACE_S, limited
 from autotune.family.template import KernelTemplate, Param, StageTemplate
 from autotune.family.tensor_map_template import TensorMapTemplate
 from autotune.family.text import Body, compile_body
+from autotune.legacy_names import renamed
 from autotune.problem import Problem
-from autotune.renamed import renamed
 from autotune.trial import ACCURACY_CLASSES, Config, Outcome, Value
 
 MAX_ROWS = 200_000  # configs; a larger space is sampled

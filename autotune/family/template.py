@@ -9,8 +9,8 @@ from pathlib import Path
 
 from autotune.expressions.expression import Expression
 from autotune.family.tensor_map_template import TensorMapTemplate
-from autotune.operation import Operation
-from autotune.renamed import current
+from autotune.legacy_names import current
+from autotune.operation.operation import Operation
 from autotune.trial import Config, Value
 
 SUFFIX = ".cu.j2"

@@ -9,10 +9,10 @@ from jinja2 import meta, nodes
 
 from autotune.errors import TemplateError, quoted
 from autotune.expressions.functions import FUNCTIONS
-from autotune.family.limits import RENDER_S, limited
+from autotune.family.sandbox import RENDER_S, limited
 from autotune.family.template import KernelTemplate
 from autotune.family.text import parse
-from autotune.table import did_you_mean
+from autotune.toml_table import did_you_mean
 
 
 def check_body(template: KernelTemplate) -> Set[str]:

@@ -8,16 +8,16 @@ from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
 
+from autotune.bounded_io import read_text
 from autotune.errors import TemplateError
 from autotune.family.template import HEADER, SUFFIX, KernelTemplate
 from autotune.family.template_body import check_body
 from autotune.family.template_header import HeaderReader, header_toml
 from autotune.family.text import KEPT, Includes
-from autotune.operation import FILE, Operation
-from autotune.operations import CONV2D, operation, operations, read_operation
-from autotune.reading import read_text
-from autotune.shipped import shipped
-from autotune.table import did_you_mean
+from autotune.operation.operation import FILE, Operation
+from autotune.operation.registry import CONV2D, operation, operations, read_operation
+from autotune.resources import shipped
+from autotune.toml_table import did_you_mean
 from autotune.trial import Value
 
 _OPENED = re.compile(r"\s*/\*#\s*kernel\b")

@@ -11,16 +11,16 @@ from collections.abc import Sequence, Set
 from dataclasses import replace
 from pathlib import Path
 
-from autotune.declarations import COMPUTED, ROLES
 from autotune.errors import TemplateError, quoted, shortened
 from autotune.expressions.expression import Expression, words_of
 from autotune.expressions.functions import FUNCTIONS
 from autotune.expressions.typed_names import never_words
 from autotune.family.template import SUFFIX, Condition, ConstantTemplate, KernelTemplate, Param, StageTemplate
 from autotune.family.tensor_map_template import TensorMapTemplate, read_tensor_map
-from autotune.operation import Operation
-from autotune.renamed import HEADER_KEYS, current_header
-from autotune.table import Table, did_you_mean, read_toml
+from autotune.legacy_names import HEADER_KEYS, current_header
+from autotune.operation.declarations import COMPUTED, ROLES
+from autotune.operation.operation import Operation
+from autotune.toml_table import Table, did_you_mean, read_toml
 from autotune.trial import ACCURACY_CLASSES
 
 DEVICE_NAMES = frozenset({"device.arch", "device.sm_count", "device.smem_per_block_bytes", "device.l2_bytes"})

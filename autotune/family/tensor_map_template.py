@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from autotune.declarations import ROLES
 from autotune.devices.tensor_map import SWIZZLES, TensorMap
 from autotune.errors import TemplateError, shortened
 from autotune.expressions.expression import Expression
-from autotune.operation import Operation
-from autotune.table import Table
+from autotune.operation.declarations import ROLES
+from autotune.operation.operation import Operation
+from autotune.toml_table import Table
 
 KEYS = {
     *("name", "array", "when", "data_type", "global_dim", "box_dim", "element_strides"),

@@ -14,12 +14,12 @@ from jinja2.runtime import Context
 from jinja2.sandbox import ImmutableSandboxedEnvironment, safe_range
 
 from autotune.autotune_runtime.activations import BY_WORD, in_cpp
+from autotune.bounded_io import read_text
 from autotune.errors import TemplateError, quoted
 from autotune.expressions.functions import FUNCTIONS, MOST_BITS, power, product
-from autotune.family.marks import MARKS
-from autotune.family.unused import without_unused
-from autotune.reading import read_text
-from autotune.shipped import shipped
+from autotune.family.comments import MARKS
+from autotune.family.dead_code import without_unused
+from autotune.resources import shipped
 
 Body = Template
 """a family's text as Jinja's own code"""

@@ -9,7 +9,7 @@ from autotune.autotune_runtime.fusion import Convolution, Graph, MatrixProduct, 
 from autotune.autotune_runtime.fusion import Fused as Epilogue
 from autotune.errors import StudyError
 from autotune.importing.network import plain
-from autotune.operations import operation
+from autotune.operation.registry import operation
 from autotune.problem import Conv2dProblem, Problem, make_problem
 
 OPERATIONS = {"conv2d": "convolutions", "gemm": "products of matrices"}

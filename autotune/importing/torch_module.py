@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 
 from autotune.errors import ModelError
 from autotune.importing.network import plain
-from autotune.table import did_you_mean
+from autotune.toml_table import did_you_mean
 
 if TYPE_CHECKING:
     from torch import nn

@@ -10,12 +10,12 @@ from dataclasses import replace
 from io import BytesIO
 from pathlib import Path
 
+from autotune.bounded_io import decoded, larger, read_bytes
 from autotune.errors import StudyError, shortened
 from autotune.interchange.kernel_tuner import read_cache
 from autotune.interchange.recorded_space import Json, Recording
 from autotune.interchange.t4 import read_t4
-from autotune.reading import decoded, larger, read_bytes
-from autotune.table import Table
+from autotune.toml_table import Table
 
 MOST_DIGITS = 300
 """Of a whole number, which must also be a float."""

@@ -17,7 +17,7 @@ from autotune.interchange.recorded_space import (
     timed,
     value_of,
 )
-from autotune.table import Table
+from autotune.toml_table import Table
 
 _US_PER_MS = 1e3
 

@@ -21,8 +21,8 @@ from autotune.interchange.recorded_space import (
     timed,
     value_of,
 )
-from autotune.renamed import current
-from autotune.table import Table
+from autotune.legacy_names import current
+from autotune.toml_table import Table
 from autotune.trial import Value
 
 US_PER_UNIT = {"nanoseconds": 1e-3, "microseconds": 1.0, "milliseconds": 1e3, "miliseconds": 1e3, "seconds": 1e6}

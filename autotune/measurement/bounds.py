@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from autotune.errors import TemplateError
-from autotune.operation import FILE
+from autotune.operation.operation import FILE
 from autotune.problem import Problem
 
 ROUNDING = {"f32": 0.0, "f16": 2.0**-11, "bf16": 2.0**-8, "i32": 0.0}  # unit roundoff of the stored output

@@ -10,8 +10,8 @@ from pathlib import Path
 from autotune.autotune_runtime import interface
 from autotune.autotune_runtime.interface import Enqueue, Interface, InterfaceArray, InterfaceSize, Library, LibraryError
 from autotune.errors import Rejected
-from autotune.measurement.forward import Tensors
-from autotune.operation import Operation
+from autotune.measurement.launcher import Tensors
+from autotune.operation.operation import Operation
 from autotune.problem import Problem
 from autotune.trial import Outcome
 

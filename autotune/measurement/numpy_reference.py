@@ -22,11 +22,11 @@ from types import FrameType, SimpleNamespace
 import numpy as np
 import numpy.typing as npt
 
-from autotune.declarations import COMPUTED, Array
 from autotune.errors import TemplateError
-from autotune.operation import FILE, NUMPY_REFERENCE, REFERENCE, Operation
+from autotune.operation.declarations import COMPUTED, Array
+from autotune.operation.operation import FILE, NUMPY_REFERENCE, REFERENCE, Operation
 from autotune.problem import Problem
-from autotune.table import did_you_mean
+from autotune.toml_table import did_you_mean
 
 Doubles = npt.NDArray[np.float64]
 _FUNCTION = "reference"

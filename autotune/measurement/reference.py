@@ -11,15 +11,15 @@ from pathlib import Path
 import numpy as np
 
 from autotune.autotune_runtime.activations import BY_WORD, in_cpp
+from autotune.bounded_io import read_text
 from autotune.compilation.compile import Program
-from autotune.declarations import Bounds
 from autotune.errors import TemplateError
 from autotune.family.text import Includes
-from autotune.measurement.forward import Tensors
+from autotune.measurement.launcher import Tensors
 from autotune.measurement.numpy_reference import in_cuda, in_numpy
-from autotune.operation import REFERENCE, Operation
+from autotune.operation.declarations import Bounds
+from autotune.operation.operation import REFERENCE, Operation
 from autotune.problem import Problem
-from autotune.reading import read_text
 
 ENTRIES = ("hash_words", "count_changed")
 OF_DTYPE = ("fill_normal", "fill_uniform", "fill_integers", "fill_indices", "compare")

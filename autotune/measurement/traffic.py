@@ -11,7 +11,7 @@ from functools import lru_cache
 import numpy as np
 import numpy.typing as npt
 
-from autotune.declarations import COMPUTED, DTYPE_BYTES, READ, Array, Window
+from autotune.operation.declarations import COMPUTED, DTYPE_BYTES, READ, Array, Window
 from autotune.problem import Problem
 
 SECTOR_BYTES = 32

@@ -15,17 +15,17 @@ from functools import partial
 import numpy as np
 
 from autotune.compilation.compile import Binary
-from autotune.declarations import DRAWN, Array, Fill
 from autotune.devices.device import Device, Launch, Passes, Sample
 from autotune.errors import Rejected
 from autotune.family.source import KernelSource
 from autotune.measurement.bounds import ROUNDING, bound_factor, check_units, exact_on_integers
-from autotune.measurement.data_set import DataSet, periods
 from autotune.measurement.diagnosis import diagnosed
-from autotune.measurement.forward import LoadedKernel, Tensors
-from autotune.measurement.guarded import GUARD_BYTES, OUTPUT_GUARD, POISON, GuardedArray
+from autotune.measurement.guard_bands import GUARD_BYTES, OUTPUT_GUARD, POISON, GuardedArray
+from autotune.measurement.launcher import LoadedKernel, Tensors
 from autotune.measurement.numpy_reference import in_numpy, numpy_reference, values_of
 from autotune.measurement.reference import entry_of, reference_arguments, size_arguments
+from autotune.measurement.test_data import DataSet, periods
+from autotune.operation.declarations import DRAWN, Array, Fill
 from autotune.problem import Problem
 from autotune.trial import ErrorStats, Outcome
 

@@ -15,11 +15,11 @@ from autotune.devices.device import Baseline, DeviceInfo, Environment
 from autotune.errors import DeviceError, Rejected
 from autotune.evaluation.sequential import SequentialEvaluator
 from autotune.family.source import KernelSource
+from autotune.legacy_names import current
 from autotune.measurement.benchmark import summarise
 from autotune.problem import Problem
-from autotune.renamed import current
 from autotune.replay.recorded_trials import REPLAYED, is_database, measured_rows
-from autotune.shipped import results_named
+from autotune.resources import results_named
 from autotune.store import Store, TrialRow
 from autotune.trial import Config, ErrorStats, Measured, Outcome, Trial, Value
 from autotune.workers.worker import FinalsTimings

@@ -6,7 +6,7 @@ from itertools import groupby
 
 from markupsafe import Markup, escape
 
-from autotune.printable import printable
+from autotune.escape import printable
 
 _KINDS = (
     ("Comment.Preproc", "p"),

@@ -15,7 +15,7 @@ from autotune.report.contenders import Contest, contest
 from autotune.report.convergence import Family, by_second, by_trial, families, rows_of, steps
 from autotune.report.highlight import highlighted
 from autotune.report.results import LayerResults
-from autotune.report.roofline import RooflinePoint, roofline
+from autotune.report.roofline_chart import RooflinePoint, roofline
 from autotune.report.words import digits
 from autotune.store import TrialRow, Verdict
 from autotune.trial import Outcome, Value

@@ -14,13 +14,13 @@ from markupsafe import Markup
 
 from autotune import __version__
 from autotune.analysis.networks import Network, NetworkLayer
-from autotune.printable import printable
+from autotune.escape import printable
 from autotune.report import words
 from autotune.report.chart import BOTTOM, HEIGHT, LEFT, RIGHT, TOP, WIDTH, Chart
 from autotune.report.convergence import colours
 from autotune.report.layer_page import LayerPage, layer_page
 from autotune.report.results import LayerResults, Results
-from autotune.report.roofline import RooflinePoint, roofline
+from autotune.report.roofline_chart import RooflinePoint, roofline
 
 _OPEN_LAYERS = 2
 """Layers up to which each section stands open."""

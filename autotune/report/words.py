@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from autotune.printable import counted
+from autotune.escape import counted
 
 
 def digits(value: float, count: int = 4) -> str:

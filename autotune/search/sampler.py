@@ -14,8 +14,8 @@ from optuna.samplers import BaseSampler
 from optuna.trial import FrozenTrial, Trial, TrialState
 
 from autotune.search.encoding import Params
-from autotune.search.given_spaces import Rows
-from autotune.search.inferred_space import Inferred
+from autotune.search.inferred import Inferred
+from autotune.search.listed import Rows
 from autotune.search.listed_configs import listed
 from autotune.search.outcome import CONSTRAINTS
 

@@ -14,7 +14,7 @@ from optuna.trial import FrozenTrial
 
 from autotune.errors import StudyError
 from autotune.search.encoding import Encoding, Params
-from autotune.search.given_spaces import Choose, Rows
+from autotune.search.listed import Choose, Rows
 from autotune.search.proposer import uniform
 
 DRAWS = 8

@@ -9,8 +9,8 @@ import optuna
 from optuna.trial import FrozenTrial, TrialState
 
 from autotune.errors import StudyError
-from autotune.search.given_spaces import Choose, Rows, by_model
 from autotune.search.initial_design import InitialDesign
+from autotune.search.listed import Choose, Rows, by_model
 from autotune.search.sampler import AutotuneSampler, StudySampler
 from autotune.search.samplers import PEERS, Peer, Refused, by_chance, drawing, require
 from autotune.search.state import FeasibleSpace

@@ -19,13 +19,13 @@ import numpy as np
 import numpy.typing as npt
 
 from autotune.devices.device import DeviceInfo
+from autotune.distance import device_distance, layer_distance
 from autotune.errors import TemplateError
 from autotune.family.features import feasible_positions, features, positions_of
 from autotune.family.space import BoundTemplate, SearchSpace
 from autotune.family.template import KernelTemplate
 from autotune.problem import Problem
 from autotune.search.initial_design import WARM_START
-from autotune.similarity import device_distance, layer_distance
 from autotune.trial import Config
 
 Singles = npt.NDArray[np.float32]

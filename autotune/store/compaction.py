@@ -7,7 +7,7 @@ from contextlib import closing
 from pathlib import Path
 
 from autotune.errors import StoreError
-from autotune.printable import one_line
+from autotune.escape import one_line
 from autotune.store.sqlite.connections import connect_for_reading
 from autotune.store.sqlite.database import LOCK_TIMEOUT_S, path_of, utc_now
 from autotune.store.sqlite.error_messages import translate_errors

@@ -10,8 +10,8 @@ from sqlalchemy import select
 
 from autotune.devices.device import DeviceInfo, Environment
 from autotune.errors import StoreError
+from autotune.escape import one_line
 from autotune.measurement.rates import Rate, best_rates
-from autotune.printable import one_line
 from autotune.store.devices import device_of, measured_on, same_device
 from autotune.store.rows import insert, record_of, rows_of, values_of
 from autotune.store.schema.tables import devices, rates

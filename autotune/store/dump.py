@@ -8,15 +8,15 @@ from contextlib import closing
 from pathlib import Path
 
 from autotune import __version__
+from autotune.atomic_write import file_beside, take_name
 from autotune.errors import StoreError
-from autotune.printable import one_line
+from autotune.escape import one_line
 from autotune.store.sqlite.connections import connect_for_reading
 from autotune.store.sqlite.database import LOCK_TIMEOUT_S, path_of, utc_now
 from autotune.store.sqlite.error_messages import translate_errors
 from autotune.store.sqlite.integrity import check_whole
 from autotune.store.sqlite.open_database import open_for_reading, schema_of
 from autotune.store.sqlite.versions import newest_schema
-from autotune.writing import file_beside, take_name
 
 _ALLOWED = frozenset(
     {

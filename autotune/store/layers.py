@@ -11,8 +11,8 @@ from pathlib import Path
 from sqlalchemy import ColumnElement, Connection, RowMapping, case, func, select
 
 from autotune.errors import StoreError
-from autotune.operation import parse_operation
-from autotune.operations import CONV2D, operation, operations
+from autotune.operation.operation import parse_operation
+from autotune.operation.registry import CONV2D, operation, operations
 from autotune.problem import Layer, Problem, make_problem
 from autotune.store.rows import identify, insert
 from autotune.store.schema.tables import layers, tuning_target_layers, tuning_targets

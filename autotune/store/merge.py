@@ -16,7 +16,7 @@ from pathlib import Path
 from sqlalchemy import Table
 
 from autotune.errors import StoreError
-from autotune.printable import one_line
+from autotune.escape import one_line
 from autotune.store.devices import ENVIRONMENT_IDENTITY
 from autotune.store.devices import IDENTITY as DEVICE_IDENTITY
 from autotune.store.run_context import SCOPE

@@ -8,7 +8,7 @@ from datetime import datetime
 from sqlalchemy import ColumnElement, and_, delete, select, true
 
 from autotune.errors import StoreError
-from autotune.printable import one_line
+from autotune.escape import one_line
 from autotune.store.rows import insert, record_of, rows_of
 from autotune.store.run_context import Scope
 from autotune.store.schema.tables import devices, environments, quarantine, sources

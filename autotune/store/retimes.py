@@ -9,7 +9,7 @@ from sqlalchemy import ColumnElement, Connection, RowMapping, and_, func, or_, s
 
 from autotune.devices.device import DeviceInfo, Environment
 from autotune.errors import StoreError
-from autotune.printable import one_line
+from autotune.escape import one_line
 from autotune.store.devices import Runs, environment_of
 from autotune.store.finals import supersede_finals
 from autotune.store.measurements import timing_of, timing_values

@@ -10,7 +10,7 @@ from datetime import datetime
 from sqlalchemy import ColumnElement, Connection, RowMapping, and_, func, or_, select, update
 
 from autotune.errors import StoreError
-from autotune.printable import one_line
+from autotune.escape import one_line
 from autotune.problem import Layer
 from autotune.store.layers import problem_of, store_layer
 from autotune.store.rows import insert, last_id, record_of, rows_of

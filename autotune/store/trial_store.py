@@ -11,8 +11,8 @@ from typing import Any
 from sqlalchemy import ColumnElement, Connection, Select, and_, bindparam, case, func, select, tuple_, update
 
 from autotune.errors import StoreError
+from autotune.escape import one_line
 from autotune.family.source import KernelSource
-from autotune.printable import one_line
 from autotune.problem import Problem
 from autotune.store.comparable_trials import AlikeTrial, alike
 from autotune.store.end_to_end_timings import parts_values

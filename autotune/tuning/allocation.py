@@ -5,9 +5,9 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
+from autotune.distance import layer_distance
 from autotune.problem import Problem
 from autotune.search.warm_start import NEAR
-from autotune.similarity import layer_distance
 
 LEARNT = 10
 """Evaluations of a layer after which layers like it begin: its warm start or its first looks around."""

@@ -19,7 +19,7 @@ from autotune.family.render import render
 from autotune.family.source import KernelSource
 from autotune.family.space import Admission, BoundTemplate
 from autotune.family.template import KernelTemplate
-from autotune.measurement.host_to_host import EndToEndPlan, EndToEndRequest, cut
+from autotune.measurement.end_to_end_timer import EndToEndPlan, EndToEndRequest, cut
 from autotune.problem import Layer
 from autotune.store import BestRow, EndToEndRow, Scope, Store, StudyRecord, TemplateRecord
 from autotune.study import EndToEnd, Study

@@ -14,9 +14,9 @@ from typing import Protocol, TypeVar, cast
 from autotune.compilation.compile import Binary
 from autotune.errors import Rejected
 from autotune.evaluation.evaluator import Evaluator
-from autotune.family.origins import pointed
 from autotune.family.render import render
 from autotune.family.source import KernelSource
+from autotune.family.source_map import pointed
 from autotune.family.space import BoundTemplate
 from autotune.measurement.occupancy import occupancy
 from autotune.problem import Problem

@@ -12,7 +12,7 @@ from concurrent.futures import Future
 from dataclasses import replace
 
 from autotune.family.space import SearchSpace
-from autotune.measurement.floor import floor_us
+from autotune.measurement.roofline import floor_us
 from autotune.problem import Layer
 from autotune.search import InitialDesign
 from autotune.tuning.allocation import LEARNT, expected_gain_us, leaders

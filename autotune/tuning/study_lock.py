@@ -15,9 +15,9 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import BinaryIO
 
+from autotune.atomic_write import open_lock
+from autotune.bounded_io import open_regular
 from autotune.errors import StoreError, not_written
-from autotune.reading import open_regular
-from autotune.writing import open_lock
 
 _LOOK_EVERY_S = 0.2
 _ADVICE = "set XDG_CACHE_HOME to a folder that can be"

@@ -16,7 +16,7 @@ from autotune.search.prior import prior
 from autotune.search.warm_start import MOST, warm_start
 from autotune.store import Scope, Store, StudyRecord, TemplateRecord, TopTrial
 from autotune.study import SAMPLERS, Study, distinct_layers, unadmitted
-from autotune.table import did_you_mean
+from autotune.toml_table import did_you_mean
 from autotune.trial import Value
 from autotune.tuning.layer_finals import PLAIN_FINALS, FinalsPlan
 from autotune.tuning.layer_result import LayerResult

@@ -13,9 +13,9 @@ from autotune.devices.backends import worker_environ
 from autotune.errors import DeviceError, DeviceLost, Rejected
 from autotune.family.source import KernelSource
 from autotune.measurement.calibrate import Calibration
-from autotune.measurement.data_set import data_bytes
 from autotune.measurement.numpy_reference import in_numpy
-from autotune.operation import Operation
+from autotune.measurement.test_data import data_bytes
+from autotune.operation.operation import Operation
 from autotune.problem import Problem
 from autotune.trial import ErrorStats, Measured, Outcome
 from autotune.workers.reports import explained

@@ -27,8 +27,8 @@ from autotune.measurement.benchmark import (
     surely_behind,
 )
 from autotune.measurement.exported import Handle, prepared
-from autotune.measurement.forward import LoadedKernel, Tensors
-from autotune.measurement.guarded import GuardedArray
+from autotune.measurement.guard_bands import GuardedArray
+from autotune.measurement.launcher import LoadedKernel, Tensors
 from autotune.measurement.verify import Verifier
 from autotune.trial import ErrorStats, Measured, Outcome
 from autotune.workers.worker import COPIES_BYTES, MOST_PASSES, EvaluateRequest, FinalsRequest, FinalsTimings

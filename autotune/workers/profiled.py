@@ -18,12 +18,12 @@ import numpy as np
 import numpy.typing as npt
 
 from autotune.compilation.compile import Binary
-from autotune.declarations import DRAWN, FLOATS
 from autotune.devices.backends import open_device
 from autotune.devices.device import Device
 from autotune.family.source import KernelSource
-from autotune.measurement.forward import LoadedKernel, Tensors
+from autotune.measurement.launcher import LoadedKernel, Tensors
 from autotune.measurement.storage import encoded
+from autotune.operation.declarations import DRAWN, FLOATS
 from autotune.problem import Problem
 
 _DRAWN = 1 << 24  # random numbers drawn for an array; a longer one repeats them

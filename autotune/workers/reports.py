@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from autotune.compilation.compile import MAX_MESSAGE
 from autotune.errors import Rejected
 from autotune.family.source import KernelSource
-from autotune.measurement.guarded import GUARD_BYTES, allocated_bytes
+from autotune.measurement.guard_bands import GUARD_BYTES, allocated_bytes
 
 _ERROR = re.compile(r"ERROR: AddressSanitizer: ([\w-]+)")
 _ACCESS = re.compile(r"^(READ|WRITE) of size (\d+)", re.MULTILINE)

@@ -23,10 +23,10 @@ from autotune.devices.device import Baseline, DeviceInfo, Environment
 from autotune.errors import AutotuneError
 from autotune.family.source import KernelSource
 from autotune.measurement.calibrate import Calibration
-from autotune.measurement.choices import Choices, ChoicesRequest
-from autotune.measurement.host_to_host import EndToEndRequest, EndToEndTiming
+from autotune.measurement.dispatcher_check import Choices, ChoicesRequest
+from autotune.measurement.end_to_end_timer import EndToEndRequest, EndToEndTiming
 from autotune.problem import Problem
-from autotune.temporary import temporary_folder
+from autotune.tempdirs import temporary_folder
 from autotune.trial import ErrorStats, Measured, Timing
 from autotune.workers.compiler_messages import Bug, CompileRequest, CompilerRequest
 

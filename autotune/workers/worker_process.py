@@ -17,7 +17,7 @@ from multiprocessing.connection import Connection
 from autotune.compilation.compile import Binary
 from autotune.devices.backends import compile_program, load_compiler
 from autotune.errors import AutotuneError
-from autotune.temporary import remove
+from autotune.tempdirs import remove
 from autotune.workers.compiler_messages import Bug, CompileRequest, CompilerRequest
 
 _COMPILER_NICE = 10

@@ -27,11 +27,11 @@ from autotune.devices.device import Device, Launch, Module
 from autotune.errors import Rejected, StudyError
 from autotune.evaluation.evaluator import DeviceEvaluator
 from autotune.family.source import KernelSource
-from autotune.measurement.data_set import REFERENCE_BYTES
-from autotune.measurement.forward import LoadedKernel, Tensors
-from autotune.measurement.guarded import GuardedArray
+from autotune.measurement.guard_bands import GuardedArray
+from autotune.measurement.launcher import LoadedKernel, Tensors
 from autotune.measurement.reference import reference_arguments, reference_program
 from autotune.measurement.storage import encoded, stored
+from autotune.measurement.test_data import REFERENCE_BYTES
 from autotune.problem import Conv2dProblem, of_conv2d
 from autotune.store import BestRow, Store
 from autotune.study import Study

@@ -27,7 +27,6 @@ import numpy as np
 from autotune.api.device_names import binary_cache, jobs_default
 from autotune.compilation.compile import Binary, Program, Target
 from autotune.compilation.toolchain import find_cxx
-from autotune.declarations import Array
 from autotune.devices.host import HostDevice, HostOptions
 from autotune.devices.host_compile import compile_host
 from autotune.errors import Rejected
@@ -36,7 +35,8 @@ from autotune.family.source import KernelSource
 from autotune.family.space import BoundTemplate
 from autotune.family.template import KernelTemplate
 from autotune.family.template_files import load_templates
-from autotune.measurement.forward import LoadedKernel, Tensors
+from autotune.measurement.launcher import LoadedKernel, Tensors
+from autotune.operation.declarations import Array
 from autotune.problem import Problem
 from autotune.store import Store
 from autotune.trial import Outcome

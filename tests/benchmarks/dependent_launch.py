@@ -24,7 +24,7 @@ from autotune.autotune_runtime.torch_convolution import conv2d
 from autotune.compilation.toolchain import find_cxx, find_nvcc
 from autotune.exporting import Chosen, export_library
 from autotune.exporting.build import build_for_cuda
-from autotune.exporting.kernel_view import waits_itself
+from autotune.exporting.template_context import waits_itself
 from autotune.family.template_files import load_templates
 from autotune.problem import Conv2dProblem, of_conv2d
 from autotune.store import FinalsRow, Store

@@ -31,7 +31,7 @@ from autotune.family.render import render
 from autotune.family.space import BoundTemplate
 from autotune.family.template_files import load_template, template_files
 from autotune.measurement.numpy_reference import numpy_reference
-from autotune.shipped import shipped
+from autotune.resources import shipped
 from autotune.trial import Config
 
 FAMILY = "stencil_rows"

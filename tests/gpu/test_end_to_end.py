@@ -13,7 +13,7 @@ from autotune.family.render import render
 from autotune.family.source import KernelSource
 from autotune.family.space import BoundTemplate
 from autotune.family.template_files import load_template
-from autotune.measurement.host_to_host import EndToEndPlan, EndToEndRequest, EndToEndTiming, cut
+from autotune.measurement.end_to_end_timer import EndToEndPlan, EndToEndRequest, EndToEndTiming, cut
 from autotune.problem import Conv2dProblem
 from autotune.trial import Config
 from tests.injected_faults import GOOD

@@ -8,7 +8,7 @@ import pytest
 
 from autotune.evaluation.evaluator import DeviceEvaluator
 from autotune.family.space import BoundTemplate
-from autotune.operations import CONV2D, operation
+from autotune.operation.registry import CONV2D, operation
 from autotune.problem import Conv2dProblem
 from tests.templates.shipped_families import default_of, family, verify
 

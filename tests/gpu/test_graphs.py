@@ -18,7 +18,7 @@ from autotune.family.render import render
 from autotune.family.source import KernelSource
 from autotune.family.space import Admission, BoundTemplate, SearchSpace
 from autotune.family.template_files import load_template, template_files
-from autotune.measurement.forward import LoadedKernel, Tensors
+from autotune.measurement.launcher import LoadedKernel, Tensors
 from autotune.measurement.reference import check_program
 from autotune.problem import Conv2dProblem
 from autotune.trial import LONG_US, Measured

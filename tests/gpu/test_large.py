@@ -8,7 +8,7 @@ import pytest
 
 from autotune.checking.cases import CasePlan
 from autotune.checking.check import CheckRow, FamilyCheck
-from autotune.checking.large import BEYOND
+from autotune.checking.int32_overflow import BEYOND
 from autotune.evaluation.evaluator import DeviceEvaluator
 from autotune.family.template_files import load_template
 from autotune.trial import Outcome

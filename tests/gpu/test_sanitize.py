@@ -14,7 +14,7 @@ from autotune.evaluation.evaluator import DeviceEvaluator
 from autotune.family.render import render
 from autotune.family.space import BoundTemplate, SearchSpace
 from autotune.family.template_files import load_template, template_files
-from autotune.operations import operation
+from autotune.operation.registry import operation
 from autotune.problem import make_problem
 from tests.injected_faults import FAULTS, GOOD, RAGGED
 

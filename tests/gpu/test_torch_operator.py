@@ -24,8 +24,8 @@ pytest.importorskip("torch", exc_type=ImportError)
 import torch
 
 from autotune.autotune_runtime.torch_backend import autotune
+from autotune.autotune_runtime.torch_benchmark import Work, race
 from autotune.autotune_runtime.torch_convert import TunedConv2d, convert
-from autotune.autotune_runtime.torch_race import Work, race
 from autotune.autotune_runtime.torch_runtime import Cuda
 from tests import torch_backends as backends
 from tests import torch_networks as networks

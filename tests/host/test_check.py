@@ -14,7 +14,7 @@ from autotune.checking.coverage import coverage, in_common
 from autotune.evaluation.evaluator import DeviceEvaluator
 from autotune.family.template import KernelTemplate
 from autotune.family.template_files import load_template
-from autotune.operations import CONV2D, operation
+from autotune.operation.registry import CONV2D, operation
 from autotune.problem import Conv2dProblem, Layer
 from autotune.trial import Outcome
 from tests.fork_server import ForkServer

@@ -14,7 +14,7 @@ from autotune.dispatch.header import DispatchTemplate, dispatch_program, load_di
 from autotune.dispatch.predicate import predicate
 from autotune.family.space import BoundTemplate, SearchSpace
 from autotune.family.template_files import load_templates
-from autotune.measurement.choices import ChoicesRequest, choices
+from autotune.measurement.dispatcher_check import ChoicesRequest, choices
 from autotune.problem import Conv2dProblem
 from tests.compiled import compiled, host_device
 from tests.problems import problems

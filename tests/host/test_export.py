@@ -18,7 +18,7 @@ from autotune.exporting import Exported, export_library
 from autotune.exporting.build import Built, clean, self_test
 from autotune.exporting.proof import NotProven, beside, prove
 from autotune.family.template_files import load_template
-from autotune.operations import CONV2D, operation
+from autotune.operation.registry import CONV2D, operation
 from autotune.problem import Conv2dProblem
 from autotune.trial import Timing
 from tests.compiled import built_for_host

@@ -25,7 +25,7 @@ from autotune.family.space import BoundTemplate, SearchSpace
 from autotune.family.template import KernelTemplate
 from autotune.family.template_files import load_template
 from autotune.measurement.exported import interface_of
-from autotune.operations import operation
+from autotune.operation.registry import operation
 from autotune.problem import make_problem
 from autotune.trial import Value
 from tests.compiled import built_for_host

@@ -28,8 +28,8 @@ from autotune.exporting import Exported
 from autotune.exporting.build import Built
 from autotune.exporting.chosen_kernel import Chosen
 from autotune.measurement.exported import interface_of, prepared
-from autotune.measurement.forward import Tensors
-from autotune.operations import CONV2D, operation
+from autotune.measurement.launcher import Tensors
+from autotune.operation.registry import CONV2D, operation
 from autotune.problem import of_conv2d
 from autotune.workers.worker import FinalsRequest, FinalsTimings
 from tests import exports

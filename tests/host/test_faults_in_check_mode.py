@@ -10,8 +10,8 @@ import pytest
 from autotune.api.device_names import binary_cache
 from autotune.errors import Rejected
 from autotune.evaluation.evaluator import DeviceEvaluator
-from autotune.family.origins import pointed
 from autotune.family.render import render
+from autotune.family.source_map import pointed
 from autotune.family.space import BoundTemplate, SearchSpace
 from autotune.family.template_files import load_template
 from tests.injected_faults import FAULTS, GOOD, RAGGED

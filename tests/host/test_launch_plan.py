@@ -16,7 +16,7 @@ from autotune.errors import Rejected
 from autotune.exporting import Chosen, export_library
 from autotune.family.render import launches, tensor_maps
 from autotune.family.space import BoundTemplate, SearchSpace
-from autotune.operations import CONV2D
+from autotune.operation.registry import CONV2D
 from autotune.problem import Conv2dProblem
 from autotune.trial import Value
 from tests.exports import H200, chosen

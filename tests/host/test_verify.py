@@ -15,10 +15,10 @@ from autotune.devices.host import HostDevice
 from autotune.errors import Rejected
 from autotune.family.source import KernelSource, Stage
 from autotune.measurement.bounds import ROUNDING, error_factor, exact_on_integers
-from autotune.measurement.data_set import DataSet
-from autotune.measurement.forward import LoadedKernel
-from autotune.measurement.guarded import GuardedArray
+from autotune.measurement.guard_bands import GuardedArray
+from autotune.measurement.launcher import LoadedKernel
 from autotune.measurement.reference import check_program
+from autotune.measurement.test_data import DataSet
 from autotune.measurement.verify import Verifier
 from autotune.problem import Conv2dProblem
 from autotune.trial import ACCURACY_CLASSES, Config, ErrorStats

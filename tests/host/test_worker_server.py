@@ -18,7 +18,7 @@ from autotune.family.source import KernelSource
 from autotune.family.space import Admission, BoundTemplate, SearchSpace
 from autotune.family.template import KernelTemplate
 from autotune.family.template_files import load_template, load_templates
-from autotune.measurement.choices import Choices, ChoicesRequest
+from autotune.measurement.dispatcher_check import Choices, ChoicesRequest
 from autotune.measurement.reference import check_program
 from autotune.problem import Conv2dProblem
 from autotune.trial import Measured

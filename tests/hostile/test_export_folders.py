@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from autotune.exporting.seal import sealed_record
+from autotune.exporting.checksum import sealed_record
 from tests.exports import contents
 from tests.fork_server import ForkServer
 from tests.long_run import every

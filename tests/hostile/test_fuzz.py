@@ -14,15 +14,15 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from autotune.errors import AutotuneError, StudyError
+from autotune.exporting.checksum import sealed_record
 from autotune.exporting.folder import write_folder
-from autotune.exporting.seal import sealed_record
 from autotune.expressions.expression import Expression
 from autotune.family.render import render
 from autotune.family.space import SearchSpace
 from autotune.family.template_files import load_template
 from autotune.interchange.files import read_recording
-from autotune.operation import FILE
-from autotune.operations import CONV2D, operation, read_operation
+from autotune.operation.operation import FILE
+from autotune.operation.registry import CONV2D, operation, read_operation
 from autotune.store import dump, load
 from autotune.study_reader import load_study
 from tests.unit.tiny import STUDY, TINY, bind

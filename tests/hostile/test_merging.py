@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from autotune.shipped import recorded_database
+from autotune.resources import recorded_database
 from autotune.store import Store
 from tests.fork_server import ForkServer
 from tests.unit.store.builders import config_of, correct, open_scope, run_trial, source_of

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 import autotune
-from autotune import frames
+from autotune import dataframes
 from tests.html_page import Page
 from tests.unit.test_analysis_commands import change
 
@@ -36,7 +36,7 @@ def renamed(filled: Path) -> Path:
 def test_frames_are_text(renamed: Path) -> None:
     pytest.importorskip("pandas")
     with autotune.Store(renamed) as store:
-        shown = frames.table(store.trials.list()).to_pandas()._repr_html_()
+        shown = dataframes.table(store.trials.list()).to_pandas()._repr_html_()
     page = Page(shown)
     assert not [*page.of("script"), *page.of("img")]
     assert any("<script>alert(1)" in element.text for element in page.of("td"))
@@ -45,7 +45,7 @@ def test_frames_are_text(renamed: Path) -> None:
 def test_charts_are_text(renamed: Path) -> None:
     pytest.importorskip("altair")
     with autotune.Store(renamed) as store:
-        chart = frames.convergence(store.trials.list())
+        chart = dataframes.convergence(store.trials.list())
     ended = "</script><script>"
     told = str(chart._repr_mimebundle_())
     assert "alert(1)" in told

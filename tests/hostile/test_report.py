@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from autotune.printable import printable
+from autotune.escape import printable
 from tests.fork_server import ForkServer
 from tests.html_page import Page
 from tests.long_run import every

@@ -84,7 +84,7 @@ CUT_OFF = """
 import signal
 from pathlib import Path
 from autotune.cli.interrupts import cleaning_up_on
-from autotune.temporary import temporary_folder
+from autotune.tempdirs import temporary_folder
 kept = temporary_folder()
 of_somebody_else = Path(kept.__enter__())  # made before the command
 cut_off = temporary_folder()

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from autotune.printable import printable
+from autotune.escape import printable
 from autotune.store import Store
 from tests.fork_server import ForkServer
 from tests.long_run import every

@@ -17,7 +17,7 @@ from pathlib import Path
 
 import pytest
 
-from autotune.printable import printable
+from autotune.escape import printable
 from tests.fork_server import ForkServer
 from tests.long_run import every
 from tests.unit.test_analysis_commands import change

@@ -16,7 +16,7 @@ from autotune.compilation.compile import Target
 from autotune.compilation.toolchain import find_cxx
 from autotune.family.render import render
 from autotune.family.space import BoundTemplate
-from autotune.measurement.forward import LoadedKernel, Tensors
+from autotune.measurement.launcher import LoadedKernel, Tensors
 from autotune.problem import Conv2dProblem
 from autotune.trial import Config
 from tests.compiled import compiled, host_device

@@ -25,7 +25,7 @@ from autotune.family.source import KernelSource
 from autotune.family.space import Admission, BoundTemplate, SearchSpace
 from autotune.family.template import KernelTemplate
 from autotune.family.template_files import load_template, template_files
-from autotune.measurement.forward import LoadedKernel, Tensors
+from autotune.measurement.launcher import LoadedKernel, Tensors
 from autotune.problem import Conv2dProblem, Problem
 from autotune.trial import Config, Outcome
 from tests.compiled import host_device

@@ -16,7 +16,7 @@ from autotune.evaluation.evaluator import DeviceEvaluator
 from autotune.family.render import render
 from autotune.family.source import KernelSource
 from autotune.family.space import BoundTemplate
-from autotune.operations import CONV2D, operation
+from autotune.operation.registry import CONV2D, operation
 from autotune.problem import Conv2dProblem
 from tests.compiled import host_device
 from tests.exports import H200

@@ -17,7 +17,7 @@ from click.testing import CliRunner
 
 from autotune.checking.cases import CasePlan
 from autotune.checking.check import CheckRow, FamilyCheck
-from autotune.checking.covering import Covering
+from autotune.checking.pairwise import Covering
 from autotune.checking.problem_features import problem_features
 from autotune.checking.problems import derive
 from autotune.cli import cli

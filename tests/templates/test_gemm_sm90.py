@@ -11,7 +11,7 @@ from autotune.compilation.toolchain import find_nvcc
 from autotune.evaluation.evaluator import DeviceEvaluator
 from autotune.family.render import render
 from autotune.family.space import BoundTemplate
-from autotune.operations import operation
+from autotune.operation.registry import operation
 from autotune.problem import Problem, make_problem
 from autotune.trial import Config
 from tests.long_run import every, long_run

@@ -11,7 +11,7 @@ from autotune.compilation.compile import compile_cubin
 from autotune.compilation.toolchain import find_nvcc
 from autotune.family.render import render
 from autotune.family.space import BoundTemplate
-from autotune.operations import CONV2D, operation
+from autotune.operation.registry import CONV2D, operation
 from autotune.problem import Conv2dProblem
 from autotune.trial import Config, Value
 from tests.exports import H200

@@ -14,7 +14,7 @@ from autotune.errors import Rejected
 from autotune.family.render import render
 from autotune.family.space import Admission, BoundTemplate, SearchSpace
 from autotune.problem import Conv2dProblem, of_conv2d
-from autotune.shipped import shipped
+from autotune.resources import shipped
 from autotune.store import Store
 from autotune.trial import Config
 from tests.long_run import every

@@ -16,7 +16,7 @@ from autotune.family.space import BoundTemplate, SearchSpace
 from autotune.family.template_files import template_files
 from autotune.measurement.calibrate import calibration_program
 from autotune.measurement.reference import check_program
-from autotune.operations import CONV2D
+from autotune.operation.registry import CONV2D
 from autotune.problem import Conv2dProblem, Problem
 from autotune.trial import Config, Value
 from tests.exports import chosen

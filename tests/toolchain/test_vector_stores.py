@@ -11,7 +11,7 @@ from autotune.compilation.compile import compile_ptx
 from autotune.compilation.toolchain import find_nvcc
 from autotune.family.render import render
 from autotune.family.space import BoundTemplate
-from autotune.operations import operation
+from autotune.operation.registry import operation
 from autotune.problem import make_problem
 from autotune.trial import Config, Value
 from tests.templates.shipped_families import H200, family

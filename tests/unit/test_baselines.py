@@ -9,7 +9,7 @@ import pytest
 from autotune.cli.summary import summary
 from autotune.devices import torch_gemm
 from autotune.devices.torch_baseline import baselines_of
-from autotune.operations import operation
+from autotune.operation.registry import operation
 from autotune.problem import Conv2dProblem, Layer, Problem, make_problem
 from autotune.study import ADMITTED
 from autotune.trial import Config, Outcome, Timing, Trial, comparable

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from autotune.cli.streams import wrapped
+from autotune.cli.output import wrapped
 
 from .test_cli import in_csv, rows
 from .tiny import Command

@@ -9,11 +9,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from autotune.distance import differences, layer_distance
 from autotune.errors import StudyError, TemplateError
 from autotune.measurement.numpy_reference import numpy_reference
-from autotune.operations import find_operation, operations, read_operation
+from autotune.operation.registry import find_operation, operations, read_operation
 from autotune.problem import Layer, Problem, make_problem, of_conv2d
-from autotune.similarity import differences, layer_distance
 from autotune.store import Store, dump, load, merge
 from autotune.study_reader import load_study
 from autotune.study_writer import written

@@ -24,7 +24,7 @@ from autotune.family.source import KernelSource
 from autotune.family.template import KernelTemplate
 from autotune.family.template_files import load_templates
 from autotune.measurement.benchmark import summarise
-from autotune.measurement.choices import ChoicesRequest
+from autotune.measurement.dispatcher_check import ChoicesRequest
 from autotune.problem import Conv2dProblem, Layer
 from autotune.store import Store
 from autotune.study import Study

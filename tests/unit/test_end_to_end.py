@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from autotune.errors import StudyError
-from autotune.measurement.host_to_host import hidden_fraction
+from autotune.measurement.end_to_end_timer import hidden_fraction
 from autotune.study import EndToEnd, Study
 from autotune.study_reader import load_study
 from autotune.tuning.end_to_end import configs

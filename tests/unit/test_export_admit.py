@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from autotune.shipped import shipped
+from autotune.resources import shipped
 from tests.unit.tiny import Command
 
 H200 = shipped("studies") / "recorded" / "h200.db"

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from autotune.checking.findings import FalseAlarm, false_alarm, findings, finished
-from autotune.shipped import shipped
+from autotune.resources import shipped
 from autotune.store import Store
 
 MEMCHECK = """========= COMPUTE-SANITIZER

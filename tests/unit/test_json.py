@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from autotune.cli import cli
-from autotune.shipped import shipped
+from autotune.resources import shipped
 from autotune.store import Store
 from tests import json_schema
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from autotune.errors import TemplateError
-from autotune.operations import CONV2D, operation, read_operation
+from autotune.operation.registry import CONV2D, operation, read_operation
 from autotune.problem import Conv2dProblem
 from tests.problems import AWKWARD
 from tests.unit.tiny import changed

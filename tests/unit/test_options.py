@@ -15,7 +15,7 @@ import autotune.cli
 from autotune import tune as tune_in_python
 from autotune.cli import cli
 from autotune.errors import StoreError
-from autotune.shipped import recorded_database
+from autotune.resources import recorded_database
 
 from .tiny import Command
 

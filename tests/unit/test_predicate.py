@@ -10,10 +10,10 @@ import pytest
 from autotune.devices.device import DeviceInfo
 from autotune.dispatch.predicate import Predicate, predicate
 from autotune.expressions.expression import Expression
-from autotune.family.folding import fold
+from autotune.family.codegen_cpp import fold
 from autotune.family.space import Admission, BoundTemplate, SearchSpace
 from autotune.family.template_files import load_template, template_files
-from autotune.operations import CONV2D, operation
+from autotune.operation.registry import CONV2D, operation
 from autotune.problem import Conv2dProblem
 from autotune.trial import Config
 from tests.long_run import every

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from autotune.declarations import MAX_SIZE
 from autotune.errors import StudyError
+from autotune.operation.declarations import MAX_SIZE
 from autotune.problem import Conv2dProblem
 
 LENET_K5_CONV1 = Conv2dProblem(10000, 1, 70, 70, 12, 5, 5)

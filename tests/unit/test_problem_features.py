@@ -7,12 +7,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from autotune.checking.covering import Covering
+from autotune.checking.pairwise import Covering
 from autotune.checking.problem_features import FILE, problem_features, read_features
 from autotune.checking.problems import derive
 from autotune.devices.device import DeviceInfo
 from autotune.errors import TemplateError
-from autotune.operations import CONV2D, operation, read_operation
+from autotune.operation.registry import CONV2D, operation, read_operation
 from autotune.problem import Conv2dProblem
 from tests import weight_gradient
 from tests.operations import declare

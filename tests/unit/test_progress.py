@@ -22,7 +22,7 @@ from .tiny import Command
 
 NOTICE = """
 import time, click
-from autotune.cli.streams import for_people
+from autotune.cli.output import for_people
 from autotune.cli.progress import counting, stages
 with for_people():
     with stages() as stage:
@@ -35,7 +35,7 @@ with for_people():
 """
 NETWORK = """
 from autotune.cli.progress import counting
-from autotune.cli.streams import for_people
+from autotune.cli.output import for_people
 with for_people(), counting("resnet50-fp16", 1440) as tell:
     tell(810, "1.331 ms now, 1.904 ms at the start, floor 1.02 ms (23 of 24 layers)")
 """
@@ -43,7 +43,7 @@ with for_people(), counting("resnet50-fp16", 1440) as tell:
 
 LISTING = """
 from autotune.cli.progress import observer
-from autotune.cli.streams import for_people
+from autotune.cli.output import for_people
 from autotune.tuning.trial_log import Network, Progress
 network = Network(1000, 0, 0.0, 0.0, None, 0, 20000, 0.0, None, 1000, 0, ended=False)
 with for_people(), observer() as observe:
@@ -55,7 +55,7 @@ FINALS = """
 import time
 from dataclasses import replace
 from autotune.cli.progress import observer
-from autotune.cli.streams import for_people
+from autotune.cli.output import for_people
 from autotune.tuning.trial_log import Network, Progress
 network = Network(2, 2, 20.0, 30.0, None, 40, 40, 9.0, None, searching=0, concluded=1, ended=False)
 with for_people(), observer() as observe:

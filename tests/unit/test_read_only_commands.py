@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from autotune.cli import cli
-from autotune.cli.streams import WITHOUT_DATABASE
+from autotune.cli.output import WITHOUT_DATABASE
 from autotune.errors import StoreWarning
 from autotune.store import Store
 from tests.long_run import every

@@ -9,7 +9,7 @@ import pytest
 
 from autotune.errors import TemplateError
 from autotune.family.template_files import load_template, load_templates, template_files
-from autotune.shipped import shipped
+from autotune.resources import shipped
 from tests.unit.tiny import TINY, tiny, write_family
 
 

@@ -23,8 +23,8 @@ from autotune.dispatch.plan import (
 )
 from autotune.dispatch.portfolio import Matrix, portfolio, served, suggested_configs
 from autotune.dispatch.thresholds import Costs, best_tree, between, simplest
+from autotune.distance import SAME, property_similarity
 from autotune.problem import Conv2dProblem, Layer
-from autotune.similarity import SAME, property_similarity
 from autotune.trial import Config
 
 PROPERTIES = load_dispatch_template().properties

@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from autotune.declarations import Array, Window
 from autotune.errors import StudyError
 from autotune.measurement.traffic import minimal_bytes, needed_sectors
+from autotune.operation.declarations import Array, Window
 from autotune.problem import Conv2dProblem
 
 POINTWISE = Conv2dProblem(64, 256, 64, 64, 512, 1, 1, stride_h=2, stride_w=2, dtype="f16", layout="nhwc")

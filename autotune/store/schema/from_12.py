@@ -11,7 +11,7 @@ from pathlib import Path
 from urllib.parse import quote
 
 from autotune.errors import StoreError
-from autotune.printable import one_line
+from autotune.escape import one_line
 from autotune.store.schema.tables import metadata
 from autotune.store.schema.texts import paragraph_id, paragraphs_of, seven_digits
 from autotune.study import admitted_classes

@@ -10,9 +10,9 @@ from contextlib import closing
 from pathlib import Path
 from urllib.parse import quote
 
+from autotune.bounded_io import check_regular
 from autotune.errors import StoreError
-from autotune.printable import one_line
-from autotune.reading import check_regular
+from autotune.escape import one_line
 from autotune.store.sqlite.error_messages import translate_errors
 
 WAL_RETRY_S = 0.005

@@ -22,7 +22,7 @@ from sqlalchemy.pool import NullPool, QueuePool
 from sqlalchemy.util import LRUCache
 
 from autotune.errors import StoreError
-from autotune.printable import one_line
+from autotune.escape import one_line
 from autotune.store.sqlite.error_messages import translate_errors
 
 LOCK_TIMEOUT_S = 60.0

@@ -11,7 +11,7 @@ from pathlib import Path
 from sqlalchemy.exc import DBAPIError
 
 from autotune.errors import DISK_IS_FULL, StoreError
-from autotune.printable import one_line
+from autotune.escape import one_line
 
 LOG_INDEX_BYTES = 1 << 15
 """of the file that SQLite maps next to a log (https://www.sqlite.org/walformat.html, 2.2)"""

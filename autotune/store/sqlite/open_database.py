@@ -7,7 +7,7 @@ from contextlib import ExitStack, closing, suppress
 from pathlib import Path
 
 from autotune.errors import StoreError
-from autotune.printable import one_line
+from autotune.escape import one_line
 from autotune.store.sqlite.connections import LEAST_BYTES, connect_for_reading, connect_for_writing, may_write
 from autotune.store.sqlite.database import LOCK_TIMEOUT_S, Clock, Database, path_of, sqlite_engine, utc_now
 from autotune.store.sqlite.versions import bring_up_to_date, newest_schema, private_copy, version_of

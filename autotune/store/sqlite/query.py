@@ -10,7 +10,7 @@ from contextlib import closing, contextmanager
 from dataclasses import dataclass
 
 from autotune.errors import StoreError, shortened
-from autotune.printable import one_line
+from autotune.escape import one_line
 from autotune.store.schema.from_12 import NAMED_12
 from autotune.store.sqlite.connections import connect_for_reading
 from autotune.store.sqlite.database import Database

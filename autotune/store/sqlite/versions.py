@@ -11,16 +11,16 @@ from pathlib import Path
 
 from sqlalchemy import Connection, func, select
 
+from autotune.atomic_write import file_beside
 from autotune.errors import StoreError, StoreWarning
-from autotune.printable import one_line
+from autotune.escape import one_line
 from autotune.store.schema.create import create, make_views, stamp
 from autotune.store.schema.from_12 import copy_12
 from autotune.store.schema.tables import schema_versions
 from autotune.store.sqlite.connections import connect_for_reading, connect_for_writing, switch_to_wal
 from autotune.store.sqlite.database import Clock, Database, sqlite_engine
 from autotune.store.sqlite.error_messages import translate_errors
-from autotune.temporary import temporary_folder
-from autotune.writing import file_beside
+from autotune.tempdirs import temporary_folder
 
 FIRST = 13
 """the schema that the tables were first declared for"""

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from autotune.analysis.history import history
-from autotune.shipped import RECORDED, recorded_database
+from autotune.resources import RECORDED, recorded_database
 from autotune.store import BestRow, Finals, Store, Verdict
 
 from .builders import (

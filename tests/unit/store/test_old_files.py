@@ -10,7 +10,7 @@ import pytest
 from sqlalchemy import Connection
 
 from autotune.errors import StoreError, StoreWarning
-from autotune.shipped import shipped
+from autotune.resources import shipped
 from autotune.store import Store
 from autotune.store.sqlite import versions
 from autotune.store.sqlite.versions import newest_schema

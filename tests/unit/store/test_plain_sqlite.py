@@ -9,7 +9,7 @@ from contextlib import closing
 import pytest
 
 from autotune import best
-from autotune.shipped import recorded_database
+from autotune.resources import recorded_database
 from autotune.store import BestRow, Store
 
 CONV2 = "n = 10000 AND c = 12 AND h = 33 AND k = 24 AND r = 5 AND stride_h = 1 AND pad_h = 0 AND groups = 1"

@@ -13,8 +13,8 @@ from autotune.family.space import BoundTemplate, narrow
 from autotune.family.template_files import load_templates
 from autotune.family.template_header import template_of_header
 from autotune.interchange.files import read_recording
-from autotune.renamed import PARAMETERS, current
-from autotune.shipped import shipped
+from autotune.legacy_names import PARAMETERS, current
+from autotune.resources import shipped
 from autotune.store import Store
 
 DATA = Path(__file__).parents[2] / "data"

@@ -1,0 +1,112 @@
+"""Which trials an answer is about: `--device`, `--gpu`, `--accuracy`, `--template` and `--layer` together."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import click
+
+from autotune.api.answers import device_named, devices_asked
+from autotune.api.study_names import is_asked
+from autotune.cli.options import ACCURACY, GPU, LAYERS, OF_DEVICE, TEMPLATES
+from autotune.devices.device import DeviceInfo
+from autotune.errors import DeviceError
+from autotune.toml_table import did_you_mean
+
+if TYPE_CHECKING:
+    from autotune.store import Store, TrialRow
+
+
+@dataclass(frozen=True, slots=True)
+class Only:
+    """What is left of the trials; None and () leave nothing out."""
+
+    device: str | None = None
+    gpu: str | None = None
+    accuracy: str | None = None
+    templates: tuple[str, ...] = ()
+    layers: tuple[str, ...] = ()
+
+    @property
+    def everything(self) -> bool:
+        """Whether nothing is left out."""
+        return self == Only()
+
+    def of(self, store: Store) -> Admitted:
+        """Which trials are of these. Raises DeviceError for a device that the database has nothing of."""
+        devices = devices_asked(store, self.device, self.gpu, say=say_device)
+        return Admitted(self, None if devices is None else frozenset(info.name for info in devices))
+
+    def tell_unknown(self, store: Store) -> None:
+        """Say which layers and families the database has none of: why nothing is left may be that."""
+        known = store.studies.layer_names()
+        for option, names, there in (
+            ("--layer", self.layers, known | {name.rpartition(".")[2] for name in known}),
+            ("--template", self.templates, store.templates.families()),
+        ):
+            for name in names:
+                if name not in there:
+                    hint = did_you_mean(name, sorted(there))
+                    click.echo(f"{option} {name}: {store.path} has nothing of this name{hint}", err=True)
+
+
+@dataclass(frozen=True, slots=True)
+class Admitted:
+    """Whether a trial is one of those; what another process can be told."""
+
+    only: Only
+    devices: frozenset[str] | None
+    """their names"""
+
+    def __call__(self, row: TrialRow) -> bool:
+        return self.admits(row.device.name, row.trial.accuracy, row.trial.config.template, row.name)
+
+    def admits(self, device: str, accuracy: str, template: str, layer: str) -> bool:
+        """Whether a trial of this device, class, family and study.layer is one of those."""
+        only = self.only
+        return (
+            (self.devices is None or device in self.devices)
+            and only.accuracy in (None, accuracy)
+            and (not only.templates or template in only.templates)
+            and is_asked(layer, only.layers)
+        )
+
+
+def only_options(function: Callable[..., None]) -> Callable[..., None]:
+    """The five options, passed on as `only`."""
+
+    @functools.wraps(function)
+    def chosen(
+        *arguments: object,
+        device: str | None,
+        gpu: str | None,
+        accuracy: str | None,
+        only_templates: tuple[str, ...],
+        only_layers: tuple[str, ...],
+        **given: object,
+    ) -> None:
+        function(*arguments, only=Only(device, gpu, accuracy, only_templates, only_layers), **given)
+
+    for option in reversed((OF_DEVICE, GPU, ACCURACY, TEMPLATES, LAYERS)):
+        chosen = option(chosen)
+    return chosen
+
+
+def one_device(store: Store, device: str | None, gpu: str | None) -> DeviceInfo | None:
+    """The device that an answer is to be for, here or recorded; None: any. Raises DeviceError for none or several."""
+    if device is not None:
+        return device_named(store, device, say=say_device)
+    devices = devices_asked(store, None, gpu)
+    if devices is not None and len(devices) > 1:
+        names = ", ".join(info.name for info in devices)
+        raise DeviceError(f"{gpu}: fits several recorded devices: {names}; give more of the name")
+    return devices[0] if devices else None
+
+
+def say_device(info: DeviceInfo, name: str, why: str) -> None:
+    """Say on standard error which device was taken and why."""
+    remark = "; a CPU's ranking of kernels says nothing about a GPU's" if info.kind == "host" else ""
+    click.echo(f"device {name}: {info.name} ({why}){remark}", err=True)

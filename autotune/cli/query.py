@@ -1,0 +1,57 @@
+"""`query`: one SQL statement on the results database."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
+
+import click
+
+from autotune.cli.options import DATABASE, SECONDS
+from autotune.cli.tables import format_options, show
+from autotune.columns import Cell, Column
+
+if TYPE_CHECKING:
+    _Choice = click.Choice[str]
+else:
+    _Choice = click.Choice  # generic since click 8.2 alone
+
+
+@click.command()
+@click.argument("sql", metavar="SQL")
+@DATABASE
+@click.option("--timeout", "within_s", type=SECONDS, help="Stop after so many seconds.")
+@format_options
+def query(sql: str, db: str, within_s: float | None, style: str | None) -> None:
+    """Run one read-only SQL statement on the database.
+
+    Ctrl-C stops it.
+    """
+    from autotune.store import Store
+
+    with Store(db, create=False) as store, store.stream(sql, within_s=within_s) as found:
+        names = distinct(found.columns)
+        columns = [Column[tuple[Cell, ...]](name, _at(position)) for position, name in enumerate(names)]
+        show((tuple(map(_cell, row)) for row in found.rows), columns, style or "wide")
+
+
+def distinct(names: Sequence[str]) -> list[str]:
+    """Column names, each of its own: a repeated one gets a number, so that no value of a JSON object is lost."""
+    found: dict[str, None] = {}
+    last: dict[str, int] = {}
+    for name in names:
+        unique, number = name, last.get(name, 1)
+        while unique in found:
+            number += 1
+            unique = f"{name}_{number}"
+        last[name] = number
+        found[unique] = None
+    return list(found)
+
+
+def _at(position: int) -> Callable[[tuple[Cell, ...]], Cell]:
+    return lambda row: row[position]
+
+
+def _cell(value: object) -> Cell:
+    return value if value is None or isinstance(value, (str, int, float)) else str(value)

@@ -1,0 +1,208 @@
+"""`retime`: the best kernels verified and timed again, and whether the winners still win."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import closing
+from datetime import UTC, datetime
+from pathlib import Path
+
+import click
+
+from autotune.analysis.retime import LayerPlan, NotRetimed, Retimed, plan
+from autotune.analysis.retime import retime as measure_again
+from autotune.analysis.rooflines import undominated
+from autotune.api.device_names import jobs_default
+from autotune.api.study_names import name_of
+from autotune.atomic_write import check_writable, write_whole
+from autotune.cli.completion import studies_and_layers
+from autotune.cli.devices import open_evaluator
+from autotune.cli.interrupts import end_interrupted, stopping_on_interrupt
+from autotune.cli.junit import Case, junit_xml
+from autotune.cli.options import DATABASE, DIRECTORIES, JOBS, run_on, writable
+from autotune.cli.progress import counting
+from autotune.cli.tables import format_options, show
+from autotune.columns import Column
+from autotune.devices.device import DeviceInfo
+from autotune.errors import StoreError
+from autotune.evaluation.evaluator import Evaluator
+from autotune.family.template import KernelTemplate
+from autotune.family.template_files import load_templates
+from autotune.operation.registry import operations_here
+from autotune.store import Store, TrialRow
+
+WINNER_LOST = 3
+"""exit code: a winner regressed beyond noise, or is no longer correct"""
+
+
+def judge(plans: Sequence[LayerPlan], found: Sequence[Retimed], db: str) -> None:
+    """End with the status that says whether the winners hold."""
+    if not found:
+        raise StoreError(f"{db}: nothing was re-timed, so nothing is known of the winners")
+    winners = {row.id for plan in plans for row in plan.winners}
+    lost = [one for one in found if one.before.id in winners and one.retime.label in ("regressed", "failed")]
+    if lost:
+        words = ", ".join(f"{one.before.name} ({one.before.trial.accuracy}) {one.retime.label}" for one in lost)
+        click.echo(f"autotune: {len(lost)} of {len(winners)} winners are not what they were: {words}", err=True)
+        sys.exit(WINNER_LOST)
+
+
+def plans_of(store: Store, name: str | None, info: DeviceInfo, most: int) -> list[LayerPlan]:
+    """What is to be measured again of each layer."""
+    best = store.best.list(name)
+    shown = undominated(best)
+    layers = {layer.layer.problem: layer.name for layer in store.studies.layers(name)}
+    return [plan(layer, problem, store, info, best, shown, most) for problem, layer in layers.items()]
+
+
+def retimed(
+    store: Store,
+    plans: Sequence[LayerPlan],
+    evaluator: Evaluator,
+    families: Mapping[str, KernelTemplate],
+    stopping: Callable[[], bool],
+) -> Iterator[Retimed | NotRetimed]:
+    """Re-time layer by layer; what cannot be, and layers without anything to re-time, are told on standard error."""
+    for layer in plans:
+        if stopping():
+            break
+        if not layer.rows:
+            click.echo(f"{layer.name}: no correct trial of {evaluator.info.name} to re-time", err=True)
+            continue
+        for result in measure_again(layer.rows, layer.problem, evaluator, store, families):
+            if isinstance(result, NotRetimed):
+                number = result.row.trial.number
+                click.echo(f"{layer.name}: trial {number} is not re-timed: {result.why}", err=True)
+            yield result
+
+
+def measured(results: Sequence[Retimed | NotRetimed]) -> list[Retimed]:
+    """Those that could be run."""
+    return [result for result in results if isinstance(result, Retimed)]
+
+
+def unreached(plans: Sequence[LayerPlan], results: Sequence[Retimed | NotRetimed]) -> list[str]:
+    """The layers that an interrupted run did not come to."""
+    done = {_row(result).problem for result in results}
+    return [layer.name for layer in plans if layer.rows and layer.problem not in done]
+
+
+def _row(result: Retimed | NotRetimed) -> TrialRow:
+    return result.before if isinstance(result, Retimed) else result.row
+
+
+def testcases(plans: Sequence[LayerPlan], results: Sequence[Retimed | NotRetimed]) -> list[Case]:
+    """A testcase for each winner."""
+    known = {_row(result).id: result for result in results}
+    return [_case(layer.name, row, known.get(row.id)) for layer in plans for row in layer.winners]
+
+
+def _case(layer: str, row: TrialRow, result: Retimed | NotRetimed | None) -> Case:
+    kind = ", ".join(
+        [
+            row.trial.accuracy,
+            f"{row.measurement_mode} cache",
+            *([] if row.trial.deterministic else ["not deterministic"]),
+        ]
+    )
+    name = f"{row.device.name}, {kind}"
+    if not isinstance(result, Retimed):
+        return Case(layer, name, "skipped", result.why if result else "interrupted before its turn")
+    label, before_us, after_us = result.retime.label, result.retime.before_us, result.retime.after_us
+    if after_us is None or result.noise is None:
+        return Case(layer, name, "error", f"{row.trial.config}: {result.retime.message}")
+    words = f"{label}: {before_us:.2f} us before, {after_us:.2f} us now, noise {result.noise:.2%}; {row.trial.config}"
+    return Case(layer, name, "failure" if label == "regressed" else "passed", words)
+
+
+@click.command()
+@click.argument("what", metavar="[STUDY|LAYER]", required=False, shell_complete=studies_and_layers)
+@run_on()
+@click.option("--best", "most", type=click.IntRange(min=1), default=3, show_default=True, help="Kernels per layer.")
+@DATABASE
+@DIRECTORIES
+@JOBS
+@click.option("--junit", type=click.Path(path_type=Path), help="Write JUnit XML to this file: a testcase a winner.")
+@format_options
+def retime(
+    what: str | None,
+    device: str | None,
+    most: int,
+    db: str,
+    directories: tuple[Path, ...],
+    jobs: int | None,
+    junit: Path | None,
+    style: str | None,
+) -> None:
+    """Verify and time the best few kernels of each layer again.
+
+    Each is marked confirmed, moved or regressed.
+
+    Imported kernels of this device are among them, and count as measured here from then on. `moved` is faster and
+    `regressed` slower than before beyond the noise floor; a kernel that is no longer correct has `failed`.
+
+    Status 3: a winner (what `best` shows, or the fastest of what was only imported) regressed or failed. 1: nothing was
+    re-timed. 130: Ctrl-C ended it after the layer at hand.
+    """
+    from autotune.store import Store
+
+    if junit is not None:
+        check_writable(junit, "--junit")
+    name = name_of(what)
+    with Store(db, create=False) as store:
+        layers = store.studies.layers(name)  # a wrong name is told before a device is opened
+    families = load_templates(directories, operations_here((row.layer.problem.operation for row in layers), what))
+    began_at, began = datetime.now(UTC), time.monotonic()
+    with (
+        closing(open_evaluator(device, jobs or jobs_default())) as evaluator,
+        Store(writable(db)) as store,
+        stopping_on_interrupt() as stopping,
+    ):
+        plans = plans_of(store, name, evaluator.info, most)
+        results: list[Retimed | NotRetimed] = []
+        with counting("retime", sum(len(layer.rows) for layer in plans)) as tell:
+            tell(0, "")
+            for result in retimed(store, plans, evaluator, families, stopping):
+                results.append(result)
+                counts = Counter(one.retime.label for one in measured(results))
+                tell(len(results), ", ".join(f"{count} {word}" for word, count in counts.items()))
+        interrupted = stopping()
+        info, environment = evaluator.info, evaluator.environment
+    found: list[Retimed] = measured(results)
+    counts = Counter(result.retime.label for result in found)
+    if found:
+        click.echo(", ".join(f"{count} {word}" for word, count in counts.items()), err=True)
+    show(found, _RETIME_COLUMNS, style)
+    if junit is not None:
+        about = {"device": info.name, "driver": environment.driver, "toolkit": environment.toolkit}
+        cases = testcases(plans, results)
+        write_whole(junit, junit_xml("autotune retime", cases, about, began_at, time.monotonic() - began), "--junit")
+    if interrupted:
+        left = unreached(plans, results)
+        end_interrupted(f"not re-timed: {', '.join(left)}" if left else "every layer was re-timed", resumes=False)
+    judge(plans, found, db)
+
+
+_RETIME_COLUMNS = (
+    Column[Retimed]("layer", lambda row: row.before.name),
+    Column[Retimed]("trial", lambda row: row.before.trial.number),
+    Column[Retimed]("device", lambda row: row.before.device.name),
+    Column[Retimed]("accuracy", lambda row: row.before.trial.accuracy),
+    Column[Retimed]("measurement_mode", lambda row: row.before.measurement_mode, terminal=False),
+    Column[Retimed]("template", lambda row: row.before.trial.config.template, terminal=False),
+    Column[Retimed]("config", lambda row: row.before.trial.config, below=True),
+    Column[Retimed]("origin", lambda row: row.before.origin),
+    Column[Retimed]("before_us", lambda row: row.retime.before_us),
+    Column[Retimed]("after_us", lambda row: row.retime.after_us),
+    Column[Retimed]("after_over_before", lambda row: row.ratio),
+    Column[Retimed]("noise_fraction", lambda row: row.noise),
+    Column[Retimed]("label", lambda row: row.retime.label),
+    Column[Retimed]("message", lambda row: row.retime.message or None, below=True),
+    Column[Retimed]("driver_before", lambda row: row.before.environment.driver, terminal=False),
+    Column[Retimed]("driver", lambda row: row.retime.environment.driver, terminal=False),
+    Column[Retimed]("toolkit_before", lambda row: row.before.environment.toolkit, terminal=False),
+    Column[Retimed]("toolkit", lambda row: row.retime.environment.toolkit, terminal=False),
+)

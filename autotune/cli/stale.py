@@ -1,0 +1,118 @@
+"""`stale`: best results that an upgrade of the driver, the toolkit or a template made doubtful."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import closing
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from autotune.analysis.rooflines import undominated
+from autotune.api.device_names import binary_cache, jobs_default
+from autotune.api.study_names import name_of
+from autotune.cli.completion import studies_and_layers
+from autotune.cli.devices import open_evaluator, present_devices
+from autotune.cli.options import DATABASE, DIRECTORIES
+from autotune.cli.progress import counting
+from autotune.cli.tables import format_options, show
+from autotune.columns import Column
+from autotune.evaluation.null import NullEvaluator
+from autotune.family.template import KernelTemplate
+from autotune.family.template_files import load_templates
+from autotune.operation.registry import operations_here
+
+if TYPE_CHECKING:
+    from autotune.analysis.stale import Doubt
+    from autotune.devices.device import DeviceInfo, Environment
+    from autotune.family.source import KernelSource
+    from autotune.store import BestRow, RetimeRow
+
+
+_QUIET_S = 2.0  # for which `stale` says nothing but its answer
+
+
+@click.command()
+@click.argument("what", metavar="[STUDY|LAYER]", required=False, shell_complete=studies_and_layers)
+@DATABASE
+@DIRECTORIES
+@click.option("--device", help="Compare with this device: cuda:N, host or null; default: every device that is here.")
+@format_options
+def stale(what: str | None, db: str, directories: tuple[Path, ...], device: str | None, style: str | None) -> None:
+    """Best results that an upgrade has made doubtful.
+
+    A row for each change of driver, toolkit or template.
+
+    A result of a device that is here is compared with that device now; any other with the newest run recorded on its
+    device. Templates are compared with those installed: one that renders the very same kernel makes nothing doubtful,
+    nor does one whose text has other names or comments now and compiles to the same machine code, where nvcc is here.
+    """
+    from autotune.analysis.same_code import same_machine_code
+    from autotune.store import Store
+    from autotune.workers.compilers import CompilePool
+
+    name = name_of(what)
+    with Store(db, create=False) as store:
+        best = undominated(store.best.list(name))
+        families = load_templates(directories, operations_here((row.layer.problem.operation for row in best), what))
+        kinds = {row.row.device.kind for row in best}
+        opened = _opened(device, kinds)
+        retimes = store.retimes.list(name)
+        with closing(CompilePool(jobs_default(), binary_cache())) as pool, counting("stale", len(best)) as tell:
+            same = partial(same_machine_code, store, pool)
+            found = list(_doubts(best, retimes, opened, store.devices.environments(), families, same, tell))
+    doubtful = {doubt.best.row.id for doubt in found}
+    click.echo(f"{len(doubtful)} of {len(best)} best results are doubtful", err=True)
+    show(found, _DOUBT_COLUMNS, style)
+
+
+def _opened(device: str | None, kinds: set[str]) -> list[tuple[DeviceInfo, Environment]]:
+    """The devices of these kinds that are here, or the one asked for, as they are now."""
+    if device is not None:
+        evaluator = open_evaluator(device, 1)
+        evaluator.close()
+        return [(evaluator.info, evaluator.environment)]
+    null = [NullEvaluator("")] if "null" in kinds else []
+    return [
+        *((evaluator.info, evaluator.environment) for _, evaluator in present_devices(kinds)),
+        *((evaluator.info, evaluator.environment) for evaluator in null),
+    ]
+
+
+def _doubts(
+    best: Sequence[BestRow],
+    retimes: Sequence[RetimeRow],
+    opened: Sequence[tuple[DeviceInfo, Environment]],
+    recorded: Sequence[tuple[DeviceInfo, Environment]],
+    families: Mapping[str, KernelTemplate],
+    is_same: Callable[[BestRow, KernelSource], bool],
+    tell: Callable[[int, str], None],
+) -> Iterator[Doubt]:
+    from autotune.analysis.stale import doubts, present_of
+
+    measured = {retime.row.id: retime.environment for retime in retimes if retime.timing is not None}  # the latest
+    begun = time.monotonic()
+    for done, row in enumerate(best):
+        if time.monotonic() - begun > _QUIET_S:
+            tell(done, row.name)
+        environment = measured.get(row.row.id, row.row.environment)
+        yield from doubts(row, environment, present_of(row.row.device, opened, recorded), families, is_same)
+
+
+_DOUBT_COLUMNS = (
+    Column["Doubt"]("layer", lambda doubt: doubt.best.name),
+    Column["Doubt"]("device", lambda doubt: doubt.best.row.device.name),
+    Column["Doubt"]("accuracy", lambda doubt: doubt.best.row.trial.accuracy),
+    Column["Doubt"]("measurement_mode", lambda doubt: doubt.best.row.measurement_mode, terminal=False),
+    Column["Doubt"]("median_us", lambda doubt: doubt.best.median_us),
+    Column["Doubt"]("template", lambda doubt: doubt.best.row.trial.config.template),
+    Column["Doubt"]("config", lambda doubt: doubt.best.row.trial.config, terminal=False),
+    Column["Doubt"]("date", lambda doubt: doubt.best.row.ended_at, terminal=False),
+    Column["Doubt"]("changed", lambda doubt: doubt.changed),
+    Column["Doubt"]("was", lambda doubt: doubt.was),
+    Column["Doubt"]("now", lambda doubt: doubt.now),
+    Column["Doubt"]("compared_with", lambda doubt: doubt.against),
+)

@@ -1,0 +1,191 @@
+"""`templates`: what families there are, and what is in each."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import click
+
+from autotune.api.study_names import study_named
+from autotune.checking.architectures import device_of
+from autotune.checking.pairwise import Covering
+from autotune.checking.problem_features import problem_features
+from autotune.checking.problems import derive
+from autotune.cli.completion import family_names
+from autotune.cli.options import DATABASE, DIRECTORIES
+from autotune.cli.studies import OF_STUDY
+from autotune.cli.tables import format_options, say, show
+from autotune.columns import Column, Items
+from autotune.devices.device import DeviceInfo
+from autotune.errors import Rejected, TemplateError
+from autotune.family.render import render
+from autotune.family.space import Admission, BoundTemplate, SearchSpace
+from autotune.family.template import SUFFIX, Condition, KernelTemplate, Param
+from autotune.family.template_files import load_template, load_templates
+from autotune.legacy_names import renamed
+from autotune.operation.operation import FILE
+from autotune.study import Study
+from autotune.toml_table import did_you_mean
+from autotune.trial import Config
+
+
+def _reasons(conditions: tuple[Condition, ...]) -> str:
+    return "; ".join(condition.reason for condition in conditions)
+
+
+_FAMILY_COLUMNS = (
+    Column[KernelTemplate]("name", lambda family: family.name),
+    Column[KernelTemplate]("summary", lambda family: family.summary, below=True),
+    Column[KernelTemplate]("supports", lambda family: _reasons(family.supports), terminal=False),
+    Column[KernelTemplate]("arch", lambda family: _reasons(family.arch), terminal=False),
+    Column[KernelTemplate]("accuracy", lambda family: family.accuracy.text, terminal=False),
+    Column[KernelTemplate]("params", lambda family: len(family.params)),
+    Column[KernelTemplate]("path", lambda family: str(family.path), terminal=False),
+)
+_PARAM_COLUMNS = (
+    Column[Param]("param", lambda param: param.name),
+    Column[Param]("values", lambda param: Items(tuple(param.values))),
+    Column[Param]("doc", lambda param: param.doc, below=True),
+)
+
+
+@click.command()
+@click.argument("name", required=False, shell_complete=family_names)
+@click.argument("config", nargs=-1, metavar="[PARAM=VALUE]...")
+@DIRECTORIES
+@OF_STUDY
+@DATABASE
+@click.option("--arch", type=int, default=90, show_default=True, help="Evaluate for this architecture.")
+@format_options
+def templates(
+    name: str | None,
+    config: tuple[str, ...],
+    directories: tuple[Path, ...],
+    study: str | None,
+    db: str,
+    arch: int,
+    style: str | None,
+) -> None:
+    """The kernel families, or one's parameters, rules and stages.
+
+    Derived values, launches and bytes are those of a config: the default one with each PARAM that is given set to its
+    VALUE, for the first layer that the family serves, of --study or else of those that `check` derives.
+    """
+    if name is None:
+        show(load_templates(directories).values(), _FAMILY_COLUMNS, style)
+        return
+    family = find_family(name, directories)
+    if style:
+        show(family.params, _PARAM_COLUMNS, style)
+        return
+    evaluated = list(
+        _evaluated(family, None if study is None else study_named(study, db, directories), device_of(arch), config)
+    )
+    say(f"{family.name}: {family.summary}")
+    for line in (
+        *_conditions("supports", "of a problem", family.supports),
+        *_conditions("arch", "of a device", family.arch),
+        f"search when: {family.search_when.text}",
+        f"accuracy: {family.accuracy.text}",
+        f"deterministic: {family.deterministic.text}",
+        f"file: {family.path}",
+    ):
+        say(line)
+    show(family.params, _PARAM_COLUMNS, style)
+    for line in (
+        *_conditions("constraints", "what is legal", family.constraints),
+        *_conditions("prune", "what is worth searching; `prune = false` in a study switches it off", family.prune),
+        *evaluated,
+    ):
+        say(line)
+
+
+def _conditions(key: str, what: str, conditions: tuple[Condition, ...]) -> Iterator[str]:
+    """A table of the header, a line for each condition; nothing where it has none."""
+    if conditions:
+        yield f"{key} ({what}):"
+    for condition in conditions:
+        yield f"  {condition.reason}: {condition.holds.text}"
+
+
+def _served(family: KernelTemplate, study: Study | None, device: DeviceInfo) -> BoundTemplate | None:
+    """The family on the first layer for which a search has a config; None where there is none."""
+    if study is not None:
+        problems = [layer.problem for layer in study.layers]
+    else:
+        covering = Covering([len(values) for _, values in problem_features(family.operation).values])
+        problems = [derived.bound.problem for derived in derive(family, device, covering, 0, most=1).problems]
+    for problem in problems:
+        bound = BoundTemplate(family, problem, device, Admission(prune=True))
+        if bound.supported and SearchSpace(bound, most_rows=0, sampled_rows=1).default is not None:
+            return bound
+    return None
+
+
+def _config(bound: BoundTemplate, words: tuple[str, ...]) -> Config:
+    """The default config with some values set. Raises TemplateError for a parameter or value that there is none of."""
+    default = SearchSpace(bound, most_rows=0, sampled_rows=1).default
+    assert default is not None  # noqa: S101 - the problem was chosen by it
+    values = default.params
+    params = {param.name: param for param in bound.template.params}
+    for word in words:
+        name, _, text = word.partition("=")
+        if name not in params:
+            now = renamed(bound.template.name, name)
+            there = f"it is {now} now" if now in params else f"{bound.template.name} has {', '.join(params)}"
+            raise TemplateError(f"{word}: no such parameter; {there}")
+        found = [value for value in params[name].values if str(value).lower() == text.lower()]
+        if not found:
+            raise TemplateError(f"{word}: no value of {name}; there are {', '.join(map(str, params[name].values))}")
+        values[name] = found[0]
+    return Config.of(bound.template.name, values)
+
+
+def _evaluated(
+    family: KernelTemplate, study: Study | None, device: DeviceInfo, words: tuple[str, ...]
+) -> Iterator[str]:
+    """What a config's expressions yield for a layer: derived values, launches, bytes."""
+    bound = _served(family, study, device)
+    if bound is None:
+        of = f"layer of {study.name}" if study else "layer that a check derives"
+        yield f"No config on {device.name} for any {of}: give another --study or --arch to see values and launches."
+        return
+    config = _config(bound, words)
+    bound = BoundTemplate(family, bound.problem, device)  # what is legal can be looked at, searched or not
+    try:
+        names = bound.check(config)
+    except Rejected as rejected:
+        raise TemplateError(f"{config} on {bound.problem}: {rejected.message}") from None
+    source = render(bound, config)
+    yield ""
+    yield f"For {bound.problem} on {bound.device.name} with"
+    yield f"  {' '.join(f'{name}={value}' for name, value in config.pairs)}"
+    for name, expression in bound.template.derived:
+        yield f"  {name} = {names[name]}: {expression.text}"
+    for kind, stages in (("prepare", source.prepare), ("stage", source.stages)):
+        for stage in stages:
+            block, grid = (" x ".join(map(str, extents)) for extents in (stage.block, stage.grid))
+            yield f"  {kind} {stage.entry}({', '.join(stage.args)})"
+            yield f"    grid {grid}, block {block}, dynamic shared memory {stage.smem_bytes} bytes"
+    if source.loop_count != 1:
+        yield f"  the stages {source.loop_count} times"
+    for symbol in source.constants:
+        yield f"  __constant__ {symbol.name} from {symbol.origin}"
+    yield f"  packed_w {source.packed_w_bytes} bytes, workspace {source.workspace_bytes} bytes"
+    yield f"  accuracy {source.accuracy}, error bound times {source.error_factor}"
+    yield f"  {source.flops or bound.problem.flops} FLOP"
+
+
+def find_family(name: str, directories: tuple[Path, ...]) -> KernelTemplate:
+    """A family by name, also of an operation that lies in the current directory, or by the path of its file."""
+    if name.endswith(SUFFIX):
+        return load_template(Path(name))
+    families = load_templates(directories)
+    if name in families:
+        return families[name]
+    here = [folder / f"{name}{SUFFIX}" for folder in sorted(Path().iterdir()) if (folder / FILE).is_file()]
+    if own := next((path for path in here if path.is_file()), None):
+        return load_template(own)
+    near = did_you_mean(name, families)
+    raise TemplateError(f"{name}: no such family{near}; there are {', '.join(families)}, or give a {SUFFIX} file")

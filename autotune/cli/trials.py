@@ -1,0 +1,116 @@
+"""`trials`: every trial of a study or a layer."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import click
+
+from autotune.analysis.trial_columns import TRIAL_COLUMNS
+from autotune.api.study_names import name_of
+from autotune.cli.above_roofline import Beaten
+from autotune.cli.completion import studies_and_layers
+from autotune.cli.filters import Only, only_options
+from autotune.cli.options import DATABASE
+from autotune.cli.pager import paged
+from autotune.cli.tables import show, wide_format_options
+from autotune.columns import Column
+from autotune.family.comments import in_comment
+from autotune.toml_table import LARGEST
+from autotune.trial import Config, Outcome
+
+if TYPE_CHECKING:
+    from autotune.analysis.trial_rows import TrialCells
+    from autotune.store import Store
+
+    _Choice = click.Choice[str]
+else:
+    _Choice = click.Choice  # generic since click 8.2 alone
+
+_TABLE_ROWS = 50  # of `trials`, unless --limit says otherwise
+
+
+class _Outcome(_Choice):
+    """An outcome; the error about an older word names the word of today."""
+
+    def convert(self, value: str, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        now = {"constraints": "invalid_config", "correctness": "wrong_result"}.get(value)
+        if now is not None:
+            self.fail(f"{value!r} is {now!r} now.", param, ctx)
+        return super().convert(value, param, ctx)
+
+
+@click.command()
+@click.argument("what", metavar="[STUDY|LAYER]", required=False, shell_complete=studies_and_layers)
+@DATABASE
+@only_options
+@click.option("--outcome", type=_Outcome([word.value for word in Outcome]), help="Only trials that ended so.")
+@click.option("--sort", type=click.Choice(["number", "median", "registers", "error", "started"]), default="number")
+@click.option(
+    "--limit",
+    type=click.IntRange(0, LARGEST),
+    help=f"At most so many rows; 0: all. Default: {_TABLE_ROWS} of a table, all of JSON and CSV.",
+)
+@click.option("--all", "everything", is_flag=True, help="Earlier generations too, and problems that layers had before.")
+@click.option("--source", "sources", is_flag=True, help="Each trial's message in full, and the kernel's source.")
+@wide_format_options
+def trials(
+    what: str | None,
+    db: str,
+    only: Only,
+    outcome: str | None,
+    sort: str,
+    limit: int | None,
+    everything: bool,
+    sources: bool,
+    style: str | None,
+) -> None:
+    """Every trial, with its outcome and time.
+
+    Of failed ones, the compiler's, driver's or checker's own words.
+
+    A table shows a config as its family and the values that differ from the family's default; --wide shows all of it.
+    """
+    from autotune.analysis.trial_rows import layer_name, trial_rows
+    from autotune.store import Store
+
+    name = name_of(what)
+    generations = "all" if everything else "newest"
+    exact = style in ("json", "csv")
+    default = None if exact else _TABLE_ROWS
+    limit = default if limit is None else limit or None
+    beaten = Beaten()
+    with Store(db, create=False) as store, paged(style):
+        admitted = only.of(store)
+        found = store.results.list(name, outcome=outcome, sort=sort, generations=generations)
+        named = [
+            row for row in found if admitted.admits(row["device"], row["accuracy"], row["template"], layer_name(row))
+        ]
+        listed = list(beaten.seen(trial_rows(store, named[:limit])))
+        source = Column["TrialCells"]("source", lambda trial: _source(store, trial), terminal=False)
+        show(listed, (*TRIAL_COLUMNS, source) if sources and exact else TRIAL_COLUMNS, style)
+        beaten.tell()
+        if not listed:
+            only.tell_unknown(store)
+        if sources and not exact:
+            for row in (row for row in listed if row["operation"] is not None):
+                trial, config, text = f"{row['layer']} trial {row['number']}", row["config"], _source(store, row)
+                click.echo(whole(trial, row["outcome"], row["reason"], config, row["message"], text))
+        if len(named) > len(listed) and limit == default:
+            click.echo(f"{len(listed)} of {len(named)}; --limit 0 for all", err=True)
+    if not listed and not everything:
+        click.echo(
+            "no such trial; --all has earlier generations too, and the problems that layers had before", err=True
+        )
+
+
+def _source(store: Store, row: TrialCells) -> str | None:
+    """A trial's rendered kernel; None where none was rendered, or only its hash is kept."""
+    return store.sources.text(row["source_hash"]) if row["source_hash"] else None
+
+
+def whole(trial: str, outcome: str, reason: str, config: Config, message: str, text: str | None) -> str:
+    """What became of a trial, in its own words, above the kernel that was tried: a CUDA file."""
+    said = [f"{trial}: {outcome}" + (f" / {reason}" if reason else ""), str(config), *message.splitlines()]
+    head = "\n".join(f"// {in_comment(line)}" for line in said)
+    return f"{head}\n{text if text is not None else '// no source is kept of it'}\n"

@@ -1,0 +1,275 @@
+"""What an operation declares, as the templates of an export print it: in C++."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+from autotune.errors import StoreError
+from autotune.expressions.expression import Expression
+from autotune.family.codegen_cpp import fold
+from autotune.measurement.numpy_reference import in_numpy
+from autotune.measurement.reference import error_unit
+from autotune.operation.declarations import COMPUTED, DTYPE_BYTES, FILLS, READ, ROLES, ArrayTemplate, Part, Role, Size
+from autotune.operation.operation import Operation
+
+MOST_AXES = 8
+"""Of an array: what the C interface's conv2d_array has room for."""
+_FILES = ("kernels", "selftest", "benchmark", "dispatch", "golden", "operation")
+_TARGETS = ("all", "clean", "help", "install", "package", "test", "edit_cache", "rebuild_cache")
+_LIBRARIES = ("c", "cuda", "dl", "gcc", "gcc_s", "m", "pthread", "rt", "stdc++")
+NOT_EXPORTED = frozenset((*_FILES, *_TARGETS, *_LIBRARIES))
+"""Names of an operation whose files, CMake target or library would be taken for others."""
+_STATUSES = frozenset(
+    [
+        "ok",
+        "bad_problem",
+        "null_pointer",
+        "misaligned",
+        "short_workspace",
+        "unsupported",
+        "wrong_device",
+        "no_context",
+        "out_of_memory",
+        "cuda_error",
+        "bad_arguments",
+        "api",
+        "abi_version",
+        "alignment",
+        "arguments",
+        "image",
+        "reference",
+    ]
+)
+"""What the C interface has constants of, in lower case."""
+_TYPES = frozenset(
+    [
+        "Argument",
+        "Array",
+        "Arrays",
+        "Case",
+        "Constant",
+        "Current",
+        "Data",
+        "Declared",
+        "Device",
+        "Driver",
+        "Extents",
+        "Failure",
+        "Golden",
+        "Handle",
+        "Inputs",
+        "Int",
+        "Kept",
+        "Keeper",
+        "Kernel",
+        "Launch",
+        "Layer",
+        "Loaded",
+        "Memory",
+        "Output",
+        "Pass",
+        "Plan",
+        "Problem",
+        "Reference",
+        "Role",
+        "Sample",
+        "Samples",
+        "Stored",
+        "Taken",
+        "Tensors",
+        "Unevaluable",
+        "Whole",
+    ]
+)
+"""Types of the library, which enumerations are, too."""
+
+
+@dataclass(frozen=True, slots=True)
+class ArrayView:
+    """An array that problems may have."""
+
+    name: str
+    role: str
+    doc: str
+    when: str
+    dtypes: tuple[str, ...]
+    """of its elements, for each of the problem's"""
+    extents: tuple[str, ...]
+    fill: str
+    least: str
+    most: str
+    """of whole numbers as test data"""
+    low: str
+    high: str
+    """of uniform ones"""
+
+
+@dataclass(frozen=True, slots=True)
+class OperationView:
+    """An operation, its expressions in C++ on a `layer`."""
+
+    name: str
+    runtime: str
+    reference: bool
+    """whether it is C++, which the self-test has too"""
+    error_unit: str
+    """of what the reference in C++ gives"""
+    roles: tuple[str, ...]
+    fills: tuple[str, ...]
+    dtypes: tuple[str, ...]
+    dtype_bytes: tuple[int, ...]
+    sizes: tuple[Size, ...]
+    words: tuple[tuple[str, tuple[str, ...]], ...]
+    enumerations: tuple[tuple[str, tuple[str, ...]], ...]
+    """the words, and what they are made of"""
+    constants: Mapping[str, Mapping[str, str]]
+    """name of each word in C, by enumeration"""
+    parts: tuple[Part, ...]
+    derived: tuple[tuple[str, str], ...]
+    rules: tuple[str, ...]
+    arrays: tuple[ArrayView, ...]
+    flops: str
+    members: str
+    """initialisers of a problem from the C interface's"""
+    same_shape: str
+    names: tuple[str, ...]
+    """of the arrays"""
+    inputs: tuple[str, ...]
+    """names of those that the reference takes"""
+    input_data: str
+    is_read: str
+    is_output: str
+    """C++ of an `array`'s role"""
+    changes_what_it_reads: bool
+    weight_names: tuple[str, ...]
+    weights: str
+    """the names of those that are prepared, in words"""
+    weights_set: str
+    launched: str
+    """the names of those of each launch, in words"""
+    launched_set: str
+
+
+def operation_view(operation: Operation) -> OperationView:
+    """An operation as the templates print it. Raises StoreError for names that an export has for something else."""
+    _check_names(operation)
+    names = operation.names_of(*ROLES)
+    sizes = tuple(size.name for size in operation.sizes)
+    members = (f"{name}(given.{name})" for name in sizes)
+    words = (f"{kind}(static_cast<{kind.capitalize()}>(given.{kind}))" for kind in operation.words)
+    fixed = (name for name in (*sizes, *operation.words) if name != operation.runtime)
+    inputs, weights = operation.inputs, operation.names_of("weights")
+    launched = tuple(name for name in names if name not in weights)
+    return OperationView(
+        name=operation.name,
+        runtime=operation.runtime,
+        reference=not in_numpy(operation),
+        error_unit=error_unit(operation.bounds),
+        roles=ROLES,
+        fills=FILLS,
+        dtypes=tuple(DTYPE_BYTES),
+        dtype_bytes=tuple(DTYPE_BYTES.values()),
+        sizes=operation.sizes,
+        words=tuple(operation.words.items()),
+        enumerations=tuple(operation.enumerations.items()),
+        constants=word_constants(operation),
+        parts=operation.parts,
+        derived=tuple((name, _cpp(bound.expression, operation)) for name, bound in operation.derived),
+        rules=tuple(f"({_cpp(rule.holds.expression, operation)})" for rule in operation.rules),
+        arrays=tuple(_array(array, operation) for array in operation.arrays),
+        flops=_cpp(operation.flops.expression, operation),
+        members=",\n          ".join((*members, *words)),
+        same_shape=" &&\n           ".join(f"a.{name} == b.{name}" for name in fixed),
+        names=names,
+        inputs=inputs,
+        input_data=", ".join(f"data[{names.index(name)}]" for name in inputs),
+        is_read=_one_of(READ),
+        is_output=_one_of(COMPUTED),
+        changes_what_it_reads=any(array.role in READ and array.role in COMPUTED for array in operation.arrays),
+        weight_names=weights,
+        weights=_listed(weights),
+        weights_set=_set(weights),
+        launched=_listed(launched),
+        launched_set=_set(launched),
+    )
+
+
+def word_constants(operation: Operation) -> Mapping[str, Mapping[str, str]]:
+    """The name of each word in C, by enumeration: with the enumeration's where the word alone says too little."""
+    times = Counter(word for words in operation.words.values() for word in words)
+    prefix = operation.name.upper()
+
+    def constant(kind: str, word: str) -> str:
+        alone = times[word] == 1 and word.lower() not in _STATUSES
+        return f"{prefix}_{word.upper()}" if alone else f"{prefix}_{kind.upper()}_{word.upper()}"
+
+    return {kind: {word: constant(kind, word) for word in words} for kind, words in operation.words.items()}
+
+
+def _check_names(operation: Operation) -> None:
+    if operation.name in NOT_EXPORTED:
+        raise StoreError(
+            f"{operation.name}: cannot be exported: a library of this name is taken for another; rename its folder"
+        )
+    for kind in operation.enumerations:
+        if kind.capitalize() in _TYPES:
+            raise StoreError(
+                f"{operation.name}: cannot be exported: a library has a type {kind.capitalize()!r}; rename {kind}"
+            )
+    for array in operation.arrays:
+        if len({len(extents) for extents in array.shapes.values()}) > 1:
+            raise StoreError(
+                f"{operation.name}: cannot be exported: {array.name} has more axes in one layout than in another"
+            )
+        if any(len(extents) > MOST_AXES for extents in array.shapes.values()):
+            raise StoreError(f"{operation.name}: cannot be exported: {array.name} has more than {MOST_AXES} axes")
+
+
+def _one_of(roles: tuple[Role, ...]) -> str:
+    return " || ".join(f"array.role == Role::{role}" for role in roles)
+
+
+def _set(names: tuple[str, ...]) -> str:
+    """The arguments of the same names, assigned in C."""
+    return ", ".join(f"arguments.{name} = {name}" for name in names)
+
+
+def _array(array: ArrayTemplate, operation: Operation) -> ArrayView:
+    texts = {layout: [extent.expression.text for extent in extents] for layout, extents in array.shapes.items()}
+    shapes = {layout: f"[{', '.join(extents)}]" for layout, extents in texts.items()}
+    alike = len(set(shapes.values())) == 1
+    shape = next(iter(shapes.values())) if alike else ", ".join(f"{layout} {text}" for layout, text in shapes.items())
+    when = array.when.expression.text
+    return ArrayView(
+        name=array.name,
+        role=array.role,
+        doc=shape if when == "true" else f"{shape}, where {when}",
+        when=_cpp(array.when.expression, operation),
+        dtypes=tuple(array.dtypes[word] for word in operation.words["dtype"]),
+        extents=tuple(_cpp(extent, operation) for extent in _extents(texts, array.name)),
+        fill=array.fill,
+        least=_cpp(array.least.expression, operation),
+        most=_cpp(array.most.expression, operation),
+        low=array.low.hex(),
+        high=array.high.hex(),
+    )
+
+
+def _extents(texts: Mapping[str, list[str]], name: str) -> Iterator[Expression]:
+    """An array's extents, whatever the layout."""
+    for axis in zip(*texts.values(), strict=True):
+        *others, last = zip(texts, axis, strict=True)
+        text = "".join(f"({extent}) if layout == '{layout}' else " for layout, extent in others) + f"({last[1]})"
+        yield Expression(text, f"extents of {name}")
+
+
+def _cpp(expression: Expression, operation: Operation) -> str:
+    return fold(expression, {}, operation).cpp
+
+
+def _listed(names: tuple[str, ...]) -> str:
+    """Names in words."""
+    *before, last = names or ("",)
+    return f"{', '.join(before)} and {last}" if before else last

@@ -1,0 +1,249 @@
+"""Kernels as the templates of `templates/export` print them, and how those of one shape share its images."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import re
+import string
+import textwrap
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from autotune.compilation.compile import is_exact
+from autotune.devices.device import DeviceInfo
+from autotune.exporting.chosen_kernel import Chosen
+from autotune.exporting.golden import Samples, golden
+from autotune.exporting.kernel import never_run
+from autotune.exporting.launch_plan import Need, Plan, arch_refusal, plan_of
+from autotune.exporting.machine_code import ARCHS, gencode
+from autotune.exporting.operation_context import word_constants
+from autotune.family.comments import in_comment
+from autotune.family.source import KernelSource
+from autotune.measurement.bounds import bound_factor, exact_on_integers
+from autotune.measurement.exported import problem_numbers
+from autotune.operation.declarations import Array
+from autotune.problem import Problem
+
+
+@dataclass(frozen=True, slots=True)
+class KernelView:
+    """A kernel as the templates print it."""
+
+    identifier: str
+    name: str
+    """a string of C++"""
+    stem: str
+    label: str
+    """the name as it is"""
+    problem: Problem
+    arrays: tuple[Array, ...]
+    initialisers: tuple[str, ...]
+    """of its problem, lines of C"""
+    config: str
+    problem_numbers: str
+    accuracy: str
+    deterministic: bool
+    device: str
+    device_name: str
+    device_numbers: str
+    median_us: str
+    entry_names: tuple[str, ...]
+    entries: str
+    entry_count: int
+    constants: str
+    constant_count: int
+    plan: Plan
+    least_arch: int
+    exact: bool
+    """for no other architecture than the one it was tuned for"""
+    codes: str
+    """nvcc's options"""
+    dependent: bool
+    """may be launched before the kernels before it have ended"""
+
+
+def view_of(kernel: Chosen, identifier: str, archs: Sequence[int]) -> KernelView:
+    trial, device, source = kernel.row.row.trial, kernel.row.row.device, kernel.source
+    return KernelView(
+        identifier=identifier,
+        name=c_string(kernel.row.name),
+        stem=kernel.stem,
+        label=kernel.row.name,
+        problem=kernel.problem,
+        arrays=kernel.problem.arrays,
+        initialisers=_initialisers(kernel.problem),
+        config=in_comment(str(source.config)),
+        problem_numbers=", ".join(map(str, problem_numbers(kernel.problem))),
+        accuracy=trial.accuracy,
+        deterministic=trial.deterministic,
+        device=_in_table(_device(device)),
+        device_name=c_string(_device(device)),
+        device_numbers=_device_numbers(device),
+        median_us=f"{kernel.row.timing.median_us:.3f}",
+        entry_names=source.program.entries,
+        entries=", ".join(f'"{entry}"' for entry in source.program.entries),
+        entry_count=len(source.program.entries),
+        constants=", ".join(f'{{"{symbol.name}", A::{symbol.origin}}}' for symbol in source.constants),
+        constant_count=len(source.constants),
+        plan=_printed(plan_of(kernel.bound, source)),
+        least_arch=_least_arch(kernel),
+        exact=is_exact(source.program.text),
+        codes=" ".join(gencode(archs, source.program.text)),
+        dependent=waits_itself(source),
+    )
+
+
+def waits_itself(source: KernelSource) -> bool:
+    """Whether a pass is one kernel, which may be launched before those before it end: `_ptx_dependent.cuh`."""
+    return "begin_dependent();" in source.program.text and len(source.stages) == 1
+
+
+def _initialisers(problem: Problem) -> tuple[str, ...]:
+    """Designated initialisers of a problem in C."""
+    declared, constants = problem.operation, word_constants(problem.operation)
+    words = [f".{size.name} = {problem.values[size.name]}," for size in declared.sizes]
+    words += [f".{kind} = {constants[kind][str(problem.values[kind])]}," for kind in declared.words]
+    return tuple(textwrap.wrap(" ".join(words), 100))
+
+
+def _least_arch(kernel: Chosen) -> int:
+    """The oldest architecture that the kernel's family admits."""
+    admitted = (arch for arch in ARCHS if not arch_refusal(kernel.bound, kernel.source, arch))
+    return next(admitted, kernel.row.row.device.arch)
+
+
+def _printed(plan: Plan) -> Plan:
+    """The plan with its reasons as strings of C++."""
+    of_device, of_n = (
+        tuple(Need(need.holds, c_string(need.reason)) for need in needs) for needs in (plan.device_needs, plan.n_needs)
+    )
+    return dataclasses.replace(plan, device_needs=of_device, n_needs=of_n)
+
+
+def _device(device: DeviceInfo) -> str:
+    if device.can.gpu:
+        return device.name
+    origin = never_run(device)
+    return f"{device.kind} {device.name}, not a GPU{f', the time is {origin}' if origin else ''}"
+
+
+def _device_numbers(device: DeviceInfo) -> str:
+    """The fields of the C interface's Device."""
+    numbers = (device.arch, device.sm_count, device.smem_per_block_bytes, device.l2_bytes, device.max_threads_per_block)
+    limits = (", ".join(map(str, limits)) for limits in (device.grid_limits, device.block_limits))
+    return ", ".join((*map(str, numbers), *(f"{{{limit}}}" for limit in limits)))
+
+
+@dataclass(frozen=True, slots=True)
+class Side:
+    """One of the kernels of a shape, in the order of the n that they were tuned at."""
+
+    kernel: KernelView
+    threshold: str
+    """name of the constant"""
+    most_n: int
+    """images up to which it serves; 0: any number"""
+    next: KernelView | None
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """What is dispatched for one shape of layer."""
+
+    sides: tuple[Side, ...]
+    others: str
+    """what is asked where the threshold's kernel does not serve: the kernels of the most images first"""
+
+
+def shapes(views: Sequence[KernelView]) -> list[Shape]:
+    by_shape: dict[Problem, list[KernelView]] = {}
+    for view in views:
+        by_shape.setdefault(view.problem.with_runtime(1), []).append(view)
+    found = []
+    for group in by_shape.values():
+        group.sort(key=lambda view: view.problem.runtime_size)
+        sides = tuple(_side(view, after) for view, after in zip(group, (*group[1:], None), strict=True))
+        found.append(Shape(sides, ", ".join(f"&{view.identifier}" for view in reversed(group))))
+    return found
+
+
+def _side(view: KernelView, after: KernelView | None) -> Side:
+    most_n = math.isqrt(view.problem.runtime_size * after.problem.runtime_size) if after else 0
+    return Side(view, f"most_n_of_{view.identifier}", most_n, after)
+
+
+def identifiers(names: Sequence[str]) -> list[str]:
+    """Names of C++ for these names, each its own and none of the language's or the library's."""
+    found: list[str] = []
+    for name in names:
+        base = "tuned_" + re.sub(r"\W", "_", name, flags=re.ASCII)
+        identifier, number = base, 2
+        while identifier in found:
+            identifier, number = f"{base}_{number}", number + 1
+        found.append(identifier)
+    return found
+
+
+def _in_table(text: str) -> str:
+    """The text in a cell of Markdown, where nothing of it is markup."""
+    return re.sub(r"[\\`*<>\[\]|&]", lambda found: f"&#{ord(found[0])};", in_comment(text))
+
+
+def c_string(text: str) -> str:
+    """A string literal of C++ with these characters, in UTF-8."""
+    plain = (string.ascii_letters + string.digits + " !#$%&'()*+,-./:;<=>@[]^_`{|}~").encode()
+    return '"' + "".join(chr(byte) if byte in plain else f"\\{byte:03o}" for byte in text.encode()) + '"'
+
+
+@dataclass(frozen=True, slots=True)
+class GoldenView:
+    """A kernel's golden values as the template prints them."""
+
+    identifier: str
+    name: str
+    n: int
+    least_n: int
+    factor: str
+    exact_on_integers: bool
+    most_outputs: int
+    sets: tuple[SamplesView, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class SamplesView:
+    """One set of them."""
+
+    output: int
+    n: int
+    whole: bool
+    lines: tuple[str, ...]
+    """initialisers"""
+    count: int
+
+
+def golden_view(problem: Problem, source: KernelSource, identifier: str, name: str) -> GoldenView:
+    """The golden values of a kernel's problem. Raises TemplateError where its reference fails."""
+    values = golden(problem)
+    return GoldenView(
+        identifier=identifier,
+        name=name,
+        n=values.n,
+        least_n=values.least_n,
+        factor=(source.error_factor * bound_factor(source.accuracy, problem)).hex(),
+        exact_on_integers=source.error_factor == 1 and exact_on_integers(source.accuracy, problem),
+        most_outputs=values.most_outputs,
+        sets=tuple(
+            SamplesView(problem.operation.seed(each.output), each.n, each.integers, _samples(each), len(each.indices))
+            for each in values.sets
+        ),
+    )
+
+
+def _samples(golden: Samples) -> tuple[str, ...]:
+    """Initialisers, four to a line."""
+    words = [
+        f"{{{index}, {value.hex()}, {unit.hex()}}},"
+        for index, value, unit in zip(golden.indices, golden.values, golden.units, strict=True)
+    ]
+    return tuple(" ".join(words[at : at + 4]) for at in range(0, len(words), 4))

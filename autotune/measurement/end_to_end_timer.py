@@ -1,0 +1,370 @@
+"""load -> verify -> measure from host memory to host memory: a layer's batch cut in segments that overlap their copies.
+
+A segment's input is copied to the device, its kernels run, and its output is copied back, in order on one stream; the
+streams take the segments in turn and have device memory of their own. The filters stay on the device.
+"""
+
+from __future__ import annotations
+
+import random
+import statistics
+import zlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+
+from autotune.compilation.compile import Binary
+from autotune.devices.device import Device, HostArray, Launch, Sample
+from autotune.errors import Rejected
+from autotune.family.source import KernelSource
+from autotune.measurement.benchmark import Clocks, Samples, interleave, median_half_width
+from autotune.measurement.bounds import exact_on_integers
+from autotune.measurement.guard_bands import OUTPUT_GUARD, POISON, GuardedArray
+from autotune.measurement.launcher import LoadedKernel, Tensors
+from autotune.measurement.test_data import DataSet
+from autotune.measurement.verify import Verifier
+from autotune.operation.declarations import COMPUTED
+from autotune.problem import Problem
+from autotune.trial import EndToEndParts, ErrorStats, Measured, Outcome
+
+_PAGE_BYTES = 4096  # the smallest page of the hosts that CUDA runs on
+_BUDGET_S = 2.0  # sampling of the total and its parts, wall clock
+_LEAST_ROUNDS, _MOST_ROUNDS = 5, 25
+
+
+@dataclass(frozen=True, slots=True)
+class EndToEndPlan:
+    """How a batch is cut and moved."""
+
+    streams: int
+    segments: int
+    pinned: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Segment:
+    """Images `first` to `first + n - 1` of the batch."""
+
+    first: int
+    n: int
+
+
+@dataclass(frozen=True, slots=True)
+class EndToEndRequest:
+    """Verify and time a layer from host to host. Answer: EndToEndTiming."""
+
+    problem: Problem
+    plan: EndToEndPlan
+    kernels: tuple[tuple[KernelSource, Binary], ...]
+    """the layer's kernel rendered for each size that a segment has"""
+
+
+@dataclass(frozen=True, slots=True)
+class EndToEndTiming:
+    """What running one plan told."""
+
+    measured: Measured
+    parts: EndToEndParts
+
+
+def cut(n: int, segments: int) -> tuple[Segment, ...]:
+    """Segments of equal size, the last one ragged. There are fewer where n has no such division."""
+    size = -(-n // segments)
+    return tuple(Segment(first, min(size, n - first)) for first in range(0, n, size))
+
+
+def measure_end_to_end(
+    device: Device, verifier: Verifier, request: EndToEndRequest, clock: Callable[[], float]
+) -> EndToEndTiming:
+    """Verify a plan on both data sets, in full, then time it and its parts.
+
+    Raises Rejected('wrong_result', ...) as the verifier does, and Rejected('invalid_config', 'indistinct', ...) when
+    the test data could not tell two segments apart.
+    """
+    started = clock()
+    with _laid_out(device, verifier, request, clock) as laid_out:
+        loaded = clock()
+        laid_out.verify()
+        verified = clock()
+        clocks = Clocks()
+        all_samples = [
+            Samples(take, clocks) for take in (laid_out.total, laid_out.copy_in, laid_out.kernel, laid_out.copy_out)
+        ]
+        interleave(
+            all_samples,
+            budget_s=_BUDGET_S,
+            least=_LEAST_ROUNDS,
+            most=_MOST_ROUNDS,
+            rng=random.Random(0),
+            clock=clock,
+        )
+        error = laid_out.verify_again()
+        measured = clock()
+        total, copy_in, kernel, copy_out = (samples.samples_us for samples in all_samples)
+        parts = EndToEndParts(
+            copy_in_us=statistics.median(copy_in),
+            kernel_us=statistics.median(kernel),
+            copy_out_us=statistics.median(copy_out),
+            hidden_fraction=hidden_fraction(total, copy_in, kernel, copy_out),
+            allocate_us=laid_out.allocate_us,
+            host_bytes=sum(array.nbytes for array in laid_out.host.values()),
+            distinct_segments=laid_out.distinct_segments,
+        )
+    return EndToEndTiming(
+        Measured(
+            timing=all_samples[0].timing("hot", device.health()),
+            error=error,
+            load_us=1e6 * (loaded - started),
+            verify_us=1e6 * (verified - loaded),
+            measure_us=1e6 * (measured - verified),
+        ),
+        parts,
+    )
+
+
+def hidden_fraction(
+    total_us: Sequence[float], copy_in_us: Sequence[float], kernel_us: Sequence[float], copy_out_us: Sequence[float]
+) -> float | None:
+    """Share of the copy time that the total does not show, from rounds of samples; None where noise drowns it.
+
+    1: the total is as short as the kernels alone. 0: the parts come one after another. Below 0: side by side they
+    take longer than one after another.
+    """
+    rounds = list(zip(total_us, copy_in_us, kernel_us, copy_out_us, strict=True))
+    copies = statistics.median(copy_in + copy_out for _, copy_in, _, copy_out in rounds)
+    saved = [copy_in + kernel + copy_out - total for total, copy_in, kernel, copy_out in rounds]
+    if copies <= 0 or median_half_width(saved) > copies / 2:
+        return None
+    return min(1.0, statistics.median(saved) / copies)
+
+
+@dataclass(frozen=True, slots=True)
+class _Lane:
+    """A stream and the device memory of the segment that is on it."""
+
+    stream: int
+    arrays: Mapping[str, GuardedArray]
+    """those of a launch, inputs and output, by name"""
+    workspace: GuardedArray
+
+
+@dataclass(frozen=True, slots=True)
+class _Loaded:
+    """The kernel for one size of segment."""
+
+    kernel: LoadedKernel
+    packed_w: GuardedArray
+
+
+@dataclass(frozen=True, slots=True)
+class _Step:
+    """One segment on its way."""
+
+    lane: _Lane
+    kernel: LoadedKernel
+    launches: tuple[Launch, ...]
+    host: Mapping[str, HostArray]
+    """the segment's part of each array of a launch"""
+
+
+@contextmanager
+def _laid_out(
+    device: Device, verifier: Verifier, request: EndToEndRequest, clock: Callable[[], float]
+) -> Iterator[_LaidOut]:
+    """Everything that a plan needs, allocated and loaded, and given back at the end."""
+    problem, plan = verifier.problem, request.plan
+    segments = cut(problem.runtime_size, plan.segments)
+    started = clock()
+    host = {
+        array.name: device.allocate_host(array.size_bytes, pinned=plan.pinned)
+        for array in problem.arrays
+        if array.role != "weights"
+    }
+    for content in host.values():
+        content[::_PAGE_BYTES] = 0
+    allocate_us = 1e6 * (clock() - started)
+    largest = problem.with_runtime(segments[0].n)
+    workspace_bytes = max(source.workspace_bytes for source, _ in request.kernels)
+    with ExitStack() as owned:
+
+        def guarded(name: str, size_bytes: int, guard: int = POISON) -> GuardedArray:
+            array = GuardedArray(device, name, size_bytes, guard=guard)
+            owned.callback(array.free)
+            return array
+
+        kernels = {}
+        for source, binary in request.kernels:
+            module = device.load(binary)
+            owned.callback(module.unload)
+            kernel = LoadedKernel(device, module, source)
+            kernels[source.problem.runtime_size] = _Loaded(kernel, guarded("packed_w", source.packed_w_bytes))
+        lanes = tuple(
+            _Lane(
+                stream=1 + number,
+                arrays={
+                    array.name: guarded(
+                        array.name, array.size_bytes, OUTPUT_GUARD if array.role in COMPUTED else POISON
+                    )
+                    for array in largest.arrays
+                    if array.role != "weights"
+                },
+                workspace=guarded("workspace", workspace_bytes),
+            )
+            for number in range(min(plan.streams, len(segments)))
+        )
+        yield _LaidOut(device, verifier, segments, kernels, lanes, host, allocate_us, clock)
+
+
+class _LaidOut:
+    """A plan laid out on the device: its runs, whole and in parts."""
+
+    def __init__(
+        self,
+        device: Device,
+        verifier: Verifier,
+        segments: tuple[Segment, ...],
+        kernels: dict[int, _Loaded],
+        lanes: tuple[_Lane, ...],
+        host: Mapping[str, HostArray],
+        allocate_us: float,
+        clock: Callable[[], float],
+    ) -> None:
+        self.device, self.verifier, self.segments = device, verifier, segments
+        self.kernels, self.lanes = kernels, lanes
+        self.host, self.allocate_us = host, allocate_us
+        self.output = verifier.y.name
+        self.inputs = tuple(name for name in host if name != self.output)
+        self.distinct_segments = 0
+        self._clock = clock
+        self._steps: tuple[_Step, ...] = ()
+
+    @property
+    def source(self) -> KernelSource:
+        """The kernel of most segments."""
+        return self.kernels[self.segments[0].n].kernel.source
+
+    def verify(self) -> None:
+        """Run on both data sets and compare every output that reached the host."""
+        seen: list[tuple[int, ...]] = [() for _ in self.segments]
+        integers = exact_on_integers(self.source.accuracy, self.verifier.problem)
+        for data in (*([self.verifier.integers] if integers else []), self.verifier.normal):
+            self._prepare(data)
+            seen = [(*marks, self._mark(step)) for marks, step in zip(seen, self._steps, strict=True)]
+            self._run()
+            self._judge(data)
+        self.distinct_segments = sum(seen.count(marks) == 1 for marks in seen)
+        if self.distinct_segments < len(self.segments):
+            message = (
+                f"{len(self.segments)} segments of {self.segments[0].n} images cannot be told apart: the test images "
+                f"repeat; take another number of segments"
+            )
+            raise Rejected(Outcome.INVALID_CONFIG, "indistinct", message)
+
+    def _mark(self, step: _Step) -> int:
+        """What tells a segment's inputs from another's."""
+        mark = 0
+        for name in self.inputs:
+            mark = zlib.crc32(step.host[name].data, mark)
+        return mark
+
+    def verify_again(self) -> ErrorStats:
+        """Run once more after the timing, from what the timed runs left, and compare."""
+        self.host[self.output].fill(POISON)
+        self._run()
+        return self._judge(self.verifier.normal)
+
+    def total(self) -> Sample:
+        """Host to host."""
+        return self._time(self._enqueue)
+
+    def copy_in(self) -> Sample:
+        """Only the inputs."""
+        return self._time(self._enqueue_in)
+
+    def kernel(self) -> Sample:
+        """Only the kernels."""
+        return self._time(self._enqueue_kernels)
+
+    def copy_out(self) -> Sample:
+        """Only the outputs."""
+        return self._time(self._enqueue_out)
+
+    def _enqueue(self) -> None:
+        for step in self._steps:
+            self._copy_in(step)
+            step.kernel.run(step.launches, stream=step.lane.stream)
+            self._copy_out(step)
+
+    def _enqueue_in(self) -> None:
+        for step in self._steps:
+            self._copy_in(step)
+
+    def _enqueue_kernels(self) -> None:
+        for step in self._steps:
+            step.kernel.run(step.launches, stream=step.lane.stream)
+
+    def _enqueue_out(self) -> None:
+        for step in self._steps:
+            self._copy_out(step)
+
+    def _copy_in(self, step: _Step) -> None:
+        for name in self.inputs:
+            self.device.copy_in(step.lane.arrays[name].address, step.host[name], stream=step.lane.stream)
+
+    def _copy_out(self, step: _Step) -> None:
+        address = step.lane.arrays[self.output].address
+        self.device.copy_out(step.host[self.output], address, stream=step.lane.stream)
+
+    def _time(self, enqueue: Callable[[], None]) -> Sample:
+        started = self._clock()
+        enqueue()
+        self.device.synchronize()
+        return Sample(1e6 * (self._clock() - started))
+
+    def _run(self) -> None:
+        self._enqueue()
+        self.device.synchronize()
+
+    def _prepare(self, data: DataSet) -> None:
+        """Put a data set's images on the host, poison everything that a run must write, and plan the steps."""
+        for name in self.inputs:
+            self.device.copy_out(self.host[name], data.inputs[name].address, stream=0)
+        self.host[self.output].fill(POISON)
+        for lane in self.lanes:
+            for array in (*lane.arrays.values(), lane.workspace):
+                array.poison()
+        for loaded in self.kernels.values():
+            loaded.packed_w.poison()
+            loaded.kernel.prepare(self._tensors(data, self.lanes[0], loaded))
+        self.device.synchronize()
+        self._steps = tuple(
+            self._step(data, self.lanes[number % len(self.lanes)], segment)
+            for number, segment in enumerate(self.segments)
+        )
+
+    def _step(self, data: DataSet, lane: _Lane, segment: Segment) -> _Step:
+        loaded = self.kernels[segment.n]
+        n = self.verifier.problem.runtime_size
+        end = segment.first + segment.n
+        return _Step(
+            lane=lane,
+            kernel=loaded.kernel,
+            launches=loaded.kernel.forward(self._tensors(data, lane, loaded)),
+            host={
+                name: array[segment.first * (array.nbytes // n) : end * (array.nbytes // n)]
+                for name, array in self.host.items()
+            },
+        )
+
+    def _tensors(self, data: DataSet, lane: _Lane, loaded: _Loaded) -> Tensors:
+        arrays = {name: array.address for name, array in {**data.inputs, **lane.arrays}.items()}
+        return Tensors(arrays, loaded.packed_w.address, lane.workspace.address)
+
+    def _judge(self, data: DataSet) -> ErrorStats:
+        """Compare what is in the host's memory, all of it."""
+        self.verifier.y.poison()
+        self.device.copy_in(self.verifier.y.address, self.host[self.output], stream=0)
+        self.device.synchronize()
+        arrays = [array for lane in self.lanes for array in (*lane.arrays.values(), lane.workspace)]
+        arrays += [loaded.packed_w for loaded in self.kernels.values()]
+        return self.verifier.judge(data, self.source, arrays)

@@ -1,0 +1,64 @@
+"""What kernels read when they are verified: how many units of a layer differ, and what that takes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from autotune.errors import DeviceError
+from autotune.measurement.guard_bands import GuardedArray
+from autotune.problem import Problem
+
+REFERENCE_BYTES = 256 << 20  # the most that one reference may take
+_UNIT_REFERENCE_BYTES = 1 << 30  # and that of a single unit of the run-time size, such as an image
+_REFERENCE_ELEMENT_BYTES = 12  # a double and a float per output
+_LEAST_UNITS = 3  # that differ; with fewer, units mixed up in pairs would be equal
+_PERIODS = (61, 53)  # images after which the two data sets repeat; primes, so that no power of two is a multiple
+
+
+@dataclass(frozen=True, slots=True)
+class DataSet:
+    """What kernels read on the device, and the reference of its first images."""
+
+    inputs: Mapping[str, GuardedArray]
+    """by name, in the operation's order; of an array that kernels change, what is in it before a run"""
+    period: int
+    """images after which inputs repeat"""
+    references: Mapping[str, tuple[int, int]]
+    """addresses of an output's values, and of what its errors are measured in"""
+
+
+def data_bytes(problem: Problem) -> int:
+    """What a Verifier takes at most, without copies: two sets of arrays, and their references."""
+    reference = _REFERENCE_ELEMENT_BYTES * sum(output.elements for output in problem.outputs)
+    most = max(REFERENCE_BYTES, _LEAST_UNITS * reference // problem.runtime_size)
+    return 2 * (problem.tensor_bytes + min(most, reference))
+
+
+def periods(problem: Problem) -> tuple[int, int]:
+    """Images after which normal data and integers repeat. Raises DeviceError where a reference would be too large."""
+    outputs = max(1, sum(output.elements for output in problem.outputs) // problem.runtime_size)
+    most = REFERENCE_BYTES // (_REFERENCE_ELEMENT_BYTES * outputs)
+    if _REFERENCE_ELEMENT_BYTES * outputs > _UNIT_REFERENCE_BYTES:
+        what = f"the reference for {problem.operation.runtime} = 1 exceeds {_UNIT_REFERENCE_BYTES >> 20} MB"
+        raise DeviceError(f"{problem}: {what}; make it smaller")
+    of_normal, of_integers = (_period(problem, max(most, _LEAST_UNITS), prime) for prime in _PERIODS)
+    return of_normal, of_integers
+
+
+def _period(problem: Problem, most: int, prime: int) -> int:
+    """Images that differ: all of them when that is few, else the largest prime that is at most `most` and `prime`.
+
+    All of them, too, where each needs others. Raises DeviceError when that is too many.
+    """
+    n, limit = problem.runtime_size, min(most, prime)
+    if not problem.operation.independent:
+        if n > most:
+            raise DeviceError(
+                f"{problem}: its reference exceeds {REFERENCE_BYTES >> 20} MB; "
+                f"make {problem.operation.runtime} at most {most}"
+            )
+        return n
+    if n <= limit:
+        return n
+    return next((size for size in range(limit, 1, -1) if all(size % d for d in range(2, size))), 1)

@@ -1,0 +1,266 @@
+"""An `[[array]]` of an operation's file, read with errors that name the dotted key."""
+
+from __future__ import annotations
+
+import keyword
+import math
+from collections.abc import Callable, Mapping, Sequence
+
+from autotune.expressions.expression import Bound
+from autotune.operation.declarations import DRAWN, DTYPE_BYTES, FILLS, FLOATS, READ, ROLES, ArrayTemplate, Fill
+from autotune.toml_table import Table, did_you_mean
+
+_KEYS = {"name", "role", "shape", "dtype", "fill", "integers", "between", "when", "windows"}
+_WINDOW_KEYS = ("outputs", "taps", "stride", "dilation", "pad")
+_NOT_READ = f"only arrays of the roles {', '.join(READ)} have test data"
+_CPP = frozenset(
+    [
+        "alignas",
+        "alignof",
+        "and",
+        "and_eq",
+        "asm",
+        "auto",
+        "bitand",
+        "bitor",
+        "bool",
+        "break",
+        "case",
+        "catch",
+        "char",
+        "class",
+        "compl",
+        "const",
+        "constexpr",
+        "continue",
+        "decltype",
+        "default",
+        "delete",
+        "do",
+        "double",
+        "dynamic_cast",
+        "else",
+        "enum",
+        "explicit",
+        "export",
+        "extern",
+        "false",
+        "float",
+        "for",
+        "friend",
+        "goto",
+        "if",
+        "inline",
+        "int",
+        "long",
+        "mutable",
+        "namespace",
+        "new",
+        "noexcept",
+        "not",
+        "not_eq",
+        "nullptr",
+        "operator",
+        "or",
+        "or_eq",
+        "private",
+        "protected",
+        "public",
+        "register",
+        "reinterpret_cast",
+        "return",
+        "short",
+        "signed",
+        "sizeof",
+        "static",
+        "static_assert",
+        "static_cast",
+        "struct",
+        "switch",
+        "template",
+        "this",
+        "thread_local",
+        "throw",
+        "true",
+        "try",
+        "typedef",
+        "typeid",
+        "typename",
+        "union",
+        "unsigned",
+        "using",
+        "virtual",
+        "void",
+        "volatile",
+        "wchar_t",
+        "while",
+        "xor",
+        "xor_eq",
+    ]
+)
+
+
+def is_name(name: str) -> bool:
+    """Whether a name may stand in expressions, in C++ and in Python."""
+    return name.isidentifier() and name.isascii() and name not in _CPP and not keyword.iskeyword(name)
+
+
+def what_is_wrong(name: str) -> str:
+    """Why it is none."""
+    if name.isidentifier() and name.isascii():
+        return f"{name!r} is a word of C++ or Python; choose another name"
+    return f"{name!r} is no name; expected letters, digits and _, no digit first"
+
+
+def strings(table: Table, key: str, value: object, example: str = '["4"]') -> list[str]:
+    """A list of strings, at least one."""
+    found = [item for item in value if isinstance(item, str)] if isinstance(value, list) else []
+    if not found or not isinstance(value, list) or len(found) < len(value):
+        raise table.error(key, f"expected a list of strings, such as {example}, got {value!r}")
+    return found
+
+
+def expression_word(table: Table, key: str, default: str = "") -> str:
+    """The text of an expression, for which a whole number and true stand as well. Raises the table's error."""
+    value = table.get(key, default)
+    if isinstance(value, bool | int):
+        return str(value).lower()
+    if not isinstance(value, str):
+        raise table.error(key, f"expected an expression in quotes, got {value!r}")
+    return value
+
+
+class ArrayReader:
+    """Reads one of them; `expression` reads an expression that stands under a key of a table."""
+
+    def __init__(
+        self,
+        table: Table,
+        words: Mapping[str, Sequence[str]],
+        expression: Callable[[Table, str, str], Bound],
+    ) -> None:
+        self.table = table
+        self.words = words
+        self.expression = expression
+
+    def read(self) -> ArrayTemplate:
+        """The array. Raises TemplateError."""
+        table = self.table
+        table.allow(_KEYS)
+        table.require(("name", "role", "shape"))
+        name, role = table.word("name", ""), next((role for role in ROLES if role == table.get("role")), None)
+        if not is_name(name):
+            raise table.error("name", what_is_wrong(name))
+        if role is None:
+            near = did_you_mean(str(table.get("role")), ROLES)
+            raise table.error("role", f"{table.get('role')!r}: expected one of {', '.join(ROLES)}{near}")
+        shapes, dtypes = self.shapes(), self.dtypes()
+        fill = self.fill(role in READ, dtypes)
+        least, most = self.integers(fill, is_read=role in READ)
+        low, high = self.between(fill)
+        return ArrayTemplate(
+            name=name,
+            role=role,
+            shapes={
+                layout: tuple(self.expression(table, f"shape.{layout}".rstrip("."), extent) for extent in extents)
+                for layout, extents in shapes.items()
+            },
+            dtypes=dtypes,
+            when=self.bound(table, "when", "true"),
+            fill=fill,
+            least=least,
+            most=most,
+            low=low,
+            high=high,
+            windows={axis: self.window(axis) for axis in self.axes(shapes, is_read=role in READ)},
+        )
+
+    def bound(self, table: Table, key: str, default: str = "") -> Bound:
+        return self.expression(table, key, expression_word(table, key, default))
+
+    def shapes(self) -> Mapping[str, list[str]]:
+        """The extents of each layout; of the layout that is not named, where the operation has no word for it."""
+        array, layouts = self.table, self.words.get("layout", ())
+        if not layouts:
+            return {"": strings(array, "shape", array.get("shape"))}
+        shapes = array.table("shape", "expected a list of extents for each layout")
+        shapes.allow(layouts)
+        shapes.require(layouts)
+        return {layout: strings(shapes, layout, shapes.get(layout)) for layout in layouts}
+
+    def dtypes(self) -> Mapping[str, str]:
+        """What elements are stored as by the problem's dtype: that, or what `dtype` says, for all or for each."""
+        array, words = self.table, self.words["dtype"]
+        match array.get("dtype", {}):
+            case str(dtype):
+                of = dict.fromkeys(words, dtype)
+            case {**named}:
+                if named:
+                    array.table("dtype", "").allow(words)
+                of = {word: str(named.get(word, word)) for word in words}
+            case given:
+                known = ", ".join(DTYPE_BYTES)
+                raise array.error("dtype", f"expected one of {known}, or such a one for each dtype, got {given!r}")
+        for dtype in of.values():
+            if dtype not in DTYPE_BYTES:
+                near = did_you_mean(dtype, DTYPE_BYTES)
+                raise array.error("dtype", f"{dtype!r}: expected one of {', '.join(DTYPE_BYTES)}{near}")
+        return of
+
+    def fill(self, is_read: bool, dtypes: Mapping[str, str]) -> Fill:  # noqa: FBT001
+        """How test data are made. Raises where nothing is filled, and for a type that cannot hold such data."""
+        if "fill" in self.table and not is_read:
+            raise self.table.error("fill", f"leave it out: {_NOT_READ}")
+        whole = [dtype for dtype in dtypes.values() if dtype not in FLOATS]
+        word = self.table.word("fill", "integers" if whole else "normal")
+        fill = next((each for each in FILLS if each == word), None)
+        if fill is None:
+            near = did_you_mean(word, FILLS)
+            raise self.table.error("fill", f"{word!r}: expected one of {', '.join(FILLS)}{near}")
+        if whole and fill in ("normal", "uniform"):
+            raise self.table.error("fill", f"{fill} are no whole numbers, and it is stored as {whole[0]}")
+        return fill
+
+    def integers(self, fill: Fill, *, is_read: bool) -> tuple[Bound, Bound]:
+        """The bounds of whole numbers: numbers, or expressions of the problem."""
+        wanted = is_read and fill in DRAWN
+        if wanted != ("integers" in self.table):
+            why = "missing; expected the least and the most of its test data, such as [-8, 8]"
+            if not wanted:
+                why = f"leave it out: its test data are {fill}" if is_read else f"leave it out: {_NOT_READ}"
+            raise self.table.error("integers", why)
+        match self.table.get("integers", [0, 0]):
+            case [bool(), _] | [_, bool()]:
+                pass
+            case [int(least), int(most)] if least > most:
+                pass
+            case [int() | str() as least, int() | str() as most]:
+                low, high = (self.expression(self.table, "integers", str(each)) for each in (least, most))
+                return low, high
+        given = self.table.get("integers")
+        raise self.table.error("integers", f"expected the least and the most of its test data, got {given!r}")
+
+    def between(self, fill: Fill) -> tuple[float, float]:
+        """The bounds of uniform data."""
+        if "between" in self.table and fill != "uniform":
+            raise self.table.error("between", 'is for fill = "uniform"')
+        match self.table.get("between", [0, 1]):
+            case [int() | float() as low, int() | float() as high] if low < high and math.isfinite(high - low):
+                return float(low), float(high)
+            case given:
+                raise self.table.error("between", f"expected two numbers, the lower first, got {given!r}")
+
+    def axes(self, shapes: Mapping[str, list[str]], *, is_read: bool) -> tuple[str, ...]:
+        """The axes that have windows, each one of every layout."""
+        if "windows" in self.table and not is_read:
+            raise self.table.error("windows", f"leave it out: only arrays of the roles {', '.join(READ)} are read")
+        windows = self.table.table("windows", "expected a table of axes")
+        for extents in shapes.values():
+            windows.allow(extents)
+        return tuple(windows.content)
+
+    def window(self, axis: str) -> Mapping[str, Bound]:
+        window = self.table.table("windows", "").table(axis, f"expected {{ {', '.join(_WINDOW_KEYS)} }}")
+        window.allow(_WINDOW_KEYS)
+        window.require(_WINDOW_KEYS)
+        return {key: self.bound(window, key) for key in _WINDOW_KEYS}

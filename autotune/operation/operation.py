@@ -1,0 +1,394 @@
+"""What an operation is but for its kernels: its sizes, arrays and cost, as its folder's `operation.toml` declares them.
+
+Everything that loops over the arrays of a problem, or over its sizes, asks here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+
+from autotune.errors import StudyError, TemplateError, quoted, shortened
+from autotune.expressions.expression import Bound
+from autotune.expressions.functions import FUNCTIONS
+from autotune.expressions.typed_names import expression_of
+from autotune.operation.array_declarations import ArrayReader, expression_word, is_name, strings, what_is_wrong
+from autotune.operation.declarations import (
+    COMPUTED,
+    DTYPE_BYTES,
+    ERROR_MODELS,
+    FLOATS,
+    IN_MESSAGE,
+    MAX_SIZE,
+    READ,
+    Apart,
+    Array,
+    ArrayTemplate,
+    Bounds,
+    Part,
+    Role,
+    Rule,
+    Size,
+)
+from autotune.toml_table import Table, did_you_mean, is_time, read_toml
+from autotune.trial import Value
+
+FILE = "operation.toml"
+REFERENCE = "reference.cuh"
+NUMPY_REFERENCE = "reference.py"
+RESERVED = ("packed_w", "workspace", "i")  # what kernels may take besides the arrays and the run-time size
+_OF_ARGUMENTS = ("size_bytes", "workspace_bytes", "stream")  # of an export's functions, besides arrays
+_MOST_WORDS = 1000  # of a word; conv2d's epilogue has 19
+_KEYS = {
+    "runtime",
+    "sizes",
+    "words",
+    "parts",
+    "derived",
+    "rules",
+    "array",
+    "similarity",
+    "cost",
+    "errors",
+    "independent",
+}
+_SIMILARITY = ("factors", "differences", "kinds")
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Operation:
+    """An operation as its file declares it. Two of one name and one text are equal, and pickled as their texts."""
+
+    name: str
+    folder: Path
+    """where its file, its reference and its families lie"""
+    text: str
+    """the file's"""
+    references: tuple[tuple[str, str], ...]
+    """name and text of each reference in the folder, of which there must be one; none of an operation of a database"""
+    runtime: str
+    """the size that a kernel takes when it is launched"""
+    sizes: tuple[Size, ...]
+    words: Mapping[str, tuple[str, ...]]
+    """what each enumeration may be; the first is the default"""
+    parts: tuple[Part, ...]
+    derived: tuple[tuple[str, Bound], ...]
+    rules: tuple[Rule, ...]
+    arrays: tuple[ArrayTemplate, ...]
+    similarity: tuple[tuple[Apart, ...], ...]
+    """what makes up the distance of two problems, in the order in which it is added up"""
+    reduction: Bound
+    flops: Bound
+    bounds: Bounds
+    independent: bool
+    """whether outputs of one unit of the run-time size, such as an image, need the inputs of that unit alone"""
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Operation) and (self.name, self.text) == (other.name, other.text)
+
+    def __hash__(self) -> int:
+        return hash((self.name, self.text))
+
+    def __reduce__(self) -> tuple[Callable[..., Operation], tuple[object, ...]]:
+        return parse_operation, (self.folder, self.text, self.references)
+
+    @property
+    def names(self) -> frozenset[str]:
+        """Every name that expressions about a problem see."""
+        return frozenset((*(size.name for size in self.sizes), *self.enumerations, *(name for name, _ in self.derived)))
+
+    @property
+    def numbers(self) -> frozenset[str]:
+        """Those of them that are numbers, none of which is below 0."""
+        return self.names - self.enumerations.keys()
+
+    @property
+    def enumerations(self) -> Mapping[str, tuple[str, ...]]:
+        """What each word and each part of a word may be."""
+        return {**self.words, **{part.name: part.values for part in self.parts}}
+
+    def parts_of(self, word: str) -> tuple[Part, ...]:
+        """The parts that the words of an enumeration are made of; none where they are no more than themselves."""
+        return tuple(part for part in self.parts if part.word == word)
+
+    def names_of(self, *roles: Role) -> tuple[str, ...]:
+        """Names of the arrays of these roles, in the file's order."""
+        return tuple(array.name for array in self.arrays if array.role in roles)
+
+    def seed(self, name: str) -> int:
+        """Of an array's test data: its place in the file."""
+        return [array.name for array in self.arrays].index(name)
+
+    @property
+    def inputs(self) -> tuple[str, ...]:
+        """Names of the arrays that the reference takes, in the file's order."""
+        return self.names_of(*READ)
+
+    @property
+    def output(self) -> ArrayTemplate:
+        """The first array that a kernel computes."""
+        return next(array for array in self.arrays if array.role in COMPUTED)
+
+    @property
+    def outputs(self) -> str:
+        """How many outputs a problem has in the first of its outputs, as an expression."""
+        extents = next(iter(self.output.shapes.values()))
+        return " * ".join(extent.expression.text for extent in extents)
+
+    @property
+    def changing(self) -> frozenset[str]:
+        """The run-time size, and the derived sizes that follow from it."""
+        found = {self.runtime}
+        for name, bound in self.derived:
+            if bound.names & found:
+                found.add(name)
+        return frozenset(found)
+
+    def complete(self, given: Mapping[str, Value]) -> dict[str, Value]:
+        """Every size and word of a problem in the file's order, defaults where one is not given.
+
+        Raises StudyError for a name that is none of them, and for a size without a default that is missing.
+        """
+        names = (*(size.name for size in self.sizes), *self.words)
+        for name in given:
+            if name not in names:
+                raise StudyError(f"{shortened(name)}: {self.name} has no such size or word{did_you_mean(name, names)}")
+        values: dict[str, Value] = {}
+        for size in self.sizes:
+            value = given.get(size.name, size.default)
+            if value is None:
+                raise StudyError(f"{size.name}: missing; {self.name} has no problem without it ({size.doc})")
+            values[size.name] = value
+        return {**values, **{name: given.get(name, words[0]) for name, words in self.words.items()}}
+
+    def names_from(self, values: Mapping[str, Value]) -> dict[str, Value]:
+        """Sizes and words of a problem, the parts of the words, and what is derived from as many sizes as there are."""
+        names = {**values, **{part.name: part.of[str(values[part.word])] for part in self.parts}}
+        for name, bound in self.derived:
+            if bound.names <= names.keys():
+                names[name] = bound.value(names)
+        return names
+
+    def check(self, values: Mapping[str, Value]) -> None:
+        """Raise StudyError where sizes and words make no problem."""
+        for size in self.sizes:
+            value = values[size.name]
+            if isinstance(value, bool) or not isinstance(value, int):
+                raise StudyError(f"{size.name} = {quoted(value)}: expected a whole number")
+            if not size.least <= value <= MAX_SIZE:
+                raise StudyError(f"{size.name} = {quoted(value)}: expected {size.least} to {MAX_SIZE}")
+        for name, allowed in self.words.items():
+            if values[name] not in allowed:
+                near = did_you_mean(str(values[name]), allowed)
+                raise StudyError(f"{name} = {quoted(values[name])}: expected one of {', '.join(allowed)}{near}")
+        names = self.names_from(values)
+        for rule in self.rules:
+            if why := rule.broken(names):
+                raise StudyError(why)
+
+    def arrays_of(self, names: Mapping[str, Value]) -> tuple[Array, ...]:
+        """The arrays of a problem with these names, in the file's order; those that it has none of are left out."""
+        return tuple(array.evaluate(names, self.runtime) for array in self.arrays if array.when.integer(names))
+
+
+@lru_cache
+def parse_operation(folder: Path, text: str, references: tuple[tuple[str, str], ...] = ()) -> Operation:
+    """The operation of its file's text; it is named after the folder. Raises TemplateError naming the dotted key."""
+    return _Reader(folder, read_toml(text, TemplateError, str(folder / FILE))).read(text, references)
+
+
+class _Reader:
+    """Reads the file's tables with errors that name the dotted key."""
+
+    def __init__(self, folder: Path, table: Table) -> None:
+        self.folder = folder
+        self.table = table
+        self.known: set[str] = set()
+        self.enumerated: dict[str, tuple[str, ...]] = {}
+
+    def read(self, text: str, references: tuple[tuple[str, str], ...]) -> Operation:
+        table = self.table
+        table.allow(_KEYS)
+        table.require(("runtime", "sizes", "words", "array", "cost"))
+        self.section("similarity").allow(_SIMILARITY)
+        sizes = tuple(self.size(name) for name in self.section("sizes").content)
+        words = {name: self.enumeration(self.section("words"), name) for name in self.section("words").content}
+        parts: list[Part] = []
+        for name in self.section("parts").content:
+            words[name], made = self.composed(name, words.get(name, ()))
+            parts += made
+        self.enumerated |= words | {part.name: part.values for part in parts}
+        self.known |= {size.name for size in sizes} | words.keys() | {part.name for part in parts}
+        derived = []
+        self.check_names()
+        for name in self.section("derived").content:
+            derived.append((name, self.bound(self.section("derived"), name)))
+            self.known.add(name)
+        rules = tuple(
+            Rule(self.bound(self.section("rules"), message), self.message(message))
+            for message in self.section("rules").content
+        )
+        cost = self.section("cost")
+        cost.allow({"reduction", "flops"})
+        bounds = self.bounds()
+        cost.require(("reduction", "flops") if bounds.model == "multilinear" else ("flops",))
+        runtime = table.word("runtime", "")
+        if runtime not in {size.name for size in sizes}:
+            known = tuple(size.name for size in sizes)
+            near = did_you_mean(runtime, known)
+            raise table.error("runtime", f"{runtime!r} is no size{near}; sizes are {', '.join(known)}")
+        if "dtype" not in words:
+            raise table.error("words.dtype", f"missing; expected some of {', '.join(FLOATS)}")
+        for dtype in words["dtype"]:
+            if dtype not in FLOATS:
+                near = did_you_mean(dtype, FLOATS)
+                other = "; an array of integers says dtype in its [[array]]" if dtype in DTYPE_BYTES else ""
+                raise table.error("words.dtype", f"{dtype!r}: expected some of {', '.join(FLOATS)}{other or near}")
+        arrays = tuple(
+            ArrayReader(each, words, self.expression).read()
+            for each in table.tables("array", "expected [[array]]", label="name")
+        )
+        self.check_arrays(arrays, runtime)
+        return Operation(
+            name=self.folder.name,
+            folder=self.folder,
+            text=text,
+            references=references,
+            runtime=runtime,
+            sizes=sizes,
+            words=words,
+            parts=tuple(parts),
+            derived=tuple(derived),
+            rules=rules,
+            arrays=arrays,
+            similarity=tuple(tuple(self.apart(key)) for key in _SIMILARITY),
+            reduction=self.bound(cost, "reduction", "1"),
+            flops=self.bound(cost, "flops"),
+            bounds=bounds,
+            independent=table.flag("independent", default=True),
+        )
+
+    def message(self, text: str) -> str:
+        """What a rule says; the expressions in it are read."""
+        if not text.strip() or not text.isprintable():
+            what = "expected a message of one line, for where the rule does not hold"
+            raise self.table.error("rules", f"{text!r}: {what}")
+        found = IN_MESSAGE.findall(text)
+        if text.count("${") > len(found):
+            raise self.table.error("rules", f"{text!r}: a ${{ has no }}")
+        for inside in found:
+            self.expression(self.section("rules"), text, inside)
+        return text
+
+    def check_names(self) -> None:
+        """Sizes, words, their parts and derived sizes are names in expressions and in C++, each its own."""
+        taken = dict.fromkeys(FUNCTIONS, "a function") | {"device": "the device in headers"}
+        parts = [self.section("parts").table(name, "") for name in self.section("parts").content]
+        for table in (*map(self.section, ("sizes", "words", "derived")), *parts):
+            for name in table.content:
+                if not is_name(name):
+                    raise table.error(name, what_is_wrong(name))
+                if name in taken:
+                    raise table.error(name, f"{taken[name]} has this name; choose another one")
+                taken[name] = f"another in [{table.key}]"
+        for name in self.section("parts").content:
+            if name in self.section("sizes"):
+                raise self.section("parts").error(name, "a size has this name; choose another one")
+
+    def check_arrays(self, arrays: Sequence[ArrayTemplate], runtime: str) -> None:
+        """Arrays have names of their own as arguments, and their parts lie where test data repeat."""
+        independent = self.table.flag("independent", default=True)
+        taken = {runtime, *RESERVED, *_OF_ARGUMENTS}
+        for index, array in enumerate(arrays):
+            key = f"array[{index}] ({array.name})"
+            if array.name in taken:
+                raise self.table.error(f"{key}.name", "another argument has this name")
+            taken.add(array.name)
+            if independent and not all(_first_or_not(extents, runtime) for extents in array.shapes.values()):
+                what = f"{runtime}, the run-time size, is not its first axis; put it there, or say independent = false"
+                raise self.table.error(f"{key}.shape", what)
+        if not any(array.role in COMPUTED for array in arrays):
+            raise self.table.error("array", f"expected one array at least of the role {' or '.join(COMPUTED)}")
+
+    def bounds(self) -> Bounds:
+        table = self.section("errors")
+        table.allow({"model", "rtol", "atol"})
+        model = next((each for each in ERROR_MODELS if each == table.word("model", "multilinear")), None)
+        if model is None:
+            near = did_you_mean(str(table.get("model")), ERROR_MODELS)
+            raise table.error("model", f"{table.get('model')!r}{near}: expected one of {', '.join(ERROR_MODELS)}")
+        if model != "tolerance":
+            table.allow({"model"})
+            return Bounds(model)
+        table.require(("rtol", "atol"))
+        rtol, atol = (table.fraction(key) for key in ("rtol", "atol"))
+        return Bounds(model, rtol or 0.0, atol or 0.0)
+
+    def section(self, key: str) -> Table:
+        return self.table.table(key, f"expected a table [{key}]")
+
+    def size(self, name: str) -> Size:
+        table = self.section("sizes").table(name, "expected { doc = ..., default = ..., least = ... }")
+        table.allow({"doc", "default", "least"})
+        least = table.whole("least", 1, least=0)
+        default = table.whole("default", least, least=least) if "default" in table else None
+        return Size(name, table.word("doc", ""), default, least)
+
+    def enumeration(self, table: Table, name: str) -> tuple[str, ...]:
+        words = tuple(strings(table, name, table.get(name), '["f32", "f16"]' if name == "dtype" else '["one", "two"]'))
+        if len(words) > _MOST_WORDS:
+            raise table.error(name, f"has {len(words)} words: expected at most {_MOST_WORDS}")
+        for word in words:
+            if words.count(word) > 1:
+                raise table.error(name, f"{word!r} stands twice")
+            if not is_name(word) and name != "dtype":  # which has words of its own
+                raise table.error(name, what_is_wrong(word))
+        return words
+
+    def composed(self, name: str, first: Sequence[str]) -> tuple[tuple[str, ...], tuple[Part, ...]]:
+        """All words of an enumeration of two parts, those that [words] has before the others, and the parts."""
+        table = self.section("parts").table(name, "expected two lists of words")
+        if len(table.content) != 2:
+            raise self.section("parts").error(name, "expected two lists of words")
+        (stem, stems), (ending, endings) = ((key, self.enumeration(table, key)) for key in table.content)
+        if len(stems) * len(endings) > _MOST_WORDS:
+            count = len(stems) * len(endings)
+            raise self.section("parts").error(name, f"makes {count} words: expected at most {_MOST_WORDS}")
+        made = {
+            f"{one}_{other}" if other != endings[0] else one: (one, other)
+            for other in endings
+            for one in stems
+            if one != stems[0] or other == endings[0]
+        }
+        for word in first:
+            if word not in made:
+                raise self.section("words").error(name, f"{word!r} is not made of {stem} and {ending}")
+        words = tuple(dict.fromkeys((*first, *made)))
+        parts = (
+            Part(stem, name, stems, {word: made[word][0] for word in words}),
+            Part(ending, name, endings, {word: made[word][1] for word in words}),
+        )
+        return words, parts
+
+    def bound(self, table: Table, key: str, default: str = "") -> Bound:
+        return self.expression(table, key, expression_word(table, key, default))
+
+    def expression(self, table: Table, key: str, text: str) -> Bound:
+        return expression_of(table, key, text, self.known, self.enumerated)
+
+    def apart(self, key: str) -> Iterator[Apart]:
+        weights = self.section("similarity").table(key, "expected a table of expressions and weights")
+        for text, weight in weights.content.items():
+            if not is_time(weight):
+                raise weights.error(text, f"expected a weight above 0, got {weight!r}")
+            if key == "factors" and text in self.enumerated:
+                raise weights.error(text, "is a word, and factors are of numbers; put it under differences")
+            yield Apart(self.expression(weights, text, text), float(weight), factors=key == "factors")
+
+
+def _first_or_not(extents: tuple[Bound, ...], runtime: str) -> bool:
+    """Whether an array has a part for each unit of the run-time size, one behind the other, or is of all of them."""
+    first, *others = extents
+    return not any(runtime in each.names for each in (others if first.expression.text == runtime else extents))

@@ -1,0 +1,89 @@
+"""Where operations are found: those that come along, and folders of a user's directories."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from functools import lru_cache
+from pathlib import Path
+
+from autotune.bounded_io import read_text
+from autotune.errors import TemplateError, quoted
+from autotune.operation.array_declarations import is_name
+from autotune.operation.operation import FILE, NUMPY_REFERENCE, REFERENCE, Operation, parse_operation
+from autotune.resources import shipped
+from autotune.toml_table import did_you_mean
+
+CONV2D = "conv2d"
+"""The operation that has a typed record, `Conv2dProblem`."""
+
+
+@lru_cache
+def operation(name: str) -> Operation:
+    """An operation that comes along, read once. Raises TemplateError naming the dotted key, or those that there are."""
+    names = _declared_in(shipped("templates"))
+    if name not in names:
+        raise TemplateError(f"no operation {quoted(name)}{did_you_mean(name, names)}; there are {', '.join(names)}")
+    return read_operation(shipped("templates") / name)
+
+
+def operations(directories: Sequence[Path] = ()) -> Mapping[str, Operation]:
+    """Every operation by name: those that come along, then those of folders in `directories` that have a file of one.
+
+    Raises TemplateError for a file that is wrong, and for a second operation of one name.
+    """
+    found = {name: operation(name) for name in _declared_in(shipped("templates"))}
+    for directory in directories:
+        if (directory / FILE).exists():
+            raise TemplateError(
+                f"{directory / FILE}: an operation is a folder of its name below the directory of templates; "
+                f"move it to {directory / 'NAME' / FILE}"
+            )
+        for name in _declared_in(directory):
+            if name in found:
+                where = found[name].folder / FILE
+                raise TemplateError(f"{directory / name / FILE}: {name} is declared in {where}; remove or rename one")
+            found[name] = read_operation(directory / name)
+    return found
+
+
+def find_operation(name: str, directories: Sequence[Path] = ()) -> Operation:
+    """The operation of this name: one that comes along, else the first that a folder in the directories declares.
+
+    Raises TemplateError where there is none.
+    """
+    names = _declared_in(shipped("templates"))
+    if name not in names:
+        for directory in directories:
+            if name in _declared_in(directory):
+                return read_operation(directory / name)
+        names = tuple(dict.fromkeys((*names, *(each for directory in directories for each in _declared_in(directory)))))
+        raise TemplateError(
+            f"no operation {quoted(name)}{did_you_mean(name, names)}; there are {', '.join(names)}; "
+            f"another is a folder of its name with {FILE}, beside the study or in a directory given with --templates"
+        )
+    return operation(name)
+
+
+def operations_here(recorded: Iterable[Operation], what: str | Path | None) -> tuple[Operation, ...]:
+    """Of operations that a results database declares, those whose folders lie beside a study's file or in the current
+    directory.
+
+    `what` is asked about: such a file, or the name of a study or layer. Raises TemplateError for a file that is wrong.
+    """
+    names = dict.fromkeys(each.name for each in recorded if is_name(each.name))
+    own = (name for name in names if name not in _declared_in(shipped("templates")))
+    beside = (Path(str(what)).parent,) if str(what).endswith(".toml") else ()
+    found = {name: folder / name for name in own for folder in (Path(), *beside) if (folder / name / FILE).is_file()}
+    return tuple(map(read_operation, found.values()))
+
+
+def _declared_in(directory: Path) -> tuple[str, ...]:
+    """Names of the folders that declare an operation."""
+    return tuple(path.parent.name for path in sorted(directory.glob(f"*/{FILE}")))
+
+
+def read_operation(folder: Path) -> Operation:
+    """The operation that a folder declares. Raises TemplateError naming the dotted key."""
+    paths = (path for path in (folder / NUMPY_REFERENCE, folder / REFERENCE) if path.exists())
+    references = tuple((path.name, read_text(path, TemplateError)) for path in paths)
+    return parse_operation(folder, read_text(folder / FILE, TemplateError), references)

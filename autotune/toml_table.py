@@ -1,0 +1,211 @@
+"""A table of a TOML or JSON file, read key by key; errors say the file, the dotted key, and what to write there.
+
+Study files, headers of templates and recorded search spaces are read so, each with the error of its own kind.
+"""
+
+from __future__ import annotations
+
+import difflib
+import json
+import re
+import sys
+import tomllib
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TypeGuard
+
+from autotune.bounded_io import Raises
+from autotune.errors import AutotuneError, shortened
+
+LARGEST = 2**63 - 1  # a whole number in SQLite
+_SHOWN = 40  # characters of a JSON value that is of a wrong kind
+_MESSAGE_SHOWN = 400  # characters of what is wrong with it
+_MOST_TABLES = 1000  # of one kind, such as layers
+_MOST_BITS = 4096  # of a whole number, which Python prints up to 14,000
+_MOST_DOTS = 32  # in a dotted key, whose reading takes the square of them
+_MANY_DIGITS = re.compile(r"(?<![\w.-])[+-]?[0-9](?:_?[0-9]){1233,}+(?![\w.])")  # TOML's numbers have 64 bits
+_HUGE = f"a whole number of more than {_MOST_BITS} bits"
+_WORD = r"""(?:[\w-]++|"[^"\n]*+"|'[^'\n]*+')"""
+_MANY_DOTS = re.compile(rf"(?<![\w-]){_WORD}(?:[ \t]*+\.[ \t]*+{_WORD}){{{_MOST_DOTS + 1}}}")
+
+
+def is_whole(word: str, least: int, most: int) -> bool:
+    """Whether a word is a whole number within a range, in digits: Python makes no number of very many."""
+    return word.isascii() and word.isdecimal() and len(word) <= len(str(most)) and least <= int(word) <= most
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """Values by key. Every method raises the error of the file's kind for a value that is not what is asked for."""
+
+    content: Mapping[str, object]
+    raises: Raises
+    file: str
+    key: str = ""
+    """where in the file it stands, dotted; empty for the file itself"""
+
+    def error(self, key: str, what: str) -> AutotuneError:
+        """What is wrong with one key of this table."""
+        return self.raises(f"{self.file}: {self.path(key)}: {shortened(what, _MESSAGE_SHOWN)}")
+
+    def path(self, key: str) -> str:
+        """A key of this table as its file's dotted key, for messages."""
+        return shortened(f"{self.key}.{key}" if self.key else key)
+
+    def __contains__(self, key: str) -> bool:
+        return key in self.content
+
+    def get(self, key: str, default: object = None) -> object:
+        """A value of any kind."""
+        return self.content.get(key, default)
+
+    def allow(self, keys: Collection[str]) -> None:
+        """Refuse the first key that is not one of these, with the nearest one that is."""
+        for key in self.content:
+            if key not in keys:
+                raise self.error(key, f"unknown key{did_you_mean(key, keys)}; known keys are {', '.join(sorted(keys))}")
+
+    def require(self, keys: Iterable[str], what: str = "missing") -> None:
+        """Refuse a table without one of these keys."""
+        for key in keys:
+            if key not in self.content:
+                raise self.error(key, what)
+
+    # One value.
+
+    def whole(self, key: str, default: int, *, least: int) -> int:
+        """A whole number of at least `least`, which SQLite can keep."""
+        value = self.content.get(key, default)
+        if isinstance(value, bool) or not isinstance(value, int):
+            raise self.error(key, f"expected a whole number, got {value!r}")
+        if value < least:
+            raise self.error(key, f"{value} is too small: expected at least {least}")
+        if value > LARGEST:
+            raise self.error(key, f"{value} is too large: expected at most {LARGEST}")
+        return value
+
+    def word(self, key: str, default: str) -> str:
+        """A string."""
+        value = self.content.get(key, default)
+        if not isinstance(value, str):
+            raise self.error(key, f"expected a string, got {value!r}")
+        return value
+
+    def words(self, key: str) -> tuple[str, ...]:
+        """A string, or a list of different strings."""
+        value = self.content.get(key)
+        several = value if isinstance(value, list) else [value]
+        words = [word for word in several if isinstance(word, str)]
+        if not words or len(words) < len(several):
+            raise self.error(key, f"expected a string or a list of strings, got {value!r}")
+        return tuple(dict.fromkeys(words))
+
+    def flag(self, key: str, *, default: bool) -> bool:
+        """True or false."""
+        value = self.content.get(key, default)
+        if not isinstance(value, bool):
+            raise self.error(key, f"expected true or false, got {value!r}")
+        return value
+
+    def fraction(self, key: str) -> float | None:
+        """A number between 0 and 1; None where the key is absent."""
+        value = self.content.get(key)
+        if value is None:
+            return None
+        if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 < value < 1:
+            raise self.error(key, f"expected a fraction between 0 and 1, got {value!r}")
+        return float(value)
+
+    def seconds(self, key: str) -> float | None:
+        """Seconds above 0; None where the key is absent."""
+        value = self.content.get(key)
+        if value is None:
+            return None
+        if not is_time(value):
+            raise self.error(key, f"expected seconds above 0, got {value!r}")
+        return float(value)
+
+    # Tables and lists.
+
+    def table(self, key: str, expected: str) -> Table:
+        """A table, empty where the key is absent; `expected` says what should stand there."""
+        return self.below(key, self.content.get(key, {}), expected)
+
+    def tables(self, key: str, expected: str, *, label: str = "") -> tuple[Table, ...]:
+        """A list of tables, each named `key[index]`, with what it has of a `label` in parentheses."""
+        value = self.content.get(key, [])
+        if not isinstance(value, list):
+            raise self.error(key, expected)
+        if len(value) > _MOST_TABLES:
+            raise self.error(key, f"has {len(value)} tables: expected at most {_MOST_TABLES}")
+        found = []
+        for index, item in enumerate(value):
+            if not isinstance(item, dict):
+                raise self.error(key, expected)
+            named = item.get(label)
+            found.append(self.below(f"{key}[{index}]{f' ({named})' if isinstance(named, str) else ''}", item, expected))
+        return tuple(found)
+
+    def below(self, key: str, value: object, expected: str) -> Table:
+        """A value as a table beneath this one."""
+        if not isinstance(value, Mapping):
+            raise self.error(key, expected)
+        return Table(value, self.raises, self.file, self.path(key))
+
+    def entry(self, key: str, value: object) -> Table:
+        """A value of a JSON file as a table beneath this one."""
+        return self.below(key, value, f"expected an object, found {_json_words(value)}")
+
+    def array(self, key: str) -> Sequence[object]:
+        """A list of a JSON file."""
+        value = self.content.get(key)
+        if isinstance(value, str) or not isinstance(value, Sequence):
+            raise self.error(key, f"expected an array, found {_json_words(value)}")
+        return value
+
+
+def read_toml(text: str, raises: Raises, file: str, *, what: str = "", first: int = 0) -> Table:
+    """The table of a TOML text, which may be a part of its file: `what` names that, `first` is the lines above it."""
+    for pattern, why in ((_MANY_DOTS, f"more than {_MOST_DOTS} dots in a key"), (_MANY_DIGITS, _HUGE)):
+        if found := pattern.search(text):
+            raise raises(f"{file}: {what}line {text.count(chr(10), 0, found.start()) + 1 + first}: {why}")
+    try:
+        table = Table(tomllib.loads(text), raises, file)
+        if key := _key_of_a_huge_number(table.content):
+            raise table.error(key, _HUGE)
+        return table
+    except tomllib.TOMLDecodeError as error:
+        message = re.sub(r"at line (\d+)", lambda found: f"at line {int(found.group(1)) + first}", str(error))
+        raise raises(f"{file}: {what}is not TOML: {message}") from None
+    except ValueError:  # of Python's, for a number of more than some 4,000 digits
+        raise raises(f"{file}: {what}{_HUGE}") from None
+    except RecursionError:
+        raise raises(f"{file}: {what}is nested too deeply; there are tables in tables at most") from None
+
+
+def _key_of_a_huge_number(content: Mapping[str, object]) -> str:
+    """The outermost key below which a number stands that nothing can print; empty where there is none."""
+    for key, value in content.items():
+        waiting: list[object] = [value]
+        while waiting:
+            item = waiting.pop()
+            if isinstance(item, int) and item.bit_length() > _MOST_BITS:
+                return key
+            if isinstance(item, dict | list):
+                waiting.extend(item.values() if isinstance(item, dict) else item)
+    return ""
+
+
+def did_you_mean(word: str, allowed: Iterable[str]) -> str:
+    """The nearest word that is allowed, in parentheses; empty where none is near."""
+    close = difflib.get_close_matches(word, list(allowed), 1)
+    return f" (did you mean {close[0]!r}?)" if close else ""
+
+
+def is_time(value: object) -> TypeGuard[int | float]:
+    """Whether a value is a number above 0 that a float can be."""
+    return not isinstance(value, bool) and isinstance(value, (int, float)) and 0 < value <= sys.float_info.max
+
+
+def _json_words(value: object) -> str:
+    return "nothing" if value is None else shortened(json.dumps(value), _SHOWN)
