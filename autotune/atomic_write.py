@@ -70,12 +70,12 @@ def open_lock(file: Path) -> BinaryIO:
 
 def write_whole(file: Path, content: bytes, option: str) -> None:
     """Write a file, in place of one that is there. Raises StoreError."""
-    with whole(file, option) as begun:
+    with atomic_write(file, option) as begun:
         begun.write_bytes(content)
 
 
 @contextmanager
-def file_beside(file: Path) -> Iterator[Path]:
+def sibling_temp(file: Path) -> Iterator[Path]:
     """A name for a new file in a file's folder; what has it goes with the block, and what SQLite keeps beside that."""
     begun = file.with_name(f".autotune-{secrets.token_hex(8)}")
     try:
@@ -86,7 +86,7 @@ def file_beside(file: Path) -> Iterator[Path]:
                 Path(f"{begun}{suffix}").unlink(missing_ok=True)
 
 
-def take_name(begun: Path, file: Path) -> bool:
+def publish(begun: Path, file: Path) -> bool:
     """Let a finished database in a file beside have a name as well, which none has; it outlasts a power cut then.
 
     False where a file has it, or logs of one that is gone, or where no links can be made.
@@ -103,10 +103,10 @@ def take_name(begun: Path, file: Path) -> bool:
 
 
 @contextmanager
-def whole(file: Path, option: str) -> Iterator[Path]:
+def atomic_write(file: Path, option: str) -> Iterator[Path]:
     """A new file beside a file that takes its place once the block has ended well. Raises StoreError."""
     check_writable(file, option)
-    with file_beside(file) as begun:
+    with sibling_temp(file) as begun:
         try:
             begun.touch(exist_ok=False)
             yield begun

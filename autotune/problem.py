@@ -278,7 +278,7 @@ def make_problem(declared: Operation, given: Mapping[str, Value]) -> Problem:
     return DeclaredProblem(declared, declared.name, tuple(values.items()))
 
 
-def of_conv2d(problem: Problem, what: str) -> Conv2dProblem:
+def as_conv2d(problem: Problem, what: str) -> Conv2dProblem:
     """A problem as conv2d's record. Raises StudyError saying that `what` is for conv2d alone for any other."""
     if isinstance(problem, Conv2dProblem):
         return problem

@@ -32,7 +32,7 @@ def temporary_folder() -> Iterator[str]:
 
 
 @contextmanager
-def none_left() -> Iterator[None]:
+def removing_leftovers() -> Iterator[None]:
     """Remove, when the block ends, the folders made in it that nobody has removed, as a signal or a limit came."""
     before = frozenset(_made)
     try:

@@ -6,7 +6,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from autotune.devices.device import DeviceInfo, Environment
-from autotune.exporting import Chosen
+from autotune.exporting import SelectedKernel
 from autotune.family.render import render
 from autotune.family.space import Admission, BoundTemplate, SearchSpace
 from autotune.family.template import KernelTemplate
@@ -20,7 +20,9 @@ TIMING = Timing((10.0, 11.0, 12.0), 11.0, 10.5, 11.5, "cold")
 DATE = datetime(2026, 11, 20, 12, tzinfo=UTC)
 
 
-def chosen(template: KernelTemplate, problem: Problem, config: Config, layer: str, device: DeviceInfo = H200) -> Chosen:
+def chosen(
+    template: KernelTemplate, problem: Problem, config: Config, layer: str, device: DeviceInfo = H200
+) -> SelectedKernel:
     """A config as it comes out of a results database, the winner of layer `tested.LAYER`, whose study admits fp32."""
     source = render(BoundTemplate(template, problem, device), config)
     trial = Trial(
@@ -48,10 +50,10 @@ def chosen(template: KernelTemplate, problem: Problem, config: Config, layer: st
         reused=False,
         attempts=1,
     )
-    return Chosen(BestRow("tested", row.layer, TIMING, "finals", row), source, template.header, ("fp32",), None)
+    return SelectedKernel(BestRow("tested", row.layer, TIMING, "finals", row), source, template.header, ("fp32",), None)
 
 
-def kernel(name: str, layer: str, problem: Problem, device: DeviceInfo = H200, **pinned: Value) -> Chosen:
+def kernel(name: str, layer: str, problem: Problem, device: DeviceInfo = H200, **pinned: Value) -> SelectedKernel:
     """The first config of a family with these values."""
     bound = BoundTemplate(family(name), problem, device, Admission(prune=True))
     space = SearchSpace(bound, {param: [value] for param, value in pinned.items()}, most_rows=0, sampled_rows=1)

@@ -31,7 +31,7 @@ from autotune.tuning.tune import tune
 from autotune.workers.device_worker import Deadlines
 
 from .injected_faults import FAULTS, GOOD, PLANTED_COMPILER, Fault
-from .processes import MARK, kill_device_worker, marked, none_left
+from .processes import MARK, kill_device_worker, marked, removing_leftovers
 
 FAMILY = GOOD.name.removesuffix(".cu.j2")
 
@@ -108,7 +108,7 @@ def study_with_every_fault(
     endings = {
         trial.config.template: Ending(f"{trial.outcome.value}/{trial.reason}", trial.message) for trial in trials
     }
-    none_left(mark, 10.0)
+    removing_leftovers(mark, 10.0)
     return Found(result, endings, list(marked(mark).values()), [path.name for path in (folder / "tmp").iterdir()])
 
 
@@ -159,6 +159,6 @@ def nothing_is_left_of_a_run_killed_in_an_endless_kernel(folder: Path, device: s
             time.sleep(1.0)  # the kernel is now in its loop
             run.send_signal(signal.SIGKILL)
             run.wait()
-            return none_left(mark, 5.0) and not list(temporary.iterdir())
+            return removing_leftovers(mark, 5.0) and not list(temporary.iterdir())
         finally:
             run.kill()

@@ -34,7 +34,7 @@ COMMANDS: Mapping[str, tuple[str, ...]] = {
     "retime": ("retime._RETIME_COLUMNS",),
     "sanitize": ("sanitize._COLUMNS",),
     "show": ("show.COLUMNS",),
-    "stale": ("stale._DOUBT_COLUMNS",),
+    "stale": ("stale._STALE_COLUMNS",),
     "studies": ("studies._COLUMNS",),
     "templates": ("templates._FAMILY_COLUMNS",),
     "templates NAME": ("templates._PARAM_COLUMNS",),

@@ -22,7 +22,7 @@ def marked(mark: str) -> dict[int, str]:
     return found
 
 
-def none_left(mark: str, patience_s: float) -> bool:
+def removing_leftovers(mark: str, patience_s: float) -> bool:
     """Whether all of them have ended, after some patience."""
     until = time.monotonic() + patience_s
     while (left := marked(mark)) and time.monotonic() < until:

@@ -33,18 +33,18 @@ def located(problem: Problem, families: Mapping[str, KernelTemplate]) -> Problem
 
 def rerender(row: TrialRow, families: Mapping[str, KernelTemplate]) -> KernelSource | str:
     """The very kernel of a trial as its family renders it now; in words what the family does instead."""
-    source = render_today(row, families)
+    source = render_current(row, families)
     if not isinstance(source, str) and row.trial.source_hash not in (None, source.hash):
         return ANOTHER
     return source
 
 
-def render_today(row: TrialRow, families: Mapping[str, KernelTemplate]) -> KernelSource | str:
+def render_current(row: TrialRow, families: Mapping[str, KernelTemplate]) -> KernelSource | str:
     """What a trial's family renders of its config now, be it another text or not; in words why it renders nothing."""
     family = families.get(row.trial.config.template)
     if family is None:
         return "is not installed"
-    config = family.today(row.trial.config)
+    config = family.current_config(row.trial.config)
     if config is None:
         return "has other parameters or values by now"
     try:

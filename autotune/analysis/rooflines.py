@@ -31,7 +31,7 @@ def with_roofline(store: Store, row: BestRow) -> BestWithRoofline:
     return BestWithRoofline(row, _facts(row.row, row.median_us, store.rates.best(row.row.device)))
 
 
-def undominated(rows: Iterable[BestRow]) -> list[BestRow]:
+def best_per_class(rows: Iterable[BestRow]) -> list[BestRow]:
     """Without non-deterministic kernels that a deterministic one of the same layer, device and class beats."""
     rows = list(rows)
     steady = {_class_of(row): row.median_us for row in rows if row.row.trial.deterministic}

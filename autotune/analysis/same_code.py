@@ -23,7 +23,7 @@ def same_machine_code(store: Store, pool: CompilePool, best: BestRow, now: Kerne
     target = Target(device.kind, device.arch)
     compiled = [pool.submit(source.program, target) for source in (stored, now)]
     try:
-        then, today = (binary.result().image for binary in compiled)
+        old_cubin, new_cubin = (binary.result().image for binary in compiled)
     except (Rejected, ToolchainError):
         return False
-    return then == today
+    return old_cubin == new_cubin

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-from autotune.analysis.rerender import ANOTHER, render_today
+from autotune.analysis.rerender import ANOTHER, render_current
 from autotune.devices.device import DeviceInfo, Environment
 from autotune.family.source import KernelSource
 from autotune.family.template import KernelTemplate
@@ -25,7 +25,7 @@ class Present:
 
 
 @dataclass(frozen=True, slots=True)
-class Doubt:
+class StaleResult:
     """One thing that has changed since a best result was measured."""
 
     best: BestRow
@@ -36,13 +36,13 @@ class Doubt:
     against: str
 
 
-def doubts(
+def stale_results(
     best: BestRow,
     measured: Environment,
     present: Present | None,
     families: Mapping[str, KernelTemplate],
     is_same: Callable[[BestRow, KernelSource], bool],
-) -> tuple[Doubt, ...]:
+) -> tuple[StaleResult, ...]:
     """What has changed since `best` was last measured, in the environment `measured`.
 
     A template whose text changed without changing this kernel makes nothing doubtful. `is_same` says of a kernel that
@@ -52,7 +52,7 @@ def doubts(
     found = []
     if present is not None:
         found = [
-            Doubt(best, changed, was, now, present.against)
+            StaleResult(best, changed, was, now, present.against)
             for changed, was, now in (
                 ("driver", measured.driver, present.environment.driver),
                 ("toolkit", measured.toolkit, present.environment.toolkit),
@@ -61,10 +61,10 @@ def doubts(
             if was != now
         ]
     if best.row.device.can.graphs and best.timing.launch == "stream" and best.timing.median_us < LONG_US:
-        found.append(Doubt(best, "launch", "stream, with launch gaps", "graph", "how short kernels are timed"))
+        found.append(StaleResult(best, "launch", "stream, with launch gaps", "graph", "how short kernels are timed"))
     now = _template_now(best, families, is_same)
     if now is not None:
-        found.append(Doubt(best, "template", best.row.template_hash[:_HASH_SHOWN], now, "the installed families"))
+        found.append(StaleResult(best, "template", best.row.template_hash[:_HASH_SHOWN], now, "the installed families"))
     return tuple(found)
 
 
@@ -88,7 +88,7 @@ def _template_now(
     family = families.get(best.row.trial.config.template)
     if family is not None and family.hash == best.row.template_hash:
         return None
-    again = render_today(best.row, families)
+    again = render_current(best.row, families)
     if not isinstance(again, str):
         if best.row.trial.source_hash in (None, again.hash) or is_same(best, again):
             return None

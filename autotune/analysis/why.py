@@ -151,7 +151,7 @@ def explain(best: BestRow, rows: Sequence[AlikeTrial]) -> Why:
 
 def neighbours(bound: BoundTemplate, winner: Config) -> tuple[Neighbour, ...]:
     """Every value that a family offers one step from the winner; () when the family no longer has its parameters."""
-    winner_today = bound.template.today(winner)
+    winner_today = bound.template.current_config(winner)
     if winner_today is None:
         return ()
     values = winner_today.params

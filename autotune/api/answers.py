@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from autotune.analysis.rooflines import undominated
+from autotune.analysis.rooflines import best_per_class
 from autotune.api.study_names import name_of
 from autotune.api.terms import in_arguments
 from autotune.devices.backends import KINDS, parse_device
@@ -40,7 +40,7 @@ def best(
     asked = what if isinstance(what, Problem) else name_of(what)
     with Store(db, create=False) as store:
         info = device_named(store, device) if isinstance(device, str) else device
-        return tuple(undominated(store.best.list(asked, info, accuracy=accuracy)))
+        return tuple(best_per_class(store.best.list(asked, info, accuracy=accuracy)))
 
 
 def device_named(store: Store, name: str, *, say: Say = lambda *_: None) -> DeviceInfo:

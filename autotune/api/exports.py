@@ -9,11 +9,11 @@ from pathlib import Path
 
 from autotune.analysis.networks import stored_study
 from autotune.analysis.rerender import located
-from autotune.analysis.rooflines import undominated, with_roofline
+from autotune.analysis.rooflines import best_per_class, with_roofline
 from autotune.api.answers import devices_asked, dispatcher_of, one_asked
 from autotune.api.device_names import Say, binary_cache, first_gpu, jobs_default
 from autotune.api.sanitizers import sanitizer_here
-from autotune.api.study_names import check_asked, is_asked, name_of
+from autotune.api.study_names import check_asked, matches, name_of
 from autotune.api.terms import in_arguments
 from autotune.atomic_write import folder_named
 from autotune.compilation.toolchain import find_nvcc
@@ -21,14 +21,14 @@ from autotune.devices.device import DeviceInfo
 from autotune.dispatch.dispatcher import Dispatcher
 from autotune.errors import AutotuneError, DeviceError, StoreError, ToolchainError
 from autotune.evaluation.evaluator import DeviceEvaluator
-from autotune.exporting import Chosen, Exported, export_library
+from autotune.exporting import Exported, SelectedKernel, export_library
 from autotune.exporting.build import images
 from autotune.exporting.kernel import stem
 from autotune.exporting.proof import prove, runs_on
 from autotune.family.template import KernelTemplate
 from autotune.family.template_files import load_templates
 from autotune.operation.registry import operations_here
-from autotune.problem import of_conv2d
+from autotune.problem import as_conv2d
 from autotune.store import BestRow, DispatcherRow, Store
 from autotune.study import ADMITTED, Study
 
@@ -76,14 +76,14 @@ def export(
     folder.
 
     Raises StoreError when there is nothing to export or the folder cannot be written, DeviceError for a device that
-    the database has nothing of, NotProven (an AutotuneError) when the library is wrong or slower than what was tuned,
+    the database has nothing of, ProofFailed (an AutotuneError) when the library is wrong or slower than what was tuned,
     ToolchainError when it cannot be built.
     """
     written = write_export(
         what,
         folder_named(out, "--out"),
         str(db),
-        asked=Asked(device, gpu, tuple(layers), accuracy, admit, dispatcher=dispatcher),
+        asked=ExportRequest(device, gpu, tuple(layers), accuracy, admit, dispatcher=dispatcher),
         archs=archs,
         cubin=cubin,
         ptx=ptx,
@@ -96,7 +96,7 @@ def export(
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class ExportRequest:
     """Which kernels of a study or layer are asked for. Raises AutotuneError for what contradicts itself."""
 
     device: str | None = None
@@ -147,7 +147,7 @@ def write_export(
     out: Path,
     db: str,
     *,
-    asked: Asked,
+    asked: ExportRequest,
     archs: Sequence[int],
     cubin: bool,
     ptx: bool,
@@ -169,7 +169,7 @@ def write_export(
         families = load_templates(tuple(templates), here)
         studies = {name: stored_study(store, name) for name in {row.study for row in selected.rows}}
         exported = export_library(
-            [chosen_of(store, row, studies[row.study], db, families) for row in selected.rows],
+            [selected_kernel(store, row, studies[row.study], db, families) for row in selected.rows],
             out,
             tuple(archs),
             dispatcher=selected.dispatcher,
@@ -183,7 +183,7 @@ def write_export(
     return WrittenExport(exported, selected.left_out, families, noise)
 
 
-def _selected(store: Store, what: str, db: str, asked: Asked, on: Callable[[DeviceInfo], bool]) -> _Selection:
+def _selected(store: Store, what: str, db: str, asked: ExportRequest, on: Callable[[DeviceInfo], bool]) -> _Selection:
     """The kernels of the devices that `on` says are asked about."""
     if asked.dispatcher:
         made = _dispatcher(store, what, db, on)
@@ -191,15 +191,15 @@ def _selected(store: Store, what: str, db: str, asked: Asked, on: Callable[[Devi
         return _dispatched(store, made, dispatcher, asked.layers)
     rows = _best(store, what, asked, on)
     rows = _fastest(rows, ADMITTED[asked.admit]) if asked.admit else rows
-    wanted = {row.name for row in store.studies.layers(what) if is_asked(row.name, asked.layers)}
+    wanted = {row.name for row in store.studies.layers(what) if matches(row.name, asked.layers)}
     missing = wanted - {row.name for row in rows}
     return _Selection(rows, None, dict.fromkeys(sorted(missing), f"without such a kernel in {db}"))
 
 
-def _best(store: Store, what: str, asked: Asked, on: Callable[[DeviceInfo], bool]) -> Sequence[BestRow]:
+def _best(store: Store, what: str, asked: ExportRequest, on: Callable[[DeviceInfo], bool]) -> Sequence[BestRow]:
     """The best kernels of one GPU, and of what runs none for layers that no GPU has; each file's first."""
     every = store.best.list(what, accuracy=asked.accuracy)
-    rows = [row for row in every if on(row.row.device) and is_asked(row.name, asked.layers)]
+    rows = [row for row in every if on(row.row.device) and matches(row.name, asked.layers)]
     gpus = list(dict.fromkeys(row.row.device for row in rows if row.row.device.can.gpu))
     if len(gpus) > 1:
         names = ", ".join(info.name for info in gpus)
@@ -207,7 +207,7 @@ def _best(store: Store, what: str, asked: Asked, on: Callable[[DeviceInfo], bool
     on_gpu = {row.name for row in rows if row.row.device in gpus}
     rows = [row for row in rows if row.row.device in gpus or row.name not in on_gpu]
     files: dict[str, BestRow] = {}
-    for row in undominated(rows):
+    for row in best_per_class(rows):
         files.setdefault(stem(row), row)  # what was tuned for a cold cache comes before what was for a hot one
     return list(files.values())
 
@@ -230,7 +230,7 @@ def _fastest(rows: Sequence[BestRow], classes: Collection[str]) -> Sequence[Best
 def _dispatcher(store: Store, what: str, db: str, on: Callable[[DeviceInfo], bool]) -> DispatcherRow:
     """The latest dispatcher of all layers of a study on a device."""
     for layer in store.studies.layers(what):
-        of_conv2d(layer.layer.problem, "a dispatcher")
+        as_conv2d(layer.layer.problem, "a dispatcher")
     rows = [row for row in store.dispatchers.list(what) if not row.held_out and on(row.device)]
     if not rows:
         raise StoreError(f"{db}: no dispatcher of all layers of {what}; run `autotune dispatch STUDY` first")
@@ -241,7 +241,7 @@ def _dispatched(store: Store, made: DispatcherRow, dispatcher: Dispatcher, layer
     """The trials that a dispatcher's choices for these layers were measured in, and the layers that nothing serves."""
     configs = {kernel.name: kernel.config for kernel in dispatcher.all_kernels}
     rows, left_out = [], {}
-    for one in (layer for layer in made.layers if is_asked(f"{made.study}.{layer.layer.name}", layers)):
+    for one in (layer for layer in made.layers if matches(f"{made.study}.{layer.layer.name}", layers)):
         trials = [
             row
             for row in store.trials.list(one.layer.problem, outcome="correct", generations="all")
@@ -259,7 +259,9 @@ def _dispatched(store: Store, made: DispatcherRow, dispatcher: Dispatcher, layer
     return _Selection(rows, dispatcher, left_out)
 
 
-def chosen_of(store: Store, row: BestRow, study: Study, db: str, families: Mapping[str, KernelTemplate]) -> Chosen:
+def selected_kernel(
+    store: Store, row: BestRow, study: Study, db: str, families: Mapping[str, KernelTemplate]
+) -> SelectedKernel:
     """A recorded kernel with everything that its export needs; `families` are where its operation's folder may lie."""
     problem = located(row.layer.problem, families)
     row = replace(row, layer=replace(row.layer, problem=problem))
@@ -270,7 +272,7 @@ def chosen_of(store: Store, row: BestRow, study: Study, db: str, families: Mappi
     if not header:
         raise StoreError(f"{db}: the header of {source.config.template} is not in the database; tune {row.name} again")
     floor_us = with_roofline(store, row).floor_us
-    return Chosen(row, replace(source, problem=problem), header, study.admitted(problem), floor_us)
+    return SelectedKernel(row, replace(source, problem=problem), header, study.admitted(problem), floor_us)
 
 
 def proof_of(written: WrittenExport, *, stage: Callable[[str], None] = lambda _: None) -> Iterator[str]:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from autotune.api.answers import devices_asked
 from autotune.api.device_names import Say
-from autotune.api.study_names import check_asked, is_asked, name_of
+from autotune.api.study_names import check_asked, matches, name_of
 from autotune.api.terms import in_arguments
 from autotune.errors import StoreError
 from autotune.study import Study
@@ -58,7 +58,7 @@ def importances(
         devices = devices_asked(store, device, gpu, say=say)
         on = None if devices is None else {info.identity for info in devices}
         known = store.studies.layers(name)
-        names = {row.layer.problem: row.name for row in known if is_asked(row.name, layers)}
+        names = {row.layer.problem: row.name for row in known if matches(row.name, layers)}
         if known:
             check_asked(layers, known, name, str(db))
         else:

@@ -86,12 +86,12 @@ def layers_named(study: Study, names: Sequence[str]) -> tuple[Layer, ...]:
 def check_asked(layers: Collection[str], there: Sequence[LayerRow], what: str | None, db: str) -> None:
     """Raise StoreError for a name of layers that none of what the database has of a study is called."""
     for name in layers:
-        if not any(is_asked(row.name, (name,)) for row in there):
+        if not any(matches(row.name, (name,)) for row in there):
             known = ", ".join(row.layer.name for row in there)
             raise StoreError(f"--layer {name}: {db} has no such layer of {what}; it has {known}")
 
 
-def is_asked(name: str, layers: Collection[str]) -> bool:
+def matches(name: str, layers: Collection[str]) -> bool:
     """Whether a layer, `study.layer`, is one of those that are named with their study or without; of none, all are."""
     return not layers or name in layers or name.rpartition(".")[2] in layers
 

@@ -9,7 +9,7 @@ from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from autotune.analysis.rooflines import undominated
+from autotune.analysis.rooflines import best_per_class
 from autotune.api.device_names import cache_folder, evaluator_of, jobs_default
 from autotune.api.interrupts import orderly_interrupts
 from autotune.api.run_plan import Overrides, RunPlan, plan_run
@@ -110,7 +110,7 @@ def tune(
         orderly_interrupts() as interrupted,
         closing(evaluator_of(device, jobs or jobs_default(), warn=others.append)) as evaluator,
         Store(db) as store,
-        its_turn(store, wanted, evaluator.info, give_up),
+        acquire_study_lock(store, wanted, evaluator.info, give_up),
     ):
         for message in others:
             warnings.warn(message, stacklevel=3)
@@ -166,7 +166,7 @@ def tune_layers(
             study, study.end_to_end, families, evaluator, store, layers=layers, observe=observe, stopping=stopping
         )
     best = best_of(store, study, {result.name for result in results}, evaluator.info)
-    return TuneResult(study, evaluator.info, results, tuple(undominated(best)), end_to_end)
+    return TuneResult(study, evaluator.info, results, tuple(best_per_class(best)), end_to_end)
 
 
 def finals_plan(
@@ -216,7 +216,7 @@ def best_of(store: Store, study: Study, names: Set[str], info: DeviceInfo) -> li
 
 
 @contextmanager
-def its_turn(store: Store, study: Study, info: DeviceInfo, waits: Callable[[], None]) -> Iterator[None]:
+def acquire_study_lock(store: Store, study: Study, info: DeviceInfo, waits: Callable[[], None]) -> Iterator[None]:
     """Wait while another process tunes this study on such a device into this database; `waits` may raise to give up."""
     budget = RunBudget(time.time(), study.trials, study.trials_total, study.time_budget_total_s)
     with study_lock(cache_folder() / "locks", *_owned(store, study.name, info), waits=waits, budget=budget):

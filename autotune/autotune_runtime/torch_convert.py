@@ -61,7 +61,7 @@ class TunedConv2d(nn.Conv2d):
         if weight is None or bias is None:
             weight, bias = self.weight, self.zeros if self.bias is None else self.bias
         if not torch.compiler.is_dynamo_compiling():
-            y = CONV2D.again(self._convolution, (x, z), (weight, bias))
+            y = CONV2D.call_cached(self._convolution, (x, z), (weight, bias))
             if y is not None:
                 return y
         tuned = x.shape[1:] == self._x_sizes and weight.dtype == self._dtype and CONV2D.runtime_of(x.device) is not None

@@ -40,7 +40,7 @@ def example_arguments(module: nn.Module, example: object) -> tuple[object, ...]:
 
 
 @dataclass(frozen=True, slots=True)
-class Ran:
+class ExampleRun:
     """What a run came to: outputs, and what else the network may have written."""
 
     outputs: object
@@ -50,11 +50,11 @@ class Ran:
     """by their paths, as they were afterwards"""
 
 
-def run(network: nn.Module, arguments: tuple[object, ...]) -> Ran:
+def run(network: nn.Module, arguments: tuple[object, ...]) -> ExampleRun:
     """Run a network on an example: arguments, buffers and random numbers are as they were afterwards."""
     with undisturbed(network, arguments) as given:
         outputs = network(*given)
-        return Ran(outputs, tensors_of(given), dict(network.named_buffers()))
+        return ExampleRun(outputs, tensors_of(given), dict(network.named_buffers()))
 
 
 @contextmanager

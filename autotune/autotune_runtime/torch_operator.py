@@ -148,7 +148,7 @@ class Operator:
         """What the operator runs with on a device; None where it does not run."""
         return self._runtimes.get(device.type)
 
-    def again(self, key: Hashable, launched: Tensors, weights: Tensors) -> object:
+    def call_cached(self, key: Hashable, launched: Tensors, weights: Tensors) -> object:
         """The operator where it ran before on such tensors, past PyTorch's dispatcher, which takes half of the time.
 
         None where it did not, or where a mode, a transform, autocast, a tracer or a profiler would miss the call: then

@@ -15,7 +15,7 @@ from autotune.errors import DeviceError, DeviceLost, Rejected
 from autotune.evaluation.evaluator import Checker, Evaluator
 from autotune.family.render import relaunched, render
 from autotune.family.source import KernelSource
-from autotune.family.source_map import pointed
+from autotune.family.source_map import with_source_lines
 from autotune.family.template import KernelTemplate
 from autotune.operation.operation import Operation
 from autotune.operation.registry import operations
@@ -152,7 +152,7 @@ class FamilyCheck:
                 errors.append(self._checker.verify(source, binary))
         except Rejected as rejected:
             run = [own.problem.runtime_size for own in sources[: len(errors) + 1]]
-            message = pointed(rejected.message, template, source, self._evaluator.info)
+            message = with_source_lines(rejected.message, template, source, self._evaluator.info)
             if errors:
                 right = " and ".join(map(str, run[:-1]))
                 message = f"wrong for n = {run[-1]}, right for n = {right} with the same binary: {message}"
@@ -178,8 +178,8 @@ class FamilyCheck:
                     yield row
 
 
-def doubt(declared: Operation) -> str:
-    """What is said where every kernel of an operation is wrong: the reference of one of a user may be."""
+def hint_at_reference(declared: Operation) -> str:
+    """The sentence for an operation whose kernels are all wrong: suspect the reference, if it is a user's own."""
     if declared.name in operations():
         return ""
     return f". All are wrong, the plainest too: is the reference in {declared.folder}?"

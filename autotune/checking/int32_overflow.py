@@ -17,7 +17,7 @@ _SHARE = 0.85  # of the device's memory that a check may take
 
 
 @dataclass(frozen=True, slots=True)
-class Large:
+class LargeProblem:
     """A large problem with a config for it, or why none is tried."""
 
     bound: BoundTemplate
@@ -25,7 +25,7 @@ class Large:
     why_not: str
 
 
-def large_problems(bounds: Sequence[BoundTemplate], device: DeviceInfo) -> tuple[Large, ...]:
+def large_problems(bounds: Sequence[BoundTemplate], device: DeviceInfo) -> tuple[LargeProblem, ...]:
     """For each layout that there is the one of these problems that is largest with the least memory, at the
     run-time size that it takes; none where no 32-bit size is enough.
 
@@ -44,16 +44,18 @@ def large_problems(bounds: Sequence[BoundTemplate], device: DeviceInfo) -> tuple
     return tuple(found)
 
 
-def _tried(bound: BoundTemplate, device: DeviceInfo) -> Large:
+def _tried(bound: BoundTemplate, device: DeviceInfo) -> LargeProblem:
     if not bound.supported:
-        return Large(bound, None, f"the family requires: {bound.unmet}")
+        return LargeProblem(bound, None, f"the family requires: {bound.unmet}")
     if not device.can.gpu:
-        return Large(bound, None, "it takes a GPU; give --device cuda:N")
+        return LargeProblem(bound, None, "it takes a GPU; give --device cuda:N")
     needed = _bytes(bound.problem)
     if needed > _SHARE * device.memory_bytes:
-        return Large(bound, None, f"it takes {needed / 1e9:.0f} GB, the device has {device.memory_bytes / 1e9:.0f}")
+        return LargeProblem(
+            bound, None, f"it takes {needed / 1e9:.0f} GB, the device has {device.memory_bytes / 1e9:.0f}"
+        )
     config = SearchSpace(bound, most_rows=0, sampled_rows=1).default
-    return Large(bound, config, "" if config else f"no config is feasible: {refusal(bound)}")
+    return LargeProblem(bound, config, "" if config else f"no config is feasible: {refusal(bound)}")
 
 
 def _enlarged(problem: Problem) -> Problem:

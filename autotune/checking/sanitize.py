@@ -22,7 +22,7 @@ from autotune.errors import AutotuneError, Rejected, StudyError
 from autotune.evaluation.evaluator import DeviceEvaluator
 from autotune.family.render import relaunched
 from autotune.family.source import KernelSource
-from autotune.family.source_map import pointed
+from autotune.family.source_map import with_source_lines
 from autotune.family.space import BoundTemplate
 from autotune.family.template import KernelTemplate
 from autotune.tempdirs import temporary_folder
@@ -71,11 +71,11 @@ class Winner:
         """What its run-time size is called."""
         return self.source.problem.operation.runtime
 
-    def pointed(self, message: str) -> str:
+    def with_source_lines(self, message: str) -> str:
         """A message about its text, with the lines of the family's files."""
         if self.family is None:
             return message
-        return pointed(message, self.family, self.source, self.bound.device)
+        return with_source_lines(message, self.family, self.source, self.bound.device)
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,7 +160,7 @@ class HostCheck:
                 if rejected.outcome == Outcome.INVALID_CONFIG:
                     why = rejected.message
                     continue
-                message = winner.pointed(f"{rejected.reason}: {rejected.message}")
+                message = winner.with_source_lines(f"{rejected.reason}: {rejected.message}")
                 return self._verdict(winner, (*ran, n), FAULT, message)
             except AutotuneError as error:
                 why = str(error)
@@ -285,7 +285,7 @@ def judged(winner: Winner, tool: str, log: str, status: int, words: str) -> tupl
             faults.append(str(found))
     if faults:
         more = f"; and {len(faults) - _SHOWN} more" if len(faults) > _SHOWN else ""
-        return FAULT, winner.pointed("; ".join(faults[:_SHOWN])) + more
+        return FAULT, winner.with_source_lines("; ".join(faults[:_SHOWN])) + more
     if status not in (0, _FAULTY):
         return FAULT, f"the kernel's process ended with status {status}: {last}"
     return (FALSE_ALARM, "; ".join(reasons)) if reasons else (CLEAN, "")

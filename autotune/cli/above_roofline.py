@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from autotune.store import TrialRow
 
 
-class Beaten:
+class AboveRoofline:
     """Which kernels are faster than their floors, noted as rows are shown, and told afterwards."""
 
     def __init__(self) -> None:
@@ -35,7 +35,7 @@ class Beaten:
             of_device = self._devices.setdefault(device, {})
             of_device[layer] = max(fraction, of_device.get(layer, 0.0))
 
-    def add(self, more: Beaten) -> None:
+    def add(self, more: AboveRoofline) -> None:
         """Have noted what another has."""
         self.rows += more.rows
         for device, fractions in more._devices.items():
@@ -43,7 +43,7 @@ class Beaten:
             for layer, fraction in fractions.items():
                 of_device[layer] = max(fraction, of_device.get(layer, 0.0))
 
-    def tell(self) -> None:
+    def warn(self) -> None:
         """Say which on standard error, a line for each device."""
         for device, fractions in self._devices.items():
             most = max(fractions, key=fractions.__getitem__)
@@ -55,9 +55,9 @@ class Beaten:
             )
 
 
-def tell_beaten(found: Iterable[tuple[TrialRow, Facts]]) -> None:
+def warn_faster_than_roofline(found: Iterable[tuple[TrialRow, Facts]]) -> None:
     """Say on standard error which kernels are faster than their floors."""
-    beaten = Beaten()
+    above = AboveRoofline()
     for row, facts_of_it in found:
-        beaten.note(row.device.name, row.name, facts_of_it.floor_fraction)
-    beaten.tell()
+        above.note(row.device.name, row.name, facts_of_it.floor_fraction)
+    above.warn()

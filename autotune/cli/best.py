@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING
 import click
 
 from autotune.analysis.networks import networks
-from autotune.analysis.rooflines import BestWithRoofline, undominated, with_roofline
+from autotune.analysis.rooflines import BestWithRoofline, best_per_class, with_roofline
 from autotune.analysis.trial_columns import blocks, limits, registers, spill_bytes, warps
 from autotune.api.study_names import name_of
-from autotune.cli.above_roofline import tell_beaten
+from autotune.cli.above_roofline import warn_faster_than_roofline
 from autotune.cli.best_network import network_columns, show_network
 from autotune.cli.completion import studies_and_layers
 from autotune.cli.filters import one_device
@@ -106,7 +106,7 @@ def best(
             if found and style is None:
                 for network in found:
                     show_network(network)
-                tell_beaten((kernel.best.row, kernel.facts) for kernel in kernels)
+                warn_faster_than_roofline((kernel.best.row, kernel.facts) for kernel in kernels)
                 return
             of_network = [_lifted(each.key, each.value, terminal=False) for each in network_columns(found)]
             show_answers(answers, (*BEST_COLUMNS, *of_network), style)
@@ -122,7 +122,7 @@ def best(
 def show_answers(answers: Sequence[Answer], columns: Sequence[Column[Answer]], style: str | None) -> None:
     """Print answers, and say of which kernels the floor cannot be right."""
     show(answers, _telling_apart(columns, answers), style)
-    tell_beaten((one.kernel.best.row, one.kernel.facts) for one in answers if one.kernel)
+    warn_faster_than_roofline((one.kernel.best.row, one.kernel.facts) for one in answers if one.kernel)
 
 
 NamedLayers = Sequence[tuple[str, Layer]]
@@ -162,11 +162,11 @@ def _layers_of_study(what: str | None, is_study: Callable[[str], bool]) -> Named
 
 def _nearest(store: Store, name: str, layer: Layer, info: DeviceInfo | None, accuracy: str | None) -> list[Answer]:
     """The best kernels of a layer, else for each device those of the layer nearest to it; none: one empty answer."""
-    own = undominated(store.best.list(layer.problem, info, accuracy=accuracy))
+    own = best_per_class(store.best.list(layer.problem, info, accuracy=accuracy))
     if own:
         return [Answer(name, layer, with_roofline(store, row)) for row in own]
     least: dict[tuple[str, str, int, int, int], tuple[float, list[BestRow]]] = {}
-    for row in undominated(store.best.list(None, info, accuracy=accuracy)):
+    for row in best_per_class(store.best.list(None, info, accuracy=accuracy)):
         distance = layer_distance(layer.problem, row.layer.problem)
         if info is not None:
             distance += device_distance(info, row.row.device)
@@ -199,7 +199,9 @@ def _tell_why(store: Store, what: str | None, db: str, unanswered: Sequence[Prob
 
 def _answers(store: Store, what: str | None, info: DeviceInfo | None, accuracy: str | None) -> Iterator[Answer]:
     """The best kernels in the layers' order, and the layers that have none."""
-    found = [answer(with_roofline(store, row)) for row in undominated(store.best.list(what, info, accuracy=accuracy))]
+    found = [
+        answer(with_roofline(store, row)) for row in best_per_class(store.best.list(what, info, accuracy=accuracy))
+    ]
     yield from found
     if what is None and info is None:
         return

@@ -14,7 +14,7 @@ from autotune.api.device_names import jobs_default
 from autotune.api.study_names import study_named
 from autotune.checking.architectures import Architectures, device_of
 from autotune.checking.cases import CasePlan
-from autotune.checking.check import CheckRow, FamilyCheck, checker_of, doubt
+from autotune.checking.check import CheckRow, FamilyCheck, checker_of, hint_at_reference
 from autotune.checking.coverage import Coverage, coverage, in_common
 from autotune.cli.completion import family_names
 from autotune.cli.devices import open_evaluator
@@ -111,9 +111,9 @@ def check(
         click.echo(on_terminal(line) if style is None else line, err=style is not None)
     verified = [row for row in rows if row.images]
     if wrong:
-        doubt = _doubt(family, rows)
+        hint = _hint(family, rows)
         raise AutotuneError(
-            f"{family.name}: {len(wrong)} of {len(rows)} configs failed; each kind is shown above{doubt}"
+            f"{family.name}: {len(wrong)} of {len(rows)} configs failed; each kind is shown above{hint}"
         )
     if not verified:
         why = next(iter(checking.refused.values()), "give --seconds more time")
@@ -140,9 +140,9 @@ def _counted(name: str, found: Iterator[CheckRow], most: int | None, seconds: fl
     return rows
 
 
-def _doubt(family: KernelTemplate, rows: Sequence[CheckRow]) -> str:
+def _hint(family: KernelTemplate, rows: Sequence[CheckRow]) -> str:
     """Where every kernel is wrong, the plainest too, that the reference of a user's operation may be."""
-    return doubt(family.operation) if all(row.outcome == Outcome.WRONG_RESULT for row in rows) else ""
+    return hint_at_reference(family.operation) if all(row.outcome == Outcome.WRONG_RESULT for row in rows) else ""
 
 
 def _architectures(jobs: int, *, each: bool) -> tuple[Architectures | None, str]:

@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING
 
 import click
 
-from autotune.analysis.rooflines import undominated, with_roofline
+from autotune.analysis.rooflines import best_per_class, with_roofline
 from autotune.api.device_names import device_names, devices_of_workers, jobs_default
 from autotune.api.run_plan import RunPlan
-from autotune.api.tuning import its_turn
+from autotune.api.tuning import acquire_study_lock
 from autotune.cli.best import BEST_COLUMNS, answer, show_answers
 from autotune.cli.cluster_progress import cluster_observer
 from autotune.cli.devices import open_evaluator
@@ -119,7 +119,7 @@ def tune_on_cluster(
 
         def lock(device_class: DeviceClass) -> None:
             try:
-                locks.enter_context(its_turn(store, study, device_class.info, _give_up))
+                locks.enter_context(acquire_study_lock(store, study, device_class.info, _give_up))
             except BlockingIOError:
                 if device_class.label not in waited:
                     waited.add(device_class.label)
@@ -197,7 +197,7 @@ def _show(store: Store, study: Study, found: Sequence[ClusterResult], style: str
             for line in summary(result):
                 click.echo(line if line.startswith(" ") else f"{each.device_class.info.name}: {line}", err=True)
         rows += best_of(store, study, {result.name for result in each.results}, each.device_class.info)
-    show_answers([answer(with_roofline(store, row)) for row in undominated(rows)], BEST_COLUMNS, style)
+    show_answers([answer(with_roofline(store, row)) for row in best_per_class(rows)], BEST_COLUMNS, style)
 
 
 def _complain(study: Study, found: Sequence[ClusterResult], lacking: Sequence[str]) -> None:

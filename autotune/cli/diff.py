@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from autotune.analysis.rooflines import undominated
+from autotune.analysis.rooflines import best_per_class
 from autotune.api.study_names import name_of
 from autotune.cli.completion import studies_and_layers
 from autotune.cli.options import DATABASE
@@ -49,8 +49,8 @@ def diff(a: str, b: str, what: str | None, db: str, by: str | None, style: str |
         if first.kind != second.kind:
             raise StoreError(f"{a!r} is a {first.kind} and {b!r} a {second.kind}; give two of {', '.join(SIDES)}")
         found = differences(
-            undominated(_best(store, first, name)),
-            undominated(_best(store, second, name)),
+            best_per_class(_best(store, first, name)),
+            best_per_class(_best(store, second, name)),
             lambda best: _floor(store, best),
             across_devices=first.kind == "device",
         )

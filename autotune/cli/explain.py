@@ -14,7 +14,7 @@ from autotune.columns import Column, Items
 from autotune.devices.device import DeviceInfo
 from autotune.dispatch.dispatcher import Choice
 from autotune.errors import StoreError
-from autotune.problem import Layer, of_conv2d
+from autotune.problem import Layer, as_conv2d
 
 if TYPE_CHECKING:
     from autotune.store import DispatcherRow, Store
@@ -79,7 +79,7 @@ def latest_dispatchers(store: Store, layers: Sequence[Layer], info: DeviceInfo |
     `layers` are those it is asked about. Raises StoreError where there is none, StudyError for other operations.
     """
     for layer in layers:
-        of_conv2d(layer.problem, "a dispatcher")
+        as_conv2d(layer.problem, "a dispatcher")
     found: dict[tuple[str, str, int, int, int], DispatcherRow] = {}
     for row in store.dispatchers.list():
         if not row.held_out and (info is None or row.device.identity == info.identity):
@@ -92,7 +92,7 @@ def latest_dispatchers(store: Store, layers: Sequence[Layer], info: DeviceInfo |
     return list(found.values())
 
 
-def unserved(store: Store, layers: Sequence[Layer], info: DeviceInfo) -> tuple[Layer, ...]:
+def unsupported_layers(store: Store, layers: Sequence[Layer], info: DeviceInfo) -> tuple[Layer, ...]:
     """The layers that no kernel of a device's latest dispatcher fits. Raises StoreError where it has none."""
     (made,) = latest_dispatchers(store, layers, info)
     dispatcher = dispatcher_of(store, made)

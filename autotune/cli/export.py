@@ -76,10 +76,10 @@ def export(
     the library against the tuner's own kernels. A library that is wrong or slower exits with status 1 and is marked in
     proof.txt.
     """
-    from autotune.api.exports import Asked, write_export
+    from autotune.api.exports import ExportRequest, write_export
 
     try:
-        wanted = Asked(device, gpu, only_layers, accuracy, admit, dispatcher=dispatcher)
+        wanted = ExportRequest(device, gpu, only_layers, accuracy, admit, dispatcher=dispatcher)
     except AutotuneError as error:
         raise click.UsageError(str(error)) from None
     written = write_export(

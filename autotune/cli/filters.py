@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import click
 
 from autotune.api.answers import device_named, devices_asked
-from autotune.api.study_names import is_asked
+from autotune.api.study_names import matches
 from autotune.cli.options import ACCURACY, GPU, LAYERS, OF_DEVICE, TEMPLATES
 from autotune.devices.device import DeviceInfo
 from autotune.errors import DeviceError
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
-class Only:
+class FilterOptions:
     """What is left of the trials; None and () leave nothing out."""
 
     device: str | None = None
@@ -33,14 +33,14 @@ class Only:
     @property
     def everything(self) -> bool:
         """Whether nothing is left out."""
-        return self == Only()
+        return self == FilterOptions()
 
-    def of(self, store: Store) -> Admitted:
+    def of(self, store: Store) -> TrialFilter:
         """Which trials are of these. Raises DeviceError for a device that the database has nothing of."""
         devices = devices_asked(store, self.device, self.gpu, say=say_device)
-        return Admitted(self, None if devices is None else frozenset(info.name for info in devices))
+        return TrialFilter(self, None if devices is None else frozenset(info.name for info in devices))
 
-    def tell_unknown(self, store: Store) -> None:
+    def warn_unknown(self, store: Store) -> None:
         """Say which layers and families the database has none of: why nothing is left may be that."""
         known = store.studies.layer_names()
         for option, names, there in (
@@ -54,10 +54,10 @@ class Only:
 
 
 @dataclass(frozen=True, slots=True)
-class Admitted:
+class TrialFilter:
     """Whether a trial is one of those; what another process can be told."""
 
-    only: Only
+    only: FilterOptions
     devices: frozenset[str] | None
     """their names"""
 
@@ -71,11 +71,11 @@ class Admitted:
             (self.devices is None or device in self.devices)
             and only.accuracy in (None, accuracy)
             and (not only.templates or template in only.templates)
-            and is_asked(layer, only.layers)
+            and matches(layer, only.layers)
         )
 
 
-def only_options(function: Callable[..., None]) -> Callable[..., None]:
+def filter_options(function: Callable[..., None]) -> Callable[..., None]:
     """The five options, passed on as `only`."""
 
     @functools.wraps(function)
@@ -88,7 +88,7 @@ def only_options(function: Callable[..., None]) -> Callable[..., None]:
         only_layers: tuple[str, ...],
         **given: object,
     ) -> None:
-        function(*arguments, only=Only(device, gpu, accuracy, only_templates, only_layers), **given)
+        function(*arguments, only=FilterOptions(device, gpu, accuracy, only_templates, only_layers), **given)
 
     for option in reversed((OF_DEVICE, GPU, ACCURACY, TEMPLATES, LAYERS)):
         chosen = option(chosen)

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, MutableMapping
 
 import click
 
-from autotune.cli.output import tell
+from autotune.cli.output import set_verbosity
 from autotune.cli.settings import settings
 from autotune.errors import AutotuneError
 
@@ -90,14 +90,14 @@ class GroupedCommands(click.Group):
         try:
             return super().invoke(ctx)
         except BaseException:
-            tell(0)
+            set_verbosity(0)
             raise
 
 
 def _verbosity(short: str, long: str, level: int) -> click.Option:
     def chosen(context: click.Context, _option: click.Parameter, given: bool) -> None:
         if given:
-            tell(level)
+            set_verbosity(level)
             if level > 0:
                 context.call_on_close(lambda: _say_where(context))  # whose other options are not read yet
 

@@ -10,7 +10,7 @@ import click
 
 from autotune.api.study_names import name_of
 from autotune.cli.completion import studies_and_layers
-from autotune.cli.filters import Only, only_options
+from autotune.cli.filters import FilterOptions, filter_options
 from autotune.cli.options import DATABASE
 from autotune.cli.pager import paged
 from autotune.cli.plots import falling
@@ -27,9 +27,9 @@ if TYPE_CHECKING:
 @click.command()
 @click.argument("what", metavar="LAYER|STUDY", shell_complete=studies_and_layers)
 @DATABASE
-@only_options
+@filter_options
 @plot_format_options
-def history(what: str, db: str, only: Only, style: str | None) -> None:
+def history(what: str, db: str, only: FilterOptions, style: str | None) -> None:
     """The best of LAYER over time, with finals and retimes.
 
     Every trial that was the fastest when it ended is shown.
@@ -46,7 +46,7 @@ def history(what: str, db: str, only: Only, style: str | None) -> None:
         found = [event for event in all_of if admitted(event.row)]
         shown = [event for event in found if event.event == "improvement" or style != "plot"]
         if not found:
-            only.tell_unknown(store)
+            only.warn_unknown(store)
         if not shown:
             rest = "" if only.everything else " that the options admit"
             which = "no improvement" if style == "plot" else "no improvement, finals or retime"

@@ -16,7 +16,7 @@ from typing import NoReturn
 import click
 
 from autotune.api.interrupts import orderly_interrupts
-from autotune.tempdirs import none_left
+from autotune.tempdirs import removing_leftovers
 
 INTERRUPTED = 128 + signal.SIGINT
 """exit code, numbered as a shell does"""
@@ -43,7 +43,7 @@ def cleaning_up_on(*signals: signal.Signals) -> Iterator[Callable[[], None]]:
     heeded = [number for number in signals if signal.getsignal(number) != signal.SIG_IGN]  # nohup ignores one
     previous = [(number, signal.signal(number, end)) for number in heeded]
     try:
-        with none_left():
+        with removing_leftovers():
             yield end_again
     finally:
         for number, handler in previous:

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from autotune.evaluation.evaluator import Evaluator
     from autotune.store import KernelProfile, Store, TrialRow
     from autotune.trial import Trial
-    from autotune.tuning.ladder import Rung
+    from autotune.tuning.ladder import LadderStep
 
 _STALLS_SHOWN = 2  # reasons on the terminal
 _WAVEFRONT_BYTES = 128  # that a shared-memory access carries at most
@@ -41,9 +41,9 @@ _WAVEFRONT_BYTES = 128  # that a shared-memory access carries at most
 
 @dataclass(frozen=True, slots=True)
 class _Line:
-    """A rung with what a profiler saw last of its best kernel's launches."""
+    """A ladder step with the latest profile of its best kernel."""
 
-    rung: Rung
+    step: LadderStep
     launches: Sequence[KernelProfile]
     """of one round of the forward pass, in order; empty: not profiled"""
 
@@ -55,7 +55,7 @@ class _Line:
     @property
     def trial(self) -> Trial | None:
         """The trial of the best kernel."""
-        return self.rung.best.trial if self.rung.best else None
+        return self.step.best.trial if self.step.best else None
 
     @property
     def shares(self) -> Shares | None:
@@ -80,20 +80,20 @@ class _Line:
 
 
 _COLUMNS = (
-    Column[_Line]("layer", lambda line: line.rung.layer),
-    Column[_Line]("technique", lambda line: line.rung.technique.name),
-    Column[_Line]("report", lambda line: line.rung.technique.report, terminal=False),
-    Column[_Line]("reported_ms", lambda line: line.rung.reported_ms, terminal=False),
-    Column[_Line]("reported", lambda line: line.rung.technique.reported, terminal=False),
-    Column[_Line]("best_us", lambda line: line.rung.best_us),
-    Column[_Line]("over_first", lambda line: line.rung.over_first),
-    Column[_Line]("over_previous", lambda line: line.rung.over_previous, terminal=False),
-    Column[_Line]("evaluated", lambda line: line.rung.evaluated, terminal=False),
-    Column[_Line]("template", lambda line: line.rung.technique.template, terminal=False),
-    Column[_Line]("config", lambda line: line.rung.config, terminal=False),
-    Column[_Line]("why_not", lambda line: line.rung.why_not, below=True),
+    Column[_Line]("layer", lambda line: line.step.layer),
+    Column[_Line]("technique", lambda line: line.step.technique.name),
+    Column[_Line]("report", lambda line: line.step.technique.report, terminal=False),
+    Column[_Line]("reported_ms", lambda line: line.step.reported_ms, terminal=False),
+    Column[_Line]("reported", lambda line: line.step.technique.reported, terminal=False),
+    Column[_Line]("best_us", lambda line: line.step.best_us),
+    Column[_Line]("over_first", lambda line: line.step.over_first),
+    Column[_Line]("over_previous", lambda line: line.step.over_previous, terminal=False),
+    Column[_Line]("evaluated", lambda line: line.step.evaluated, terminal=False),
+    Column[_Line]("template", lambda line: line.step.technique.template, terminal=False),
+    Column[_Line]("config", lambda line: line.step.config, terminal=False),
+    Column[_Line]("why_not", lambda line: line.step.why_not, below=True),
 )
-_DEVICE = Column[_Line]("device", lambda line: line.rung.best.device.name if line.rung.best else None)
+_DEVICE = Column[_Line]("device", lambda line: line.step.best.device.name if line.step.best else None)
 _PROFILE = (
     Column[_Line]("registers", lambda line: line.trial.resources.registers if line.trial else None),
     Column[_Line]("smem_bytes", lambda line: line.trial.smem_bytes if line.trial else None),
@@ -161,9 +161,9 @@ def ladder(
     failure = None
     if ncu is not None:
         failure = _profile(climbed, ncu, first_device(device), db)
-    _show(climbed.rungs, db, style)
+    _show(climbed.ladder_steps, db, style)
     if climbed.interrupted:
-        measured = sum(rung.best is not None for rung in climbed.rungs)
+        measured = sum(step.best is not None for step in climbed.ladder_steps)
         end_interrupted(f"{measured} of {len(wanted.techniques) * len(layers)} rows were measured, the last in part")
     if failure is not None:
         raise failure
@@ -171,9 +171,9 @@ def ladder(
 
 @dataclass(frozen=True, slots=True)
 class _Climbed:
-    rungs: Sequence[Rung]
+    ladder_steps: Sequence[LadderStep]
     kernels: Sequence[Compiled]
-    """of the rungs that are to be profiled"""
+    """of the steps that are to be profiled"""
     info: DeviceInfo
     environment: Environment
     interrupted: bool
@@ -205,13 +205,13 @@ def _climb(
 
 
 def _unprofiled(
-    store: Store, evaluator: Evaluator, found: Sequence[Rung], families: Mapping[str, KernelTemplate]
+    store: Store, evaluator: Evaluator, found: Sequence[LadderStep], families: Mapping[str, KernelTemplate]
 ) -> Sequence[Compiled]:
     """The best kernels that no profile is stored of, each once."""
     from autotune.analysis.profile import compiled
 
     seen = _launches(store)
-    rows = [rung.best for rung in found if rung.best and _kernel(rung.best) not in seen]
+    rows = [step.best for step in found if step.best and _kernel(step.best) not in seen]
     best = {row.trial.source_hash: row for row in rows}
     return compiled(store, evaluator, list(best.values()), families, say)
 
@@ -238,25 +238,27 @@ def _profile(climbed: _Climbed, ncu: Path, device: str, db: str) -> ToolchainErr
 def _show_stored(study: Study, layers: Sequence[Layer], db: str, style: str | None) -> None:
     """Print a ladder of each device, environment and measurement mode of the study's newest generation."""
     from autotune.store import Store
-    from autotune.tuning.ladder import circumstances, require_techniques, rungs
+    from autotune.tuning.ladder import circumstances, ladder_steps, require_techniques
 
     require_techniques(study)
     with Store(db, create=False) as store:
-        ladders = [rungs(study, layers, rows, {}) for rows in circumstances(store.trials.list(study.name)).values()]
-    if not any(rung.best for found in ladders for rung in found):
+        ladders = [
+            ladder_steps(study, layers, rows, {}) for rows in circumstances(store.trials.list(study.name)).values()
+        ]
+    if not any(step.best for found in ladders for step in found):
         raise StoreError(f"{db}: no technique of {study.name} was tried; run `autotune ladder STUDY` first")
-    _show([rung for found in ladders for rung in found], db, style)
+    _show([step for found in ladders for step in found], db, style)
 
 
-def _show(found: Sequence[Rung], db: str, style: str | None) -> None:
-    """Print rungs with the profiles that the database has of their kernels, in whichever study."""
+def _show(found: Sequence[LadderStep], db: str, style: str | None) -> None:
+    """Print the steps with the stored profiles of their kernels, from any study."""
     from autotune.store import Store
 
     with Store(db, create=False) as store:
         seen = _launches(store)
-    lines = [_Line(rung, seen.get(_kernel(rung.best), ()) if rung.best else ()) for rung in found]
+    lines = [_Line(step, seen.get(_kernel(step.best), ()) if step.best else ()) for step in found]
     profile = [replace(column, terminal=False) for column in _PROFILE]
-    show(lines, (_DEVICE, *_COLUMNS, *profile), style, apart=lambda line: line.rung.layer)
+    show(lines, (_DEVICE, *_COLUMNS, *profile), style, apart=lambda line: line.step.layer)
 
 
 _Kernel = tuple[str | None, tuple[str, str, int, int, int]]

@@ -77,7 +77,7 @@ def name_database(name: str) -> None:
         sys.stderr.database = name
 
 
-def tell(level: int) -> None:
+def set_verbosity(level: int) -> None:
     """How much is told beside the answer from now on: below 0 nothing, not even how far a run is."""
     if isinstance(sys.stderr, _Notices):
         sys.stderr.level = level

@@ -14,7 +14,7 @@ import click
 
 from autotune.analysis.retime import LayerPlan, NotRetimed, Retimed, plan
 from autotune.analysis.retime import retime as measure_again
-from autotune.analysis.rooflines import undominated
+from autotune.analysis.rooflines import best_per_class
 from autotune.api.device_names import jobs_default
 from autotune.api.study_names import name_of
 from autotune.atomic_write import check_writable, write_whole
@@ -53,7 +53,7 @@ def judge(plans: Sequence[LayerPlan], found: Sequence[Retimed], db: str) -> None
 def plans_of(store: Store, name: str | None, info: DeviceInfo, most: int) -> list[LayerPlan]:
     """What is to be measured again of each layer."""
     best = store.best.list(name)
-    shown = undominated(best)
+    shown = best_per_class(best)
     layers = {layer.layer.problem: layer.name for layer in store.studies.layers(name)}
     return [plan(layer, problem, store, info, best, shown, most) for problem, layer in layers.items()]
 

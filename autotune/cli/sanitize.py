@@ -132,7 +132,7 @@ def _winners(
 ) -> list[Winner]:
     """The best kernels that run somewhere, each once."""
     from autotune.analysis.networks import stored_study
-    from autotune.api.exports import chosen_of
+    from autotune.api.exports import selected_kernel
 
     rows = store.best.list(name_of(what), accuracy=accuracy)
     families = load_templates(directories, operations_here((row.layer.problem.operation for row in rows), what))
@@ -140,7 +140,7 @@ def _winners(
     found: dict[str, Winner] = {}
     for row in rows:
         if row.row.device.can.sanitize:
-            chosen = chosen_of(store, row, studies[row.study], db, families)
+            chosen = selected_kernel(store, row, studies[row.study], db, families)
             family = families.get(chosen.source.config.template)
             found.setdefault(chosen.source.hash, Winner(chosen.stem, chosen.source, chosen.bound, family))
     if not found:

@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING
 
 import click
 
-from autotune.analysis.rooflines import undominated, with_roofline
+from autotune.analysis.rooflines import best_per_class, with_roofline
 from autotune.api.study_names import name_of
 from autotune.atomic_write import check_writable, write_whole
 from autotune.cli.completion import studies_and_layers
 from autotune.cli.filters import one_device
 from autotune.cli.options import ACCURACY, DATABASE, DIRECTORIES, GPU, OF_DEVICE, TEMPLATES, one_of
 from autotune.cli.output import for_compilers
-from autotune.cli.trials import whole
+from autotune.cli.trials import annotated_source
 from autotune.errors import StoreError
 from autotune.family.template_files import load_templates
 from autotune.operation.registry import operations_here
@@ -75,7 +75,7 @@ def source(
             raise StoreError(f"{what}: expected one layer; give one of {', '.join(layers.values())}")
         info = one_device(store, device, gpu)
         if number is None and not only_templates and not wanted:
-            row, others = _first(undominated(store.best.list(name, info, accuracy=accuracy)))
+            row, others = _first(best_per_class(store.best.list(name, info, accuracy=accuracy)))
         else:
             row, others = _first(_trials(store, name, info, accuracy, only_templates, wanted, number))
         if row is None:
@@ -180,7 +180,7 @@ def _text(store: Store, found: BestRow | TrialRow, source: KernelSource) -> str:
     if found.trial.timing is None:
         trial = found.trial
         name = f"{found.name} trial {trial.number}"
-        return whole(name, trial.outcome, trial.reason, trial.config, trial.message, source.program.text)
+        return annotated_source(name, trial.outcome, trial.reason, trial.config, trial.message, source.program.text)
     best = BestRow(found.study, found.layer, found.trial.timing, "median", found)
     return kernel_text(best, source, with_roofline(store, best).floor_us)
 

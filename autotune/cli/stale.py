@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from autotune.analysis.rooflines import undominated
+from autotune.analysis.rooflines import best_per_class
 from autotune.api.device_names import binary_cache, jobs_default
 from autotune.api.study_names import name_of
 from autotune.cli.completion import studies_and_layers
@@ -26,7 +26,7 @@ from autotune.family.template_files import load_templates
 from autotune.operation.registry import operations_here
 
 if TYPE_CHECKING:
-    from autotune.analysis.stale import Doubt
+    from autotune.analysis.stale import StaleResult
     from autotune.devices.device import DeviceInfo, Environment
     from autotune.family.source import KernelSource
     from autotune.store import BestRow, RetimeRow
@@ -56,17 +56,17 @@ def stale(what: str | None, db: str, directories: tuple[Path, ...], device: str 
 
     name = name_of(what)
     with Store(db, create=False) as store:
-        best = undominated(store.best.list(name))
+        best = best_per_class(store.best.list(name))
         families = load_templates(directories, operations_here((row.layer.problem.operation for row in best), what))
         kinds = {row.row.device.kind for row in best}
         opened = _opened(device, kinds)
         retimes = store.retimes.list(name)
         with closing(CompilePool(jobs_default(), binary_cache())) as pool, counting("stale", len(best)) as tell:
             same = partial(same_machine_code, store, pool)
-            found = list(_doubts(best, retimes, opened, store.devices.environments(), families, same, tell))
-    doubtful = {doubt.best.row.id for doubt in found}
+            found = list(_stale_results(best, retimes, opened, store.devices.environments(), families, same, tell))
+    doubtful = {result.best.row.id for result in found}
     click.echo(f"{len(doubtful)} of {len(best)} best results are doubtful", err=True)
-    show(found, _DOUBT_COLUMNS, style)
+    show(found, _STALE_COLUMNS, style)
 
 
 def _opened(device: str | None, kinds: set[str]) -> list[tuple[DeviceInfo, Environment]]:
@@ -82,7 +82,7 @@ def _opened(device: str | None, kinds: set[str]) -> list[tuple[DeviceInfo, Envir
     ]
 
 
-def _doubts(
+def _stale_results(
     best: Sequence[BestRow],
     retimes: Sequence[RetimeRow],
     opened: Sequence[tuple[DeviceInfo, Environment]],
@@ -90,8 +90,8 @@ def _doubts(
     families: Mapping[str, KernelTemplate],
     is_same: Callable[[BestRow, KernelSource], bool],
     tell: Callable[[int, str], None],
-) -> Iterator[Doubt]:
-    from autotune.analysis.stale import doubts, present_of
+) -> Iterator[StaleResult]:
+    from autotune.analysis.stale import present_of, stale_results
 
     measured = {retime.row.id: retime.environment for retime in retimes if retime.timing is not None}  # the latest
     begun = time.monotonic()
@@ -99,20 +99,20 @@ def _doubts(
         if time.monotonic() - begun > _QUIET_S:
             tell(done, row.name)
         environment = measured.get(row.row.id, row.row.environment)
-        yield from doubts(row, environment, present_of(row.row.device, opened, recorded), families, is_same)
+        yield from stale_results(row, environment, present_of(row.row.device, opened, recorded), families, is_same)
 
 
-_DOUBT_COLUMNS = (
-    Column["Doubt"]("layer", lambda doubt: doubt.best.name),
-    Column["Doubt"]("device", lambda doubt: doubt.best.row.device.name),
-    Column["Doubt"]("accuracy", lambda doubt: doubt.best.row.trial.accuracy),
-    Column["Doubt"]("measurement_mode", lambda doubt: doubt.best.row.measurement_mode, terminal=False),
-    Column["Doubt"]("median_us", lambda doubt: doubt.best.median_us),
-    Column["Doubt"]("template", lambda doubt: doubt.best.row.trial.config.template),
-    Column["Doubt"]("config", lambda doubt: doubt.best.row.trial.config, terminal=False),
-    Column["Doubt"]("date", lambda doubt: doubt.best.row.ended_at, terminal=False),
-    Column["Doubt"]("changed", lambda doubt: doubt.changed),
-    Column["Doubt"]("was", lambda doubt: doubt.was),
-    Column["Doubt"]("now", lambda doubt: doubt.now),
-    Column["Doubt"]("compared_with", lambda doubt: doubt.against),
+_STALE_COLUMNS = (
+    Column["StaleResult"]("layer", lambda result: result.best.name),
+    Column["StaleResult"]("device", lambda result: result.best.row.device.name),
+    Column["StaleResult"]("accuracy", lambda result: result.best.row.trial.accuracy),
+    Column["StaleResult"]("measurement_mode", lambda result: result.best.row.measurement_mode, terminal=False),
+    Column["StaleResult"]("median_us", lambda result: result.best.median_us),
+    Column["StaleResult"]("template", lambda result: result.best.row.trial.config.template),
+    Column["StaleResult"]("config", lambda result: result.best.row.trial.config, terminal=False),
+    Column["StaleResult"]("date", lambda result: result.best.row.ended_at, terminal=False),
+    Column["StaleResult"]("changed", lambda result: result.changed),
+    Column["StaleResult"]("was", lambda result: result.was),
+    Column["StaleResult"]("now", lambda result: result.now),
+    Column["StaleResult"]("compared_with", lambda result: result.against),
 )

@@ -20,9 +20,9 @@ if TYPE_CHECKING:
 
 
 @contextmanager
-def its_turn(store: Store, study: Study, info: DeviceInfo, stopping: Callable[[], bool]) -> Iterator[None]:
+def acquire_study_lock(store: Store, study: Study, info: DeviceInfo, stopping: Callable[[], bool]) -> Iterator[None]:
     """Wait while another process tunes this study on such a device into this database; says so once."""
-    from autotune.api.tuning import its_turn as turn_of
+    from autotune.api.tuning import acquire_study_lock as acquire
 
     said: list[str] = []
 
@@ -33,7 +33,7 @@ def its_turn(store: Store, study: Study, info: DeviceInfo, stopping: Callable[[]
             said.append(f"{study.name}: another process is tuning it into {store.path}; waiting for it to end")
             click.echo(said[0], err=True)
 
-    with turn_of(store, study, info, waits):
+    with acquire(store, study, info, waits):
         yield
 
 
@@ -45,5 +45,9 @@ def under_way(
 
     It begins when no other process measures this study.
     """
-    with stopping_on_interrupt() as stopping, its_turn(store, study, evaluator.info, stopping), observer() as observe:
+    with (
+        stopping_on_interrupt() as stopping,
+        acquire_study_lock(store, study, evaluator.info, stopping),
+        observer() as observe,
+    ):
         yield observe, stopping

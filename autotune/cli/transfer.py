@@ -10,7 +10,7 @@ from typing import TextIO
 
 import click
 
-from autotune.atomic_write import check_writable, whole
+from autotune.atomic_write import atomic_write, check_writable
 from autotune.bounded_io import open_regular
 from autotune.cli.options import DATABASE, database_path, writable
 from autotune.cli.output import exact
@@ -43,7 +43,7 @@ def _new(file: Path) -> Iterator[TextIO]:
     check_writable(file, "FILE")
     if file.exists():
         raise StoreError(f"{file}: exists already; remove it or give another path")
-    with whole(file, "FILE") as begun, begun.open("w", encoding="utf-8", newline="\n") as out:
+    with atomic_write(file, "FILE") as begun, begun.open("w", encoding="utf-8", newline="\n") as out:
         yield out
 
 

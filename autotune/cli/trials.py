@@ -8,9 +8,9 @@ import click
 
 from autotune.analysis.trial_columns import TRIAL_COLUMNS
 from autotune.api.study_names import name_of
-from autotune.cli.above_roofline import Beaten
+from autotune.cli.above_roofline import AboveRoofline
 from autotune.cli.completion import studies_and_layers
-from autotune.cli.filters import Only, only_options
+from autotune.cli.filters import FilterOptions, filter_options
 from autotune.cli.options import DATABASE
 from autotune.cli.pager import paged
 from autotune.cli.tables import show, wide_format_options
@@ -43,7 +43,7 @@ class _Outcome(_Choice):
 @click.command()
 @click.argument("what", metavar="[STUDY|LAYER]", required=False, shell_complete=studies_and_layers)
 @DATABASE
-@only_options
+@filter_options
 @click.option("--outcome", type=_Outcome([word.value for word in Outcome]), help="Only trials that ended so.")
 @click.option("--sort", type=click.Choice(["number", "median", "registers", "error", "started"]), default="number")
 @click.option(
@@ -57,7 +57,7 @@ class _Outcome(_Choice):
 def trials(
     what: str | None,
     db: str,
-    only: Only,
+    only: FilterOptions,
     outcome: str | None,
     sort: str,
     limit: int | None,
@@ -79,23 +79,23 @@ def trials(
     exact = style in ("json", "csv")
     default = None if exact else _TABLE_ROWS
     limit = default if limit is None else limit or None
-    beaten = Beaten()
+    above = AboveRoofline()
     with Store(db, create=False) as store, paged(style):
         admitted = only.of(store)
         found = store.results.list(name, outcome=outcome, sort=sort, generations=generations)
         named = [
             row for row in found if admitted.admits(row["device"], row["accuracy"], row["template"], layer_name(row))
         ]
-        listed = list(beaten.seen(trial_rows(store, named[:limit])))
+        listed = list(above.seen(trial_rows(store, named[:limit])))
         source = Column["TrialCells"]("source", lambda trial: _source(store, trial), terminal=False)
         show(listed, (*TRIAL_COLUMNS, source) if sources and exact else TRIAL_COLUMNS, style)
-        beaten.tell()
+        above.warn()
         if not listed:
-            only.tell_unknown(store)
+            only.warn_unknown(store)
         if sources and not exact:
             for row in (row for row in listed if row["operation"] is not None):
                 trial, config, text = f"{row['layer']} trial {row['number']}", row["config"], _source(store, row)
-                click.echo(whole(trial, row["outcome"], row["reason"], config, row["message"], text))
+                click.echo(annotated_source(trial, row["outcome"], row["reason"], config, row["message"], text))
         if len(named) > len(listed) and limit == default:
             click.echo(f"{len(listed)} of {len(named)}; --limit 0 for all", err=True)
     if not listed and not everything:
@@ -109,7 +109,7 @@ def _source(store: Store, row: TrialCells) -> str | None:
     return store.sources.text(row["source_hash"]) if row["source_hash"] else None
 
 
-def whole(trial: str, outcome: str, reason: str, config: Config, message: str, text: str | None) -> str:
+def annotated_source(trial: str, outcome: str, reason: str, config: Config, message: str, text: str | None) -> str:
     """What became of a trial, in its own words, above the kernel that was tried: a CUDA file."""
     said = [f"{trial}: {outcome}" + (f" / {reason}" if reason else ""), str(config), *message.splitlines()]
     head = "\n".join(f"// {in_comment(line)}" for line in said)

@@ -16,7 +16,7 @@ from autotune.cli.best import BEST_COLUMNS, answer, show_answers
 from autotune.cli.cluster import CLUSTER, DEVICE_CLASS, tune_on_cluster
 from autotune.cli.devices import open_evaluator
 from autotune.cli.end_to_end import show_end_to_end
-from autotune.cli.explain import unserved
+from autotune.cli.explain import unsupported_layers
 from autotune.cli.interrupts import end_interrupted
 from autotune.cli.options import (
     DATABASE,
@@ -267,7 +267,7 @@ def tune_and_show(
     ):
         with under_way(store, study, evaluator) as (observe, stopping):
             if only_unserved:
-                plan = replace(plan, layers=unserved(store, plan.layers, evaluator.info))
+                plan = replace(plan, layers=unsupported_layers(store, plan.layers, evaluator.info))
                 click.echo(f"without a kernel: {', '.join(layer.name for layer in plan.layers) or 'none'}", err=True)
             if not search and not best_of(store, study, plan.names, evaluator.info):
                 raise StoreError(
@@ -301,7 +301,9 @@ def tune_and_show(
         reasons = "; ".join(
             f"{result.layer.name} ({shortened(' '.join(result.why_not.split()), 160)})" for result in lacking
         )
-        from autotune.checking.check import doubt
+        from autotune.checking.check import hint_at_reference
 
-        doubts = dict.fromkeys(doubt(result.layer.problem.operation) for result in lacking if result.all_wrong)
-        raise AutotuneError(f"{study.name}: no correct kernel of {reasons}{''.join(doubts)}")
+        hints = dict.fromkeys(
+            hint_at_reference(result.layer.problem.operation) for result in lacking if result.all_wrong
+        )
+        raise AutotuneError(f"{study.name}: no correct kernel of {reasons}{''.join(hints)}")

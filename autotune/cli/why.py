@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING
 
 import click
 
-from autotune.analysis.rooflines import BestWithRoofline, undominated, with_roofline
+from autotune.analysis.rooflines import BestWithRoofline, best_per_class, with_roofline
 from autotune.api.study_names import name_of
-from autotune.cli.above_roofline import tell_beaten
+from autotune.cli.above_roofline import warn_faster_than_roofline
 from autotune.cli.completion import studies_and_layers
 from autotune.cli.filters import one_device
 from autotune.cli.options import ACCURACY, ALL_ROWS, DATABASE, DIRECTORIES, GPU, OF_DEVICE, SHOWN_ROWS
@@ -106,7 +106,7 @@ def why(
             )
         families = template_files(directories, operations_here((row.layer.problem.operation for row in rows), what))
         like = _Like(store)
-        best = undominated(rows)
+        best = best_per_class(rows)
         brief = style is None and not everything
         chosen = _first_class(best) if brief else best
         found = [_explained(store, families, with_roofline(store, row), like) for row in chosen]
@@ -120,7 +120,7 @@ def why(
                 _print(explained, style)
     else:
         show((line for explained in found for line in _lines(explained)), _COLUMNS, style)
-    tell_beaten((explained.kernel.best.row, explained.kernel.facts) for explained in found)
+    warn_faster_than_roofline((explained.kernel.best.row, explained.kernel.facts) for explained in found)
 
 
 class _Like:

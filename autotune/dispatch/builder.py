@@ -39,7 +39,7 @@ from autotune.dispatch.rule_space import Pair
 from autotune.dispatch.rule_trials import RuleTrials, Tried
 from autotune.dispatch.thresholds import Gap
 from autotune.errors import StudyError
-from autotune.problem import Layer, of_conv2d
+from autotune.problem import Layer, as_conv2d
 from autotune.search import single_threaded
 from autotune.store import DispatchedLayer, StudyRecord, TargetScope, TemplateRecord
 from autotune.study import Study, distinct_layers
@@ -108,7 +108,7 @@ def build(
     check_study(study, run.templates)
     layers = distinct_layers(study.layers)
     for layer in layers:
-        of_conv2d(layer.problem, "a dispatcher")
+        as_conv2d(layer.problem, "a dispatcher")
     held = held_out(len(layers), holdout)
     if len(layers) - len(held) < 2 or (holdout is not None and not held):
         raise StudyError(

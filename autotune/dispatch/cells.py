@@ -18,7 +18,7 @@ from autotune.store import Store, StudyKey, TemplateRecord, TrialRow
 from autotune.study import Study
 from autotune.trial import Config, Outcome, Trial
 from autotune.tuning.layer_store import StoredLayer
-from autotune.tuning.pipeline import Lane, Pipeline
+from autotune.tuning.pipeline import LayerQueue, Pipeline
 from autotune.tuning.trial_log import Progress, TrialLog
 from autotune.tuning.tune import measurement_mode
 
@@ -95,7 +95,7 @@ def read_row(run: Run, layer: Layer) -> Row:
     own: dict[Config, float] = {}
     for trial_row in _here(run, layer):
         trial = trial_row.trial
-        config = run.templates[trial.config.template].today(trial.config)
+        config = run.templates[trial.config.template].current_config(trial.config)
         if config is None:
             continue
         # The kernel of an edited family may be another: its trial is made again, or copied if it is the same.
@@ -136,15 +136,15 @@ def measure(
 ) -> int:
     """Evaluate configs on layers as trials of these, until stopped; how many were measured and not known."""
     with Pipeline(run.evaluator, clock=run.clock) as pipeline:
-        lanes = [
+        queues = [
             _start(run, key, pipeline, row, configs, observe)
             for row, configs in wanted
             if configs and not run.stopping()
         ]
         pipeline.drain()
-    for _, log in lanes:
+    for _, log in queues:
         log.report(len(log.trials), ended=True)
-    return sum(lane.evaluated for lane, _ in lanes)
+    return sum(queue.evaluated for queue, _ in queues)
 
 
 def _start(
@@ -154,7 +154,7 @@ def _start(
     row: Row,
     wanted: Sequence[Config],
     observe: Callable[[Progress], None],
-) -> tuple[Lane, TrialLog]:
+) -> tuple[LayerQueue, TrialLog]:
     """Start configs on a layer, first each alone what a killed run left running."""
     info, environment = run.evaluator.info, run.evaluator.environment
     records = [TemplateRecord(one.name, one.hash, one.header) for one in run.templates.values()]
@@ -170,15 +170,15 @@ def _start(
     suspects = log.suspects(set(wanted).__contains__)
     log.quarantine(suspects, info)
     problem = row.layer.problem
-    lane = pipeline.open(run.study, problem, stored, row.bounds, best_us=lambda: row.best_us, ended=ended)
+    queue = pipeline.open(run.study, problem, stored, row.bounds, best_us=lambda: row.best_us, ended=ended)
     for suspect in suspects:
         pipeline.drain()
-        pipeline.start(lane, suspect.key.number, suspect.trial.config, DISPATCH)
+        pipeline.start(queue, suspect.key.number, suspect.trial.config, DISPATCH)
         pipeline.drain()
     for config in wanted:
         if config in row.times_us or run.stopping():
             continue
         while not pipeline.has_room:
             pipeline.advance()
-        pipeline.start(lane, log.take_number(), config, DISPATCH)
-    return lane, log
+        pipeline.start(queue, log.take_number(), config, DISPATCH)
+    return queue, log

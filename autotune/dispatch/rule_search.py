@@ -26,7 +26,7 @@ from autotune.dispatch.thresholds import Gap, gaps_of
 from autotune.errors import StudyError
 from autotune.evaluation.evaluator import Chooser
 from autotune.family.space import SearchSpace
-from autotune.problem import Layer, of_conv2d
+from autotune.problem import Layer, as_conv2d
 from autotune.search import Search, single_threaded
 from autotune.store import DispatchedLayer, StudyRecord, TemplateRecord, total_timing
 from autotune.study import NamedRule, distinct_layers
@@ -82,7 +82,7 @@ class _Search:
         problems = {layer.problem for layer in searched}
         of_study = [layer for layer in distinct_layers(study.layers) if layer.problem not in problems]
         for layer in (*searched, *of_study):
-            of_conv2d(layer.problem, "a dispatcher")
+            as_conv2d(layer.problem, "a dispatcher")
         record = TemplateRecord(FAMILY, template.hash, template.header)
         self.rows = [read_row(run, layer) for layer in searched]
         self.held_out = [read_row(run, layer) for layer in of_study]

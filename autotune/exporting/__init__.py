@@ -1,6 +1,6 @@
 """store -> export: tuned kernels as a library that stands on its own."""
 
-from autotune.exporting.chosen_kernel import Chosen
 from autotune.exporting.exporter import Exported, export_library
+from autotune.exporting.selected_kernel import SelectedKernel
 
-__all__ = ["Chosen", "Exported", "export_library"]
+__all__ = ["Exported", "SelectedKernel", "export_library"]

@@ -16,9 +16,9 @@ from autotune.compilation.cache import BinaryCache
 from autotune.compilation.compile import architecture, first_errors, killed
 from autotune.devices.host_compile import DRIVER_NAME, RUNTIME_NAME, HostCompiler, driver_program, runtime_program
 from autotune.errors import AutotuneError
-from autotune.exporting.chosen_kernel import Chosen
 from autotune.exporting.exporter import Exported, Images
 from autotune.exporting.machine_code import NVCC_FLAGS, gencode
+from autotune.exporting.selected_kernel import SelectedKernel
 from autotune.tempdirs import temporary_folder
 
 SELF_TEST = "selftest"
@@ -50,7 +50,7 @@ def build_for_cuda(exported: Exported, into: Path, *, nvcc: Path, cxx: Path, run
     Raises BuildError with the first errors.
     """
 
-    def compiled(kernel: Chosen) -> None:
+    def compiled(kernel: SelectedKernel) -> None:
         codes = gencode(exported.archs, kernel.source.program.text)
         options = [*NVCC_FLAGS, *codes, "-fatbin", "-o", str(into / f"{kernel.stem}.fatbin")]
         _compile(nvcc, options, exported.folder, kernel, into)
@@ -66,7 +66,7 @@ def images(nvcc: Path, *, cubin: bool, ptx: bool) -> Images:
     """
     wanted = [("cubin", "sm")] * cubin + [("ptx", "compute")] * ptx
 
-    def compiled(sources: Path, served: Sequence[Chosen], archs: Sequence[int]) -> Mapping[str, bytes]:
+    def compiled(sources: Path, served: Sequence[SelectedKernel], archs: Sequence[int]) -> Mapping[str, bytes]:
         found = {}
         with temporary_folder() as folder:
             for kernel, arch, (kind, prefix) in itertools.product(served, archs, wanted):
@@ -89,7 +89,7 @@ def build_for_host(exported: Exported, into: Path, *, cxx: Path, cache: BinaryCa
     Raises Rejected('compile', ...) where a kernel has something that the host device does not know.
     """
 
-    def compiled(kernel: Chosen) -> None:
+    def compiled(kernel: SelectedKernel) -> None:
         text = (exported.folder / f"{kernel.stem}.cu").read_text(encoding="utf-8")
         program = replace(kernel.source.program, text=text)
         (into / f"{kernel.stem}.fatbin").write_bytes(compiler(program).image)
@@ -104,14 +104,14 @@ def build_for_host(exported: Exported, into: Path, *, cxx: Path, cache: BinaryCa
     return Built(into, library, {**environment, "LD_LIBRARY_PATH": ":".join(filter(None, libraries))})
 
 
-def _compile(nvcc: Path, options: Sequence[str], sources: Path, kernel: Chosen, temporary: Path) -> None:
+def _compile(nvcc: Path, options: Sequence[str], sources: Path, kernel: SelectedKernel, temporary: Path) -> None:
     """Compile a copy of a kernel: nvcc gives the whole path of its source, with links followed, to a shell."""
     name = f"{kernel.stem}.cu"
     shutil.copyfile(sources / name, temporary / name)
     _run([str(nvcc), *options, f"./{name}"], temporary, temporary)  # the name may begin as an option
 
 
-def _each(compiled: Callable[[Chosen], None], exported: Exported) -> None:
+def _each(compiled: Callable[[SelectedKernel], None], exported: Exported) -> None:
     """Compile the kernels, as many at once as there are cores. Raises what the first to fail raises."""
     with ThreadPoolExecutor(len(os.sched_getaffinity(0))) as threads:
         list(threads.map(compiled, exported.served))

@@ -25,7 +25,7 @@ _COMMENTS: Mapping[str, tuple[str, str]] = {
 """How a line of a comment begins and ends, by suffix."""
 
 
-def sealed(name: str, content: bytes) -> bytes:
+def with_checksum(name: str, content: bytes) -> bytes:
     """A file's content with its seal as the last line. Raises StoreError for a kind of file without comments."""
     suffix = PurePath(name).suffix
     if suffix == CUBIN:
@@ -38,26 +38,26 @@ def sealed(name: str, content: bytes) -> bytes:
     return above + f"{opened}{_SEAL}{hash_of(above)}{closed}\n".encode()
 
 
-def is_sealed(name: str, content: bytes, known: str) -> bool:
+def has_valid_checksum(name: str, content: bytes, known: str) -> bool:
     """Whether this is what an export wrote; `known` is the hash that a list of its files gives."""
     if PurePath(name).suffix == CUBIN:
         return content.startswith(_ELF) and hash_of(content) == known
     above, _, _ = content.rstrip(b"\n").rpartition(b"\n")
-    return PurePath(name).suffix in _COMMENTS and content == sealed(name, above + b"\n")
+    return PurePath(name).suffix in _COMMENTS and content == with_checksum(name, above + b"\n")
 
 
-def sealed_record(record: Mapping[str, object]) -> bytes:
+def record_with_checksum(record: Mapping[str, object]) -> bytes:
     """A JSON record as a file's content; its last key is its seal."""
     seal = hash_of(json.dumps(record).encode())
     return json.dumps({**record, "seal": seal}, indent=2).encode() + b"\n"
 
 
-def is_sealed_record(content: bytes) -> bool:
-    """Whether a file has a JSON record as `sealed_record` wrote it."""
+def has_valid_record(content: bytes) -> bool:
+    """Whether a file has a JSON record as `record_with_checksum` wrote it."""
     try:
         record = json.loads(content)
         record.pop("seal")
-        return content == sealed_record(record)
+        return content == record_with_checksum(record)
     except (ValueError, RecursionError, AttributeError, KeyError, TypeError):
         return False
 

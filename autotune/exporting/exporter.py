@@ -15,14 +15,14 @@ from autotune import __version__
 from autotune.dispatch.dispatcher import Dispatcher
 from autotune.dispatch.header import load_dispatch_template, render_dispatch
 from autotune.errors import StoreError
-from autotune.exporting.chosen_kernel import Chosen, serving
 from autotune.exporting.folder import Written, write_folder
 from autotune.exporting.kernel import kernel_text, never_run
 from autotune.exporting.launch_plan import arch_refusal, check_recorded
 from autotune.exporting.machine_code import NVCC_FLAGS
-from autotune.exporting.operation_context import operation_view
+from autotune.exporting.operation_context import operation_context
 from autotune.exporting.python_package import named, package_texts, package_words, text_of
-from autotune.exporting.template_context import golden_view, identifiers, shapes, view_of
+from autotune.exporting.selected_kernel import SelectedKernel, serving
+from autotune.exporting.template_context import golden_context, identifiers, shapes, view_of
 from autotune.family.render import render_words
 from autotune.measurement.numpy_reference import in_numpy
 from autotune.measurement.reference import reference_text
@@ -44,7 +44,7 @@ class Exported:
     folder: Path
     sources: tuple[Path, ...]
     """the kernels' files, served by the library or not"""
-    served: tuple[Chosen, ...]
+    served: tuple[SelectedKernel, ...]
     """the kernels of the library"""
     archs: tuple[int, ...]
     written: Written
@@ -67,12 +67,12 @@ class Exported:
         return "; ".join(f"{why}: {', '.join(names)}" for why, names in found.items())
 
 
-Images = Callable[[Path, Sequence[Chosen], Sequence[int]], Mapping[str, bytes]]
+Images = Callable[[Path, Sequence[SelectedKernel], Sequence[int]], Mapping[str, bytes]]
 """Compiles kernels, whose files lie in a folder, for some architectures: name of a file to its content."""
 
 
 def export_library(
-    chosen: Sequence[Chosen],
+    chosen: Sequence[SelectedKernel],
     folder: Path,
     archs: Sequence[int],
     *,
@@ -113,7 +113,7 @@ _SYMBOL = re.compile(r"[A-Za-z_]\w*", re.ASCII)
 """of C++"""
 
 
-def _check_names(kernel: Chosen) -> None:
+def _check_names(kernel: SelectedKernel) -> None:
     """Raise StoreError for a row's names that stand in files' names, C++ and CMake as they are, and are none."""
     source, row = kernel.source, kernel.row
     for words in (row.study, row.layer.name, source.config.template):
@@ -125,17 +125,17 @@ def _check_names(kernel: Chosen) -> None:
             raise StoreError(f"{row.name}: cannot be exported: {words!r} is no name of C++")
 
 
-def _tuned_arch(served: Sequence[Chosen]) -> int:
+def _tuned_arch(served: Sequence[SelectedKernel]) -> int:
     """The architecture of the GPU that the kernels were tuned on; where there is none, of what stood in for one."""
     devices = [kernel.row.row.device for kernel in served]
     return next((device.arch for device in devices if device.can.gpu), devices[0].arch)
 
 
-def library_texts(served: Sequence[Chosen], archs: Sequence[int]) -> dict[str, str]:
+def library_texts(served: Sequence[SelectedKernel], archs: Sequence[int]) -> dict[str, str]:
     """Name to content of every file of the library but the kernels and `provenance.json`."""
     templates = shipped("templates") / "export"
     declared = served[0].problem.operation
-    view = operation_view(declared)
+    view = operation_context(declared)
     texts = {named(name, declared): named(text_of(templates / name), declared) for name in COPIED}
     if not in_numpy(declared):
         texts[REFERENCE] = f"#pragma once\n{reference_text(declared)}"
@@ -150,7 +150,7 @@ def library_texts(served: Sequence[Chosen], archs: Sequence[int]) -> dict[str, s
         "kernel_list": ", ".join(f"&{view.identifier}" for view in views),
         "shapes": shapes(views),
         "goldens": [
-            golden_view(kernel.problem, kernel.source, view.identifier, view.name)
+            golden_context(kernel.problem, kernel.source, view.identifier, view.name)
             for kernel, view in zip(served, views, strict=True)
         ],
         "archs": ";".join(map(str, archs)),
@@ -162,7 +162,7 @@ def library_texts(served: Sequence[Chosen], archs: Sequence[int]) -> dict[str, s
     }
 
 
-def _provenance(served: Sequence[Chosen], archs: Sequence[int]) -> Mapping[str, object]:
+def _provenance(served: Sequence[SelectedKernel], archs: Sequence[int]) -> Mapping[str, object]:
     """Where each kernel comes from."""
     kernels = []
     for kernel in served:

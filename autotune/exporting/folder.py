@@ -20,7 +20,13 @@ from pathlib import Path, PurePath
 
 from autotune.bounded_io import read_bytes
 from autotune.errors import StoreError, not_written
-from autotune.exporting.checksum import hash_of, is_sealed, is_sealed_record, sealed, sealed_record
+from autotune.exporting.checksum import (
+    has_valid_checksum,
+    has_valid_record,
+    hash_of,
+    record_with_checksum,
+    with_checksum,
+)
 
 PROVENANCE = "provenance.json"
 PROOF = "proof.txt"
@@ -59,15 +65,17 @@ def write_folder(
     with _writing(folder):
         target.parent.mkdir(parents=True, exist_ok=True)
     with _stage(folder, target) as new:
-        hashes = _write_sealed(folder, new, {name: text.encode() for name, text in texts.items()})
-        hashes |= _write_sealed(folder, new, more(new))
-        record = sealed_record({**provenance, _HASHES: dict(sorted(hashes.items()))})
+        hashes = _write_with_checksum(folder, new, {name: text.encode() for name, text in texts.items()})
+        hashes |= _write_with_checksum(folder, new, more(new))
+        record = record_with_checksum({**provenance, _HASHES: dict(sorted(hashes.items()))})
         _write(folder, new, {PROVENANCE: record})
         with _writing(folder), _locked(target.parent):
             earlier = _Earlier(folder, target)
             earlier.check_free(hashes)
             if target.is_dir():
-                _write(folder, new, {_BOTH: sealed_record({**provenance, _HASHES: {**earlier.hashes, **hashes}})})
+                _write(
+                    folder, new, {_BOTH: record_with_checksum({**provenance, _HASHES: {**earlier.hashes, **hashes}})}
+                )
                 _replace(new, target, (*hashes, PROVENANCE), earlier.own)
             else:
                 new.rename(target)
@@ -82,7 +90,7 @@ def write_proof(folder: Path, provenance: bytes, lines: Iterable[str]) -> None:
         if earlier.provenance != provenance:
             raise StoreError(f"{folder}: another export was written there meanwhile, so this one is not proven")
         earlier.check_free((PROOF,))
-        (new / PROOF).write_bytes(sealed(PROOF, "\n".join(lines).encode()))
+        (new / PROOF).write_bytes(with_checksum(PROOF, "\n".join(lines).encode()))
         (new / PROOF).replace(target / PROOF)
 
 
@@ -139,7 +147,11 @@ class _Earlier:
     def _is_own(self, name: str) -> bool:
         if (content := self._content(name)) is None:
             return False
-        return is_sealed_record(content) if name == PROVENANCE else is_sealed(name, content, self.hashes.get(name, ""))
+        return (
+            has_valid_record(content)
+            if name == PROVENANCE
+            else has_valid_checksum(name, content, self.hashes.get(name, ""))
+        )
 
     def _content(self, name: str) -> bytes | None:
         """What is in a file below the folder; None where there is none, or a link on the way."""
@@ -181,9 +193,9 @@ def _write(folder: Path, new: Path, contents: Mapping[str, bytes]) -> None:
             (new / name).write_bytes(content)
 
 
-def _write_sealed(folder: Path, new: Path, contents: Mapping[str, bytes]) -> dict[str, str]:
+def _write_with_checksum(folder: Path, new: Path, contents: Mapping[str, bytes]) -> dict[str, str]:
     """Write files with their seals; their hashes."""
-    contents = {name: sealed(name, content) for name, content in contents.items()}
+    contents = {name: with_checksum(name, content) for name, content in contents.items()}
     _write(folder, new, contents)
     return {name: hash_of(content) for name, content in contents.items()}
 

@@ -107,7 +107,7 @@ class ArrayView:
 
 
 @dataclass(frozen=True, slots=True)
-class OperationView:
+class OperationContext:
     """An operation, its expressions in C++ on a `layer`."""
 
     name: str
@@ -152,7 +152,7 @@ class OperationView:
     launched_set: str
 
 
-def operation_view(operation: Operation) -> OperationView:
+def operation_context(operation: Operation) -> OperationContext:
     """An operation as the templates print it. Raises StoreError for names that an export has for something else."""
     _check_names(operation)
     names = operation.names_of(*ROLES)
@@ -162,7 +162,7 @@ def operation_view(operation: Operation) -> OperationView:
     fixed = (name for name in (*sizes, *operation.words) if name != operation.runtime)
     inputs, weights = operation.inputs, operation.names_of("weights")
     launched = tuple(name for name in names if name not in weights)
-    return OperationView(
+    return OperationContext(
         name=operation.name,
         runtime=operation.runtime,
         reference=not in_numpy(operation),

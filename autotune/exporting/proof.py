@@ -18,10 +18,10 @@ from autotune.devices.device import DeviceInfo
 from autotune.errors import AutotuneError, DeviceLost, Rejected, ToolchainError
 from autotune.evaluation.evaluator import DeviceEvaluator
 from autotune.exporting.build import SELF_TEST_S, BuildError, Built, build_for_cuda, build_for_host, self_test
-from autotune.exporting.chosen_kernel import Chosen
 from autotune.exporting.exporter import Exported
 from autotune.exporting.folder import PROOF, write_proof
 from autotune.exporting.golden import self_test_sizes
+from autotune.exporting.selected_kernel import SelectedKernel
 from autotune.family.template import KernelTemplate
 from autotune.measurement.benchmark import paired_ratio
 from autotune.tempdirs import temporary_folder
@@ -32,7 +32,7 @@ TIMED_S = 3.0  # of each kernel's finals, wall clock
 _HOST_FLOPS = 5e8  # of a pass on the CPU, two dozen of which test a kernel; two cores do 1e8 a second
 
 
-class NotProven(AutotuneError):
+class ProofFailed(AutotuneError):
     """An exported folder is wrong, or slower than what was tuned."""
 
 
@@ -86,7 +86,7 @@ def prove(
     sanitizer: Sanitizer | str,
     *,
     not_run: str = "",
-    known_noise: Callable[[Chosen], float] = lambda _: 0.0,
+    known_noise: Callable[[SelectedKernel], float] = lambda _: 0.0,
     families: Mapping[str, KernelTemplate] = MappingProxyType({}),
     stage: Callable[[str], None] = lambda _: None,
     cache: BinaryCache | None = None,
@@ -98,7 +98,7 @@ def prove(
     and measurement mode, a fraction; `families` are the installed ones, whose lines messages name. `cache` has
     programs for the CPU that were compiled before.
 
-    Raises NotProven, after it was written to the folder, when the library does not build, is wrong or too slow;
+    Raises ProofFailed, after it was written to the folder, when the library does not build, is wrong or too slow;
     ToolchainError without a compiler, or where nothing can be built or run in the folder for temporary files.
     """
     lines: list[str] = []
@@ -112,10 +112,10 @@ def prove(
         for line in itertools.chain(_sanitized(exported, sanitizer, not_run, families), seen):
             lines.append(line)
             yield line
-    except (BuildError, NotProven) as error:
+    except (BuildError, ProofFailed) as error:
         message = " ".join(str(error).split())
         _say(exported, "FAILED: do not use this library", message, *lines)
-        raise NotProven(f"{exported.folder}: failed its proof, see {PROOF}: {message}") from None
+        raise ProofFailed(f"{exported.folder}: failed its proof, see {PROOF}: {message}") from None
     except OSError as error:  # a folder for temporary files that is full, or that no program may be run in
         raise ToolchainError(
             f"{error.filename or tempfile.gettempdir()}: {error.strerror}; "
@@ -137,7 +137,7 @@ def runs_on(exported: Exported, info: DeviceInfo) -> bool:
 def _sanitized(
     exported: Exported, sanitizer: Sanitizer | str, not_run: str, families: Mapping[str, KernelTemplate]
 ) -> Iterator[str]:
-    """What each check said of each kernel. Raises NotProven for what is no known false alarm."""
+    """What each check said of each kernel. Raises ProofFailed for what is no known false alarm."""
     if isinstance(sanitizer, str):
         yield f"not checked for few images: {sanitizer}"
     else:
@@ -148,7 +148,7 @@ def _sanitized(
         verdicts = list(sanitizer.check(winners))
         faults = [verdict for verdict in verdicts if verdict.word == FAULT]
         if faults:
-            raise NotProven("; ".join(map(str, faults)))
+            raise ProofFailed("; ".join(map(str, faults)))
         yield from map(str, verdicts)
     if not_run:
         yield not_run
@@ -194,7 +194,7 @@ def _tested_on_host(
 def _on_cuda(
     exported: Exported,
     evaluator: DeviceEvaluator,
-    known_noise: Callable[[Chosen], float],
+    known_noise: Callable[[SelectedKernel], float],
     stage: Callable[[str], None],
 ) -> Iterator[str]:
     with temporary_folder() as folder:
@@ -213,10 +213,10 @@ def _on_cuda(
             if compared.too_slow:
                 slow.append(compared)
         if slow:
-            raise NotProven(f"slower than the tuner's own kernel: {'; '.join(map(str, slow))}")
+            raise ProofFailed(f"slower than the tuner's own kernel: {'; '.join(map(str, slow))}")
 
 
-def _timed(kernel: Chosen, built: Built, evaluator: DeviceEvaluator, known_noise: float) -> Beside:
+def _timed(kernel: SelectedKernel, built: Built, evaluator: DeviceEvaluator, known_noise: float) -> Beside:
     """A kernel in the library, verified for the tuned n, beside the tuner's own."""
     compiled = evaluator.compile(kernel.source)
     evaluator.begin_layer(kernel.problem)
@@ -225,12 +225,12 @@ def _timed(kernel: Chosen, built: Built, evaluator: DeviceEvaluator, known_noise
             built.library, kernel.source, compiled.result(), cache=kernel.row.timing.cache, budget_s=TIMED_S
         )
     except (Rejected, DeviceLost) as error:
-        raise NotProven(f"{kernel.row.name}: {error}") from None
+        raise ProofFailed(f"{kernel.row.name}: {error}") from None
     return beside(kernel.row.name, own, library, known_noise)
 
 
 def _tested(built: Built, where: str, limit_s: float, kernels: Sequence[str] = ()) -> Iterator[str]:
     passed, words = self_test(built, limit_s, kernels)
     if not passed:
-        raise NotProven(f"the self-test failed {where}: {words.splitlines()[-1]}")
+        raise ProofFailed(f"the self-test failed {where}: {words.splitlines()[-1]}")
     yield from words.splitlines()

@@ -12,12 +12,12 @@ from dataclasses import dataclass
 
 from autotune.compilation.compile import is_exact
 from autotune.devices.device import DeviceInfo
-from autotune.exporting.chosen_kernel import Chosen
 from autotune.exporting.golden import Samples, golden
 from autotune.exporting.kernel import never_run
 from autotune.exporting.launch_plan import Need, Plan, arch_refusal, plan_of
 from autotune.exporting.machine_code import ARCHS, gencode
 from autotune.exporting.operation_context import word_constants
+from autotune.exporting.selected_kernel import SelectedKernel
 from autotune.family.comments import in_comment
 from autotune.family.source import KernelSource
 from autotune.measurement.bounds import bound_factor, exact_on_integers
@@ -27,7 +27,7 @@ from autotune.problem import Problem
 
 
 @dataclass(frozen=True, slots=True)
-class KernelView:
+class KernelContext:
     """A kernel as the templates print it."""
 
     identifier: str
@@ -63,9 +63,9 @@ class KernelView:
     """may be launched before the kernels before it have ended"""
 
 
-def view_of(kernel: Chosen, identifier: str, archs: Sequence[int]) -> KernelView:
+def view_of(kernel: SelectedKernel, identifier: str, archs: Sequence[int]) -> KernelContext:
     trial, device, source = kernel.row.row.trial, kernel.row.row.device, kernel.source
-    return KernelView(
+    return KernelContext(
         identifier=identifier,
         name=c_string(kernel.row.name),
         stem=kernel.stem,
@@ -107,7 +107,7 @@ def _initialisers(problem: Problem) -> tuple[str, ...]:
     return tuple(textwrap.wrap(" ".join(words), 100))
 
 
-def _least_arch(kernel: Chosen) -> int:
+def _least_arch(kernel: SelectedKernel) -> int:
     """The oldest architecture that the kernel's family admits."""
     admitted = (arch for arch in ARCHS if not arch_refusal(kernel.bound, kernel.source, arch))
     return next(admitted, kernel.row.row.device.arch)
@@ -139,12 +139,12 @@ def _device_numbers(device: DeviceInfo) -> str:
 class Side:
     """One of the kernels of a shape, in the order of the n that they were tuned at."""
 
-    kernel: KernelView
+    kernel: KernelContext
     threshold: str
     """name of the constant"""
     most_n: int
     """images up to which it serves; 0: any number"""
-    next: KernelView | None
+    next: KernelContext | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,8 +156,8 @@ class Shape:
     """what is asked where the threshold's kernel does not serve: the kernels of the most images first"""
 
 
-def shapes(views: Sequence[KernelView]) -> list[Shape]:
-    by_shape: dict[Problem, list[KernelView]] = {}
+def shapes(views: Sequence[KernelContext]) -> list[Shape]:
+    by_shape: dict[Problem, list[KernelContext]] = {}
     for view in views:
         by_shape.setdefault(view.problem.with_runtime(1), []).append(view)
     found = []
@@ -168,7 +168,7 @@ def shapes(views: Sequence[KernelView]) -> list[Shape]:
     return found
 
 
-def _side(view: KernelView, after: KernelView | None) -> Side:
+def _side(view: KernelContext, after: KernelContext | None) -> Side:
     most_n = math.isqrt(view.problem.runtime_size * after.problem.runtime_size) if after else 0
     return Side(view, f"most_n_of_{view.identifier}", most_n, after)
 
@@ -197,7 +197,7 @@ def c_string(text: str) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class GoldenView:
+class GoldenContext:
     """A kernel's golden values as the template prints them."""
 
     identifier: str
@@ -207,11 +207,11 @@ class GoldenView:
     factor: str
     exact_on_integers: bool
     most_outputs: int
-    sets: tuple[SamplesView, ...]
+    sets: tuple[SamplesContext, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class SamplesView:
+class SamplesContext:
     """One set of them."""
 
     output: int
@@ -222,10 +222,10 @@ class SamplesView:
     count: int
 
 
-def golden_view(problem: Problem, source: KernelSource, identifier: str, name: str) -> GoldenView:
+def golden_context(problem: Problem, source: KernelSource, identifier: str, name: str) -> GoldenContext:
     """The golden values of a kernel's problem. Raises TemplateError where its reference fails."""
     values = golden(problem)
-    return GoldenView(
+    return GoldenContext(
         identifier=identifier,
         name=name,
         n=values.n,
@@ -234,7 +234,9 @@ def golden_view(problem: Problem, source: KernelSource, identifier: str, name: s
         exact_on_integers=source.error_factor == 1 and exact_on_integers(source.accuracy, problem),
         most_outputs=values.most_outputs,
         sets=tuple(
-            SamplesView(problem.operation.seed(each.output), each.n, each.integers, _samples(each), len(each.indices))
+            SamplesContext(
+                problem.operation.seed(each.output), each.n, each.integers, _samples(each), len(each.indices)
+            )
             for each in values.sets
         ),
     )

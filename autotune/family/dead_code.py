@@ -26,7 +26,7 @@ class _Definition:
     uses: frozenset[str]
 
 
-def without_unused(text: str, included: Iterable[str]) -> str:
+def without_dead_code(text: str, included: Iterable[str]) -> str:
     """The text but for those definitions of the included files, which are part of it, that nothing kept in it names."""
     unused = [definition for content in included for definition in _definitions(content)]
     rest = text

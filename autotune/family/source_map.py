@@ -28,7 +28,7 @@ _WORDS = re.compile(r"\bline (\d+)")  # of a barrier, in the words of the host d
 _ONLY_MARKS = re.compile(f"^(?:{MARKS.pattern})+$", re.MULTILINE)
 
 
-def pointed(message: str, template: KernelTemplate, source: KernelSource, device: DeviceInfo) -> str:
+def with_source_lines(message: str, template: KernelTemplate, source: KernelSource, device: DeviceInfo) -> str:
     """What a compiler, a sanitizer or a device said of `kernel.cu`, with the lines of the files that people edit.
 
     `kernel.cu:12` becomes `kernel.cu:12 (FAMILY.cu.j2:34)`. A line that was not found is left as it is.

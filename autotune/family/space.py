@@ -85,7 +85,7 @@ class BoundTemplate:
         """The only configs of the family let in, with the parameters that it has now; None: all."""
         if self.admission.listed is None:
             return None
-        return frozenset(filter(None, map(self.template.today, self.admission.listed)))
+        return frozenset(filter(None, map(self.template.current_config, self.admission.listed)))
 
     @property
     def supported(self) -> bool:

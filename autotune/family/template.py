@@ -124,7 +124,7 @@ class KernelTemplate:
         match = HEADER.match(self.text)
         return match.group(1).strip() if match else ""
 
-    def today(self, recorded: Config) -> Config | None:
+    def current_config(self, recorded: Config) -> Config | None:
         """A recorded config with the parameters that the family has now, under their names of today.
 
         A parameter that it lacks came later, and its first value is what the family did before. None when it is another

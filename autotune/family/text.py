@@ -18,7 +18,7 @@ from autotune.bounded_io import read_text
 from autotune.errors import TemplateError, quoted
 from autotune.expressions.functions import FUNCTIONS, MOST_BITS, power, product
 from autotune.family.comments import MARKS
-from autotune.family.dead_code import without_unused
+from autotune.family.dead_code import without_dead_code
 from autotune.resources import shipped
 
 Body = Template
@@ -229,4 +229,4 @@ def inline(text: str, includes: Iterable[tuple[str, str]]) -> str:
     for match in _DIRECTIVE.finditer(whole):
         if not _OF_A_TOOLKIT.match(match.group()):
             raise TemplateError(f'has {quoted(match.group().strip())}; write #include "FILE" or <HEADER>')
-    return re.sub(r"\n{3,}", "\n\n", without_unused(whole, (contents[name] for name in done)))
+    return re.sub(r"\n{3,}", "\n\n", without_dead_code(whole, (contents[name] for name in done)))

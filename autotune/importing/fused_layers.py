@@ -25,7 +25,7 @@ class Fused:
 
 
 @dataclass(frozen=True, slots=True)
-class LeftOut:
+class Unsupported:
     """What is in no layer of the study."""
 
     label: str
@@ -42,7 +42,7 @@ class Findings:
     op: str
     images: int | None
     fused: tuple[Fused, ...]
-    left_out: tuple[LeftOut, ...]
+    left_out: tuple[Unsupported, ...]
 
     @property
     def served_flops(self) -> int:
@@ -65,9 +65,9 @@ def findings(network: Graph, *, op: str = "conv2d", residuals: bool = True) -> F
     checked = _checked(network)
     fused = {each.at: each for each in fuse(checked, residuals=residuals)}
     taken: list[Fused] = []
-    left_out: list[LeftOut] = []
+    left_out: list[Unsupported] = []
     for at, operator in enumerate(checked.operators):
-        found: Fused | LeftOut | None = None
+        found: Fused | Unsupported | None = None
         if operator.product is not None:
             found = _product(checked, at, operator.product, op)
         elif operator.convolution is not None:
@@ -80,24 +80,24 @@ def findings(network: Graph, *, op: str = "conv2d", residuals: bool = True) -> F
     return Findings(op, images, tuple(taken), tuple(left_out))
 
 
-def _convolution(found: Convolution, fused: Epilogue | None, op: str) -> Fused | LeftOut:
+def _convolution(found: Convolution, fused: Epilogue | None, op: str) -> Fused | Unsupported:
     if op != "conv2d":
-        return LeftOut(plain(found.label), _OTHER.format(OPERATIONS["conv2d"], "conv2d"), found.flops, other=True)
+        return Unsupported(plain(found.label), _OTHER.format(OPERATIONS["conv2d"], "conv2d"), found.flops, other=True)
     if found.problem is None or fused is None:
-        return LeftOut(plain(found.label), plain(found.why_not, 1000), found.flops)
+        return Unsupported(plain(found.label), plain(found.why_not, 1000), found.flops)
     return Fused(plain(found.label), _problem(replace(found.problem, epilogue=fused.epilogues[0])))
 
 
-def _product(network: Graph, at: int, found: MatrixProduct, op: str) -> Fused | LeftOut:
+def _product(network: Graph, at: int, found: MatrixProduct, op: str) -> Fused | Unsupported:
     if op != "gemm":
-        return LeftOut(plain(found.label), _OTHER.format(OPERATIONS["gemm"], "gemm"), found.flops, other=True)
+        return Unsupported(plain(found.label), _OTHER.format(OPERATIONS["gemm"], "gemm"), found.flops, other=True)
     if found.why_not:
-        return LeftOut(plain(found.label), found.why_not, found.flops)
+        return Unsupported(plain(found.label), found.why_not, found.flops)
     words = {"dtype": found.dtype, "transposes": found.transposes, "epilogue": product_epilogue(network, at, found)}
     try:
         return Fused(plain(found.label), make_problem(operation("gemm"), {**found.sizes, **words}))
     except StudyError as error:
-        return LeftOut(plain(found.label), plain(str(error), 1000), found.flops)
+        return Unsupported(plain(found.label), plain(str(error), 1000), found.flops)
 
 
 _OTHER = "{}, which --op {} imports"

@@ -19,7 +19,7 @@ from autotune.errors import ModelError
 from autotune.importing.asked_sizes import asked
 from autotune.importing.network import plain
 from autotune.importing.torch_calls import Exported
-from autotune.importing.torch_sizes import Unfit, bound
+from autotune.importing.torch_sizes import UnsupportedSize, bound
 from autotune.interchange.recorded_space import Json
 
 LARGEST_GRAPH_BYTES = 16 << 20
@@ -64,7 +64,7 @@ def read_archive(
         fixed = {each: tuple(size if isinstance(size, int) else None for size in exported[each]) for each in exported}
         symbols = bound(exported, asked(name, fixed, inputs, batch))
         return found.for_sizes(symbols, dtype, layout).graph()
-    except Unfit as error:
+    except UnsupportedSize as error:
         raise ModelError(f"{name}: {plain(str(error))}; export the model for these sizes") from None
     except (KeyError, TypeError, ValueError, IndexError, AttributeError, RecursionError) as error:
         what = plain(f"{type(error).__name__}: {error}")

@@ -36,12 +36,12 @@ def size_of(text: str) -> Size:
     return re.sub(r"Integer\((-?\d+)\)", r"\1", re.sub(r"Symbol\('(\w+)'[^()]*\)", r"\1", text))
 
 
-class Unfit(Exception):
+class UnsupportedSize(Exception):
     """Inputs are not of the sizes that an archive was exported for; the message says which."""
 
 
 def bound(inputs: Mapping[str, Sequence[Size]], given: Sequence[Sequence[int]]) -> Mapping[str, int]:
-    """The symbols in the sizes of inputs, by the sizes that are given. Raises Unfit where another size was exported."""
+    """Map the symbols in the sizes of inputs to the given sizes. Raises UnsupportedSize for other exported sizes."""
     symbols: dict[str, int] = {}
     pairs = [
         (name, size, number)
@@ -53,7 +53,7 @@ def bound(inputs: Mapping[str, Sequence[Size]], given: Sequence[Sequence[int]]) 
             symbols[size] = number
     for name, size, number in pairs:
         if evaluated(size, symbols) != number:
-            raise Unfit(f"input {name} was exported with a size of {size}, not {number}")
+            raise UnsupportedSize(f"input {name} was exported with a size of {size}, not {number}")
     return symbols
 
 

@@ -15,7 +15,7 @@ from typing import Protocol
 import numpy as np
 
 from autotune.interchange.recorded_space import Json, Recording
-from autotune.search import Refused, Search, single_threaded
+from autotune.search import RejectedProposals, Search, single_threaded
 from autotune.trial import Config, Trial
 
 GEOMEAN = "geomean"
@@ -50,7 +50,7 @@ class Run:
     """best found / optimum after each evaluation, infinite before the first correct config"""
     elapsed_s: tuple[float, ...]
     """spent in search until each evaluation was told"""
-    refused: Refused
+    refused: RejectedProposals
     """proposals that cost nothing, as no config was evaluated"""
 
     def after(self, evaluations: int) -> float:

@@ -140,7 +140,7 @@ def layer_page(
     said = [verdict for row in won for verdict in row.verdicts]
     fell = steps(trials)
     told = [winner.best.row] if winner else []
-    told += [*fell, *(event.row for event in found.events), *(rung.best for rung in found.rungs if rung.best)]
+    told += [*fell, *(event.row for event in found.events), *(step.best for step in found.ladder_steps if step.best)]
     told += [one.row for contest in held if contest for one in contest.contenders if one.row]
     return LayerPage(
         id=id,

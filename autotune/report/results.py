@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from autotune.analysis.history import Event, history
 from autotune.analysis.networks import Network, networks, rival_of, stored_study
-from autotune.analysis.rooflines import BestWithRoofline, undominated, with_roofline
+from autotune.analysis.rooflines import BestWithRoofline, best_per_class, with_roofline
 from autotune.api.family_importance import FamilyImportance
 from autotune.devices.device import DeviceInfo, Environment
 from autotune.errors import StoreError
@@ -18,7 +18,7 @@ from autotune.replay.recorded_trials import Measured, stored_recordings
 from autotune.search.importance import importance
 from autotune.study import Study
 from autotune.trial import END_TO_END
-from autotune.tuning.ladder import Rung, circumstances, rungs
+from autotune.tuning.ladder import LadderStep, circumstances, ladder_steps
 
 if TYPE_CHECKING:
     from autotune.interchange.recorded_space import JointRecording
@@ -48,7 +48,7 @@ class LayerResults:
     """those that still count, oldest first"""
     events: tuple[Event, ...]
     importances: tuple[FamilyImportance, ...]
-    rungs: tuple[Rung, ...]
+    ladder_steps: tuple[LadderStep, ...]
     """the study's techniques; none where it has none"""
     rates: tuple[Rate, ...]
     noise: NoiseFloor | None
@@ -84,7 +84,7 @@ def results(store: Store, what: str, devices: Sequence[DeviceInfo] | None = None
         raise StoreError(space_advice(what))
     if not groups:
         raise StoreError(f"{what}: there is no trial to report; `autotune trials` lists what there is")
-    best = [with_roofline(store, row) for row in undominated(store.best.list(what))]
+    best = [with_roofline(store, row) for row in best_per_class(store.best.list(what))]
     names = dict.fromkeys(rows[0].study for rows in groups.values())
     studies = {name: stored_study(store, name) for name in names}
     shared = _Shared(
@@ -134,7 +134,9 @@ class _Shared:
         admitted = [one for one in best if one.best.row.trial.accuracy in study.admitted(first.problem)]
         winner = next(iter(admitted or best), None)
         finals = tuple(row for row in self.finals if here(row.winner))
-        ladder = [row for of_one in circumstances(rows).values() for row in rungs(study, [first.layer], of_one, {})]
+        ladder = [
+            row for of_one in circumstances(rows).values() for row in ladder_steps(study, [first.layer], of_one, {})
+        ]
         return LayerResults(
             name=first.name,
             layer=first.layer,
@@ -148,7 +150,7 @@ class _Shared:
             finals=finals,
             events=tuple(event for event in self.events if here(event.row)),
             importances=self._importances(last, {row.trial.config.template for row in rows}),
-            rungs=tuple(ladder),
+            ladder_steps=tuple(ladder),
             rates=() if measurement_mode == END_TO_END else self.store.rates.list(device),
             noise=self.store.noise_floors.latest(device, measurement_mode),
             source=self._source(winner),

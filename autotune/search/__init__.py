@@ -2,9 +2,17 @@
 
 from autotune.search.initial_design import InitialDesign, ListedDesign
 from autotune.search.sampler import AutotuneSampler
-from autotune.search.samplers import Refused
+from autotune.search.samplers import RejectedProposals
 from autotune.search.search import Search
 from autotune.search.state import FeasibleSpace
 from autotune.search.threads import single_threaded
 
-__all__ = ["AutotuneSampler", "FeasibleSpace", "InitialDesign", "ListedDesign", "Refused", "Search", "single_threaded"]
+__all__ = [
+    "AutotuneSampler",
+    "FeasibleSpace",
+    "InitialDesign",
+    "ListedDesign",
+    "RejectedProposals",
+    "Search",
+    "single_threaded",
+]

@@ -49,7 +49,7 @@ class _Tried:
     """what is minimised: FAILED for a failure, NaN for a trial that still runs [trials]"""
 
 
-class Inferred:
+class InferredSpaceModel:
     """What a study's trials say of the parameters that they suggested, and the next ones."""
 
     def __init__(self) -> None:

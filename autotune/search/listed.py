@@ -23,7 +23,7 @@ class SpaceExhausted(TrialPruned):
     """Every feasible config was asked for. Within `Study.optimize` the trial counts as pruned."""
 
 
-class Rows:
+class ListedSpaceModel:
     """What a study's trials say of the rows of some spaces, and the next row.
 
     The state follows the study's trials: those that end here, in the order in which they end; others (given to
@@ -144,10 +144,12 @@ class Rows:
             self.state.ask(index)
 
 
-Choose = Callable[[Rows, "Study", FrozenTrial, np.random.Generator, int | None], int]
+Choose = Callable[[ListedSpaceModel, "Study", FrozenTrial, np.random.Generator, int | None], int]
 """Picks a config index for a trial; where one is given, a config that comes next whatever the sampler, that one."""
 
 
-def by_model(rows: Rows, _study: Study, _trial: FrozenTrial, rng: np.random.Generator, forced: int | None) -> int:
+def by_model(
+    rows: ListedSpaceModel, _study: Study, _trial: FrozenTrial, rng: np.random.Generator, forced: int | None
+) -> int:
     """What the project's own search proposes."""
     return rows.proposer.propose(rng) if forced is None else forced

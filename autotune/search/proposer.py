@@ -105,7 +105,7 @@ class Proposer:
         return [least] if now else families
 
     @property
-    def blind(self) -> bool:
+    def is_random(self) -> bool:
         """Whether the first configs are all asked for, and too few of a family told for a model of its times."""
         counts = self._counts()
         families = self._due(self._open_families(), counts)

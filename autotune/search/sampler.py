@@ -14,8 +14,8 @@ from optuna.samplers import BaseSampler
 from optuna.trial import FrozenTrial, Trial, TrialState
 
 from autotune.search.encoding import Params
-from autotune.search.inferred import Inferred
-from autotune.search.listed import Rows
+from autotune.search.inferred import InferredSpaceModel
+from autotune.search.listed import ListedSpaceModel
 from autotune.search.listed_configs import listed
 from autotune.search.outcome import CONSTRAINTS
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from optuna import Study
 
 
-class Proposals(Protocol):
+class SpaceModel(Protocol):
     """What knows a space and what a study's trials say of it."""
 
     def search_space(self, study: Study, /) -> dict[str, BaseDistribution]:
@@ -52,7 +52,7 @@ class StudySampler(BaseSampler):
 
     def __init__(
         self,
-        proposals: Proposals,
+        proposals: SpaceModel,
         *,
         seed: int | None = None,
         number: Callable[[FrozenTrial], int] | None = None,
@@ -134,12 +134,12 @@ class AutotuneSampler(StudySampler):
         self,
         *,
         seed: int | None = None,
-        space: Iterable[Mapping[str, CategoricalChoiceType]] | Rows | None = None,
+        space: Iterable[Mapping[str, CategoricalChoiceType]] | ListedSpaceModel | None = None,
         number: Callable[[FrozenTrial], int] | None = None,
         constraints_func: Callable[[FrozenTrial], Sequence[float]] | None = None,
     ) -> None:
-        rows = space if space is None or isinstance(space, Rows) else _rows(space)
-        super().__init__(rows or Inferred(), seed=seed, number=number, constraints_func=constraints_func)
+        rows = space if space is None or isinstance(space, ListedSpaceModel) else _rows(space)
+        super().__init__(rows or InferredSpaceModel(), seed=seed, number=number, constraints_func=constraints_func)
         self._rows = rows
 
     def after_trial(self, study: Study, trial: FrozenTrial, state: TrialState, values: Sequence[float] | None) -> None:
@@ -159,9 +159,9 @@ class AutotuneSampler(StudySampler):
         return self._rows.encoding.params(self._rows.suggest(trial))
 
 
-def _rows(configs: Iterable[Mapping[str, CategoricalChoiceType]]) -> Rows:
+def _rows(configs: Iterable[Mapping[str, CategoricalChoiceType]]) -> ListedSpaceModel:
     spaces, choices = listed(configs)
-    return Rows(spaces, choices=choices)
+    return ListedSpaceModel(spaces, choices=choices)
 
 
 def _one_objective(sampler: BaseSampler, study: Study) -> None:

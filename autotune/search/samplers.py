@@ -14,7 +14,7 @@ from optuna.trial import FrozenTrial
 
 from autotune.errors import StudyError
 from autotune.search.encoding import Encoding, Params
-from autotune.search.listed import Choose, Rows
+from autotune.search.listed import Choose, ListedSpaceModel
 from autotune.search.proposer import uniform
 
 DRAWS = 8
@@ -64,7 +64,7 @@ def require(sampler: str, peer: Peer) -> None:
 
 
 @dataclass(slots=True)
-class Refused:
+class RejectedProposals:
     """How many proposals could not be used; they are free, and at most DRAWS for each config that is."""
 
     infeasible: int = 0
@@ -72,20 +72,20 @@ class Refused:
 
 
 def by_chance(
-    rows: Rows, _study: optuna.Study, _trial: FrozenTrial, rng: np.random.Generator, forced: int | None
+    rows: ListedSpaceModel, _study: optuna.Study, _trial: FrozenTrial, rng: np.random.Generator, forced: int | None
 ) -> int:
     """A family by chance, then a free config of it by chance."""
     return uniform(rows.state, rng) if forced is None else forced
 
 
-def drawing(peer: Peer, refused: Refused) -> Choose:
+def drawing(peer: Peer, refused: RejectedProposals) -> Choose:
     """Chooses what an Optuna sampler proposes: its first feasible new draw, else the free config nearest to its last.
 
     Where a config is given the sampler is asked all the same (some count their asks) and then overruled.
     """
 
     def choose(
-        rows: Rows, study: optuna.Study, trial: FrozenTrial, rng: np.random.Generator, forced: int | None
+        rows: ListedSpaceModel, study: optuna.Study, trial: FrozenTrial, rng: np.random.Generator, forced: int | None
     ) -> int:
         state, encoding = rows.state, rows.encoding
         inner = peer.make(int(rng.integers(2**32)))

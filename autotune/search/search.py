@@ -10,9 +10,9 @@ from optuna.trial import FrozenTrial, TrialState
 
 from autotune.errors import StudyError
 from autotune.search.initial_design import InitialDesign
-from autotune.search.listed import Choose, Rows, by_model
+from autotune.search.listed import Choose, ListedSpaceModel, by_model
 from autotune.search.sampler import AutotuneSampler, StudySampler
-from autotune.search.samplers import PEERS, Peer, Refused, by_chance, drawing, require
+from autotune.search.samplers import PEERS, Peer, RejectedProposals, by_chance, drawing, require
 from autotune.search.state import FeasibleSpace
 from autotune.study import SAMPLERS
 from autotune.trial import Config, Trial
@@ -55,9 +55,11 @@ class Search:
         if peer is not None:
             require(sampler, peer)
         self._keeps_state = peer is not None and peer.keeps_state
-        self.refused = Refused()
+        self.refused = RejectedProposals()
         """proposals of Optuna's samplers that were no free config, and so were never handed out"""
-        self._rows = Rows(spaces, least=LEAST, ordinal=peer is not None and peer.ordinal, choose=self._choose(peer))
+        self._rows = ListedSpaceModel(
+            spaces, least=LEAST, ordinal=peer is not None and peer.ordinal, choose=self._choose(peer)
+        )
         self._state = self._rows.state
         self._designs = designs
         self._designed: dict[int, str] = {}  # config index -> the initial design that proposed it
@@ -85,9 +87,9 @@ class Search:
         return self._state.config(self._ask(number, forced=self._forced()))
 
     @property
-    def blind(self) -> bool:
+    def is_random(self) -> bool:
         """Whether a config asked for now is one more by chance, where results under way may let a model choose."""
-        return self._sampler == "default" and self._rows.proposer.blind and self._forced() is None
+        return self._sampler == "default" and self._rows.proposer.is_random and self._forced() is None
 
     @property
     def expected_gain(self) -> float | None:

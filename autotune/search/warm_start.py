@@ -212,7 +212,9 @@ def _judge(space: SearchSpace, layers: Sequence[TunedLayer]) -> _Family | None:
     template = space.bound.template
     views, of, slowdowns, positions = [], [], [], []
     for number, layer in enumerate(layers):
-        told = [(now, slowdown) for config, slowdown in layer.slowdowns(layers) if (now := template.today(config))]
+        told = [
+            (now, slowdown) for config, slowdown in layer.slowdowns(layers) if (now := template.current_config(config))
+        ]
         if not told:
             continue
         here = np.stack([positions_of(template, config) for config, _ in told])

@@ -40,7 +40,7 @@ from autotune.store.schema.tables import (
 )
 from autotune.store.schema.types import date_text
 from autotune.store.sqlite.database import Database
-from autotune.store.studies import Place, called, current_places, find, one_of, target_ids
+from autotune.store.studies import LayerRef, called, current_places, find, one_of, target_ids
 from autotune.store.trials import TrialRow, gflops, trials_by_id, while_tuning
 from autotune.trial import ACCURACY_CLASSES, END_TO_END, Outcome, Timing
 
@@ -210,7 +210,7 @@ _CHOSEN: tuple[ColumnElement[Any], ...] = (
 def _best(
     connection: Connection,
     targets: Collection[int] | None,
-    places: Sequence[Place] | None,
+    places: Sequence[LayerRef] | None,
     part: Mapping[str, Any] | None = None,
 ) -> Iterator[BestRow]:
     """The best of these tuning targets as their studies name them, None: of every layer; `part` is BEST_OF's."""
@@ -258,7 +258,7 @@ def _first_choice_first(rows: Sequence[BestRow], admitted: Collection[str]) -> S
     return sorted(rows, key=lambda best: best is not min(rows, key=rank))
 
 
-def _targets(connection: Connection, what: str | Problem, places: Sequence[Place] | None) -> set[int]:
+def _targets(connection: Connection, what: str | Problem, places: Sequence[LayerRef] | None) -> set[int]:
     """The tuning targets that are asked about."""
     if isinstance(what, Problem):
         return {row.id for row in connection.execute(_target_of(what))}

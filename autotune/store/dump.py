@@ -8,7 +8,7 @@ from contextlib import closing
 from pathlib import Path
 
 from autotune import __version__
-from autotune.atomic_write import file_beside, take_name
+from autotune.atomic_write import publish, sibling_temp
 from autotune.errors import StoreError
 from autotune.escape import one_line
 from autotune.store.sqlite.connections import connect_for_reading
@@ -59,7 +59,7 @@ def load(text: str, name: str, url: str | Path) -> int:
         raise StoreError(f"{shown}: exists already; `load` makes a new database, give another --db")
     if not path.parent.is_dir():
         raise StoreError(f"{shown}: there is no folder {one_line(str(path.parent))}; create it first")
-    with file_beside(path) as begun:
+    with sibling_temp(path) as begun:
         with translate_errors(path, LOCK_TIMEOUT_S), closing(sqlite3.connect(begun, isolation_level=None)) as raw:
             raw.execute("PRAGMA synchronous = OFF")
             raw.set_authorizer(_authorize)
@@ -77,7 +77,7 @@ def load(text: str, name: str, url: str | Path) -> int:
             raise StoreError(f"{name}: the dump is empty; nothing was loaded")
         with closing(connect_for_reading(begun, LOCK_TIMEOUT_S)) as raw:
             check_whole(raw, Path(name))
-        if not take_name(begun, path):
+        if not publish(begun, path):
             raise StoreError(f"{shown}: cannot be made; give another --db")
     return count
 

@@ -87,7 +87,7 @@ class LayerRow:
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class LayerRef:
     """A layer of a study's generation, with the ids that its trials carry."""
 
     study: str
@@ -117,7 +117,7 @@ def next_generation(connection: Connection, name: str) -> int:
     return (connection.execute(last).scalar_one() or 0) + 1
 
 
-def find(connection: Connection, what: str | None, where: str, generations: str = "newest") -> tuple[Place, ...]:
+def find(connection: Connection, what: str | None, where: str, generations: str = "newest") -> tuple[LayerRef, ...]:
     """The layers that a name stands for: a study, study.layer or a layer's bare name; None stands for all.
 
     An imported space has no layers, so its name stands for none of them. The newest generation is the newest of those
@@ -156,8 +156,8 @@ def find(connection: Connection, what: str | None, where: str, generations: str 
     return found
 
 
-def _place_of(row: RowMapping) -> Place:
-    return Place(
+def _place_of(row: RowMapping) -> LayerRef:
+    return LayerRef(
         study=row[studies.c.name],
         generation=row[studies.c.generation],
         layer=layer_of(row),
@@ -193,7 +193,7 @@ def called(what: str) -> ColumnElement[bool]:
     return or_(studies.c.name == what, full_name == what, study_layers.c.name == what)
 
 
-def _did_you_mean(what: str, places: Sequence[Place], others: Sequence[str]) -> str:
+def _did_you_mean(what: str, places: Sequence[LayerRef], others: Sequence[str]) -> str:
     """The names nearest to a wrong one, else the layers of the study that it names, else the studies."""
     known = sorted({place.study for place in places} | set(others))
     if not known:
@@ -214,14 +214,14 @@ def one_of(what: str, word: str, allowed: Iterable[str]) -> None:
         raise StoreError(f"{what} {one_line(word)!r}: expected one of {', '.join(allowed)}")
 
 
-def target_ids(places: Iterable[Place]) -> set[int]:
+def target_ids(places: Iterable[LayerRef]) -> set[int]:
     """The shapes of these layers, for what is asked of them in whichever study."""
     return {place.tuning_target_id for place in places}
 
 
-def current_places(places: Iterable[Place]) -> tuple[Place, ...]:
+def current_places(places: Iterable[LayerRef]) -> tuple[LayerRef, ...]:
     """The layers that their study files have, each once where an imported study has it too."""
-    found: dict[tuple[str, int], Place] = {}
+    found: dict[tuple[str, int], LayerRef] = {}
     for place in places:
         if place.current:
             found.setdefault((place.name, place.tuning_target_id), place)
@@ -332,7 +332,7 @@ def _check_same_study(connection: Connection, study_id: int, record: StudyRecord
         )
 
 
-def _gone(connection: Connection, what: str, place: Place, where: str) -> str:
+def _gone(connection: Connection, what: str, place: LayerRef, where: str) -> str:
     """Why a layer that was tuned has no answer any more."""
     current = [one.name for one in find(connection, place.study, where) if one.current]
     return (

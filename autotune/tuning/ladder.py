@@ -23,7 +23,7 @@ from autotune.tuning.tune import check_study, measurement_mode, tune
 
 
 @dataclass(frozen=True, slots=True)
-class Rung:
+class LadderStep:
     """One technique on one layer."""
 
     technique: Technique
@@ -74,7 +74,7 @@ def climb(
     layers: Sequence[Layer],
     observe: Callable[[Progress], None] = lambda _: None,
     stopping: Callable[[], bool] = lambda: False,
-) -> list[Rung]:
+) -> list[LadderStep]:
     """Tune every technique on each of the layers. Raises StudyError as `check_techniques` does."""
     check_techniques(study, templates)
     refused: dict[tuple[str, str], str] = {}
@@ -96,7 +96,7 @@ def climb(
     here = (evaluator.info.identity, evaluator.environment.identity, measurement_mode(study))
     began = any(row.name == study.name for row in store.studies.list())
     rows = store.trials.list(study.name) if began else ()
-    return rungs(study, layers, circumstances(rows).get(here, ()), refused)
+    return ladder_steps(study, layers, circumstances(rows).get(here, ()), refused)
 
 
 Circumstances = tuple[tuple[str, str, int, int, int], tuple[str, str, str], str]
@@ -111,19 +111,19 @@ def circumstances(rows: Sequence[TrialRow]) -> dict[Circumstances, list[TrialRow
     return found
 
 
-def rungs(
+def ladder_steps(
     study: Study,
     layers: Sequence[Layer],
     rows: Sequence[TrialRow],
     refused: Mapping[tuple[str, str], str],
-) -> list[Rung]:
+) -> list[LadderStep]:
     """The ladder that a study's trials of one device, environment and measurement mode make, layer by layer.
 
     Of a config that was tried several times the last trial counts.
 
     `refused`: names of a technique and a layer to why there is nothing to try.
     """
-    found: list[Rung] = []
+    found: list[LadderStep] = []
     for layer in layers:
         first_us = previous_us = None
         of_layer = [row for row in rows if row.problem == layer.problem]
@@ -132,7 +132,7 @@ def rungs(
             timed = [row for row in own if row.median_us is not None]
             best = min(timed, key=lambda row: row.median_us or 0.0, default=None)
             best_us = best.median_us if best else None
-            rung = Rung(
+            step = LadderStep(
                 technique=technique,
                 layer=layer.name,
                 best=best,
@@ -141,7 +141,7 @@ def rungs(
                 evaluated=len({row.trial.source_hash for row in own if row.trial.compiled}),
                 why_not="" if best else refused.get((technique.name, layer.name)) or _commonest_failure(own),
             )
-            found.append(rung)
+            found.append(step)
             first_us, previous_us = first_us or best_us, best_us or previous_us
     return found
 

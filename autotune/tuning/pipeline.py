@@ -16,7 +16,7 @@ from autotune.errors import Rejected
 from autotune.evaluation.evaluator import Evaluator
 from autotune.family.render import render
 from autotune.family.source import KernelSource
-from autotune.family.source_map import pointed
+from autotune.family.source_map import with_source_lines
 from autotune.family.space import BoundTemplate
 from autotune.measurement.occupancy import occupancy
 from autotune.problem import Problem
@@ -38,7 +38,7 @@ class Ended(Protocol):
 
 
 @dataclass(slots=True, eq=False)
-class Lane:
+class LayerQueue:
     """One layer in a pipeline: how its configs become kernels, where their trials are stored, who hears of them."""
 
     study: Study
@@ -60,7 +60,7 @@ class Lane:
 class _InFlight:
     """A trial in flight: a config that was started and has no result yet."""
 
-    lane: Lane
+    queue: LayerQueue
     number: int
     config: Config
     proposed_by: str
@@ -74,7 +74,7 @@ class _InFlight:
 class _Launched:
     """A trial on a device, or next in line there: its row is `running`."""
 
-    lane: Lane
+    queue: LayerQueue
     trial: Trial
     source: KernelSource
 
@@ -114,7 +114,7 @@ class Pipeline:
         return self.under_way < self._evaluator.ahead
 
     @property
-    def _queue(self) -> int:
+    def _capacity(self) -> int:
         """Kernels given to the devices at most: one more than they take, since a proposal takes as long as a kernel."""
         return min(self._evaluator.slots + 1, self._evaluator.ahead)
 
@@ -123,17 +123,17 @@ class Pipeline:
         """Configs that were started and are not stored yet."""
         return len(self._under_way) + len(self._measuring)
 
-    def of(self, lane: Lane) -> int:
+    def of(self, queue: LayerQueue) -> int:
         """Those of one layer."""
-        return sum(one.lane is lane for one in self._all)
+        return sum(one.queue is queue for one in self._all)
 
-    def supplies(self, lane: Lane) -> bool:
+    def supplies(self, queue: LayerQueue) -> bool:
         """Whether a layer gives the devices enough to do until another of its configs is compiled."""
-        return self.of(lane) >= 2 * self._queue
+        return self.of(queue) >= 2 * self._capacity
 
-    def pending(self, lane: Lane) -> set[str]:
+    def pending(self, queue: LayerQueue) -> set[str]:
         """Hashes of a layer's sources under way."""
-        return {one.source.hash for one in self._all if one.lane is lane}
+        return {one.source.hash for one in self._all if one.queue is queue}
 
     @property
     def _all(self) -> tuple[_InFlight | _Launched, ...]:
@@ -148,9 +148,9 @@ class Pipeline:
         *,
         best_us: Callable[[], float | None],
         ended: Ended,
-    ) -> Lane:
+    ) -> LayerQueue:
         """A lane for a layer; the devices make its data while its first kernels are chosen and compiled."""
-        return Lane(
+        return LayerQueue(
             study,
             store,
             bounds,
@@ -165,20 +165,20 @@ class Pipeline:
         """Start something that measures, once what was started so before has ended."""
         return self._finals.submit(measure)
 
-    def start(self, lane: Lane, number: int, config: Config, proposed_by: str) -> None:
+    def start(self, queue: LayerQueue, number: int, config: Config, proposed_by: str) -> None:
         """Render, and start compiling unless this very kernel is known, quarantined or under way."""
         before = self._clock()
-        source = render(lane.bounds[config.template], config)
-        spared = source.hash in self.pending(lane) | lane.quarantined | lane.known
+        source = render(queue.bounds[config.template], config)
+        spared = source.hash in self.pending(queue) | queue.quarantined | queue.known
         binary = None if spared else self._evaluator.compile(source)
         render_us = 1e6 * (self._clock() - before)
-        self._under_way.append(_InFlight(lane, number, config, proposed_by, source, render_us, binary))
+        self._under_way.append(_InFlight(queue, number, config, proposed_by, source, render_us, binary))
 
     def advance(self, *, wait: bool = True, beside: Sequence[Future[object]] = ()) -> None:
         """Launch what is ready and store what has ended; with `wait`, once something has, or one of `beside`."""
         self._launch()
         if wait:
-            full = len(self._measuring) >= self._queue
+            full = len(self._measuring) >= self._capacity
             awaited = [*map(_any, self._measuring), *([] if full else self._awaited()), *beside]
             if awaited:
                 wait_for(awaited, return_when=FIRST_COMPLETED)
@@ -197,8 +197,8 @@ class Pipeline:
 
     def _awaited(self) -> list[Future[object]]:
         """What keeps kernels from being launched: their compilers, then their layer's data."""
-        compiled = [(flight.lane, flight.binary) for flight in self._under_way if flight.binary is not None]
-        return [_any(lane.ready if binary.done() else binary) for lane, binary in compiled]
+        compiled = [(flight.queue, flight.binary) for flight in self._under_way if flight.binary is not None]
+        return [_any(queue.ready if binary.done() else binary) for queue, binary in compiled]
 
     def _launch(self, ended: Sequence[_Launched] = ()) -> None:
         """Give free devices the trials whose binaries are there; take over what is known of the others.
@@ -213,8 +213,8 @@ class Pipeline:
                 if identity not in waiting | measured_now:
                     self._under_way.remove(flight)
                     self._take_over(flight)
-            elif flight.binary.done() and flight.lane.ready.done() and len(self._measuring) < self._queue:
-                flight.lane.ready.result()
+            elif flight.binary.done() and flight.queue.ready.done() and len(self._measuring) < self._capacity:
+                flight.queue.ready.result()
                 self._under_way.remove(flight)
                 self._measure(flight, flight.binary)
                 measured_now.add(identity)
@@ -222,19 +222,19 @@ class Pipeline:
 
     def _take_over(self, flight: _InFlight) -> None:
         """A kernel that is not run: its result is known, or it is quarantined."""
-        store, by = flight.lane.store, flight.proposed_by
+        store, by = flight.queue.store, flight.proposed_by
         known = store.reuse(flight.number, flight.config, flight.source.hash, proposed_by=by)
         trial = known or _running(flight)
         if known is None:
             message = "quarantined: it took down earlier runs; `autotune clean --quarantine` gives it another chance"
             trial = replace(trial, outcome=Outcome.RUNTIME, reason="quarantined", message=message)
             store.add(trial, flight.source, proposed_by=by)
-        flight.lane.ended(trial, known=known is not None)
+        flight.queue.ended(trial, known=known is not None)
 
     def _measure(self, flight: _InFlight, compiled: Future[Binary]) -> None:
         """Hand a compiled trial to a device; `running` is committed first."""
-        lane, source, trial, by = flight.lane, flight.source, _running(flight), flight.proposed_by
-        lane.evaluated += 1
+        queue, source, trial, by = flight.queue, flight.source, _running(flight), flight.proposed_by
+        queue.evaluated += 1
         try:
             binary = compiled.result()
             trial = replace(
@@ -243,41 +243,41 @@ class Pipeline:
                 resources=binary.resources,
                 smem_bytes=binary.resources.static_smem_bytes + max(stage.smem_bytes for stage in source.stages),
             )
-            trial = replace(trial, occupancy=self._occupancy(lane, source, binary))
+            trial = replace(trial, occupancy=self._occupancy(queue, source, binary))
         except Rejected as rejected:
-            trial = rejected_trial(trial, self._pointed(lane, rejected, source))
-            lane.store.add(trial, source, proposed_by=by)
-            lane.known.add(source.hash)
-            lane.ended(trial, known=False)
+            trial = rejected_trial(trial, self._with_source_lines(queue, rejected, source))
+            queue.store.add(trial, source, proposed_by=by)
+            queue.known.add(source.hash)
+            queue.ended(trial, known=False)
             return
-        lane.store.begin(flight.number, flight.config, source, proposed_by=by)
-        future = self._threads.submit(self._evaluate, lane, source, binary)
-        self._measuring[future] = _Launched(lane, trial, source)
+        queue.store.begin(flight.number, flight.config, source, proposed_by=by)
+        future = self._threads.submit(self._evaluate, queue, source, binary)
+        self._measuring[future] = _Launched(queue, trial, source)
 
-    def _evaluate(self, lane: Lane, source: KernelSource, binary: Binary) -> Measured:
+    def _evaluate(self, queue: LayerQueue, source: KernelSource, binary: Binary) -> Measured:
         """On a device that takes another kernel, in a race against the best by then."""
-        best_us = lane.best_us() or math.inf
-        return self._evaluator.evaluate(source, binary, cache=lane.study.measure.cache, best_us=best_us)
+        best_us = queue.best_us() or math.inf
+        return self._evaluator.evaluate(source, binary, cache=queue.study.measure.cache, best_us=best_us)
 
     def _end(self, future: Future[Measured], launched: _Launched) -> None:
         """Store what a device said of a trial."""
         try:
             measured = future.result()
         except Rejected as rejected:
-            trial = rejected_trial(launched.trial, self._pointed(launched.lane, rejected, launched.source))
+            trial = rejected_trial(launched.trial, self._with_source_lines(launched.queue, rejected, launched.source))
         else:
             trial = _correct(launched.trial, measured)
-        launched.lane.store.end(trial)
-        launched.lane.known.add(launched.source.hash)
-        launched.lane.ended(trial, known=False)
+        launched.queue.store.end(trial)
+        launched.queue.known.add(launched.source.hash)
+        launched.queue.ended(trial, known=False)
 
-    def _pointed(self, lane: Lane, rejected: Rejected, source: KernelSource) -> Rejected:
+    def _with_source_lines(self, queue: LayerQueue, rejected: Rejected, source: KernelSource) -> Rejected:
         """The rejection with the lines of the family's own files in its message."""
-        family = lane.bounds[source.config.template].template
-        message = pointed(rejected.message, family, source, self._evaluator.info)
+        family = queue.bounds[source.config.template].template
+        message = with_source_lines(rejected.message, family, source, self._evaluator.info)
         return Rejected(rejected.outcome, rejected.reason, message)
 
-    def _occupancy(self, lane: Lane, source: KernelSource, binary: Binary) -> float | None:
+    def _occupancy(self, queue: LayerQueue, source: KernelSource, binary: Binary) -> float | None:
         """Theoretical, of the least occupied stage; None off the GPU.
 
         Raises Rejected when no block fits, or when the compiler ran out of registers by far: nothing is loaded then.
@@ -285,7 +285,7 @@ class Pipeline:
         info, resources = self._evaluator.info, binary.resources
         if not info.can.gpu:
             return None
-        limit = lane.study.spill_limit_bytes
+        limit = queue.study.spill_limit_bytes
         if resources.spill_bytes > limit:
             message = f"spills more than the {limit} bytes a thread that the study's spill_limit_bytes allows"
             raise Rejected(Outcome.INVALID_CONFIG, "resource_limit", message)
@@ -339,7 +339,7 @@ def _correct(trial: Trial, measured: Measured) -> Trial:
 
 def _identity(one: _InFlight | _Launched) -> tuple[int, str]:
     """A kernel of a layer."""
-    return id(one.lane), one.source.hash
+    return id(one.queue), one.source.hash
 
 
 def _any(future: Future[Measured] | Future[Binary] | Future[None]) -> Future[object]:

@@ -26,7 +26,7 @@ from autotune.tuning.layer_result import (
     LayerResult,
 )
 from autotune.tuning.layer_store import LayerStore
-from autotune.tuning.pipeline import Lane, Pipeline, rejected_trial
+from autotune.tuning.pipeline import LayerQueue, Pipeline, rejected_trial
 from autotune.tuning.trial_log import Phase, Progress, TrialLog
 
 SHARE = 5  # a fifth of a budget is under way at most: the rest of a small one learns from what came before
@@ -103,7 +103,7 @@ class TunedLayer:
         self.suspects = () if self.stopped else self.log.suspects(self._in_spaces)
         self.designs: Sequence[InitialDesign] = ()
         self._unrecorded: list[tuple[int, Config]] = []
-        self._lane: Lane | None = None
+        self._queue: LayerQueue | None = None
 
     def begin(self, pipeline: Pipeline, designs: Sequence[InitialDesign]) -> None:
         """Get ready to ask; what a killed run left running is tried again first, each alone."""
@@ -123,7 +123,7 @@ class TunedLayer:
             self.stopped = self.stopped or self._why_stop(set())
             if self.stopped:
                 return
-        lane = pipeline.open(
+        queue = pipeline.open(
             self.study,
             self.layer.problem,
             self.store,
@@ -131,12 +131,12 @@ class TunedLayer:
             best_us=lambda: self.best_us,
             ended=self._ended,
         )
-        self._lane = lane
+        self._queue = queue
         self._report(phase="start")
         for suspect in self.suspects:
             pipeline.drain()
             config = suspect.trial.config
-            pipeline.start(lane, suspect.key.number, config, self.search.proposed_by(config))
+            pipeline.start(queue, suspect.key.number, config, self.search.proposed_by(config))
             pipeline.drain()
 
     @property
@@ -158,33 +158,33 @@ class TunedLayer:
 
     def under_way(self, pipeline: Pipeline) -> int:
         """Configs that were started and have no result yet."""
-        return pipeline.of(self._lane) if self._lane else 0
+        return pipeline.of(self._queue) if self._queue else 0
 
     def has_room(self, pipeline: Pipeline) -> bool:
         """Whether another config is worth starting before one has ended."""
-        if self._lane is None or not pipeline.has_room:
+        if self._queue is None or not pipeline.has_room:
             return False
-        if pipeline.of(self._lane) >= max(1, self.study.trials // SHARE):
+        if pipeline.of(self._queue) >= max(1, self.study.trials // SHARE):
             return False
-        return not pipeline.supplies(self._lane) or not self.search.blind
+        return not pipeline.supplies(self._queue) or not self.search.is_random
 
     def ask(self, pipeline: Pipeline) -> None:
         """Start the next config, or say why not: `stopped`."""
-        assert self._lane is not None  # noqa: S101 - it has begun and not stopped
-        self.stopped = self._why_stop(pipeline.pending(self._lane))
+        assert self._queue is not None  # noqa: S101 - it has begun and not stopped
+        self.stopped = self._why_stop(pipeline.pending(self._queue))
         if not self.stopped:
             config = self.search.ask(self.log.next_number)
             if config is None:
                 self.stopped = "exhausted"
             else:
-                pipeline.start(self._lane, self.log.take_number(), config, self.search.proposed_by(config))
+                pipeline.start(self._queue, self.log.take_number(), config, self.search.proposed_by(config))
 
     def conclude(self, pipeline: Pipeline, finals_s: float) -> Generator[Future[object], None, None]:
         """Hold the finals, for `finals_s`, and make the result; nothing of the layer is under way any more."""
-        if self._lane is not None:
-            yield cast("Future[object]", self._lane.ready)
-            self._lane.ready.result()
-        new = self._lane.evaluated if self._lane else 0
+        if self._queue is not None:
+            yield cast("Future[object]", self._queue.ready)
+            self._queue.ready.result()
+        new = self._queue.evaluated if self._queue else 0
         finals = None
         plan = None if self.stopped == PAUSED else self.run_of.finals
         wanted = plan is not None and (plan.libraries or not self.run_of.search or self._undecided(new))
@@ -231,7 +231,7 @@ class TunedLayer:
 
     def _with_data(self, measure: Callable[[], InTurn]) -> InTurn:
         """What measures, once the devices have the layer's data; a search has had them made."""
-        if self._lane is None:
+        if self._queue is None:
             self.evaluator.begin_layer(self.layer.problem)
         return measure()
 

@@ -32,7 +32,7 @@ from autotune.measurement.launcher import LoadedKernel, Tensors
 from autotune.measurement.reference import reference_arguments, reference_program
 from autotune.measurement.storage import encoded, stored
 from autotune.measurement.test_data import REFERENCE_BYTES
-from autotune.problem import Conv2dProblem, of_conv2d
+from autotune.problem import Conv2dProblem, as_conv2d
 from autotune.store import BestRow, Store
 from autotune.study import Study
 from autotune.trial import ACCURACY_CLASSES
@@ -261,7 +261,7 @@ def _reference(device: Device, problem: Conv2dProblem, weights: _Weights, binary
 
 def _kernel(device: Device, source: KernelSource, binary: Binary, weights: _Weights, owned: ExitStack) -> Convolve:
     """A layer through a tuned kernel, at the batch size that it was tuned for; the last batch is filled up with 0."""
-    problem = of_conv2d(source.problem, "a network's accuracy")
+    problem = as_conv2d(source.problem, "a network's accuracy")
     device.admit(problem)
     module = device.load(binary)
     owned.callback(module.unload)
@@ -280,7 +280,7 @@ def _kernel(device: Device, source: KernelSource, binary: Binary, weights: _Weig
 
 def chained(study: Study) -> tuple[Conv2dProblem, Conv2dProblem]:
     """The study's two convolutions. Raises StudyError when the second cannot follow the first's pooled output."""
-    problems = [of_conv2d(layer.problem, "a network's accuracy") for layer in study.layers]
+    problems = [as_conv2d(layer.problem, "a network's accuracy") for layer in study.layers]
     if len(problems) != 2:
         raise StudyError(f"{study.name}: the network has two convolutions, the study has {len(problems)}")
     first, second = problems

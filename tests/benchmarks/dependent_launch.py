@@ -22,11 +22,11 @@ from torch import Tensor
 
 from autotune.autotune_runtime.torch_convolution import conv2d
 from autotune.compilation.toolchain import find_cxx, find_nvcc
-from autotune.exporting import Chosen, export_library
+from autotune.exporting import SelectedKernel, export_library
 from autotune.exporting.build import build_for_cuda
 from autotune.exporting.template_context import waits_itself
 from autotune.family.template_files import load_templates
-from autotune.problem import Conv2dProblem, of_conv2d
+from autotune.problem import Conv2dProblem, as_conv2d
 from autotune.store import FinalsRow, Store
 from autotune.study_reader import find_study, load_study
 from tests.exports import chosen
@@ -51,7 +51,7 @@ def main() -> None:
     plain = build_for_cuda(exported, folder / "built", nvcc=find_nvcc(), cxx=find_cxx()).library.resolve()
     early = plain.with_name("libearly.so")
     shutil.copyfile(plain, early)  # loaded beside the other, and reads the variable for itself
-    problems = {name: of_conv2d(each.problem, study) for name, each in kernels.items()}
+    problems = {name: as_conv2d(each.problem, study) for name, each in kernels.items()}
     steps = list(network(problems))
     waiting = sum(waits_itself(kernels[name].source) for name, _ in steps)
     replays = {}
@@ -72,7 +72,7 @@ def main() -> None:
         raise SystemExit(1)
 
 
-def winners(database: Path, study: str) -> Iterator[tuple[str, Chosen]]:
+def winners(database: Path, study: str) -> Iterator[tuple[str, SelectedKernel]]:
     """The recorded winner of each layer, as today's families render it."""
     templates = load_templates()
     with Store(database, create=False) as store:
@@ -80,9 +80,9 @@ def winners(database: Path, study: str) -> Iterator[tuple[str, Chosen]]:
     for layer in load_study(find_study(study)).layers:
         config = held[layer.problem].trial.config
         template = templates[config.template]
-        if (today := template.today(config)) is None:
+        if (now := template.current_config(config)) is None:
             raise SystemExit(f"{study}.{layer.name}: today's {template.name} has no such config")
-        yield layer.name, chosen(template, layer.problem, today, layer.name)
+        yield layer.name, chosen(template, layer.problem, now, layer.name)
 
 
 def age(row: FinalsRow) -> int:

@@ -32,7 +32,7 @@ from autotune.autotune_runtime.torch_convert import Report, convert
 from autotune.autotune_runtime.torch_convolution import activated, conv2d
 from autotune.autotune_runtime.torch_layers import ConvLayer, read_network
 from autotune.devices.device import BASELINES
-from autotune.problem import of_conv2d
+from autotune.problem import as_conv2d
 from autotune.store import FinalsRow, Store
 
 NAME = "resnet50"
@@ -117,7 +117,7 @@ def main() -> None:
     (folder / "convert.txt").write_text(f"{report}\n")
     with Store(folder / f"{NAME}.db", create=False) as store:
         rows = store.finals.list(NAME)
-        finals = {Problem(**asdict(of_conv2d(row.winner.layer.problem, NAME))): row for row in rows}
+        finals = {Problem(**asdict(as_conv2d(row.winner.layer.problem, NAME))): row for row in rows}
     shapes = list(measured(read_network(network, example).layers, finals, report, str(library)))
     (folder / "shapes.json").write_text(json.dumps([asdict(shape) for shape in shapes], indent=1))
     table = "\n".join(lines(shapes))

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from autotune.analysis.rerender import render_today
+from autotune.analysis.rerender import render_current
 from autotune.family.source import KernelSource
 from autotune.family.template import KernelTemplate
 from autotune.store import BestRow, Store
@@ -40,4 +40,4 @@ def winners(store: Store, families: Mapping[str, KernelTemplate], study: str | N
     for row in store.best.list(study, kind="cuda"):
         stored = store.sources.get(row.row.trial.source_hash or "")
         if stored is not None:
-            yield Winner(row, stored, render_today(row.row, families))
+            yield Winner(row, stored, render_current(row.row, families))

@@ -13,7 +13,7 @@ from autotune.family.template_files import load_template, template_files
 from autotune.measurement.calibrate import Calibration
 from autotune.measurement.rates import best_rates
 from autotune.problem import Conv2dProblem
-from tests.processes import MARK, marked, none_left
+from tests.processes import MARK, marked, removing_leftovers
 
 pytestmark = pytest.mark.gpu
 
@@ -142,4 +142,4 @@ def test_closed_evaluator_leaves_no_process(monkeypatch: pytest.MonkeyPatch) -> 
         assert marked(mark)
     finally:
         evaluator.close()
-    assert none_left(mark, 10.0)
+    assert removing_leftovers(mark, 10.0)

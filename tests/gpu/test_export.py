@@ -12,9 +12,9 @@ import pytest
 from autotune.compilation.toolchain import find_cxx, find_nvcc
 from autotune.devices.device import DeviceInfo
 from autotune.evaluation.evaluator import DeviceEvaluator
-from autotune.exporting import Chosen, Exported, export_library
+from autotune.exporting import Exported, SelectedKernel, export_library
 from autotune.exporting.build import Built, build_for_cuda, self_test
-from autotune.exporting.proof import NotProven, prove
+from autotune.exporting.proof import ProofFailed, prove
 from autotune.family.space import BoundTemplate, SearchSpace
 from autotune.family.template_files import load_template, template_files
 from autotune.trial import Value
@@ -27,7 +27,7 @@ FILES = template_files()
 IMAGES = 1500  # of a layer: some tens of microseconds
 
 
-def kernel(name: str, info: DeviceInfo, images: int = IMAGES, **pinned: Value) -> Chosen:
+def kernel(name: str, info: DeviceInfo, images: int = IMAGES, **pinned: Value) -> SelectedKernel:
     """The first config of a family with these values, on the first awkward problem that has one."""
     template = load_template(FILES[name])
     for problem in PROBLEMS.values():
@@ -95,7 +95,7 @@ def test_wrong_kernel_fails_the_proof(gpu: DeviceEvaluator, tmp_path: Path) -> N
     changed = re.sub(r"\bDILATION_W = 1\b", "DILATION_W = 0", text)
     assert changed != text
     source.write_text(changed)
-    with pytest.raises(NotProven, match=r"the self-test failed on .*WRONG on integers"):
+    with pytest.raises(ProofFailed, match=r"the self-test failed on .*WRONG on integers"):
         list(prove(exported, gpu, "not in this test"))
     assert (tmp_path / "proof.txt").read_text().startswith("FAILED: do not use this library\n")
 
@@ -107,7 +107,7 @@ def test_slower_kernel_fails_the_proof(gpu: DeviceEvaluator, tmp_path: Path) -> 
     text, count = re.subn(r'(extern "C" __global__[^{]*\{)', rf"\1{spin}", source.read_text())
     assert count == 1
     source.write_text(text)
-    with pytest.raises(NotProven, match=r"slower than the tuner's own kernel: tested\.direct: "):
+    with pytest.raises(ProofFailed, match=r"slower than the tuner's own kernel: tested\.direct: "):
         list(prove(exported, gpu, "not in this test"))
     proof = (tmp_path / "proof.txt").read_text()
     assert proof.startswith("FAILED: do not use this library\nslower than the tuner's own kernel")

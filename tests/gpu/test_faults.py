@@ -24,7 +24,7 @@ from autotune.problem import Conv2dProblem
 from autotune.trial import Measured
 from autotune.workers.device_worker import Deadlines
 from tests.injected_faults import FAULTS, GOOD, PLANTED_COMPILER
-from tests.processes import MARK, kill_device_worker, none_left
+from tests.processes import MARK, kill_device_worker, removing_leftovers
 
 pytestmark = pytest.mark.gpu
 
@@ -65,7 +65,7 @@ def gpu(tmp_path_factory: pytest.TempPathFactory) -> Iterator[DeviceEvaluator]:
         evaluator = DeviceEvaluator(["cuda:0"], len(os.sched_getaffinity(0)), deadlines=deadlines)
         yield evaluator
         evaluator.close()
-    assert none_left(THIS_RUN, 10.0)
+    assert removing_leftovers(THIS_RUN, 10.0)
 
 
 @pytest.fixture(scope="module")

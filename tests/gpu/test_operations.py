@@ -14,7 +14,7 @@ from autotune.checking.cases import CasePlan
 from autotune.checking.check import FamilyCheck
 from autotune.compilation.toolchain import find_cxx, find_nvcc
 from autotune.evaluation.evaluator import DeviceEvaluator
-from autotune.exporting import Chosen, export_library
+from autotune.exporting import SelectedKernel, export_library
 from autotune.exporting.build import build_for_cuda
 from autotune.exporting.proof import prove
 from autotune.family.space import BoundTemplate, SearchSpace
@@ -37,7 +37,7 @@ OWN: Mapping[str, tuple[Mapping[str, str], Mapping[str, Value]]] = {
 }
 
 
-def first(path: Path, gpu: DeviceEvaluator, **sizes: Value) -> Chosen:
+def first(path: Path, gpu: DeviceEvaluator, **sizes: Value) -> SelectedKernel:
     """A family's plainest config for a problem."""
     template = load_template(path)
     bound = BoundTemplate(template, make_problem(template.operation, sizes), gpu.info)

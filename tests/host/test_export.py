@@ -16,7 +16,7 @@ from autotune.api.device_names import binary_cache
 from autotune.errors import StoreError, TemplateError, ToolchainError
 from autotune.exporting import Exported, export_library
 from autotune.exporting.build import Built, clean, self_test
-from autotune.exporting.proof import NotProven, beside, prove
+from autotune.exporting.proof import ProofFailed, beside, prove
 from autotune.family.template_files import load_template
 from autotune.operation.registry import CONV2D, operation
 from autotune.problem import Conv2dProblem
@@ -322,7 +322,7 @@ def test_wrong_kernel_fails_the_proof(tmp_path: Path) -> None:
     source.write_text(
         text.replace("EPILOGUE = Epilogue<true, false, relu>;", "EPILOGUE = Epilogue<false, false, relu>;")
     )
-    with pytest.raises(NotProven, match=r"failed its proof, see proof.txt: the self-test failed on the CPU: .*WRONG"):
+    with pytest.raises(ProofFailed, match=r"failed its proof, see proof.txt: the self-test failed on the CPU: .*WRONG"):
         list(prove(exported, "no GPU in this test", "not in this test", cache=binary_cache()))
     assert (tmp_path / "proof.txt").read_text().startswith("FAILED: do not use this library\n")
 
@@ -345,7 +345,7 @@ def test_activations_and_residuals_pass_the_self_test(cxx: str, tmp_path: Path) 
 def test_proof_says_why_the_library_does_not_link(tmp_path: Path) -> None:
     exported = export_library([CONSTANT], tmp_path, ())
     (tmp_path / "conv2d.map").unlink()
-    with pytest.raises(NotProven, match=r"g\+\+: .*conv2d\.map: No such file or directory"):
+    with pytest.raises(ProofFailed, match=r"g\+\+: .*conv2d\.map: No such file or directory"):
         list(prove(exported, "no GPU in this test", "not in this test", cache=binary_cache()))
 
 

@@ -16,7 +16,7 @@ from autotune.api.starter import new_operation
 from autotune.autotune_runtime.interface import Library
 from autotune.autotune_runtime.prepared import Prepared, run
 from autotune.errors import StoreError
-from autotune.exporting import Chosen, Exported, export_library
+from autotune.exporting import Exported, SelectedKernel, export_library
 from autotune.exporting.build import Built, self_test
 from autotune.exporting.exporter import library_texts
 from autotune.exporting.golden import MOST_PRODUCTS, golden, self_test_sizes
@@ -37,7 +37,7 @@ from tests.templates.shipped_families import family
 pytestmark = pytest.mark.cxx
 
 
-def first_of(template: KernelTemplate, layer: str, **sizes: Value) -> Chosen:
+def first_of(template: KernelTemplate, layer: str, **sizes: Value) -> SelectedKernel:
     """A family's plainest config for a problem of its operation."""
     problem = make_problem(template.operation, sizes)
     space = SearchSpace(BoundTemplate(template, problem, H200), {}, most_rows=0, sampled_rows=1)

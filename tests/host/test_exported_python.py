@@ -26,11 +26,11 @@ from autotune.autotune_runtime.interface import ABI_VERSION
 from autotune.errors import Rejected
 from autotune.exporting import Exported
 from autotune.exporting.build import Built
-from autotune.exporting.chosen_kernel import Chosen
+from autotune.exporting.selected_kernel import SelectedKernel
 from autotune.measurement.exported import interface_of, prepared
 from autotune.measurement.launcher import Tensors
 from autotune.operation.registry import CONV2D, operation
-from autotune.problem import of_conv2d
+from autotune.problem import as_conv2d
 from autotune.workers.worker import FinalsRequest, FinalsTimings
 from tests import exports
 from tests.compiled import compiled
@@ -40,7 +40,7 @@ from tests.host.watched import addresses, opened
 pytestmark = pytest.mark.cxx
 
 RELU, CHUNKED, ADDED = (
-    Problem(**asdict(of_conv2d(tested.problem, "this test")))
+    Problem(**asdict(as_conv2d(tested.problem, "this test")))
     for tested in (exports.CONSTANT, exports.CHUNKED, exports.ADDED)
 )
 """A kernel with its filters in constant memory, and one with a workspace."""
@@ -151,7 +151,7 @@ def test_worker_runs_a_library(on_cpu: OnHostDriver, tmp_path: Path) -> None:
 
 def timed_beside(library: str, cxx: str, name: str) -> tuple[FinalsTimings, set[frozenset[int]]]:
     """A kernel, twice, beside its library, and the arrays that its own passes of a sample are given."""
-    tested: Chosen = getattr(exports, name)
+    tested: SelectedKernel = getattr(exports, name)
     device, server = opened(tested.problem, cxx, short_us=1e9)
     device.paced_us = 100.0  # four passes a sample
     kernel = tested.source, compiled(tested.source.program, cxx=cxx)

@@ -11,7 +11,7 @@ from autotune.api.device_names import binary_cache
 from autotune.errors import Rejected
 from autotune.evaluation.evaluator import DeviceEvaluator
 from autotune.family.render import render
-from autotune.family.source_map import pointed
+from autotune.family.source_map import with_source_lines
 from autotune.family.space import BoundTemplate, SearchSpace
 from autotune.family.template_files import load_template
 from tests.injected_faults import FAULTS, GOOD, RAGGED
@@ -45,7 +45,7 @@ def verified(evaluator: DeviceEvaluator, path: Path) -> None:
     try:
         evaluator.verify(source, evaluator.compile(source).result())
     except Rejected as rejected:
-        message = pointed(rejected.message, template, source, evaluator.info)
+        message = with_source_lines(rejected.message, template, source, evaluator.info)
         raise Rejected(rejected.outcome, rejected.reason, message) from None
 
 

@@ -13,7 +13,7 @@ import pytest
 
 from autotune.devices.device import DeviceInfo
 from autotune.errors import Rejected
-from autotune.exporting import Chosen, export_library
+from autotune.exporting import SelectedKernel, export_library
 from autotune.family.render import launches, tensor_maps
 from autotune.family.space import BoundTemplate, SearchSpace
 from autotune.operation.registry import CONV2D
@@ -85,7 +85,7 @@ class Shown(TypedDict):
 EXPORTED = tuple(name for name in FAMILIES if family(name).operation.name == CONV2D)
 
 
-def sampled() -> Iterator[Chosen]:
+def sampled() -> Iterator[SelectedKernel]:
     """A few configs of every exported family, each on a problem of its own, tuned at an n that is no small one."""
     for at, name in enumerate(EXPORTED):
         for seed, (label, problem) in enumerate(list(supported(name, H200).items())[:CONFIGS]):
@@ -106,12 +106,12 @@ def sampled() -> Iterator[Chosen]:
 
 
 @pytest.fixture(scope="module")
-def kernels() -> tuple[Chosen, ...]:
+def kernels() -> tuple[SelectedKernel, ...]:
     return tuple(sampled())
 
 
 @pytest.fixture(scope="module")
-def plans(kernels: tuple[Chosen, ...], cxx: str, tmp_path_factory: pytest.TempPathFactory) -> list[Shown]:
+def plans(kernels: tuple[SelectedKernel, ...], cxx: str, tmp_path_factory: pytest.TempPathFactory) -> list[Shown]:
     """What the compiled plans say, kernel by kernel and n by n."""
     folder = tmp_path_factory.mktemp("plans")
     for kernel in export_library(kernels, folder, ()).served:
@@ -145,7 +145,7 @@ def bound_to(name: str, problem: Conv2dProblem, device: DeviceInfo) -> BoundTemp
     return BoundTemplate(family(name), problem, device)
 
 
-def admitted(kernel: Chosen, n: int, device: DeviceInfo) -> bool:
+def admitted(kernel: SelectedKernel, n: int, device: DeviceInfo) -> bool:
     """Whether the tuner would take a kernel for n images on a device."""
     bound = bound_to(kernel.source.config.template, kernel.problem.with_runtime(n), device)
     try:
@@ -155,7 +155,9 @@ def admitted(kernel: Chosen, n: int, device: DeviceInfo) -> bool:
     return bound.supported
 
 
-def launched(kernel: Chosen, n: int, device: DeviceInfo) -> tuple[list[int], list[list[object]], list[list[int]]]:
+def launched(
+    kernel: SelectedKernel, n: int, device: DeviceInfo
+) -> tuple[list[int], list[list[object]], list[list[int]]]:
     """What the tuner would launch: bytes of packed filters and workspace, rounds; the launches of a round, and maps."""
     bound = bound_to(kernel.source.config.template, kernel.problem.with_runtime(n), device)
     template = bound.template
@@ -184,14 +186,14 @@ def launched(kernel: Chosen, n: int, device: DeviceInfo) -> tuple[list[int], lis
     )
 
 
-def test_every_family_is_there(kernels: tuple[Chosen, ...]) -> None:
+def test_every_family_is_there(kernels: tuple[SelectedKernel, ...]) -> None:
     assert {kernel.source.config.template for kernel in kernels} == set(EXPORTED)
     assert {kernel.source.loop_count > 1 for kernel in kernels} == {True, False}
     assert any(kernel.source.prepare for kernel in kernels)
     assert any(each.tensor.im2col for kernel in kernels for each in kernel.source.tensor_maps)
 
 
-def test_library_launches_what_the_tuner_would(kernels: tuple[Chosen, ...], plans: list[Shown]) -> None:
+def test_library_launches_what_the_tuner_would(kernels: tuple[SelectedKernel, ...], plans: list[Shown]) -> None:
     refused = set()
     cases = itertools.product(kernels, DEVICES, IMAGES)
     for (kernel, device, n), plan in zip(cases, plans, strict=True):

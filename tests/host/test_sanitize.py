@@ -12,8 +12,8 @@ from autotune.api.sanitizers import open_sanitizer
 from autotune.checking.sanitize import ComputeSanitizer, HostCheck, Verdict, Winner
 from autotune.errors import DeviceError
 from autotune.evaluation.evaluator import DeviceEvaluator
-from autotune.exporting import Chosen, export_library
-from autotune.exporting.proof import NotProven, prove
+from autotune.exporting import SelectedKernel, export_library
+from autotune.exporting.proof import ProofFailed, prove
 from autotune.family.template import KernelTemplate
 from autotune.family.template_files import load_template
 from autotune.problem import Conv2dProblem
@@ -55,7 +55,7 @@ def written(folder: Path, name: str) -> KernelTemplate:
     return load_template(path)
 
 
-def tuned(family: KernelTemplate) -> Chosen:
+def tuned(family: KernelTemplate) -> SelectedKernel:
     return chosen(family, PROBLEM, Config.of(family.name, {"tile": 16, "images": 2}), family.name.replace("_", "-"))
 
 
@@ -101,7 +101,7 @@ def test_a_hidden_fault_is_seen_for_few_images(verdicts: dict[str, Verdict], nam
 def test_a_faulty_winner_is_not_exported(check: HostCheck, tmp_path: Path) -> None:
     family = written(tmp_path, "no_barrier_after_first_thread")
     exported = export_library([tuned(family)], tmp_path / "out", ())
-    with pytest.raises(NotProven, match=r"host:check at n = 1: fault: .* a race: right when"):
+    with pytest.raises(ProofFailed, match=r"host:check at n = 1: fault: .* a race: right when"):
         list(prove(exported, "no GPU in this test", check, cache=binary_cache()))
     assert (tmp_path / "out" / "proof.txt").read_text().startswith("FAILED: do not use this library\n")
 

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from autotune.exporting.checksum import sealed_record
+from autotune.exporting.checksum import record_with_checksum
 from tests.exports import contents
 from tests.fork_server import ForkServer
 from tests.long_run import every
@@ -129,7 +129,9 @@ def test_a_forged_provenance_costs_no_file(exported: Path, autotune: Command, na
         if ".." not in name and name in names:
             (exported / name).write_text("mine, too")
         hashes[name] = hashlib.sha256(b"mine, too" if ".." not in name else b"mine").hexdigest()
-    (exported / "provenance.json").write_bytes(sealed_record({"autotune": "0.1.0", "kernels": [], "sha256": hashes}))
+    (exported / "provenance.json").write_bytes(
+        record_with_checksum({"autotune": "0.1.0", "kernels": [], "sha256": hashes})
+    )
     before = everything(exported.parent)
     code = autotune(*EXPORT).code
     after = everything(exported.parent)

@@ -14,7 +14,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from autotune.errors import AutotuneError, StudyError
-from autotune.exporting.checksum import sealed_record
+from autotune.exporting.checksum import record_with_checksum
 from autotune.exporting.folder import write_folder
 from autotune.expressions.expression import Expression
 from autotune.family.render import render
@@ -143,7 +143,7 @@ def exported(path: Path) -> None:
         assert mine.read_text() == "mine"
 
 
-PROVENANCE = sealed_record({"autotune": "0.1.0", "kernels": [], "sha256": {"notes.txt": "00", "a.cu": "11"}})
+PROVENANCE = record_with_checksum({"autotune": "0.1.0", "kernels": [], "sha256": {"notes.txt": "00", "a.cu": "11"}})
 KERNEL_TUNER = b"""{"device_name": "A", "kernel_name": "k", "tune_params_keys": ["x", "y"],
 "tune_params": {"x": [1, 2], "y": ["a", "b"]},
 "cache": {"1,a": {"x": 1, "y": "a", "time": 1.5}, "2,b": {"x": 2, "y": "b", "time": "InvalidConfig"}}}"""

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from autotune.compilation.toolchain import find_cxx, find_nvcc
-from autotune.exporting import Chosen, export_library
+from autotune.exporting import SelectedKernel, export_library
 from autotune.exporting.build import build_for_cuda, images
 from autotune.family.space import BoundTemplate, SearchSpace
 from autotune.problem import Conv2dProblem
@@ -55,7 +55,7 @@ def cmake(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
 
 
-def kernels() -> list[Chosen]:
+def kernels() -> list[SelectedKernel]:
     """The default config of each family."""
     found = []
     for name, problem in LAYERS.items():

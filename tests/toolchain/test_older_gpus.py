@@ -13,7 +13,7 @@ from autotune.devices.device import DeviceInfo
 from autotune.errors import Rejected
 from autotune.family.render import render
 from autotune.family.space import Admission, BoundTemplate, SearchSpace
-from autotune.problem import Conv2dProblem, of_conv2d
+from autotune.problem import Conv2dProblem, as_conv2d
 from autotune.resources import shipped
 from autotune.store import Store
 from autotune.trial import Config
@@ -68,7 +68,7 @@ def recorded(layer: str) -> tuple[Conv2dProblem, tuple[Config, ...]]:
         rows = [row for row in store.trials.list(layer, generations="all") if row.trial.config.template == "mma_strip"]
     rows = [row for row in rows if row.trial.median_us is not None and row.trial.config.params["mma"] == "warp"]
     rows.sort(key=lambda row: row.trial.median_us or 0.0)
-    return of_conv2d(rows[0].problem, "a recorded layer"), tuple(row.trial.config for row in rows)
+    return as_conv2d(rows[0].problem, "a recorded layer"), tuple(row.trial.config for row in rows)
 
 
 def spilled(bound: BoundTemplate, config: Config) -> int:

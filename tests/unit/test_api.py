@@ -22,7 +22,7 @@ import pytest
 
 import autotune
 from autotune.api.terms import arguments_for_options
-from autotune.api.tuning import its_turn
+from autotune.api.tuning import acquire_study_lock
 from autotune.errors import DeviceError, StoreError, StudyError
 from autotune.evaluation.null import NullEvaluator
 from autotune.store import Store
@@ -209,7 +209,7 @@ def test_it_stops_waiting_for_another_process_when_asked_to(folder: Path) -> Non
     with (
         Store("autotune.db") as store,
         closing(NullEvaluator("")) as device,
-        its_turn(store, STUDY, device.info, lambda: None),
+        acquire_study_lock(store, STUDY, device.info, lambda: None),
         pytest.raises(StoreError, match="another process tunes mine into it; was told to stop waiting"),
     ):
         autotune.tune(STUDY, device="null", templates=FAMILIES, stopping=stopping)

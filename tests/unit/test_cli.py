@@ -28,7 +28,7 @@ from autotune.store import Store, StudyRecord, TemplateRecord
 from autotune.trial import Outcome, Trial
 from tests.fork_server import ForkServer
 from tests.long_run import every
-from tests.processes import MARK, none_left
+from tests.processes import MARK, removing_leftovers
 
 from .store.builders import H200, config_of, correct, dispatched, open_scope, run_trial, source_of
 from .tiny import SMALL, STUDY, Command, Finished, changed, run_module, write_family
@@ -361,7 +361,7 @@ def test_an_export_that_is_terminated_leaves_no_temporary_file(
     assert ended.err.endswith("autotune: ended by SIGTERM; trials that were measured are in the database\n")
     assert "Traceback" not in ended.err
     assert not list(temporary.iterdir())
-    assert none_left(mark, 10.0)
+    assert removing_leftovers(mark, 10.0)
 
 
 @pytest.mark.parametrize("archs", ["hopper", "90,x", "9", "", "-90"])

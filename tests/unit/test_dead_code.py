@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from autotune.family.dead_code import without_unused
+from autotune.family.dead_code import without_dead_code
 from autotune.family.text import inline
 
 INCLUDED = """#pragma once
@@ -67,4 +67,4 @@ def test_a_text_has_what_it_uses_and_what_that_uses(body: str, kept: set[str]) -
 
 def test_what_is_not_included_stays() -> None:
     own = "__device__ int mine() { return 1; }\n"
-    assert without_unused(own, [INCLUDED]) == own
+    assert without_dead_code(own, [INCLUDED]) == own

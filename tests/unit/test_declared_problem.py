@@ -13,7 +13,7 @@ from autotune.distance import differences, layer_distance
 from autotune.errors import StudyError, TemplateError
 from autotune.measurement.numpy_reference import numpy_reference
 from autotune.operation.registry import find_operation, operations, read_operation
-from autotune.problem import Layer, Problem, make_problem, of_conv2d
+from autotune.problem import Layer, Problem, as_conv2d, make_problem
 from autotune.store import Store, dump, load, merge
 from autotune.study_reader import load_study
 from autotune.study_writer import written
@@ -83,7 +83,7 @@ def test_operations_are_kept_apart(tmp_path: Path) -> None:
     assert layer_distance(one, CONV1.problem) == float("inf")
     assert differences(one, other) == "columns 16 -> 32, halo 0 -> 1"
     with pytest.raises(StudyError, match=r"^a network's accuracy is for conv2d only, and this is scale rows 8"):
-        of_conv2d(one, "a network's accuracy")
+        as_conv2d(one, "a network's accuracy")
 
 
 def test_a_study_names_operations(tmp_path: Path) -> None:

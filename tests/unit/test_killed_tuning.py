@@ -14,7 +14,7 @@ import pytest
 from autotune.store import Store, TrialRow
 from tests.fork_server import ForkedRun, ForkServer
 from tests.long_run import long_run
-from tests.processes import MARK, marked, none_left
+from tests.processes import MARK, marked, removing_leftovers
 
 from .tiny import changed, write_family
 
@@ -38,7 +38,7 @@ def start(folder: Path, fork_server: ForkServer) -> Start:
 
 def left_behind(mark: str) -> list[str]:
     """Command lines of what a run has started and that still lives after a moment."""
-    none_left(mark, 10.0)
+    removing_leftovers(mark, 10.0)
     return list(marked(mark).values())
 
 

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from autotune.api.tuning import its_turn
+from autotune.api.tuning import acquire_study_lock
 from autotune.cli.plots import bar, falling, sparkline
 from autotune.evaluation.null import NullEvaluator
 from autotune.store import Store
@@ -111,7 +111,7 @@ def test_watch_knows_the_budget_of_the_run_and_whether_it_goes_on(folder: Path, 
     with (
         Store("autotune.db") as store,
         closing(NullEvaluator("")) as device,
-        its_turn(store, replace(load_study("small.toml"), trials=50), device.info, pytest.fail),
+        acquire_study_lock(store, replace(load_study("small.toml"), trials=50), device.info, pytest.fail),
     ):
         assert re.search(r": 4 of 50 evaluations, \d+ s so far, last trial ", autotune("watch", "small").out)
         change(Path("autotune.db"), "UPDATE trials SET started_at = '2999-01-01T00:00:00.000000Z'")

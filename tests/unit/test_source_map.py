@@ -9,7 +9,7 @@ import pytest
 from autotune.devices.device import DeviceInfo
 from autotune.family.render import render
 from autotune.family.source import KernelSource
-from autotune.family.source_map import origins, pointed
+from autotune.family.source_map import origins, with_source_lines
 from autotune.family.space import BoundTemplate, SearchSpace
 from autotune.family.template import KernelTemplate
 from autotune.family.template_files import load_template, load_templates
@@ -61,7 +61,7 @@ def test_a_message_names_the_template(said: str, number: int) -> None:
     template = load_template(GOOD)
     source = rendered(template)
     text = source.program.text.split("\n")[number - 1]
-    told = pointed(said, template, source, DEVICE)
+    told = with_source_lines(said, template, source, DEVICE)
     origin = told[told.index("(shared_tile.cu.j2:") :].partition(":")[2].partition(")")[0]
     written = template.text.split("\n")[int(origin) - 1]
     assert written.split("=")[0] == text.split("=")[0]
@@ -73,4 +73,4 @@ def test_a_family_that_was_changed_since_says_nothing(tmp_path: Path) -> None:
     changed = tmp_path / GOOD.name
     changed.write_text(GOOD.read_text().replace("float sum = 0.0f;", "float sum = 0;"))
     said = "kernel.cu(8): error"
-    assert pointed(said, load_template(changed), source, DEVICE) == said
+    assert with_source_lines(said, load_template(changed), source, DEVICE) == said

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from sqlalchemy import Connection, func, select
 
-from autotune.atomic_write import file_beside
+from autotune.atomic_write import sibling_temp
 from autotune.errors import StoreError, StoreWarning
 from autotune.escape import one_line
 from autotune.store.schema.create import create, make_views, stamp
@@ -131,7 +131,7 @@ def _replace_12(database: Database) -> None:
     path = database.path
     kept = _kept(database, 12)
     database.engine.dispose()  # a connection that was read from keeps the log open
-    with file_beside(path) as begun, translate_errors(path, database.timeout_s):
+    with sibling_temp(path) as begun, translate_errors(path, database.timeout_s):
         with closing(sqlite3.connect(path, timeout=database.timeout_s)) as raw:
             raw.execute("PRAGMA journal_mode = DELETE")  # one file, without a log
         _made(path, begun, 12, database.timeout_s, database.clock)

@@ -65,16 +65,16 @@ def test_the_search_is_blind_between_its_first_configs_and_their_results() -> No
     spaces = [ListedSpace(name, params) for name in ("one", "other")]
     search = Search(spaces, sampler="default", seed=0, budget=200, history=())
     asked: list[Config] = []
-    while not search.blind:
+    while not search.is_random:
         config = search.ask(len(asked))
         assert config is not None
         asked.append(config)
     assert len(asked) == 6  # three of each family
     for told in ("one", "other"):
-        assert search.blind
+        assert search.is_random
         for number, config in enumerate([config for config in asked if config.template == told][:3]):
             search.tell(finished(number, config, 10.0 + number))
-    assert not search.blind
+    assert not search.is_random
 
 
 @pytest.mark.parametrize("seed", every(2, range(2)))

@@ -16,7 +16,7 @@ from autotune.trial import ACCURACY_CLASSES
 
 
 @dataclass(frozen=True)
-class Chosen:
+class SelectedKernel:
     """A recorded kernel to be exported."""
 
     row: BestRow
@@ -47,20 +47,20 @@ class Chosen:
         )
 
 
-def serving(chosen: Iterable[Chosen]) -> tuple[Chosen, ...]:
+def serving(chosen: Iterable[SelectedKernel]) -> tuple[SelectedKernel, ...]:
     """One kernel for each problem: the fastest that its study admits, in the order given.
 
     What is deterministic comes before what is not, and what was tuned for a cold cache before what was for a hot one,
     whose times are not comparable. Where the study admits none, the strictest accuracy class serves.
     """
-    best: dict[Problem, Chosen] = {}
+    best: dict[Problem, SelectedKernel] = {}
     for kernel in chosen:
         if kernel.problem not in best or _rank(kernel) < _rank(best[kernel.problem]):
             best[kernel.problem] = kernel
     return tuple(best.values())
 
 
-def _rank(kernel: Chosen) -> tuple[int, bool, bool, float]:
+def _rank(kernel: SelectedKernel) -> tuple[int, bool, bool, float]:
     trial, hot = kernel.row.row.trial, kernel.row.row.measurement_mode != "cold"
     strictness = -1 if trial.accuracy in kernel.admitted else ACCURACY_CLASSES.index(trial.accuracy)
     return (strictness, not trial.deterministic, hot, kernel.row.median_us)
