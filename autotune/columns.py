@@ -6,10 +6,11 @@ import csv
 import io
 import json
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Generic, TextIO, TypeVar
+from operator import itemgetter
+from typing import Any, Generic, TextIO, TypeVar
 
 from autotune.trial import Config
 
@@ -57,6 +58,15 @@ class Column(Generic[Row]):
     """in a table; the key where it is empty"""
     text: Callable[[Row], Cell] | None = None
     """what a table shows in place of the value"""
+
+
+Cells = Mapping[str, Any]
+"""A row of an SQL text by the keys of its columns, with the cells that are computed from it."""
+
+
+def key_column(key: str, *, terminal: bool = True, below: bool = False, heading: str = "") -> Column[Cells]:
+    """The column of a row's cell of this key."""
+    return Column(key, itemgetter(key), terminal=terminal, below=below, heading=heading)
 
 
 def words(cell: Cell) -> Plain:

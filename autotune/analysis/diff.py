@@ -1,60 +1,23 @@
-"""best -> diff: the best of each layer on two sides, which are two studies, two devices or two dates."""
+"""Rows of `diff` -> its cells: which side of a comparison is faster, and what a word on the command line names."""
 
 from __future__ import annotations
 
+import json
 from collections import Counter
-from collections.abc import Callable, Hashable, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, date, datetime, time
+from typing import Any
 
+from autotune.analysis.trial_rows import config_cell, problem_words
+from autotune.columns import Cells
 from autotune.devices.device import DeviceInfo, devices_named
 from autotune.errors import StoreError
 from autotune.measurement.benchmark import median_half_width
-from autotune.store import BestRow, StudyRow
-from autotune.trial import Timing, comparable
+from autotune.store import Side, StudyRow
+from autotune.trial import Config
 
 SIDES = ("study", "device", "date")
 """What a side can be."""
-
-
-@dataclass(frozen=True, slots=True)
-class StudySide:
-    """One generation of a study."""
-
-    name: str
-    generation: int
-
-    kind = "study"
-
-    def __str__(self) -> str:
-        return f"{self.name} generation {self.generation}"
-
-
-@dataclass(frozen=True, slots=True)
-class DeviceSide:
-    """One recorded device."""
-
-    device: DeviceInfo
-
-    kind = "device"
-
-    def __str__(self) -> str:
-        return self.device.name
-
-
-@dataclass(frozen=True, slots=True)
-class DateSide:
-    """What was the best at a moment."""
-
-    until: datetime
-
-    kind = "date"
-
-    def __str__(self) -> str:
-        return f"{self.until:%Y-%m-%d %H:%M} UTC"
-
-
-Side = StudySide | DeviceSide | DateSide
 
 
 def resolve(word: str, studies: Sequence[StudyRow], devices: Sequence[DeviceInfo], by: str | None = None) -> Side:
@@ -69,7 +32,7 @@ def resolve(word: str, studies: Sequence[StudyRow], devices: Sequence[DeviceInfo
     if by in (None, "study"):
         found += _studies(word, studies)
     if by in (None, "device"):
-        found += [DeviceSide(info) for info in devices_named(word, devices)]
+        found += [Side("device", info.name, device=info) for info in devices_named(word, devices)]
     if by in (None, "date"):
         found += _dates(word)
     if len(found) == 1:
@@ -102,119 +65,81 @@ def _studies(word: str, studies: Sequence[StudyRow]) -> list[Side]:
     named = [study for study in studies if study.name == word]
     if named:
         own = [study for study in named if study.imported_from is None]
-        return [StudySide(word, max(study.generation for study in own or named))]
-    return [StudySide(study.name, study.generation) for study in studies if word == f"{study.name}@{study.generation}"]
+        return [_study(max(own or named, key=lambda study: study.generation))]
+    return [_study(study) for study in studies if word == f"{study.name}@{study.generation}"]
+
+
+def _study(study: StudyRow) -> Side:
+    return Side("study", f"{study.name} generation {study.generation}", study=study.name, generation=study.generation)
 
 
 def _dates(word: str) -> list[Side]:
     try:
-        return [DateSide(datetime.combine(date.fromisoformat(word), time.max, UTC))]
+        return [_date(datetime.combine(date.fromisoformat(word), time.max, UTC))]
     except ValueError:
         pass
     try:
         moment = datetime.fromisoformat(word)
-        return [DateSide(moment.replace(tzinfo=UTC) if moment.tzinfo is None else moment.astimezone(UTC))]
+        return [_date(moment.replace(tzinfo=UTC) if moment.tzinfo is None else moment.astimezone(UTC))]
     except (ValueError, OverflowError):
         return []
 
 
-@dataclass(frozen=True, slots=True)
-class Difference:
-    """A layer's best on both sides; one side may have none."""
-
-    before: BestRow | None
-    after: BestRow | None
-    noise: float | None
-    """fraction below which no difference is claimed; None with one side"""
-
-    @property
-    def either(self) -> BestRow:
-        """The side that there is, the second if both are."""
-        found = self.after or self.before
-        assert found is not None  # noqa: S101 - one side at least
-        return found
-
-    @property
-    def ratio(self) -> float | None:
-        """Time on the second side over time on the first; None with one side, or for times taken in different ways."""
-        if self.before is None or self.after is None or not comparable(self.before.timing, self.after.timing):
-            return None
-        return self.after.median_us / self.before.median_us
-
-    @property
-    def verdict(self) -> str:
-        """`faster` or `slower` for the second side beyond noise, `same`, `only A` or `only B`.
-
-        `not comparable` where one was timed with launch gaps and the other from a graph.
-        """
-        if self.before is None or self.after is None:
-            return "only A" if self.after is None else "only B"
-        if self.ratio is None:
-            return "not comparable"
-        if abs(self.ratio - 1) <= (self.noise or 0.0):
-            return "same"
-        return "slower" if self.ratio > 1 else "faster"
-
-    @property
-    def config_changed(self) -> bool | None:
-        """Whether another config is the best; None with one side."""
-        if self.before is None or self.after is None:
-            return None
-        return self.before.row.trial.config != self.after.row.trial.config
-
-    @property
-    def changes(self) -> str:
-        """What changed in the config, such as `bands=1->3`."""
-        if self.before is None or self.after is None or not self.config_changed:
-            return ""
-        old, new = self.before.row.trial.config, self.after.row.trial.config
-        if old.template != new.template:
-            return f"{old.template}->{new.template}"
-        earlier = old.params
-        return " ".join(
-            f"{name}={earlier.get(name)}->{value}" for name, value in new.pairs if earlier.get(name) != value
-        )
+def _date(until: datetime) -> Side:
+    return Side("date", f"{until:%Y-%m-%d %H:%M} UTC", until=until)
 
 
-def differences(
-    before: Sequence[BestRow],
-    after: Sequence[BestRow],
-    floor: Callable[[BestRow], float | None],
-    *,
-    across_devices: bool = False,
-) -> tuple[Difference, ...]:
-    """Pair the two sides by shape, class, determinism, measurement mode and, unless devices are compared, device.
+def diff_rows(rows: Iterable[Mapping[str, Any]]) -> Iterator[Cells]:
+    """The rows of `Store.results.diff` with what is computed from them.
 
-    `floor` is the noise floor recorded for a best's device and measurement mode. Layers keep the first side's order.
+    `verdict` is `faster` or `slower` for the second side beyond noise, `same`, `only A`, `only B`, or `not comparable`
+    where one was timed with launch gaps and the other from a graph.
     """
-    firsts, seconds = _keyed(before, across_devices=across_devices), _keyed(after, across_devices=across_devices)
-    found = []
-    for key in dict.fromkeys([*firsts, *seconds]):
-        first, second = firsts.get(key), seconds.get(key)
-        noise = None
-        if first is not None and second is not None:
-            floors = (floor(first) or 0.0, floor(second) or 0.0)
-            noise = max(*floors, _uncertainty(first.timing) + _uncertainty(second.timing))
-        found.append(Difference(first, second, noise))
-    return tuple(found)
-
-
-def _keyed(rows: Sequence[BestRow], *, across_devices: bool) -> dict[Hashable, BestRow]:
-    """The rows by what makes two of them comparable; twins of one shape are counted."""
-    found: dict[Hashable, BestRow] = {}
     for row in rows:
-        trial = row.row.trial
-        device = None if across_devices else row.row.device.identity
-        key = (row.layer.problem, device, trial.accuracy, trial.deterministic, row.row.measurement_mode)
-        twin = 0
-        while (key, twin) in found:
-            twin += 1
-        found[key, twin] = row
-    return found
+        noise, changes = None, None
+        if row["a_us"] is not None and row["b_us"] is not None:
+            noise = max(row["noise_floor"], _uncertainty(row, "a") + _uncertainty(row, "b"))
+        before, after = (
+            None if row[f"template_{side}"] is None else config_cell(row[f"template_{side}"], row[f"config_{side}"])
+            for side in "ab"
+        )
+        if before is not None and after is not None:
+            changes = _changes(before, after)
+        yield {
+            **row,
+            "layer": row["layer_b"] or row["layer_a"],
+            "device": row["device_b"] or row["device_a"],
+            "problem": problem_words((row["operation"], row["problem"], row["declaration"])),
+            "deterministic": bool(row["deterministic"]),
+            "noise_fraction": noise,
+            "verdict": _verdict(row, noise),
+            "config_changed": None if changes is None else before != after,
+            "changes": changes or None,
+            "config_a": before,
+            "config_b": after,
+        }
 
 
-def _uncertainty(timing: Timing) -> float:
+def _uncertainty(row: Mapping[str, Any], side: str) -> float:
     """Fraction by which the median of the samples may be off."""
-    if not timing.samples_us or not timing.median_us:
-        return 0.0
-    return median_half_width(timing.samples_us) / timing.median_us
+    samples_us, median_us = json.loads(row[f"{side}_samples_us"]), row[f"{side}_us"]
+    return float(median_half_width(samples_us) / median_us) if samples_us and median_us else 0.0
+
+
+def _verdict(row: Mapping[str, Any], noise: float | None) -> str:
+    if noise is None:
+        return "only A" if row["b_us"] is None else "only B"
+    ratio = row["b_over_a"]
+    if ratio is None:
+        return "not comparable"
+    if abs(ratio - 1) <= noise:
+        return "same"
+    return "slower" if ratio > 1 else "faster"
+
+
+def _changes(before: Config, after: Config) -> str:
+    """What changed in the config, such as `bands=1->3`."""
+    if before.template != after.template:
+        return f"{before.template}->{after.template}"
+    old = before.params
+    return " ".join(f"{name}={old.get(name)}->{value}" for name, value in after.pairs if old.get(name) != value)

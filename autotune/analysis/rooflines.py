@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Hashable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -38,8 +38,9 @@ def best_per_class(rows: Iterable[BestRow]) -> list[BestRow]:
     return [row for row in rows if row.row.trial.deterministic or row.median_us < steady.get(_class_of(row), math.inf)]
 
 
-def _class_of(found: BestRow) -> tuple[str, str, str, str]:
-    return (found.name, found.row.device.name, found.row.trial.accuracy, found.row.measurement_mode)
+def _class_of(found: BestRow) -> tuple[Hashable, ...]:
+    row = found.row
+    return (found.layer.problem, row.device.identity, row.trial.accuracy, row.measurement_mode)
 
 
 def _facts(row: TrialRow, median_us: float | None, rates: Mapping[str, float]) -> Facts:

@@ -6,10 +6,9 @@ from operator import itemgetter
 from typing import TYPE_CHECKING
 
 from autotune.analysis.facts import Facts
-from autotune.columns import Column, Items
+from autotune.columns import Cells, Column, Items, key_column
 
 if TYPE_CHECKING:
-    from autotune.analysis.trial_rows import TrialCells
     from autotune.store import TrialRow
 
 
@@ -40,43 +39,38 @@ def joined(words: tuple[str, ...] | None) -> Items | None:
     return None if words is None else Items(words, " and ")
 
 
-def trial_column(key: str, *, terminal: bool = True, below: bool = False) -> Column[TrialCells]:
-    """The column of a trial's cell of this key."""
-    return Column(key, itemgetter(key), terminal=terminal, below=below)
-
-
 TRIAL_COLUMNS = (
-    trial_column("layer"),
-    trial_column("number"),
-    trial_column("device", terminal=False),
-    trial_column("template", terminal=False),
-    trial_column("config", below=True),
-    trial_column("accuracy", terminal=False),
-    trial_column("outcome"),
-    trial_column("reason"),
-    trial_column("median_us"),
-    trial_column("gflops"),
-    trial_column("gb_per_s", terminal=False),
-    trial_column("floor_fraction", terminal=False),
-    trial_column("limiter", terminal=False),
-    trial_column("registers"),
-    trial_column("spill_bytes", terminal=False),
-    trial_column("smem_bytes", terminal=False),
-    trial_column("blocks_per_sm", terminal=False),
-    trial_column("warps_per_sm", terminal=False),
-    trial_column("occupancy", terminal=False),
-    Column["TrialCells"]("occupancy_limits", lambda trial: joined(trial["occupancy_limits"]), terminal=False),
-    trial_column("error_over_bound", terminal=False),
-    trial_column("compile_us", terminal=False),
-    trial_column("verify_us", terminal=False),
-    trial_column("measure_us", terminal=False),
-    trial_column("message", below=True),
-    trial_column("source_hash", terminal=False),
-    trial_column("generation", terminal=False),
-    trial_column("problem", terminal=False),
-    trial_column("date", terminal=False),
-    trial_column("proposed_by", terminal=False),
-    Column["TrialCells"](
+    key_column("layer"),
+    key_column("number"),
+    key_column("device", terminal=False),
+    key_column("template", terminal=False),
+    key_column("config", below=True),
+    key_column("accuracy", terminal=False),
+    key_column("outcome"),
+    key_column("reason"),
+    key_column("median_us"),
+    key_column("gflops"),
+    key_column("gb_per_s", terminal=False),
+    key_column("floor_fraction", terminal=False),
+    key_column("limiter", terminal=False),
+    key_column("registers"),
+    key_column("spill_bytes", terminal=False),
+    key_column("smem_bytes", terminal=False),
+    key_column("blocks_per_sm", terminal=False),
+    key_column("warps_per_sm", terminal=False),
+    key_column("occupancy", terminal=False),
+    Column[Cells]("occupancy_limits", lambda trial: joined(trial["occupancy_limits"]), terminal=False),
+    key_column("error_over_bound", terminal=False),
+    key_column("compile_us", terminal=False),
+    key_column("verify_us", terminal=False),
+    key_column("measure_us", terminal=False),
+    key_column("message", below=True),
+    key_column("source_hash", terminal=False),
+    key_column("generation", terminal=False),
+    key_column("problem", terminal=False),
+    key_column("date", terminal=False),
+    key_column("proposed_by", terminal=False),
+    Column[Cells](
         "origin",
         itemgetter("origin"),
         text=lambda trial: None if trial["origin"] == "measured" else trial["origin"],

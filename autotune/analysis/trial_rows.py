@@ -10,6 +10,7 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 from autotune.analysis.facts import Bounds, Facts, bounds, facts_of, held_on
+from autotune.columns import Cells
 from autotune.family.source import Stage
 from autotune.measurement.occupancy import Residency
 from autotune.store import launched, stored_problem
@@ -18,9 +19,6 @@ from autotune.trial import END_TO_END, Config, Outcome, Resources
 if TYPE_CHECKING:
     from autotune.store import Store, TrialRow
 
-TrialCells = Mapping[str, Any]
-"""A trial by the keys of its columns, with those of the view `results` that are no columns of `trials`."""
-
 _Shape = tuple[str, str, str | None]  # as `stored_problem` takes them
 _NO_FACTS = Facts(None, None, None, None, None)
 """of a kernel on a device that is known by its name alone"""
@@ -28,8 +26,14 @@ _KEPT = 1 << 14  # kernels that share launches and resources
 
 
 @lru_cache(_KEPT)
-def _words(shape: _Shape) -> str:
+def problem_words(shape: _Shape) -> str:
+    """A problem in words."""
     return str(stored_problem(*shape))
+
+
+def config_cell(template: str, params: str) -> Config:
+    """A config of its family's name and its parameters as JSON."""
+    return Config(template, tuple(json.loads(params).items()))
 
 
 def layer_name(row: Mapping[str, Any]) -> str:
@@ -37,7 +41,7 @@ def layer_name(row: Mapping[str, Any]) -> str:
     return f"{row['study']}.{row['layer'] or ''}"
 
 
-def trial_rows(store: Store, rows: Iterable[Mapping[str, Any]]) -> Iterator[TrialCells]:
+def trial_rows(store: Store, rows: Iterable[Mapping[str, Any]]) -> Iterator[Cells]:
     """The rows of `Store.results`, with the columns that are computed from them."""
     devices = store.devices.by_id()
     rates = {device_id: store.rates.best(device) for device_id, device in devices.items()}
@@ -66,8 +70,8 @@ def trial_rows(store: Store, rows: Iterable[Mapping[str, Any]]) -> Iterator[Tria
         yield {
             **row,
             "layer": layer_name(row),
-            "config": Config(row["template"], tuple(json.loads(row["config"]).items())),
-            "problem": None if row["operation"] is None else _words(shape),
+            "config": config_cell(row["template"], row["config"]),
+            "problem": None if row["operation"] is None else problem_words(shape),
             "registers": registers,
             "spill_bytes": row["spill_bytes"] if registers else None,
             "smem_bytes": row["smem_bytes"] if row["source_hash"] and row["outcome"] != Outcome.RUNNING else None,
@@ -82,7 +86,7 @@ def trial_rows(store: Store, rows: Iterable[Mapping[str, Any]]) -> Iterator[Tria
         }
 
 
-def cells_of(row: TrialRow) -> TrialCells:
+def cells_of(row: TrialRow) -> Cells:
     """The same cells from a TrialRow, except those that depend on the device."""
     trial = row.trial
     parts = (trial.resources, trial.phases, trial, row)

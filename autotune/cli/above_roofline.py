@@ -10,7 +10,7 @@ import click
 from autotune.analysis.facts import Facts
 
 if TYPE_CHECKING:
-    from autotune.analysis.trial_rows import TrialCells
+    from autotune.columns import Cells
     from autotune.store import TrialRow
 
 
@@ -22,7 +22,7 @@ class AboveRoofline:
         """that were shown"""
         self._devices: dict[str, dict[str, float]] = {}
 
-    def seen(self, found: Iterable[TrialCells]) -> Iterator[TrialCells]:
+    def seen(self, found: Iterable[Cells]) -> Iterator[Cells]:
         """The rows, each noted."""
         for trial in found:
             self.note(trial["device"], trial["layer"], trial["floor_fraction"])

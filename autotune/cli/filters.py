@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
+from autotune.analysis.trial_rows import layer_name
 from autotune.api.answers import device_named, devices_asked
 from autotune.api.study_names import matches
 from autotune.cli.options import ACCURACY, GPU, LAYERS, OF_DEVICE, TEMPLATES
@@ -17,7 +18,7 @@ from autotune.errors import DeviceError
 from autotune.toml_table import did_you_mean
 
 if TYPE_CHECKING:
-    from autotune.store import Store, TrialRow
+    from autotune.store import Store
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,23 +56,20 @@ class FilterOptions:
 
 @dataclass(frozen=True, slots=True)
 class TrialFilter:
-    """Whether a trial is one of those; what another process can be told."""
+    """Whether a trial is one of those."""
 
     only: FilterOptions
     devices: frozenset[str] | None
     """their names"""
 
-    def __call__(self, row: TrialRow) -> bool:
-        return self.admits(row.device.name, row.trial.accuracy, row.trial.config.template, row.name)
-
-    def admits(self, device: str, accuracy: str, template: str, layer: str) -> bool:
-        """Whether a trial of this device, class, family and study.layer is one of those."""
+    def __call__(self, row: Mapping[str, Any]) -> bool:
+        """Whether a row of trials or of events is one of those."""
         only = self.only
         return (
-            (self.devices is None or device in self.devices)
-            and only.accuracy in (None, accuracy)
-            and (not only.templates or template in only.templates)
-            and matches(layer, only.layers)
+            (self.devices is None or row["device"] in self.devices)
+            and only.accuracy in (None, row["accuracy"])
+            and (not only.templates or row["template"] in only.templates)
+            and matches(layer_name(row), only.layers)
         )
 
 

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from datetime import datetime
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import click
@@ -15,13 +14,10 @@ from autotune.cli.options import DATABASE
 from autotune.cli.pager import paged
 from autotune.cli.plots import falling
 from autotune.cli.tables import console, plot_format_options, show
-from autotune.columns import Column
+from autotune.columns import Cells, Column, key_column
 
 if TYPE_CHECKING:
     from datetime import datetime
-
-    from autotune.analysis.history import Event
-    from autotune.problem import Problem
 
 
 @click.command()
@@ -36,15 +32,14 @@ def history(what: str, db: str, only: FilterOptions, style: str | None) -> None:
 
     A layer is its shape: trials of other studies with the same shape are part of its history.
     """
-    from autotune.analysis.history import history as events
+    from autotune.analysis.history import history_rows
     from autotune.store import Store
 
     name = name_of(what)
     with Store(db, create=False) as store, paged(style):
         admitted = only.of(store)
-        all_of = events(store.best.improvements(name), store.finals.list(name), store.retimes.list(name))
-        found = [event for event in all_of if admitted(event.row)]
-        shown = [event for event in found if event.event == "improvement" or style != "plot"]
+        found = list(history_rows(row for row in store.results.history(name) if admitted(row)))
+        shown = [event for event in found if event["event"] == "improvement" or style != "plot"]
         if not found:
             only.warn_unknown(store)
         if not shown:
@@ -52,20 +47,18 @@ def history(what: str, db: str, only: FilterOptions, style: str | None) -> None:
             which = "no improvement" if style == "plot" else "no improvement, finals or retime"
             click.echo(f"{what}: {store.path} has {which}{rest}", err=True)
         if style == "plot":
-            _plot(shown, {row.layer.problem: row.name for row in reversed(store.studies.layers(name))})
+            _plot(shown)
         else:
-            show(found, _EVENT_COLUMNS, style)
+            show(found, _COLUMNS, style)
 
 
-def _plot(improvements: Sequence[Event], asked: Mapping[Problem, str]) -> None:
+def _plot(improvements: Sequence[Cells]) -> None:
     """How the best of each layer, called as it was asked for, fell for each device, class and measurement mode."""
     out = console()
     groups: dict[tuple[str, str, str, str], list[tuple[datetime, float]]] = {}
     for event in improvements:
-        row = event.row
-        if event.time_us:
-            key = (asked.get(row.problem, row.name), row.device.name, row.trial.accuracy, row.measurement_mode)
-            groups.setdefault(key, []).append((event.date, event.time_us))
+        key = (event["asked_as"], event["device"], event["accuracy"], event["measurement_mode"])
+        groups.setdefault(key, []).append((event["date"], event["time_us"]))
     for (layer, device, accuracy, measurement_mode), events in groups.items():
         times_us = [us for _, us in events]
         out.print(
@@ -76,25 +69,17 @@ def _plot(improvements: Sequence[Event], asked: Mapping[Problem, str]) -> None:
         out.print(f"  {events[0][0]:%Y-%m-%d %H:%M:%S} to {events[-1][0]:%Y-%m-%d %H:%M:%S}\n", soft_wrap=True)
 
 
-def _date(event: Event) -> datetime:
-    return event.date.replace(microsecond=0)
-
-
-_EVENT_COLUMNS = (
-    Column["Event"]("date", _date),
-    Column["Event"]("layer", lambda event: event.row.name),
-    Column["Event"]("generation", lambda event: event.row.generation, heading="gen"),
-    Column["Event"]("device", lambda event: event.row.device.name),
-    Column["Event"]("accuracy", lambda event: event.row.trial.accuracy),
-    Column["Event"]("deterministic", lambda event: event.row.trial.deterministic, terminal=False),
-    Column["Event"]("measurement_mode", lambda event: event.row.measurement_mode),
-    Column["Event"]("event", lambda event: event.event),
-    Column["Event"]("trial", lambda event: event.row.trial.number),
-    Column["Event"]("time_us", lambda event: event.time_us),
-    Column["Event"]("over_before", lambda event: event.over_before),
-    Column["Event"]("template", lambda event: event.row.trial.config.template, terminal=False),
-    Column["Event"]("config", lambda event: event.row.trial.config, below=True),
-    Column["Event"]("driver", lambda event: event.environment.driver, terminal=False),
-    Column["Event"]("toolkit", lambda event: event.environment.toolkit, terminal=False),
-    Column["Event"]("note", lambda event: event.note or None, below=True),
+_COLUMNS = (
+    Column[Cells]("date", lambda event: event["date"].replace(microsecond=0)),
+    key_column("layer"),
+    key_column("generation", heading="gen"),
+    key_column("device"),
+    key_column("accuracy"),
+    key_column("deterministic", terminal=False),
+    *map(key_column, ("measurement_mode", "event", "trial", "time_us", "over_before")),
+    key_column("template", terminal=False),
+    key_column("config", below=True),
+    key_column("driver", terminal=False),
+    key_column("toolkit", terminal=False),
+    key_column("note", below=True),
 )

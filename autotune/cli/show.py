@@ -8,18 +8,17 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from autotune.analysis.trial_columns import TRIAL_COLUMNS, trial_column
+from autotune.analysis.trial_columns import TRIAL_COLUMNS
 from autotune.api.study_names import name_of
 from autotune.cli.completion import studies_and_layers
 from autotune.cli.options import DATABASE
 from autotune.cli.pager import paged
 from autotune.cli.tables import format_options, human, show, show_as_lines
-from autotune.columns import Cell, Column, Items
+from autotune.columns import Cell, Cells, Column, Items, key_column
 from autotune.errors import StoreError
 from autotune.toml_table import LARGEST, is_whole
 
 if TYPE_CHECKING:
-    from autotune.analysis.trial_rows import TrialCells
     from autotune.store import Store
 
 
@@ -51,7 +50,7 @@ def show_trial(what: str, number: int | None, db: str, style: str | None) -> Non
 _EMPTY = (None, "")
 
 
-def _found(store: Store, what: str, number: int | None, db: str) -> list[TrialCells]:
+def _found(store: Store, what: str, number: int | None, db: str) -> list[Cells]:
     """The trials that are named. Raises StoreError where there is none."""
     from autotune.analysis.trial_rows import trial_rows
 
@@ -68,22 +67,22 @@ def _found(store: Store, what: str, number: int | None, db: str) -> list[TrialCe
     return list(trial_rows(store, found))
 
 
-def _measured(key: str, convert: Callable[[Any], Cell] = lambda cell: cell) -> Column[TrialCells]:
+def _measured(key: str, convert: Callable[[Any], Cell] = lambda cell: cell) -> Column[Cells]:
     """A column about a trial of a layer; empty for one of an imported space."""
     return Column(key, lambda one: None if one["operation"] is None else convert(one[key]))
 
 
-def _samples(one: TrialCells) -> Items | None:
+def _samples(one: Cells) -> Items | None:
     return Items(tuple(json.loads(one["samples_us"]))) if one["samples_us"] else None
 
 
 COLUMNS = (
-    trial_column("trial_id"),
+    key_column("trial_id"),
     *TRIAL_COLUMNS,
-    Column["TrialCells"]("deterministic", lambda one: bool(one["deterministic"])),
-    trial_column("q1_us"),
-    trial_column("q3_us"),
-    Column["TrialCells"]("samples_us", _samples),
+    Column[Cells]("deterministic", lambda one: bool(one["deterministic"])),
+    key_column("q1_us"),
+    key_column("q3_us"),
+    Column[Cells]("samples_us", _samples),
     _measured("measurement_mode"),
     _measured("attempts"),
     _measured("reused", bool),

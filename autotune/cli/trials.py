@@ -14,13 +14,12 @@ from autotune.cli.filters import FilterOptions, filter_options
 from autotune.cli.options import DATABASE
 from autotune.cli.pager import paged
 from autotune.cli.tables import show, wide_format_options
-from autotune.columns import Column
+from autotune.columns import Cells, Column
 from autotune.family.comments import in_comment
 from autotune.toml_table import LARGEST
 from autotune.trial import Config, Outcome
 
 if TYPE_CHECKING:
-    from autotune.analysis.trial_rows import TrialCells
     from autotune.store import Store
 
     _Choice = click.Choice[str]
@@ -71,7 +70,7 @@ def trials(
 
     A table shows a config as its family and the values that differ from the family's default; --wide shows all of it.
     """
-    from autotune.analysis.trial_rows import layer_name, trial_rows
+    from autotune.analysis.trial_rows import trial_rows
     from autotune.store import Store
 
     name = name_of(what)
@@ -83,11 +82,9 @@ def trials(
     with Store(db, create=False) as store, paged(style):
         admitted = only.of(store)
         found = store.results.list(name, outcome=outcome, sort=sort, generations=generations)
-        named = [
-            row for row in found if admitted.admits(row["device"], row["accuracy"], row["template"], layer_name(row))
-        ]
+        named = [row for row in found if admitted(row)]
         listed = list(above.seen(trial_rows(store, named[:limit])))
-        source = Column["TrialCells"]("source", lambda trial: _source(store, trial), terminal=False)
+        source = Column[Cells]("source", lambda trial: _source(store, trial), terminal=False)
         show(listed, (*TRIAL_COLUMNS, source) if sources and exact else TRIAL_COLUMNS, style)
         above.warn()
         if not listed:
@@ -104,7 +101,7 @@ def trials(
         )
 
 
-def _source(store: Store, row: TrialCells) -> str | None:
+def _source(store: Store, row: Cells) -> str | None:
     """A trial's rendered kernel; None where none was rendered, or only its hash is kept."""
     return store.sources.text(row["source_hash"]) if row["source_hash"] else None
 

@@ -108,7 +108,7 @@ def _finalists(finals: FinalsRow, trials: Mapping[int, TrialRow]) -> list[Conten
                 half_us=half_us,
                 verdict=verdict.verdict if verdict else "",
                 ratio=timing.median_us / won_us,
-                caveat=caveat(verdict, finals) if verdict else "",
+                caveat=_caveat(verdict, finals) if verdict else "",
             )
         )
     return found
@@ -128,11 +128,15 @@ def _rivals(finals: FinalsRow) -> list[Contender]:
             half_us=None,
             verdict=one.verdict,
             ratio=ratio(one),
-            caveat=caveat(one, finals),
+            caveat=_caveat(one, finals),
         )
         for one in finals.verdicts
         if one.against_number is None
     ]
+
+
+def _caveat(verdict: Verdict, finals: FinalsRow) -> str:
+    return caveat(verdict, finals.timing.launch if finals.timing else None, finals.winner.trial.accuracy)
 
 
 def ratio(verdict: Verdict) -> float:

@@ -98,9 +98,9 @@ class LayerPage:
         """The colour of a family."""
         return self.kinds.get(template, "f7")
 
-    def row_id(self, row: TrialRow) -> str:
+    def row_id(self, trial_id: int) -> str:
         """The id of a trial's row in the page; empty where it has none."""
-        return self.rows.get(row.id, "")
+        return self.rows.get(trial_id, "")
 
     @property
     def seconds(self) -> float:
@@ -139,9 +139,10 @@ def layer_page(
     charts = (by_trial(id, trials, floor_us, kinds), by_second(id, trials, floor_us, kinds))
     said = [verdict for row in won for verdict in row.verdicts]
     fell = steps(trials)
-    told = [winner.best.row] if winner else []
-    told += [*fell, *(event.row for event in found.events), *(step.best for step in found.ladder_steps if step.best)]
-    told += [one.row for contest in held if contest for one in contest.contenders if one.row]
+    named = [winner.best.row] if winner else []
+    named += [*fell, *(step.best for step in found.ladder_steps if step.best)]
+    named += [one.row for contest in held if contest for one in contest.contenders if one.row]
+    linked = {row.id for row in named} | {event["trial_id"] for event in found.events}
     return LayerPage(
         id=id,
         results=found,
@@ -151,7 +152,7 @@ def layer_page(
         steps=fell,
         roofline=roofline(f"{id}-roofline", _points(found, rows, kinds), found.rates),
         contests=tuple(one for one in held if one is not None),
-        tables=tuple(_tables(id, trials, kinds, {rows[row.id] for row in told if row.id in rows})),
+        tables=tuple(_tables(id, trials, kinds, {rows[trial_id] for trial_id in linked & rows.keys()})),
         outcomes=_outcomes(trials),
         phases=_phases(trials),
         rival=found.rival,

@@ -6,10 +6,11 @@ from collections.abc import Sequence, Set
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from autotune.analysis.history import Event, history
+from autotune.analysis.history import history_rows
 from autotune.analysis.networks import Network, networks, rival_of, stored_study
 from autotune.analysis.rooflines import BestWithRoofline, best_per_class, with_roofline
 from autotune.api.family_importance import FamilyImportance
+from autotune.columns import Cells
 from autotune.devices.device import DeviceInfo, Environment
 from autotune.errors import StoreError
 from autotune.measurement.rates import Rate
@@ -46,7 +47,8 @@ class LayerResults:
     """the fastest baseline of these classes, in the finals that the winner won"""
     finals: tuple[FinalsRow, ...]
     """those that still count, oldest first"""
-    events: tuple[Event, ...]
+    events: tuple[Cells, ...]
+    """how the best came about: the rows of `history`"""
     importances: tuple[FamilyImportance, ...]
     ladder_steps: tuple[LadderStep, ...]
     """the study's techniques; none where it has none"""
@@ -92,7 +94,6 @@ def results(store: Store, what: str, devices: Sequence[DeviceInfo] | None = None
         studies=studies,
         best=best,
         finals=tuple(row for row in store.finals.list(what) if row.superseded_at is None),
-        events=history(store.best.improvements(what), store.finals.list(what), store.retimes.list(what)),
         recordings=stored_recordings(store, list(dict.fromkeys(rows[0].problem for rows in groups.values()))),
     )
     found = networks(store, what, best)
@@ -112,7 +113,6 @@ class _Shared:
     studies: dict[str, Study]
     best: Sequence[BestWithRoofline]
     finals: Sequence[FinalsRow]
-    events: Sequence[Event]
     recordings: dict[Measured, JointRecording]
 
     def layer(self, rows: Sequence[TrialRow]) -> LayerResults:
@@ -134,6 +134,7 @@ class _Shared:
         admitted = [one for one in best if one.best.row.trial.accuracy in study.admitted(first.problem)]
         winner = next(iter(admitted or best), None)
         finals = tuple(row for row in self.finals if here(row.winner))
+        events = history_rows(self.store.results.history(first.problem, device))
         ladder = [
             row for of_one in circumstances(rows).values() for row in ladder_steps(study, [first.layer], of_one, {})
         ]
@@ -148,7 +149,7 @@ class _Shared:
             winner=winner,
             rival=rival_of(winner, finals, study.admitted(first.problem)) if winner else None,
             finals=finals,
-            events=tuple(event for event in self.events if here(event.row)),
+            events=tuple(event for event in events if event["measurement_mode"] == measurement_mode),
             importances=self._importances(last, {row.trial.config.template for row in rows}),
             ladder_steps=tuple(ladder),
             rates=() if measurement_mode == END_TO_END else self.store.rates.list(device),

@@ -19,7 +19,7 @@ from autotune.store.merge import Merged, merge
 from autotune.store.noise_floors import NoiseFloor
 from autotune.store.profiles import KernelProfile, ProfileRow
 from autotune.store.quarantine import QuarantineRow
-from autotune.store.result_rows import SORTS
+from autotune.store.result_rows import SORTS, Side
 from autotune.store.retimes import RetimeRow
 from autotune.store.run_context import Scope, TargetScope
 from autotune.store.schema.tables import RETIME_LABELS
@@ -58,6 +58,7 @@ __all__ = [
     "QueryStream",
     "RetimeRow",
     "Scope",
+    "Side",
     "Store",
     "StudyKey",
     "StudyRecord",

@@ -27,7 +27,7 @@ from autotune.store.devices import same_device
 from autotune.store.layers import of_problem
 from autotune.store.measurements import timing_of
 from autotune.store.rows import rows_of
-from autotune.store.schema.best_rule import BEST_NOW, BEST_OF, KEY
+from autotune.store.schema.best_rule import BEST_NOW, KEY, best_of
 from autotune.store.schema.tables import (
     devices,
     layers,
@@ -41,7 +41,7 @@ from autotune.store.schema.tables import (
 from autotune.store.schema.types import date_text
 from autotune.store.sqlite.database import Database
 from autotune.store.studies import LayerRef, called, current_places, find, one_of, target_ids
-from autotune.store.trials import TrialRow, gflops, trials_by_id, while_tuning
+from autotune.store.trials import TrialRow, gflops, trials_by_id
 from autotune.trial import ACCURACY_CLASSES, END_TO_END, Outcome, Timing
 
 TUNE_FIRST = "run `autotune tune STUDY` first"
@@ -136,7 +136,7 @@ class BestStore:
         if device is not None:
             among.append(trials.c.device_id.in_(select(devices.c.id).where(*same_device(device))))
         if isinstance(what, Problem):
-            among.append(trials.c.tuning_target_id.in_(_target_of(what)))
+            among.append(trials.c.tuning_target_id.in_(target_of(what)))
         elif what is not None:
             named = select(study_layers.c.tuning_target_id).join(studies).where(called(what))
             among.append(trials.c.tuning_target_id.in_(named))
@@ -174,31 +174,6 @@ class BestStore:
             part = {"study_id": None, "until": date_text(moment)}
             return tuple(_best(connection, list(targets), places, part))
 
-    def improvements(self, what: str | None = None) -> tuple[TrialRow, ...]:
-        """Trials that were the fastest of their layer, device, class and measurement mode when they ended."""
-        with self.database.read() as connection:
-            statement = (
-                select(*(trials.c[name] for name in KEY), trials.c.id, trials.c.median_us)
-                .outerjoin(measurements, while_tuning())
-                .where(
-                    trials.c.tuning_target_id.in_(target_ids(find(connection, what, self.database.shown))),
-                    trials.c.median_us.is_not(None),
-                    trials.c.reused_trial_id.is_(None),
-                    trials.c.origin == "measured",
-                    trials.c.measurement_mode != END_TO_END,
-                )
-                .order_by(measurements.c.id, trials.c.id)
-            )
-            fastest: dict[tuple[object, ...], float] = {}
-            found = []
-            for row in rows_of(connection, statement):
-                key, median_us = tuple(row[trials.c[name]] for name in KEY), row[trials.c.median_us]
-                if key not in fastest or median_us < fastest[key]:
-                    fastest[key] = median_us
-                    found.append(row[trials.c.id])
-            whole = trials_by_id(connection, found)
-        return tuple(whole[trial_id] for trial_id in found)
-
 
 _CHOSEN: tuple[ColumnElement[Any], ...] = (
     *(column(name, Integer) for name in ("tuning_target_id", "device_id", "trial_id", "measurement_id")),
@@ -213,9 +188,9 @@ def _best(
     places: Sequence[LayerRef] | None,
     part: Mapping[str, Any] | None = None,
 ) -> Iterator[BestRow]:
-    """The best of these tuning targets as their studies name them, None: of every layer; `part` is BEST_OF's."""
+    """The best of these tuning targets as their studies name them, None: of every layer; `part` is of `best_of`."""
     values = {} if part is None else {**part, "targets": json.dumps(sorted(targets or ()))}
-    chosen = text(BEST_NOW if part is None else BEST_OF).columns(*_CHOSEN).subquery("chosen")
+    chosen = text(BEST_NOW if part is None else best_of()).columns(*_CHOSEN).subquery("chosen")
     statement = (
         select(chosen, measurements)
         .join(measurements, measurements.c.id == chosen.c.measurement_id)
@@ -261,11 +236,12 @@ def _first_choice_first(rows: Sequence[BestRow], admitted: Collection[str]) -> S
 def _targets(connection: Connection, what: str | Problem, places: Sequence[LayerRef] | None) -> set[int]:
     """The tuning targets that are asked about."""
     if isinstance(what, Problem):
-        return {row.id for row in connection.execute(_target_of(what))}
+        return {row.id for row in connection.execute(target_of(what))}
     return target_ids(places or ())
 
 
-def _target_of(problem: Problem) -> Select[tuple[int]]:
+def target_of(problem: Problem) -> Select[tuple[int]]:
+    """Selects the id of the tuning target that a problem is."""
     return select(tuning_targets.c.id).join(layers).where(*of_problem(problem))
 
 

@@ -1,29 +1,53 @@
-"""Trials as rows: those of the view `results` with some more columns, for answers that list them."""
+"""The SQL texts of `trials`, `diff` and `history`, run: each yields rows by column."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
+from datetime import datetime
 from typing import Any
 
-from sqlalchemy import Connection, text
+from sqlalchemy import Connection, select, text
 
-from autotune.store.schema.views import LISTED
+from autotune.devices.device import DeviceInfo
+from autotune.problem import Problem
+from autotune.store.best import FOREVER, target_of
+from autotune.store.devices import same_device
+from autotune.store.schema.tables import devices, studies, tuning_targets
+from autotune.store.schema.types import date_text
+from autotune.store.schema.views import HISTORY, LISTED, diff
 from autotune.store.sqlite.database import Database
-from autotune.store.studies import find, one_of, spaces_named
+from autotune.store.studies import current_places, find, one_of, spaces_named, target_ids
 from autotune.trial import Outcome
 
 SORTS = ("number", "median", "registers", "error", "started")
 """Orders of a list of trials; those without the value come last."""
 
 Result = Mapping[str, Any]
-"""A row by column: those of the view `results` and of `views.LISTED`."""
+"""A row by column."""
+
+
+@dataclass(frozen=True, slots=True)
+class Side:
+    """One side of a diff: a generation of a study, a recorded device, or a moment in the past."""
+
+    kind: str
+    """`study`, `device` or `date`"""
+    words: str
+    """what it is called"""
+    study: str | None = None
+    generation: int | None = None
+    device: DeviceInfo | None = None
+    until: datetime | None = None
+
+    def __str__(self) -> str:
+        return self.words
 
 
 @dataclass(frozen=True, slots=True)
 class ResultStore:
-    """Trials of layers, and after them those of imported spaces."""
+    """Answers that are rows of one SQL text each."""
 
     database: Database
 
@@ -36,7 +60,7 @@ class ResultStore:
         sort: str = "number",
         generations: str = "newest",
     ) -> tuple[Result, ...]:
-        """The rows in an order of SORTS, each a mapping by column.
+        """Trials of layers, then those of imported spaces, in an order of SORTS.
 
         `generations` is as in `TrialStore.list`. Raises StoreError for an unknown word or name.
         """
@@ -51,15 +75,69 @@ class ResultStore:
                     places = tuple(place for place in places if place.current) or places
                 pairs = [(place.study_id, place.tuning_target_id) for place in places]
                 pairs += spaces_named(connection, what)
-            return _rows(connection, outcome=outcome, number=number, sort=sort, places=pairs)
+            return _listed(connection, outcome=outcome, number=number, sort=sort, places=pairs)
 
     def by_id(self, trial_id: int) -> tuple[Result, ...]:
         """The row of a trial's id; none where there is no such trial of a layer or an imported space."""
         with self.database.read() as connection:
-            return _rows(connection, trial_id=trial_id)
+            return _listed(connection, trial_id=trial_id)
+
+    def diff(self, first: Side, second: Side, what: str | None = None) -> tuple[Result, ...]:
+        """The best kernels of both sides, paired; in the first side's order, then what the second alone has."""
+        with self.database.read() as connection:
+            values = _side(connection, first, what, self.database.shown, "_a")
+            values |= _side(connection, second, what, self.database.shown, "_b")
+            return _rows(connection, diff(first.kind), {**values, "across_devices": first.kind == "device"})
+
+    def history(self, what: str | Problem | None, device: DeviceInfo | None = None) -> tuple[Result, ...]:
+        """How the best of some layers came about: trials that were the fastest yet, finals and retimes."""
+        with self.database.read() as connection:
+            places: list[tuple[int, str | None]]
+            if isinstance(what, Problem):
+                places = [(row.id, None) for row in connection.execute(target_of(what))]
+            else:
+                found = sorted(find(connection, what, self.database.shown), key=lambda place: not place.current)
+                places = [(place.tuning_target_id, place.name if place.current else None) for place in found]
+            values = {"places": json.dumps(places), "device_id": _device_id(connection, device)}
+            return _rows(connection, HISTORY, values)
 
 
-def _rows(
+def _side(connection: Connection, side: Side, what: str | None, where: str, suffix: str) -> dict[str, Any]:
+    """The parameters of a side."""
+    study_id, places = None, None
+    if side.study is not None:
+        found = find(connection, what or side.study, where, "all")
+        places = tuple(place for place in found if (place.study, place.generation) == (side.study, side.generation))
+        same = (studies.c.name == side.study, studies.c.generation == side.generation)
+        study_id = connection.execute(select(studies.c.id).where(*same)).scalar_one()
+    elif what is not None:
+        places = find(connection, what, where)
+    everything = select(tuning_targets.c.id)
+    targets = connection.execute(everything).scalars() if places is None else target_ids(places)
+    named = None if places is None else [(place.tuning_target_id, place.name) for place in current_places(places)]
+    values = {
+        "study_id": study_id,
+        "device_id": _device_id(connection, side.device),
+        "until": FOREVER if side.until is None else date_text(side.until),
+        "targets": json.dumps(sorted(targets)),
+        "places": None if named is None else json.dumps(named),
+    }
+    return {f"{name}{suffix}": value for name, value in values.items()}
+
+
+def _device_id(connection: Connection, device: DeviceInfo | None) -> int | None:
+    if device is None:
+        return None
+    return int(connection.execute(select(devices.c.id).where(*same_device(device))).scalar_one())
+
+
+def _rows(connection: Connection, sql: str, values: Mapping[str, Any]) -> tuple[Result, ...]:
+    found = connection.execute(text(sql), values)
+    names = tuple(found.keys())
+    return tuple(dict(zip(names, row, strict=True)) for row in found)
+
+
+def _listed(
     connection: Connection,
     *,
     trial_id: int | None = None,
@@ -69,6 +147,4 @@ def _rows(
     places: list[tuple[int, int]] | None = None,
 ) -> tuple[Result, ...]:
     values = {"trial_id": trial_id, "outcome": outcome, "number": number, "sort": sort}
-    found = connection.execute(text(LISTED), {**values, "places": None if places is None else json.dumps(places)})
-    names = tuple(found.keys())
-    return tuple(dict(zip(names, row, strict=True)) for row in found)
+    return _rows(connection, LISTED, {**values, "places": None if places is None else json.dumps(places)})

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from datetime import datetime
 
-from sqlalchemy import ColumnElement, Connection, RowMapping, and_, func, or_, select, update
+from sqlalchemy import ColumnElement, Connection, RowMapping, select, update
 
 from autotune.devices.device import DeviceInfo, Environment
 from autotune.errors import StoreError
@@ -20,20 +20,6 @@ from autotune.store.sqlite.database import Database
 from autotune.store.studies import find, target_ids
 from autotune.store.trials import TrialRow, with_trials
 from autotune.trial import Timing
-
-_earlier = measurements.alias("earlier")
-_BEFORE = (
-    select(func.max(_earlier.c.id))
-    .where(
-        or_(
-            _earlier.c.retime_id < retimes.c.id,
-            and_(_earlier.c.trial_id == retimes.c.trial_id, _earlier.c.retime_id.is_(None)),
-        )
-    )
-    .scalar_subquery()
-    .label("before")
-)
-"""the last measurement that is known to be from before a retime: of an earlier one, or the trial's own"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,8 +39,6 @@ class RetimeRow:
     message: str
     """why it failed, else empty"""
     ended_at: datetime
-    sequence: int
-    """the place of its measurement among all of the database's; of a failure, that of the one before it"""
 
     @property
     def after_us(self) -> float | None:
@@ -146,7 +130,7 @@ class RetimeStore:
 
 def _rows(connection: Connection, which: ColumnElement[bool]) -> tuple[RetimeRow, ...]:
     statement = (
-        select(retimes, runs, environments, measurements, _BEFORE)
+        select(retimes, runs, environments, measurements)
         .join(trials, trials.c.id == retimes.c.trial_id)
         .join(runs, runs.c.id == retimes.c.run_id)
         .join(environments, environments.c.id == runs.c.environment_id)
@@ -163,5 +147,4 @@ def _row(row: RowMapping, trial: TrialRow) -> RetimeRow:
         row=trial,
         environment=environment_of(row),
         timing=None if row[measurements.c.id] is None else timing_of(row),
-        sequence=row[measurements.c.id] or row["before"] or 0,
     )

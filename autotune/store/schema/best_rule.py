@@ -103,29 +103,35 @@ BEST_NOW = _rule(
 )
 """Of everything: imported trials count once they were re-timed here."""
 
-_TIME_THEN = """(
+
+def best_of(side: str = "") -> str:
+    """The rule for what had ended by `:until`.
+
+    Of one study its own trials and finals count, imported ones too; `:study_id` NULL stands for all studies. `side`
+    ends the names of the parameters, for a statement that has the rule twice.
+    """
+    study_id, until, targets = f":study_id{side}", f":until{side}", f":targets{side}"
+    time_us = f"""(
     -- the latest measurement by then, of the original of a copy; NULL where the last retime failed
     SELECT CASE
         WHEN (SELECT after_us IS NULL FROM retimes
-              WHERE retimes.trial_id = coalesce(trials.reused_trial_id, trials.id) AND retimes.ended_at <= :until
+              WHERE retimes.trial_id = coalesce(trials.reused_trial_id, trials.id) AND retimes.ended_at <= {until}
               ORDER BY retimes.id DESC LIMIT 1) THEN NULL
         ELSE coalesce(
             (SELECT again.median_us FROM measurements AS again
              LEFT JOIN retimes ON retimes.id = again.retime_id LEFT JOIN finals ON finals.id = again.finals_id
              WHERE again.trial_id = coalesce(trials.reused_trial_id, trials.id)
-               AND (retimes.ended_at <= :until
-                    OR (finals.ended_at <= :until AND (:study_id IS NOT NULL OR finals.origin = 'measured')))
+               AND (retimes.ended_at <= {until}
+                    OR (finals.ended_at <= {until} AND ({study_id} IS NOT NULL OR finals.origin = 'measured')))
              ORDER BY again.id DESC LIMIT 1),
-            iif(:study_id IS NOT NULL OR trials.origin = 'measured', trials.median_us, NULL))
+            iif({study_id} IS NOT NULL OR trials.origin = 'measured', trials.median_us, NULL))
         END)"""
-
-BEST_OF = _rule(
-    _TIME_THEN,
-    "(:study_id IS NULL OR study_id = :study_id) AND ended_at <= :until "
-    "AND tuning_target_id IN (SELECT value FROM json_each(:targets))",
-    "(:study_id IS NULL OR finals.study_id = :study_id) AND finals.ended_at <= :until "
-    "AND (:study_id IS NOT NULL OR finals.origin = 'measured') "
-    "AND (finals.superseded_at IS NULL OR finals.superseded_at > :until) "
-    "AND finals.tuning_target_id IN (SELECT value FROM json_each(:targets))",
-)
-"""Of what had ended by `:until`: one study's own trials and finals, imported ones too, unless `:study_id` is NULL."""
+    return _rule(
+        time_us,
+        f"({study_id} IS NULL OR study_id = {study_id}) AND ended_at <= {until} "
+        f"AND tuning_target_id IN (SELECT value FROM json_each({targets}))",
+        f"({study_id} IS NULL OR finals.study_id = {study_id}) AND finals.ended_at <= {until} "
+        f"AND ({study_id} IS NOT NULL OR finals.origin = 'measured') "
+        f"AND (finals.superseded_at IS NULL OR finals.superseded_at > {until}) "
+        f"AND finals.tuning_target_id IN (SELECT value FROM json_each({targets}))",
+    )

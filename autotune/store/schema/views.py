@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from autotune.store.schema.best_rule import BEST_NOW
+from autotune.store.schema.best_rule import BEST_NOW, KEY, best_of
+from autotune.trial import LONG_US
 
 _SHAPE = (
     "n, c, h, w, k, r, s, stride_h, stride_w, pad_h, pad_w, dilation_h, dilation_w, groups, dtype, layout, epilogue"
@@ -152,3 +153,140 @@ ORDER BY tuning_targets.kind,
         WHEN 'error' THEN error_over_bound WHEN 'started' THEN trials.id END NULLS LAST,
     trials.study_id, position, trials.device_id, number, trials.id"""
 """Trials of layers, then those of imported spaces: of all or of `:places`, in an order of `result_rows.SORTS`."""
+
+_PAIR = "tuning_target_id, paired_device, accuracy, deterministic, measurement_mode, twin"
+
+
+def _side(side: str, rule: str) -> str:
+    return f"""\
+SELECT *, row_number() OVER (ORDER BY place, {", ".join(KEY)}) AS position,
+    row_number() OVER (PARTITION BY {", ".join(KEY)} ORDER BY place) AS twin
+FROM (
+    SELECT {", ".join(f"best.{name} AS {name}" for name in KEY)}, best.trial_id AS trial_id, decided_by,
+        iif(:across_devices, 0, best.device_id) AS paired_device,
+        place.key AS place, coalesce(place.value ->> 1, study || '.' || coalesce(layer, '')) AS layer,
+        device, template, config, measurements.median_us AS median_us, samples_us, launch,
+        coalesce((
+            SELECT noise_fraction FROM noise_floors
+            WHERE noise_floors.device_id = best.device_id
+                AND noise_floors.measurement_mode = best.measurement_mode
+            ORDER BY origin = 'imported', id DESC LIMIT 1), 0) AS noise_floor,
+        min(iif(best.deterministic, measurements.median_us, NULL)) OVER (
+            PARTITION BY place.key, best.tuning_target_id, best.device_id, best.accuracy, best.measurement_mode
+        ) AS deterministic_us
+    FROM ({rule}) AS best
+    CROSS JOIN results ON results.trial_id = best.trial_id
+    CROSS JOIN measurements ON measurements.id = best.measurement_id
+    LEFT JOIN json_each(:places{side}) AS place ON place.value ->> 0 = best.tuning_target_id
+    WHERE (:places{side} IS NULL OR place.key IS NOT NULL)
+        AND (:device_id{side} IS NULL OR best.device_id = :device_id{side})
+)
+WHERE deterministic OR deterministic_us IS NULL OR median_us < deterministic_us"""
+
+
+def diff(kind: str) -> str:
+    """The best kernels of two sides, paired by layer, class and measurement mode; twins are layers of one shape.
+
+    Sides of kind `device` are what is best now on `:device_id_a` and `:device_id_b`. Of other kinds a side is what was
+    best at a date or in a study: `:until_a`, `:study_id_a` and `:targets_a` as `best_of` takes them. `:places_a` is a
+    JSON array of tuning targets with the names that they go by; NULL: each by its own.
+    """
+    rules = {side: BEST_NOW if kind == "device" else best_of(side) for side in ("_a", "_b")}
+    return f"""\
+WITH
+a AS MATERIALIZED (
+{_side("_a", rules["_a"])}
+),
+b AS MATERIALIZED (
+{_side("_b", rules["_b"])}
+),
+pairs AS (SELECT {_PAIR} FROM a UNION SELECT {_PAIR} FROM b)
+SELECT
+    a.layer AS layer_a, b.layer AS layer_b, operation, problem, declaration,
+    a.device AS device_a, b.device AS device_b,
+    accuracy, deterministic, measurement_mode,
+    a.median_us AS a_us, b.median_us AS b_us,
+    iif(a.launch = b.launch OR min(a.median_us, b.median_us) >= {LONG_US}, b.median_us / a.median_us, NULL) AS b_over_a,
+    max(a.noise_floor, b.noise_floor) AS noise_floor, a.samples_us AS a_samples_us, b.samples_us AS b_samples_us,
+    a.template AS template_a, b.template AS template_b, a.config AS config_a, b.config AS config_b
+FROM pairs LEFT JOIN a USING ({_PAIR}) LEFT JOIN b USING ({_PAIR})
+JOIN tuning_targets ON tuning_targets.id = tuning_target_id
+JOIN layers ON layers.id = layer_id
+ORDER BY a.position IS NULL, a.position, b.position"""
+
+
+_CLASS = "tuning_target_id, device_id, accuracy, measurement_mode"
+_BEFORE = "ORDER BY sequence, id ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING"
+_TUNING = "tuning.finals_id IS NULL AND tuning.retime_id IS NULL"
+
+HISTORY = f"""\
+WITH
+timed AS (
+    -- trials as they were timed while tuning, with the fastest before them
+    SELECT *, min(median_us) OVER (PARTITION BY {_CLASS}, deterministic {_BEFORE}) AS fastest_us,
+        min(iif(deterministic, median_us, NULL)) OVER (PARTITION BY {_CLASS} {_BEFORE}) AS deterministic_us
+    FROM (
+        SELECT trials.*, tuning.id AS sequence, launch
+        FROM trials JOIN measurements AS tuning ON tuning.trial_id = trials.id AND {_TUNING}
+        WHERE tuning_target_id IN (SELECT value ->> 0 FROM json_each(:places)) AND trials.median_us IS NOT NULL
+            AND reused_trial_id IS NULL AND origin = 'measured' AND measurement_mode <> 'end_to_end')
+),
+improvements AS (
+    SELECT *, lag(median_us) OVER earlier AS before_us, lag(launch) OVER earlier AS before_launch
+    FROM timed
+    WHERE (fastest_us IS NULL OR median_us < fastest_us)
+        AND (deterministic OR deterministic_us IS NULL OR median_us < deterministic_us)
+    WINDOW earlier AS (PARTITION BY {_CLASS}, deterministic ORDER BY sequence, id)
+),
+events AS (
+    SELECT 'improvement' AS event, id, id AS trial_id, environment_id, coalesce(ended_at, started_at) AS date,
+        sequence, median_us AS time_us,
+        iif(launch <> before_launch AND min(median_us, before_us) < {LONG_US}, NULL, median_us / before_us)
+            AS over_before,
+        launch, NULL AS note, NULL AS verdicts, 0 AS imported, NULL AS superseded_at
+    FROM improvements
+    UNION ALL
+    SELECT 'finals', finals.id, winner_trial_id, finals.environment_id, finals.ended_at,
+        coalesce((SELECT max(id) FROM measurements WHERE finals_id = finals.id), tuning.id, 0), held.median_us,
+        iif(held.launch <> tuning.launch AND min(held.median_us, tuning.median_us) < {LONG_US}, NULL,
+            held.median_us / tuning.median_us),
+        held.launch, NULL,
+        (SELECT json_group_array(json_object(
+            'against', against, 'verdict', verdict, 'median_us', median_us, 'against_us', against_us,
+            'against_accuracy', against_accuracy))
+         FROM (SELECT * FROM verdicts WHERE finals_id = finals.id ORDER BY id)),
+        origin = 'imported', superseded_at
+    FROM finals
+    LEFT JOIN measurements AS held ON held.finals_id = finals.id AND held.trial_id = winner_trial_id
+    LEFT JOIN measurements AS tuning ON tuning.trial_id = winner_trial_id AND {_TUNING}
+    WHERE tuning_target_id IN (SELECT value ->> 0 FROM json_each(:places))
+    UNION ALL
+    SELECT 'retime', retimes.id, retimes.trial_id, runs.environment_id, retimes.ended_at,
+        -- of a failure, the last measurement before it
+        coalesce(
+            (SELECT id FROM measurements WHERE retime_id = retimes.id),
+            (SELECT max(id) FROM measurements
+             WHERE retime_id < retimes.id OR (measurements.trial_id = retimes.trial_id AND retime_id IS NULL)), 0),
+        after_us, iif(label = 'remeasured', NULL, after_us / before_us), NULL,
+        label || iif(retimes.message = '', '', ': ' || retimes.message), NULL, 0, NULL
+    FROM retimes
+    JOIN runs ON runs.id = retimes.run_id
+    JOIN trials ON trials.id = retimes.trial_id
+    WHERE tuning_target_id IN (SELECT value ->> 0 FROM json_each(:places))
+)
+SELECT events.*, study, generation, layer, results.number AS number, device,
+    results.accuracy AS accuracy, results.deterministic AS deterministic, results.measurement_mode AS measurement_mode,
+    template, results.config AS config, environments.driver AS driver, environments.toolkit AS toolkit,
+    coalesce(
+        (SELECT value ->> 1 FROM json_each(:places) WHERE value ->> 0 = trials.tuning_target_id LIMIT 1),
+        study || '.' || coalesce(layer, '')) AS asked_as
+FROM events
+CROSS JOIN trials ON trials.id = events.trial_id
+CROSS JOIN results ON results.trial_id = events.trial_id
+CROSS JOIN environments ON environments.id = events.environment_id
+WHERE :device_id IS NULL OR trials.device_id = :device_id
+ORDER BY sequence, event = 'retime', event = 'finals', events.id"""
+"""How the best of `:places` came about: trials that were the fastest yet, finals and retimes, oldest first.
+
+`:places` is a JSON array of tuning targets with the names that they were asked for by, or NULL.
+"""

@@ -8,11 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from autotune.analysis.history import history
+from autotune.analysis.history import history_rows
 from autotune.resources import RECORDED, recorded_database
 from autotune.store import BestRow, Finals, Store, Verdict
 
 from .builders import (
+    CONV1,
     CONV2,
     DRIVER_580,
     DRIVER_590,
@@ -169,10 +170,8 @@ def test_history_has_every_improvement_the_finals_and_the_retimes(days: Store, c
     days.retimes.add(days.trials.list(kind="cuda")[2], H200, DRIVER_590, "regressed", timing_of(14.0))
     clock.day(2)
     run_trial(days, open_scope(days, study="copy", environment=DRIVER_590), correct(0, 6.0))
-    found = history(
-        days.best.improvements("lenet.conv1"), days.finals.list("lenet.conv1"), days.retimes.list("lenet.conv1")
-    )
-    assert [(event.event, event.row.name, event.row.trial.number, event.time_us) for event in found] == [
+    found = list(history_rows(days.results.history("lenet.conv1")))
+    assert [(event["event"], event["layer"], event["trial"], event["time_us"]) for event in found] == [
         ("improvement", "lenet.conv1", 0, 10.0),
         ("improvement", "lenet.conv1", 2, 8.0),
         ("improvement", "lenet.conv1", 0, 100.0),
@@ -180,11 +179,13 @@ def test_history_has_every_improvement_the_finals_and_the_retimes(days: Store, c
         ("retime", "lenet.conv1", 2, 14.0),
         ("improvement", "copy.conv1", 0, 6.0),
     ]
-    assert [event.over_before for event in found] == pytest.approx([None, 0.8, None, 7 / 8, 2.0, 0.75])
-    assert [event.environment.driver for event in found[3:]] == ["580.159", "590.10", "590.10"]
-    assert found[3].note.startswith("win against default, put in doubt 2026-11-21")
-    assert found[4].note == "regressed"
-    assert [event.date for event in found] == sorted(event.date for event in found)
+    assert [event["over_before"] for event in found] == pytest.approx([None, 0.8, None, 7 / 8, 2.0, 0.75])
+    assert [event["driver"] for event in found[3:]] == ["580.159", "590.10", "590.10"]
+    assert found[3]["note"].startswith("win against default, put in doubt 2026-11-21")
+    assert found[4]["note"] == "regressed"
+    assert [event["date"] for event in found] == sorted(event["date"] for event in found)
+    (of_host,) = days.results.history(CONV1.problem, HOST)
+    assert of_host["time_us"] == 100.0
     days.close()
 
 
@@ -192,8 +193,7 @@ def test_a_kernel_that_is_not_deterministic_is_told_where_it_beats_the_others(st
     scope = open_scope(store)
     for number, (median_us, deterministic) in enumerate(((10.0, True), (12.0, False), (9.0, False), (8.0, True))):
         run_trial(store, scope, correct(number, median_us, deterministic=deterministic))
-    events = history(store.best.improvements("lenet.conv1"), (), ())
-    assert [event.row.trial.number for event in events] == [0, 2, 3]
+    assert [event["number"] for event in store.results.history("lenet.conv1")] == [0, 2, 3]
 
 
 def test_devices_and_the_environment_of_their_newest_run(store: Store) -> None:

@@ -7,14 +7,27 @@ from datetime import UTC, datetime
 
 import pytest
 
-from autotune.analysis.diff import DateSide, DeviceSide, StudySide, differences, resolve
+from autotune.analysis.diff import diff_rows, resolve
+from autotune.columns import Cells
 from autotune.devices.device import DeviceInfo
 from autotune.errors import StoreError
 from autotune.problem import Layer
-from autotune.store import BestRow, Store, StudyRow
-from autotune.trial import Timing
+from autotune.store import Store, StudyRow
+from autotune.trial import Timing, Trial
 
-from .builders import CONV1, CONV2, H200, HOST, correct, open_scope, run_trial, timing_of
+from .builders import (
+    CONV1,
+    CONV2,
+    DIRECT,
+    DRIVER_580,
+    H200,
+    HOST,
+    correct,
+    open_scope,
+    run_trial,
+    study_record,
+    timing_of,
+)
 
 A100 = DeviceInfo("cuda", "NVIDIA A100-SXM4-40GB", 80, 108, 40_000_000_000)
 LARGER = dataclasses.replace(A100, name="NVIDIA A100-SXM4-80GB", memory_bytes=80_000_000_000)
@@ -31,21 +44,23 @@ DEVICES = [H200, A100, LARGER]
 
 def test_words_stand_for_studies_devices_and_dates() -> None:
     def side(word: str, by: str | None = None) -> object:
-        return resolve(word, STUDIES, DEVICES, by)
+        found = resolve(word, STUDIES, DEVICES, by)
+        return (found.study, found.generation) if found.study else found.device or found.until
 
-    assert side("lenet") == StudySide("lenet", 2), "the newest that was begun here"
-    assert side("lenet@3") == StudySide("lenet", 3)
-    assert side("lenet@1") == StudySide("lenet", 1)
-    assert side("a@b") == StudySide("a@b", 1), "a study may be called so"
-    assert side("nvidia h200") == DeviceSide(H200)
-    assert side("40GB") == DeviceSide(A100)
-    assert side("h200", "device") == DeviceSide(H200)
-    assert side("h200", "study") == StudySide("h200", 1)
+    assert side("lenet") == ("lenet", 2), "the newest that was begun here"
+    assert side("lenet@3") == ("lenet", 3)
+    assert side("lenet@1") == ("lenet", 1)
+    assert side("a@b") == ("a@b", 1), "a study may be called so"
+    assert side("nvidia h200") == H200
+    assert side("40GB") == A100
+    assert side("h200", "device") == H200
+    assert side("h200", "study") == ("h200", 1)
     end = datetime(2026, 11, 19, 23, 59, 59, 999_999, UTC)
-    assert side("2026-11-19") == DateSide(end), "a day stands for its end"
-    assert side("9999-12-31") == DateSide(end.replace(9999, 12, 31))
-    assert side("2026-11-19T14:00") == DateSide(datetime(2026, 11, 19, 14, tzinfo=UTC))
-    assert side("2026-11-19T14:00+02:00") == DateSide(datetime(2026, 11, 19, 12, tzinfo=UTC))
+    assert side("2026-11-19") == end, "a day stands for its end"
+    assert side("9999-12-31") == end.replace(9999, 12, 31)
+    assert side("2026-11-19T14:00") == datetime(2026, 11, 19, 14, tzinfo=UTC)
+    assert side("2026-11-19T14:00+02:00") == datetime(2026, 11, 19, 12, tzinfo=UTC)
+    assert str(resolve("lenet", STUDIES, DEVICES)) == "lenet generation 2"
 
 
 @pytest.mark.parametrize(
@@ -75,72 +90,107 @@ def test_an_empty_database_offers_nothing() -> None:
         resolve("lenet", [], [])
 
 
-def best_of(store: Store, layer: Layer, median_us: float, **where: object) -> BestRow:
-    """A stored best of a layer."""
-    name = f"s{len(store.studies.list())}"
-    scope = open_scope(store, study=name, layer=layer, **where)  # type: ignore[arg-type]
-    run_trial(store, scope, correct(0, median_us))
-    (row,) = store.best.of_study(name, 1)
-    return row
-
-
-def steady(row: BestRow, median_us: float, half_width_us: float = 0.0) -> BestRow:
-    """The row with five samples about a median."""
+def timed(number: int, median_us: float, half_width_us: float = 0.0, *, deterministic: bool = True) -> Trial:
+    """A correct trial with five samples about a median."""
     samples = (median_us, median_us - half_width_us, median_us, median_us + half_width_us, median_us)
-    return dataclasses.replace(row, timing=Timing(samples, median_us, median_us, median_us, "cold"))
+    timing = Timing(samples, median_us, median_us, median_us, "cold")
+    return dataclasses.replace(correct(number, median_us, deterministic=deterministic), timing=timing)
+
+
+def add(store: Store, study: str, trial: Trial, layer: Layer = CONV1, device: DeviceInfo = H200) -> None:
+    """A stored trial of a study."""
+    run_trial(store, open_scope(store, study=study, layer=layer, device=device), trial)
+
+
+def differences(store: Store, a: str = "before", b: str = "after") -> list[Cells]:
+    studies, devices = store.studies.list(), store.devices.list()
+    return list(diff_rows(store.results.diff(resolve(a, studies, devices), resolve(b, studies, devices))))
 
 
 def test_layers_are_paired_by_shape_and_device(store: Store) -> None:
-    one, two = best_of(store, CONV1, 10.0), best_of(store, CONV2, 20.0)
-    elsewhere = best_of(store, CONV1, 5.0, device=HOST)
-    found = differences([steady(one, 10.0), two], [elsewhere, steady(one, 9.0)], lambda row: None)
-    assert [(difference.either.layer.name, difference.verdict) for difference in found] == [
-        ("conv1", "faster"),
-        ("conv2", "only A"),
-        ("conv1", "only B"),
+    add(store, "before", timed(0, 10.0))
+    add(store, "before", timed(0, 20.0), CONV2)
+    add(store, "after", timed(0, 9.0))
+    add(store, "after", timed(0, 5.0), device=HOST)
+    assert [(row["layer"], row["device"], row["verdict"]) for row in differences(store)] == [
+        ("after.conv1", "NVIDIA H200", "faster"),
+        ("before.conv2", "NVIDIA H200", "only A"),
+        ("after.conv1", "AMD EPYC", "only B"),
     ]
-    (across,) = differences([steady(one, 10.0)], [steady(elsewhere, 5.0)], lambda row: None, across_devices=True)
-    assert (across.ratio, across.verdict) == (0.5, "faster")
+    across = differences(store, "H200", "EPYC")
+    assert [(row["layer"], row["b_over_a"], row["verdict"]) for row in across] == [
+        ("after.conv1", pytest.approx(5 / 9), "faster"),
+        ("before.conv2", None, "only A"),
+    ]
 
 
-def test_a_difference_counts_beyond_the_floor_and_the_samples_own_spread(store: Store) -> None:
-    row = best_of(store, CONV1, 100.0)
+@pytest.mark.parametrize(
+    ("after_us", "half_width_us", "floor", "verdict"),
+    [
+        (101.0, 0.0, None, "slower"),
+        (99.0, 0.0, None, "faster"),
+        (100.0, 0.0, None, "same"),
+        (101.0, 0.0, 0.02, "same"),
+        (103.0, 0.0, 0.02, "slower"),
+        (103.0, 5.0, None, "same"),
+    ],
+)
+def test_a_difference_counts_beyond_the_floor_and_the_samples_own_spread(
+    store: Store, after_us: float, half_width_us: float, floor: float | None, verdict: str
+) -> None:
+    add(store, "before", timed(0, 100.0))
+    add(store, "after", timed(0, after_us, half_width_us))
+    if floor is not None:
+        store.noise_floors.add(H200, DRIVER_580, "cold", 1.0, floor)
+    (found,) = differences(store)
+    assert found["verdict"] == verdict
 
-    def verdict(after_us: float, half_width_us: float = 0.0, floor: float | None = None) -> str:
-        (found,) = differences([steady(row, 100.0)], [steady(row, after_us, half_width_us)], lambda best: floor)
-        return found.verdict
 
-    assert verdict(101.0) == "slower"
-    assert verdict(99.0) == "faster"
-    assert verdict(100.0) == "same"
-    assert verdict(101.0, floor=0.02) == "same"
-    assert verdict(103.0, floor=0.02) == "slower"
-    assert verdict(103.0, half_width_us=5.0) == "same"
+def test_times_taken_in_different_ways_are_not_compared(store: Store) -> None:
+    add(store, "before", timed(0, 100.0))
+    trial = timed(0, 90.0)
+    assert trial.timing is not None
+    add(store, "after", dataclasses.replace(trial, timing=dataclasses.replace(trial.timing, launch="graph")))
+    (found,) = differences(store)
+    assert (found["verdict"], found["b_over_a"]) == ("not comparable", None)
 
 
 def test_what_changed_in_the_config_is_said(store: Store) -> None:
-    first, second = best_of(store, CONV1, 10.0), best_of(store, CONV1, 10.0)
-    (found,) = differences([first], [second], lambda row: None)
-    assert (found.config_changed, found.changes) == (False, "")
-    scope = open_scope(store, study="other", layer=CONV1)
-    run_trial(store, scope, correct(3, 9.0))
-    (third,) = store.best.of_study("other", 1)
-    (found,) = differences([first], [third], lambda row: None)
-    assert (found.config_changed, found.changes) == (True, "block_p=0->3 vector=True->False")
-    run_trial(store, scope, correct(4, 8.0, family="implicit_gemm"))
-    (found,) = differences([first], list(store.best.of_study("other", 1)), lambda row: None)
-    assert found.changes == "direct->implicit_gemm"
+    add(store, "before", correct(0, 10.0))
+    (same,) = differences(store, "before", "before")
+    assert (same["config_changed"], same["changes"]) == (False, None)
+    add(store, "after", correct(3, 9.0))
+    (found,) = differences(store)
+    assert (found["config_changed"], found["changes"]) == (True, "block_p=0->3 vector=True->False")
+    add(store, "after", correct(4, 8.0, family="implicit_gemm"))
+    (found,) = differences(store)
+    assert found["changes"] == "direct->implicit_gemm"
 
 
 def test_twins_of_one_shape_are_paired_in_order(store: Store) -> None:
-    row = best_of(store, CONV1, 10.0)
-    twin = dataclasses.replace(row, layer=Layer("twin", CONV1.problem))
-    found = differences([row, twin], [row, twin], lambda best: None)
-    assert [difference.either.layer.name for difference in found] == ["conv1", "twin"]
+    key = store.studies.begin(study_record("twins", (CONV1, Layer("twin", CONV1.problem))))
+    scope = store.scopes.open(key, CONV1, H200, DRIVER_580, "cold", [DIRECT])
+    run_trial(store, scope, correct(0, 10.0))
+    found = differences(store, "twins", "twins")
+    assert [(row["layer_a"], row["layer_b"]) for row in found] == [
+        ("twins.conv1", "twins.conv1"),
+        ("twins.twin", "twins.twin"),
+    ]
+
+
+def test_a_kernel_that_is_not_deterministic_is_compared_where_it_beats_the_others(store: Store) -> None:
+    for number, (median_us, deterministic) in enumerate(((10.0, True), (12.0, False))):
+        add(store, "before", timed(number, median_us, deterministic=deterministic))
+    assert [row["a_us"] for row in differences(store, "before", "before")] == [10.0]
+    add(store, "before", timed(2, 9.0, deterministic=False))
+    assert [row["a_us"] for row in differences(store, "before", "before")] == [9.0, 10.0]
 
 
 def test_timing_without_samples_is_no_error(store: Store) -> None:
-    row = best_of(store, CONV1, 10.0)
-    bare = dataclasses.replace(row, timing=dataclasses.replace(timing_of(10.0), samples_us=()))
-    (found,) = differences([bare], [bare], lambda best: None)
-    assert (found.verdict, found.noise) == ("same", 0.0)
+    add(store, "before", dataclasses.replace(correct(0, 10.0), timing=bare_timing()))
+    (found,) = differences(store, "before", "before")
+    assert (found["verdict"], found["noise_fraction"]) == ("same", 0.0)
+
+
+def bare_timing() -> Timing:
+    return dataclasses.replace(timing_of(10.0), samples_us=())
