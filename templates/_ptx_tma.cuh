@@ -9,7 +9,8 @@
 // bytes: chunk i of row j lies at i ^ (j % 8).
 // tma_load completes the whole box's bytes at the barrier, as bulk_load does. tma_load_im2col reads pixels as a convolution's
 // window moves over them: of the box's pixels the first one's window begins at (w, h, n), the next one's a stride further on, in the
-// next row or image where a row or an image ends; `s` and `r` are the tap's offsets in the window.
+// next row or image where a row or an image ends; `s` and `r` are the tap's offsets in the window. With depth `d` and `t`, rows, frames
+// and videos end in the same way.
 // tma_store writes a box, as bulk_store does: fence_bulk before, bulk_store_commit and bulk_store_wait_read after it.
 // store_staged: words of such a box, into shared memory.
 
@@ -56,6 +57,18 @@ __device__ __forceinline__ void tma_load_im2col(void* shared, const TensorMap* m
         "cp.async.bulk.tensor.4d.shared::cluster.global.im2col.mbarrier::complete_tx::bytes [%0], [%1, {%2, %3, %4, %5}], [%6], "
         "{%7, %8};" ::"r"(to),
         "l"(map), "r"(c), "r"(w), "r"(h), "r"(n), "r"(at), "h"(static_cast<unsigned short>(s)), "h"(static_cast<unsigned short>(r))
+        : "memory");
+}
+
+__device__ __forceinline__ void tma_load_im2col(void* shared, const TensorMap* map, Barrier* barrier, int c, int w, int h, int d, int n,
+                                                int s, int r, int t) {
+    const unsigned to = static_cast<unsigned>(__cvta_generic_to_shared(shared));
+    const unsigned at = static_cast<unsigned>(__cvta_generic_to_shared(barrier));
+    asm volatile(
+        "cp.async.bulk.tensor.5d.shared::cluster.global.im2col.mbarrier::complete_tx::bytes [%0], [%1, {%2, %3, %4, %5, %6}], [%7], "
+        "{%8, %9, %10};" ::"r"(to),
+        "l"(map), "r"(c), "r"(w), "r"(h), "r"(d), "r"(n), "r"(at), "h"(static_cast<unsigned short>(s)),
+        "h"(static_cast<unsigned short>(r)), "h"(static_cast<unsigned short>(t))
         : "memory");
 }
 

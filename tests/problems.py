@@ -56,9 +56,39 @@ AWKWARD: Mapping[str, Conv2dProblem] = {
     ),
 }
 
-GEMM, MAX_POOL2D, SOFTMAX, STENCIL = map(operation, ("gemm", "max_pool2d", "softmax", "stencil"))
+CONV, GEMM, MAX_POOL2D, SOFTMAX, STENCIL = map(operation, ("conv", "gemm", "max_pool2d", "softmax", "stencil"))
+CONV_PROBLEMS: Mapping[str, Problem] = {
+    label: make_problem(CONV, {**sizes, **words, "n": 2})
+    for label, words, sizes in (
+        (
+            *("video", {"epilogue": "bias_relu"}),
+            {"c": 3, "d": 4, "h": 7, "w": 9, "k": 5, "t": 3, "r": 3, "s": 3, "stride_h": 2, "stride_w": 2}
+            | {"pad_d": 1, "pad_d_end": 1, "pad_h": 1, "pad_h_end": 1},
+        ),
+        (
+            *("causal", {"layout": "nhwc", "dtype": "bf16", "epilogue": "bias"}),
+            {"c": 16, "d": 5, "h": 9, "w": 10, "k": 24, "t": 3, "r": 3, "s": 3}
+            | {"pad_d": 2, "pad_h": 1, "pad_h_end": 1, "pad_w": 1, "pad_w_end": 1},
+        ),
+        (
+            *("frames", {"layout": "nhwc", "dtype": "f16"}),
+            {"c": 64, "d": 6, "h": 5, "w": 8, "k": 72, "t": 3, "s": 1, "dilation_d": 2, "pad_d": 4, "stride_d": 2},
+        ),
+        (
+            *("signal", {"layout": "nhwc", "epilogue": "bias_add_silu"}),
+            {"c": 8, "w": 75, "k": 12, "s": 3, "dilation_w": 4, "pad_w": 8},
+        ),
+        (
+            *("same", {}),
+            {"c": 6, "h": 12, "w": 11, "k": 9, "r": 3, "s": 3, "stride_h": 2, "stride_w": 2, "groups": 3}
+            | {"pad_h_end": 1, "pad_w_end": 1},
+        ),
+    )
+}
+"""Of one to three dimensions, padded on one side alone or on both."""
 PROBLEMS: Mapping[str, Problem] = {
     **AWKWARD,
+    **{f"conv {label}": problem for label, problem in CONV_PROBLEMS.items()},
     **{
         f"softmax {rows}x{columns} {dtype}": make_problem(SOFTMAX, {"rows": rows, "columns": columns, "dtype": dtype})
         for rows, columns, dtype in ((3, 100, "f32"), (2, 33, "bf16"), (5, 4096, "f16"), (1, 1, "f32"))

@@ -21,12 +21,13 @@ from autotune.cli.interrupts import end_interrupted
 from autotune.cli.options import (
     DATABASE,
     DIRECTORIES,
-    FAMILIES,
     JOBS,
     LAYERS,
     SECONDS,
+    TEMPLATES,
     Number,
     open_filled,
+    renamed_option,
     run_on,
     writable,
 )
@@ -69,18 +70,20 @@ FINALS_SECONDS = click.option(
     help="Seconds for all layers, including listing of spaces and finals.",
 )
 @click.option(
-    "--min-gain",
+    "--stop-below",
     type=Number(0, 1, min_open=True, max_open=True),
     help="Stop when ten more evaluations are expected to gain less than this fraction.",
 )
-@FAMILIES
+@TEMPLATES
 @DIRECTORIES
 @LAYERS
 @click.option(
     "--only-unsupported",
+    "only_unserved",
     is_flag=True,
     help="Only layers that the latest dispatcher has no kernel for.",
 )
+@renamed_option("--unserved", "--only-unsupported")
 @click.option("--seed", type=click.IntRange(0, LARGEST), help="Seed of the search.")
 @click.option("--sampler", type=click.Choice(SAMPLERS), help="Search method; overrides the study.")
 @click.option(
@@ -119,11 +122,11 @@ def tune(
     time_budget: float | None,
     trials_total: int | None,
     time_budget_total: float | None,
-    min_gain: float | None,
-    only_families: tuple[str, ...],
+    stop_below: float | None,
+    only_templates: tuple[str, ...],
     directories: tuple[Path, ...],
     only_layers: tuple[str, ...],
-    only_unsupported: bool,
+    only_unserved: bool,
     seed: int | None,
     sampler: str | None,
     warm_start: bool | None,
@@ -153,12 +156,12 @@ def tune(
         directories,
         layers=only_layers,
         overrides=Overrides(
-            templates=only_families or None,
+            templates=only_templates or None,
             trials=trials,
             time_budget_s=time_budget,
             trials_total=trials_total,
             time_budget_total_s=time_budget_total,
-            min_gain=min_gain,
+            stop_below=stop_below,
             seed=seed,
             sampler=sampler,
             warm_start=warm_start,
@@ -173,7 +176,7 @@ def tune(
     if holdout is not None:
         raise StudyError("--holdout is for a rule: give --target")
     if cluster is not None:
-        if only_unsupported:
+        if only_unserved:
             raise StudyError("--only-unsupported needs one device; with --cluster name the layers by --layer")
         from autotune.api.tuning import finals_plan
 
@@ -191,7 +194,7 @@ def tune(
         fresh=fresh,
         baselines=baselines,
         finals_seconds=finals_seconds,
-        only_unsupported=only_unsupported,
+        only_unserved=only_unserved,
         finals_on_interrupt=finals_on_interrupt,
     )
 
@@ -250,7 +253,7 @@ def tune_and_show(
     search: bool = True,
     baselines: tuple[str, ...] = (),
     finals_seconds: float | None = None,
-    only_unsupported: bool = False,
+    only_unserved: bool = False,
     finals_on_interrupt: bool = False,
 ) -> None:
     """Run the line and print what came of it. Raises AutotuneError at the end for layers without a correct kernel."""
@@ -260,10 +263,10 @@ def tune_and_show(
     study = plan.study
     with (
         closing(open_evaluator(device, jobs or jobs_default())) as evaluator,  # before a database is made, too
-        Store(writable(db)) if search and not only_unsupported else open_filled(db) as store,
+        Store(writable(db)) if search and not only_unserved else open_filled(db) as store,
     ):
         with under_way(store, study, evaluator) as (observe, stopping):
-            if only_unsupported:
+            if only_unserved:
                 plan = replace(plan, layers=unsupported_layers(store, plan.layers, evaluator.info))
                 click.echo(f"without a kernel: {', '.join(layer.name for layer in plan.layers) or 'none'}", err=True)
             if not search and not best_of(store, study, plan.names, evaluator.info):

@@ -7,7 +7,7 @@ from pathlib import Path, PurePath
 
 from autotune.cluster.task import LayerTask
 from autotune.errors import StudyError
-from autotune.family.template import KernelTemplate
+from autotune.family.template import SUFFIX, KernelTemplate
 from autotune.family.template_files import load_templates
 from autotune.operation.operation import FILE
 from autotune.operation.registry import CONV2D, operations
@@ -27,7 +27,7 @@ def texts_of(families: Mapping[str, KernelTemplate]) -> Mapping[str, str]:
         operation = family.operation
         own = operation.name not in operations()
         declaration = [(FILE, operation.text), *operation.references] if own else []
-        for name, text in ((family.path.name, family.text), *family.includes, *declaration):
+        for name, text in ((f"{family.name}{SUFFIX}", family.text), *family.includes, *declaration):
             where = name if operation.name == CONV2D else f"{operation.name}/{name}"
             if found.setdefault(where, text) != text or "/" in name:
                 raise StudyError(f"{family.path}: {name}: workers get one folder of files; give each a name of its own")

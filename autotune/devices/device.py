@@ -150,8 +150,10 @@ class Launch:
     args: tuple[np.generic | BoundTensorMap, ...]
 
 
-BASELINES: Mapping[str, str] = MappingProxyType({"cudnn": "conv2d", "inductor": "conv2d", "cublas": "gemm"})
-"""Libraries that can be measured beside the kernels, each with the operation that it has."""
+BASELINES: Mapping[str, tuple[str, ...]] = MappingProxyType(
+    {"cudnn": ("conv2d", "conv"), "inductor": ("conv2d", "conv"), "cublas": ("gemm",)}
+)
+"""Libraries that can be measured next to the kernels, each with the operations that it has."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,14 +19,14 @@ class HostTensorMap(ctypes.Structure):
         ("global_dim", ctypes.c_int64 * 5),
         ("box_dim", ctypes.c_uint16 * 5),
         ("element_strides", ctypes.c_uint16 * 5),
-        ("lower_corner", ctypes.c_int16 * 2),
-        ("upper_corner", ctypes.c_int16 * 2),
+        ("lower_corner", ctypes.c_int16 * 3),
+        ("upper_corner", ctypes.c_int16 * 3),
         ("rank", ctypes.c_uint8),
         ("element_bytes", ctypes.c_uint8),
         ("swizzle_bytes", ctypes.c_uint8),
         ("im2col", ctypes.c_uint8),
         ("tf32", ctypes.c_uint8),
-        ("spare", ctypes.c_uint8 * 47),
+        ("spare", ctypes.c_uint8 * 43),
     )
 
 

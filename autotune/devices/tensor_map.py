@@ -17,8 +17,8 @@ _MOST_DIMS = 5
 _MOST_BOX = 256
 _MOST_PIXELS = 1024
 _MOST_STRIDE = 8
-_CORNERS = range(-128, 128)
-"""of an im2col box of a tensor of four dimensions"""
+_CORNERS = {4: range(-128, 128), 5: range(-16, 16)}
+"""of an im2col box, by the dimensions of its tensor"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +35,7 @@ class TensorMap:
     """of the elements copied along each dimension, every which one; im2col: from window to window"""
     swizzle_bytes: int
     lower_corner: tuple[int, ...] = ()
-    """im2col: where the windows' first elements begin and end, [w, h]; empty: tiled"""
+    """im2col: where the windows' first elements begin and end, [w, h] or [w, h, d]; empty: tiled"""
     upper_corner: tuple[int, ...] = ()
 
     @property
@@ -56,9 +56,10 @@ class TensorMap:
         """Why the driver would not encode it; empty where it would."""
         inner_bytes = self.box_dim[0] * ELEMENT_BYTES[self.dtype]
         boxes = self.box_dim[:1] if self.im2col else self.box_dim
-        corners = (*self.lower_corner, *self.upper_corner)
+        rank, corners = len(self.global_dim), (*self.lower_corner, *self.upper_corner)
+        allowed = _CORNERS.get(rank, range(0))
         wrong = [
-            ("1 to 5 dimensions", 1 <= len(self.global_dim) <= _MOST_DIMS),
+            ("1 to 5 dimensions", 1 <= rank <= _MOST_DIMS),
             ("extents of 1 to 2^32", all(1 <= extent <= 2**32 for extent in self.global_dim)),
             ("strides of multiples of 16 bytes", all(stride % 16 == 0 for stride in self.global_strides_bytes)),
             ("strides below 2^40 bytes", all(stride < 2**40 for stride in self.global_strides_bytes)),
@@ -66,9 +67,9 @@ class TensorMap:
             ("boxes of a multiple of 16 bytes", inner_bytes % 16 == 0),
             ("boxes no wider than the swizzle", self.swizzle_bytes == 0 or inner_bytes <= self.swizzle_bytes),
             ("element strides of 1 to 8", all(1 <= stride <= _MOST_STRIDE for stride in self.element_strides)),
-            ("4 dimensions of im2col", not self.im2col or len(self.global_dim) == 4),
+            ("4 or 5 dimensions of im2col", not self.im2col or rank in _CORNERS),
             ("1 to 1024 pixels of im2col", not self.im2col or 1 <= self.box_dim[1] <= _MOST_PIXELS),
-            ("corners of -128 to 127", all(corner in _CORNERS for corner in corners)),
+            (f"corners of {allowed.start} to {allowed.stop - 1}", all(corner in allowed for corner in corners)),
         ]
         return "; ".join(f"a tensor map takes {what}" for what, holds in wrong if not holds)
 

@@ -13,7 +13,7 @@ import importlib.util
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, TypeAlias
 
-from autotune.devices import torch_gemm
+from autotune.devices import torch_conv, torch_gemm
 from autotune.devices.device import BASELINES, Baseline, Passes
 from autotune.devices.graphs import torch_graph
 from autotune.errors import DeviceError
@@ -33,21 +33,22 @@ def baselines_of(library: str, problem: Problem) -> tuple[Baseline, ...]:
     """What a library offers for a problem: its layouts, operators and, for f32 data, arithmetic with TF32 off and on.
 
     `cudnn` is tried in both layouts, `inductor` in the layer's own. PyTorch's fused operator always has a ReLU, which
-    costs it nothing: a layer with a bias alone is held against it, too. Other activations are pointwise kernels.
+    costs it nothing: a layer of conv2d with a bias alone is held against it, too. Other activations are pointwise
+    kernels.
     Nothing for an operation that it does not have.
     """
     tf32 = (False, True) if problem.dtype == "f32" else (False,)
-    if problem.operation.name != BASELINES[library]:
+    if problem.operation.name not in BASELINES[library]:
         return ()
     if library == "cublas":
         calls = (False, True) if torch_gemm.fuses(problem) else (False,)
         transposes = str(problem.names()["transposes"])
         return tuple(Baseline("cublas", transposes, tf32=allowed, fused=in_one) for allowed in tf32 for in_one in calls)
-    assert isinstance(problem, Conv2dProblem)  # noqa: S101 - the type of conv2d's problems
+    names = problem.names()
     if library == "inductor":
-        return tuple(Baseline("inductor", problem.layout, tf32=allowed) for allowed in tf32)
-    relu = problem.epilogue != "none" and problem.activation in ("identity", "relu")
-    fused = (False, True) if relu else (False,)
+        return tuple(Baseline("inductor", str(names["layout"]), tf32=allowed) for allowed in tf32)
+    relu = names["epilogue"] != "none" and names["activation"] in ("identity", "relu")
+    fused = (False, True) if relu and isinstance(problem, Conv2dProblem) else (False,)
     return tuple(
         Baseline("cudnn", layout, tf32=allowed, fused=in_one)
         for allowed in tf32
@@ -103,25 +104,11 @@ def _arrays(problem: Problem, device: torch.device, layout: str, copies: int) ->
     def random(*shape: int) -> torch.Tensor:
         return torch.randn(shape, generator=generator, device=device).to(dtype)
 
-    if isinstance(problem, Conv2dProblem):
-        first = _convolved(problem, layout, random)
+    if problem.operation.name in BASELINES["cudnn"]:
+        first = torch_conv.inputs(problem, layout, random)
     else:
         first = torch_gemm.inputs(problem, random)
     return [tuple(each if each is None else each.clone() for each in first) for _ in range(copies)]
-
-
-def _convolved(p: Conv2dProblem, layout: str, random: Callable[..., torch.Tensor]) -> tuple[torch.Tensor | None, ...]:
-    """x, w, bias and z of a convolution."""
-    import torch
-
-    memory_format = torch.channels_last if layout == "nhwc" else torch.contiguous_format
-
-    def laid_out(*shape: int) -> torch.Tensor:
-        return random(*shape).contiguous(memory_format=memory_format)
-
-    x, w = laid_out(p.n, p.c, p.h, p.w), laid_out(p.k, p.c // p.groups, p.r, p.s)
-    bias = random(p.k) if p.has("bias") else None
-    return x, w, bias, laid_out(p.n, p.k, p.p, p.q) if p.has("z") else None
 
 
 def _recorded(
@@ -147,48 +134,30 @@ def _recorded(
 
 def _plain(problem: Problem) -> Forward:
     """The layer by its plain operator, with pointwise kernels behind it."""
-    if isinstance(problem, Conv2dProblem):
-        return _operators(problem, fused=False)
+    if problem.operation.name in BASELINES["cudnn"]:
+        return torch_conv.operators(problem, fused=False)
     return torch_gemm.product(problem, fused=False)
 
 
 def _forward(baseline: Baseline, problem: Problem) -> Forward:
     """The layer as a baseline runs it."""
-    if not isinstance(problem, Conv2dProblem):
+    if problem.operation.name not in BASELINES["cudnn"]:
         return torch_gemm.product(problem, fused=baseline.fused)
-    return _compiled(problem) if baseline.library == "inductor" else _operators(problem, fused=baseline.fused)
+    if baseline.library == "inductor":
+        return _compiled(problem)
+    return torch_conv.operators(problem, fused=baseline.fused)
 
 
-def _operators(problem: Conv2dProblem, *, fused: bool) -> Forward:
-    """cuDNN through PyTorch: one fused operator (what Inductor calls too), or a convolution with pointwise kernels."""
-    import torch
-
-    from autotune.autotune_runtime.torch_convolution import activated
-
-    p = problem
-    stride, pad, dilation = (p.stride_h, p.stride_w), (p.pad_h, p.pad_w), (p.dilation_h, p.dilation_w)
-
-    def separate(x: torch.Tensor, w: torch.Tensor, bias: torch.Tensor | None, z: torch.Tensor | None) -> torch.Tensor:
-        y = torch.nn.functional.conv2d(x, w, bias, stride, pad, dilation, p.groups)
-        if z is not None:
-            y += z
-        return activated(y, p.activation)
-
-    def in_one(x: torch.Tensor, w: torch.Tensor, bias: torch.Tensor | None, z: torch.Tensor | None) -> torch.Tensor:
-        if z is not None:
-            return torch.cudnn_convolution_add_relu(x, w, z, 1.0, bias, stride, pad, dilation, p.groups)
-        return torch.cudnn_convolution_relu(x, w, bias, stride, pad, dilation, p.groups)
-
-    return in_one if fused else separate
-
-
-def _compiled(problem: Conv2dProblem) -> Forward:
+def _compiled(problem: Problem) -> Forward:
     """The layer by `torch.compile`, which tries its templates and cuDNN and keeps what is fastest."""
     import torch
 
     torch._dynamo.reset()
     compiled: Forward = torch.compile(
-        _operators(problem, fused=False), mode="max-autotune-no-cudagraphs", dynamic=False, fullgraph=True
+        torch_conv.operators(problem, fused=False),
+        mode="max-autotune-no-cudagraphs",
+        dynamic=False,
+        fullgraph=True,
     )
     return compiled
 

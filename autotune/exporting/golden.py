@@ -19,8 +19,8 @@ from autotune.errors import StudyError
 from autotune.measurement.numpy_reference import in_numpy, numpy_reference
 from autotune.measurement.storage import stored
 from autotune.operation.declarations import DRAWN, Array, Fill
-from autotune.operation.registry import CONV2D
-from autotune.problem import Conv2dProblem, Problem
+from autotune.operation.registry import CONV, CONV2D
+from autotune.problem import Problem
 
 SAMPLES = 256  # outputs of each data set, where the self-test's own reference computes the others
 ALL_SAMPLES = 1024  # where these are all that is compared
@@ -29,6 +29,7 @@ _UNITS = 3  # the first run-time size that no power of two divides
 _NEXT_SIZES = 1000  # that are tried one after the other
 _OUTPUTS = 1003  # at least, where a unit of the run-time size has fewer than a warp has threads
 _WARP = 32
+_CONVOLUTIONS = (CONV2D, CONV)  # whose reference in C++ these golden values check
 
 Doubles = npt.NDArray[np.float64]
 
@@ -61,13 +62,13 @@ class Golden:
 def golden(problem: Problem) -> Golden:
     """The golden values of a problem's shape, for a run-time size that is as small as tells something, and the least.
 
-    There are none where the operation's reference is C++, but for conv2d's, of which there is another one here. Raises
-    TemplateError where a reference in numpy fails.
+    There are none where the operation's reference is C++, except for convolutions, which have another reference here.
+    Raises TemplateError where a reference in numpy fails.
     """
     n, least = self_test_sizes(problem)
     most = max(ALL_SAMPLES, MOST_PRODUCTS // problem.reduction)
-    if isinstance(problem, Conv2dProblem):
-        sets = (_of_conv2d(problem.with_runtime(n), integers=each) for each in (True, False))
+    if problem.operation.name in _CONVOLUTIONS:
+        sets = (_of_convolution(problem.with_runtime(n), integers=each) for each in (True, False))
         return Golden(n, least, most, tuple(sets))
     if not in_numpy(problem.operation):
         return Golden(n, least, most, ())
@@ -98,11 +99,16 @@ def _size_from(problem: Problem, least: int) -> int:
     return max(least, problem.runtime_size) if problem.operation.name == CONV2D else problem.runtime_size
 
 
-def _of_conv2d(problem: Conv2dProblem, *, integers: bool) -> Samples:
+def _of_convolution(problem: Problem, *, integers: bool) -> Samples:
     indices = _indices(problem.output.elements, SAMPLES)
     values = _outputs(problem, indices, data_of(problem, integers=integers))
     return Samples(
-        problem.output.name, problem.n, integers, tuple(indices.tolist()), tuple(values.tolist()), (0.0,) * len(indices)
+        problem.output.name,
+        problem.runtime_size,
+        integers,
+        tuple(indices.tolist()),
+        tuple(values.tolist()),
+        (0.0,) * len(indices),
     )
 
 
@@ -168,29 +174,35 @@ def _indices(elements: int, most: int) -> npt.NDArray[np.int64]:
     return np.unique(np.linspace(0, elements - 1, most).astype(np.int64))
 
 
-def _outputs(problem: Conv2dProblem, indices: npt.NDArray[np.int64], inputs: Mapping[str, Doubles]) -> Doubles:
-    """These outputs of the convolution, in double precision."""
-    p = problem
-    nhwc = p.layout == "nhwc"
-    if nhwc:
-        n, row, column, k = np.unravel_index(indices, (p.n, p.p, p.q, p.k))
-        images = inputs["x"].reshape(p.n, p.h, p.w, p.c).transpose(0, 3, 1, 2)
-        filters = inputs["w"].reshape(p.k, p.r, p.s, p.c // p.groups).transpose(0, 3, 1, 2)
+def _outputs(problem: Problem, indices: npt.NDArray[np.int64], inputs: Mapping[str, Doubles]) -> Doubles:
+    """These outputs of a convolution, in double precision."""
+    names = problem.names()
+    p = {name: value for name, value in names.items() if isinstance(value, int)}
+    group = p["c"] // p["groups"]
+    if names["layout"] == "nhwc":
+        n, frame, row, column, k = np.unravel_index(indices, (p["n"], p["o"], p["p"], p["q"], p["k"]))
+        images = inputs["x"].reshape(p["n"], p["d"], p["h"], p["w"], p["c"]).transpose(0, 4, 1, 2, 3)
+        filters = inputs["w"].reshape(p["k"], p["t"], p["r"], p["s"], group).transpose(0, 4, 1, 2, 3)
     else:
-        n, k, row, column = np.unravel_index(indices, (p.n, p.k, p.p, p.q))
-        images = inputs["x"].reshape(p.n, p.c, p.h, p.w)
-        filters = inputs["w"].reshape(p.k, p.c // p.groups, p.r, p.s)
-    padded = np.pad(images, ((0, 0), (0, 0), (p.pad_h, p.pad_h), (p.pad_w, p.pad_w)))
-    first = k // (p.k // p.groups) * (p.c // p.groups)
+        n, k, frame, row, column = np.unravel_index(indices, (p["n"], p["k"], p["o"], p["p"], p["q"]))
+        images = inputs["x"].reshape(p["n"], p["c"], p["d"], p["h"], p["w"])
+        filters = inputs["w"].reshape(p["k"], group, p["t"], p["r"], p["s"])
+    padded = np.pad(
+        images,
+        ((0, 0), (0, 0), (p["pad_d"], p["pad_d_end"]), (p["pad_h"], p["pad_h_end"]), (p["pad_w"], p["pad_w_end"])),
+    )
+    first = k // (p["k"] // p["groups"]) * group
     sums = inputs["bias"][k] if "bias" in inputs else np.zeros(len(indices))
     if "z" in inputs:
         sums += inputs["z"][indices]
-    for c in range(p.c // p.groups):
-        for r in range(p.r):
-            for s in range(p.s):
-                at = (n, first + c, row * p.stride_h + r * p.dilation_h, column * p.stride_w + s * p.dilation_w)
-                sums += padded[at] * filters[k, c, r, s]
-    return activated(p.activation, sums, _FUNCTIONS) if p.activation in BY_WORD else sums
+    for c, t, r, s in np.ndindex(group, p["t"], p["r"], p["s"]):
+        at = (
+            frame * p["stride_d"] + t * p["dilation_d"],
+            row * p["stride_h"] + r * p["dilation_h"],
+            column * p["stride_w"] + s * p["dilation_w"],
+        )
+        sums += padded[n, first + c, *at] * filters[k, c, t, r, s]
+    return activated(str(names["activation"]), sums, _FUNCTIONS) if names["activation"] in BY_WORD else sums
 
 
 _FUNCTIONS: Mapping[str, Callable[..., Doubles]] = {

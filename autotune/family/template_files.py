@@ -21,6 +21,8 @@ from autotune.toml_table import did_you_mean
 from autotune.trial import Value
 
 _OPENED = re.compile(r"\s*/\*#\s*kernel\b")
+_SHARED = re.compile(r'\s*/\*#\s*kernel\s+family\s*=\s*"(\w+/\w+)"\s*#\*/\s*')
+"""A file that has another operation's family serve its own operation; the group is OPERATION/NAME"""
 
 
 def template_files(directories: Sequence[Path] = (), more: Sequence[Operation] = ()) -> Mapping[str, Path]:
@@ -85,21 +87,32 @@ def load_template(path: Path, includes: Includes | None = None) -> KernelTemplat
 
     `includes` is what others were loaded with.
     """
-    text, declared = read_text(path, TemplateError), operation_of(path)
-    return replace(_family(path, text, declared), includes=(includes or Includes()).of(path, text, declared.folder))
+    (file, text), declared = _text_of(path), operation_of(path)
+    template = _family(path.name.removesuffix(SUFFIX), file, text, declared)
+    return replace(template, includes=(includes or Includes()).of(file, text, declared.folder))
 
 
 def default_values(path: Path) -> dict[str, Value]:
     """The default of each parameter, from the header alone, in a tenth of the time of `load_template`."""
-    match = HEADER.match(read_text(path, TemplateError))
+    file, text = _text_of(path)
+    match = HEADER.match(text)
     if match is None:
-        raise TemplateError(f"{path}: the header cannot be read")
-    reader = HeaderReader(path, header_toml(path, match.group(1), 0), operation_of(path))
+        raise TemplateError(f"{file}: the header cannot be read")
+    reader = HeaderReader(file, header_toml(file, match.group(1), 0), operation_of(path))
     return {param.name: param.values[0] for param in reader.params()}
 
 
+def _text_of(path: Path) -> tuple[Path, str]:
+    """A family's text and the file that has it: another operation's, where the file at `path` names it."""
+    text = read_text(path, TemplateError)
+    if shared := _SHARED.fullmatch(text):
+        path = path.parent.parent / f"{shared.group(1)}{SUFFIX}"
+        text = read_text(path, TemplateError)
+    return path, text
+
+
 @lru_cache(maxsize=KEPT)
-def _family(path: Path, text: str, declared: Operation) -> KernelTemplate:
+def _family(name: str, path: Path, text: str, declared: Operation) -> KernelTemplate:
     """A family without the files that it includes. Costs some 15 ms, so a text that was loaded before is not parsed."""
     match = HEADER.match(text)
     if match is None or re.search(r"^(constexpr|extern|#include)\b", match.group(1), re.MULTILINE):
@@ -107,6 +120,6 @@ def _family(path: Path, text: str, declared: Operation) -> KernelTemplate:
             raise TemplateError(f"{path}: line 1: expected the header, a comment that starts with /*# kernel")
         raise TemplateError(f"{path}: line 1: the header is not closed; put #*/ on a line between it and the body")
     reader = HeaderReader(path, header_toml(path, match.group(1), text[: match.start(1)].count("\n")), declared)
-    template = reader.build(text)
+    template = replace(reader.build(text), name=name)
     reader.check_params_used(template, check_body(template))
     return template

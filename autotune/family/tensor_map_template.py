@@ -128,15 +128,16 @@ def _check_swizzle(expression: Expression, swizzle_bytes: int) -> None:
 
 
 def _check_lengths(made: TensorMapTemplate, table: Table) -> None:
-    """As many numbers of each kind as there are dimensions; im2col's boxes and corners have two."""
+    """As many numbers of each kind as there are dimensions; im2col's boxes have two, its corners two or three."""
     rank, im2col = len(made.global_dim), bool(made.lower_corner or made.upper_corner)
+    corners = rank - 2 if im2col else 0
     if rank == 0:
         raise table.error("global_dim", "expected a list of expressions, one for each dimension")
     for key, length, expected in (
         ("box_dim", len(made.box_dim), 2 if im2col else rank),
         ("element_strides", len(made.element_strides), rank if made.element_strides else 0),
-        ("lower_corner", len(made.lower_corner), 2 if im2col else 0),
-        ("upper_corner", len(made.upper_corner), 2 if im2col else 0),
+        ("lower_corner", len(made.lower_corner), corners),
+        ("upper_corner", len(made.upper_corner), corners),
     ):
         if length != expected:
             raise table.error(key, f"expected {expected} expressions for {rank} dimensions, got {length}")

@@ -166,7 +166,7 @@ def reference_text(declared: Operation) -> str:
     Raises TemplateError where a file is not there.
     """
     text = in_cuda(declared)
-    for name, content in Includes().of(declared.folder / REFERENCE, text, declared.folder):
+    for name, content in reversed(Includes().of(declared.folder / REFERENCE, text, declared.folder)):  # the outer first
         text = text.replace(f'#include "{name}"', _with_activations(content, declared).removeprefix(_ONCE).strip("\n"))
     return text if "activation_error" in text else f"{text}\n{_NO_ACTIVATION}"
 

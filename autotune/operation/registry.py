@@ -15,6 +15,8 @@ from autotune.toml_table import did_you_mean
 
 CONV2D = "conv2d"
 """The operation that has a typed record, `Conv2dProblem`."""
+CONV = "conv"
+"""Convolutions of one to three dimensions, padded on either side; its names of sizes are known for conv2d, too."""
 
 
 @lru_cache
@@ -59,7 +61,7 @@ def find_operation(name: str, directories: Sequence[Path] = ()) -> Operation:
         names = tuple(dict.fromkeys((*names, *(each for directory in directories for each in _declared_in(directory)))))
         raise TemplateError(
             f"no operation {quoted(name)}{did_you_mean(name, names)}; there are {', '.join(names)}; "
-            f"another is a folder of its name with {FILE}, beside the study or in a directory given with --family-dir"
+            f"another is a folder of its name with {FILE}, beside the study or in a directory given with --templates"
         )
     return operation(name)
 

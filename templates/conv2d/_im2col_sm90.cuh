@@ -3,20 +3,31 @@
 // Stages of filters and of pixels of one tap, as TMA loads them. Needs _sm90.cuh, first_channel for `produce`,
 // and the family's constants.
 
-// Where the window of a pixel, counted through all images, begins.
-__device__ __forceinline__ void window_corner(int pixel, int& image, int& top, int& left) {
-    image = pixel / (P * Q);
-    top = pixel % (P * Q) / Q * STRIDE_H - PAD_H;
-    left = pixel % Q * STRIDE_W - PAD_W;
+// Where the window of a pixel begins in an image.
+struct Corner {
+    int image, top, left, front;
+};
+
+// The corner of a pixel, counted through all images.
+__device__ __forceinline__ Corner window_corner(int pixel) {
+    Corner corner;
+    corner.image = pixel / (O * P * Q);
+    corner.top = pixel % (P * Q) / Q * STRIDE_H - PAD_H;
+    corner.left = pixel % Q * STRIDE_W - PAD_W;
+    corner.front = DEEP ? pixel % (O * P * Q) / (P * Q) * STRIDE_D - PAD_D : 0;
+    return corner;
 }
 
-// Loads a box of pixels from `pixel` on, whose window begins in an image at `top` and `left`.
+// Loads a box of pixels from `pixel` on.
 __device__ __forceinline__ void load_pixels(unsigned char* to, const TensorMap& x_map, Barrier* full, int channel, int pixel,
-                                            int image, int top, int left, int tap) {
+                                            Corner corner, int tap) {
     if constexpr (POINTWISE) {
         tma_load(to, &x_map, full, channel, pixel);
+    } else if constexpr (DEEP) {
+        tma_load_im2col(to, &x_map, full, channel, corner.left, corner.top, corner.front, corner.image, tap % S * DILATION_W,
+                        tap / S % R * DILATION_H, tap / (R * S) * DILATION_D);
     } else {
-        tma_load_im2col(to, &x_map, full, channel, left, top, image, tap % S * DILATION_W, tap / S * DILATION_H);
+        tma_load_im2col(to, &x_map, full, channel, corner.left, corner.top, corner.image, tap % S * DILATION_W, tap / S * DILATION_H);
     }
 }
 
@@ -31,11 +42,11 @@ __device__ __forceinline__ void produce(unsigned char* stages, PipelineTma<STAGE
     PipelineState<STAGES> state;
     for (int index = Scheduler::first(); index < tiles; index += Scheduler::step()) {
         const int k = index % TILES_M * TILE_M, pixel = index / TILES_M * TILE_N;
-        int image[BOXES] = {}, top[BOXES] = {}, left[BOXES] = {};  // of the first pixel's window
+        Corner corners[BOXES] = {};  // of the first pixels
 #pragma unroll
-        for (int i = 0; !POINTWISE && i < BOXES; ++i) window_corner(pixel + i * BOX, image[i], top[i], left[i]);
+        for (int i = 0; !POINTWISE && i < BOXES; ++i) corners[i] = window_corner(pixel + i * BOX);
 #pragma unroll 1
-        for (int tap = 0; tap < R * S; ++tap) {
+        for (int tap = 0; tap < TAPS; ++tap) {
 #pragma unroll 1
             for (int c = 0; c < CHANNELS; c += TILE_K, ++state) {
                 pipeline.producer_acquire(state, W_BYTES + TILE_N * OPERAND_ROW_BYTES);
@@ -49,7 +60,7 @@ __device__ __forceinline__ void produce(unsigned char* stages, PipelineTma<STAGE
 #pragma unroll
                 for (int i = 0; i < BOXES; ++i) {
                     unsigned char* const to = stage + W_BYTES + i * (BOX * OPERAND_ROW_BYTES);
-                    load_pixels(to, x_map, full, first_channel(k) + c, pixel + i * BOX, image[i], top[i], left[i], tap);
+                    load_pixels(to, x_map, full, first_channel(k) + c, pixel + i * BOX, corners[i], tap);
                 }
             }
         }

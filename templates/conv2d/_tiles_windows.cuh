@@ -4,6 +4,7 @@
 // TILE_K channels, with zeros for padding, and a tap's pixels are the first tap's, moved by the tap's offset in the window. Whole rows are
 // one row of pixels: columns of padding between them are computed, too, and not stored. Of a strip the operand's next eight pixels are a
 // row further on. WINDOW_IMAGES whole images are one image in the same way, with rows of padding between them.
+// Where there are three dimensions, images are frames, and a tile has a window of each frame that its filters reach.
 // Needs _sm90.cuh, first_channel and the family's constants.
 
 constexpr bool IMAGES = WINDOW_IMAGES > 1;
@@ -11,7 +12,7 @@ constexpr int LOADED = (WINDOW_ROWS + (IMAGES ? 0 : (R - 1) * DILATION_H)) * PIT
 static_assert(PITCH <= 256, "a row of a window fits one TMA box");
 constexpr int BEHIND = STRIP ? 0 : IMAGES ? PAD_H * PITCH + PAD_W : PAD_W;           // zeros that follow, which TMA never writes
 
-__device__ __forceinline__ int tiles_of(int n) { return (n + WINDOW_IMAGES - 1) / WINDOW_IMAGES * IMAGE_TILES * TILES_M; }
+__device__ __forceinline__ int tiles_of(int n) { return (n * O + WINDOW_IMAGES - 1) / WINDOW_IMAGES * IMAGE_TILES * TILES_M; }
 
 // Boxes of z and of outputs: the tile's rows; in a strip a subtile is some of them.
 struct Boxes {
@@ -44,7 +45,7 @@ struct Window : PipelineState<WINDOWS> {
 
     __device__ __forceinline__ void begin_tile() { tap = filter_row = filter_column = last = 0; }
     // A tile of the other warpgroup.
-    __device__ __forceinline__ void skip_tile() { this->advance<CHANNEL_TILES>(); }
+    __device__ __forceinline__ void skip_tile() { this->advance<K_TILES / (R * S)>(); }
 };
 
 // How a tile is multiplied: filters of a stage, pixels of a window.
@@ -99,6 +100,13 @@ __device__ __forceinline__ void clear_behind_windows(unsigned char* windows) {
     fence_bulk();
 }
 
+// The image of x, or frame of all videos, that an output's is made of under a filter's frame; -1, which TMA reads as zeros, in the padding.
+__device__ __forceinline__ int input_image(int image, int filter_frame) {
+    if constexpr (!DEEP) return image;
+    const int frame = image % O * STRIDE_D - PAD_D + filter_frame * DILATION_D;
+    return static_cast<unsigned>(frame) < static_cast<unsigned>(D) ? image / O * D + frame : -1;
+}
+
 // Loads all windows of the block's tiles, and filters of TILE_K channels of one tap as a stage.
 __device__ __forceinline__ void produce(unsigned char* stages, PipelineTma<STAGES>& pipeline, const TensorMap& x_map, const TensorMap& w_map,
                                         int tiles, unsigned char* windows, WindowPipeline* window_pipeline) {
@@ -109,14 +117,18 @@ __device__ __forceinline__ void produce(unsigned char* stages, PipelineTma<STAGE
         const int k = index % TILES_M * TILE_M;
         const Place at = place_of(index, 0);
 #pragma unroll 1
-        for (int c = 0; c < CHANNELS; c += TILE_K, ++window) {
-            window_pipeline->producer_acquire(window, LOADED * OPERAND_ROW_BYTES);
-            tma_load(windows + window.index * WINDOW_BYTES, &x_map, window_pipeline->full + window.index, first_channel(k) + c,
-                     at.column - PAD_W, at.row - PAD_H, at.image);
+        for (int first_tap = 0; first_tap < TAPS; first_tap += R * S) {
+            const int image = input_image(at.image, first_tap / (R * S));
 #pragma unroll 1
-            for (int tap = 0; tap < R * S; ++tap, ++state) {
-                pipeline.producer_acquire(state, STAGE_BYTES);
-                tma_load(stages + state.index * STAGE_BYTES, &w_map, pipeline.full + state.index, c, tap, k);
+            for (int c = 0; c < CHANNELS; c += TILE_K, ++window) {
+                window_pipeline->producer_acquire(window, LOADED * OPERAND_ROW_BYTES);
+                tma_load(windows + window.index * WINDOW_BYTES, &x_map, window_pipeline->full + window.index, first_channel(k) + c,
+                         at.column - PAD_W, at.row - PAD_H, image);
+#pragma unroll 1
+                for (int tap = 0; tap < R * S; ++tap, ++state) {
+                    pipeline.producer_acquire(state, STAGE_BYTES);
+                    tma_load(stages + state.index * STAGE_BYTES, &w_map, pipeline.full + state.index, c, first_tap + tap, k);
+                }
             }
         }
     }

@@ -42,7 +42,7 @@ struct TensorMap {
     Int element_strides[5];
     int swizzle_bytes;
     bool im2col;
-    Int lower_corner[2], upper_corner[2];
+    Int lower_corner[3], upper_corner[3];
 };
 
 struct Launch {

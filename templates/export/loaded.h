@@ -99,14 +99,14 @@ private:
         const bool halves = map.data_type == DataType::f16 || map.data_type == DataType::bf16;
         uint64_t dims[5], strides[5], bytes = halves ? 2 : 4;
         uint32_t box[5], element_strides[5];
-        int lower[2], upper[2];
+        int lower[3] = {}, upper[3] = {};
         for (int i = 0; i < map.rank; ++i) {
             dims[i] = static_cast<uint64_t>(map.global_dim[i].value());
             strides[i] = bytes *= dims[i];  // of the next dimension
             box[i] = static_cast<uint32_t>(map.box_dim[i].value());
             element_strides[i] = static_cast<uint32_t>(map.element_strides[i].value());
         }
-        for (int i = 0; i < 2; ++i) {
+        for (int i = 0; i < map.rank - 2; ++i) {
             lower[i] = static_cast<int>(map.lower_corner[i].value());
             upper[i] = static_cast<int>(map.upper_corner[i].value());
         }

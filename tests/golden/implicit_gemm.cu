@@ -1,18 +1,19 @@
 // conv2d n3 c6 23x21 k7 3x5 stride 2 pad 1x2 f32 nchw bias_relu
 // implicit_gemm bm=32 bn=128 bk=8 tm=4 tn=8 vec=4 stages=2 unroll=8 filters=global offsets=computed smem_pad=4 min_blocks=1 launch=batch restrict=True
 
-// D[k, npq] = sum over c, r, s of W[k, crs] * X[crs, npq], for each group: M = its output channels, N = N*P*Q pixels, depth = its C*R*S taps.
-// A = w, rows of taps.  B = im2col(x), gathered from x.  Tile BM x BN, BK taps a step; tile space ceil(K / BM) * ceil(N*P*Q / BN).
+// D[k, nopq] = sum over c, t, r, s of W[k, ctrs] * X[ctrs, nopq], for each group: M = its output channels, N = N*O*P*Q pixels,
+// depth = its C*T*R*S taps, where conv2d's D = O = T = 1.
+// A = w, rows of taps.  B = im2col(x), gathered from x.  Tile BM x BN, BK taps a step; tile space ceil(K / BM) * ceil(N*O*P*Q / BN).
 //
 // Implicit matrix product: y [output channels x pixels] = w [output channels x taps] * im2col(x) [taps x pixels], for each group of
 // channels.
 // A pixel is an output position of an image, all images in a row; a tap is an input channel and a filter position.
 // The block's tile of im2col(x) is gathered from x a step of BK taps at a time and never exists in global memory.
 //
-//   x     [N, C, H, W]           input; with NHWC [N, H, W, C]
-//   w     [K, C / GROUPS, R, S]  filters; with NHWC [K, R, S, C / GROUPS]
-//   bias  [K]                    read where EPILOGUE has one
-//   y     [N, K, P, Q]           output; with NHWC [N, P, Q, K]
+//   x     [N, C, D, H, W]           input; with NHWC [N, D, H, W, C]
+//   w     [K, C / GROUPS, T, R, S]  filters; with NHWC [K, T, R, S, C / GROUPS]
+//   bias  [K]                       read where EPILOGUE has one
+//   y     [N, K, O, P, Q]           output; with NHWC [N, O, P, Q, K]
 //   last  images N, any number; or the image that this launch computes
 //
 //   grid  x: (tile of BN pixels * GROUPS + group) * TILES_M + tile of BM output channels
@@ -26,12 +27,13 @@
 
 // Problem
 constexpr bool NHWC = false;
-constexpr int C = 6, H = 23, W = 21;
-constexpr int K = 7, R = 3, S = 5;
-constexpr int P = 12, Q = 11;
-constexpr int STRIDE_H = 2, STRIDE_W = 2;
-constexpr int PAD_H = 1, PAD_W = 2;
-constexpr int DILATION_H = 1, DILATION_W = 1;
+constexpr int C = 6, D = 1, H = 23, W = 21;
+constexpr int K = 7, FILTER_D = 1, R = 3, S = 5;
+constexpr int O = 1, P = 12, Q = 11;
+constexpr int STRIDE_D = 1, STRIDE_H = 2, STRIDE_W = 2;
+constexpr int PAD_D = 0, PAD_H = 1, PAD_W = 2;
+constexpr bool PADDED_D = false, PADDED_H = true, PADDED_W = true;
+[[maybe_unused]] constexpr int DILATION_D = 1, DILATION_H = 1, DILATION_W = 1;
 constexpr int GROUPS = 1;
 using EPILOGUE = Epilogue<true, false, relu>;
 
@@ -52,8 +54,9 @@ constexpr int FILTER_VEC = 4, PIXEL_VEC = 4;  // neighbouring output channels an
 
 // Derived
 constexpr int GROUP_C = C / GROUPS, GROUP_K = K / GROUPS;
-constexpr int TAPS = GROUP_C * R * S;
-constexpr int PIXELS = P * Q;  // an image
+constexpr int TAPS = GROUP_C * FILTER_D * R * S;
+constexpr int PIXELS = O * P * Q;  // an image
+constexpr int INPUTS = C * D * H * W;
 constexpr int STEPS = (TAPS + BK - 1) / BK;
 constexpr int TILES_M = (GROUP_K + BM - 1) / BM;
 constexpr int THREADS_M = BM / TM, THREADS_N = BN / TN;
@@ -71,10 +74,10 @@ using FilterLoad = TileLoad<BK, BM, THREADS>;
 
 #include "_filters_global.cuh"
 
-// Where a pixel's receptive field starts; its rows and columns are negative in the padding.
+// Where a pixel's receptive field starts; its frames, rows and columns are negative in the padding.
 struct Pixel {
     Offset offset;
-    int row, column;
+    int frame, row, column;
 };
 
 // Where a tap lies within the receptive field.
@@ -84,27 +87,32 @@ struct alignas(TABLE ? 8 : 4) Tap {
     Index row, column;
 };
 
+__device__ __forceinline__ int frame_of([[maybe_unused]] const Tap& tap) { return 0; }
+
 __device__ __forceinline__ Pixel pixel_at(int index) {
     const int image = index / PIXELS;
     const int position = index % PIXELS;
-    const int row = position / Q * STRIDE_H - PAD_H;
+    const int frame = (O > 1 ? position / (P * Q) : 0) * STRIDE_D - PAD_D;
+    const int row = (O > 1 ? position % (P * Q) : position) / Q * STRIDE_H - PAD_H;
     const int column = position % Q * STRIDE_W - PAD_W;
-    return {static_cast<Offset>(image) * (C * H * W) + (row * W + column) * (NHWC ? C : 1), row, column};
+    return {static_cast<Offset>(image) * INPUTS + ((frame * H + row) * W + column) * (NHWC ? C : 1), frame, row, column};
 }
 
 __device__ __forceinline__ Tap tap_at(int index) {
-    const int channel = NHWC ? index % GROUP_C : index / (R * S);
-    const int position = NHWC ? index / GROUP_C : index % (R * S);
-    const int row = position / S * DILATION_H;
+    const int channel = NHWC ? index % GROUP_C : index / (FILTER_D * R * S);
+    const int position = NHWC ? index / GROUP_C : index % (FILTER_D * R * S);
+    const int frame = (FILTER_D > 1 ? position / (R * S) : 0) * DILATION_D;
+    const int row = (FILTER_D > 1 ? position % (R * S) : position) / S * DILATION_H;
     const int column = position % S * DILATION_W;
-    const int offset = NHWC ? (row * W + column) * C + channel : (channel * H + row) * W + column;
+    const int offset = NHWC ? ((frame * H + row) * W + column) * C + channel : ((channel * D + frame) * H + row) * W + column;
     return {offset, static_cast<Index>(row), static_cast<Index>(column)};
 }
 
 __device__ __forceinline__ bool inside(const Pixel& pixel, const Tap& tap) {
     bool result = true;
-    if constexpr (PAD_H > 0) result = static_cast<unsigned>(pixel.row + tap.row) < static_cast<unsigned>(H);
-    if constexpr (PAD_W > 0) result = result && static_cast<unsigned>(pixel.column + tap.column) < static_cast<unsigned>(W);
+    if constexpr (PADDED_H) result = static_cast<unsigned>(pixel.row + tap.row) < static_cast<unsigned>(H);
+    if constexpr (PADDED_W) result = result && static_cast<unsigned>(pixel.column + tap.column) < static_cast<unsigned>(W);
+    if constexpr (PADDED_D) result = result && static_cast<unsigned>(pixel.frame + frame_of(tap)) < static_cast<unsigned>(D);
     return result;
 }
 
@@ -113,7 +121,7 @@ conv2d_implicit_gemm(Input x, Input w, Input bias, Output y, int last) {
     extern __shared__ __align__(16) unsigned char smem[];
     const int n = IMAGE_LAUNCHES ? 1 : last;
     if constexpr (IMAGE_LAUNCHES) {
-        x += static_cast<long long>(last) * (C * H * W);
+        x += static_cast<long long>(last) * INPUTS;
         y += static_cast<long long>(last) * (K * PIXELS);
     }
     Tap* const table = reinterpret_cast<Tap*>(smem);  // [TAPS]
@@ -130,7 +138,7 @@ conv2d_implicit_gemm(Input x, Input w, Input bias, Output y, int last) {
     const int first_image = static_cast<int>(first_pixel / PIXELS);
     const int skipped = static_cast<int>(first_pixel % PIXELS);  // pixels of the first image in tiles before this one
 
-    const Input input = x + static_cast<long long>(first_image) * (C * H * W) + group * GROUP_C * (NHWC ? 1 : H * W);
+    const Input input = x + static_cast<long long>(first_image) * INPUTS + group * GROUP_C * (NHWC ? 1 : D * H * W);
     const Input weights = filters_of(w) + first_channel * TAPS;
 
     // The pixels that this thread loads; those beyond the last image repeat the tile's first one and are not stored.

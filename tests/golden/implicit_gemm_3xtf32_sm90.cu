@@ -1,16 +1,16 @@
 // conv2d n2 c36 9x8 k20 3x3 stride 2 pad 1 f32 nhwc bias_relu
 // implicit_gemm_3xtf32_sm90 tile_m=64 tile_n=128 epilogue_subtiles=2
 
-// D[k, npq] = sum over r, s, c of W[k, rsc] * X[rsc, npq]: M = K output channels, N = N*P*Q pixels, depth = R*S*C; of groups, those of one.
-// A = packed_w [2, K, R, S, C], depth-major, TMA tile.  B = x [N, H, W, C], depth-major, TMA im2col of one tap.
-// Tile TILE_M x TILE_N; tile space ceil(K / TILE_M) * ceil(N*P*Q / TILE_N).
+// D[k, nopq] = sum over t, r, s, c of W[k, trsc] * X[trsc, nopq]: M = K output channels, N = N*O*P*Q pixels, depth = T*R*S*C; of groups, those of one.
+// A = packed_w [2, K, T, R, S, C], depth-major, TMA tile.  B = x [N, D, H, W, C], depth-major, TMA im2col of one tap.
+// Tile TILE_M x TILE_N; tile space ceil(K / TILE_M) * ceil(N*O*P*Q / TILE_N).
 // Parts: pixels -> _im2col_sm90, mainloop -> _mainloop_sm90, epilogue -> _epilogue_sm90.
 //
-//   x         [N, H, W, C]     input
-//   packed_w  [2, K, R, S, C]  big and small parts of the filters
-//   bias      [K]              read where EPILOGUE has one
-//   z         [N, P, Q, K]     residual, added where EPILOGUE has one
-//   y         [N, P, Q, K]     output
+//   x         [N, D, H, W, C]     input; of two dimensions D = T = O = 1
+//   packed_w  [2, K, T, R, S, C]  big and small parts of the filters
+//   bias      [K]                 read where EPILOGUE has one
+//   z         [N, O, P, Q, K]     residual, added where EPILOGUE has one
+//   y         [N, O, P, Q, K]     output
 //   n         images N, any number
 //
 // A float is split into a big and a small TF32: big * big + big * small + small * big is its product to some 22 bits. Tensor cores cut off
@@ -42,12 +42,14 @@
 
 // Problem
 constexpr int CHANNELS = 36, GROUP_K = 20;  // of a group
-constexpr int K = 20, R = 3, S = 3;
-constexpr int P = 5, Q = 4;
+constexpr int K = 20, R = 3, S = 3, TAPS = 9;
+constexpr int O = 1, P = 5, Q = 4;
 constexpr bool POINTWISE = false;
 constexpr int STRIDE_H = 2, STRIDE_W = 2;
 constexpr int PAD_H = 1, PAD_W = 1;
 constexpr int DILATION_H = 1, DILATION_W = 1;
+constexpr bool DEEP = false;  // of three dimensions
+[[maybe_unused]] constexpr int STRIDE_D = 1, PAD_D = 0, DILATION_D = 1;
 using EPILOGUE = Epilogue<true, false, relu>;
 
 // Parameters
@@ -60,7 +62,7 @@ constexpr int CONSUMERS = 2, THREADS = 128 * (CONSUMERS + 1);  // warpgroups, an
 constexpr int SPLITTERS = 3;                                   // warps
 constexpr int GROUP_N = 64;                            // pixels that a consumer computes, for 64 channels
 constexpr int EPILOGUE_N = GROUP_N / EPILOGUE_SUBTILES, EPILOGUE_STAGES = 2;  // pixels staged at once
-constexpr int CHANNEL_TILES = 2, K_TILES = R * S * CHANNEL_TILES;
+constexpr int CHANNEL_TILES = 2, K_TILES = TAPS * CHANNEL_TILES;
 constexpr int K_BLOCKS = 4;  // MMAs in depth of a stage: none of padding alone
 constexpr int PROMOTED = 6;                                // stages, of 72 MMAs at most
 constexpr int TILES_M = 1;
@@ -134,7 +136,7 @@ struct Mma : StagedMma<STAGE_BYTES, K_BLOCKS> {
 };
 
 extern "C" __global__ void split_filters(const float* __restrict__ w, float* __restrict__ packed_w) {
-    constexpr int COUNT = K * R * S * CHANNELS;
+    constexpr int COUNT = K * TAPS * CHANNELS;
     const int i = static_cast<int>(blockIdx.x * 256 + threadIdx.x);
     if (i >= COUNT) return;
     packed_w[i] = tf32_part<2>(w[i], 0);
@@ -177,7 +179,7 @@ conv2d_implicit_gemm_3xtf32_sm90(const __grid_constant__ TensorMap x_map, const 
     [[maybe_unused]] Residuals& residuals = *reinterpret_cast<Residuals*>(&barriers + 1);
 
     const int warp = canonical_warp_index();
-    const int tiles = (n * (P * Q) + TILE_N - 1) / TILE_N * TILES_M;
+    const int tiles = (n * (O * P * Q) + TILE_N - 1) / TILE_N * TILES_M;
     if (threadIdx.x == 0) {
         pipeline.init(4 * CONSUMERS);
         for (int i = 0; i < STAGES; ++i) barrier_init(barriers.split + i, SPLITTERS);

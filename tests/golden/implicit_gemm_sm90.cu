@@ -1,16 +1,16 @@
 // conv2d n2 c8 11x13 k24 3x3 pad 1 f16 nhwc
 // implicit_gemm_sm90 tile_m=64 tile_n=192 schedule=pingpong window_rows=0 epilogue_subtiles=2
 
-// D[k, npq] = sum over r, s, c of W[k, rsc] * X[rsc, npq]: M = K output channels, N = N*P*Q pixels, depth = R*S*C; of groups, those of one.
-// A = w [K, R, S, C], depth-major, TMA tile.  B = x [N, H, W, C], depth-major, TMA im2col of one tap, or a TMA window of x for all taps.
-// Tile TILE_M x TILE_N; tile space ceil(K / TILE_M) * ceil(N*P*Q / TILE_N), or windows of an image in place of pixels.
+// D[k, nopq] = sum over t, r, s, c of W[k, trsc] * X[trsc, nopq]: M = K output channels, N = N*O*P*Q pixels, depth = T*R*S*C; of groups, those of one.
+// A = w [K, T, R, S, C], depth-major, TMA tile.  B = x [N, D, H, W, C], depth-major, TMA im2col of one tap, or a TMA window of x for all taps.
+// Tile TILE_M x TILE_N; tile space ceil(K / TILE_M) * ceil(N*O*P*Q / TILE_N), or windows of an image in place of pixels.
 // Parts: tiles -> _tiles_pixels or _tiles_windows, mainloop -> _mainloop_sm90, epilogue -> _epilogue_sm90.
 //
-//   x         [N, H, W, C]  input
-//   w         [K, R, S, C]  filters; of several groups, here of a group's channels
-//   bias      [K]           read where EPILOGUE has one
-//   z         [N, P, Q, K]  residual, added where EPILOGUE has one
-//   y         [N, P, Q, K]  output
+//   x         [N, D, H, W, C]  input; of two dimensions D = T = O = 1
+//   w         [K, T, R, S, C]  filters; of several groups, here of a group's channels
+//   bias      [K]              read where EPILOGUE has one
+//   z         [N, O, P, Q, K]  residual, added where EPILOGUE has one
+//   y         [N, O, P, Q, K]  output
 //   n         images N, any number
 //
 // Output channels are the rows of a warpgroup's MMAs and pixels, counted through all images or of a window, their columns, of which there may
@@ -180,7 +180,8 @@ __device__ __forceinline__ void barrier_wait(Barrier* barrier, int parity) {
 // bytes: chunk i of row j lies at i ^ (j % 8).
 // tma_load completes the whole box's bytes at the barrier, as bulk_load does. tma_load_im2col reads pixels as a convolution's
 // window moves over them: of the box's pixels the first one's window begins at (w, h, n), the next one's a stride further on, in the
-// next row or image where a row or an image ends; `s` and `r` are the tap's offsets in the window.
+// next row or image where a row or an image ends; `s` and `r` are the tap's offsets in the window. With depth `d` and `t`, rows, frames
+// and videos end in the same way.
 // tma_store writes a box, as bulk_store does: fence_bulk before, bulk_store_commit and bulk_store_wait_read after it.
 // store_staged: words of such a box, into shared memory.
 
@@ -227,6 +228,18 @@ __device__ __forceinline__ void tma_load_im2col(void* shared, const TensorMap* m
         "cp.async.bulk.tensor.4d.shared::cluster.global.im2col.mbarrier::complete_tx::bytes [%0], [%1, {%2, %3, %4, %5}], [%6], "
         "{%7, %8};" ::"r"(to),
         "l"(map), "r"(c), "r"(w), "r"(h), "r"(n), "r"(at), "h"(static_cast<unsigned short>(s)), "h"(static_cast<unsigned short>(r))
+        : "memory");
+}
+
+__device__ __forceinline__ void tma_load_im2col(void* shared, const TensorMap* map, Barrier* barrier, int c, int w, int h, int d, int n,
+                                                int s, int r, int t) {
+    const unsigned to = static_cast<unsigned>(__cvta_generic_to_shared(shared));
+    const unsigned at = static_cast<unsigned>(__cvta_generic_to_shared(barrier));
+    asm volatile(
+        "cp.async.bulk.tensor.5d.shared::cluster.global.im2col.mbarrier::complete_tx::bytes [%0], [%1, {%2, %3, %4, %5, %6}], [%7], "
+        "{%8, %9, %10};" ::"r"(to),
+        "l"(map), "r"(c), "r"(w), "r"(h), "r"(d), "r"(n), "r"(at), "h"(static_cast<unsigned short>(s)),
+        "h"(static_cast<unsigned short>(r)), "h"(static_cast<unsigned short>(t))
         : "memory");
 }
 
@@ -652,12 +665,15 @@ struct CollectiveEpilogue {
 
 // Problem
 constexpr int CHANNELS = 8;  // that an output channel is made of; of packed groups with those of the groups beside it
-constexpr int K = 24, R = 3, S = 3;
-[[maybe_unused]] constexpr int P = 11, Q = 13;  // of what TMA takes for an image
-[[maybe_unused]] constexpr int PIXELS = 143;                     // of an image
+constexpr int K = 24, R = 3, S = 3, TAPS = 9;
+[[maybe_unused]] constexpr int D = 1;
+[[maybe_unused]] constexpr int O = 1, P = 11, Q = 13;  // of what TMA takes for an image
+[[maybe_unused]] constexpr int PIXELS = 143;                           // of an image
 [[maybe_unused]] constexpr int STRIDE_H = 1, STRIDE_W = 1;
 constexpr int PAD_H = 1, PAD_W = 1;
 constexpr int DILATION_H = 1, DILATION_W = 1;
+constexpr bool DEEP = false;  // of three dimensions
+[[maybe_unused]] constexpr int STRIDE_D = 1, PAD_D = 0, DILATION_D = 1;
 constexpr int GROUPS = 1, GROUP_C = 8, GROUP_K = 24;
 [[maybe_unused]] constexpr bool POINTWISE = false;
 using EPILOGUE = Epilogue<false, false, identity>;
@@ -676,7 +692,7 @@ constexpr int CONSUMERS = 2, THREADS = 128 * (CONSUMERS + 1);  // warpgroups, an
 constexpr int GROUP_M = 64, GROUP_N = 192;                 // what one computes of a tile
 constexpr int BLOCKS_M = GROUP_M / 64;                                    // MMAs side by side
 constexpr int EPILOGUE_N = 96, EPILOGUE_STAGES = 2;   // pixels staged at once
-constexpr int CHANNEL_TILES = 1, K_TILES = R * S * CHANNEL_TILES;
+constexpr int CHANNEL_TILES = 1, K_TILES = TAPS * CHANNEL_TILES;
 constexpr int K_BLOCKS = 1;  // MMAs in depth of a stage: none of padding alone
 constexpr int TILES_M = 1;
 constexpr int PITCH = 14;  // of a window's rows
@@ -824,20 +840,31 @@ __device__ __forceinline__ int first_channel(int k) { return GROUPS > 1 ? k / GR
 // Stages of filters and of pixels of one tap, as TMA loads them. Needs _sm90.cuh, first_channel for `produce`,
 // and the family's constants.
 
-// Where the window of a pixel, counted through all images, begins.
-__device__ __forceinline__ void window_corner(int pixel, int& image, int& top, int& left) {
-    image = pixel / (P * Q);
-    top = pixel % (P * Q) / Q * STRIDE_H - PAD_H;
-    left = pixel % Q * STRIDE_W - PAD_W;
+// Where the window of a pixel begins in an image.
+struct Corner {
+    int image, top, left, front;
+};
+
+// The corner of a pixel, counted through all images.
+__device__ __forceinline__ Corner window_corner(int pixel) {
+    Corner corner;
+    corner.image = pixel / (O * P * Q);
+    corner.top = pixel % (P * Q) / Q * STRIDE_H - PAD_H;
+    corner.left = pixel % Q * STRIDE_W - PAD_W;
+    corner.front = DEEP ? pixel % (O * P * Q) / (P * Q) * STRIDE_D - PAD_D : 0;
+    return corner;
 }
 
-// Loads a box of pixels from `pixel` on, whose window begins in an image at `top` and `left`.
+// Loads a box of pixels from `pixel` on.
 __device__ __forceinline__ void load_pixels(unsigned char* to, const TensorMap& x_map, Barrier* full, int channel, int pixel,
-                                            int image, int top, int left, int tap) {
+                                            Corner corner, int tap) {
     if constexpr (POINTWISE) {
         tma_load(to, &x_map, full, channel, pixel);
+    } else if constexpr (DEEP) {
+        tma_load_im2col(to, &x_map, full, channel, corner.left, corner.top, corner.front, corner.image, tap % S * DILATION_W,
+                        tap / S % R * DILATION_H, tap / (R * S) * DILATION_D);
     } else {
-        tma_load_im2col(to, &x_map, full, channel, left, top, image, tap % S * DILATION_W, tap / S * DILATION_H);
+        tma_load_im2col(to, &x_map, full, channel, corner.left, corner.top, corner.image, tap % S * DILATION_W, tap / S * DILATION_H);
     }
 }
 
@@ -852,11 +879,11 @@ __device__ __forceinline__ void produce(unsigned char* stages, PipelineTma<STAGE
     PipelineState<STAGES> state;
     for (int index = Scheduler::first(); index < tiles; index += Scheduler::step()) {
         const int k = index % TILES_M * TILE_M, pixel = index / TILES_M * TILE_N;
-        int image[BOXES] = {}, top[BOXES] = {}, left[BOXES] = {};  // of the first pixel's window
+        Corner corners[BOXES] = {};  // of the first pixels
 #pragma unroll
-        for (int i = 0; !POINTWISE && i < BOXES; ++i) window_corner(pixel + i * BOX, image[i], top[i], left[i]);
+        for (int i = 0; !POINTWISE && i < BOXES; ++i) corners[i] = window_corner(pixel + i * BOX);
 #pragma unroll 1
-        for (int tap = 0; tap < R * S; ++tap) {
+        for (int tap = 0; tap < TAPS; ++tap) {
 #pragma unroll 1
             for (int c = 0; c < CHANNELS; c += TILE_K, ++state) {
                 pipeline.producer_acquire(state, W_BYTES + TILE_N * OPERAND_ROW_BYTES);
@@ -870,7 +897,7 @@ __device__ __forceinline__ void produce(unsigned char* stages, PipelineTma<STAGE
 #pragma unroll
                 for (int i = 0; i < BOXES; ++i) {
                     unsigned char* const to = stage + W_BYTES + i * (BOX * OPERAND_ROW_BYTES);
-                    load_pixels(to, x_map, full, first_channel(k) + c, pixel + i * BOX, image[i], top[i], left[i], tap);
+                    load_pixels(to, x_map, full, first_channel(k) + c, pixel + i * BOX, corners[i], tap);
                 }
             }
         }

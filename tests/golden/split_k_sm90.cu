@@ -1,16 +1,16 @@
 // conv2d n2 c8 11x13 k24 3x3 pad 1 f16 nhwc
 // split_k_sm90 tile_m=64 tile_n=32 splits=4 stages=2
 
-// D[k, npq] = sum over r, s, c of W[k, rsc] * X[rsc, npq]: M = K output channels, N = N*P*Q pixels, depth = R*S*C, split over SPLITS blocks.
-// A = w [K, R, S, C], depth-major, TMA tile.  B = x [N, H, W, C], depth-major, TMA im2col of one tap.
-// Tile TILE_M x TILE_N of a cluster; tile space ceil(K / TILE_M) * ceil(N*P*Q / TILE_N).
+// D[k, nopq] = sum over t, r, s, c of W[k, trsc] * X[trsc, nopq]: M = K output channels, N = N*O*P*Q pixels, depth = T*R*S*C, split over SPLITS blocks.
+// A = w [K, T, R, S, C], depth-major, TMA tile.  B = x [N, D, H, W, C], depth-major, TMA im2col of one tap.
+// Tile TILE_M x TILE_N of a cluster; tile space ceil(K / TILE_M) * ceil(N*O*P*Q / TILE_N).
 // Parts: pixels -> _im2col_sm90, mainloop -> _mainloop_sm90, reduction and epilogue -> _split_k_sm90.
 //
-//   x         [N, H, W, C]  input
-//   w         [K, R, S, C]  filters
-//   bias      [K]           read where EPILOGUE has one
-//   z         [N, P, Q, K]  residual, added where EPILOGUE has one
-//   y         [N, P, Q, K]  output
+//   x         [N, D, H, W, C]  input; of two dimensions D = T = O = 1
+//   w         [K, T, R, S, C]  filters
+//   bias      [K]              read where EPILOGUE has one
+//   z         [N, O, P, Q, K]  residual, added where EPILOGUE has one
+//   y         [N, O, P, Q, K]  output
 //   n         images N, any number
 //
 // Output channels are the rows of a warpgroup's MMAs and pixels, counted through all images, their columns. A cluster of SPLITS blocks has a
@@ -33,11 +33,13 @@
 // Problem
 constexpr int K = 24;
 constexpr bool POINTWISE = false;
-constexpr int S = 3;
-constexpr int P = 11, Q = 13;
+[[maybe_unused]] constexpr int R = 3, S = 3;
+constexpr int O = 1, P = 11, Q = 13;
 constexpr int STRIDE_H = 1, STRIDE_W = 1;
 constexpr int PAD_H = 1, PAD_W = 1;
 constexpr int DILATION_H = 1, DILATION_W = 1;
+constexpr bool DEEP = false;  // of three dimensions
+[[maybe_unused]] constexpr int STRIDE_D = 1, PAD_D = 0, DILATION_D = 1;
 using EPILOGUE = Epilogue<false, false, identity>;
 
 // Parameters
@@ -93,8 +95,7 @@ constexpr int SHARE_BYTES = Cluster::BOXES * Cluster::BOX_BYTES;
 __device__ __forceinline__ void produce_part(unsigned char* stages, PipelineTma<STAGES>& pipeline, const TensorMap& x_map,
                                         const TensorMap& w_map, int k, int pixel, int begin, int end) {
     PipelineState<STAGES> state;
-    int image, top, left;
-    window_corner(pixel, image, top, left);
+    const Corner corner = window_corner(pixel);
 #pragma unroll 1
     for (int k_tile = begin; k_tile < end; ++k_tile, ++state) {
         const int tap = k_tile / CHANNEL_TILES, c = k_tile % CHANNEL_TILES * TILE_K;
@@ -102,7 +103,7 @@ __device__ __forceinline__ void produce_part(unsigned char* stages, PipelineTma<
         unsigned char* const stage = stages + state.index * STAGE_BYTES;
         Barrier* const full = pipeline.full + state.index;
         tma_load(stage, &w_map, full, c, tap, k);
-        load_pixels(stage + TILE_M * OPERAND_ROW_BYTES, x_map, full, c, pixel, image, top, left, tap);
+        load_pixels(stage + TILE_M * OPERAND_ROW_BYTES, x_map, full, c, pixel, corner, tap);
     }
 }
 

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from autotune.family.template import SUFFIX
 from autotune.family.template_files import load_templates
 
 ROOT = Path(__file__).parents[2]
@@ -54,7 +55,8 @@ def documented() -> dict[str, list[str]]:
 
 
 def test_each_family_has_a_section_with_its_parameters() -> None:
-    shipped = {name: sorted(param.name for param in family.params) for name, family in load_templates().items()}
+    files = {family.path.name.removesuffix(SUFFIX): family for family in load_templates().values()}  # shared ones once
+    shipped = {name: sorted(param.name for param in family.params) for name, family in files.items()}
     assert {name: sorted(params) for name, params in documented().items()} == shipped
 
 

@@ -9,18 +9,18 @@ struct TensorMap {
     const char* address;
     long long global_dim[5];
     unsigned short box_dim[5], element_strides[5];
-    short lower_corner[2], upper_corner[2];
+    short lower_corner[3], upper_corner[3];
     unsigned char rank, element_bytes, swizzle_bytes, im2col;
     unsigned char tf32;  // floats that loads round
-    unsigned char spare[47];
+    unsigned char spare[43];
 };
 static_assert(sizeof(TensorMap) == 128, "as large as CUtensorMap");
 
 namespace autotune_host {
 struct Box {  // what a copy that is put off is told
     TensorMap map;
-    int at[4];      // coordinates, the innermost first
-    int offset[2];  // im2col: of the tap, [w, h]
+    int at[5];      // coordinates, the innermost first
+    int offset[3];  // im2col: of the tap, [w, h, d]
 };
 static_assert(sizeof(Box) <= sizeof(AutotuneCopy::what), "a copy has room for it");
 
@@ -29,7 +29,7 @@ template <class Move>
 inline void for_each_chunk(const Box& box, size_t shared, Move move) {
     const TensorMap& map = box.map;
     const int row_bytes = map.box_dim[0] * map.element_bytes;
-    const auto row = [&](size_t index, const long long (&at)[4]) {
+    const auto row = [&](size_t index, const long long (&at)[5]) {
         bool inside = true;
         long long element = 0;
         for (int i = map.rank - 1; i > 0; --i) {
@@ -46,14 +46,18 @@ inline void for_each_chunk(const Box& box, size_t shared, Move move) {
         }
     };
     if (map.im2col) {
-        long long at[4] = {box.at[0], box.at[1], box.at[2], box.at[3]};
+        const int images = map.rank - 1;  // the outermost dimension
+        long long at[5] = {};
+        for (int i = 0; i <= images; ++i) at[i] = box.at[i];
         for (int pixel = 0; pixel < map.box_dim[1]; ++pixel) {
-            row(pixel, {at[0], at[1] + box.offset[0], at[2] + box.offset[1], at[3]});
-            for (int i = 1; i < 3; ++i) {
+            long long tap[5] = {at[0]};
+            for (int i = 1; i <= images; ++i) tap[i] = at[i] + (i < images ? box.offset[i - 1] : 0);
+            row(pixel, tap);
+            for (int i = 1; i < images; ++i) {
                 at[i] += map.element_strides[i];
                 if (at[i] < map.global_dim[i] + map.upper_corner[i - 1]) break;
                 at[i] = map.lower_corner[i - 1];
-                if (i == 2) ++at[3];
+                if (i == images - 1) ++at[images];
             }
         }
         return;
@@ -61,7 +65,7 @@ inline void for_each_chunk(const Box& box, size_t shared, Move move) {
     int rows = 1;
     for (int i = 1; i < map.rank; ++i) rows *= map.box_dim[i];
     for (int index = 0; index < rows; ++index) {
-        long long at[4] = {box.at[0]};
+        long long at[5] = {box.at[0]};
         for (int i = 1, left = index; i < map.rank; left /= map.box_dim[i++]) at[i] = box.at[i] + left % map.box_dim[i];
         row(index, at);
     }
@@ -127,6 +131,11 @@ inline void tma_load_im2col(void* shared, const TensorMap* map, Barrier* barrier
     if (!map->im2col) autotune_stop("trap", "tma_load_im2col of a tiled tensor map", __FILE__, __LINE__);
     if (s < 0 || s > 255 || r < 0 || r > 255) autotune_stop("trap", "im2col offsets are 0 to 255", __FILE__, __LINE__);
     autotune_host::load_later("tma_load_im2col", shared, {*map, {c, w, h, n}, {s, r}}, barrier, 4);
+}
+inline void tma_load_im2col(void* shared, const TensorMap* map, Barrier* barrier, int c, int w, int h, int d, int n, int s, int r, int t) {
+    if (!map->im2col) autotune_stop("trap", "tma_load_im2col of a tiled tensor map", __FILE__, __LINE__);
+    if (s < 0 || s > 31 || r < 0 || r > 31 || t < 0 || t > 31) autotune_stop("trap", "im2col offsets are 0 to 31", __FILE__, __LINE__);
+    autotune_host::load_later("tma_load_im2col", shared, {*map, {c, w, h, d, n}, {s, r, t}}, barrier, 5);
 }
 
 // To the same place of several blocks of the cluster, each of which has its own barrier told.

@@ -1,0 +1,72 @@
+"""Convolutions by PyTorch's operators, as `torch_baseline` times them: those of conv2d and of conv."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from autotune.problem import Problem
+from autotune.trial import Value
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    import torch
+
+
+def inputs(problem: Problem, layout: str, random: Callable[..., torch.Tensor]) -> tuple[torch.Tensor | None, ...]:
+    """x, w, bias and z in a layout, of as many dimensions as PyTorch's operator takes."""
+    import torch
+
+    axes = _axes(problem.names())
+    sizes = {name: int(value) for name, value in problem.names().items() if isinstance(value, int)}
+    last = torch.channels_last_3d if len(axes) == 3 else torch.channels_last
+    memory_format = last if layout == "nhwc" else torch.contiguous_format
+
+    def laid_out(first: int, second: int, extents: str) -> torch.Tensor:
+        shape = (first, second, *(sizes[extents[3 - len(axes) + place]] for place in range(len(axes))))
+        return random(*shape).contiguous(memory_format=memory_format)
+
+    x = laid_out(sizes["n"], sizes["c"], "dhw")
+    w = laid_out(sizes["k"], sizes["c"] // sizes["groups"], "trs")
+    bias = random(sizes["k"]) if problem.has("bias") else None
+    return x, w, bias, laid_out(sizes["n"], sizes["k"], "opq") if problem.has("z") else None
+
+
+def operators(problem: Problem, *, fused: bool) -> Callable[..., torch.Tensor]:
+    """cuDNN through PyTorch: one fused operator (what Inductor calls too), or a convolution with pointwise kernels.
+
+    Unequal padding is a copy by `pad`, as PyTorch's users have it.
+    """
+    import torch
+    from torch.nn import functional
+
+    from autotune.autotune_runtime.torch_convolution import activated
+
+    names = problem.names()
+    axes, activation = _axes(names), str(names["activation"])
+    sizes = {name: int(value) for name, value in names.items() if isinstance(value, int)}
+    stride, dilation = ([sizes[f"{name}_{axis}"] for axis in axes] for name in ("stride", "dilation"))
+    front, behind = ([sizes[f"pad_{axis}{end}"] for axis in axes] for end in ("", "_end"))
+    pad = [min(pair) for pair in zip(front, behind, strict=True)]
+    more = [each - common for *sides, common in reversed(list(zip(front, behind, pad, strict=True))) for each in sides]
+    convolution = functional.conv3d if len(axes) == 3 else functional.conv2d
+    groups = sizes["groups"]
+
+    def separate(x: torch.Tensor, w: torch.Tensor, bias: torch.Tensor | None, z: torch.Tensor | None) -> torch.Tensor:
+        y = convolution(functional.pad(x, more) if any(more) else x, w, bias, stride, pad, dilation, groups)
+        if z is not None:
+            y += z
+        return activated(y, activation)
+
+    def in_one(x: torch.Tensor, w: torch.Tensor, bias: torch.Tensor | None, z: torch.Tensor | None) -> torch.Tensor:
+        if z is not None:
+            return torch.cudnn_convolution_add_relu(x, w, z, 1.0, bias, stride, pad, dilation, groups)
+        return torch.cudnn_convolution_relu(x, w, bias, stride, pad, dilation, groups)
+
+    return in_one if fused else separate
+
+
+def _axes(names: Mapping[str, Value]) -> str:
+    """The axes of PyTorch's operator; of one dimension it has two, as PyTorch itself does."""
+    return "dhw" if names["deep"] else "hw"

@@ -1,0 +1,121 @@
+"""conv by the families that it shares with conv2d: frames, padding on one side, and the references themselves."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from autotune.compilation.toolchain import find_cxx
+from autotune.devices import torch_conv
+from autotune.evaluation.evaluator import DeviceEvaluator
+from autotune.exporting.golden import data_of, golden
+from autotune.family.render import render
+from autotune.family.space import BoundTemplate
+from autotune.family.template_files import load_template
+from autotune.measurement.storage import stored
+from autotune.operation.registry import operation
+from autotune.problem import Problem, make_problem
+from autotune.trial import Config, Value
+from tests.compiled import host_device
+from tests.long_run import long_run
+from tests.problems import CONV, CONV_PROBLEMS
+
+from .shipped_families import FILES, H200, default_of, family, output_bytes, refuses_changed, verify
+
+SM90 = "conv_implicit_gemm_sm90"
+BASE: dict[str, int | str] = {
+    "tile_m": 64,
+    "tile_n": 64,
+    "schedule": "cooperative",
+    "window_rows": 0,
+    "epilogue_subtiles": 1,
+}
+
+
+def changed(problem: Problem, **values: Value) -> Problem:
+    """A problem of conv with other sizes or words."""
+    return make_problem(CONV, {**problem.values, **values})
+
+
+CAUSAL = CONV_PROBLEMS["causal"]
+WIDE = changed(CAUSAL, c=72, d=3, h=8, w=11, k=16, epilogue="bias_add_relu")
+"""Two slices of channels; a strip and a half."""
+
+
+@pytest.mark.cxx
+@pytest.mark.parametrize(
+    ("problem", "values"),
+    [
+        (CAUSAL, {"schedule": "pingpong", "tile_n": 104}),
+        (WIDE, {"window_rows": 8, "schedule": "pingpong"}),
+        *long_run(
+            (CAUSAL, {"window_rows": 6, "tile_n": 72, "schedule": "pingpong"}),
+            (WIDE, {"window_rows": 16, "tile_n": 128, "epilogue_subtiles": 2}),
+            (changed(WIDE, stride_d=2, dilation_d=2, pad_d=4), {"window_rows": 8}),
+            (changed(CAUSAL, pad_w_end=0, pad_h=0), {"window_rows": 6, "tile_n": 72, "schedule": "pingpong"}),
+            (changed(CAUSAL, stride_h=2, stride_w=2, stride_d=3), {"tile_n": 80, "epilogue_subtiles": 5}),
+            (changed(CAUSAL, dtype="f32", c=36), {"tile_n": 80}),
+        ),
+    ],
+)
+def test_frames_are_read_from_the_front_and_padded_in_front_alone(
+    problem: Problem, values: dict[str, int | str], host: DeviceEvaluator
+) -> None:
+    verify(SM90, problem, {**BASE, **values}, host)
+
+
+@pytest.mark.cxx
+def test_a_frame_of_the_padding_that_is_read_from_another_video_is_found(host: DeviceEvaluator) -> None:
+    change = ("image / O * D + frame : -1", "image / O * D + frame : 0")
+    assert refuses_changed(SM90, WIDE, {**BASE, "window_rows": 8, "schedule": "pingpong"}, change, host)
+
+
+@pytest.mark.cxx
+@pytest.mark.parametrize("label", CONV_PROBLEMS)
+def test_kernel_and_golden_values_agree_with_pytorch(label: str) -> None:
+    """The float64 reference in C++ is checked by `verify`, that of numpy here, both against operators of PyTorch."""
+    torch = pytest.importorskip("torch", exc_type=ImportError)
+    problem = changed(CONV_PROBLEMS[label], dtype="f32", n=golden(CONV_PROBLEMS[label]).n)
+    device = host_device(str(find_cxx()))
+    config = default_of("conv_implicit_gemm", problem)
+    assert config is not None
+    data = data_of(problem, integers=True)
+    source = render(BoundTemplate(family("conv_implicit_gemm"), problem, device.info), config)
+    inputs = {name: stored(values, "f32").tobytes() for name, values in data.items()}
+    y = np.frombuffer(output_bytes(device, source, inputs), np.float32)
+    device.close()
+    (samples,) = (each for each in golden(problem).sets if each.integers)
+    np.testing.assert_allclose(y[list(samples.indices)], samples.values, rtol=1e-5, atol=1e-5)
+
+    def of_operator(name: str) -> object:
+        array = problem.array(name)
+        values = data[name].reshape(array.shape).astype(np.float32)
+        if problem.values["layout"] == "nhwc" and values.ndim > 1:
+            values = np.moveaxis(values, -1, 1)
+        flat = values.ndim > 1 and not problem.names()["deep"]
+        return torch.from_numpy(np.ascontiguousarray(values.squeeze(2) if flat else values))
+
+    arguments = [of_operator(name) if problem.has(name) else None for name in ("x", "w", "bias", "z")]
+    found = torch_conv.operators(problem, fused=False)(*arguments).numpy()
+    if problem.values["layout"] == "nhwc":
+        found = np.moveaxis(found, 1, -1)
+    np.testing.assert_allclose(y, found.reshape(-1), rtol=1e-4, atol=1e-4)
+
+
+def test_a_file_that_names_another_operations_family_has_its_kernels() -> None:
+    shared, own = load_template(FILES[SM90]), family("implicit_gemm_sm90")
+    assert (shared.name, shared.operation) == (SM90, operation("conv"))
+    assert (shared.path, shared.text, shared.includes) == (own.path, own.text, own.includes)
+    assert Config.of(SM90, BASE).template == shared.name
+
+
+@pytest.mark.parametrize(
+    ("values", "reason"),
+    [
+        ({"pad_d": 16}, "padding fits a TMA corner (7 bits; of three dimensions 4)"),
+        ({"d": 40, "dilation_d": 9}, "a dilated filter fits a TMA corner (7 bits; of three dimensions 4)"),
+        ({"h": 40, "dilation_h": 9}, "a dilated filter fits a TMA corner (7 bits; of three dimensions 4)"),
+    ],
+)
+def test_what_a_tensor_map_of_five_dimensions_cannot_say_is_refused(values: dict[str, int], reason: str) -> None:
+    assert BoundTemplate(family(SM90), changed(CAUSAL, **values), H200).unmet == reason
