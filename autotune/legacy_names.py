@@ -48,6 +48,8 @@ PARAMETERS: Mapping[str, Mapping[str, str]] = {
 """Family to the names that its parameters had and have. No name is on both sides: a config of today stays as it is."""
 HEADER_KEYS = _pairs("tuned_for=search_when padded_outputs=padded_work conflicts=bank_conflicts")
 """Keys of a family's header: the old word and the new."""
+STUDY_KEYS = {"span": "end_to_end = true or false", "stop_below": "min_gain"}
+"""Keys of a study: the old word and what replaces it."""
 _ONE_CONDITION = {"supports": "the family supports the problem", "arch": "the family supports the architecture"}
 """Tables of conditions that were one expression, and the reason of that."""
 
@@ -58,6 +60,16 @@ def current_header(header: Mapping[str, object]) -> dict[str, object]:
     for key, reason in _ONE_CONDITION.items():
         if isinstance(content.get(key), str):
             content[key] = {reason: content[key]}
+    return content
+
+
+def current_study(study: Mapping[str, object]) -> dict[str, object]:
+    """A stored study's content under the keys of today."""
+    content = dict(study)
+    if "stop_below" in content:
+        content["min_gain"] = content.pop("stop_below")
+    if "span" in content:
+        content["end_to_end"] = content.pop("span") == "end_to_end"
     return content
 
 

@@ -36,7 +36,7 @@ class Measure:
 
 @dataclass(frozen=True, slots=True)
 class EndToEnd:
-    """`span = "end_to_end"`: how the batch may be cut and moved. Every combination that makes sense is timed."""
+    """`end_to_end = true`: how the batch may be cut and moved. Every combination that makes sense is timed."""
 
     streams: tuple[int, ...] = (1, 2, 4, 8, 10)
     """numbers of CUDA streams to try"""
@@ -117,7 +117,7 @@ class Study:
     """distinct evaluated configs of all layers together"""
     time_budget_total_s: float | None = None
     """seconds for all layers together, finals included"""
-    stop_below: float | None = None
+    min_gain: float | None = None
     """stop when the next ten evaluations are expected to gain less than this fraction"""
     seed: int = 0
     """of the search"""
@@ -151,7 +151,7 @@ class Study:
     @property
     def certain_trials(self) -> int:
         """Evaluations that each layer gets, whatever happens to others; 0 where something else may end its search."""
-        ends = (self.time_budget_s, self.trials_total, self.time_budget_total_s, self.stop_below)
+        ends = (self.time_budget_s, self.trials_total, self.time_budget_total_s, self.min_gain)
         return self.trials if all(end is None for end in ends) else 0
 
     def narrowed(self, technique: Technique) -> Study:

@@ -10,6 +10,7 @@ from pathlib import Path
 
 from autotune.bounded_io import read_text
 from autotune.errors import StudyError, TemplateError, shortened
+from autotune.legacy_names import STUDY_KEYS, current_study
 from autotune.operation.operation import Operation
 from autotune.operation.registry import CONV2D, find_operation, operation
 from autotune.problem import Layer, make_problem
@@ -28,7 +29,8 @@ _LAYER_KEYS = {"name", "op", "count"}
 _CONV2D_KEYS = {*_LAYER_KEYS, *_SIZES, *_PAIRS, "groups", "dtype", "layout", "epilogue"}
 _STUDY_VALUES = {
     *("name", "op", "accuracy", "trials", "time_budget_s", "seed", "sampler", "templates", "workspace_limit_bytes"),
-    *("spill_limit_bytes", "trials_total", "time_budget_total_s", "span", "warm_start", "prior", "prune", "stop_below"),
+    *("spill_limit_bytes", "trials_total", "time_budget_total_s", "end_to_end", "warm_start", "prior", "prune"),
+    "min_gain",
     "target",
 }
 _STUDY_KEYS = {*_STUDY_VALUES, "measure", "space", "layer", "technique", "rule"}
@@ -73,7 +75,11 @@ def load_study(path: str | Path, directories: Sequence[Path] = ()) -> Study:
     file = Path(path)
     text = read_text(file, StudyError)
     find = partial(find_operation, directories=(*directories, file.parent))
-    study = parse_study(text, file.stem, str(file), find)
+    table = read_toml(text, StudyError, str(file))
+    for old, new in STUDY_KEYS.items():
+        if old in table:
+            raise table.error(old, f"is now {new}")
+    study = _study(file.stem, table, text, find)
     for family in study.space or {}:  # not of stored texts, which were taken once
         if study.templates is not None and family not in study.templates:
             near = did_you_mean(family, study.templates)
@@ -84,10 +90,11 @@ def load_study(path: str | Path, directories: Sequence[Path] = ()) -> Study:
 def parse_study(text: str, name: str, where: str = "", find: FindOperation = operation) -> Study:
     """A study of its file's text; `name` is its default name, `where` the file, and `find` knows its operations.
 
-    Raises StudyError as `load_study`.
+    Keys of earlier versions are read, because stored studies have them. Raises StudyError as `load_study`.
     """
     where = where or f"study {name}"
-    return _study(name, read_toml(text, StudyError, where), text, find)
+    table = read_toml(text, StudyError, where)
+    return _study(name, replace(table, content=current_study(table.content)), text, find)
 
 
 def _study(default: str, table: Table, text: str, find: FindOperation) -> Study:
@@ -109,7 +116,7 @@ def _study(default: str, table: Table, text: str, find: FindOperation) -> Study:
         time_budget_s=table.seconds("time_budget_s"),
         trials_total=table.whole("trials_total", 0, least=1) if "trials_total" in table else None,
         time_budget_total_s=table.seconds("time_budget_total_s"),
-        stop_below=table.fraction("stop_below"),
+        min_gain=table.fraction("min_gain"),
         seed=table.whole("seed", 0, least=0),
         sampler=table.word("sampler", "default"),
         warm_start=table.flag("warm_start", default=True),
@@ -180,13 +187,10 @@ def _kept(params: Table) -> Mapping[str, tuple[Value, ...]]:
 
 
 def _end_to_end(table: Table, narrowed: Mapping[str, tuple[Value, ...]] | None) -> EndToEnd | None:
-    span = table.word("span", "kernel")
-    if span not in ("kernel", END_TO_END):
-        raise table.error("span", f"{span!r}: expected kernel or {END_TO_END}")
     where = f"space.{END_TO_END}"
-    if span == "kernel":
+    if not table.flag(END_TO_END, default=False):
         if narrowed is not None:
-            raise table.error(where, f'has no effect without span = "{END_TO_END}"')
+            raise table.error(where, f"has no effect without {END_TO_END} = true")
         return None
     kept = table.below(where, narrowed or {}, "expected a table")
     kept.allow({field.name for field in fields(EndToEnd)})

@@ -18,7 +18,7 @@ _PAIRS = ("stride", "pad", "dilation")
 _PROBLEM = {field.name: field.default for field in fields(Conv2dProblem)}
 _STUDY = {field.name: field.default for field in fields(Study)}
 _KEYS = (
-    *("accuracy", "trials", "time_budget_s", "trials_total", "time_budget_total_s", "stop_below", "seed", "sampler"),
+    *("accuracy", "trials", "time_budget_s", "trials_total", "time_budget_total_s", "min_gain", "seed", "sampler"),
     *("warm_start", "prior", "templates", "prune", "workspace_limit_bytes", "spill_limit_bytes", "target"),
 )
 _BARE = re.compile(r"[A-Za-z0-9_-]+")
@@ -41,7 +41,7 @@ def study_toml(study: Study) -> str:
     lines = [f"name = {_toml(study.name)}"]
     lines += [f"{key} = {_toml(getattr(study, key))}" for key in _KEYS if getattr(study, key) != _STUDY[key]]
     if study.end_to_end is not None:
-        lines.append(f"span = {_toml(END_TO_END)}")
+        lines.append(f"{END_TO_END} = true")
     if study.measure != Measure():
         lines += ["", "[measure]", f"cache = {_toml(study.measure.cache)}"]
     for layer in study.layers:

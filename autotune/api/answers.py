@@ -64,32 +64,23 @@ def device_named(store: Store, name: str, *, say: Say = lambda *_: None) -> Devi
     return evaluator.info
 
 
-def devices_asked(
-    store: Store, device: str | None, gpu: str | None, *, say: Say = lambda *_: None
-) -> Sequence[DeviceInfo] | None:
-    """The recorded devices that are asked about; None: all. Raises DeviceError where there is none.
+def devices_asked(store: Store, device: str | None, *, say: Say = lambda *_: None) -> Sequence[DeviceInfo] | None:
+    """The recorded devices that `device` names; None: all. Raises DeviceError if the database has none of this name.
 
-    `device` is cuda:N, a kind (cuda, host, null, replay), or a part of a recorded device's name; `gpu` of a GPU's.
+    `device` is cuda:N, a kind (cuda, host, null, replay), or a part of a recorded device's name.
     """
-    one_asked(device, gpu)
-    word = gpu if device is None else device
-    if word is None:
+    if device is None:
         return None
-    if device is not None and device.partition(":")[0] in KINDS and ":" in device:
+    if device.partition(":")[0] in KINDS and ":" in device:
         return [device_named(store, device, say=say)]
-    recorded = [info for info in store.devices.list() if gpu is None or info.can.gpu]
-    of_kind = device is not None and device in KINDS
-    found = [info for info in recorded if info.kind == word] if of_kind else devices_named(word, recorded)
-    if not found and not of_kind:
+    recorded = store.devices.list()
+    if device in KINDS:
+        return [info for info in recorded if info.kind == device]
+    found = devices_named(device, recorded)
+    if not found:
         names = ", ".join(dict.fromkeys(info.name for info in recorded)) or "none"
-        raise DeviceError(f"{word}: no recorded {'device' if gpu is None else 'GPU'} of this name; there are {names}")
+        raise DeviceError(f"{device}: no recorded device of this name; there are {names}")
     return found
-
-
-def one_asked(device: str | None, gpu: str | None) -> None:
-    """Raise DeviceError where a device is named in both ways."""
-    if device is not None and gpu is not None:
-        raise DeviceError("--device and --gpu both name a device; leave one of them out")
 
 
 def dispatcher_of(store: Store, made: DispatcherRow) -> Dispatcher:

@@ -10,7 +10,7 @@ from pathlib import Path
 from autotune.analysis.networks import stored_study
 from autotune.analysis.rerender import located
 from autotune.analysis.rooflines import best_per_class, with_roofline
-from autotune.api.answers import devices_asked, dispatcher_of, one_asked
+from autotune.api.answers import devices_asked, dispatcher_of
 from autotune.api.device_names import Say, binary_cache, first_gpu, jobs_default
 from autotune.api.sanitizers import sanitizer_here
 from autotune.api.study_names import check_asked, matches, name_of
@@ -56,7 +56,6 @@ def export(
     *,
     db: str | Path = "autotune.db",
     device: str | None = None,
-    gpu: str | None = None,
     layers: Sequence[str] = (),
     accuracy: str | None = None,
     admit: str | None = None,
@@ -69,8 +68,8 @@ def export(
 ) -> ExportResult:
     """Write the best kernel of each layer of a study, or of one layer, as a library; then build and test it.
 
-    `device` (cuda, host, null, replay, or a recorded one by a part of its name) or `gpu` (a GPU's name) say where
-    kernels were tuned, `layers` which are taken, `accuracy` names their class, `admit` a study's accuracy of which
+    `device` (cuda, host, null, replay, or a part of a recorded device's name) says where the kernels were tuned,
+    `layers` which are taken, `accuracy` names their class, `admit` a study's accuracy of which
     each layer's fastest is taken; with `dispatcher` the kernels are those that the study's dispatcher chooses. `archs`
     are compute capabilities times ten, by default the device's own; `templates` folders that hold an operation's own
     folder.
@@ -83,7 +82,7 @@ def export(
         what,
         folder_named(out, "--out"),
         str(db),
-        asked=ExportRequest(device, gpu, tuple(layers), accuracy, admit, dispatcher=dispatcher),
+        asked=ExportRequest(device, tuple(layers), accuracy, admit, dispatcher=dispatcher),
         archs=archs,
         cubin=cubin,
         ptx=ptx,
@@ -101,14 +100,12 @@ class ExportRequest:
 
     device: str | None = None
     """where they were tuned: a kind, or a part of a recorded device's name"""
-    gpu: str | None = None
     layers: tuple[str, ...] = ()
     accuracy: str | None = None
     admit: str | None = None
     dispatcher: bool = False
 
     def __post_init__(self) -> None:
-        one_asked(self.device, self.gpu)
         if self.admit is not None and self.admit not in ADMITTED:
             raise AutotuneError(f"--admit {self.admit}: expected one of {', '.join(ADMITTED)}")
         if self.dispatcher and (self.accuracy or self.admit):
@@ -118,7 +115,7 @@ class ExportRequest:
             raise AutotuneError("--accuracy names one class, --admit chooses among several; leave one of them out")
 
     def __str__(self) -> str:
-        options = {"device": self.device, "gpu": self.gpu, "layer": " --layer ".join(self.layers)}
+        options = {"device": self.device, "layer": " --layer ".join(self.layers)}
         options |= {"accuracy": self.accuracy, "admit": self.admit}
         return " ".join(f"--{key} {word}" for key, word in options.items() if word)
 
@@ -157,7 +154,7 @@ def write_export(
     """Choose the kernels and write their folder. Raises as `export`; `say` is told which device here was taken."""
     name = name_of(what) or ""
     with Store(db, create=False) as store:
-        devices = devices_asked(store, asked.device, asked.gpu, say=say)
+        devices = devices_asked(store, asked.device, say=say)
         on = None if devices is None else {info.identity for info in devices}
         check_asked(asked.layers, store.studies.layers(name), name, db)
         selected = _selected(store, name, db, asked, lambda info: on is None or info.identity in on)
@@ -203,7 +200,7 @@ def _best(store: Store, what: str, asked: ExportRequest, on: Callable[[DeviceInf
     gpus = list(dict.fromkeys(row.row.device for row in rows if row.row.device.can.gpu))
     if len(gpus) > 1:
         names = ", ".join(info.name for info in gpus)
-        raise StoreError(f"{what}: expected kernels of one GPU; the database has {names}: name it with --gpu")
+        raise StoreError(f"{what}: expected kernels of one GPU; the database has {names}: name it with --device")
     on_gpu = {row.name for row in rows if row.row.device in gpus}
     rows = [row for row in rows if row.row.device in gpus or row.name not in on_gpu]
     files: dict[str, BestRow] = {}

@@ -38,14 +38,13 @@ def importances(
     *,
     db: str | Path = "autotune.db",
     device: str | None = None,
-    gpu: str | None = None,
     families: Collection[str] = (),
     layers: Collection[str] = (),
     say: Say = lambda *_: None,
 ) -> tuple[FamilyImportance, ...]:
     """The importances of each layer of a study, or of one, for every family with at least 20 correct trials.
 
-    With `device` or `gpu` (a recorded one by a part of its name), `families` or `layers` of these alone; `say` is told
+    With `device` (a recorded one by a part of its name), `families` or `layers` of these alone; `say` is told
     which device of this machine was taken. Raises StoreError when there is none, or what is asked about was recorded
     elsewhere, and DeviceError where the database has nothing of the device.
     """
@@ -55,7 +54,7 @@ def importances(
 
     name = name_of(what)
     with Store(db, create=False) as store:
-        devices = devices_asked(store, device, gpu, say=say)
+        devices = devices_asked(store, device, say=say)
         on = None if devices is None else {info.identity for info in devices}
         known = store.studies.layers(name)
         names = {row.layer.problem: row.name for row in known if matches(row.name, layers)}
@@ -76,7 +75,7 @@ def importances(
         unknown = [name for name in families if name not in known_families]
         if unknown:
             hint = did_you_mean(unknown[0], sorted(known_families))
-            raise StoreError(f"--template {unknown[0]}: {db} has nothing of this name{hint}")
+            raise StoreError(f"--family {unknown[0]}: {db} has nothing of this name{hint}")
         family = f"the family {' or '.join(families)}" if families else "any family"
         raise StoreError(
             f"{db}: {name}: there are not 20 correct trials of {family}, too few to say anything; replayed ones count "

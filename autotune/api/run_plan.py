@@ -24,7 +24,7 @@ class Overrides:
     time_budget_s: float | None = None
     trials_total: int | None = None
     time_budget_total_s: float | None = None
-    stop_below: float | None = None
+    min_gain: float | None = None
     seed: int | None = None
     sampler: str | None = None
     warm_start: bool | None = None

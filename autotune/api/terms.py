@@ -17,6 +17,7 @@ _OPTION = re.compile(r"(?<![\w-])--([a-z]+(?:-[a-z]+)*)")
 _COMMAND = re.compile(r"`autotune (tune|export)\b[^`]*`")
 _SHELL = re.compile(r"(`[^`]*`)")
 """a command for a shell, which has options there, too"""
+_PLURALS = {"family": "families", "family_dir": "templates"}
 
 
 def in_arguments(function: Callable[P, R]) -> Callable[P, R]:
@@ -43,6 +44,8 @@ def arguments_for_options(message: str, names: Collection[str]) -> str:
 
 def _argument(option: re.Match[str], names: Collection[str]) -> str:
     name = option[1].replace("-", "_")
+    if name in _PLURALS and _PLURALS[name] in names:
+        return _PLURALS[name]
     if name.startswith("no_") and name[3:] in names:
         return f"{name[3:]}=False"
     return next((one for one in (name, f"{name}s") if one in names), name)

@@ -73,6 +73,14 @@ _OLD_NAMES = {
     "optuna-study": "docs/search.md has the lines of Python that write an Optuna study",
 }
 """Commands of earlier versions: the words that run in their place until the next version, or what to do instead"""
+_OLD_OPTIONS = {
+    "--gpu": "--device",
+    "--stop-below": "--min-gain",
+    "--template": "--family",
+    "--templates": "--family-dir",
+    "--unserved": "--only-unsupported",
+}
+"""Options of earlier versions, and those that replace them until the next version"""
 
 
 def _show_version(context: click.Context, _option: click.Parameter, asked: bool) -> None:
@@ -83,7 +91,11 @@ def _show_version(context: click.Context, _option: click.Parameter, asked: bool)
 
 
 @click.group(
-    cls=GroupedCommands, groups=_GROUPS, old_names=_OLD_NAMES, context_settings={"help_option_names": ["-h", "--help"]}
+    cls=GroupedCommands,
+    groups=_GROUPS,
+    old_names=_OLD_NAMES,
+    old_options=_OLD_OPTIONS,
+    context_settings={"help_option_names": ["-h", "--help"]},
 )
 @click.option("--version", is_flag=True, is_eager=True, expose_value=False, callback=_show_version, help=_VERSION)
 @click.pass_context

@@ -17,7 +17,7 @@ from autotune.cli.above_roofline import warn_faster_than_roofline
 from autotune.cli.best_network import network_columns, show_network
 from autotune.cli.completion import studies_and_layers
 from autotune.cli.filters import one_device
-from autotune.cli.options import ACCURACY, DATABASE, GPU, OF_DEVICE
+from autotune.cli.options import ACCURACY, DATABASE, OF_DEVICE
 from autotune.cli.pager import paged
 from autotune.cli.tables import show, wide_format_options
 from autotune.columns import Cell, Column
@@ -66,7 +66,6 @@ class Answer:
 @click.argument("what", metavar="[STUDY|LAYER]", required=False, shell_complete=studies_and_layers)
 @DATABASE
 @OF_DEVICE
-@GPU
 @ACCURACY
 @click.option("--nearest", is_flag=True, help="For a layer without an answer, that of the layer nearest to it.")
 @wide_format_options
@@ -74,7 +73,6 @@ def best(
     what: str | None,
     db: str,
     device: str | None,
-    gpu: str | None,
     accuracy: str | None,
     nearest: bool,
     style: str | None,
@@ -100,7 +98,7 @@ def best(
     name, of_file = (None, layers_of_file(what)) if nearest else (name_of(what), ())
     with Store(db, create=False) as store, paged(style):
         if not nearest:
-            answers = tuple(_answers(store, name, one_device(store, device, gpu), accuracy))
+            answers = tuple(_answers(store, name, one_device(store, device), accuracy))
             kernels = [one.kernel for one in answers if one.kernel]
             found = networks(store, name, kernels) if name else []
             if found and style is None:
@@ -110,10 +108,10 @@ def best(
                 return
             of_network = [_lifted(each.key, each.value, terminal=False) for each in network_columns(found)]
             show_answers(answers, (*BEST_COLUMNS, *of_network), style)
-            if device is None and gpu is None and not (answers and all(one.kernel for one in answers)):
+            if device is None and not (answers and all(one.kernel for one in answers)):
                 _tell_why(store, name, db, [one.layer.problem for one in answers if one.kernel is None])
             return
-        info = one_device(store, device, gpu)
+        info = one_device(store, device)
         layers = of_file or named_layers(store, what)
         near = [found for name, layer in layers for found in _nearest(store, name, layer, info, accuracy)]
         show_answers(near, NEAREST_COLUMNS, style)

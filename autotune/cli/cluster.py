@@ -185,7 +185,7 @@ def _refuse(study: Study, local: int, device: str | None, jobs: int | None) -> N
             f"budgets in total"
         )
     if study.end_to_end is not None:
-        raise StudyError(f'{study.name}: span = "end_to_end" is not tuned on a cluster; tune it on one machine')
+        raise StudyError(f"{study.name}: end_to_end = true is not tuned on a cluster; tune it on one machine")
 
 
 def _show(store: Store, study: Study, found: Sequence[ClusterResult], style: str | None) -> None:

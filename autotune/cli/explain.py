@@ -58,7 +58,7 @@ def explain(what: str, db: str, device: str | None, style: str | None) -> None:
 
     of_file = layers_of_file(what)
     with Store(db, create=False) as store:
-        info = one_device(store, device, None)
+        info = one_device(store, device)
         layers = of_file or named_layers(store, what)
         made_of = latest_dispatchers(store, [layer for _, layer in layers], info)
         dispatchers = [(made, dispatcher_of(store, made)) for made in made_of]

@@ -10,7 +10,7 @@ import click
 from autotune.cli.completion import studies_and_layers
 from autotune.cli.filters import say_device
 from autotune.cli.interrupts import INTERRUPTED, end_interrupted
-from autotune.cli.options import ACCURACY, DATABASE, DIRECTORIES, GPU, LAYERS, OF_DEVICE, Folder
+from autotune.cli.options import ACCURACY, DATABASE, DIRECTORIES, LAYERS, OF_DEVICE, Folder
 from autotune.cli.progress import stages
 from autotune.errors import AutotuneError
 from autotune.study import ADMITTED
@@ -36,7 +36,6 @@ def _archs(_context: click.Context, _option: click.Parameter, text: str | None) 
 @DATABASE
 @DIRECTORIES
 @OF_DEVICE
-@GPU
 @LAYERS
 @ACCURACY
 @click.option("--admit", type=click.Choice(tuple(ADMITTED)), help="Only each layer's fastest kernel of this accuracy.")
@@ -57,7 +56,6 @@ def export(
     db: str,
     directories: tuple[Path, ...],
     device: str | None,
-    gpu: str | None,
     only_layers: tuple[str, ...],
     accuracy: str | None,
     admit: str | None,
@@ -79,7 +77,7 @@ def export(
     from autotune.api.exports import ExportRequest, write_export
 
     try:
-        wanted = ExportRequest(device, gpu, only_layers, accuracy, admit, dispatcher=dispatcher)
+        wanted = ExportRequest(device, only_layers, accuracy, admit, dispatcher=dispatcher)
     except AutotuneError as error:
         raise click.UsageError(str(error)) from None
     written = write_export(

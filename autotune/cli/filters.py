@@ -1,4 +1,4 @@
-"""Which trials an answer is about: `--device`, `--gpu`, `--accuracy`, `--template` and `--layer` together."""
+"""Which trials an answer is about: `--device`, `--accuracy`, `--family` and `--layer` together."""
 
 from __future__ import annotations
 
@@ -12,9 +12,8 @@ import click
 from autotune.analysis.trial_rows import layer_name
 from autotune.api.answers import device_named, devices_asked
 from autotune.api.study_names import matches
-from autotune.cli.options import ACCURACY, GPU, LAYERS, OF_DEVICE, TEMPLATES
+from autotune.cli.options import ACCURACY, FAMILIES, LAYERS, OF_DEVICE
 from autotune.devices.device import DeviceInfo
-from autotune.errors import DeviceError
 from autotune.toml_table import did_you_mean
 
 if TYPE_CHECKING:
@@ -26,7 +25,6 @@ class FilterOptions:
     """What is left of the trials; None and () leave nothing out."""
 
     device: str | None = None
-    gpu: str | None = None
     accuracy: str | None = None
     templates: tuple[str, ...] = ()
     layers: tuple[str, ...] = ()
@@ -38,7 +36,7 @@ class FilterOptions:
 
     def of(self, store: Store) -> TrialFilter:
         """Which trials are of these. Raises DeviceError for a device that the database has nothing of."""
-        devices = devices_asked(store, self.device, self.gpu, say=say_device)
+        devices = devices_asked(store, self.device, say=say_device)
         return TrialFilter(self, None if devices is None else frozenset(info.name for info in devices))
 
     def warn_unknown(self, store: Store) -> None:
@@ -46,7 +44,7 @@ class FilterOptions:
         known = store.studies.layer_names()
         for option, names, there in (
             ("--layer", self.layers, known | {name.rpartition(".")[2] for name in known}),
-            ("--template", self.templates, store.templates.families()),
+            ("--family", self.templates, store.templates.families()),
         ):
             for name in names:
                 if name not in there:
@@ -74,34 +72,27 @@ class TrialFilter:
 
 
 def filter_options(function: Callable[..., None]) -> Callable[..., None]:
-    """The five options, passed on as `only`."""
+    """The four options, passed on as `only`."""
 
     @functools.wraps(function)
     def chosen(
         *arguments: object,
         device: str | None,
-        gpu: str | None,
         accuracy: str | None,
-        only_templates: tuple[str, ...],
+        only_families: tuple[str, ...],
         only_layers: tuple[str, ...],
         **given: object,
     ) -> None:
-        function(*arguments, only=FilterOptions(device, gpu, accuracy, only_templates, only_layers), **given)
+        function(*arguments, only=FilterOptions(device, accuracy, only_families, only_layers), **given)
 
-    for option in reversed((OF_DEVICE, GPU, ACCURACY, TEMPLATES, LAYERS)):
+    for option in reversed((OF_DEVICE, ACCURACY, FAMILIES, LAYERS)):
         chosen = option(chosen)
     return chosen
 
 
-def one_device(store: Store, device: str | None, gpu: str | None) -> DeviceInfo | None:
-    """The device that an answer is to be for, here or recorded; None: any. Raises DeviceError for none or several."""
-    if device is not None:
-        return device_named(store, device, say=say_device)
-    devices = devices_asked(store, None, gpu)
-    if devices is not None and len(devices) > 1:
-        names = ", ".join(info.name for info in devices)
-        raise DeviceError(f"{gpu}: fits several recorded devices: {names}; give more of the name")
-    return devices[0] if devices else None
+def one_device(store: Store, device: str | None) -> DeviceInfo | None:
+    """The device, here or recorded, that an answer is for; None: any. Raises DeviceError unless one has this name."""
+    return None if device is None else device_named(store, device, say=say_device)
 
 
 def say_device(info: DeviceInfo, name: str, why: str) -> None:

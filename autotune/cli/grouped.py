@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import importlib
-from collections.abc import Iterator, Mapping, MutableMapping
+from collections.abc import Collection, Iterator, Mapping, MutableMapping
 
 import click
 
@@ -46,11 +46,16 @@ class GroupedCommands(click.Group):
     """Commands under headings. Each has `-v` and `-q`, and defaults of the nearest settings."""
 
     def __init__(
-        self, groups: Mapping[str, Mapping[str, str]], *, old_names: Mapping[str, str], **given: object
+        self,
+        groups: Mapping[str, Mapping[str, str]],
+        *,
+        old_names: Mapping[str, str],
+        old_options: Mapping[str, str],
+        **given: object,
     ) -> None:
         modules = {name: module for group in groups.values() for name, module in group.items()}
         super().__init__(commands=LoadedCommands(modules), **given)  # type: ignore[arg-type]  # what click.Group takes
-        self._headings, self._old_names = groups, old_names
+        self._headings, self._old_names, self._old_options = groups, old_names, old_options
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]
@@ -63,7 +68,18 @@ class GroupedCommands(click.Group):
                 ctx.fail(f"There is no `autotune {old}` any more: {new}.")
             click.echo(f"note: `autotune {old}` is now `autotune {new}`; the old name will go", err=True)
             args = [*new.split(), *args[1:]]
-        return super().resolve_command(ctx, args)
+        name, command, rest = super().resolve_command(ctx, args)
+        known = {word for param in command.params for word in param.opts} if command else set()
+        return name, command, [self._current_option(word, known) for word in rest]
+
+    def _current_option(self, word: str, known: Collection[str]) -> str:
+        """The word, or the option that replaces it, with a note."""
+        old, equals, value = word.partition("=")
+        new = self._old_options.get(old)
+        if new is None or new not in known:
+            return word
+        click.echo(f"note: `{old}` is now `{new}`; the old name will go", err=True)
+        return f"{new}{equals}{value}"
 
     def format_commands(self, _ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write each heading's commands with their first sentences."""
@@ -79,7 +95,7 @@ class GroupedCommands(click.Group):
         """A context with the defaults of the nearest settings; a shell that completes a word is told of no error."""
         context = super().make_context(info_name, args, parent, **extra)
         try:
-            context.obj, context.default_map = settings(self.commands)
+            context.obj, context.default_map = settings(self.commands, self._old_options)
         except AutotuneError:
             if not context.resilient_parsing:
                 raise

@@ -12,7 +12,7 @@ import click
 from autotune.api.family_importance import FamilyImportance, importances
 from autotune.cli.completion import studies_and_layers
 from autotune.cli.filters import say_device
-from autotune.cli.options import ALL_ROWS, DATABASE, GPU, LAYERS, OF_DEVICE, SHOWN_ROWS, TEMPLATES
+from autotune.cli.options import ALL_ROWS, DATABASE, FAMILIES, LAYERS, OF_DEVICE, SHOWN_ROWS
 from autotune.cli.pager import paged
 from autotune.cli.plots import bar
 from autotune.cli.tables import console, plot_format_options, say, show
@@ -37,8 +37,7 @@ class _Row:
 @click.argument("what", metavar="STUDY|LAYER", shell_complete=studies_and_layers)
 @DATABASE
 @OF_DEVICE
-@GPU
-@TEMPLATES
+@FAMILIES
 @LAYERS
 @ALL_ROWS
 @plot_format_options
@@ -46,8 +45,7 @@ def importance(
     what: str,
     db: str,
     device: str | None,
-    gpu: str | None,
-    only_templates: tuple[str, ...],
+    only_families: tuple[str, ...],
     only_layers: tuple[str, ...],
     everything: bool,
     style: str | None,
@@ -61,9 +59,7 @@ def importance(
     parameters each for itself, and beyond that by two of them together where that is 2 % or more. Families with fewer
     than 20 correct trials are left out.
     """
-    found = importances(
-        what, db=db, device=device, gpu=gpu, families=only_templates, layers=only_layers, say=say_device
-    )
+    found = importances(what, db=db, device=device, families=only_families, layers=only_layers, say=say_device)
     rows = [row for family in found for row in _rows(family)]
     with paged(style):
         if style == "plot":

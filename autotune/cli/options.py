@@ -11,11 +11,9 @@ from typing import TYPE_CHECKING
 import click
 from click.core import ParameterSource
 
-from autotune.api.answers import one_asked
 from autotune.atomic_write import folder_named
 from autotune.cli.completion import device_names, family_names, layer_names
 from autotune.cli.output import name_database
-from autotune.errors import DeviceError
 from autotune.resources import RECORDED, check_writable_results, results_named
 from autotune.toml_table import did_you_mean
 from autotune.trial import ACCURACY_CLASSES
@@ -51,19 +49,6 @@ def open_filled(db: str) -> Store:
     with Store(db, create=False):
         pass  # it exists and has results
     return Store(writable(db))
-
-
-def _alone(context: click.Context, option: click.Parameter, name: str | None) -> str | None:
-    """A device's name, for click, where the other option does not give one, too; a typed one goes before a file's."""
-    sources = {each: context.get_parameter_source(each) for each in ("device", "gpu")}  # typed ones come first
-    if sources[str(option.name)] is ParameterSource.DEFAULT_MAP and ParameterSource.COMMANDLINE in sources.values():
-        return None
-    given = {**context.params, option.name: name}
-    try:
-        one_asked(given.get("device"), given.get("gpu"))
-    except DeviceError as error:
-        raise click.UsageError(str(error)) from None
-    return name
 
 
 def is_typed(name: str, context: click.Context | None = None) -> bool:
@@ -126,9 +111,9 @@ DATABASE = click.option(
     help=f"Results database: a path, a URL, or {' or '.join(RECORDED)} for results that come along.",
 )
 ACCURACY = click.option("--accuracy", type=click.Choice(ACCURACY_CLASSES), help="Only this accuracy class.")
-TEMPLATES = click.option(
-    "--template",
-    "only_templates",
+FAMILIES = click.option(
+    "--family",
+    "only_families",
     multiple=True,
     shell_complete=family_names,
     help="Only this family; may be repeated.",
@@ -137,21 +122,17 @@ LAYERS = click.option(
     "--layer", "only_layers", multiple=True, shell_complete=layer_names, help="Only this layer; may be repeated."
 )
 DIRECTORIES = click.option(
-    "--templates", "directories", multiple=True, type=click.Path(path_type=Path), help="A folder of families."
+    "--family-dir", "directories", multiple=True, type=click.Path(path_type=Path), help="A folder of kernel families."
 )
 JOBS = click.option("--jobs", type=click.IntRange(min=1), help="Compilers at once; default: every core.")
 SECONDS = Number(min=0, min_open=True)
 SHOWN_ROWS = 10
 """of a long answer, without --all"""
 ALL_ROWS = click.option("--all", "everything", is_flag=True, help=f"Every row, not the {SHOWN_ROWS} most telling ones.")
-GPU = click.option(
-    "--gpu", callback=_alone, shell_complete=device_names, help="Of this recorded GPU: its name or a part of it."
-)
 OF_DEVICE = click.option(
     "--device",
-    callback=_alone,
     shell_complete=device_names,
-    help="Of this device: cuda:N, host, null, or a recorded one by a part of its name.",
+    help="Of this device: cuda:N, host, null, or a part of a recorded device's name, such as H200.",
 )
 
 
@@ -160,13 +141,3 @@ def run_on(
 ) -> Callable[[Callable[..., None]], Callable[..., None]]:
     """`--device` of a command that runs kernels, which says on which devices it can."""
     return click.option("--device", help=f"Run on this device: {names}; default: {default}.")
-
-
-def renamed_option(old: str, new: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """A flag's former name, which is an error that gives the new one."""
-
-    def refuse(_context: click.Context, _option: click.Parameter, given: bool) -> None:
-        if given:
-            raise click.UsageError(f"{old} is {new} now")
-
-    return click.option(old, is_flag=True, hidden=True, expose_value=False, callback=refuse)

@@ -12,7 +12,7 @@ from autotune.api.study_names import name_of
 from autotune.atomic_write import check_writable, write_whole
 from autotune.cli.completion import studies_and_layers
 from autotune.cli.filters import say_device
-from autotune.cli.options import DATABASE, GPU, OF_DEVICE
+from autotune.cli.options import DATABASE, OF_DEVICE
 from autotune.cli.output import exact
 
 
@@ -27,9 +27,8 @@ from autotune.cli.output import exact
     help="The HTML file to write; - for standard output.",
 )
 @OF_DEVICE
-@GPU
 @click.option("--sources/--no-sources", default=None, help="Include the winners' sources. Default: up to eight layers.")
-def report(what: str, db: str, out: Path, device: str | None, gpu: str | None, sources: bool | None) -> None:
+def report(what: str, db: str, out: Path, device: str | None, sources: bool | None) -> None:
     """Write one HTML page about a study, a layer or a network.
 
     The page shows convergence, every trial, the roofline, finals, parameter importance, the ladder, outcomes, the
@@ -44,7 +43,7 @@ def report(what: str, db: str, out: Path, device: str | None, gpu: str | None, s
     if not piped:
         check_writable(out, "--out")
     with Store(db, create=False) as store:
-        found = results(store, name, devices_asked(store, device, gpu, say=say_device))
+        found = results(store, name, devices_asked(store, device, say=say_device))
     text = page(found, sources=sources)
     if piped:
         exact(sys.stdout).buffer.write(text.encode())

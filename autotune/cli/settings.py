@@ -21,7 +21,7 @@ from autotune.resources import RECORDED
 from autotune.toml_table import did_you_mean, read_toml
 
 _PROJECT = "pyproject.toml"
-_PATHS = ("db", "templates")
+_PATHS = ("db", "family-dir")
 """options whose words are paths, which begin at the file"""
 
 
@@ -29,10 +29,12 @@ class SettingsError(AutotuneError):
     """A file with defaults cannot be read or has a key that no option has."""
 
 
-def settings(commands: Mapping[str, click.Command]) -> tuple[Path | None, dict[str, object]]:
-    """The nearest file with defaults, and click's default map of it. Raises SettingsError."""
+def settings(
+    commands: Mapping[str, click.Command], old_options: Mapping[str, str]
+) -> tuple[Path | None, dict[str, object]]:
+    """The nearest file with defaults, and click's default map of it. Raises SettingsError, also for an old option."""
     for file, table in _tables():
-        return file, _default_map(file, table, commands)
+        return file, _default_map(file, table, commands, old_options)
     return None, {}
 
 
@@ -57,13 +59,18 @@ def _content(file: Path) -> Mapping[str, object]:
     return read_toml(read_text(file, SettingsError), SettingsError, str(file)).content
 
 
-def _default_map(file: Path, table: Mapping[str, object], commands: Mapping[str, click.Command]) -> dict[str, object]:
+def _default_map(
+    file: Path, table: Mapping[str, object], commands: Mapping[str, click.Command], old_options: Mapping[str, str]
+) -> dict[str, object]:
     if file.name == SETTINGS and ("op" in table or _is_tables(table.get("layer"))):
         raise SettingsError(f"{file}: looks like a study, and is read for the defaults of options; rename it")
     found: dict[str, object] = {}
     every = {key: value for key, value in table.items() if not isinstance(value, dict)}
     own = {key: value for key, value in table.items() if isinstance(value, dict)}
     known = {key for command in commands.values() for key in _options(command)}
+    for key in (*every, *(key for words in own.values() for key in words)):
+        if new := old_options.get(f"--{key}"):
+            raise SettingsError(f"{file}: {key} is now {new.removeprefix('--')}")
     for key in every:
         if key not in known:
             raise SettingsError(f"{file}: {key}: no command has this option{did_you_mean(key, known)}")

@@ -13,7 +13,7 @@ from autotune.api.study_names import name_of
 from autotune.atomic_write import check_writable, write_whole
 from autotune.cli.completion import studies_and_layers
 from autotune.cli.filters import one_device
-from autotune.cli.options import ACCURACY, DATABASE, DIRECTORIES, GPU, OF_DEVICE, TEMPLATES, one_of
+from autotune.cli.options import ACCURACY, DATABASE, DIRECTORIES, FAMILIES, OF_DEVICE, one_of
 from autotune.cli.output import for_compilers
 from autotune.cli.trials import annotated_source
 from autotune.errors import StoreError
@@ -32,9 +32,8 @@ if TYPE_CHECKING:
 @DATABASE
 @DIRECTORIES
 @OF_DEVICE
-@GPU
 @ACCURACY
-@TEMPLATES
+@FAMILIES
 @click.option("--config", "words", help="The fastest kernel with these values: 'NAME=VALUE NAME=VALUE'.")
 @click.option("--trial", "number", type=click.IntRange(min=0), help="The kernel of this trial, whatever became of it.")
 @click.option("--ptx", is_flag=True, help="Print its PTX instead; needs nvcc.")
@@ -45,9 +44,8 @@ def source(
     db: str,
     directories: tuple[Path, ...],
     device: str | None,
-    gpu: str | None,
     accuracy: str | None,
-    only_templates: tuple[str, ...],
+    only_families: tuple[str, ...],
     words: str | None,
     number: int | None,
     ptx: bool,
@@ -58,7 +56,7 @@ def source(
 
     It is a CUDA file below a comment that says where it comes from.
 
-    It is the kernel that `best LAYER` and `why LAYER` show first: of a GPU, if one was tuned on one, and the fastest of
+    It is the kernel that `best LAYER` and `why LAYER` show first: of a if one was tuned on one, and the fastest of
     the accuracy classes that the layer's study admits. Standard error names the others. A kernel whose text is not kept
     is rendered again where its family still renders the very same.
     """
@@ -73,11 +71,11 @@ def source(
         layers = {layer.layer.problem: layer.name for layer in store.studies.layers(name)}
         if len(layers) > 1:
             raise StoreError(f"{what}: expected one layer; give one of {', '.join(layers.values())}")
-        info = one_device(store, device, gpu)
-        if number is None and not only_templates and not wanted:
+        info = one_device(store, device)
+        if number is None and not only_families and not wanted:
             row, others = _first(best_per_class(store.best.list(name, info, accuracy=accuracy)))
         else:
-            row, others = _first(_trials(store, name, info, accuracy, only_templates, wanted, number))
+            row, others = _first(_trials(store, name, info, accuracy, only_families, wanted, number))
         if row is None:
             _check_params(store, name, what, wanted)
             raise StoreError(f"{db}: no such kernel of {what}; `autotune trials {what}` lists what there is")

@@ -21,13 +21,12 @@ from autotune.cli.interrupts import end_interrupted
 from autotune.cli.options import (
     DATABASE,
     DIRECTORIES,
+    FAMILIES,
     JOBS,
     LAYERS,
     SECONDS,
-    TEMPLATES,
     Number,
     open_filled,
-    renamed_option,
     run_on,
     writable,
 )
@@ -70,20 +69,18 @@ FINALS_SECONDS = click.option(
     help="Seconds for all layers, including listing of spaces and finals.",
 )
 @click.option(
-    "--stop-below",
+    "--min-gain",
     type=Number(0, 1, min_open=True, max_open=True),
     help="Stop when ten more evaluations are expected to gain less than this fraction.",
 )
-@TEMPLATES
+@FAMILIES
 @DIRECTORIES
 @LAYERS
 @click.option(
     "--only-unsupported",
-    "only_unserved",
     is_flag=True,
     help="Only layers that the latest dispatcher has no kernel for.",
 )
-@renamed_option("--unserved", "--only-unsupported")
 @click.option("--seed", type=click.IntRange(0, LARGEST), help="Seed of the search.")
 @click.option("--sampler", type=click.Choice(SAMPLERS), help="Search method; overrides the study.")
 @click.option(
@@ -122,11 +119,11 @@ def tune(
     time_budget: float | None,
     trials_total: int | None,
     time_budget_total: float | None,
-    stop_below: float | None,
-    only_templates: tuple[str, ...],
+    min_gain: float | None,
+    only_families: tuple[str, ...],
     directories: tuple[Path, ...],
     only_layers: tuple[str, ...],
-    only_unserved: bool,
+    only_unsupported: bool,
     seed: int | None,
     sampler: str | None,
     warm_start: bool | None,
@@ -156,12 +153,12 @@ def tune(
         directories,
         layers=only_layers,
         overrides=Overrides(
-            templates=only_templates or None,
+            templates=only_families or None,
             trials=trials,
             time_budget_s=time_budget,
             trials_total=trials_total,
             time_budget_total_s=time_budget_total,
-            stop_below=stop_below,
+            min_gain=min_gain,
             seed=seed,
             sampler=sampler,
             warm_start=warm_start,
@@ -176,7 +173,7 @@ def tune(
     if holdout is not None:
         raise StudyError("--holdout is for a rule: give --target")
     if cluster is not None:
-        if only_unserved:
+        if only_unsupported:
             raise StudyError("--only-unsupported needs one device; with --cluster name the layers by --layer")
         from autotune.api.tuning import finals_plan
 
@@ -194,7 +191,7 @@ def tune(
         fresh=fresh,
         baselines=baselines,
         finals_seconds=finals_seconds,
-        only_unserved=only_unserved,
+        only_unsupported=only_unsupported,
         finals_on_interrupt=finals_on_interrupt,
     )
 
@@ -253,7 +250,7 @@ def tune_and_show(
     search: bool = True,
     baselines: tuple[str, ...] = (),
     finals_seconds: float | None = None,
-    only_unserved: bool = False,
+    only_unsupported: bool = False,
     finals_on_interrupt: bool = False,
 ) -> None:
     """Run the line and print what came of it. Raises AutotuneError at the end for layers without a correct kernel."""
@@ -263,10 +260,10 @@ def tune_and_show(
     study = plan.study
     with (
         closing(open_evaluator(device, jobs or jobs_default())) as evaluator,  # before a database is made, too
-        Store(writable(db)) if search and not only_unserved else open_filled(db) as store,
+        Store(writable(db)) if search and not only_unsupported else open_filled(db) as store,
     ):
         with under_way(store, study, evaluator) as (observe, stopping):
-            if only_unserved:
+            if only_unsupported:
                 plan = replace(plan, layers=unsupported_layers(store, plan.layers, evaluator.info))
                 click.echo(f"without a kernel: {', '.join(layer.name for layer in plan.layers) or 'none'}", err=True)
             if not search and not best_of(store, study, plan.names, evaluator.info):

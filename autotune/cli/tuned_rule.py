@@ -23,8 +23,8 @@ if TYPE_CHECKING:
     from autotune.dispatch.rule_search import SearchedRule
 
 _OF_LAYERS = (
-    *("time_budget", "trials_total", "time_budget_total", "stop_below", "only_unserved", "prior", "cluster", "classes"),
-    *("baselines", "finals_seconds", "fresh", "finals_on_interrupt"),
+    *("time_budget", "trials_total", "time_budget_total", "min_gain", "only_unsupported", "prior", "cluster"),
+    *("classes", "baselines", "finals_seconds", "fresh", "finals_on_interrupt"),
 )
 """Options of `tune` that a rule's search has no use for."""
 

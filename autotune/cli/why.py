@@ -14,7 +14,7 @@ from autotune.api.study_names import name_of
 from autotune.cli.above_roofline import warn_faster_than_roofline
 from autotune.cli.completion import studies_and_layers
 from autotune.cli.filters import one_device
-from autotune.cli.options import ACCURACY, ALL_ROWS, DATABASE, DIRECTORIES, GPU, OF_DEVICE, SHOWN_ROWS
+from autotune.cli.options import ACCURACY, ALL_ROWS, DATABASE, DIRECTORIES, OF_DEVICE, SHOWN_ROWS
 from autotune.cli.pager import paged
 from autotune.cli.tables import say, short_configs, show, wide_format_options
 from autotune.columns import Cell, Column
@@ -69,7 +69,6 @@ class Explained:
 @DATABASE
 @DIRECTORIES
 @OF_DEVICE
-@GPU
 @ACCURACY
 @ALL_ROWS
 @wide_format_options
@@ -78,7 +77,6 @@ def why(
     db: str,
     directories: tuple[Path, ...],
     device: str | None,
-    gpu: str | None,
     accuracy: str | None,
     everything: bool,
     style: str | None,
@@ -97,7 +95,7 @@ def why(
 
     name = name_of(what)
     with Store(db, create=False) as store:
-        info = one_device(store, device, gpu)
+        info = one_device(store, device)
         rows = store.best.list(name, info, accuracy=accuracy)
         if not rows:
             raise StoreError(

@@ -131,7 +131,7 @@ class _EndToEndLine:
         if family not in templates:
             raise StudyError(
                 f"{scope.name}: its best kernel is of the family {family}, which is not among the templates "
-                f"({', '.join(templates)}); give its folder with --templates, or tune the layer again"
+                f"({', '.join(templates)}); give its folder with --family-dir, or tune the layer again"
             )
         self.template = templates[family]
         self.admission = Admission(study.admitted(layer.problem), study.workspace_limit_bytes)

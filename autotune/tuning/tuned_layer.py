@@ -116,7 +116,7 @@ class TunedLayer:
             budget=self.study.certain_trials,
             history=self.log.trials,
             designs=designs,
-            watch=self.study.stop_below is not None,
+            watch=self.study.min_gain is not None,
         )
         self.log.quarantine(self.suspects, self.evaluator.info)
         if not self.suspects:
@@ -311,7 +311,7 @@ class TunedLayer:
         part = self.run_of.part
         if part is not None and evaluated - self._evaluated_before >= part.evaluations:
             return PAUSED
-        gain, least = self.search.expected_gain, self.study.stop_below
+        gain, least = self.search.expected_gain, self.study.min_gain
         if gain is not None and least is not None and gain < least:
             return f"expected gain {gain:.2%}, below {least:.2%}"
         return ""

@@ -1,4 +1,4 @@
-"""What `stop_below` saves and loses: searches of recorded spaces, ended where their expected gain says so.
+"""What `min_gain` saves and loses: searches of recorded spaces, ended where their expected gain says so.
 
     python tests/benchmarks/stopping.py tests/data/recorded-spaces/convolution{-RTX_3090,_milo-A6000}.json.gz \
         tests/data/databases/report-layers.db

@@ -101,7 +101,7 @@ class Chaos:
     def start_coordinator(self, trials: int) -> None:
         """Begin or resume the study, on the kinds of devices that get so many trials."""
         wanted = [word for kind, own in self.trials.items() if own == trials for word in ("--device-class", kind)]
-        words = ("--templates", "families", "--cluster", self.address, "--db", "chaos.db", "--trials", trials, *wanted)
+        words = ("--family-dir", "families", "--cluster", self.address, "--db", "chaos.db", "--trials", trials, *wanted)
         self.coordinators[trials] = self._run("tune", "small.toml", *words)
 
     @property
@@ -114,7 +114,7 @@ class Chaos:
 
     def tune_alone(self, db: str, device: str) -> None:
         """The same study on this machine, with no cluster."""
-        run = self._run("tune", "small.toml", "--templates", "families", "--device", device, "--db", db)
+        run = self._run("tune", "small.toml", "--family-dir", "families", "--device", device, "--db", db)
         assert run.finish().code == 0, self.log
 
     def record(self, db: str) -> None:

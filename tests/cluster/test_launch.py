@@ -22,7 +22,7 @@ from tests.unit.tiny import write_family
 def begin(fork_server: ForkServer, folder: Path, cluster: str, *words: object, mark: str = "") -> ForkedRun:
     write_family(folder / "families")
     (folder / "small.toml").write_text(study_of(1, 4))
-    words = ("--templates", "families", "--cluster", cluster, "--db", "all.db", *words)
+    words = ("--family-dir", "families", "--cluster", cluster, "--db", "all.db", *words)
     return fork_server.start(folder, "tune", "small.toml", *words, env={MARK: mark})
 
 

@@ -150,7 +150,7 @@ def test_the_last_segment_is_ragged() -> None:
 
 STUDY = """name = "whole"
 trials = 2
-span = "end_to_end"
+end_to_end = true
 templates = ["shared_tile"]
 measure.cache = "hot"
 [space.end_to_end]
@@ -182,7 +182,7 @@ def autotune(tmp_path: Path, fork_server: ForkServer) -> Command:
 
 
 def test_a_study_is_timed_end_to_end_once(autotune: Command) -> None:
-    words = ("tune", "whole.toml", "--device", "host", "--templates", str(GOOD.parent), "--jobs", "1")
+    words = ("tune", "whole.toml", "--device", "host", "--family-dir", str(GOOD.parent), "--jobs", "1")
     rows = json.loads(autotune(*words, "--json").out)
     plans = {(row["streams"], row["segments"], row["pinned"]) for row in rows}
     # 6 segments of 13 images are cut as 5 are, 50 as 13; 3 streams have nothing to do with 1 segment
@@ -205,6 +205,6 @@ def test_a_study_is_timed_end_to_end_once(autotune: Command) -> None:
 
 
 def test_null_copies_nothing(autotune: Command) -> None:
-    done = autotune("tune", "whole.toml", "--device", "null", "--templates", str(GOOD.parent), "--json")
+    done = autotune("tune", "whole.toml", "--device", "null", "--family-dir", str(GOOD.parent), "--json")
     assert "whole: the null device copies nothing: kernels only" in done.err
     assert [row["template"] for row in json.loads(done.out)] == ["shared_tile"]

@@ -66,7 +66,7 @@ def stranger(fork_server: ForkServer, tmp_path_factory: pytest.TempPathFactory) 
     (folder / "mine.toml").write_text(STUDY)
     stranger = Stranger(folder, fork_server)
     tuned = stranger.run(
-        *("tune", "mine.toml", "--templates", "kernels", "--template", "pointwise"),
+        *("tune", "mine.toml", "--family-dir", "kernels", "--family", "pointwise"),
         *("--device", "host", "--jobs", "2"),
     )
     assert tuned.code == 0, tuned.err
@@ -74,14 +74,14 @@ def stranger(fork_server: ForkServer, tmp_path_factory: pytest.TempPathFactory) 
 
 
 def test_family_is_listed_beside_the_shipped_ones(stranger: Stranger) -> None:
-    names = [row["name"] for row in stranger.rows("templates", "--templates", "kernels")]
+    names = [row["name"] for row in stranger.rows("templates", "--family-dir", "kernels")]
     assert {"pointwise", "direct", "implicit_gemm"} <= set(names)
-    assert "output maps a thread" in stranger.run("templates", "pointwise", "--templates", "kernels").out
+    assert "output maps a thread" in stranger.run("templates", "pointwise", "--family-dir", "kernels").out
 
 
 def test_family_is_checked(stranger: Stranger) -> None:
     checked = stranger.rows(
-        *("check", "pointwise", "--templates", "kernels", "--device", "host", "--configs", "3", "--jobs", "2")
+        *("check", "pointwise", "--family-dir", "kernels", "--device", "host", "--configs", "3", "--jobs", "2")
     )
     assert [row["outcome"] for row in checked] == ["correct"] * 3
     assert all(" 1x1 " in str(row["problem"]) for row in checked), "what it supports"
@@ -102,7 +102,7 @@ def test_family_is_tuned_and_verified(stranger: Stranger) -> None:
 
 def test_family_competes_with_the_shipped_ones(stranger: Stranger) -> None:
     done = stranger.run(
-        *("tune", "mine.toml", "--templates", "kernels", "--template", "pointwise", "--template", "direct"),
+        *("tune", "mine.toml", "--family-dir", "kernels", "--family", "pointwise", "--family", "direct"),
         *("--device", "null", "--db", "rehearsal.db", "--trials", "8"),
     )
     assert done.code == 0, done.err

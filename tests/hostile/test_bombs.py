@@ -46,7 +46,7 @@ def pipe(path: Path) -> None:
 
 IMPORT = ("import", "{}")
 SCORE = ("replay", "{}", "--seeds", "1", "--evaluations", "1")
-REPLAY = ("tune", "small.toml", "--templates", "families", "--device", "replay:{}")
+REPLAY = ("tune", "small.toml", "--family-dir", "families", "--device", "replay:{}")
 
 
 @pytest.mark.parametrize(
@@ -86,4 +86,4 @@ def test_a_folder_of_templates(folder: Path, fork_server: ForkServer, made: Call
     write_family(folder / "families", ("constexpr int C =", '#include "_own.cuh"\nconstexpr int C ='))
     (folder / "families" / name).unlink(missing_ok=True)
     made(folder / "families" / name)
-    refused(attacked(fork_server, folder, "templates", "--templates", "families"), name)
+    refused(attacked(fork_server, folder, "templates", "--family-dir", "families"), name)

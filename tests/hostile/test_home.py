@@ -16,7 +16,7 @@ from tests.unit.tiny import Command
 
 from .attack import attacked
 
-TUNE = ("tune", "small.toml", "--templates", "families", "--trials", "3", "--device", "null")
+TUNE = ("tune", "small.toml", "--family-dir", "families", "--trials", "3", "--device", "null")
 
 
 @pytest.fixture

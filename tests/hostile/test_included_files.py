@@ -11,7 +11,7 @@ from tests.unit.tiny import Command, write_family
 from .attack import attacked, refused
 
 SECRET = "swordfish"
-TUNE = ("tune", "small.toml", "--templates", "families", "--device", "null")
+TUNE = ("tune", "small.toml", "--family-dir", "families", "--device", "null")
 
 
 @pytest.fixture
@@ -67,7 +67,7 @@ def test_links_within_the_folders_are_followed(folder: Path, fork_server: ForkSe
     (folder / "families" / "_linked.cuh").symlink_to("_plain.cuh")
     write_family(folder / "families", ("constexpr int C =", '#include "_linked.cuh"\nconstexpr int C ='))
     (folder / "elsewhere").symlink_to("families")
-    done = attacked(fork_server, folder, "tune", "small.toml", "--templates", "elsewhere", "--device", "null")
+    done = attacked(fork_server, folder, "tune", "small.toml", "--family-dir", "elsewhere", "--device", "null")
     assert done.code == 0, done.err
 
 

@@ -17,7 +17,7 @@ ASKS = (
     ("sanitize", "--n", f"1,{DIGITS}"),
     ("export", "small", "--out", "out", "--arch", DIGITS),
     ("replay", "autotune.db", "--evaluations", DIGITS),
-    ("tune", "small.toml", "--templates", "families", "--cluster", f"local:{DIGITS}"),
+    ("tune", "small.toml", "--family-dir", "families", "--cluster", f"local:{DIGITS}"),
 )
 
 

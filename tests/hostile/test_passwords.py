@@ -31,11 +31,11 @@ FORMS = (
     f"host=here user=me password={SECRET} dbname=x",
     f"host=here password='{SECRET} {SECRET}'",
 )
-TUNE = ("tune", "small.toml", "--templates", "families", "--device")
+TUNE = ("tune", "small.toml", "--family-dir", "families", "--device")
 COMMANDS = (
     ("best", "--db"),
     ("merge",),
-    ("tune", "small.toml", "--templates", "families", "--trials", "1", "--device", "null", "--db"),
+    ("tune", "small.toml", "--family-dir", "families", "--trials", "1", "--device", "null", "--db"),
     ("load",),
     ("import",),
     ("dump",),
@@ -45,7 +45,7 @@ COMMANDS = (
     ("devices", "--device"),
     TUNE,
     ("replay",),
-    ("templates", "--templates"),
+    ("templates", "--family-dir"),
 )
 
 

@@ -33,7 +33,7 @@ BAD = {
     "a macro that calls itself": (BODY, f"/*% macro f() %*/${{f()}}/*% endmacro %*/\n${{f()}}\n{BODY}"),
     "100,000 values": ("values = [1, 2, 3, 4, 6]", f"values = {list(range(100_000))}"),
 }
-TUNE = ("tune", "small.toml", "--templates", "families", "--device", "null")
+TUNE = ("tune", "small.toml", "--family-dir", "families", "--device", "null")
 
 
 @pytest.mark.parametrize("name", every(3, SLOW))

@@ -19,7 +19,7 @@ from tests.unit.tiny import Command, Finished
 
 from .attack import attacked, refused
 
-TUNE = ("tune", "small.toml", "--templates", "families", "--trials", "3", "--device")
+TUNE = ("tune", "small.toml", "--family-dir", "families", "--trials", "3", "--device")
 AUTOTUNE = f"{sys.executable} -m autotune"
 
 

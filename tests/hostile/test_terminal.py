@@ -90,7 +90,7 @@ def test_columns_and_cells_of_a_query(renamed: Path, fork_server: ForkServer) ->
 
 def test_progress_on_a_terminal(folder: Path, fork_server: ForkServer) -> None:
     ours, theirs = pty.openpty()
-    words = ("tune", "small.toml", "--templates", "families", "--device", "null", "--trials", "3")
+    words = ("tune", "small.toml", "--family-dir", "families", "--device", "null", "--trials", "3")
     study = (folder / "small.toml").read_text().replace('name = "one"', f"name = {json.dumps(HOSTILE)}")
     (folder / "small.toml").write_text(study)
     run = fork_server.start(folder, *words, env={"TERM": "xterm", "COLUMNS": "200"}, err=theirs)

@@ -77,7 +77,7 @@ def tune(autotune: Command) -> Command:
     """Run `autotune tune small.toml` with the tiny family on the null device, and further words."""
 
     def run(*words: object) -> Finished:
-        return autotune("tune", "small.toml", "--templates", "families", "--device", "null", *words)
+        return autotune("tune", "small.toml", "--family-dir", "families", "--device", "null", *words)
 
     return run
 
@@ -86,7 +86,7 @@ def tune(autotune: Command) -> Command:
 def database(fork_server: ForkServer, tmp_path_factory: pytest.TempPathFactory) -> bytes:
     """The bytes of a database that the small study was tuned into."""
     folder = make_folder(tmp_path_factory.mktemp("filled"))
-    done = fork_server.run(folder, "tune", "small.toml", "--templates", "families", "--device", "null:wrong=0.2")
+    done = fork_server.run(folder, "tune", "small.toml", "--family-dir", "families", "--device", "null:wrong=0.2")
     assert done.code == 0, done.err
     compact(folder / "autotune.db", folder / "one.db")
     return (folder / "one.db").read_bytes()

@@ -25,7 +25,7 @@ def change(path: Path, sql: str) -> None:
 
 
 def test_why_tells_of_parameters_steps_families_and_failures(filled: Path, autotune: Command) -> None:
-    found = rows(autotune("why", "small.one", "--templates", "families", "--json"))
+    found = rows(autotune("why", "small.one", "--family-dir", "families", "--json"))
     assert {row["layer"] for row in found} == {"small.one"}
     assert [row["about"] for row in found].count("winner") == 1
     (best,) = rows(autotune("best", "small", "--json"))
@@ -38,7 +38,7 @@ def test_why_tells_of_parameters_steps_families_and_failures(filled: Path, autot
     failures = [row for row in found if row["about"] == "failure"]
     trials = rows(autotune("trials", "small", "--json"))
     assert sum(int(str(row["trials"])) for row in failures) == sum(row["outcome"] != "correct" for row in trials)
-    text = autotune("why", "one", "--templates", "families", "--all").out
+    text = autotune("why", "one", "--family-dir", "families", "--all").out
     for words in ("small.one on null, fp32: tiny, ", "one step from the winner\n", "what failed\n", "'s default"):
         assert words in text
     assert autotune("why", "small", "--csv").out.startswith("layer,device,accuracy,about,template,parameter,")
@@ -73,7 +73,7 @@ def test_why_needs_no_installed_family(filled: Path, autotune: Command) -> None:
     text = autotune("why", "small.one", "--all").out
     assert "allowed and not tried (the family tiny is not installed): none" in text
     write_family(filled.parent / "families", ("One output", "Just one output"))
-    text = autotune("why", "small.one", "--templates", "families", "--all").out
+    text = autotune("why", "small.one", "--family-dir", "families", "--all").out
     assert "(by the installed file, which has changed since)" in text
 
 
@@ -208,7 +208,7 @@ def test_history_ends_with_the_best(filled: Path, autotune: Command) -> None:
 
 
 def test_nothing_is_stale_where_nothing_changed(filled: Path, autotune: Command) -> None:
-    finished = autotune("stale", "--templates", "families", "--json")
+    finished = autotune("stale", "--family-dir", "families", "--json")
     assert (rows(finished), finished.err) == ([], "0 of 1 best results are doubtful\n")
 
 
@@ -219,7 +219,7 @@ def doubts(finished: Finished) -> list[tuple[object, ...]]:
 
 def test_stale_tells_upgrades_and_changed_templates(filled: Path, autotune: Command) -> None:
     change(filled, "UPDATE environments SET driver = '1.0', toolkit = 'cc 1'")
-    stale = ("stale", "small", "--templates", "families", "--json")
+    stale = ("stale", "small", "--family-dir", "families", "--json")
     assert doubts(autotune(*stale)) == [
         ("driver", "1.0", "none", "this machine"),
         ("toolkit", "cc 1", "none", "this machine"),
@@ -250,7 +250,7 @@ def test_stale_tells_upgrades_and_changed_templates(filled: Path, autotune: Comm
 def test_another_text_with_the_same_machine_code_puts_nothing_in_doubt(filled: Path, autotune: Command) -> None:
     change(filled, "UPDATE devices SET kind = 'cuda', name = 'NVIDIA H999', arch = 90")
     change(filled, "UPDATE measurements SET launch = 'graph'")
-    stale = ("stale", "--templates", "families", "--json")
+    stale = ("stale", "--family-dir", "families", "--json")
     family = write_family(filled.parent / "families")
     family.write_text(re.sub(r"\bsum\b", "accumulator", family.read_text()))
     assert doubts(autotune(*stale)) == [], "another name"
@@ -261,7 +261,7 @@ def test_another_text_with_the_same_machine_code_puts_nothing_in_doubt(filled: P
 def test_stale_compares_an_absent_device_with_its_newest_run(filled: Path, autotune: Command) -> None:
     change(filled, "UPDATE devices SET kind = 'cuda', name = 'NVIDIA H999'")
     change(filled, "UPDATE measurements SET launch = 'graph'")
-    stale = ("stale", "--templates", "families", "--json")
+    stale = ("stale", "--family-dir", "families", "--json")
     assert doubts(autotune(*stale)) == []
     change(filled, "INSERT INTO environments VALUES (99, 'newer', 'none', '', '2100-01-01T00:00:00.000000Z')")
     change(filled, "INSERT INTO runs VALUES (99, 1, 99, '{}', '9', '2100-01-01T00:00:00.000000Z')")
@@ -270,7 +270,7 @@ def test_stale_compares_an_absent_device_with_its_newest_run(filled: Path, autot
 
 
 def test_short_times_with_launch_gaps_are_doubted_and_never_compared(filled: Path, autotune: Command) -> None:
-    words = ("--templates", "families", "--json")
+    words = ("--family-dir", "families", "--json")
     (best,) = rows(autotune("best", "--json"))
     assert float(str(best["median_us"])) < 200, "the layer is short"
     change(filled, "UPDATE measurements SET launch = 'graph'")  # so that what the null device times is another way
@@ -290,7 +290,7 @@ def test_short_times_with_launch_gaps_are_doubted_and_never_compared(filled: Pat
 
 def test_retime_confirms_and_ends_the_doubt(filled: Path, autotune: Command) -> None:
     change(filled, "UPDATE environments SET driver = '1.0'")
-    words = ("--templates", "families", "--json")
+    words = ("--family-dir", "families", "--json")
     assert doubts(autotune("stale", *words)) == [("driver", "1.0", "none", "this machine")]
     (best,) = rows(autotune("best", "--json"))
     finished = autotune("retime", "small", "--device", "null", *words)
@@ -313,13 +313,13 @@ def test_retime_marks_what_moved_regressed_and_failed(filled: Path, autotune: Co
     for number, factor in ((first, 0.5), (second, 1.5)):
         for column in ("median_us", "ranking_median_us"):
             change(filled, f"UPDATE trials SET {column} = {column} * {factor} WHERE number = {number}")
-    found = answered(3, autotune("retime", "--device", "null", "--templates", "families", "--best", "99", "--json"))
+    found = answered(3, autotune("retime", "--device", "null", "--family-dir", "families", "--best", "99", "--json"))
     labels = {row["trial"]: row["label"] for row in found}
     assert (labels[first], labels[second], labels[third]) == ("regressed", "moved", "confirmed")
     (regressed,) = (row for row in found if row["trial"] == first)
     assert regressed["after_over_before"] == pytest.approx(2.0)
     failed = answered(
-        3, autotune("retime", "--device", "null:wrong=1", "--templates", "families", "--best", "1", "--json")
+        3, autotune("retime", "--device", "null:wrong=1", "--family-dir", "families", "--best", "1", "--json")
     )
     assert [row["label"] for row in failed] == ["failed"]
     assert str(failed[0]["message"]).startswith("wrong_result wrong: ")
@@ -332,7 +332,7 @@ def test_an_imported_kernel_counts_once_it_is_retimed(filled: Path, autotune: Co
     change(filled, "UPDATE trials SET origin = 'imported', ranking_median_us = NULL")
     change(filled, "UPDATE finals SET origin = 'imported'")
     assert [row["match"] for row in rows(autotune("best", "small", "--json"))] == ["none"]
-    found = rows(autotune("retime", "--device", "null", "--templates", "families", "--best", "2", "--json"))
+    found = rows(autotune("retime", "--device", "null", "--family-dir", "families", "--best", "2", "--json"))
     assert [row["origin"] for row in found] == ["imported"] * 2
     (best,) = rows(autotune("best", "--json"))
     assert (best["config"], best["decided_by"]) == (found[0]["config"], "retime")
@@ -344,7 +344,7 @@ def test_merged_results_are_asked_about_and_count_once_retimed(folder: Path, tun
     (folder / "other.toml").write_text(
         changed((folder / "small.toml").read_text(), ('"small"', '"other"'), ("h = 9", "h = 7"))
     )
-    autotune("tune", "other.toml", "--templates", "families", "--device", "null", "--db", "other.db")
+    autotune("tune", "other.toml", "--family-dir", "families", "--device", "null", "--db", "other.db")
     assert autotune("merge", "other.db").code == 0
     none = autotune("best", "other", "--json")
     assert [row["match"] for row in rows(none)] == ["none"]
@@ -363,7 +363,7 @@ def test_merged_results_are_asked_about_and_count_once_retimed(folder: Path, tun
     assert str(finals["note"]).startswith("imported"), "and no improvement here"
     (row,) = rows(autotune("diff", "small", "small@2", "--json"))
     assert row["verdict"] == "faster", "a study that was merged can be compared"
-    found = rows(autotune("retime", "--device", "null", "--templates", "families", "--json"))
+    found = rows(autotune("retime", "--device", "null", "--family-dir", "families", "--json"))
     assert {(row["layer"], row["origin"]) for row in found} >= {("small.one", "imported"), ("other.one", "imported")}
     assert {row["label"] for row in found} == {"confirmed"}
     best = rows(autotune("best", "--json"))
@@ -372,7 +372,7 @@ def test_merged_results_are_asked_about_and_count_once_retimed(folder: Path, tun
         ("other.one", "exact", "imported"),
     ]
     assert best[0]["median_us"] == row["b_us"]
-    assert "small.one on null: tiny wins" in autotune("why", "small.one", "--templates", "families").out
+    assert "small.one on null: tiny wins" in autotune("why", "small.one", "--family-dir", "families").out
 
 
 def test_devices_in_one_file_stay_apart(folder: Path, filled: Path, tune: Command, autotune: Command) -> None:
@@ -381,7 +381,7 @@ def test_devices_in_one_file_stay_apart(folder: Path, filled: Path, tune: Comman
     assert [row["device"] for row in rows(autotune("best", "small", "--json"))] == ["null", "older"]
     assert [row["match"] for row in rows(autotune("best", "small", "--device", "older", "--json"))] == ["exact"]
     for device in ("older", "null"):
-        found = rows(autotune("why", "small.one", "--device", device, "--templates", "families", "--json"))
+        found = rows(autotune("why", "small.one", "--device", device, "--family-dir", "families", "--json"))
         assert {row["device"] for row in found} == {device}
     assert len([row for row in rows(autotune("why", "small.one", "--json")) if row["about"] == "winner"]) == 2
     (row,) = rows(autotune("diff", "older", "null", "--json"))
@@ -390,7 +390,7 @@ def test_devices_in_one_file_stay_apart(folder: Path, filled: Path, tune: Comman
     assert {row["device"] for row in events if row["event"] == "improvement"} == {"null", "older"}
     firsts = [row for row in events if row["event"] == "improvement" and row["over_before"] is None]
     assert len(firsts) == 2, "each device has its own line"
-    found = rows(autotune("retime", "--device", "null", "--templates", "families", "--json"))
+    found = rows(autotune("retime", "--device", "null", "--family-dir", "families", "--json"))
     assert {row["device"] for row in found} == {"null"}
 
 
@@ -406,7 +406,7 @@ def test_retime_says_what_it_cannot_do(filled: Path, autotune: Command) -> None:
     assert answered(1, finished) == []
     assert "is not re-timed: its text is not kept, and tiny is not installed" in finished.err
     assert finished.err.endswith("autotune.db: nothing was re-timed, so nothing is known of the winners\n")
-    again = rows(autotune("retime", "--device", "null", "--templates", "families", "--json"))
+    again = rows(autotune("retime", "--device", "null", "--family-dir", "families", "--json"))
     assert {row["label"] for row in again} == {"confirmed"}, "rendered again, the very same kernels"
     change(filled, "UPDATE devices SET name = 'other'")
     finished = autotune("retime", "--device", "null")
@@ -430,7 +430,7 @@ def test_retime_does_not_launch_what_is_quarantined(filled: Path, autotune: Comm
 def test_retime_runs_kernels(folder: Path, autotune: Command) -> None:
     small = folder / "small.toml"
     small.write_text(changed(small.read_text(), ("trials = 10", "trials = 3\nmeasure.cache = 'hot'")))
-    words = ("--templates", "families", "--device", "host")
+    words = ("--family-dir", "families", "--device", "host")
     assert autotune("tune", "small.toml", *words).code == 0
     finished = autotune("retime", "small.one", *words, "--best", "2", "--json")
     assert finished.code in (0, 3), "whether it is as fast on a busy machine is another question"

@@ -94,22 +94,22 @@ STUDIES = {
 def test_a_study_with(mistake: str, folder: Path, autotune: Command, filled: Path) -> None:
     edit, words = STUDIES[mistake]
     before = content(filled)
-    command = ("tune", study(folder, edit), "--templates", "families", "--device", "null")
+    command = ("tune", study(folder, edit), "--family-dir", "families", "--device", "null")
     assert autotune(*command, "--fresh").complaint.startswith(words)
     assert content(filled) == before
 
 
 def test_a_bad_study_or_device_makes_no_database(folder: Path, autotune: Command) -> None:
-    autotune("tune", "small.toml", "--templates", "families", "--device", "null:slow=1")
+    autotune("tune", "small.toml", "--family-dir", "families", "--device", "null:slow=1")
     for mistake in ("an unknown key", "a value that the family does not have", "an unknown sampler"):
-        autotune("tune", study(folder, STUDIES[mistake][0]), "--templates", "families", "--device", "null")
+        autotune("tune", study(folder, STUDIES[mistake][0]), "--family-dir", "families", "--device", "null")
     assert not (folder / "autotune.db").exists()
 
 
 def test_a_layer_that_no_template_supports(folder: Path, autotune: Command, filled: Path) -> None:
     before = content(filled)
     path = study(folder, ("trials = 10", 'templates = ["tiny"]'), ("s = 3", 's = 3\nlayout = "nhwc"'))
-    complaint = autotune("tune", path, "--templates", "families", "--device", "null", "--fresh").complaint
+    complaint = autotune("tune", path, "--family-dir", "families", "--device", "null", "--fresh").complaint
     assert complaint.startswith(
         "bad.toml: layer one (n3 c2 9x8 k4 3x3 f32 nhwc): no template supports it: tiny requires: layout is NCHW"
     )
@@ -137,12 +137,12 @@ def test_why_no_template_supports_a_layer_names_few_families_and_the_broken_rule
     nhwc = ("s = 3", 's = 3\nlayout = "nhwc"')
     families = ("direct", "tiled", "split_c", "windowed", "depthwise")
     complaint = autotune(
-        "tune", study(folder, nhwc), "--device", "null", *(word for each in families for word in ("--template", each))
+        "tune", study(folder, nhwc), "--device", "null", *(word for each in families for word in ("--family", each))
     ).complaint
     assert [name in complaint for name in families] == [True] * 3 + [False] * 2, complaint
     assert complaint.endswith("; and 2 more")
     tight = ("trials = 10", "[space.direct]\nblock_p = [8]\nblock_q = [128]\nthread_k = [12]")
-    complaint = autotune("tune", study(folder, tight), "--template", "direct", "--device", "null").complaint
+    complaint = autotune("tune", study(folder, tight), "--family", "direct", "--device", "null").complaint
     assert "direct has no feasible config: thread_k divides the output channels of a group" in complaint
 
 
@@ -163,14 +163,14 @@ def test_a_layer_that_no_memory_holds(
     assert content(filled) == before
 
 
-@pytest.mark.parametrize("word", ["--layer", "--template"])
+@pytest.mark.parametrize("word", ["--layer", "--family"])
 def test_an_option_that_names_nothing(word: str, folder: Path, tune: Command, filled: Path) -> None:
     before = content(filled)
     complaint = tune(word, "none", "--fresh").complaint
     assert complaint.startswith(
         {
             "--layer": "--layer none: small has no such layer; it has one",
-            "--template": "small.toml: no template named 'none'; there are depthwise, ",
+            "--family": "small.toml: no template named 'none'; there are depthwise, ",
         }[word]
     )
     assert content(filled) == before
@@ -268,7 +268,7 @@ def test_a_folder_of_templates_that_is_not_there(autotune: Command, folder: Path
         ("check", "direct", "--device", "host"),
         ("tune", "small.toml", "--device", "null"),
     ):
-        complaint = autotune(*command, "--templates", "none").complaint
+        complaint = autotune(*command, "--family-dir", "none").complaint
         assert complaint == "none: no such directory of templates"
 
 
@@ -316,7 +316,7 @@ BUILDING = (
 
 @pytest.mark.parametrize("command", BUILDING, ids=lambda command: str(command[0]))
 def test_a_database_that_must_have_results(command: tuple[str, ...], autotune: Command, folder: Path) -> None:
-    command = (*command, "--templates", "families", "--device", "null")
+    command = (*command, "--family-dir", "families", "--device", "null")
     complaint = autotune(*command, "--db", "none.db").complaint
     assert complaint == "none.db: no such file; `autotune tune STUDY --db none.db` makes one"
     assert not (folder / "none.db").exists()
@@ -405,14 +405,14 @@ def test_a_database_that_cannot_be_made(url: str, words: str, tune: Command) -> 
 )
 def test_an_unknown_device(device: str, words: str, folder: Path, autotune: Command, filled: Path) -> None:
     before = content(filled)
-    for command in (("tune", "small.toml", "--templates", "families", "--fresh"), ("check", "direct")):
+    for command in (("tune", "small.toml", "--family-dir", "families", "--fresh"), ("check", "direct")):
         assert autotune(*command, "--device", device).complaint.startswith(words)
     assert content(filled) == before
 
 
 def test_a_home_that_cannot_be_written(autotune: Command, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(folder / "small.toml"))
-    complaint = autotune("tune", "small.toml", "--templates", "families", "--device", "null").complaint
+    complaint = autotune("tune", "small.toml", "--family-dir", "families", "--device", "null").complaint
     assert complaint == (
         f"{folder}/small.toml/autotune/locks: cannot be written: Not a directory; "
         f"set XDG_CACHE_HOME to a folder that can be"
@@ -421,7 +421,7 @@ def test_a_home_that_cannot_be_written(autotune: Command, folder: Path, monkeypa
 
 def test_a_baseline_that_cannot_run_is_told_before_anything_is_tuned(autotune: Command, filled: Path) -> None:
     before = content(filled)
-    command = ("tune", "small.toml", "--templates", "families", "--device", "null", "--fresh", "--baseline", "cudnn")
+    command = ("tune", "small.toml", "--family-dir", "families", "--device", "null", "--fresh", "--baseline", "cudnn")
     assert autotune(*command).complaint == (
         "null: --baseline cudnn is for CUDA devices; leave it out or give --device cuda:N"
     )
@@ -497,7 +497,7 @@ def test_a_study_or_layer_that_has_no_results(
 
 
 def test_a_study_with_nothing_to_export(folder: Path, autotune: Command) -> None:
-    tuned = autotune("tune", "small.toml", "--templates", "families", "--device", "null:hang=1")
+    tuned = autotune("tune", "small.toml", "--family-dir", "families", "--device", "null:hang=1")
     assert tuned.code == 1
     complaint = autotune("export", "small", "--out", "out").complaint
     advice = "no trial of it was correct: `autotune trials small` has each one's words"

@@ -209,7 +209,7 @@ def test_fresh_starts_anew(tune: Command, autotune: Command) -> None:
 
 def test_options_override_the_study(tune: Command, autotune: Command, folder: Path) -> None:
     write_family(folder / "families", name="other")
-    finished = tune("--trials", "3", "--seed", "9", "--template", "other", "--layer", "small.one", "--db", "o.db")
+    finished = tune("--trials", "3", "--seed", "9", "--family", "other", "--layer", "small.one", "--db", "o.db")
     assert "small.one: 3 evaluated (3 now)" in finished.err
     trials = [row for row in rows(autotune("trials", "--db", "o.db", "--json")) if row["outcome"] == "correct"]
     assert {row["template"] for row in trials} == {"other"}
@@ -217,7 +217,7 @@ def test_options_override_the_study(tune: Command, autotune: Command, folder: Pa
 
 
 def test_a_time_budget_ends_a_run(folder: Path, autotune: Command) -> None:
-    words = ("--templates", "families", "--device", "null:delay_ms=60", "--time-budget", "0.3", "--trials", "40")
+    words = ("--family-dir", "families", "--device", "null:delay_ms=60", "--time-budget", "0.3", "--trials", "40")
     finished = autotune("tune", "small.toml", *words)
     assert finished.code == 0
     assert re.search(r"small\.one: [123]?\d evaluated .* stopped: time", finished.err)
@@ -229,7 +229,7 @@ def test_a_database_may_be_given_as_a_url(tune: Command, autotune: Command, fold
 
 
 def test_failures_are_told_by_outcome(autotune: Command) -> None:
-    words = ("--templates", "families", "--device", "null:wrong=0.3,hang=0.2", "--trials", "40")
+    words = ("--family-dir", "families", "--device", "null:wrong=0.3,hang=0.2", "--trials", "40")
     finished = autotune("tune", "small.toml", *words)
     assert finished.code == 0, "a failing config is no failing run"
     summary = next(line for line in finished.err.splitlines() if line.startswith("small.one: 40 evaluated"))
@@ -320,7 +320,7 @@ def test_layers_without_a_kernel_are_named_by_an_export(folder: Path, autotune: 
     text = (folder / "small.toml").read_text()
     second = text[text.index("[[layer]]") :].replace("one", "two").replace("k = 4", "k = 5")
     (folder / "small.toml").write_text(text + second)
-    half = autotune("tune", "small.toml", "--templates", "families", "--device", "null", "--layer", "one")
+    half = autotune("tune", "small.toml", "--family-dir", "families", "--device", "null", "--layer", "one")
     assert half.code == 0, half.err
     finished = autotune("export", "small", "--out", "out", "--no-proof")
     assert (finished.code, finished.out) == (0, "out/small.one.null.cu\n")
@@ -373,8 +373,8 @@ def test_architectures_that_are_none(archs: str, folder: Path, filled: Path, aut
 
 
 def test_export_of_a_gpu_that_has_no_kernels(folder: Path, filled: Path, autotune: Command) -> None:
-    complaint = autotune("export", "small", "--out", "out", "--gpu", "H200").complaint
-    assert complaint == "H200: no recorded GPU of this name; there are none"
+    complaint = autotune("export", "small", "--out", "out", "--device", "H200").complaint
+    assert complaint == "H200: no recorded device of this name; there are null"
     assert not (folder / "out").exists()
 
 
@@ -385,9 +385,9 @@ def test_kernels_of_several_gpus_are_not_mixed(folder: Path, autotune: Command) 
             run_trial(store, open_scope(store, device=device), correct(1, 5.0, source=source), source)
     complaint = autotune("export", "lenet", "--db", "gpus.db", "--out", "out").complaint
     assert complaint == (
-        "lenet: expected kernels of one GPU; the database has NVIDIA A100, NVIDIA H200: name it with --gpu"
+        "lenet: expected kernels of one GPU; the database has NVIDIA A100, NVIDIA H200: name it with --device"
     )
-    one = autotune("export", "lenet", "--db", "gpus.db", "--out", "out", "--gpu", "h200").complaint
+    one = autotune("export", "lenet", "--db", "gpus.db", "--out", "out", "--device", "h200").complaint
     assert "one GPU" not in one, "the builders' header is none, but the GPU was found"
 
 
@@ -475,10 +475,10 @@ def test_families_are_a_table_of_100_columns(autotune: Command, monkeypatch: pyt
 
 
 def test_templates_are_listed_and_described(autotune: Command, folder: Path) -> None:
-    listed = rows(autotune("templates", "--templates", "families", "--json"))
+    listed = rows(autotune("templates", "--family-dir", "families", "--json"))
     assert {row["name"] for row in listed} == {*template_files(), "tiny"}
     assert next(row for row in listed if row["name"] == "tiny")["params"] == 4
-    text = autotune("templates", "tiny", "--templates", "families").out
+    text = autotune("templates", "tiny", "--family-dir", "families").out
     for word in (
         "One output a thread",
         "threads a block",
@@ -487,13 +487,13 @@ def test_templates_are_listed_and_described(autotune: Command, folder: Path) -> 
         "fp32",
     ):
         assert word in text
-    params = rows(autotune("templates", "tiny", "--templates", "families", "--json"))
+    params = rows(autotune("templates", "tiny", "--family-dir", "families", "--json"))
     assert [row["param"] for row in params] == ["threads", "turns", "order", "fast"]
     assert autotune("templates", "families/tiny.cu.j2").out == text, "a file does as well as a name"
 
 
 def test_templates_show_what_a_config_is_launched_with(autotune: Command, folder: Path) -> None:
-    words = ("templates", "tiny", "--templates", "families", "--study", "small.toml")
+    words = ("templates", "tiny", "--family-dir", "families", "--study", "small.toml")
     text = autotune(*words, "threads=32", "turns=3").out
     assert "For n3 c2 9x8 k4 3x3 f32 nchw on sm_90 with" in text
     assert "threads=32 turns=3 order=rows fast=False" in text
@@ -511,7 +511,7 @@ def test_templates_show_what_a_config_is_launched_with(autotune: Command, folder
 @pytest.mark.cxx
 @pytest.mark.long
 def test_check_verifies_configs(autotune: Command, folder: Path) -> None:
-    words = ("--templates", "families", "--device", "host", "--configs", "4")
+    words = ("--family-dir", "families", "--device", "host", "--configs", "4")
     finished = autotune("check", "tiny", *words, "--json")
     found = rows(finished)
     assert len(found) == 4
@@ -527,7 +527,7 @@ def test_check_verifies_configs(autotune: Command, folder: Path) -> None:
 
 @pytest.mark.parametrize("device", ["null", "null:wrong=1"])
 def test_check_refuses_a_device_that_runs_nothing(device: str, autotune: Command) -> None:
-    complaint = autotune("check", "tiny", "--templates", "families", "--device", device).complaint
+    complaint = autotune("check", "tiny", "--family-dir", "families", "--device", device).complaint
     assert complaint == "null: runs nothing, so it cannot verify a kernel; give --device host, host:check or cuda:N"
 
 
@@ -551,8 +551,8 @@ def test_a_family_that_supports_no_derived_problem_is_told(autotune: Command, fo
 
 def test_a_strangers_family_goes_the_whole_line(tune: Command, autotune: Command, folder: Path) -> None:
     write_family(folder / "families", ("One output a thread and turn", "A stranger's own"), name="stranger")
-    assert "A stranger's own" in autotune("templates", "stranger", "--templates", "families").out
-    (best,) = rows(tune("--template", "stranger", "--json"))
+    assert "A stranger's own" in autotune("templates", "stranger", "--family-dir", "families").out
+    (best,) = rows(tune("--family", "stranger", "--json"))
     assert best["template"] == "stranger"
     assert autotune("export", "small", "--out", "out", "--no-proof").code == 0
     assert "from template stranger" in (folder / "out" / "small.one.null.cu").read_text()
@@ -562,10 +562,10 @@ def test_families_of_an_operation_lie_flat_or_in_its_folder(autotune: Command, f
     (folder / "kernels" / "conv2d").mkdir(parents=True)
     write_family(folder / "kernels", name="flat")
     write_family(folder / "kernels" / "conv2d", name="inside")
-    names = [row["name"] for row in rows(autotune("templates", "--templates", "kernels", "--json"))]
+    names = [row["name"] for row in rows(autotune("templates", "--family-dir", "kernels", "--json"))]
     assert names[-2:] == ["flat", "inside"]
     write_family(folder / "kernels" / "conv2d", name="flat")
-    assert "a family named 'flat' exists already" in autotune("templates", "--templates", "kernels").complaint
+    assert "a family named 'flat' exists already" in autotune("templates", "--family-dir", "kernels").complaint
 
 
 @pytest.mark.cxx
@@ -634,14 +634,14 @@ def test_output_may_be_closed(folder: Path, filled: Path) -> None:
 
 def test_what_an_encoding_lacks_is_escaped(folder: Path, autotune: Command) -> None:
     (folder / "small.toml").write_text(changed(STUDY, ('"one"', '"größe"'), ("trials = 10", "trials = 2")))
-    assert autotune("tune", "small.toml", "--device", "null", "--template", "direct").code == 0
+    assert autotune("tune", "small.toml", "--device", "null", "--family", "direct").code == 0
     finished = run_module(folder, "best", env={"PYTHONIOENCODING": "ascii"})
     assert (finished.code, finished.err) == (0, "")
     assert "small.gr\\xf6\\xdfe" in finished.out
 
 
 def test_a_terminal_that_goes_away_ends_a_run_in_order(folder: Path, fork_server: ForkServer) -> None:
-    words = ("--templates", "families", "--device", "null:delay_ms=400", "--trials", "40")  # 16 s, if it went on
+    words = ("--family-dir", "families", "--device", "null:delay_ms=400", "--trials", "40")  # 16 s, if it went on
     run = fork_server.start(folder, "tune", "small.toml", *words)
     run.wait_for("small.one: 1/40")
     assert not run.ended
@@ -675,7 +675,7 @@ def test_without_a_compiler_it_says_how_to_get_one(folder: Path, fork_server: Fo
     assert complaint == "no C++ compiler found; install one (Debian: apt-get install g++) or set CXX to one"
 
 
-SLOW = ("--templates", "families", "--device", "null:delay_ms=100", "--trials", "40")
+SLOW = ("--family-dir", "families", "--device", "null:delay_ms=100", "--trials", "40")
 
 
 def test_a_terminal_gets_a_progress_bar(folder: Path, fork_server: ForkServer) -> None:
@@ -733,7 +733,7 @@ def test_what_is_asked_is_only_read(folder: Path, filled: Path, autotune: Comman
 def test_finals_can_be_held_again(folder: Path, tune: Command, autotune: Command) -> None:
     tune()
     before = rows(autotune("trials", "--json"))
-    finished = autotune("compare", "small.toml", "--templates", "families", "--device", "null")
+    finished = autotune("compare", "small.toml", "--family-dir", "families", "--device", "null")
     assert finished.code == 0
     assert "stopped: finals only" in finished.err
     assert "against the starting config" in finished.err
@@ -765,5 +765,5 @@ def test_a_misspelt_layer_or_family_is_named(filled: Path, autotune: Command) ->
     for words in (("trials", "--json"), ("history", "small", "--json")):
         asked = autotune(*words, "--layer", f"{layer}x")
         assert (asked.code, json.loads(asked.out), asked.err.splitlines()[0]) == (0, [], said)
-    assert "--template tinny: autotune.db has nothing" in autotune("trials", "--template", "tinny").err
-    assert "has nothing" not in autotune("trials", "--template", "tiny", "--outcome", "timeout").err
+    assert "--family tinny: autotune.db has nothing" in autotune("trials", "--family", "tinny").err
+    assert "has nothing" not in autotune("trials", "--family", "tiny", "--outcome", "timeout").err

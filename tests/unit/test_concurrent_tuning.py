@@ -17,7 +17,7 @@ from .tiny import changed
 Tune = Callable[[str], ForkedRun]
 
 TRIALS = 8
-NULL = ("--templates", "families", "--device", "null:delay_ms=20,compile=0.1,wrong=0.1")
+NULL = ("--family-dir", "families", "--device", "null:delay_ms=20,compile=0.1,wrong=0.1")
 
 
 @pytest.fixture

@@ -299,7 +299,7 @@ def dispatch(autotune: Command, folder: Path, first: tuple[Built, Device, bytes]
     (folder / "autotune.db").write_bytes(first[2])
 
     def run(*words: object) -> object:
-        return autotune("dispatch", "several.toml", "--templates", "families", "--device", "null", *words)
+        return autotune("dispatch", "several.toml", "--family-dir", "families", "--device", "null", *words)
 
     return run  # type: ignore[return-value]
 
@@ -319,7 +319,7 @@ def test_the_command_says_the_rule_in_words_and_writes_it_as_cpp(dispatch: Comma
 @pytest.mark.usefixtures("dispatch")
 def test_a_database_of_before_a_parameter_came_serves_the_matrix(autotune: Command) -> None:
     Path("autotune.db").rename("recorded.db")
-    replay = ("--device", "replay:recorded.db", "--templates", "families")
+    replay = ("--device", "replay:recorded.db", "--family-dir", "families")
     write_family(Path("families"), *LATER)
     assert autotune("tune", "several.toml", *replay).code == 0
     done = autotune("dispatch", "several.toml", *replay)
@@ -376,7 +376,7 @@ def test_layers_of_one_shape_are_one_layer_that_counts_for_all(autotune: Command
 def test_techniques_name_families_that_there_are(autotune: Command, folder: Path) -> None:
     technique = '[[technique]]\nname = "t"\ntemplate = "nosuch"\n[technique.space]\nunroll = ["none"]\n'
     (folder / "technique.toml").write_text(STUDY + technique)
-    words = ("--device", "null", "--templates", "families")
+    words = ("--device", "null", "--family-dir", "families")
     assert autotune("tune", "small.toml", *words, "--trials", 2).code == 0
     for command in ("tune", "dispatch"):
         said = autotune(command, "technique.toml", *words).complaint
@@ -391,7 +391,7 @@ def test_bad_input_is_one_line(dispatch: Command, autotune: Command) -> None:
 def test_a_study_without_kernels_is_refused_before_anything_is_written(dispatch: Command, autotune: Command) -> None:
     Path("never.toml").write_text(changed(STUDY, ("n = 3", "n = 4")))
     before = autotune("dump").out
-    never = autotune("dispatch", "never.toml", "--templates", "families", "--device", "null").complaint
+    never = autotune("dispatch", "never.toml", "--family-dir", "families", "--device", "null").complaint
     assert "several.k4 has no correct kernel on null; run `autotune tune" in never
     assert "several.k4 has no correct kernel on" in dispatch("--device", "host").complaint
     assert autotune("dump").out == before

@@ -70,9 +70,9 @@ def study(folder: Path, text: str) -> Study:
 
 def test_a_study_times_kernels_unless_it_says_otherwise(tmp_path: Path) -> None:
     assert study(tmp_path, "").end_to_end is None
-    assert study(tmp_path, 'span = "kernel"\n').end_to_end is None
-    assert study(tmp_path, 'span = "end_to_end"\n').end_to_end == EndToEnd()
-    narrowed = study(tmp_path, 'span = "end_to_end"\n[space.end_to_end]\nstreams = [1, 4]\npinned = "yes"\n')
+    assert study(tmp_path, "end_to_end = false\n").end_to_end is None
+    assert study(tmp_path, "end_to_end = true\n").end_to_end == EndToEnd()
+    narrowed = study(tmp_path, 'end_to_end = true\n[space.end_to_end]\nstreams = [1, 4]\npinned = "yes"\n')
     assert narrowed.end_to_end == EndToEnd(streams=(1, 4), pinned=("yes",))
     assert narrowed.space == {}
 
@@ -80,12 +80,14 @@ def test_a_study_times_kernels_unless_it_says_otherwise(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "complaint"),
     [
-        ('span = "whole"\n', "span: 'whole': expected kernel or end_to_end"),
-        ("[space.end_to_end]\nstreams = [1]\n", 'space.end_to_end: has no effect without span = "end_to_end"'),
-        ('span = "end_to_end"\n[space.end_to_end]\nstream = [1]\n', "did you mean 'streams'"),
-        ('span = "end_to_end"\n[space.end_to_end]\nsegments = [0]\n', "space.end_to_end.segments: expected whole"),
-        ('span = "end_to_end"\n[space.end_to_end]\nstreams = [true]\n', "space.end_to_end.streams: expected whole"),
-        ('span = "end_to_end"\n[space.end_to_end]\npinned = "maybe"\n', "space.end_to_end.pinned: expected"),
+        ('end_to_end = "whole"\n', "end_to_end: expected true or false"),
+        ('span = "end_to_end"\n', "span: is now end_to_end = true or false"),
+        ("stop_below = 0.01\n", "stop_below: is now min_gain"),
+        ("[space.end_to_end]\nstreams = [1]\n", "space.end_to_end: has no effect without end_to_end = true"),
+        ("end_to_end = true\n[space.end_to_end]\nstream = [1]\n", "did you mean 'streams'"),
+        ("end_to_end = true\n[space.end_to_end]\nsegments = [0]\n", "space.end_to_end.segments: expected whole"),
+        ("end_to_end = true\n[space.end_to_end]\nstreams = [true]\n", "space.end_to_end.streams: expected whole"),
+        ('end_to_end = true\n[space.end_to_end]\npinned = "maybe"\n', "space.end_to_end.pinned: expected"),
     ],
 )
 def test_a_wrong_word_is_named(tmp_path: Path, text: str, complaint: str) -> None:

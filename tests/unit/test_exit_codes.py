@@ -20,7 +20,7 @@ from .test_analysis_commands import change
 from .test_cli import answered, rows
 from .tiny import Command, changed
 
-WORDS = ("--templates", "families", "--device")
+WORDS = ("--family-dir", "families", "--device")
 SLOW = (*WORDS, "null:delay_ms=100", "--trials", "40")
 LAYERS = "".join(
     f'[[layer]]\nname = "{name}"\nn = 3\nc = 2\nh = {h}\nw = 8\nk = 4\nr = 3\ns = 3\n'
@@ -193,7 +193,7 @@ def test_finals_that_an_interrupt_spared_are_held_by_the_next_run(
 
 
 def test_a_second_interrupt_ends_it_at_once(folder: Path, fork_server: ForkServer, autotune: Command) -> None:
-    words = ("--templates", "families", "--device", "null:delay_ms=1000", "--trials", "40")  # a second each, at hand
+    words = ("--family-dir", "families", "--device", "null:delay_ms=1000", "--trials", "40")  # a second each, at hand
     run = fork_server.start(folder, "tune", "small.toml", *words)
     run.wait_for("small.one: 1/40")
     run.send_signal(signal.SIGINT)

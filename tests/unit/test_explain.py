@@ -13,7 +13,7 @@ LAYER = '[[layer]]\nname = "{name}"\nn = {n}\nc = 2\nh = 9\nw = 8\nk = {k}\nr = 
 TUNED = ("k4", 3, 4, "f32"), ("k32", 3, 32, "f32")
 NEVER_TUNED = ("like", 5, 4, "f32"), ("half", 5, 4, "f16")
 """The second is of an accuracy class that no kernel of the dispatcher is of."""
-ON_NULL = ("--device", "null", "--templates", "families")
+ON_NULL = ("--device", "null", "--family-dir", "families")
 
 
 def study(name: str, family: str, *layers: tuple[str, int, int, str]) -> None:

@@ -11,7 +11,7 @@ from tests.fork_server import ForkServer
 from tests.long_run import long_run
 from tests.unit.store.builders import written
 
-WORDS = ("tune", "small.toml", "--templates", "families", "--device", "null", "--trials", "60")
+WORDS = ("tune", "small.toml", "--family-dir", "families", "--device", "null", "--trials", "60")
 FEW_TRIALS = 100_000  # bytes that hold the first of them and not all
 
 

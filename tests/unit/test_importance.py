@@ -86,7 +86,7 @@ def test_the_command_lists_each_family_of_each_layer(autotune: Command) -> None:
     assert sum(row["importance"] for row in strip) == pytest.approx(1)
     assert {"thread_k", "thread_p", "min_blocks"} <= {row["parameters"] for row in strip}
     (only,) = {row["template"] for row in json.loads(
-        autotune("importance", "lenet-k5.conv2", "--db", H200, "--template", "direct", "--json").out
+        autotune("importance", "lenet-k5.conv2", "--db", H200, "--family", "direct", "--json").out
     )}  # fmt: skip
     assert only == "direct"
 
@@ -95,8 +95,8 @@ def test_what_cannot_be_told_is_one_line(autotune: Command, filled: Path) -> Non
     assert "there are not 20 correct trials of any family" in autotune("importance", "small").complaint
     assert "no study or layer 'other'" in autotune("importance", "other").complaint
     assert autotune("importance").code == 2
-    wrong = autotune("importance", "small", "--template", "tine").complaint
-    assert wrong == "--template tine: autotune.db has nothing of this name (did you mean 'tiny'?)"
+    wrong = autotune("importance", "small", "--family", "tine").complaint
+    assert wrong == "--family tine: autotune.db has nothing of this name (did you mean 'tiny'?)"
     recorded = Path(__file__).parents[1] / "data" / "recorded-spaces" / "convolution_milo-A6000.json.gz"
     assert autotune("import", recorded).code == 0
     assert autotune("importance", "convolution_milo-A6000").complaint == (

@@ -30,7 +30,7 @@ def start(folder: Path, fork_server: ForkServer) -> Start:
     def run(*words: str) -> tuple[ForkedRun, str]:
         mark = uuid.uuid4().hex
         return fork_server.start(
-            folder, "tune", "small.toml", "--templates", "families", *words, env={MARK: mark}
+            folder, "tune", "small.toml", "--family-dir", "families", *words, env={MARK: mark}
         ), mark
 
     return run

@@ -38,7 +38,7 @@ SLOW = LADDER.replace(
 
 def test_a_ladder_shows_what_each_technique_gains(folder: Path, autotune: Command) -> None:
     (folder / "small.toml").write_text((folder / "small.toml").read_text() + LADDER)
-    words = ("--templates", "families", "--device", "null", "--json")
+    words = ("--family-dir", "families", "--device", "null", "--json")
     first, second = rows(autotune("ladder", "small.toml", *words))
     assert (first["technique"], first["reported_ms"], first["evaluated"]) == ("plain", 1.5, 1)
     assert (second["technique"], second["reported_ms"], second["evaluated"]) == ("more outputs a thread", None, 5)
@@ -51,7 +51,7 @@ def test_a_ladder_shows_what_each_technique_gains(folder: Path, autotune: Comman
 
 def test_a_config_that_was_tried_again_after_its_family_changed_counts_once(folder: Path, autotune: Command) -> None:
     (folder / "small.toml").write_text((folder / "small.toml").read_text() + LADDER)
-    words = ("ladder", "small.toml", "--templates", "families", "--device", "null", "--json")
+    words = ("ladder", "small.toml", "--family-dir", "families", "--device", "null", "--json")
     assert autotune(*words, "--db", "old.db").code == 0
     with closing(sqlite3.connect("old.db")) as connection:
         connection.execute("UPDATE measurements SET median_us = median_us / 2")
@@ -66,7 +66,7 @@ def test_a_config_that_was_tried_again_after_its_family_changed_counts_once(fold
 def test_a_technique_may_have_trials_of_its_own(folder: Path, autotune: Command) -> None:
     wide = LADDER.replace('space = { threads = [64], order = ["taps"] }', 'space = { order = ["taps"] }\ntrials = 3')
     (folder / "small.toml").write_text((folder / "small.toml").read_text() + wide)
-    words = ("small.toml", "--templates", "families", "--device", "null", "--json")
+    words = ("small.toml", "--family-dir", "families", "--device", "null", "--json")
     assert [row["evaluated"] for row in rows(autotune("ladder", *words))] == [1, 3]
     few = rows(autotune("ladder", *words, "--db", "few.db", "--trials", "2"))
     assert [row["evaluated"] for row in few] == [1, 2], "the option holds for all techniques"
@@ -77,14 +77,14 @@ def test_a_ladder_leaves_alone_what_is_best(folder: Path, tune: Command, autotun
     best = rows(autotune("best", "small", "--json"))
     assert best[0]["decided_by"] == "finals"
     (folder / "small.toml").write_text((folder / "small.toml").read_text() + SLOW)
-    climbed = rows(autotune("ladder", "small.toml", "--templates", "families", "--device", "null", "--json"))
+    climbed = rows(autotune("ladder", "small.toml", "--family-dir", "families", "--device", "null", "--json"))
     assert float(str(climbed[0]["best_us"])) > 1.2 * float(str(best[0]["median_us"]))
     assert rows(autotune("best", "small", "--json")) == best
 
 
 def test_what_a_profiler_saw_stands_beside_the_rung(folder: Path, autotune: Command) -> None:
     (folder / "small.toml").write_text((folder / "small.toml").read_text() + SLOW)
-    words = ("--templates", "families", "--device", "null")
+    words = ("--family-dir", "families", "--device", "null")
     plain = autotune("ladder", "small.toml", *words)
     assert "achieved_occupancy" not in plain.out
     with Store("autotune.db") as store:
@@ -125,7 +125,7 @@ def test_a_ladder_that_cannot_be_profiled_is_not_climbed(
     folder: Path, autotune: Command, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (folder / "small.toml").write_text((folder / "small.toml").read_text() + LADDER)
-    words = ("ladder", "small.toml", "--templates", "families", "--device", "null")
+    words = ("ladder", "small.toml", "--family-dir", "families", "--device", "null")
     monkeypatch.delenv("CUDA_HOME", raising=False)
     (folder / "bin").mkdir()
     (folder / "bin" / "ncu").write_text("#!/bin/sh\n")
@@ -168,7 +168,7 @@ def test_a_ladder_that_was_never_climbed_has_nothing_to_say(folder: Path, filled
 )
 def test_a_ladder_that_cannot_be_climbed(technique: str, words: str, folder: Path, autotune: Command) -> None:
     (folder / "small.toml").write_text(STUDY + technique)
-    complaint = autotune("ladder", "small.toml", "--templates", "families", "--device", "null").complaint
+    complaint = autotune("ladder", "small.toml", "--family-dir", "families", "--device", "null").complaint
     assert complaint.startswith(f"small.toml: {words}")
     assert not (folder / "autotune.db").exists()
 

@@ -318,7 +318,7 @@ def net(folder: Path, autotune: Command) -> Path:
         LAYER.format(name=name, n=n, count=c) for name, n, c in (("stem", 2, 1), ("layer4-downsample", 7, 3))
     )
     (folder / "net.toml").write_text(f'name = "net"\ntemplates = ["tiny"]\ntrials = 12\n{layers}')
-    done = autotune("tune", "net.toml", "--templates", "families", "--device", "null", "--trials-total", "20")
+    done = autotune("tune", "net.toml", "--family-dir", "families", "--device", "null", "--trials-total", "20")
     assert done.code == 0
     assert "net: 20/20 in " in done.err
     assert "us at the start" in done.err

@@ -66,7 +66,7 @@ def test_an_operation_beside_a_named_study_is_found_from_elsewhere(autotune: Com
     written = autotune("export", "sub/mine.toml", "--out", "lib", "--no-proof", "--arch", "90")
     assert written.code == 0, written
     lost = autotune("export", "mine", "--out", "other", "--no-proof").complaint
-    assert lost.endswith("mine: the operation's folder is not here; name the one it lies in by --templates"), lost
+    assert lost.endswith("mine: the operation's folder is not here; name the one it lies in by --family-dir"), lost
 
 
 @pytest.mark.long
@@ -78,9 +78,9 @@ def test_a_kernel_is_measured_again_where_its_folder_is_named(autotune: Command,
     lost = autotune("retime", "moved.small", "--device", "host")
     assert (lost.code, lost.err.splitlines()[-1]) == (
         1,
-        "autotune: moved: the operation's folder is not here; name the one it lies in by --templates",
+        "autotune: moved: the operation's folder is not here; name the one it lies in by --family-dir",
     )
-    again = autotune("retime", "moved.small", "--device", "host", "--templates", "there", "--json")
+    again = autotune("retime", "moved.small", "--device", "host", "--family-dir", "there", "--json")
     assert [row["layer"] for row in json.loads(again.out)] == ["moved.small"]
 
 

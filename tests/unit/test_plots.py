@@ -77,7 +77,7 @@ def test_history_says_where_there_is_nothing(folder: Path, autotune: Command, st
 
 
 def test_importance_is_drawn_as_it_is_listed(folder: Path, autotune: Command) -> None:
-    asked = ("importance", "report-000.conv1", "--template", "direct", "--db", RECORDED)
+    asked = ("importance", "report-000.conv1", "--family", "direct", "--db", RECORDED)
     listed = {row["parameters"]: row["importance"] for row in json.loads(autotune(*asked, "--json").out)}
     drawn = autotune(*asked, "--plot").out
     found = {name: (share, len(blocks)) for name, share, blocks in re.findall(r"^  (\w+) +([\d.]+) ?(█*)", drawn, re.M)}
@@ -104,7 +104,7 @@ def test_watch_tells_of_what_is_done_and_what_runs(filled: Path, autotune: Comma
 
 
 def test_watch_knows_the_budget_of_the_run_and_whether_it_goes_on(folder: Path, autotune: Command) -> None:
-    words = ("small.toml", "--templates", "families", "--device", "null", "--trials", 4)
+    words = ("small.toml", "--family-dir", "families", "--device", "null", "--trials", 4)
     assert autotune("tune", *words).code == 0
     shown = autotune("watch", "small").out
     assert re.match(r"small on null: 4 of 4 evaluations, \d+ s so far, not running, last trial ended ", shown), shown

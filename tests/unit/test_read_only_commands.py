@@ -23,7 +23,7 @@ from .tiny import STUDY, Command
 
 DATA = Path(__file__).parents[1] / "data" / "databases"
 DB = ("--db", "kept/a.db")
-NULL = ("--templates", "families", "--device", "null")
+NULL = ("--family-dir", "families", "--device", "null")
 READING: tuple[tuple[str, ...], ...] = (
     ("best",),
     ("best", "lenet", "--device", "H200"),
@@ -56,15 +56,15 @@ REFUSING: tuple[tuple[str, ...], ...] = (
     ("dispatch", "lenet", "--explain"),
     ("sanitize", "nothing", "--device", "host:check"),
     ("importance", "lenet"),
-    ("export", "lenet", "--out", "out", "--no-proof", "--gpu", "none such"),
+    ("export", "lenet", "--out", "out", "--no-proof", "--device", "none such"),
     ("profile", "lenet", "--device", "null"),
     ("tune", "small.toml", *NULL, "--db", "kept/none.db", "--prior"),
     ("tune", "small.toml", *NULL, "--no-warm-start", "--prior"),
     ("tune", "small.toml", *NULL, "--baseline", "cudnn"),
-    ("tune", "small.toml", *NULL, "--template", "none"),
-    ("tune", "small.toml", "--templates", "families", "--device", "cuda:99"),
+    ("tune", "small.toml", *NULL, "--family", "none"),
+    ("tune", "small.toml", "--family-dir", "families", "--device", "cuda:99"),
     ("tune", "small.toml", *NULL, "--only-unsupported"),
-    ("tune", "grouped.toml", *NULL, "--template", "tiny"),
+    ("tune", "grouped.toml", *NULL, "--family", "tiny"),
     ("tune", "huge.toml", *NULL),
     ("compare", "small.toml", *NULL),
     ("compare", "lenet.toml", *NULL),

@@ -26,7 +26,7 @@ def again(autotune: Command, filled: Path) -> Command:
     shutil.move(filled, "recorded.db")
 
     def run(*words: object) -> object:
-        return autotune("tune", "small.toml", "--templates", "families", "--device", "replay:recorded.db", *words)
+        return autotune("tune", "small.toml", "--family-dir", "families", "--device", "replay:recorded.db", *words)
 
     return run  # type: ignore[return-value]
 
@@ -89,7 +89,7 @@ def test_a_replay_that_was_cut_in_two_is_the_same(autotune: Command) -> None:
 
 def test_each_policy_has_configs_of_its_own(autotune: Command) -> None:
     text = Path("small.toml").read_text()
-    words = ("tune", "small.toml", "--templates", "families")
+    words = ("tune", "small.toml", "--family-dir", "families")
     assert autotune(*words, "--device", "null", "--trials", 5, "--seed", 1, "--db", "recorded.db").code == 0
     Path("small.toml").write_text(changed(text, ("trials = 10", "trials = 10\nmeasure.cache = 'hot'")))
     assert autotune(*words, "--device", "null", "--trials", 9, "--seed", 2, "--db", "recorded.db").code == 0
@@ -125,16 +125,16 @@ def test_what_was_not_recorded_is_one_line(again: Command, autotune: Command, tm
 )
 def test_a_device_that_is_no_recording_is_one_line(autotune: Command, filled: Path, device: str, says: str) -> None:
     shutil.move(filled, "recorded.db")
-    finished = autotune("tune", "small.toml", "--templates", "families", "--device", device)
+    finished = autotune("tune", "small.toml", "--family-dir", "families", "--device", device)
     assert says in finished.complaint
 
 
 def test_one_of_several_devices_is_named(again: Command, autotune: Command) -> None:
-    words = ("tune", "small.toml", "--templates", "families", "--db", "recorded.db")
+    words = ("tune", "small.toml", "--family-dir", "families", "--db", "recorded.db")
     assert autotune(*words, "--device", "host", "--trials", 1).code == 0
     assert "has several devices; name one of them as replay:recorded.db@NAME: null, " in again().complaint
     finished = autotune(
-        "tune", "small.toml", "--templates", "families", "--device", "replay:recorded.db@null", "--json"
+        "tune", "small.toml", "--family-dir", "families", "--device", "replay:recorded.db@null", "--json"
     )
     (best,) = json.loads(finished.out)
     assert best["device"] == "replay of null"

@@ -171,7 +171,7 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
-WORDS = ("--templates", "families", "--device", "null")
+WORDS = ("--family-dir", "families", "--device", "null")
 
 
 def test_the_command_searches_the_target_and_dispatch_ranks_the_rule(

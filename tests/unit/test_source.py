@@ -57,7 +57,7 @@ def test_any_trial_or_config_is_printed(filled: Path, autotune: Command) -> None
     assert printed.startswith(f"// small.one trial {wrong['number']}: wrong_result / wrong\n")
     assert body(printed)
     rejected = next(row for row in trials if row["outcome"] == "invalid_config")
-    refused = autotune("source", "small.one", "--trial", rejected["number"], "--templates", "families").complaint
+    refused = autotune("source", "small.one", "--trial", rejected["number"], "--family-dir", "families").complaint
     assert "its text is not kept, and tiny refuses the config by now: " in refused
     slow = [row for row in trials if "threads=64 " in in_csv(row["config"]) and row["outcome"] == "correct"]
     fastest = min(slow, key=lambda row: float(str(row["median_us"])))
@@ -67,7 +67,7 @@ def test_any_trial_or_config_is_printed(filled: Path, autotune: Command) -> None
         config = re.search(r"^// config        (.*)$", found, re.MULTILINE)
         assert config is not None
         assert config[1] == whole
-    assert autotune("source", "small.one", "--template", "tiny").out.startswith("// small.one: ")
+    assert autotune("source", "small.one", "--family", "tiny").out.startswith("// small.one: ")
 
 
 @pytest.mark.parametrize(
@@ -127,7 +127,7 @@ LAYER = '\nname = "two"\nn = 3\nc = 2\nh = 19\nw = 8\nk = 4\nr = 3\ns = 3\n'
 def test_a_dropped_text_is_rendered_again(filled: Path, autotune: Command) -> None:
     printed = autotune("source", "small.one").out
     change(filled, "DELETE FROM source_paragraphs")
-    assert autotune("source", "small.one", "--templates", "families").out == printed
+    assert autotune("source", "small.one", "--family-dir", "families").out == printed
     assert autotune("source", "small.one").complaint.endswith("its text is not kept, and tiny is not installed")
 
 

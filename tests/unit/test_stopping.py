@@ -58,7 +58,7 @@ def test_a_resumed_search_expects_what_an_uninterrupted_one_does() -> None:
 
 def test_a_study_stops_and_says_why_and_has_nothing_left_to_do(autotune: Command) -> None:
     words = ("tune", "fashion-k7", "--layer", "conv1", "--device", f"replay:{H200}", "--trials", 190)
-    first = autotune(*words, "--stop-below", 0.02)
+    first = autotune(*words, "--min-gain", 0.02)
     assert first.code == 0
     (line,) = [line for line in first.err.splitlines() if "; stopped: " in line]
     gain = re.search(r"stopped: expected gain ([\d.]+)%, below 2\.00%$", line)
@@ -69,7 +69,7 @@ def test_a_study_stops_and_says_why_and_has_nothing_left_to_do(autotune: Command
         best_us = min(row.median_us for row in store.best.list("fashion-k7.conv1"))
     assert 30 < count < 190
     assert best_us < 1.02 * 1130.4, "within the fraction of the best of all"
-    again = autotune(*words, "--stop-below", 0.02)
+    again = autotune(*words, "--min-gain", 0.02)
     assert f"{count} evaluated (0 now)" in again.err
     assert "stopped: expected gain" in again.err
     assert "stopped: budget" in autotune(*words, "--trials", count + 5).err, "without the rule it goes on"
@@ -78,11 +78,11 @@ def test_a_study_stops_and_says_why_and_has_nothing_left_to_do(autotune: Command
 @pytest.mark.parametrize("value", ["0", "1", "-0.1", "true", '"low"', "nan", "1.5"])
 def test_a_fraction_that_is_none_is_refused(tmp_path: Path, value: str) -> None:
     path = tmp_path / "small.toml"
-    path.write_text(changed(STUDY, ("trials = 10", f"trials = 10\nstop_below = {value}")))
-    with pytest.raises(StudyError, match=r"stop_below: expected a fraction between 0 and 1"):
+    path.write_text(changed(STUDY, ("trials = 10", f"trials = 10\nmin_gain = {value}")))
+    with pytest.raises(StudyError, match=r"min_gain: expected a fraction between 0 and 1"):
         load_study(path)
 
 
 @pytest.mark.parametrize("value", ["0", "1", "nan", "little"])
 def test_an_option_that_is_no_fraction_is_wrong_usage(autotune: Command, value: str) -> None:
-    assert autotune("tune", "small.toml", "--stop-below", value).code == 2
+    assert autotune("tune", "small.toml", "--min-gain", value).code == 2

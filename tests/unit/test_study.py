@@ -171,13 +171,12 @@ MISTAKES = {
         ("trials = 10", "[space.direct]\nunroll = 0.5"),
         "space.direct.unroll: expected a value or a",
     ),
-    "unknown span": (("trials = 10", 'span = "all"'), "span: 'all': expected kernel or end_to_end"),
     "streams without end to end": (
         ("trials = 10", "[space.end_to_end]\nstreams = 1"),
         "space.end_to_end: has no effect without",
     ),
     "no stream": (
-        ("trials = 10", 'span = "end_to_end"\n[space.end_to_end]\nstreams = 0'),
+        ("trials = 10", "end_to_end = true\n[space.end_to_end]\nstreams = 0"),
         "space.end_to_end.streams: expec",
     ),
     "technique without a template": (("trials = 10", '[[technique]]\nname = "a"'), "technique[0].template: missing"),

@@ -19,7 +19,7 @@ def tune(autotune: Command, folder: Path) -> Command:
     def run(*words: object, **layers: int) -> object:
         text = 'name = "model"\ntrials = 2\ntemplates = ["tiny"]\n'
         Path("model.toml").write_text(text + "".join(LAYER.format(*one) for one in layers.items()))
-        return autotune("tune", "model.toml", "--templates", "families", "--device", "null", *words)
+        return autotune("tune", "model.toml", "--family-dir", "families", "--device", "null", *words)
 
     return run  # type: ignore[return-value]
 

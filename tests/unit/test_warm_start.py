@@ -196,7 +196,7 @@ def test_a_run_cut_short_goes_on_as_it_would_have(tmp_path: Path, families: Mapp
 def test_the_summary_says_how_many_and_whether_they_helped(autotune: Command, filled: Path) -> None:
     text = Path("small.toml").read_text()
     Path("next.toml").write_text(changed(text, ('name = "small"', 'name = "next"'), ("h = 9", "h = 11")))
-    words = ("tune", "next.toml", "--templates", "families", "--device", "null")
+    words = ("tune", "next.toml", "--family-dir", "families", "--device", "null")
     finished = autotune(*words, "--trials", 12)
     (line,) = [line for line in finished.err.splitlines() if "warm start" in line]
     assert line.startswith("  warm start: 10 configs, from small.one on null (distance 0.")
