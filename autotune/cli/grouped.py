@@ -69,7 +69,9 @@ class GroupedCommands(click.Group):
             click.echo(f"note: `autotune {old}` is now `autotune {new}`; the old name will go", err=True)
             args = [*new.split(), *args[1:]]
         name, command, rest = super().resolve_command(ctx, args)
-        known = {word for param in command.params for word in param.opts} if command else set()
+        if command is None or ctx.resilient_parsing:
+            return name, command, rest
+        known = {word for param in command.params for word in param.opts}
         return name, command, [self._current_option(word, known) for word in rest]
 
     def _current_option(self, word: str, known: Collection[str]) -> str:

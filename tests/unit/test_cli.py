@@ -707,6 +707,7 @@ def test_the_recorded_results_can_be_asked(autotune: Command) -> None:
         pytest.skip("no recorded results are shipped yet")
     for path in recorded:
         before = path.read_bytes()
+        assert before[18:20] == b"\x01\x01", f"{path.name} is in WAL mode: reading it writes files next to it"
         assert all(row["median_us"] for row in rows(autotune("best", "--db", path, "--json")))
         assert rows(autotune("trials", "--db", path, "--limit", "2", "--json"))
         assert path.read_bytes() == before

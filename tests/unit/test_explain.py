@@ -66,8 +66,3 @@ def test_without_a_dispatcher_of_all_layers_nothing_is_chosen(autotune: Command)
     for words in (("dispatch", "tuned", "--explain"), ("export", "tuned", "--dispatcher", "--out", "exported")):
         assert "run `autotune dispatch STUDY` first" in autotune(*words).complaint
     assert not Path("exported").exists()
-
-
-def test_the_former_name_of_the_option_names_the_new_one(autotune: Command, folder: Path) -> None:
-    done = autotune("tune", "small.toml", "--device", "null", "--unserved")
-    assert (done.code, "--unserved is --only-unsupported now" in done.err) == (2, True), done.err
