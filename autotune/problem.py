@@ -15,13 +15,12 @@ from functools import lru_cache
 from typing import Self
 
 from autotune.errors import StudyError, quoted
-from autotune.operation.declarations import COMPUTED, DRAWN, DTYPE_BYTES, KEPT, READ, Array
+from autotune.operation.declarations import COMPUTED, DRAWN, DTYPE_BYTES, KEPT, READ, WHOLE_RANGE, Array
 from autotune.operation.operation import FILE, Operation
 from autotune.operation.registry import CONV2D, operation
 from autotune.trial import Value
 
 _MOST_COUNT = 1 << 62  # elements, products and FLOP are 64-bit whole numbers
-_MOST_INTEGER = 1 << 30  # in test data, whose span is a 32-bit int
 _KEPT = 4096  # problems whose arrays and cost a process keeps
 
 
@@ -51,6 +50,11 @@ class Problem(ABC):
     def runtime_size(self) -> int:
         """The size that a kernel takes when it is launched."""
         return int(self.values[self.operation.runtime])
+
+    @property
+    def shape(self) -> tuple[tuple[str, Value], ...]:
+        """Its sizes and words but for the run-time size, at which one kernel serves it."""
+        return tuple(item for item in self.values.items() if item[0] != self.operation.runtime)
 
     @property
     def arrays(self) -> tuple[Array, ...]:
@@ -140,10 +144,11 @@ class DeclaredProblem(Problem):
                 raise StudyError(f"{array.name} would have more than 2^62 elements; make it smaller")
             if array.role in READ and array.fill in DRAWN and array.least > array.most:
                 raise StudyError(f"{array.name}: there are no whole numbers from {array.least} to {array.most}")
-            if array.role in READ and array.fill in DRAWN and max(abs(array.least), abs(array.most)) > _MOST_INTEGER:
+            low, high = WHOLE_RANGE[array.dtype]
+            if array.role in READ and array.fill in DRAWN and not low <= array.least <= array.most <= high:
                 raise StudyError(
-                    f"{array.name}: test data from {array.least} to {array.most}; expected whole numbers up to "
-                    f"{_MOST_INTEGER}, and such that sums of them are exact"
+                    f"{array.name}: test data from {array.least} to {array.most}; expected whole numbers from {low} "
+                    f"to {high}, and such that sums of them are exact"
                 )
         for key, value in (("reduction", self.reduction), ("flops", self.flops)):
             if value < 1:

@@ -6,7 +6,9 @@ has seen the most.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 
 import numpy as np
@@ -14,10 +16,12 @@ import numpy.typing as npt
 
 from autotune.checking.pairwise import Covering, Rows
 from autotune.checking.problem_features import problem_features
-from autotune.checking.problems import Derivation, derive
+from autotune.checking.problems import Derivation, derive, with_runtimes
 from autotune.devices.device import DeviceInfo
-from autotune.errors import TemplateError
+from autotune.errors import AutotuneError, TemplateError
 from autotune.family.feasible import Tree
+from autotune.family.render import launches
+from autotune.family.source import KernelSource, Stage
 from autotune.family.space import MAX_ROWS, MAX_VISITS, BoundTemplate, SearchSpace, device_names, narrow, refusal
 from autotune.family.template import KernelTemplate, Param
 from autotune.problem import Layer, Problem
@@ -27,8 +31,10 @@ _MOST_ROWS = 5_000  # configs of a space that is enumerated
 _ENUMERATED = 2  # larger spaces that are enumerated nevertheless
 _SLICES, _SLICE_VALUES = 3, 2  # of the others: spaces of so many values for each parameter
 _DRAWN = 200  # of each space, among which the greedy choice is made, besides configs that have a rare pair
-_MORE_IMAGES = 2  # than a problem's own, for which a compiled kernel is run as well
 _LEAST_HOST_IMAGES, _MOST_HOST_FLOPS = 3, 50_000_000  # of a study's layer on a CPU
+_SEVERAL = 3  # blocks on an axis of the grid: the first, the last and one between them
+_MANY = (112, 16)  # of a run-time size: a multiple of 16 beyond 100, or where that takes long at least that
+_QUICK_FLOPS, _QUICK_ELEMENTS = 8_000_000, 1 << 20  # of a problem at more than its own run-time size
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +57,30 @@ class Subject:
     factors: tuple[int, ...]
 
     others: tuple[BoundTemplate, ...]
-    """the same problem with other numbers of images, for which the compiled kernel is run as well"""
+    """the same problem at other run-time sizes, which the compiled kernel is run at as well"""
+    larger: tuple[BoundTemplate, ...]
+    """the same at ever larger ones, among which is one at which a config has several blocks"""
+
+    def with_several_blocks(self, config: Config, run: Sequence[KernelSource]) -> BoundTemplate | None:
+        """The least of the larger sizes that gives each axis of the grid several blocks, as far as one of them does.
+
+        None where `run` have as many.
+        """
+        grids = {}
+        for bound in self.larger:
+            with suppress(AutotuneError):
+                grids[bound] = _grids(launches(bound, bound.template.stages, bound.names(config)))
+        before = [max(extents) for extents in zip(*(_grids(source.stages) for source in run), strict=False)]
+        most = [max(extents) for extents in zip(*grids.values(), strict=False)]
+        wanted = [min(_SEVERAL, extent) for extent in most]
+        if all(extent <= had for extent, had in zip(wanted, before, strict=False)):
+            return None
+        enough = (
+            bound
+            for bound, extents in grids.items()
+            if all(extent >= least for extent, least in zip(extents, wanted, strict=False))
+        )
+        return next(enough, None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,11 +125,8 @@ class CasePlan:
                 raise TemplateError(f"{template.path}: arch: {device.name} does not meet: {condition.reason}")
         self.derivation = derive(template, device, self.problems, seed) if not layers else Derivation((), ())
         self.left_out: list[tuple[str, str]] = []
-        """the user's layers that the family does not serve, and why"""
-        self.subjects = [
-            Subject(derived.bound, (-1, *derived.features), self._others(derived.bound.problem, more=True))
-            for derived in self.derivation.problems
-        ]
+        """the user's layers that the family does not serve, or not at their own size, and why"""
+        self.subjects = [self._subject(derived.bound, (-1, *derived.features)) for derived in self.derivation.problems]
         self.subjects += self._own(layers)
         if not self.subjects:
             raise TemplateError(self._nothing())
@@ -116,21 +142,35 @@ class CasePlan:
             problem = layer.problem
             if self.device.kind == "host":
                 most = max(_LEAST_HOST_IMAGES, _MOST_HOST_FLOPS * problem.runtime_size // problem.flops)
-                problem = problem.with_runtime(min(problem.runtime_size, most))
+                runtime, own = problem.operation.runtime, problem.runtime_size
+                problem = next(with_runtimes(problem, (min(own, most),)), problem)
+                if problem.runtime_size < own:
+                    why = f"would take too long on a CPU; it ran at {runtime} = {problem.runtime_size} and below"
+                    self.left_out.append((f"{layer.name} at its {runtime} = {own}", why))
             bound = BoundTemplate(self.template, problem, self.device)
             if not bound.supported:
                 self.left_out.append((layer.name, f"the family requires: {bound.unmet}"))
             elif SearchSpace(bound, most_rows=0, sampled_rows=1).default is None:
                 self.left_out.append((layer.name, f"no config is feasible: {refusal(bound)}"))
             else:
-                yield Subject(bound, (number, *none), self._others(problem, more=False))
+                yield self._subject(bound, (number, *none))
 
-    def _others(self, problem: Problem, *, more: bool) -> tuple[BoundTemplate, ...]:
-        """The problem with one image, and with more than it has."""
-        numbers = {1, problem.runtime_size + _MORE_IMAGES} if more else {1}
-        return tuple(
-            BoundTemplate(self.template, problem.with_runtime(n), self.device)
-            for n in sorted(numbers - {problem.runtime_size})
+    def _subject(self, bound: BoundTemplate, factors: tuple[int, ...]) -> Subject:
+        """A problem, run at the sizes of check.toml and at 1 as well."""
+        problem = bound.problem
+        own = problem.runtime_size
+        sizes = {1, *problem_features(self.template.operation).runtime}
+        if factors[0] >= 0:  # of a layer, no more than it has
+            sizes = {size for size in sizes if size <= own}
+        first = max(own, *sizes)
+        larger = filter(_quick, with_runtimes(problem, ((first << power) + 1 for power in range(20))))
+        many = filter(_quick, with_runtimes(problem, (size for size in _MANY if size > first)))
+        others = (*with_runtimes(problem, sorted(sizes - {own})), *itertools.islice(many, 1))
+        return Subject(
+            bound,
+            factors,
+            tuple(BoundTemplate(self.template, each, self.device) for each in others),
+            tuple(BoundTemplate(self.template, each, self.device) for each in larger),
         )
 
     def _nothing(self) -> str:
@@ -192,6 +232,17 @@ class CasePlan:
             items = tuple((param.name, value) for param, value in zip(params, values, strict=True))
             self.covering.take(row)
             yield Case(self.subjects[of[at]], Config(self.template.name, items), row)
+
+
+def _quick(problem: Problem) -> bool:
+    """Whether a CPU verifies a kernel in little more time than at the problem's own size."""
+    elements = sum(array.elements for array in problem.arrays)
+    return problem.flops <= _QUICK_FLOPS and elements <= _QUICK_ELEMENTS
+
+
+def _grids(stages: Sequence[Stage]) -> tuple[int, ...]:
+    """Every axis of the grids of launches."""
+    return tuple(extent for stage in stages for extent in stage.grid)
 
 
 def _rows(bound: BoundTemplate, params: Sequence[Param], most: int) -> tuple[Rows, bool]:

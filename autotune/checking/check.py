@@ -81,6 +81,8 @@ class FamilyCheck:
         self.large_run = False
         self.refused: dict[Problem, str] = {}
         """problems that the device refuses, and why"""
+        self.blocks: dict[tuple[str, int], int] = {}
+        """kernel and axis of its grid to the most blocks that it was right with"""
 
     def rows(self, *, most: int | None = None, ended: Callable[[], bool] = _no_limit) -> Iterator[CheckRow]:
         """Verify case after case until none adds a pair, there were `most`, or time has `ended`."""
@@ -117,6 +119,9 @@ class FamilyCheck:
                 except Rejected:
                     continue  # a rule may keep a kernel from more images, but not from fewer
             others.append(relaunched(source, other))
+        several = case.subject.with_several_blocks(case.config, (source, *others))
+        if several is not None and several.allows(case.config):
+            others.append(relaunched(source, several))
         self._evaluator.expect(source.problem)
         archs = self._architectures.submit(bound, source) if self._architectures else []
         return _Started(case, (source, *others), self._evaluator.compile(source), tuple(archs))
@@ -150,12 +155,13 @@ class FamilyCheck:
             for source in sources:
                 self._evaluator.begin_layer(source.problem)
                 errors.append(self._checker.verify(source, binary))
+                self._note_blocks(source)
         except Rejected as rejected:
             run = [own.problem.runtime_size for own in sources[: len(errors) + 1]]
             message = with_source_lines(rejected.message, template, source, self._evaluator.info)
             if errors:
-                right = " and ".join(map(str, run[:-1]))
-                message = f"wrong for n = {run[-1]}, right for n = {right} with the same binary: {message}"
+                right, name = ", ".join(map(str, run[:-1])), source.problem.operation.runtime
+                message = f"wrong for {name} = {run[-1]}, right for {right} with the same binary: {message}"
             return CheckRow(source, tuple(run), rejected.outcome, rejected.reason, message, None, factors)
         except DeviceLost:
             raise
@@ -166,6 +172,11 @@ class FamilyCheck:
         return CheckRow(
             sources[0], images, Outcome.CORRECT, "", "", max(errors, key=lambda error: error.over_bound), factors
         )
+
+    def _note_blocks(self, source: KernelSource) -> None:
+        for stage in source.stages:
+            for axis, extent in enumerate(stage.grid):
+                self.blocks[stage.entry, axis] = max(extent, self.blocks.get((stage.entry, axis), 0))
 
     def _large(self) -> Iterator[CheckRow]:
         """Problems with more elements than 31 bits count, where the device has the memory."""

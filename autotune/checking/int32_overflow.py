@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from autotune.checking.problems import with_runtimes
 from autotune.devices.device import DeviceInfo
 from autotune.family.space import Admission, BoundTemplate, SearchSpace, refusal
-from autotune.operation.declarations import MAX_SIZE, READ
+from autotune.operation.declarations import READ
 from autotune.problem import Problem
 from autotune.trial import Config
 
@@ -34,7 +35,7 @@ def large_problems(bounds: Sequence[BoundTemplate], device: DeviceInfo) -> tuple
     found = []
     for layout in dict.fromkeys(bound.problem.values.get("layout") for bound in bounds):
         of_layout = (bound.problem for bound in bounds if bound.problem.values.get("layout") == layout)
-        large = [_enlarged(problem) for problem in of_layout if _size(problem) <= MAX_SIZE]
+        large = [problem for each in of_layout for problem in with_runtimes(each, (_size(each),))]
         if not large:
             continue
         problem = min(large, key=lambda problem: (_bytes(problem), problem.flops))
@@ -56,10 +57,6 @@ def _tried(bound: BoundTemplate, device: DeviceInfo) -> LargeProblem:
         )
     config = SearchSpace(bound, most_rows=0, sampled_rows=1).default
     return LargeProblem(bound, config, "" if config else f"no config is feasible: {refusal(bound)}")
-
-
-def _enlarged(problem: Problem) -> Problem:
-    return problem.with_runtime(_size(problem))
 
 
 def _size(problem: Problem) -> int:

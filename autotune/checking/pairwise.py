@@ -104,12 +104,13 @@ class Covering:
         gains = np.concatenate(
             [np.zeros(0, np.int32), *(self._gains(rows[at : at + _CHUNK]) for at in range(0, len(rows), _CHUNK))]
         )
+        proposed = np.zeros(len(rows), np.bool_)
         while len(gains) and gains.max() > 0:
             largest = np.argsort(-gains, kind="stable")[:_FRESH]
-            gains[largest] = self._gains(rows[largest])
+            gains[largest] = np.where(proposed[largest], 0, self._gains(rows[largest]))
             best = int(largest[np.argmax(gains[largest])])
             if gains[best] > 0 and gains[best] >= gains.max():
-                gains[best] = 0
+                gains[best], proposed[best] = 0, True
                 yield best
 
     def _gains(self, rows: Rows) -> npt.NDArray[np.int32]:

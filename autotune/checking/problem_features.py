@@ -16,7 +16,7 @@ from autotune.bounded_io import read_text
 from autotune.checking.pairwise import Rows
 from autotune.errors import TemplateError
 from autotune.expressions.expression import Bound, Expression
-from autotune.expressions.typed_names import expression_of
+from autotune.expressions.typed_names import expression_of, no_condition
 from autotune.expressions.vectorized import Column, Columns
 from autotune.operation.declarations import MAX_SIZE
 from autotune.operation.operation import FILE as OPERATION_FILE
@@ -80,6 +80,8 @@ class ProblemFeatures:
     """the run-time size of one problem after the other"""
     words: Mapping[str, tuple[str, ...]]
     rules: tuple[Bound, ...]
+    small: tuple[Bound, ...]
+    """what leaves out shapes that take a CPU long, where no file has rules"""
     features: tuple[Feature, ...]
 
     @property
@@ -95,17 +97,42 @@ class ProblemFeatures:
         shapes = ((feature.name, tuple(value.name for value in feature.values)) for feature in self.features)
         return (*self.word_values, *shapes)
 
+    @property
+    def _all_rules(self) -> tuple[Bound, ...]:
+        return (*(rule.holds for rule in self.operation.rules), *self.rules)
+
+    @property
+    def _of_shapes(self) -> frozenset[str]:
+        """The names that a shape decides: its sizes, and what is derived from them alone."""
+        found = {size for feature in self.features for size in feature.sizes}
+        for name, bound in self.operation.derived:
+            if bound.names <= found:
+                found.add(name)
+        return frozenset(found)
+
+    @property
+    def rules_of_words(self) -> tuple[Bound, ...]:
+        """Rules about words, which no shape has; a rule about the run-time size is left to the problem."""
+        return tuple(
+            bound
+            for bound in self._all_rules
+            if not bound.names <= self._of_shapes and not bound.names & self.operation.changing
+        )
+
     def shapes(self) -> Shapes:
         """All shapes of the features' product that no rule refuses. Raises TemplateError where they refuse all."""
         counts = [len(feature.values) for feature in self.features]
-        rows = np.indices(counts, dtype=np.int16).reshape(len(counts), -1).T
+        rows = np.indices(counts, dtype=np.int16).reshape(len(counts), math.prod(counts)).T
         sizes = self._sizes(rows)
         columns = Columns(dict(sizes), len(rows))
         for name, bound in self.operation.derived:
-            if bound.names <= sizes.keys():  # what words decide is no shape's
+            if all(each in columns for each in bound.names):  # what words decide is no shape's
                 columns[name] = bound.column(columns)
         kept = np.ones(len(rows), np.bool_)
-        for bound in (*(rule.holds for rule in self.operation.rules), *self.rules):
+        for bound in self._all_rules:
+            if bound.names <= self._of_shapes:
+                kept &= bound.column(columns) != 0
+        for bound in self.small:
             kept &= bound.column(columns) != 0
         decided = np.zeros(rows.shape, np.bool_)
         names = [feature.name for feature in self.features]
@@ -178,7 +205,7 @@ def _undeclared(declared: Operation, path: Path) -> ProblemFeatures:
         features.append(Feature(size.name, (size.name,), values))
     if math.prod(len(feature.values) for feature in features) > _MOST_SHAPES:
         raise TemplateError(f"{path}: missing, and {declared.name} has too many sizes to cross; declare its features")
-    return ProblemFeatures(declared, _RUNTIME, declared.words, _small(declared, features, path), tuple(features))
+    return ProblemFeatures(declared, _RUNTIME, declared.words, (), _small(declared, features, path), tuple(features))
 
 
 def _small(declared: Operation, features: Sequence[Feature], path: Path) -> tuple[Bound, ...]:
@@ -208,7 +235,7 @@ class _Reader:
     def read(self) -> ProblemFeatures:
         table = self.table
         table.allow(_KEYS)
-        table.require(sorted(_KEYS - {"rules"}))
+        table.require(("runtime", "words"))
         words = tuple(map(str, table.array("words")))
         if sorted(words) != sorted(self.declared.words):
             raise table.error("words", f"expected each of {', '.join(self.declared.words)} once")
@@ -231,7 +258,8 @@ class _Reader:
             operation=self.declared,
             runtime=tuple(int(str(number)) for number in runtime),
             words={name: self.declared.words[name] for name in words},
-            rules=tuple(self.bound(rules, why, rules.word(why, "")) for why in rules.content),
+            rules=tuple(self.rule(rules, why) for why in rules.content),
+            small=(),
             features=features,
         )
 
@@ -271,3 +299,12 @@ class _Reader:
     def bound(self, table: Table, key: str, text: str) -> Bound:
         """An expression of sizes."""
         return expression_of(table, key, text, self.sizes | dict(self.declared.derived).keys())
+
+    def rule(self, table: Table, key: str) -> Bound:
+        """A condition of sizes and words."""
+        declared = self.declared
+        known = declared.names - {declared.runtime}
+        rule = expression_of(table, key, table.word(key, ""), known, declared.enumerations)
+        if wrong := no_condition(rule.expression, declared.numeric_names):
+            raise table.error(key, wrong)
+        return rule

@@ -7,7 +7,8 @@ refused by `supports` is left out, and problems are drawn such that all pairs of
 from __future__ import annotations
 
 import itertools
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 
 import numpy as np
@@ -16,11 +17,14 @@ import numpy.typing as npt
 from autotune.checking.pairwise import Covering, Rows
 from autotune.checking.problem_features import Shapes, problem_features
 from autotune.devices.device import DeviceInfo
+from autotune.errors import StudyError
 from autotune.expressions.expression import Bound, Tree
 from autotune.expressions.vectorized import Columns
 from autotune.family.space import BoundTemplate, SearchSpace, refusal
 from autotune.family.template import KernelTemplate
+from autotune.operation.operation import Operation
 from autotune.problem import Problem, make_problem
+from autotune.trial import Value
 
 _POOL = 4000  # problems of the product among which the greedy choice is made, besides one for each pair
 _ACTIVATED = 2000  # shapes, at random, that each activation is tried on: all are of one, and it sees none of them
@@ -44,8 +48,8 @@ class Derivation:
     """The problems of a family."""
 
     problems: tuple[Derived, ...]
-    without_config: tuple[tuple[Problem, str], ...]
-    """problems that `supports` admits though no config is feasible, and what refuses the first one"""
+    without_config: tuple[tuple[str, str], ...]
+    """problems that `supports` admits though a rule of the operation or all of the space refuse them, and why"""
 
 
 def derive(
@@ -68,13 +72,16 @@ def derive(
     drawn = rng.permutation(len(rows))[:_POOL]
     pool = np.unique(np.concatenate([covering.witnesses(rows), drawn]))
     problems: list[Derived] = []
-    empty: list[tuple[Problem, str]] = []
+    empty: list[tuple[str, str]] = []
     for position in covering.greedy(rows[pool]):
         at = pool[position]
-        row, runtime = rows[at], features.runtime[len(problems) % len(features.runtime)]
-        problem = make_problem(
-            declared, {declared.runtime: runtime, **_sizes(shapes, int(places[at])), **words[spoken[at]]}
-        )
+        row = rows[at]
+        given = {**_sizes(shapes, int(places[at])), **words[spoken[at]]}
+        try:
+            problem = _first_problem(declared, given, _rotated(features.runtime, len(problems)))
+        except StudyError as error:
+            empty.append((" ".join(map(str, given.values())), str(error)))
+            continue
         bound = BoundTemplate(template, problem, device)
         if bound.supported and SearchSpace(bound, most_rows=0, sampled_rows=1).default is not None:
             covering.take(row)
@@ -82,10 +89,32 @@ def derive(
             if len(problems) == most:
                 break
         else:
-            empty.append((problem, refusal(bound)))
+            empty.append((str(problem), refusal(bound)))
             if len(empty) == _TRIES:
                 break
     return Derivation(tuple(problems), tuple(empty))
+
+
+def _rotated(numbers: Sequence[int], by: int) -> tuple[int, ...]:
+    """The same numbers from another one on."""
+    first = by % len(numbers)
+    return (*numbers[first:], *numbers[:first])
+
+
+def with_runtimes(problem: Problem, sizes: Iterable[int]) -> Iterator[Problem]:
+    """The problem at these run-time sizes, but for those that its rules refuse."""
+    for size in sizes:
+        with suppress(StudyError):
+            yield problem.with_runtime(size)
+
+
+def _first_problem(declared: Operation, given: Mapping[str, Value], runtimes: Sequence[int]) -> Problem:
+    """The problem at the first of some run-time sizes that its rules allow. Raises StudyError where they allow none."""
+    *others, last = runtimes
+    for runtime in others:
+        with suppress(StudyError):
+            return make_problem(declared, {declared.runtime: runtime, **given})
+    return make_problem(declared, {declared.runtime: last, **given})
 
 
 def _supported(
@@ -101,14 +130,18 @@ def _supported(
     known = declared.names_from({declared.runtime: features.runtime[0], **words})
     inputs = {array.name for array in declared.arrays if array.role in ("in", "inout") and array.when.integer(known)}
     derived = {name: bound.expression.folded(known) for name, bound in declared.derived}
-    asked = (*derived.values(), *(condition.holds.folded(known) for condition in template.supports))
+    conditions = (
+        *(bound.expression for bound in features.rules_of_words),
+        *(condition.holds for condition in template.supports),
+    )
+    asked = (*derived.values(), *(condition.folded(known) for condition in conditions))
     if asked not in seen:  # most words, such as an activation, change nothing of it
         columns = Columns(dict(shapes.sizes), len(shapes.rows))
         for name, bound in declared.derived:
             columns[name] = Bound(bound.expression, derived[name]).column(columns)
         columns[_PLACE] = np.arange(columns.size)
-        for condition in template.supports:
-            holds = np.not_equal(condition.holds.bind(known).column(columns), 0)
+        for condition in conditions:
+            holds = np.not_equal(condition.bind(known).column(columns), 0)
             columns = columns.where(holds.astype(np.bool_))
         seen[asked] = columns[_PLACE].astype(np.intp)
     places = seen[asked] if inputs <= template.read else np.zeros(0, np.intp)

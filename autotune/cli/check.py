@@ -16,6 +16,7 @@ from autotune.checking.architectures import Architectures, device_of
 from autotune.checking.cases import CasePlan
 from autotune.checking.check import CheckRow, FamilyCheck, checker_of, hint_at_reference
 from autotune.checking.coverage import Coverage, coverage, in_common
+from autotune.checking.problem_features import problem_features
 from autotune.cli.completion import family_names
 from autotune.cli.devices import open_evaluator
 from autotune.cli.options import DATABASE, DIRECTORIES, JOBS, Number, run_on
@@ -107,7 +108,7 @@ def check(
     wrong = [row for row in rows if row.outcome != Outcome.CORRECT]
     if style:
         show(rows, _COLUMNS, style)
-    for line in (*_failures(checking, rows, wrong), *_said(checking, coverage(checking), no_nvcc, every=gaps)):
+    for line in (*_failures(checking, rows, wrong), *_said(checking, coverage(checking), rows, no_nvcc, every=gaps)):
         click.echo(on_terminal(line) if style is None else line, err=style is not None)
     verified = [row for row in rows if row.images]
     if wrong:
@@ -118,7 +119,7 @@ def check(
     if not verified:
         why = next(iter(checking.refused.values()), "give --seconds more time")
         raise AutotuneError(f"{family.name}: nothing was verified; {why}")
-    problems = {row.problem.with_runtime(1) for row in verified}
+    problems = {row.problem.shape for row in verified}
     runs = sum(len(row.images) for row in verified)
     click.echo(
         f"{family.name}: {counted(len(verified), 'config')} on {counted(len(problems), 'problem')} correct, "
@@ -185,7 +186,30 @@ def _admits(plan: CasePlan, arch: int) -> bool:
     return all(bound.bind(condition.holds).integer({}) for condition in plan.template.arch)
 
 
-def _said(checking: FamilyCheck, found: Coverage, no_nvcc: str, *, every: bool) -> list[str]:
+def _sizes(checking: FamilyCheck, rows: Sequence[CheckRow]) -> list[str]:
+    """The run-time sizes that configs ran at, and the axes of grids that never had a second block."""
+    correct = [row for row in rows if row.outcome == Outcome.CORRECT]
+    if not correct:
+        return []
+    template = checking.plan.template
+    own = {row.problem.runtime_size for row in correct}
+    sizes = {size for row in correct for size in row.images}
+    common = sorted(sizes & {1, *own, *problem_features(template.operation).runtime})
+    line = f"Run at {template.operation.runtime} = {', '.join(map(str, common))}"
+    if larger := sizes - set(common):
+        line += f", and for several blocks at {min(larger)} to {max(larger)}"
+    entries = dict.fromkeys(stage.entry for stage in template.stages)
+    single = [
+        f"{axis}{f' of {entry}' if len(entries) > 1 else ''}"
+        for entry in entries
+        for number, axis in enumerate("xyz")
+        if checking.blocks.get((entry, number)) == 1
+        and any(stage.grid[number].text != "1" for stage in template.stages if stage.entry == entry)
+    ]
+    return [line, *([f"  one block only on axis {', '.join(single)} of the grid"] if single else [])]
+
+
+def _said(checking: FamilyCheck, found: Coverage, rows: Sequence[CheckRow], no_nvcc: str, *, every: bool) -> list[str]:
     """What was covered, and what was not exercised."""
     lines = ["Covered pairs of"]
     shares = (
@@ -194,6 +218,7 @@ def _said(checking: FamilyCheck, found: Coverage, no_nvcc: str, *, every: bool) 
         ("a feature and a parameter value", found.mixed),
     )
     lines += [f"  {what + ':':33s} {share}" for what, share in shares if share.feasible]
+    lines += _sizes(checking, rows)
     if checking.compiled:
         counts = [f"sm_{arch} {count}" for arch, count in checking.compiled.items() if count]
         lines.append(f"Configs compiled with nvcc for: {', '.join(counts) or 'no architecture, none was reached'}")

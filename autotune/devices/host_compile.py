@@ -88,7 +88,7 @@ def compile_host(program: Program, target: Target, *, cxx: str) -> Binary:
 
 def host_identity(cxx: str) -> str:
     """What decides a library besides its text: compiler, CPU (-march=native), flags and the headers' content."""
-    headers = hashlib.sha256(b"".join(path.read_bytes() for path in sorted(INCLUDE.iterdir()) if path.is_file()))
+    headers = hashlib.sha256(b"".join(path.read_bytes() for path in sorted(INCLUDE.rglob("*")) if path.is_file()))
     flags = " ".join((*COMMON, *FLAGS, *CHECK_FLAGS))
     cpu = Path("/proc/cpuinfo").read_text().partition("\n\n")[0] if Path("/proc/cpuinfo").is_file() else ""
     features = next((line for line in cpu.splitlines() if line.startswith("flags")), "")

@@ -142,7 +142,7 @@ def _filled(array: Array, seed: int, *, integers: bool) -> Doubles:
         case "integers" | "ones" | "zeros":
             least, most = array.whole_bounds
             span = np.uint64(most - least + 1)
-            return least + ((_mixed(seed, count) >> np.uint64(33)) % span).astype(np.float64)
+            return least + ((_mixed(seed, count) >> np.uint64(11)) % span).astype(np.float64)
 
 
 def _as_stored(values: npt.NDArray[np.int64], dtype: str) -> Doubles:

@@ -157,9 +157,9 @@ class Shape:
 
 
 def shapes(views: Sequence[KernelContext]) -> list[Shape]:
-    by_shape: dict[Problem, list[KernelContext]] = {}
+    by_shape: dict[object, list[KernelContext]] = {}
     for view in views:
-        by_shape.setdefault(view.problem.with_runtime(1), []).append(view)
+        by_shape.setdefault(view.problem.shape, []).append(view)
     found = []
     for group in by_shape.values():
         group.sort(key=lambda view: view.problem.runtime_size)

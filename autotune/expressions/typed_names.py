@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence, Set
+from collections.abc import Iterable, Mapping, Sequence, Set
 from types import MappingProxyType
 
 from autotune.errors import quoted
-from autotune.expressions.expression import Bound, Expression
+from autotune.expressions.expression import Apply, Bound, Choice, Expression, Known, Logic, Name, Tree
+from autotune.expressions.functions import FUNCTIONS
 from autotune.toml_table import Table, did_you_mean
 
 
@@ -17,6 +18,40 @@ def never_words(expression: Expression, words: Mapping[str, Sequence[str]]) -> s
             near = did_you_mean(word, words[name])
             return f"{name} is never {word!r}{near} in {expression.text!r}; it is one of {', '.join(words[name])}"
     return ""
+
+
+def number_names(numbers: Set[str], derived: Iterable[tuple[str, Expression]]) -> frozenset[str]:
+    """The names that are numbers: these, and those derived ones whose expressions yield numbers."""
+    found = set(numbers)
+    for name, expression in derived:
+        if _is_number(expression.folded({}), found):
+            found.add(name)
+    return frozenset(found)
+
+
+def no_condition(expression: Expression, numbers: Set[str]) -> str:
+    """What is wrong with a condition that yields a number, where each but 0 would count as true; empty otherwise."""
+    if not _is_number(expression.folded({}), numbers):
+        return ""
+    text = quoted(expression.text)
+    return f"{text} is a number, and any but 0 would count as true; compare it, such as ({expression.text}) == 0"
+
+
+def _is_number(tree: Tree, numbers: Set[str]) -> bool:
+    """Whether an expression yields a number, as far as its text says."""
+    match tree:
+        case Known(value):
+            return isinstance(value, int) and not isinstance(value, bool)
+        case Name(name):
+            return name in numbers
+        case Apply(operation, _):
+            return operation in _ARITHMETIC
+        case Logic(_, one, other) | Choice(_, one, other):
+            return _is_number(one, numbers) or _is_number(other, numbers)
+    return False
+
+
+_ARITHMETIC = frozenset(("+", "-", "*", "//", "%", "**", "neg", *FUNCTIONS)) - {"is_pow2"}
 
 
 def expression_of(

@@ -89,7 +89,8 @@ def load_template(path: Path, includes: Includes | None = None) -> KernelTemplat
     """
     (file, text), declared = _text_of(path), operation_of(path)
     template = _family(path.name.removesuffix(SUFFIX), file, text, declared)
-    return replace(template, includes=(includes or Includes()).of(file, text, declared.folder))
+    found = (includes or Includes()).of(file, text, declared.folder)
+    return replace(template, operation=declared, includes=found)  # of the reference as it is now
 
 
 def default_values(path: Path) -> dict[str, Value]:
@@ -121,5 +122,6 @@ def _family(name: str, path: Path, text: str, declared: Operation) -> KernelTemp
         raise TemplateError(f"{path}: line 1: the header is not closed; put #*/ on a line between it and the body")
     reader = HeaderReader(path, header_toml(path, match.group(1), text[: match.start(1)].count("\n")), declared)
     template = replace(reader.build(text), name=name)
+    reader.check_conditions(template)
     reader.check_params_used(template, check_body(template))
     return template

@@ -14,7 +14,7 @@ from pathlib import Path
 from autotune.errors import TemplateError, quoted, shortened
 from autotune.expressions.expression import Expression, words_of
 from autotune.expressions.functions import FUNCTIONS
-from autotune.expressions.typed_names import never_words
+from autotune.expressions.typed_names import never_words, no_condition, number_names
 from autotune.family.template import SUFFIX, Condition, ConstantTemplate, KernelTemplate, Param, StageTemplate
 from autotune.family.tensor_map_template import TensorMapTemplate, read_tensor_map
 from autotune.legacy_names import HEADER_KEYS, current_header
@@ -298,6 +298,21 @@ class HeaderReader:
         weights = (*self.operation.names_of("weights"), *SCRATCH)
         if not prepare <= set(weights):
             raise self.error("prepare", f"runs once per set of weights: it may take {', '.join(weights)} only")
+
+    def check_conditions(self, template: KernelTemplate) -> None:
+        """What must hold is a condition, and no number."""
+        numbers = {param.name for param in template.params if type(param.values[0]) is int}
+        numbers |= DEVICE_NAMES | self.operation.numeric_names
+        numbers |= number_names(numbers, template.derived)
+        for key, conditions in (
+            ("supports", template.supports),
+            ("arch", template.arch),
+            ("constraints", template.constraints),
+            ("prune", template.prune),
+        ):
+            for condition in conditions:
+                if wrong := no_condition(condition.holds, numbers):
+                    raise self.error(f'{key}."{condition.reason}"', wrong)
 
     def check_params_used(self, template: KernelTemplate, body_names: Set[str]) -> None:
         """A parameter reaches the body or the launch, directly or through derived values."""

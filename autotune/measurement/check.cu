@@ -52,11 +52,11 @@ __device__ inline void filled_indices(typename Stored::element* to, wide element
 
 // to[i] uniform over the integers low .. low + span - 1; elements `period` apart are equal.
 template <class Stored>
-__device__ inline void filled_integers(typename Stored::element* to, wide elements, wide period, bits64 seed, int low, int span) {
+__device__ inline void filled_integers(typename Stored::element* to, wide elements, wide period, bits64 seed, wide low, wide span) {
     for (wide i = blockIdx.x * static_cast<wide>(blockDim.x) + threadIdx.x; i < elements;
          i += static_cast<wide>(gridDim.x) * blockDim.x) {
         const bits64 random = mixed(seed + static_cast<bits64>(i % period));
-        to[i] = Stored::from_double(low + static_cast<int>((random >> 33) % static_cast<bits64>(span)));
+        to[i] = Stored::from_double(static_cast<double>(low + static_cast<wide>((random >> 11) % static_cast<bits64>(span))));
     }
 }
 
@@ -121,7 +121,7 @@ __device__ inline void compared(const Problem& problem, const typename Stored::e
         filled_uniform<stored_##NAME>(to, elements, period, seed, low, high);                                              \
     }                                                                                                                      \
     extern "C" __global__ void fill_integers_##NAME(stored_##NAME::element* to, wide elements, wide period, bits64 seed,    \
-                                                    int low, int span) {                                                   \
+                                                    wide low, wide span) {                                                 \
         filled_integers<stored_##NAME>(to, elements, period, seed, low, span);                                             \
     }                                                                                                                      \
     extern "C" __global__ void fill_indices_##NAME(stored_##NAME::element* to, wide elements, wide period, wide length,     \

@@ -23,7 +23,7 @@ import numpy as np
 import numpy.typing as npt
 
 from autotune.errors import TemplateError
-from autotune.operation.declarations import COMPUTED, Array
+from autotune.operation.declarations import COMPUTED, FLOATS, WHOLE_RANGE, Array
 from autotune.operation.operation import FILE, NUMPY_REFERENCE, REFERENCE, Operation
 from autotune.problem import Problem
 from autotune.toml_table import did_you_mean
@@ -198,6 +198,13 @@ def _checked(part: object, output: Array, declared: Operation, what: str = "") -
         place = np.argwhere(~np.isfinite(values))[0]
         where = ", ".join(f"{axis} = {at}" for axis, at in zip(output.axes, place, strict=True))
         raise TemplateError(f"{of} {values[tuple(place)]} for {what}{output.name} at {where}: expected numbers")
+    if output.dtype not in FLOATS:
+        low, high = WHOLE_RANGE[output.dtype]
+        if not what and values.size and not (low <= values.min() and values.max() <= high):
+            raise TemplateError(
+                f"{of} {values.min():.0f} to {values.max():.0f} for {output.name}: expected what {output.dtype} holds, "
+                f"{low} to {high}; make the inputs' `integers` smaller, or wrap around as the kernels do"
+            )
     return values.ravel()
 
 

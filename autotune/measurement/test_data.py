@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 
-from autotune.errors import DeviceError
+from autotune.errors import DeviceError, StudyError
 from autotune.measurement.guard_bands import GuardedArray
 from autotune.problem import Problem
 
@@ -49,6 +50,7 @@ def periods(problem: Problem) -> tuple[int, int]:
 def _period(problem: Problem, most: int, prime: int) -> int:
     """Images that differ: all of them when that is few, else the largest prime that is at most `most` and `prime`.
 
+    Where a rule of the operation allows no prime, it is the largest size that is allowed.
     All of them, too, where each needs others. Raises DeviceError when that is too many.
     """
     n, limit = problem.runtime_size, min(most, prime)
@@ -61,4 +63,9 @@ def _period(problem: Problem, most: int, prime: int) -> int:
         return n
     if n <= limit:
         return n
-    return next((size for size in range(limit, 1, -1) if all(size % d for d in range(2, size))), 1)
+    primes = [size for size in range(limit, 1, -1) if all(size % d for d in range(2, size))]
+    for size in (*primes, *range(limit, 0, -1)):
+        with suppress(StudyError):
+            return problem.with_runtime(size).runtime_size
+    runtime = problem.operation.runtime
+    raise DeviceError(f"{problem}: the rules allow no {runtime} up to {limit}, which its reference covers")

@@ -26,6 +26,7 @@ from autotune.measurement.numpy_reference import in_numpy, numpy_reference, valu
 from autotune.measurement.reference import entry_of, reference_arguments, size_arguments
 from autotune.measurement.test_data import DataSet, periods
 from autotune.operation.declarations import DRAWN, Array, Fill
+from autotune.operation.operation import FILE
 from autotune.problem import Problem
 from autotune.trial import ErrorStats, Outcome
 
@@ -262,7 +263,7 @@ class Verifier:
                     self._launch(entry("fill_indices"), array.elements, *counts, *map(np.int64, repeated.steps))
                 case "integers" | "ones" | "zeros":
                     least, most = array.whole_bounds
-                    bounds_of = np.int32(least), np.int32(most - least + 1)
+                    bounds_of = np.int64(least), np.int64(most - least + 1)
                     self._launch(entry("fill_integers"), array.elements, *seeded, *bounds_of)
 
     def _run(
@@ -331,7 +332,15 @@ class Verifier:
                 f"{wrong} of {outputs} outputs are wrong on {kind} data, the first {self._place(output, first)}; "
                 f"largest error {max_abs:.3g}"
             )
-            raise Rejected(Outcome.WRONG_RESULT, reason, message if exact else f"{message}, {over_bound:.3g} x bound")
+            if not exact:
+                message = f"{message}, {over_bound:.3g} x bound"
+            if problem.operation.independent and first >= period.elements:
+                runtime = problem.operation.runtime
+                message += (
+                    f"; all before {runtime} = {data.period} are right, where the test data repeat: if an output "
+                    f"depends on its place in {runtime} or on its neighbours, set independent = false in {FILE}"
+                )
+            raise Rejected(Outcome.WRONG_RESULT, reason, message)
         return ErrorStats(over_bound, max_abs)
 
     def _place(self, output: Array, flat: int) -> str:

@@ -18,6 +18,13 @@ from autotune.trial import Value
 MAX_SIZE = 2**31 - 1  # a size is a 32-bit int in every kernel
 FLOATS = ("f32", "f16", "bf16")
 DTYPE_BYTES = {"f32": 4, "f16": 2, "bf16": 2, "i32": 4}
+WHOLE_RANGE = {
+    "f32": (-(2**30), 2**30),
+    "f16": (-65504, 65504),
+    "bf16": (-(2**30), 2**30),
+    "i32": (-(2**31), 2**31 - 1),
+}
+"""The least and the largest whole number of test data, by storage type."""
 Role = Literal["in", "weights", "out", "inout", "scratch"]
 ROLES: tuple[Role, ...] = ("in", "weights", "out", "inout", "scratch")
 """in, out and inout: arrays of each launch. weights: what is prepared once and used for many. scratch: arrays whose

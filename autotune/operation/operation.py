@@ -13,7 +13,7 @@ from pathlib import Path
 from autotune.errors import StudyError, TemplateError, quoted, shortened
 from autotune.expressions.expression import Bound
 from autotune.expressions.functions import FUNCTIONS
-from autotune.expressions.typed_names import expression_of
+from autotune.expressions.typed_names import expression_of, number_names
 from autotune.operation.array_declarations import ArrayReader, expression_word, is_name, strings, what_is_wrong
 from autotune.operation.declarations import (
     COMPUTED,
@@ -103,6 +103,12 @@ class Operation:
     def numbers(self) -> frozenset[str]:
         """Those of them that are numbers, none of which is below 0."""
         return self.names - self.enumerations.keys()
+
+    @property
+    def numeric_names(self) -> frozenset[str]:
+        """The names that are numbers: sizes, and what is derived as a number."""
+        sizes = frozenset(size.name for size in self.sizes)
+        return number_names(sizes, ((name, bound.expression) for name, bound in self.derived))
 
     @property
     def enumerations(self) -> Mapping[str, tuple[str, ...]]:

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from autotune.bounded_io import read_text
 from autotune.errors import TemplateError, quoted
+from autotune.expressions.typed_names import no_condition
 from autotune.operation.array_declarations import is_name
 from autotune.operation.operation import FILE, NUMPY_REFERENCE, REFERENCE, Operation, parse_operation
 from autotune.resources import shipped
@@ -88,4 +89,8 @@ def read_operation(folder: Path) -> Operation:
     """The operation that a folder declares. Raises TemplateError naming the dotted key."""
     paths = (path for path in (folder / NUMPY_REFERENCE, folder / REFERENCE) if path.exists())
     references = tuple((path.name, read_text(path, TemplateError)) for path in paths)
-    return parse_operation(folder, read_text(folder / FILE, TemplateError), references)
+    found = parse_operation(folder, read_text(folder / FILE, TemplateError), references)
+    for rule in found.rules:
+        if wrong := no_condition(rule.holds.expression, found.numeric_names):
+            raise TemplateError(f"{rule.holds.expression.where}: {wrong}")
+    return found

@@ -40,7 +40,7 @@ std::vector<double> integers(int64_t count, uint64_t seed, int64_t least, int64_
     std::vector<double> values(static_cast<size_t>(count));
     const uint64_t span = static_cast<uint64_t>(most - least + 1);
     for (size_t i = 0; i < values.size(); ++i)
-        values[i] = static_cast<double>(least + static_cast<int64_t>((mixed((seed << 40) + i) >> 33) % span));
+        values[i] = static_cast<double>(least + static_cast<int64_t>((mixed((seed << 40) + i) >> 11) % span));
     return values;
 }
 

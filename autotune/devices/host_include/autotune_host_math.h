@@ -69,7 +69,7 @@ inline float __logf(float a) { return __builtin_logf(a); }
 inline float __powf(float a, float b) { return __builtin_powf(a, b); }
 inline float __fdividef(float a, float b) { return a / b; }
 
-inline int abs(int a) { return __builtin_abs(a); }
+extern "C" inline int abs(int a) noexcept { return __builtin_abs(a); }  // as <stdlib.h> declares it
 inline long abs(long a) { return __builtin_labs(a); }
 inline long long abs(long long a) { return __builtin_llabs(a); }
 inline float abs(float a) { return __builtin_fabsf(a); }
@@ -228,7 +228,7 @@ inline long long clock64() { return static_cast<long long>(__builtin_ia32_rdtsc(
 extern "C" long autotune_clock();
 inline long long clock64() { return autotune_clock(); }
 #endif
-inline int clock() { return static_cast<int>(clock64()); }
+extern "C" inline long clock() noexcept { return static_cast<long>(clock64()); }  // as <time.h> declares it
 inline void __nanosleep(unsigned) {}
 // Counted from the dynamic shared memory, where there is some. In a cluster the bits above say which block's it is, as on the GPU.
 inline size_t __cvta_generic_to_shared(const void* address) {
