@@ -5,11 +5,16 @@ from __future__ import annotations
 from operator import itemgetter
 from typing import TYPE_CHECKING
 
-from autotune.analysis.facts import Facts
 from autotune.columns import Cells, Column, Items, key_column
 
 if TYPE_CHECKING:
+    from autotune.analysis.facts import Facts
     from autotune.store import TrialRow
+
+
+def layer_name(row: Cells) -> str:
+    """`study.layer`; the layer is empty where its study has no name for it any more."""
+    return f"{row['study']}.{row['layer'] or ''}"
 
 
 def registers(row: TrialRow) -> int | None:

@@ -10,6 +10,7 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 from autotune.analysis.facts import Bounds, Facts, bounds, facts_of, held_on
+from autotune.analysis.trial_columns import layer_name
 from autotune.columns import Cells
 from autotune.family.source import Stage
 from autotune.measurement.occupancy import Residency
@@ -34,11 +35,6 @@ def problem_words(shape: _Shape) -> str:
 def config_cell(template: str, params: str) -> Config:
     """A config of its family's name and its parameters as JSON."""
     return Config(template, tuple(json.loads(params).items()))
-
-
-def layer_name(row: Mapping[str, Any]) -> str:
-    """`study.layer`; the layer is empty where its study has no name for it any more."""
-    return f"{row['study']}.{row['layer'] or ''}"
 
 
 def trial_rows(store: Store, rows: Iterable[Mapping[str, Any]]) -> Iterator[Cells]:

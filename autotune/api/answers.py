@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from autotune.analysis.rooflines import best_per_class
 from autotune.api.study_names import name_of
 from autotune.api.terms import in_arguments
 from autotune.devices.backends import KINDS, parse_device
@@ -35,6 +34,7 @@ def best(
     everything. With a device (cuda:N, host, null, a recorded one by a part of its name) only what fits it: `match`
     says how well. An empty answer means that there is none. Raises StoreError, DeviceError and StudyError.
     """
+    from autotune.analysis.rooflines import best_per_class
     from autotune.store import Store
 
     asked = what if isinstance(what, Problem) else name_of(what)

@@ -7,9 +7,8 @@ from typing import TYPE_CHECKING
 
 import click
 
-from autotune.analysis.facts import Facts
-
 if TYPE_CHECKING:
+    from autotune.analysis.facts import Facts
     from autotune.columns import Cells
     from autotune.store import TrialRow
 

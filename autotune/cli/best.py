@@ -5,29 +5,26 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeAlias
 
 import click
 
-from autotune.analysis.networks import networks
-from autotune.analysis.rooflines import BestWithRoofline, best_per_class, with_roofline
 from autotune.analysis.trial_columns import blocks, limits, registers, spill_bytes, warps
 from autotune.api.study_names import name_of
 from autotune.cli.above_roofline import warn_faster_than_roofline
-from autotune.cli.best_network import network_columns, show_network
 from autotune.cli.completion import studies_and_layers
 from autotune.cli.filters import one_device
 from autotune.cli.options import ACCURACY, DATABASE, OF_DEVICE
 from autotune.cli.pager import paged
 from autotune.cli.tables import show, wide_format_options
 from autotune.columns import Cell, Column
-from autotune.devices.device import DeviceInfo
-from autotune.distance import device_distance, differences, layer_distance
 from autotune.errors import StudyError
-from autotune.problem import Layer, Problem
 from autotune.study_reader import find_study, load_study, study_names
 
 if TYPE_CHECKING:
+    from autotune.analysis.rooflines import BestWithRoofline
+    from autotune.devices.device import DeviceInfo
+    from autotune.problem import Layer, Problem
     from autotune.store import BestRow, Store
 
 
@@ -59,6 +56,8 @@ class Answer:
     @property
     def differences(self) -> str | None:
         """What differs between that layer and this one."""
+        from autotune.distance import differences
+
         return differences(self.tuned_for.problem, self.layer.problem) if self.tuned_for else None
 
 
@@ -93,6 +92,8 @@ def best(
     and what differs; 0 is the same layer, below 1 its best config is worth trying first, beyond 4 it says little. The
     layer may be one of a study that was never tuned.
     """
+    from autotune.analysis.networks import networks
+    from autotune.cli.best_network import network_columns, show_network
     from autotune.store import Store
 
     name, of_file = (None, layers_of_file(what)) if nearest else (name_of(what), ())
@@ -123,7 +124,7 @@ def show_answers(answers: Sequence[Answer], columns: Sequence[Column[Answer]], s
     warn_faster_than_roofline((one.kernel.best.row, one.kernel.facts) for one in answers if one.kernel)
 
 
-NamedLayers = Sequence[tuple[str, Layer]]
+NamedLayers: TypeAlias = "Sequence[tuple[str, Layer]]"
 """`study.layer` and the layer"""
 
 
@@ -160,6 +161,9 @@ def _layers_of_study(what: str | None, is_study: Callable[[str], bool]) -> Named
 
 def _nearest(store: Store, name: str, layer: Layer, info: DeviceInfo | None, accuracy: str | None) -> list[Answer]:
     """The best kernels of a layer, else for each device those of the layer nearest to it; none: one empty answer."""
+    from autotune.analysis.rooflines import best_per_class, with_roofline
+    from autotune.distance import device_distance, layer_distance
+
     own = best_per_class(store.best.list(layer.problem, info, accuracy=accuracy))
     if own:
         return [Answer(name, layer, with_roofline(store, row)) for row in own]
@@ -197,6 +201,8 @@ def _tell_why(store: Store, what: str | None, db: str, unanswered: Sequence[Prob
 
 def _answers(store: Store, what: str | None, info: DeviceInfo | None, accuracy: str | None) -> Iterator[Answer]:
     """The best kernels in the layers' order, and the layers that have none."""
+    from autotune.analysis.rooflines import best_per_class, with_roofline
+
     found = [
         answer(with_roofline(store, row)) for row in best_per_class(store.best.list(what, info, accuracy=accuracy))
     ]

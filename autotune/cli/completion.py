@@ -9,8 +9,6 @@ from typing import TYPE_CHECKING
 import click
 
 from autotune.errors import AutotuneError
-from autotune.family.template_files import template_files
-from autotune.study_reader import study_names
 
 if TYPE_CHECKING:
     from autotune.store import Store
@@ -18,11 +16,15 @@ if TYPE_CHECKING:
 
 def family_names(_context: click.Context, _param: click.Parameter, begun: str) -> list[str]:
     """The shipped families."""
+    from autotune.family.template_files import template_files
+
     return _beginning(begun, template_files())
 
 
 def study_names_and_files(context: click.Context, _param: click.Parameter, begun: str) -> list[str]:
     """Shipped studies, those of the database, and study files and folders here."""
+    from autotune.study_reader import study_names
+
     return _beginning(begun, (*study_names(), *_of_database(context, _studies), *_files(begun)))
 
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from autotune.analysis.trial_rows import layer_name
+from autotune.analysis.trial_columns import layer_name
 from autotune.api.answers import device_named, devices_asked
 from autotune.api.study_names import matches
 from autotune.cli.options import ACCURACY, FAMILIES, LAYERS, OF_DEVICE

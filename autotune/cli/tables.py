@@ -22,7 +22,6 @@ from autotune.cli.output import exact, wrapped
 from autotune.columns import Cell, Column, Row, words, write_csv, write_json
 from autotune.errors import TemplateError
 from autotune.escape import printable
-from autotune.family.template_files import default_values, template_files
 from autotune.trial import Config, Value
 
 _GAP = "  "
@@ -225,6 +224,8 @@ def short_configs(configs: Iterable[Config]) -> Callable[[Config], str]:
 
     Of a family that is not installed, the values that differ among the configs given.
     """
+    from autotune.family.template_files import default_values, template_files
+
     common = _in_common(configs)
     files = template_files(()) if common else {}
     installed = common.keys() & files.keys()

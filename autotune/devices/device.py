@@ -10,15 +10,16 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from types import MappingProxyType
-from typing import Literal, Protocol
-
-import numpy as np
-import numpy.typing as npt
+from typing import TYPE_CHECKING, Literal, Protocol, TypeAlias
 
 from autotune.compilation.compile import Binary
 from autotune.devices.tensor_map import BoundTensorMap
 from autotune.problem import Problem
 from autotune.trial import Launching
+
+if TYPE_CHECKING:
+    import numpy as np
+    import numpy.typing as npt
 
 
 @dataclass(frozen=True, slots=True)
@@ -202,7 +203,7 @@ Variation = Literal["ordered", "zeroed"]
 """Another way to run the same launches: a block's threads in ascending order and blocks one after another, or shared
 memory that holds zeros instead of NaN before a block starts."""
 
-HostArray = npt.NDArray[np.uint8]
+HostArray: TypeAlias = "npt.NDArray[np.uint8]"
 """Bytes in the host's memory."""
 
 

@@ -5,8 +5,6 @@ from __future__ import annotations
 import functools
 import math
 
-import numpy as np
-
 WARP = 32  # lanes
 BANKS = 32  # of 4 bytes each; a pass reads or writes one word of each
 WORD = 4  # bytes
@@ -30,6 +28,8 @@ def bank_conflicts(width: int, threads: int, *places: Place) -> int:
 
     An access of over 4 bytes goes through sixteen (8 bytes) or eight lanes (16 bytes) at a time, at least a pass each.
     """
+    import numpy as np  # the other functions of headers need none
+
     if width not in (1, 2, 4, 8, 16) or threads < 1:
         raise ValueError("bank_conflicts begins with 1, 2, 4, 8 or 16 bytes and with threads")
     if not places or any(len(one) not in (2, 3) or one[1] < 0 for one in places):

@@ -13,24 +13,17 @@ import functools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from typing import TYPE_CHECKING, TypeAlias
 
 from jinja2 import Environment, TemplateSyntaxError, nodes
 from jinja2.parser import Parser
 
 from autotune.errors import TemplateError, shortened
 from autotune.expressions.functions import FUNCTIONS, MOST_BITS, ON_VALUES, Evaluated
-from autotune.expressions.vectorized import (
-    OPERATIONS,
-    Column,
-    Columns,
-    Operand,
-    chosen,
-    column_of,
-    filled,
-    of_rows,
-    truth,
-)
 from autotune.trial import Value
+
+if TYPE_CHECKING:
+    from autotune.expressions.vectorized import Column, Columns, Operand
 
 Names = Mapping[str, Value]
 
@@ -95,7 +88,7 @@ class Items:
 
 Tree = Known | Name | Apply | Logic | Choice | Items
 _Closure = Callable[[Names], Evaluated]
-_ColumnClosure = Callable[[Columns], Operand]
+_ColumnClosure: TypeAlias = "Callable[[Columns], Operand]"
 
 
 class _Unsupported(Exception):
@@ -214,6 +207,8 @@ def _column_closure(tree: Tree) -> _ColumnClosure:
 
     It raises where a row would, and where a column cannot hold the values exactly.
     """
+    from autotune.expressions.vectorized import OPERATIONS, chosen, of_rows, truth  # numpy: many commands need none
+
     match tree:
         case Known(value):
             return lambda _: value
@@ -320,6 +315,8 @@ class Bound:
 
     def column(self, columns: Columns) -> Column:
         """The value for every row of some columns, int or bool. Raises TemplateError where a row's would."""
+        from autotune.expressions.vectorized import column_of, filled
+
         with contextlib.suppress(ArithmeticError, KeyError, TypeError, ValueError):
             column = filled(self._column_closure(columns), columns.size)
             if column.dtype.kind in "bi":

@@ -6,14 +6,15 @@ import math
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Literal
-
-import numpy as np
-import numpy.typing as npt
+from typing import TYPE_CHECKING, Literal
 
 from autotune.errors import StudyError
 from autotune.expressions.expression import Bound, Expression
 from autotune.trial import Value
+
+if TYPE_CHECKING:
+    import numpy as np
+    import numpy.typing as npt
 
 MAX_SIZE = 2**31 - 1  # a size is a 32-bit int in every kernel
 FLOATS = ("f32", "f16", "bf16")
@@ -100,7 +101,7 @@ class Bounds:
 
     def unit(self, value: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
         """What errors are measured in where outputs are not sums; their reference's values give it."""
-        return self.atol + self.rtol * np.abs(value)
+        return self.atol + self.rtol * abs(value)
 
 
 @dataclass(frozen=True, slots=True)
