@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 
+from autotune.autotune_runtime.activations import BY_WORD
 from autotune.errors import StudyError, TemplateError, quoted, shortened
 from autotune.expressions.expression import Bound
 from autotune.expressions.functions import FUNCTIONS
@@ -39,6 +40,7 @@ FILE = "operation.toml"
 REFERENCE = "reference.cuh"
 NUMPY_REFERENCE = "reference.py"
 RESERVED = ("packed_w", "workspace", "i")  # what kernels may take besides the arrays and the run-time size
+_ACTIVATIONS = ("identity", *BY_WORD)  # what `activation = "all"` stands for
 _OF_ARGUMENTS = ("size_bytes", "workspace_bytes", "stream")  # of an export's functions, besides arrays
 _MOST_WORDS = 1000  # of a word; conv2d's epilogue has 19
 _KEYS = {
@@ -358,7 +360,10 @@ class _Reader:
         table = self.section("parts").table(name, "expected two lists of words")
         if len(table.content) != 2:
             raise self.section("parts").error(name, "expected two lists of words")
-        (stem, stems), (ending, endings) = ((key, self.enumeration(table, key)) for key in table.content)
+        (stem, stems), (ending, endings) = (
+            (key, _ACTIVATIONS if (key, table.get(key)) == ("activation", "all") else self.enumeration(table, key))
+            for key in table.content
+        )
         if len(stems) * len(endings) > _MOST_WORDS:
             count = len(stems) * len(endings)
             raise self.section("parts").error(name, f"makes {count} words: expected at most {_MOST_WORDS}")

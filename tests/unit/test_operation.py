@@ -77,7 +77,9 @@ def test_an_epilogue_says_what_is_added_and_what_is_applied() -> None:
 
 
 def test_a_further_activation_is_a_further_word(tmp_path: Path) -> None:
-    (tmp_path / "operation.toml").write_text(changed(TEXT, ('"identity", ', '"identity", "softplus", ')))
+    (tmp_path / "operation.toml").write_text(
+        changed(TEXT, ('activation = "all"', 'activation = ["identity", "relu", "softplus"]'))
+    )
     declared = read_operation(tmp_path)
     assert set(declared.words["epilogue"]) - set(operation(CONV2D).words["epilogue"]) == {
         "bias_softplus",
