@@ -66,7 +66,7 @@ class Answer:
 @DATABASE
 @OF_DEVICE
 @ACCURACY
-@click.option("--nearest", is_flag=True, help="For a layer without an answer, that of the layer nearest to it.")
+@click.option("--nearest", is_flag=True, help="Show the kernels of the most similar tuned layer.")
 @wide_format_options
 def best(
     what: str | None,
@@ -76,21 +76,21 @@ def best(
     nearest: bool,
     style: str | None,
 ) -> None:
-    """The best kernel of each layer, device and accuracy class.
+    """Show the best kernel of each layer, device and class.
 
-    Of a study of several layers the network that they make: how often each runs, its time, its share of the whole, its
-    fastest rival (`tune --baseline`) and its floor, and the sum; with --json and --csv these beside all else that is
-    known of every kernel. STUDY.LAYER shows the kernel of a layer.
+    For a study of several layers it shows the network that they make up: for each layer the count, the time, its share
+    of the total, the fastest rival (`tune --baseline`) and the floor, and then the totals. --json and --csv also print
+    all other columns of each kernel. STUDY.LAYER shows the kernel of one layer.
 
-    A kernel whose results may differ in their last bits from run to run (`deterministic` is no) has a row only where it
-    beats those whose do not.
+    Non-deterministic kernels are listed only if they beat every deterministic one.
 
-    With --device only what fits that device: `match` is exact, else `device class` for a kernel tuned on a device of
-    the same compute capability and SM count. A layer without any answer has a row with match none.
+    With --device it shows only kernels for that device. `match` is `exact`, or `device class` for a kernel that was
+    tuned on another device with the same compute capability and SM count. A layer without a kernel has a row with match
+    `none`.
 
-    With --nearest such a layer has, for each device, the best kernels of the layer nearest to it, with their distance
-    and what differs; 0 is the same layer, below 1 its best config is worth trying first, beyond 4 it says little. The
-    layer may be one of a study that was never tuned.
+    With --nearest it shows, for each device, the best kernels of the most similar tuned layer, their distance, and what
+    differs. A distance of 0 means the same layer; below 1 its best config is a good first guess; above 4 it is not
+    informative. The layers may be those of a study that was never tuned.
     """
     from autotune.analysis.networks import networks
     from autotune.cli.best_network import network_columns, show_network

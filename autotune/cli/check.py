@@ -59,11 +59,13 @@ _COLUMNS = (
 @run_on("cuda:N, host, or host:check for sanitizers and shuffled thread order")
 @OF_STUDY
 @DATABASE
-@click.option("--seconds", type=Number(min=1), default=40, show_default=True, help="Time to spend.")
-@click.option("--full", is_flag=True, help="All pairs, and each config for all architectures, however long it takes.")
-@click.option("--configs", type=click.IntRange(min=1), help="Configs at most.")
-@click.option("--gaps", is_flag=True, help="List every pair of values that was not exercised.")
-@click.option("--seed", type=click.IntRange(min=0), default=0, help="Seed of the choice.")
+@click.option("--seconds", type=Number(min=1), default=40, show_default=True, help="Time limit in seconds.")
+@click.option(
+    "--full", is_flag=True, help="Test all pairs, and compile each config for all architectures, without a time limit."
+)
+@click.option("--configs", type=click.IntRange(min=1), help="Maximum number of configs.")
+@click.option("--gaps", is_flag=True, help="List every pair of values that was not tested.")
+@click.option("--seed", type=click.IntRange(min=0), default=0, help="Random seed for choosing configs.")
 @JOBS
 @format_options
 def check(
@@ -80,13 +82,13 @@ def check(
     jobs: int | None,
     style: str | None,
 ) -> None:
-    """Verify a family on all that it claims to serve.
+    """Verify a family on every kind of layer it supports.
 
-    TEMPLATE is a family's name or file.
+    TEMPLATE is the name or the file of a family.
 
-    Problems follow from what its header supports: layouts, types, epilogues, strides, paddings and more, with several
-    numbers of images. Configs and problems are chosen so that pairs of their values occur. What was not exercised is
-    said, and why.
+    autotune derives problems from the family's header: layouts, types, epilogues, strides, paddings and more, with
+    several numbers of images. It chooses configs and problems so that every pair of their values occurs. It reports the
+    pairs that were not tested, and why.
     """
     end = time.monotonic() + _SHARE * seconds
     family = find_family(template, directories)

@@ -16,10 +16,10 @@ from autotune.escape import counted
 def clean(cache: bool, quarantine: bool, db: str) -> None:
     """Empty the cache of compiled kernels or the quarantine.
 
-    Without an option it shows what they hold, and removes nothing.
+    Without an option it shows the contents of both and removes nothing.
 
-    A kernel is quarantined after it was running when two runs ended. autotune does not run it again under the same
-    driver and toolkit.
+    A kernel is quarantined if it was running when two runs ended abnormally. autotune does not run it again under the
+    same driver and toolkit.
     """
     if cache or not quarantine:
         _cache(empty=cache)

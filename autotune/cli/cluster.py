@@ -42,21 +42,26 @@ DEVICE_CLASS = click.option(
     "classes",
     multiple=True,
     metavar="NAME",
-    help="With --cluster: only on devices of this name or kind; may be repeated. Default: on every class there is.",
+    help="With --cluster: only on devices of this name or kind; may be repeated. Default: all classes.",
 )
 
 
 @click.command()
 @click.argument("cluster", metavar="ADDRESS")
-@click.option("--device", help="As of `tune`; of several (all, cuda:0,cuda:1) each gets a worker of its own.")
-@click.option("--compilers", type=click.IntRange(min=1), help="Compilers at once; default: the cores, shared evenly.")
-@click.option("--name", help="What the worker is called; default: host and device.")
-@click.option("--once", is_flag=True, help="End when the scheduler is lost; default: wait for another one.")
+@click.option("--device", help="As for `tune`. With several (all, or cuda:0,cuda:1) each device gets its own worker.")
+@click.option(
+    "--compilers",
+    type=click.IntRange(min=1),
+    help="Number of parallel compilers; default: an equal share of the cores.",
+)
+@click.option("--name", help="Name of the worker; default: host and device.")
+@click.option("--once", is_flag=True, help="Exit when the scheduler is lost; default: wait for a new one.")
 def worker(cluster: str, device: str | None, compilers: int | None, name: str | None, *, once: bool) -> None:
     """Lend a device to the Dask scheduler at ADDRESS.
 
-    ADDRESS is HOST:PORT, tls://HOST:PORT or a scheduler file. A worker needs no database: its trials go to
-    `autotune tune STUDY --cluster ADDRESS`. Schedulers may come and go. Ctrl-C ends it after the evaluation at hand.
+    ADDRESS is HOST:PORT, tls://HOST:PORT or a scheduler file. A worker needs no database: it sends its trials to
+    `autotune tune STUDY --cluster ADDRESS`. It reconnects when a scheduler restarts. Ctrl-C ends it after the current
+    evaluation.
     """
     _require_distributed()
     from autotune.cluster.cluster_worker import OpenDevice, serve, worker_name

@@ -100,17 +100,20 @@ _RATE_COLUMNS = (
 
 
 @click.command()
-@click.option("--calibrate", is_flag=True, help="Measure rates of memory and arithmetic and store them.")
+@click.option("--calibrate", is_flag=True, help="Measure the rates of memory and arithmetic, and store them.")
 @click.option(
-    "--rates", "only_rates", is_flag=True, help="Every stored rate and how it was measured, of devices elsewhere too."
+    "--rates",
+    "only_rates",
+    is_flag=True,
+    help="List every stored rate and how it was measured, also of other machines.",
 )
 @DATABASE
 @format_options
 def devices(calibrate: bool, only_rates: bool, db: str, style: str | None) -> None:
-    """The devices that are here, with their calibrated rates.
+    """List the devices of this machine with their measured rates.
 
-    With --rates those of devices elsewhere, too, that the database has. A rate that was measured in several ways bounds
-    by the best of them.
+    --rates also lists those of other machines that are in the database. If a rate was measured in several ways, the
+    floor uses the highest.
     """
     from autotune.store import Store, path_of
 

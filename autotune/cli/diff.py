@@ -18,18 +18,17 @@ from autotune.columns import key_column
 @click.argument("b", metavar="B")
 @click.argument("what", metavar="[STUDY|LAYER]", required=False, shell_complete=studies_and_layers)
 @DATABASE
-@click.option(
-    "--by", type=click.Choice(["study", "device", "date"]), help="What A and B are, where they could be two things."
-)
+@click.option("--by", type=click.Choice(["study", "device", "date"]), help="What A and B are, if it is ambiguous.")
 @format_options
 def diff(a: str, b: str, what: str | None, db: str, by: str | None, style: str | None) -> None:
-    """The best of each layer on two sides: which is faster.
+    """Compare the best kernels of two studies, devices or dates.
 
-    Whether it is beyond noise and what changed in the config is shown, too.
+    For each layer it shows which side is faster, whether the difference exceeds the noise, and what changed in the
+    config.
 
-    A and B are two studies (`lenet-k5`, its newest generation, or `lenet-k5@1`), two devices (a recorded name or a
-    part of it) or two dates (`2026-11-20`, its end, or `2026-11-20T14:00`, in UTC unless it says otherwise). Layers
-    are paired by their shape.
+    A and B are two studies (`lenet-k5` for the newest generation, or `lenet-k5@1`), two devices (a part of a recorded
+    name) or two dates (`2026-11-20` for its end, or `2026-11-20T14:00`, in UTC unless it has a zone). Layers are paired
+    by their shape.
     """
     from autotune.analysis.diff import SIDES, diff_rows, resolve
     from autotune.errors import StoreError

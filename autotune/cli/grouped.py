@@ -119,7 +119,7 @@ def _verbosity(short: str, long: str, level: int) -> click.Option:
             if level > 0:
                 context.call_on_close(lambda: _say_where(context))  # whose other options are not read yet
 
-    words = "Say which files were used, too." if level > 0 else "Say nothing but the answer and errors."
+    words = "Also print which files were used." if level > 0 else "Print only the answer and errors."
     return click.Option([short, long], is_flag=True, expose_value=False, callback=chosen, help=words)
 
 

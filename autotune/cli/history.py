@@ -26,11 +26,11 @@ if TYPE_CHECKING:
 @filter_options
 @plot_format_options
 def history(what: str, db: str, only: FilterOptions, style: str | None) -> None:
-    """The best of LAYER over time, with finals and retimes.
+    """Show how the best time of LAYER improved.
 
-    Every trial that was the fastest when it ended is shown.
+    It lists every trial that was the fastest when it ended, and all finals and retimes.
 
-    A layer is its shape: trials of other studies with the same shape are part of its history.
+    A layer is identified by its shape, so trials of other studies with the same shape are included.
     """
     from autotune.analysis.history import history_rows
     from autotune.store import Store

@@ -64,7 +64,7 @@ def _numbers(text: str, between: str, expected: str) -> tuple[int, ...]:
 )
 @click.option("--accuracy", type=click.Choice([*ADMITTED]), help="The accuracy of the study.")
 @click.option(
-    "--residuals/--no-residuals", default=True, help="Fuse residual additions into layers; few families support it."
+    "--residuals/--no-residuals", default=True, help="Fuse residual additions into layers; few families support them."
 )
 @click.option("--out", type=click.Path(path_type=Path), help="The study file to write. Default: standard output.")
 def import_model(

@@ -50,14 +50,14 @@ def importance(
     everything: bool,
     style: str | None,
 ) -> None:
-    """Which parameters mattered, and which only together.
+    """Show which parameters affect the time, alone and in pairs.
 
-    Of the trials of each layer and family.
+    The answer is computed from the trials of each layer and family.
 
-    `importance` is how differently a parameter is set in the fastest tenth of the correct trials (Optuna's PED-ANOVA;
-    a family's add up to 1). `share` is the part of the log time's variance that is explained in trials left out: by all
-    parameters each for itself, and beyond that by two of them together where that is 2 % or more. Families with fewer
-    than 20 correct trials are left out.
+    `importance` measures how differently a parameter is set in the fastest tenth of the correct trials (Optuna's
+    PED-ANOVA); the values of a family add up to 1. `share` is the part of the variance of the log time, in held-out
+    trials, that all parameters explain independently of each other, or that a pair explains in addition. Pairs below 2
+    % are left out, and so are families with fewer than 20 correct trials.
     """
     found = importances(what, db=db, device=device, families=only_families, layers=only_layers, say=say_device)
     rows = [row for family in found for row in _rows(family)]

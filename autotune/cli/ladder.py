@@ -124,10 +124,12 @@ _PROFILE = (
 @DATABASE
 @DIRECTORIES
 @LAYERS
-@click.option("--trials", type=click.IntRange(min=1), help="Evaluated configs of a technique and layer, at most.")
+@click.option(
+    "--trials", type=click.IntRange(min=1), help="Maximum number of evaluated configs per technique and layer."
+)
 @JOBS
 @click.option("--profile", is_flag=True, help="Then run each technique's best kernel under Nsight Compute.")
-@click.option("--stored", is_flag=True, help="Run nothing: print the ladders that the database has.")
+@click.option("--stored", is_flag=True, help="Print the stored ladders; run nothing.")
 @wide_format_options
 def ladder(
     study: str,
@@ -141,11 +143,10 @@ def ladder(
     stored: bool,
     style: str | None,
 ) -> None:
-    """Tune each technique of STUDY by itself; show what it gains.
+    """Tune each technique of STUDY separately and show its gain.
 
-    Gains are over the first and over the one before.
-
-    The reports' own times stand beside it; they are of other GPUs. What a profiler saw stands beside it, too.
+    Gains are relative to the first technique and to the previous one. The table also shows the times that the report
+    gives, which were measured on another GPU, and the metrics of the profiler.
     """
     wanted = study_named(study, db, directories)
     layers = layers_named(wanted, only_layers)

@@ -8,10 +8,10 @@ import click
 @click.command("new-op")
 @click.argument("name")
 def new_op(name: str) -> None:
-    """Write a small operation that works, to be made your own.
+    """Create a small working operation to start your own from.
 
-    A folder NAME, and a study of it. The folder has what is no kernel (operation.toml), the reference that kernels are
-    held against (reference.py) and a kernel family; docs/your-kernel.md leads on from there.
+    It writes a folder NAME and a study of it. The folder has the operation's declaration (operation.toml), its
+    reference implementation (reference.py) and one kernel family. docs/your-kernel.md explains the next steps.
     """
     from autotune.api.starter import new_operation
 

@@ -108,7 +108,7 @@ DATABASE = click.option(
     envvar="AUTOTUNE_DB",
     show_envvar=True,
     callback=database_path,
-    help=f"Results database: a path, a URL, or {' or '.join(RECORDED)} for results that come along.",
+    help=f"Results database: a path, a URL, or {' or '.join(RECORDED)} for bundled results.",
 )
 ACCURACY = click.option("--accuracy", type=click.Choice(ACCURACY_CLASSES), help="Only this accuracy class.")
 FAMILIES = click.option(
@@ -124,11 +124,11 @@ LAYERS = click.option(
 DIRECTORIES = click.option(
     "--family-dir", "directories", multiple=True, type=click.Path(path_type=Path), help="A folder of kernel families."
 )
-JOBS = click.option("--jobs", type=click.IntRange(min=1), help="Compilers at once; default: every core.")
+JOBS = click.option("--jobs", type=click.IntRange(min=1), help="Number of parallel compilers; default: one per core.")
 SECONDS = Number(min=0, min_open=True)
 SHOWN_ROWS = 10
 """of a long answer, without --all"""
-ALL_ROWS = click.option("--all", "everything", is_flag=True, help=f"Every row, not the {SHOWN_ROWS} most telling ones.")
+ALL_ROWS = click.option("--all", "everything", is_flag=True, help=f"Print every row, not only the first {SHOWN_ROWS}.")
 OF_DEVICE = click.option(
     "--device",
     shell_complete=device_names,

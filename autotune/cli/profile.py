@@ -77,7 +77,7 @@ _COLUMNS = (
 @DATABASE
 @DIRECTORIES
 @ACCURACY
-@click.option("--stored", is_flag=True, help="Run nothing: print the profiles that the database has.")
+@click.option("--stored", is_flag=True, help="Print the stored profiles; run nothing.")
 @format_options
 def profile(
     what: str,
@@ -90,9 +90,9 @@ def profile(
 ) -> None:
     """Run the best kernel of LAYER under Nsight Compute.
 
-    What it says of each launch is kept and printed.
+    It stores and prints the metrics of each launch.
 
-    Needs `ncu`, which comes with the CUDA toolkit, and the right to read the GPU's counters.
+    It needs `ncu`, which is part of the CUDA toolkit, and the permission to read the GPU's counters.
     """
     from autotune.store import Store
 

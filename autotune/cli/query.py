@@ -20,12 +20,12 @@ else:
 @click.command()
 @click.argument("sql", metavar="SQL")
 @DATABASE
-@click.option("--timeout", "within_s", type=SECONDS, help="Stop after so many seconds.")
+@click.option("--timeout", "within_s", type=SECONDS, help="Stop after this many seconds.")
 @format_options
 def query(sql: str, db: str, within_s: float | None, style: str | None) -> None:
     """Run one read-only SQL statement on the database.
 
-    Ctrl-C stops it.
+    Ctrl-C stops the statement.
     """
     from autotune.store import Store
 

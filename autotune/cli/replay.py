@@ -47,19 +47,23 @@ def _budgets(_context: click.Context, _option: click.Parameter, text: str) -> tu
     help="Search method; may be repeated.  [default: default]",
 )
 @click.option(
-    "--evaluations", callback=_budgets, default="50,100,200", show_default=True, help="Budgets, between commas."
+    "--evaluations", callback=_budgets, default="50,100,200", show_default=True, help="Budgets, separated by commas."
 )
 @click.option(
-    "--seeds", type=click.IntRange(1, _MOST_SEEDS), default=20, show_default=True, help="Runs of each: seeds 0, 1, ..."
+    "--seeds",
+    type=click.IntRange(1, _MOST_SEEDS),
+    default=20,
+    show_default=True,
+    help="Number of runs for each; their seeds are 0, 1, ...",
 )
 @click.option(
     "--in-flight",
     type=click.IntRange(1, 1024),
     default=1,
     show_default=True,
-    help="Evaluations under way at once; the oldest is answered first.",
+    help="Number of concurrent evaluations; the oldest ends first.",
 )
-@click.option("--jobs", type=click.IntRange(min=1), help="Runs at once; default: every core.")
+@click.option("--jobs", type=click.IntRange(min=1), help="Number of parallel runs; default: one per core.")
 @click.option("--trace", type=click.Path(path_type=Path), help="Write a JSON line per evaluation to this file.")
 @format_options
 def replay(
@@ -74,11 +78,11 @@ def replay(
 ) -> None:
     """Score the search on recorded results; needs no GPU.
 
-    The score is the best found over the recorded optimum.
+    The score is the best time found divided by the recorded optimum.
 
-    A FILE is a Kernel Tuner cache file, a T4 result file (both also compressed with gzip) or a results database of
-    this project, each layer of which is a recording of its own. What a file lists is all that may be proposed; a
-    config recorded as failing costs one evaluation.
+    FILE is a Kernel Tuner cache file, a T4 result file (both may be compressed with gzip) or a results database of
+    autotune, in which each layer is a recording. The search proposes only configs that the file lists. A config that
+    failed in the recording costs one evaluation.
     """
     from autotune.replay.recorded_trials import read_recordings
     from autotune.replay.replay import replay as run

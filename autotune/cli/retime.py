@@ -125,7 +125,9 @@ def _case(layer: str, row: TrialRow, result: Retimed | NotRetimed | None) -> Cas
 @DATABASE
 @DIRECTORIES
 @JOBS
-@click.option("--junit", type=click.Path(path_type=Path), help="Write JUnit XML to this file: a testcase a winner.")
+@click.option(
+    "--junit", type=click.Path(path_type=Path), help="Write JUnit XML to this file, with a test case per winner."
+)
 @format_options
 def retime(
     what: str | None,
@@ -139,13 +141,13 @@ def retime(
 ) -> None:
     """Verify and time the best few kernels of each layer again.
 
-    Each is marked confirmed, moved or regressed.
+    Each kernel is marked `confirmed`, `moved`, `regressed` or `failed`.
 
-    Imported kernels of this device are among them, and count as measured here from then on. `moved` is faster and
-    `regressed` slower than before beyond the noise floor; a kernel that is no longer correct has `failed`.
+    `moved` is faster than before and `regressed` is slower, by more than the noise floor. A kernel that is no longer
+    correct has `failed`. Imported kernels of this device are included; once re-timed they count as measured here.
 
-    Status 3: a winner (what `best` shows, or the fastest of what was only imported) regressed or failed. 1: nothing was
-    re-timed. 130: Ctrl-C ended it after the layer at hand.
+    Exits with 3 if a winner regressed or failed (a winner is what `best` shows, or the fastest imported kernel of a
+    layer without one), with 1 if nothing was re-timed, and with 130 if Ctrl-C ended it after the current layer.
     """
     from autotune.store import Store
 

@@ -53,13 +53,19 @@ def _numbers(context: click.Context, parameter: click.Parameter, value: str) -> 
 @click.option(
     "--n", "small_n", callback=_numbers, metavar="NUMBERS", default=_SMALL, show_default=True, help="Numbers of images."
 )
-@click.option("--tool", "tools", type=click.Choice(TOOLS), multiple=True, help="Of compute-sanitizer; default: all.")
+@click.option(
+    "--tool",
+    "tools",
+    type=click.Choice(TOOLS),
+    multiple=True,
+    help="Tool of compute-sanitizer; may be repeated. Default: all.",
+)
 @DATABASE
 @DIRECTORIES
 @ACCURACY
-@click.option("--jobs", type=click.IntRange(min=1), help="Processes at once; default: every core.")
-@click.option("--logs", type=Folder(), help="Keep what compute-sanitizer wrote in this folder.")
-@click.option("--markdown", type=click.Path(path_type=Path), help="Write the table to this file, too.")
+@click.option("--jobs", type=click.IntRange(min=1), help="Number of parallel processes; default: one per core.")
+@click.option("--logs", type=Folder(), help="Keep the logs of compute-sanitizer in this folder.")
+@click.option("--markdown", type=click.Path(path_type=Path), help="Also write the table to this file.")
 @format_options
 def sanitize(
     what: str | None,
@@ -74,12 +80,13 @@ def sanitize(
     markdown: Path | None,
     style: str | None,
 ) -> None:
-    """Run the best kernels under sanitizers, for few images.
+    """Run the best kernels under sanitizers, with few images.
 
-    They see errors that a GPU forgives; a row for each kernel and tool.
+    Sanitizers find errors that do not change the output on a GPU. The table has a row for each kernel and tool.
 
-    On a GPU these are compute-sanitizer's memcheck, racecheck and initcheck, on `host:check` AddressSanitizer and
-    threads in shuffled order. A fault ends the command with status 1; a known false alarm is told with its reason.
+    On a GPU the tools are compute-sanitizer's memcheck, racecheck and initcheck. On `host:check` they are
+    AddressSanitizer and a run with the threads in random order. It exits with 1 if a tool finds a fault. Known false
+    alarms are listed with the reason.
     """
     from autotune.store import Store
 

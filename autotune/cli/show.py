@@ -28,11 +28,11 @@ if TYPE_CHECKING:
 @DATABASE
 @format_options
 def show_trial(what: str, number: int | None, db: str, style: str | None) -> None:
-    """Everything of one trial: config, samples, environment.
+    """Show everything about one trial: config, samples, device.
 
-    A trial is the NUMBER of a layer, as `autotune trials` lists it, or the ID that `trial_id` is in `autotune query`.
-    Where several devices or measurement modes have the number, each is shown. `autotune source LAYER --trial N` has the
-    kernel.
+    A trial is the NUMBER that `autotune trials` lists for a layer, or the ID that is `trial_id` in `autotune query`. If
+    several devices or measurement modes have a trial of this number, all of them are shown. `autotune source LAYER
+    --trial N` prints the kernel.
     """
     from autotune.store import Store
 

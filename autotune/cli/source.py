@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 @ACCURACY
 @FAMILIES
 @click.option("--config", "words", help="The fastest kernel with these values: 'NAME=VALUE NAME=VALUE'.")
-@click.option("--trial", "number", type=click.IntRange(min=0), help="The kernel of this trial, whatever became of it.")
+@click.option("--trial", "number", type=click.IntRange(min=0), help="The kernel of this trial, even if it failed.")
 @click.option("--ptx", is_flag=True, help="Print its PTX instead; needs nvcc.")
 @click.option("--sass", is_flag=True, help="Print its machine code instead; needs nvcc and nvdisasm.")
 @click.option("--out", type=click.Path(path_type=Path), help="Write to this file instead of standard output.")
@@ -54,11 +54,11 @@ def source(
 ) -> None:
     """Print the source of LAYER's best kernel.
 
-    It is a CUDA file below a comment that says where it comes from.
+    The output is a CUDA file whose header comment says where the kernel comes from.
 
-    It is the kernel that `best LAYER` and `why LAYER` show first: of a if one was tuned on one, and the fastest of
-    the accuracy classes that the layer's study admits. Standard error names the others. A kernel whose text is not kept
-    is rendered again where its family still renders the very same.
+    It is the kernel that `best LAYER` and `why LAYER` show first: one that was tuned on a GPU if there is one, and the
+    fastest of the accuracy classes that the layer's study admits. Standard error lists the others. If the text of a
+    kernel is not stored, it is rendered again, provided that its family still renders the same text.
     """
     from autotune.store import Store
 

@@ -39,16 +39,16 @@ _QUIET_S = 2.0  # for which `stale` says nothing but its answer
 @click.argument("what", metavar="[STUDY|LAYER]", required=False, shell_complete=studies_and_layers)
 @DATABASE
 @DIRECTORIES
-@click.option("--device", help="Compare with this device: cuda:N, host or null; default: every device that is here.")
+@click.option("--device", help="Compare with this device: cuda:N, host or null; default: every device of this machine.")
 @format_options
 def stale(what: str | None, db: str, directories: tuple[Path, ...], device: str | None, style: str | None) -> None:
-    """Best results that an upgrade has made doubtful.
+    """List best results that may be out of date after an upgrade.
 
-    A row for each change of driver, toolkit or template.
+    There is a row for each change of driver, toolkit or template.
 
-    A result of a device that is here is compared with that device now; any other with the newest run recorded on its
-    device. Templates are compared with those installed: one that renders the very same kernel makes nothing doubtful,
-    nor does one whose text has other names or comments now and compiles to the same machine code, where nvcc is here.
+    A result is compared with its device if that is in this machine, otherwise with the newest recorded run on that
+    device. Templates are compared with the installed ones. A changed template is not listed if it renders the same
+    kernel, or, where nvcc is installed, a kernel that compiles to the same machine code.
     """
     from autotune.analysis.same_code import same_machine_code
     from autotune.store import Store

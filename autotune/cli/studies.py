@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from autotune.store import StudyRow
 
 STUDY = click.argument("study", metavar="STUDY", shell_complete=study_names_and_files)
-OF_STUDY = click.option("--study", shell_complete=study_names_and_files, help="Of this study: a file or a name.")
+OF_STUDY = click.option("--study", shell_complete=study_names_and_files, help="A study: a file or a name.")
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,9 +51,9 @@ _COLUMNS = (
 @DATABASE
 @format_options
 def studies(db: str, style: str | None) -> None:
-    """The studies that can be named in place of a file.
+    """List the studies that you can name instead of a file.
 
-    The shipped ones, and those of the database.
+    They are the studies in the package and those in the database.
     """
     try:
         stored = stored_studies(db)

@@ -67,10 +67,11 @@ def templates(
     arch: int,
     style: str | None,
 ) -> None:
-    """The kernel families, or one's parameters, rules and stages.
+    """List the kernel families, or describe one of them.
 
-    Derived values, launches and bytes are those of a config: the default one with each PARAM that is given set to its
-    VALUE, for the first layer that the family serves, of --study or else of those that `check` derives.
+    For one family it prints parameters, rules and stages. The derived values, launches and bytes are those of one
+    config: the family's default, with each PARAM set to its VALUE, on the first layer that the family supports, either
+    of --study or of the problems that `check` derives.
     """
     if name is None:
         show(load_templates(directories).values(), _FAMILY_COLUMNS, style)

@@ -25,7 +25,7 @@ from autotune.interchange.files import read_recording
 def dump(file: Path, db: str) -> None:
     """Write the whole results database as SQL.
 
-    It goes to FILE or the terminal; `autotune load` and the sqlite3 shell read it.
+    It writes to FILE or to standard output. `autotune load` and the sqlite3 shell read the dump.
     """
     from autotune.store import dump as write_dump
 
@@ -51,9 +51,9 @@ def _new(file: Path) -> Iterator[TextIO]:
 @click.argument("file", metavar="FILE", type=click.Path(path_type=Path, allow_dash=True))
 @DATABASE
 def load(file: Path, db: str) -> None:
-    """Make a new results database of what `dump` wrote.
+    """Create a results database from a dump.
 
-    As FILE, - is standard input.
+    FILE is what `autotune dump` wrote; - is standard input.
     """
     from autotune.store import load as read_dump
 
@@ -74,9 +74,9 @@ def load(file: Path, db: str) -> None:
 @click.argument("other", metavar="OTHER.db", callback=database_path)
 @DATABASE
 def merge(other: str, db: str) -> None:
-    """Bring the trials of another database into this one.
+    """Copy the trials of another database into this one.
 
-    They are best only once re-timed here.
+    They are ranked only after they are re-timed here.
     """
     from autotune.store import merge as bring
 
@@ -94,11 +94,11 @@ def merge(other: str, db: str) -> None:
 @click.argument("file", metavar="FILE", type=click.Path(path_type=Path))
 @DATABASE
 def import_(file: Path, db: str) -> None:
-    """Store a search space that was recorded elsewhere.
+    """Store a search space that another tool recorded.
 
-    It is a T4 result file (1.0.0) or a Kernel Tuner cache file, plain or gzip.
+    FILE is a T4 result file (1.0.0) or a Kernel Tuner cache file, plain or gzip.
 
-    Its kernel is not one of this project's, so its trials are listed and never best; the study is named after the file.
+    autotune has no source of its kernels, so the trials are listed but never ranked. The study is named after the file.
     """
     from autotune.store import import_recording
 

@@ -43,15 +43,17 @@ class _Outcome(_Choice):
 @click.argument("what", metavar="[STUDY|LAYER]", required=False, shell_complete=studies_and_layers)
 @DATABASE
 @filter_options
-@click.option("--outcome", type=_Outcome([word.value for word in Outcome]), help="Only trials that ended so.")
+@click.option("--outcome", type=_Outcome([word.value for word in Outcome]), help="Only trials with this outcome.")
 @click.option("--sort", type=click.Choice(["number", "median", "registers", "error", "started"]), default="number")
 @click.option(
     "--limit",
     type=click.IntRange(0, LARGEST),
-    help=f"At most so many rows; 0: all. Default: {_TABLE_ROWS} of a table, all of JSON and CSV.",
+    help=f"Maximum number of rows; 0: all. Default: {_TABLE_ROWS} in a table, all in JSON and CSV.",
 )
-@click.option("--all", "everything", is_flag=True, help="Earlier generations too, and problems that layers had before.")
-@click.option("--source", "sources", is_flag=True, help="Each trial's message in full, and the kernel's source.")
+@click.option(
+    "--all", "everything", is_flag=True, help="Include earlier generations, and earlier problems of the layers."
+)
+@click.option("--source", "sources", is_flag=True, help="Print each trial's full message and the kernel's source.")
 @wide_format_options
 def trials(
     what: str | None,
@@ -64,11 +66,11 @@ def trials(
     sources: bool,
     style: str | None,
 ) -> None:
-    """Every trial, with its outcome and time.
+    """List trials with their outcomes and times.
 
-    Of failed ones, the compiler's, driver's or checker's own words.
+    Failed trials have the message of the compiler, the driver or the checker.
 
-    A table shows a config as its family and the values that differ from the family's default; --wide shows all of it.
+    A table shows a config as its family and the values that differ from the family's default; --wide shows all values.
     """
     from autotune.analysis.trial_rows import trial_rows
     from autotune.store import Store

@@ -46,7 +46,7 @@ BASELINE = click.option(
     "baselines",
     type=click.Choice(tuple(BASELINES)),
     multiple=True,
-    help="Also time what PyTorch runs, in the same finals: cuDNN's operators (cudnn), torch.compile (inductor, which "
+    help="Also time PyTorch's own kernels in the finals: cuDNN's operators (cudnn), torch.compile (inductor, which "
     "takes minutes to compile), or cuBLAS for gemm (cublas). May be repeated.",
 )
 FINALS_SECONDS = click.option(
@@ -79,7 +79,7 @@ FINALS_SECONDS = click.option(
 @click.option(
     "--only-unsupported",
     is_flag=True,
-    help="Only layers that the latest dispatcher has no kernel for.",
+    help="Only layers that no kernel of the latest dispatcher supports.",
 )
 @click.option("--seed", type=click.IntRange(0, LARGEST), help="Seed of the search.")
 @click.option("--sampler", type=click.Choice(SAMPLERS), help="Search method; overrides the study.")

@@ -39,10 +39,10 @@ _LONG_AGO_S = 3600  # from here on a date says more than seconds
 @click.option("--every", "every_s", type=SECONDS, default=2.0, show_default=True, help="Seconds between updates.")
 @click.option("--once", is_flag=True, help="Print the state once and exit.")
 def watch(what: str, db: str, every_s: float, once: bool) -> None:
-    """Show how far STUDY is while another process tunes it.
+    """Show the progress of STUDY while another process tunes it.
 
-    It shows the best kernels so far, the running trial, failures and the time left. It only reads the database: start
-    and stop it at any time. The time left is shown while the study is tuned on this machine.
+    It shows the best kernels so far, the running trial, failures and the time left. It only reads the database, so you
+    can start and stop it at any time. It shows the time left only while the study is being tuned on this machine.
     """
     out = console()
     name = name_of(what) or what

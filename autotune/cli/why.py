@@ -81,11 +81,11 @@ def why(
     everything: bool,
     style: str | None,
 ) -> None:
-    """Why the best kernel of LAYER wins, by its trials.
+    """Explain why the best kernel of LAYER is the fastest.
 
-    It prints the answer in a few sentences and the ten most telling changes: values of a parameter, and other families,
-    with the time that they took over the winner's. It explains the kernel that `autotune source LAYER` prints, or the
-    best of the accuracy class that --accuracy names.
+    It prints the answer in a few sentences and the ten most important changes: values of a parameter, and other
+    families, with their time relative to the winner's. It explains the kernel that `autotune source LAYER` prints, or
+    the best of the accuracy class that --accuracy names.
 
     --all explains every class in full. autotune judges each parameter that differs from the family's default by pairs
     of trials that differ in that parameter alone. Then it lists the trials between the two, trials one step from the

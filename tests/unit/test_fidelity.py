@@ -147,6 +147,6 @@ def test_each_command_of_the_description_prints_what_the_page_says(folder: Path,
 
 def _without_a_gpu(printed: str) -> str:
     """What shows the one row that needs a GPU: the code."""
-    assert printed.startswith("not here: PyCUDA needs a driver. On an H200")
+    assert printed.startswith("nothing without a GPU: PyCUDA needs a driver. On an H200")
     package = ROOT / "autotune" / "devices" / "cuda"
     return "".join(path.read_text() for path in sorted(package.glob("*.py")))
