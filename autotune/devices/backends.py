@@ -17,7 +17,7 @@ if TYPE_CHECKING:  # compilers' processes need no device, and no NumPy
 
 KINDS = ("cuda", "host", "null", "replay")
 """of devices, as their names begin; `device.ABILITIES` says what each can do"""
-CHECK_ORDER_SEED = 20  # host:check runs a block's threads in an order shuffled with this seed
+CHECK_ORDER_SEED = 20  # of the random orders of host:check
 
 
 def parse_device(name: str) -> tuple[str, str]:
@@ -67,7 +67,7 @@ def open_device(name: str, runtime: Binary | None = None) -> Device:
 
         options = HostOptions(cores=usable_cores())
         if rest == "check":
-            options = replace(options, order_seed=CHECK_ORDER_SEED, checked=True)
+            options = replace(options, order="threads", order_seed=CHECK_ORDER_SEED, checked=True)
         return HostDevice(str(find_cxx()), options, runtime)
     raise DeviceError(f"{name}: runs no kernels")
 

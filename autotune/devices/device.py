@@ -199,9 +199,26 @@ class Passes:
 MATRIX_TYPES = ("tf32", "f16", "bf16")
 """Element types of a library's matrix products; tf32 is float32 multiplied as TF32."""
 
-Variation = Literal["ordered", "zeroed"]
-"""Another way to run the same launches: a block's threads in ascending order and blocks one after another, or shared
-memory that holds zeros instead of NaN before a block starts."""
+Order = Literal["ascending", "descending", "warps", "threads"]
+"""Which of a block's threads goes on when one waits, and in which order blocks run. All but `threads` run one warp
+until all its lanes wait for others. `warps` chooses warps, lanes and blocks at random. `threads` chooses blocks at
+random, and a random thread of any warp whenever a thread waits."""
+
+POISON = 0xFF
+"""Every byte of memory that a kernel must not rely on: all ones is NaN in every storage type."""
+
+
+@dataclass(frozen=True, slots=True)
+class Variation:
+    """Another way to run the same launches."""
+
+    order: Order | None = None
+    """None: the device's own"""
+    smem_byte: int | None = None
+    """fills shared memory before a block starts; None: the device's own"""
+    one_core: bool = False
+    """blocks run one after another"""
+
 
 HostArray: TypeAlias = "npt.NDArray[np.uint8]"
 """Bytes in the host's memory."""
@@ -286,7 +303,7 @@ class Device(Protocol):
         """Have any access of a kernel to these bytes end its process; False where the device cannot watch them."""
 
     def varied(self, how: Variation) -> AbstractContextManager[bool]:
-        """Run the launches inside in another way. Yields False where that is how they run anyway, or cannot be had."""
+        """Run the launches inside in another way. Yields False where they run so anyway, or the device cannot do it."""
 
     def synchronize(self) -> None:
         """Wait for everything enqueued. Raises Rejected('runtime', 'illegal_address' | 'trap' | ..., ...)."""

@@ -20,12 +20,14 @@ import numpy.typing as npt
 from autotune.compilation.compile import Binary
 from autotune.compilation.toolchain import output_of
 from autotune.devices.device import (
+    POISON,
     Baseline,
     DeviceInfo,
     Environment,
     Health,
     HostArray,
     Launch,
+    Order,
     Passes,
     Sample,
     Variation,
@@ -33,7 +35,7 @@ from autotune.devices.device import (
 from autotune.devices.elf import Symbol, symbols
 from autotune.devices.host_compile import CHECK_FLAGS, FLAGS
 from autotune.devices.host_machine import cpu_name, last_cache_bytes, usable_cores
-from autotune.devices.host_runtime import HostLaunch, load_runtime, symbol_address
+from autotune.devices.host_runtime import ORDERS, HostLaunch, load_runtime, symbol_address
 from autotune.devices.host_tensor_map import encode
 from autotune.devices.tensor_map import BoundTensorMap
 from autotune.errors import DeviceError, Rejected
@@ -54,14 +56,16 @@ class HostOptions:
 
     cores: int
     """operating-system threads that blocks are spread over"""
+    order: Order = "ascending"
+    """which thread goes on when one waits, and the order of blocks"""
     order_seed: int = 0
-    """order of a block's threads: 0 ascending, 1 descending, else shuffled with this seed"""
+    """of the random orders"""
     launch_limit_s: float = 60.0
     """a launch that takes longer is stopped between two blocks"""
     short_us: float = 0.0
     """passes shorter than this are timed several in a row; a call from Python hides nothing, so none are"""
-    zeroed_smem: bool = False
-    """a block's shared memory holds zeros before it starts, instead of NaN"""
+    smem_byte: int = POISON
+    """fills a block's shared memory before it starts"""
     checked: bool = False
     """whether kernels run under sanitizers: their times are another device's"""
 
@@ -108,14 +112,11 @@ class HostModule:
 
     def launch(self, launch: Launch, *, stream: int = 0) -> None:  # noqa: ARG002 - there is one stream
         """Run one kernel to its end. What goes wrong inside it is raised by the device's next `synchronize`."""
-        self.launch_ordered(launch, self._device.options.order_seed)
-
-    def launch_ordered(self, launch: Launch, order_seed: int) -> None:
-        """The same with an order of threads: 0 ascending, 1 descending, else shuffled with this seed."""
         entry = self._entries.get(launch.entry)
         if entry is None:
             raise Rejected(Outcome.RUNTIME, "launch_failure", f"no kernel {launch.entry} in the program")
         check_limits(launch, self._device.info, self._static_smem_bytes, cluster=entry.cluster)
+        options = self._device.options
         content = [_content(argument) for argument in launch.args]
         sizes = tuple(array.nbytes for array in content)
         if sizes != entry.sizes_bytes:
@@ -129,13 +130,14 @@ class HostModule:
             smem_bytes=launch.smem_bytes,
             tls_module=self._tls_module,
             tls_bytes=self._tls_bytes,
-            order_seed=order_seed,
-            limit_ns=int(self._device.options.launch_limit_s * 1e9),
+            order_seed=options.order_seed,
+            limit_ns=int(options.launch_limit_s * 1e9),
             grid=launch.grid,
             block=launch.block,
             cluster=entry.cluster,
-            cores=self._device.options.cores,
-            zeroed_smem=self._device.options.zeroed_smem,
+            cores=options.cores,
+            order=ORDERS.index(options.order),
+            smem_byte=options.smem_byte,
         )
         self._device.run(request)
 
@@ -277,10 +279,9 @@ class HostDevice:
     def varied(self, how: Variation) -> Iterator[bool]:
         """By other options."""
         before = self.options
-        if how == "ordered":
-            self.options = replace(before, order_seed=0, cores=1)
-        else:
-            self.options = replace(before, zeroed_smem=True)
+        order, cores = how.order or before.order, 1 if how.one_core else before.cores
+        smem_byte = before.smem_byte if how.smem_byte is None else how.smem_byte
+        self.options = replace(before, order=order, cores=cores, smem_byte=smem_byte)
         try:
             yield self.options != before
         finally:

@@ -6,9 +6,12 @@ import ctypes
 import os
 
 from autotune.compilation.compile import Binary
+from autotune.devices.device import Order
 from autotune.devices.host_compile import RUNTIME_NAME, compile_runtime
 
 _RTLD_NOLOAD = 4
+ORDERS: tuple[Order, ...] = ("ascending", "descending", "warps", "threads")
+"""As in AutotuneOrder of autotune_host_launch.h."""
 
 
 class HostLaunch(ctypes.Structure):
@@ -27,7 +30,8 @@ class HostLaunch(ctypes.Structure):
         ("block", ctypes.c_uint * 3),
         ("cluster", ctypes.c_uint),
         ("cores", ctypes.c_uint),
-        ("zeroed_smem", ctypes.c_uint),
+        ("order", ctypes.c_uint),
+        ("smem_byte", ctypes.c_uint),
     )
 
 

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from autotune.devices.device import Device
+from autotune.devices.device import Device, Variation
 from autotune.errors import Rejected
 from autotune.trial import Outcome
 
+_IN_ORDER = Variation("ascending", one_core=True)
 _DOUBTFUL = ("wrong", "unwritten", "inexact", "nondeterministic")
 _RACE = "a race: right when a block's threads run one after another, in ascending order, and blocks too; otherwise"
 _UNWRITTEN_SMEM = (
@@ -38,7 +39,7 @@ def diagnosed(
 
 
 def _right_in_order(device: Device, verify: Callable[[], object]) -> bool:
-    with device.varied("ordered") as otherwise:
+    with device.varied(_IN_ORDER) as otherwise:
         if not otherwise:
             return False
         try:
@@ -53,5 +54,5 @@ def _reads_unwritten_smem(device: Device, outputs: Callable[[], object]) -> bool
     before, again = outputs(), outputs()
     if before != again:
         return False
-    with device.varied("zeroed") as otherwise:
+    with device.varied(Variation(smem_byte=0)) as otherwise:
         return otherwise and outputs() != before

@@ -14,12 +14,12 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 
 from autotune.compilation.compile import Binary
-from autotune.devices.device import Device, HostArray, Launch, Sample
+from autotune.devices.device import POISON, Device, HostArray, Launch, Sample
 from autotune.errors import Rejected
 from autotune.family.source import KernelSource
 from autotune.measurement.benchmark import Clocks, Samples, interleave, median_half_width
 from autotune.measurement.bounds import exact_on_integers
-from autotune.measurement.guard_bands import OUTPUT_GUARD, POISON, GuardedArray
+from autotune.measurement.guard_bands import OUTPUT_GUARD, GuardedArray
 from autotune.measurement.launcher import LoadedKernel, Tensors
 from autotune.measurement.test_data import DataSet
 from autotune.measurement.verify import Verifier

@@ -6,9 +6,8 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from autotune.devices.device import Device
+from autotune.devices.device import POISON, Device
 
-POISON = 0xFF  # every byte of what a kernel must not rely on; all ones is NaN in every storage type
 OUTPUT_GUARD = 0xFE  # of the guards of y: what was computed from a poisoned input may be all ones, and shows here
 GUARD_BYTES = 1 << 16  # before and behind every array
 _SLACK_BYTES = 256  # behind the second band, which begins at a whole word
@@ -64,10 +63,10 @@ class GuardedArray:
             self.device.fill(self._base, self.guard, GUARD_BYTES)
             self.device.fill(self.address + self.size_bytes, self.guard, GUARD_BYTES + 4)
 
-    def poison(self) -> None:
-        """Overwrite the array itself with NaN."""
+    def poison(self, byte: int = POISON) -> None:
+        """Overwrite the array itself, with NaN unless another byte is given."""
         if self.size_bytes:
-            self.device.fill(self.address, POISON, self.size_bytes)
+            self.device.fill(self.address, byte, self.size_bytes)
 
     def free(self) -> None:
         """Give the memory back."""

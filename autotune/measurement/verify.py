@@ -1,26 +1,28 @@
 """load -> verify: is a kernel's output right, everywhere, every time, and does it stay inside its buffers?
 
 Two data sets are kept on the device for a layer. On small integers every accuracy class must be exact; on normal
-data the error must stay under the class's bound against a float64 reference. Before each run the output and the
-workspace are poisoned with NaN, and guard bands of NaN lie before and behind every array.
+data the error must stay under the class's bound against a float64 reference. Guard bands of NaN lie before and behind
+every array. Outputs, workspace and packed weights are poisoned before each run: with NaN in the first, and, since
+fmaxf, fminf and atomicMax swallow NaN, with large numbers of either sign in the next two. The host device poisons
+shared memory in the same way, and runs warps and blocks in another order each time.
 """
 
 from __future__ import annotations
 
 import struct
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 
 import numpy as np
 
 from autotune.compilation.compile import Binary
-from autotune.devices.device import Device, Launch, Passes, Sample
+from autotune.devices.device import POISON, Device, Launch, Order, Passes, Sample, Variation
 from autotune.errors import Rejected
 from autotune.family.source import KernelSource
 from autotune.measurement.bounds import ROUNDING, bound_factor, check_units, exact_on_integers
 from autotune.measurement.diagnosis import diagnosed
-from autotune.measurement.guard_bands import GUARD_BYTES, OUTPUT_GUARD, POISON, GuardedArray
+from autotune.measurement.guard_bands import GUARD_BYTES, OUTPUT_GUARD, GuardedArray
 from autotune.measurement.launcher import LoadedKernel, Tensors
 from autotune.measurement.numpy_reference import in_numpy, numpy_reference, values_of
 from autotune.measurement.reference import entry_of, reference_arguments, size_arguments
@@ -31,15 +33,30 @@ from autotune.problem import Problem
 from autotune.trial import ErrorStats, Outcome
 
 _LOOKED_AT = 1 << 20  # outputs of a reference whose magnitudes are looked at
-REPEATS = 2  # further runs whose bits must equal the first's
 _GRID, _BLOCK = 1024, 256  # most blocks and threads of the checking kernels, which stride over their elements
 _RESULTS = 5  # 64-bit words that `compare` answers in
 _BANDS, _BAND_BYTES = 32, 24  # guard bands of one launch; address, words and pattern of each, 64 bits
 
 
 @dataclass(frozen=True, slots=True)
+class Surroundings:
+    """What a kernel must not depend on in one verified run."""
+
+    poison: int = POISON
+    """every byte of the memory that it has not written"""
+    order: Order | None = None
+    """of warps and blocks, where the device can choose it; None: its own"""
+
+
+FIRST = Surroundings()
+REPEATS = (Surroundings(0x7B, "warps"), Surroundings(0xFB, "descending"))
+"""Further runs on normal data. The bytes make 1.3e36 and -2.6e36 in f32 and bf16, 61280 and -65376 in f16."""
+ON_INTEGERS = Surroundings(order="threads")
+
+
+@dataclass(frozen=True, slots=True)
 class Verified:
-    """A kernel that is right, and how long it took meanwhile."""
+    """A kernel that is right, and how long it took meanwhile, where warps and blocks ran in the device's own order."""
 
     error: ErrorStats
     runs: tuple[Sample, ...]
@@ -86,7 +103,7 @@ class Verifier:
         arrays = {name: array.address for name, array in {**data.inputs, **self.written}.items()}
         return Tensors(arrays, packed_w, workspace)
 
-    def restore(self, data: DataSet, tensors: Tensors | None = None) -> None:
+    def restore(self, data: DataSet, tensors: Tensors | None = None, *, poison: int = POISON) -> None:
         """As before a run: poison in what is written only, and what is changed as the data set has it.
 
         `tensors` are the addresses of other arrays than the verifier's own.
@@ -96,7 +113,7 @@ class Verifier:
             if name in data.inputs:
                 self.device.copy(address, data.inputs[name].address, array.size_bytes)
             elif array.size_bytes:
-                self.device.fill(address, POISON, array.size_bytes)
+                self.device.fill(address, poison, array.size_bytes)
 
     def verify(
         self,
@@ -105,7 +122,7 @@ class Verifier:
         packed_w: GuardedArray,
         repeat: Callable[[float], bool] = lambda _: True,
     ) -> Verified:
-        """Run and compare the kernel on normal data, twice more for the same bits, then on integers.
+        """Run and compare the kernel on normal data, twice more in other surroundings, then on integers.
 
         `repeat`, given the microseconds of the first run, says whether the rest is worth it: a kernel that will never
         be chosen is known to be right within its bound everywhere by then.
@@ -113,13 +130,12 @@ class Verifier:
         """
 
         def outputs() -> tuple[int, ...]:
-            self._run(kernel, self.normal, workspace, packed_w)
-            return self._hashes(*self._outputs)
+            return self._outputs_of(kernel, workspace, packed_w, FIRST)
 
         try:
             return self._verify(kernel, workspace, packed_w, repeat)
         except Rejected as rejected:
-            again = partial(self._verify, kernel, workspace, packed_w, lambda _: True)
+            again = partial(self._verify, kernel, workspace, packed_w, lambda _: True, any_order=False)
             raise diagnosed(self.device, rejected, verify=again, outputs=outputs) from None
 
     def _verify(
@@ -128,24 +144,60 @@ class Verifier:
         workspace: GuardedArray,
         packed_w: GuardedArray,
         repeat: Callable[[float], bool],
+        *,
+        any_order: bool = True,
     ) -> Verified:
+        """`any_order`: whether runs are in other orders than the device has now."""
         source = kernel.source
-        runs = [self._run(kernel, self.normal, workspace, packed_w)]
+        run = partial(self._run, kernel, workspace=workspace, packed_w=packed_w)
+        alone, _ = run(self.normal)
+        runs = [(alone, False)]
         error = self.judge(self.normal, source, (workspace, packed_w))
-        if not repeat(runs[0].us):
-            return Verified(error, tuple(runs), ())
-        if source.deterministic:
-            first = self._hashes(*self._outputs)
-            for _ in range(REPEATS):
-                runs.append(self._run(kernel, self.normal, workspace, packed_w, prepare=False))
-                if self._hashes(*self._outputs) != first:
-                    message = "two runs on the same data gave different bits, but the template says deterministic"
-                    raise Rejected(Outcome.WRONG_RESULT, "nondeterministic", message)
-        on_integers: list[Sample] = []
-        if exact_on_integers(source.accuracy, self.problem):
-            on_integers.append(self._run(kernel, self.integers, workspace, packed_w))
-            self.judge(self.integers, source, (workspace, packed_w))
-        return Verified(error, tuple(runs), tuple(on_integers))
+        if not repeat(alone.us):
+            return Verified(error, (alone,), ())
+        first = self._hashes(*self._outputs)
+        for surroundings in REPEATS if any_order else (replace(each, order=None) for each in REPEATS):
+            runs.append(run(self.normal, surroundings))
+            if not source.deterministic:
+                self.judge(self.normal, source, (workspace, packed_w))
+            elif self._hashes(*self._outputs) != first:
+                raise self._dependence(kernel, workspace, packed_w, surroundings, first)
+        own = tuple(sample for sample, varied in runs if not varied)
+        if not exact_on_integers(source.accuracy, self.problem):
+            return Verified(error, own, ())
+        last, varied = run(self.integers, ON_INTEGERS if any_order else FIRST)
+        self.judge(self.integers, source, (workspace, packed_w))
+        return Verified(error, own, () if varied else (last,))
+
+    def _outputs_of(
+        self, kernel: LoadedKernel, workspace: GuardedArray, packed_w: GuardedArray, surroundings: Surroundings
+    ) -> tuple[int, ...]:
+        """A hash of each output of a run on normal data."""
+        self._run(kernel, self.normal, surroundings, workspace=workspace, packed_w=packed_w)
+        return self._hashes(*self._outputs)
+
+    def _dependence(
+        self,
+        kernel: LoadedKernel,
+        workspace: GuardedArray,
+        packed_w: GuardedArray,
+        surroundings: Surroundings,
+        first: tuple[int, ...],
+    ) -> Rejected:
+        """What outputs depend on whose bits differ in other surroundings."""
+        outputs = partial(self._outputs_of, kernel, workspace, packed_w)
+        if any(outputs(FIRST) != first for _ in range(2)):  # twice: it may differ in every other run only
+            message = "two runs on the same data gave different bits, but the template says deterministic"
+            return Rejected(Outcome.WRONG_RESULT, "nondeterministic", message)
+        if outputs(replace(surroundings, order=None)) != first:
+            sign = "positive" if surroundings.poison < 0x80 else "negative"
+            message = (
+                "outputs depend on memory that the kernel reads before anything is written there: they change when "
+                f"it holds large {sign} numbers instead of NaN"
+            )
+            return Rejected(Outcome.WRONG_RESULT, "unwritten", message)
+        message = "outputs depend on the order in which a block's warps, or blocks, run"
+        return Rejected(Outcome.WRONG_RESULT, "nondeterministic", message)
 
     def copies(self, count: int) -> tuple[Tensors, ...]:
         """The normal data so many times, each with outputs of its own, for passes that must not share a cache."""
@@ -270,22 +322,23 @@ class Verifier:
         self,
         kernel: LoadedKernel,
         data: DataSet,
+        surroundings: Surroundings = FIRST,
+        *,
         workspace: GuardedArray,
         packed_w: GuardedArray,
-        *,
-        prepare: bool = True,
-    ) -> Sample:
-        """Poison, prepare and run once, from a cold cache."""
+    ) -> tuple[Sample, bool]:
+        """Poison, prepare and run once, from a cold cache; whether that is another way than the device's own."""
         tensors = self.tensors(data, packed_w.address, workspace.address)
-        self.restore(data)
-        workspace.poison()
-        if prepare:
-            packed_w.poison()
+        self.restore(data, poison=surroundings.poison)
+        workspace.poison(surroundings.poison)
+        packed_w.poison(surroundings.poison)
+        smem_byte = None if surroundings == FIRST else surroundings.poison
+        with self.device.varied(Variation(surroundings.order, smem_byte)) as varied:
             kernel.prepare(tensors)
-        launches = kernel.forward(tensors)
-        sample = self.device.time(Passes(lambda: kernel.run(launches)), cold=True)
-        self.device.synchronize()
-        return sample
+            launches = kernel.forward(tensors)
+            sample = self.device.time(Passes(lambda: kernel.run(launches)), cold=True)
+            self.device.synchronize()
+        return sample, varied
 
     def _compare(self, data: DataSet, source: KernelSource, tensors: Tensors, *, exact: bool) -> ErrorStats:
         """Every output at the addresses of `tensors`."""

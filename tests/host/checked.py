@@ -13,8 +13,9 @@ from pathlib import Path
 import numpy as np
 
 from autotune.compilation.compile import Program, Target
-from autotune.devices.device import Launch
+from autotune.devices.device import Launch, Variation
 from autotune.devices.host import HostDevice, HostModule
+from autotune.devices.host_runtime import ORDERS
 from tests.compiled import compiled, host_device
 
 FAULTY = """
@@ -67,8 +68,9 @@ def run(device: HostDevice, module: HostModule, fault: int) -> None:
     device.write(x, content.tobytes())
     args = (np.uint64(x), np.uint64(y), np.int32(N), np.int32(fault))
     rows = content.reshape(BLOCKS, THREADS)
-    for order_seed in range(4):
-        module.launch_ordered(Launch("faulty", (BLOCKS, 1, 1), (THREADS, 1, 1), 4 * THREADS, args), order_seed)
+    for order in ORDERS:
+        with device.varied(Variation(order)):
+            module.launch(Launch("faulty", (BLOCKS, 1, 1), (THREADS, 1, 1), 4 * THREADS, args))
         result = np.frombuffer(device.read(y, 4 * N), np.float32)
         np.testing.assert_array_equal(result, (rows[:, ::-1] + rows[:, :1]).reshape(-1))
 

@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from autotune.compilation.compile import Program
-from autotune.devices.device import Launch
+from autotune.devices.device import Launch, Order, Variation
 from autotune.devices.host import HostDevice, HostModule
 from tests.compiled import compiled
 
@@ -36,7 +36,7 @@ class Bench:
         grid: Size = 1,
         block: Size = 1,
         smem_bytes: int = 0,
-        order_seed: int = 0,
+        order: Order = "ascending",
     ) -> tuple[Array, ...]:
         """Run one kernel; every array is copied in and comes back as the kernel left it."""
         module = self.load(text, entry) if isinstance(text, str) else text
@@ -47,7 +47,8 @@ class Bench:
                 self.device.write(address, array.tobytes())
             places = iter(addresses)
             args = tuple(np.uint64(next(places)) if isinstance(a, np.ndarray) else a for a in arguments)
-            module.launch_ordered(Launch(entry, _triple(grid), _triple(block), smem_bytes, args), order_seed)
+            with self.device.varied(Variation(order)):
+                module.launch(Launch(entry, _triple(grid), _triple(block), smem_bytes, args))
             return tuple(
                 np.frombuffer(self.device.read(address, array.nbytes), array.dtype).reshape(array.shape)
                 for address, array in zip(addresses, arrays, strict=True)

@@ -9,6 +9,7 @@ import sys
 import numpy as np
 
 from autotune.devices.host_compile import compile_runtime
+from autotune.devices.host_runtime import ORDERS
 from tests.compiled import host_device
 
 from .kernels import Bench
@@ -22,10 +23,10 @@ def main() -> None:
     os.write(fd, compile_runtime(cxx, "-DAUTOTUNE_UCONTEXT"))
     ctypes.CDLL(f"/proc/self/fd/{fd}", mode=ctypes.RTLD_GLOBAL)
     x = np.arange(N, dtype=np.float32)
-    for order in range(3):
+    for order in ORDERS:
         bench = Bench(host_device(cxx), cxx)
         arguments = (x, np.zeros_like(x), np.int32(N))
-        _, y = bench.run(REVERSE, "reverse", arguments, grid=20, block=96, smem_bytes=384, order_seed=order)
+        _, y = bench.run(REVERSE, "reverse", arguments, grid=20, block=96, smem_bytes=384, order=order)
         np.testing.assert_array_equal(y, reversed_reference(x))
     with open("/proc/self/maps") as maps:
         assert "autotune-runtime" not in maps.read(), "the device loaded its own runtime"

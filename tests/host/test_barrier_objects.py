@@ -5,11 +5,11 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from autotune.devices.device import Order
+from autotune.devices.host_runtime import ORDERS
 from autotune.errors import Rejected
 
 from .kernels import Array, Bench
-
-ORDERS = (0, 1, 2, 3)  # ascending, descending, two shuffles
 
 # A ring of two slots of 64 floats, filled by a thread of its own; four warps each sum one part of every slot.
 RING = """
@@ -48,24 +48,24 @@ CHUNKS = 7
 SMEM_BYTES = 32 + 2 * 256
 
 
-def run_ring(bench: Bench, text: str, order: int) -> Array:
+def run_ring(bench: Bench, text: str, order: Order) -> Array:
     """What RING, or a broken version of it, computes of 0, 1, 2, ..."""
     x = np.arange(64 * CHUNKS, dtype=np.float32)
     arguments = (x, np.zeros(128, np.float32), np.int32(CHUNKS))
-    return bench.run(text, "ring", arguments, block=129, smem_bytes=SMEM_BYTES, order_seed=order)[1]
+    return bench.run(text, "ring", arguments, block=129, smem_bytes=SMEM_BYTES, order=order)[1]
 
 
 EXPECTED = np.tile(np.arange(64 * CHUNKS, dtype=np.float32).reshape(CHUNKS, 64).sum(axis=0), 2)
 
 
 @pytest.mark.parametrize("order", ORDERS)
-def test_ring_of_bulk_copies_hands_on_every_chunk(bench: Bench, order: int) -> None:
+def test_ring_of_bulk_copies_hands_on_every_chunk(bench: Bench, order: Order) -> None:
     np.testing.assert_array_equal(run_ring(bench, RING, order), EXPECTED)
 
 
 @pytest.mark.parametrize("wait", ["barrier_wait(here", "barrier_wait(emptied"])
 @pytest.mark.parametrize("order", ORDERS)
-def test_without_one_of_its_waits_the_ring_is_wrong(bench: Bench, wait: str, order: int) -> None:
+def test_without_one_of_its_waits_the_ring_is_wrong(bench: Bench, wait: str, order: Order) -> None:
     broken = RING.replace(wait, "if (false) " + wait)
     assert broken != RING
     try:
@@ -79,22 +79,24 @@ def test_without_one_of_its_waits_the_ring_is_wrong(bench: Bench, wait: str, ord
 
 def test_waiting_for_a_phase_that_nobody_completes_is_a_deadlock(bench: Bench) -> None:
     broken = RING.replace("if (threadIdx.x % 32 == 0) barrier_arrive", "if (threadIdx.x == 0) barrier_arrive")
-    with pytest.raises(Rejected, match="129 for the barrier object of line 20") as rejected:
-        run_ring(bench, broken, 0)
+    with pytest.raises(Rejected, match="129 for the barrier object of line 24") as rejected:
+        run_ring(bench, broken, "ascending")
     assert rejected.value.reason == "deadlock"
-    np.testing.assert_array_equal(run_ring(bench, RING, 0), EXPECTED)  # nothing of the abandoned block is left
+    np.testing.assert_array_equal(
+        run_ring(bench, RING, "ascending"), EXPECTED
+    )  # nothing of the abandoned block is left
 
 
 def test_more_arrivals_than_announced_are_found(bench: Bench) -> None:
     broken = RING.replace("barrier_init(filled + slot, 1)", "barrier_init(filled + slot, 0)")
     with pytest.raises(Rejected, match="more arrivals than barrier_init was told"):
-        run_ring(bench, broken, 0)
+        run_ring(bench, broken, "ascending")
 
 
 @pytest.mark.parametrize("wrong", ["x + chunk * 64 + 1, 256", "x + chunk * 64, 252"])
 def test_bulk_copies_of_no_whole_16_bytes_are_refused(bench: Bench, wrong: str) -> None:
     with pytest.raises(Rejected, match="bulk_load") as rejected:
-        run_ring(bench, RING.replace("x + chunk * 64, 256", wrong), 0)
+        run_ring(bench, RING.replace("x + chunk * 64, 256", wrong), "ascending")
     assert rejected.value.reason == "misaligned_address"
 
 
@@ -130,10 +132,10 @@ OWN = "copy_async<8>(copied + 2 * lane, x + 2 * lane); copy_async_arrive(there);
 
 @pytest.mark.parametrize(("arrivals", "copy"), [(1, BULK), (32, OWN)])
 @pytest.mark.parametrize("order", ORDERS)
-def test_copies_come_to_those_who_wait_already(bench: Bench, arrivals: int, copy: str, order: int) -> None:
+def test_copies_come_to_those_who_wait_already(bench: Bench, arrivals: int, copy: str, order: Order) -> None:
     text = LATE.replace("ARRIVALS", str(arrivals)).replace("COPY", copy)
     x = np.arange(64, dtype=np.float32)
-    y = bench.run(text, "late", (x, np.zeros(64, np.float32)), block=64, smem_bytes=16 + 256, order_seed=order)[1]
+    y = bench.run(text, "late", (x, np.zeros(64, np.float32)), block=64, smem_bytes=16 + 256, order=order)[1]
     np.testing.assert_array_equal(y, x)
 
 
@@ -180,9 +182,7 @@ def test_a_copy_comes_when_its_thread_waits_for_it(bench: Bench, *, change: tupl
     assert change[0] in AHEAD
     text = AHEAD.replace(*change) if change[0] else AHEAD
     arguments = (x, np.zeros(64, np.float32), np.int32(CHUNKS))
-    summed = [
-        bench.run(text, "ahead", arguments, block=64, smem_bytes=3 * 256, order_seed=order)[1] for order in ORDERS
-    ]
+    summed = [bench.run(text, "ahead", arguments, block=64, smem_bytes=3 * 256, order=order)[1] for order in ORDERS]
     assert all(np.array_equal(one, expected) for one in summed) == right
 
 
@@ -190,7 +190,7 @@ def test_more_copies_than_a_thread_can_put_off_come_unasked(bench: Bench) -> Non
     text = AHEAD.replace("    copy(0);\n", "    for (int i = 0; i < 100; ++i) copy(i % 3);\n    copy(0);\n")
     x = np.arange(64 * CHUNKS, dtype=np.float32)
     arguments = (x, np.zeros(64, np.float32), np.int32(CHUNKS))
-    summed = bench.run(text, "ahead", arguments, block=64, smem_bytes=3 * 256, order_seed=0)[1]
+    summed = bench.run(text, "ahead", arguments, block=64, smem_bytes=3 * 256, order="ascending")[1]
     assert summed.sum() == x.sum()
 
 
@@ -241,6 +241,6 @@ extern "C" __global__ void overtaken(float* __restrict__ y) {
 
 
 @pytest.mark.parametrize("order", ORDERS)
-def test_a_bulk_store_takes_as_long_as_others_can_do_without_it(bench: Bench, order: int) -> None:
-    (y,) = bench.run(OVERTAKEN, "overtaken", (np.zeros(4, np.float32),), block=64, smem_bytes=16, order_seed=order)
+def test_a_bulk_store_takes_as_long_as_others_can_do_without_it(bench: Bench, order: Order) -> None:
+    (y,) = bench.run(OVERTAKEN, "overtaken", (np.zeros(4, np.float32),), block=64, smem_bytes=16, order=order)
     np.testing.assert_array_equal(y, 7)

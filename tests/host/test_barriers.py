@@ -5,11 +5,11 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from autotune.devices.device import Order
+from autotune.devices.host_runtime import ORDERS
 from autotune.errors import Rejected
 
 from .kernels import Bench
-
-ORDERS = (0, 1, 2, 3)  # ascending, descending, two shuffles
 
 REVERSE = """
 extern "C" __global__ void __launch_bounds__(96) reverse(const float* __restrict__ x, float* __restrict__ y, int n) {
@@ -36,26 +36,26 @@ def reversed_reference(x: np.ndarray[tuple[int], np.dtype[np.float32]]) -> np.nd
 
 
 @pytest.mark.parametrize("order", ORDERS)
-def test_shared_memory_is_exchanged_at_a_barrier(bench: Bench, order: int) -> None:
+def test_shared_memory_is_exchanged_at_a_barrier(bench: Bench, order: Order) -> None:
     x = np.arange(N, dtype=np.float32)
     _, y = bench.run(
-        REVERSE, "reverse", (x, np.zeros_like(x), np.int32(N)), grid=20, block=96, smem_bytes=384, order_seed=order
+        REVERSE, "reverse", (x, np.zeros_like(x), np.int32(N)), grid=20, block=96, smem_bytes=384, order=order
     )
     np.testing.assert_array_equal(y, reversed_reference(x))
 
 
 @pytest.mark.parametrize("order", ORDERS)
-def test_without_its_barrier_the_same_kernel_is_wrong(bench: Bench, order: int) -> None:
+def test_without_its_barrier_the_same_kernel_is_wrong(bench: Bench, order: Order) -> None:
     x = np.arange(1, N + 1, dtype=np.float32)
     broken = REVERSE.replace("__syncthreads();", "")
     _, y = bench.run(
-        broken, "reverse", (x, np.zeros_like(x), np.int32(N)), grid=20, block=96, smem_bytes=384, order_seed=order
+        broken, "reverse", (x, np.zeros_like(x), np.int32(N)), grid=20, block=96, smem_bytes=384, order=order
     )
     assert np.isnan(y).any(), "unwritten shared memory must read as NaN"
 
 
 @pytest.mark.parametrize("order", ORDERS)
-def test_predicates_are_counted_over_the_block(bench: Bench, order: int) -> None:
+def test_predicates_are_counted_over_the_block(bench: Bench, order: Order) -> None:
     text = """
     extern "C" __global__ void votes(int* y) {
         const int t = threadIdx.x;
@@ -67,12 +67,12 @@ def test_predicates_are_counted_over_the_block(bench: Bench, order: int) -> None
         mine[4] = __syncthreads_or(t == 50);
     }
     """
-    (y,) = bench.run(text, "votes", (np.zeros((50, 5), np.int32),), block=50, order_seed=order)
+    (y,) = bench.run(text, "votes", (np.zeros((50, 5), np.int32),), block=50, order=order)
     np.testing.assert_array_equal(y, np.tile([17, 1, 0, 1, 0], (50, 1)))
 
 
 @pytest.mark.parametrize("order", ORDERS)
-def test_threads_that_returned_do_not_hold_up_the_others(bench: Bench, order: int) -> None:
+def test_threads_that_returned_do_not_hold_up_the_others(bench: Bench, order: Order) -> None:
     text = """
     extern "C" __global__ void early(int* y) {
         __shared__ int sum;
@@ -84,7 +84,7 @@ def test_threads_that_returned_do_not_hold_up_the_others(bench: Bench, order: in
         y[threadIdx.x] = sum;
     }
     """
-    (y,) = bench.run(text, "early", (np.full(70, -1, np.int32),), block=70, order_seed=order)
+    (y,) = bench.run(text, "early", (np.full(70, -1, np.int32),), block=70, order=order)
     np.testing.assert_array_equal(y, np.where(np.arange(70) % 2, -1, 35))
 
 
@@ -167,10 +167,10 @@ extern "C" __global__ void sum_rows(const float* __restrict__ x, float* __restri
 
 
 @pytest.mark.parametrize("order", ORDERS)
-def test_some_threads_wait_for_others_that_only_arrive(bench: Bench, order: int) -> None:
+def test_some_threads_wait_for_others_that_only_arrive(bench: Bench, order: Order) -> None:
     x = np.arange(7 * 32, dtype=np.float32).reshape(7, 32)
     arguments = (x, np.zeros(64, np.float32), np.int32(7))
-    _, y = bench.run(SUPPLIED, "sum_rows", arguments, block=96, order_seed=order)
+    _, y = bench.run(SUPPLIED, "sum_rows", arguments, block=96, order=order)
     np.testing.assert_array_equal(y.reshape(2, 32), [x[::2, ::-1].sum(axis=0), x[1::2, ::-1].sum(axis=0)])
 
 
@@ -199,22 +199,24 @@ extern "C" __global__ void __cluster_dims__(4, 1, 1) neighbours(unsigned* __rest
 """
 
 
-def neighbours(bench: Bench, text: str = CLUSTER, *, order: int = 0, grid: int = 12, ahead: int = 1) -> list[int]:
+def neighbours(
+    bench: Bench, text: str = CLUSTER, *, order: Order = "ascending", grid: int = 12, ahead: int = 1
+) -> list[int]:
     """What each block's first thread read: the number of the block, and its own."""
     arguments = (np.zeros(12 * 32, np.uint32), np.int32(ahead))
-    (y,) = bench.run(text, "neighbours", arguments, grid=grid, block=64, order_seed=order)
+    (y,) = bench.run(text, "neighbours", arguments, grid=grid, block=64, order=order)
     return [int(word) for word in y.reshape(12, 32)[:, 0]]
 
 
 @pytest.mark.parametrize("order", ORDERS)
-def test_blocks_of_a_cluster_read_each_others_shared_memory(bench: Bench, order: int) -> None:
+def test_blocks_of_a_cluster_read_each_others_shared_memory(bench: Bench, order: Order) -> None:
     behind = [block // 4 * 4 + (block + 1) % 4 for block in range(12)]
     assert neighbours(bench, order=order) == [block * 100 + 32 for block in behind]
 
 
 @pytest.mark.parametrize("order", ORDERS)
 @pytest.mark.parametrize("barrier", ["    cluster_sync();\n", "    cluster_sync();  // read by another\n"])
-def test_a_block_reads_another_only_between_two_barriers(bench: Bench, order: int, barrier: str) -> None:
+def test_a_block_reads_another_only_between_two_barriers(bench: Bench, order: Order, barrier: str) -> None:
     with pytest.raises(Rejected, match="that has not begun, or has ended") as rejected:
         neighbours(bench, CLUSTER.replace(barrier, ""), order=order)
     assert rejected.value.reason == "race"
@@ -261,8 +263,8 @@ extern "C" __global__ void __cluster_dims__(4, 1, 1) ring(unsigned* __restrict__
 
 
 @pytest.mark.parametrize("order", ORDERS)
-def test_a_block_waits_for_what_others_of_its_cluster_do(bench: Bench, order: int) -> None:
-    (y,) = bench.run(RING, "ring", (np.zeros(8, np.uint32), np.int32(5)), grid=8, block=64, order_seed=order)
+def test_a_block_waits_for_what_others_of_its_cluster_do(bench: Bench, order: Order) -> None:
+    (y,) = bench.run(RING, "ring", (np.zeros(8, np.uint32), np.int32(5)), grid=8, block=64, order=order)
     assert list(y) == [10] * 8
 
 
@@ -276,9 +278,9 @@ def test_a_block_waits_for_what_others_of_its_cluster_do(bench: Bench, order: in
     ],
 )
 def test_blocks_that_wait_for_each_other_in_vain_are_told(
-    bench: Bench, order: int, change: tuple[str, str], reason: str
+    bench: Bench, order: Order, change: tuple[str, str], reason: str
 ) -> None:
     arguments = (np.zeros(8, np.uint32), np.int32(5))
     with pytest.raises(Rejected) as rejected:
-        bench.run(RING.replace(*change), "ring", arguments, grid=8, block=64, order_seed=order)
+        bench.run(RING.replace(*change), "ring", arguments, grid=8, block=64, order=order)
     assert rejected.value.reason == reason

@@ -8,6 +8,8 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
+from autotune.devices.device import Order
+from autotune.devices.host_runtime import ORDERS
 from autotune.errors import Rejected
 
 from .kernels import Bench
@@ -57,15 +59,15 @@ def to_nearest(values: Floats) -> Floats:
     return without_last_bits((values.view(np.uint32) + np.uint32(0x1000)).view(np.float32))
 
 
-@pytest.mark.parametrize("order", [0, 1, 2])
+@pytest.mark.parametrize("order", ORDERS)
 @pytest.mark.parametrize(("rounding", "operand"), [(0, without_last_bits), (1, to_nearest)])
 @pytest.mark.parametrize(("text", "depth"), [(TF32, 8), (HALF, 4)], ids=["m16n8k8", "m16n8k4"])
 def test_tf32_product(
-    bench: Bench, order: int, rounding: int, operand: Callable[[Floats], Floats], text: str, depth: int
+    bench: Bench, order: Order, rounding: int, operand: Callable[[Floats], Floats], text: str, depth: int
 ) -> None:
-    a, b, c = operands(order)
+    a, b, c = operands(ORDERS.index(order))
     arguments = (a, b, c, np.zeros_like(c), np.int32(rounding))
-    *_, d = bench.run(text, "multiply", arguments, block=64, order_seed=order)
+    *_, d = bench.run(text, "multiply", arguments, block=64, order=order)
     expected = operand(a)[:, :, :depth].astype(np.float64) @ operand(b)[:, :depth].astype(np.float64) + c
     np.testing.assert_array_less(np.abs(d), np.abs(expected) * (1 + 1e-15))  # sums are cut off, never rounded up
     np.testing.assert_array_less(np.abs(expected) * (1 - 2.0**-22), np.abs(d))

@@ -5,7 +5,11 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from autotune.devices.device import Order
+from autotune.devices.host import HostOptions
+from autotune.devices.host_runtime import ORDERS
 from autotune.errors import Rejected
+from tests.compiled import host_device
 
 from .kernels import Bench
 
@@ -21,9 +25,9 @@ extern "C" __global__ void shuffles(const double* x, double* y, int width, int b
 """
 
 
-@pytest.mark.parametrize("order", [0, 1, 2])
+@pytest.mark.parametrize("order", ORDERS)
 @pytest.mark.parametrize(("width", "by"), [(32, 1), (32, 16), (16, 3), (8, 7), (4, 2)])
-def test_shuffles(bench: Bench, width: int, by: int, order: int) -> None:
+def test_shuffles(bench: Bench, width: int, by: int, order: Order) -> None:
     x = np.random.default_rng(0).standard_normal(64)
     lane = np.arange(64)
     base, within = lane // width * width, lane % width
@@ -34,7 +38,7 @@ def test_shuffles(bench: Bench, width: int, by: int, order: int) -> None:
         np.where((lane % 32 ^ by) < base % 32 + width, lane ^ by, lane),
     )
     arguments = (x, np.zeros((64, 4)), np.int32(width), np.int32(by))
-    _, y = bench.run(SHUFFLES, "shuffles", arguments, block=64, order_seed=order)
+    _, y = bench.run(SHUFFLES, "shuffles", arguments, block=64, order=order)
     for column, source in enumerate(sources):
         np.testing.assert_array_equal(y[:, column], x[source], err_msg=("idx", "up", "down", "xor")[column])
 
@@ -64,8 +68,8 @@ def test_a_block_is_summed_by_shuffles_of_every_type(bench: Bench) -> None:
     np.testing.assert_array_equal(wide, expected << 33)
 
 
-@pytest.mark.parametrize("order", [0, 1, 2])
-def test_votes_with_masks_and_a_ragged_last_warp(bench: Bench, order: int) -> None:
+@pytest.mark.parametrize("order", ORDERS)
+def test_votes_with_masks_and_a_ragged_last_warp(bench: Bench, order: Order) -> None:
     text = """
     extern "C" __global__ void votes(unsigned* y) {
         const int t = threadIdx.x, lane = t % 32;
@@ -77,7 +81,7 @@ def test_votes_with_masks_and_a_ragged_last_warp(bench: Bench, order: int) -> No
         __syncwarp();
     }
     """
-    (y,) = bench.run(text, "votes", (np.zeros((44, 4), np.uint32),), block=44, order_seed=order)
+    (y,) = bench.run(text, "votes", (np.zeros((44, 4), np.uint32),), block=44, order=order)
     full, ragged = 0xAAAAAAAA, 0xAAA
     low, high = 0xFFFF, 0xFFFF0000
     expected = [[full, 0, 1, low]] * 16 + [[full, 0, 1, high]] * 16 + [[ragged, 1, 0, 0xFFF]] * 12
@@ -94,10 +98,10 @@ def test_without_its_syncwarp_a_warp_exchange_is_wrong_in_some_order(bench: Benc
     }
     """
     empty = np.zeros(32, np.int32)
-    for order in (0, 1, 2):
-        (right,) = bench.run(text, "swap", (empty,), block=32, order_seed=order)
+    for order in ORDERS:
+        (right,) = bench.run(text, "swap", (empty,), block=32, order=order)
         np.testing.assert_array_equal(right, np.arange(32) ^ 1)
-        (wrong,) = bench.run(text.replace("__syncwarp();", ""), "swap", (empty,), block=32, order_seed=order)
+        (wrong,) = bench.run(text.replace("__syncwarp();", ""), "swap", (empty,), block=32, order=order)
         assert not np.array_equal(wrong, np.arange(32) ^ 1)
 
 
@@ -111,3 +115,51 @@ def test_without_its_syncwarp_a_warp_exchange_is_wrong_in_some_order(bench: Benc
 def test_a_warp_primitive_that_cannot_complete_is_reported(bench: Bench, body: str, words: str) -> None:
     with pytest.raises(Rejected, match=words):
         bench.run(f'extern "C" __global__ void bad(int* y) {{ {body} }}', "bad", (np.zeros(1, np.int32),), block=32)
+
+
+SUMS = """
+// Sums of all threads' numbers, and of their doubles, from the warps' sums in shared memory.
+__device__ int warp_sum(int value) {
+    for (int lanes = 16; lanes; lanes >>= 1) value += __shfl_xor_sync(~0u, value, lanes);
+    return value;
+}
+__device__ int block_sum(int* sums, int value) {
+    const int of_warp = warp_sum(value);
+    if (threadIdx.x % 32 == 0) sums[threadIdx.x / 32] = of_warp;
+    __syncthreads();  // all sums are written
+    return warp_sum(threadIdx.x % 32 < 4 ? sums[threadIdx.x % 32] : 0);
+}
+extern "C" __global__ void total(int* y) {
+    __shared__ int sums[4];
+    const int total = block_sum(sums, threadIdx.x);
+    __syncthreads();  // all sums are read
+    y[threadIdx.x] = total + block_sum(sums, 2 * threadIdx.x);
+}
+"""
+
+
+@pytest.mark.parametrize("order", ["ascending", "descending", "warps"])
+@pytest.mark.parametrize("barrier", ["  // all sums are written", "  // all sums are read"])
+def test_a_warp_runs_through_its_shuffles_before_another_goes_on(bench: Bench, barrier: str, order: Order) -> None:
+    empty = np.zeros(128, np.int32)
+    (right,) = bench.run(SUMS, "total", (empty,), block=128, order=order)
+    np.testing.assert_array_equal(right, 3 * 127 * 64)
+    (wrong,) = bench.run(SUMS.replace(f"__syncthreads();{barrier}", ""), "total", (empty,), block=128, order=order)
+    assert not np.array_equal(wrong, right)
+
+
+@pytest.mark.parametrize("blocks", [1, 2, 12, 4096])
+def test_blocks_run_in_each_order(cxx: str, blocks: int) -> None:
+    text = """
+    __device__ int count;
+    extern "C" __global__ void tickets(int* y) { y[blockIdx.x] = atomicAdd(&count, 1); }
+    """
+    bench = Bench(host_device(cxx, HostOptions(cores=1)), cxx)
+    came = {
+        order: bench.run(text, "tickets", (np.zeros(blocks, np.int32),), grid=blocks, order=order)[0].tolist()
+        for order in ORDERS
+    }
+    assert came["ascending"] == list(range(blocks))
+    assert came["descending"] == list(reversed(range(blocks)))
+    assert sorted(came["warps"]) == list(range(blocks))
+    assert blocks < 12 or came["warps"] not in (came["ascending"], came["descending"])

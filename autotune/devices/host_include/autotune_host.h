@@ -35,7 +35,6 @@ unsigned long long autotune_warp(int kind, unsigned mask, unsigned long long val
                                  int line);
 void autotune_sleep(int line);
 int autotune_wake();
-void autotune_yield();
 void autotune_linger();
 struct AutotuneCopy {
     void* to;

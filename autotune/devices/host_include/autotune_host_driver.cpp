@@ -293,6 +293,7 @@ int cuLaunchKernel(void* function, unsigned grid_x, unsigned grid_y, unsigned gr
     if (own->module->context != current) return INVALID_CONTEXT;
     if (failed) return failed;
     AutotuneLaunch launch = {};
+    launch.smem_byte = 0xff;
     launch.kernel = own->call;
     launch.arguments = arguments;
     launch.smem = own->module->smem;

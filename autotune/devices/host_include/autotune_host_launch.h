@@ -6,6 +6,15 @@ struct Index {
     unsigned x, y, z;
 };
 
+// Which of a block's threads goes on when one waits, and in which order blocks run. Where it is not by threads, the warp
+// that runs goes on, through its shuffles, until all its lanes wait for others.
+enum AutotuneOrder : unsigned {
+    AUTOTUNE_ASCENDING,
+    AUTOTUNE_DESCENDING,
+    AUTOTUNE_WARPS,    // the next warp is random, and so are lanes and blocks
+    AUTOTUNE_THREADS,  // each time another thread of any warp, at random, and blocks, too
+};
+
 struct AutotuneLaunch {
     void (*kernel)(void* const*);
     void* const* arguments;
@@ -14,5 +23,6 @@ struct AutotuneLaunch {
     Index grid, block;
     unsigned cluster;  // blocks of one; 0 and 1: they are alone
     unsigned cores;
-    unsigned zeroed_smem;  // not 0: shared memory holds zeros instead of NaN before a block starts
+    unsigned order;      // AutotuneOrder
+    unsigned smem_byte;  // fills shared memory before a block starts
 };

@@ -109,7 +109,7 @@ inline void arrive(Barrier* barrier) {
 
 inline void barrier_arrive(Barrier* barrier) {
     autotune_host::arrive(barrier);
-    if (autotune_host::complete_phase(barrier)) autotune_yield();  // they may be a copy that was let go too early
+    if (autotune_host::complete_phase(barrier)) autotune_linger();  // they may be a copy that was let go too early
 }
 inline void barrier_arrive_cluster(Barrier* barrier, int rank, int line = __builtin_LINE()) {
     auto* const theirs = static_cast<Barrier*>(autotune_cluster_smem(barrier, static_cast<unsigned>(rank), line));

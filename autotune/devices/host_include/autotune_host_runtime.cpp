@@ -3,6 +3,8 @@
 // Loaded once per process by devices/host.py, with global symbols; the kernels' libraries call the functions at the end of this
 // file and read the thread_local indices below.
 //
+// AutotuneOrder (autotune_host_launch.h) says which thread goes on when one waits, and in which order blocks run.
+//
 // A fiber runs CUDA threads one after the other as long as none of them waits, so a kernel without a barrier is a
 // plain loop on one stack. A thread that waits keeps its stack, and the block's remaining threads start on another.
 // A cluster's blocks are on as many OS threads, whatever the machine's cores, in turns, and read each other's thread-local memory.
@@ -46,6 +48,7 @@ void* __tls_get_addr(size_t*);
 namespace {
 
 constexpr unsigned MAX_THREADS = 1024;             // of a block
+constexpr unsigned WARPS = MAX_THREADS / 32;
 constexpr unsigned BARRIERS = 16;                  // of a block
 constexpr size_t STACK_BYTES = (128 << 10) + 1088;  // odd in cache lines, so that equal frames do not share cache sets
 constexpr size_t DYNAMIC_SMEM_BYTES = 232448;      // of every kernel library with dynamic shared memory: 227 KB
@@ -80,6 +83,8 @@ struct alignas(64) Fiber {
 struct Warp {
     unsigned alive;    // lanes that have not exited
     unsigned waiting;  // lanes in a warp primitive
+    unsigned fresh;    // lanes that have not started
+    unsigned ready;    // lanes that waited and can go on
 };
 
 struct Copy {  // as AutotuneCopy in autotune_host.h
@@ -129,8 +134,10 @@ struct Launch {
     uint64_t smem_bytes;
     void* (*smem)();
     uint64_t tls_module, tls_bytes;
-    uint64_t order_seed;
-    int unwritten_smem;  // byte that fills shared memory before a block starts
+    unsigned order;       // AutotuneOrder
+    uint64_t order_seed;  // of the random ones
+    uint64_t stride;      // from one block, or cluster, to the next that runs in a random order
+    unsigned smem_byte;   // fills shared memory before a block starts
     int64_t deadline_ns;
     int stopped;  // a first failure is being written
     char* reason;
@@ -153,19 +160,18 @@ struct Worker {
     Fiber* free[MAX_THREADS];
     unsigned free_count;
     unsigned fiber_count;
-    Fiber* ready[MAX_THREADS];  // ring
-    unsigned head, tail;
     Fiber* waiting[MAX_THREADS];  // at the block's barrier
-    unsigned arrived, live, next;
+    unsigned arrived, live;
     int barrier_line;
     unsigned barrier_count, barrier_result;
     uint64_t random;
-    uint16_t order[MAX_THREADS];  // in which a block's threads start
-    Index order_block;            // block size and seed for which `indices` holds
+    Index indexed_block;  // block size for which `indices` holds
     Index indices[MAX_THREADS];
-    Warp warps[MAX_THREADS / 32];
+    Warp warps[WARPS];
+    unsigned runnable;  // warps with a lane that can start or go on
+    unsigned warp;      // that runs; WARPS after a barrier of the block, which lets any warp be the next
     SomeBarrier some_barriers[BARRIERS];
-    Fiber* lanes[MAX_THREADS];  // who waits in a warp primitive
+    Fiber* lanes[MAX_THREADS];  // who runs a thread that has started
     Fiber* asleep[MAX_THREADS];  // who waits for a barrier object to complete a phase
     unsigned asleep_count;
     Fiber* lingering[MAX_THREADS];  // who goes on when nobody else can
@@ -322,23 +328,48 @@ Fiber* new_fiber(Worker* w) {
     return fiber;
 }
 
+inline void make_ready(Worker* w, const Fiber* fiber) {
+    const unsigned warp = fiber->thread / 32;
+    w->warps[warp].ready |= 1u << fiber->thread % 32;
+    w->runnable |= 1u << warp;
+}
+
+// One of the bits of a mask that is not 0.
+inline unsigned choose(Worker* w, unsigned mask) {
+    switch (w->launch->order) {
+        case AUTOTUNE_ASCENDING: return static_cast<unsigned>(__builtin_ctz(mask));
+        case AUTOTUNE_DESCENDING: return 31u - static_cast<unsigned>(__builtin_clz(mask));
+        default: break;
+    }
+    for (unsigned skipped = below(w, static_cast<unsigned>(__builtin_popcount(mask))); skipped; --skipped) mask &= mask - 1;
+    return static_cast<unsigned>(__builtin_ctz(mask));
+}
+
+// Takes the thread that starts or goes on when the current one cannot; MAX_THREADS when there is none.
+inline unsigned take_thread(Worker* w) {
+    if (!w->runnable) return MAX_THREADS;
+    const bool goes_on = w->launch->order != AUTOTUNE_THREADS && w->warp < WARPS && w->runnable >> w->warp & 1;
+    if (!goes_on) w->warp = choose(w, w->runnable);
+    Warp& warp = w->warps[w->warp];
+    const unsigned lane = choose(w, warp.fresh | warp.ready);
+    warp.fresh &= ~(1u << lane);
+    warp.ready &= ~(1u << lane);
+    if (!(warp.fresh | warp.ready)) w->runnable &= ~(1u << w->warp);
+    return 32 * w->warp + lane;
+}
+
+// The fiber of a thread that starts or goes on.
+inline Fiber* fiber_of(Worker* w, unsigned thread) {
+    if (w->lanes[thread]) return w->lanes[thread];
+    Fiber* const fiber = new_fiber(w);
+    fiber->thread = thread;
+    return fiber;
+}
+
 // The fiber that goes on when the current one cannot; nullptr when none can.
 inline Fiber* pick(Worker* w) {
-    bool any_ready = w->head != w->tail;
-    const bool any_new = w->next < w->launch->threads;
-    if (__builtin_expect(w->launch->order_seed > 1, 0)) {
-        if (any_ready && any_new && (next_random(w) & 1)) any_ready = false;
-        if (any_ready) {
-            const unsigned other = w->head + below(w, w->tail - w->head);
-            Fiber*& a = w->ready[w->head % MAX_THREADS];
-            Fiber*& b = w->ready[other % MAX_THREADS];
-            Fiber* const chosen = b;
-            b = a;
-            a = chosen;
-        }
-    }
-    if (any_ready) return w->ready[w->head++ % MAX_THREADS];
-    if (any_new) return new_fiber(w);
+    const unsigned thread = take_thread(w);
+    if (thread < MAX_THREADS) return fiber_of(w, thread);
     return w->lingering_count ? w->lingering[--w->lingering_count] : nullptr;
 }
 
@@ -349,18 +380,20 @@ inline void suspend(Worker* w, Fiber* fiber) {
     if (__builtin_expect(!to, 0)) to = pick_when_woken(w);
     if (to == fiber) return;  // another block woke it
 #ifndef AUTOTUNE_UCONTEXT
-    if (w->head != w->tail) {
-        const char* const next = static_cast<char*>(w->ready[w->head % MAX_THREADS]->sp);
+    if (w->warp < WARPS && w->warps[w->warp].ready) {
+        const char* const next = static_cast<char*>(w->lanes[32 * w->warp + static_cast<unsigned>(__builtin_ctz(w->warps[w->warp].ready))]->sp);
         for (int line = 0; line < PREFETCHED_LINES; ++line) __builtin_prefetch(next + 64 * line, 1);
     }
 #endif
     switch_to(w, fiber, to);
 }
 
+// The warp that came last goes on where threads run in ascending order, which spares a change of stack; else any may.
 void release_barrier(Worker* w) {
     w->barrier_result = w->barrier_count;
-    for (unsigned i = 0; i < w->arrived; ++i) w->ready[w->tail++ % MAX_THREADS] = w->waiting[i];
+    for (unsigned i = 0; i < w->arrived; ++i) make_ready(w, w->waiting[i]);
     w->arrived = 0;
+    if (w->launch->order != AUTOTUNE_ASCENDING) w->warp = WARPS;
 }
 
 // What all lanes compute together, from what each of them left; the first word of that says how.
@@ -415,7 +448,7 @@ void try_warp(Worker* w, unsigned warp_number, unsigned mask) {
     warp->waiting &= ~members;
     for (unsigned rest = members; rest; rest &= rest - 1) {
         Fiber* fiber = lanes[__builtin_ctz(rest)];
-        if (fiber != w->current) w->ready[w->tail++ % MAX_THREADS] = fiber;
+        if (fiber != w->current) make_ready(w, fiber);
     }
 }
 
@@ -444,41 +477,57 @@ __attribute__((noinline)) void fiber_main() {
     }
     for (;;) {
         Launch* const launch = w->launch;
-        const unsigned threads = launch->threads;
-        while (w->next < threads) {
-            const unsigned position = w->next++;
-            fiber->thread = launch->order_seed ? w->order[position] : position;
-            autotune_thread_idx = fiber->index = w->indices[fiber->thread];
-            launch->kernel(launch->arguments);
-            exit_thread(w, fiber->thread);
-            if (__builtin_expect(w->head != w->tail, 0)) break;
+        w->lanes[fiber->thread] = fiber;
+        autotune_thread_idx = fiber->index = w->indices[fiber->thread];
+        launch->kernel(launch->arguments);
+        exit_thread(w, fiber->thread);
+        const unsigned next = w->live ? take_thread(w) : MAX_THREADS;
+        if (next < MAX_THREADS && !w->lanes[next]) {  // on the same stack
+            fiber->thread = next;
+            continue;
         }
         w->free[w->free_count++] = fiber;
-        Fiber* to = w->live ? pick(w) : &w->main;
+        Fiber* to = next < MAX_THREADS ? w->lanes[next] : w->live ? pick(w) : &w->main;
         if (!to) to = pick_when_woken(w);
-        if (to == fiber) continue;
-        switch_to(w, fiber, to);
+        if (to != fiber) switch_to(w, fiber, to);
     }
 }
 
-void order_threads(Worker* w, const Launch* launch, uint64_t block) {
-    if (memcmp(&w->order_block, &launch->block, sizeof(Index)) != 0) {
-        w->order_block = launch->block;
+// Where the launch's n-th block, or cluster, lies in the grid.
+uint64_t place_in_order(const Launch* launch, uint64_t n, uint64_t count) {
+    if (launch->order == AUTOTUNE_ASCENDING) return n;
+    if (launch->order == AUTOTUNE_DESCENDING) return count - 1 - n;
+    return static_cast<uint64_t>((static_cast<unsigned __int128>(n) * launch->stride + launch->order_seed) % count);
+}
+
+uint64_t common_divisor(uint64_t a, uint64_t b) { return b ? common_divisor(b, a % b) : a; }
+
+// A step through all of `count` places in no obvious order: near the golden section, with no divisor in common.
+uint64_t stride_of(uint64_t count) {
+    uint64_t stride = static_cast<uint64_t>(0.618 * static_cast<double>(count)) + 1;
+    while (common_divisor(stride, count) != 1) ++stride;
+    return stride;
+}
+
+// All threads can start.
+void start_threads(Worker* w, const Launch* launch, uint64_t block) {
+    if (memcmp(&w->indexed_block, &launch->block, sizeof(Index)) != 0) {
+        w->indexed_block = launch->block;
         Index* index = w->indices;
         for (unsigned z = 0; z < launch->block.z; ++z)
             for (unsigned y = 0; y < launch->block.y; ++y)
                 for (unsigned x = 0; x < launch->block.x; ++x) *index++ = {x, y, z};
     }
-    if (!launch->order_seed) return;
-    for (unsigned i = 0; i < launch->threads; ++i) w->order[i] = static_cast<uint16_t>(launch->threads - 1 - i);
-    if (launch->order_seed == 1) return;
     w->random = launch->order_seed * 0x2545f4914f6cdd1dull + block;
-    for (unsigned i = launch->threads - 1; i > 0; --i) {
-        const unsigned j = below(w, i + 1);
-        const uint16_t kept = w->order[i];
-        w->order[i] = w->order[j];
-        w->order[j] = kept;
+    w->runnable = 0;
+    w->warp = WARPS;
+    for (unsigned i = 0; 32 * i < launch->threads; ++i) {
+        const unsigned lanes = launch->threads - 32 * i;
+        const unsigned all = lanes >= 32 ? ~0u : (1u << lanes) - 1;
+        w->warps[i] = {all, 0, all, 0};
+        w->runnable |= 1u << i;
     }
+    memset(w->lanes, 0, launch->threads * sizeof *w->lanes);
 }
 
 // Of this OS thread's block; nullptr where it has none.
@@ -494,10 +543,10 @@ void poison_smem(const Launch* launch) {
     char* const end = base + launch->tls_bytes;
     char* const smem = launch->smem ? static_cast<char*>(launch->smem()) : end;
     if (__asan_unpoison_memory_region) __asan_unpoison_memory_region(base, launch->tls_bytes);
-    memset(base, launch->unwritten_smem, static_cast<size_t>(smem - base) + (launch->smem ? launch->smem_bytes : 0));
+    memset(base, static_cast<int>(launch->smem_byte), static_cast<size_t>(smem - base) + (launch->smem ? launch->smem_bytes : 0));
     if (!launch->smem) return;
     char* const behind = smem + DYNAMIC_SMEM_BYTES;
-    if (behind < end) memset(behind, launch->unwritten_smem, static_cast<size_t>(end - behind));
+    if (behind < end) memset(behind, static_cast<int>(launch->smem_byte), static_cast<size_t>(end - behind));
     if (__asan_poison_memory_region)
         __asan_poison_memory_region(smem + launch->smem_bytes, DYNAMIC_SMEM_BYTES - launch->smem_bytes);
 }
@@ -506,9 +555,9 @@ void run_block(Worker* w, Launch* launch, uint64_t block) {
     const Index grid = launch->grid;
     autotune_block_idx = {static_cast<unsigned>(block % grid.x), static_cast<unsigned>(block / grid.x % grid.y),
                           static_cast<unsigned>(block / grid.x / grid.y)};
-    order_threads(w, launch, block);
+    start_threads(w, launch, block);
     poison_smem(launch);
-    w->head = w->tail = w->next = w->arrived = w->asleep_count = w->lingering_count = w->copy_count = 0;
+    w->arrived = w->asleep_count = w->lingering_count = w->copy_count = 0;
     memset(w->groups, 0, launch->threads * sizeof *w->groups);
     for (unsigned thread = 0; thread < launch->threads; ++thread) w->late[thread].first = w->late[thread].count = w->late[thread].group = 0;
     for (SomeBarrier& barrier : w->some_barriers) barrier.arrived = barrier.asleep = 0;
@@ -520,13 +569,8 @@ void run_block(Worker* w, Launch* launch, uint64_t block) {
         w->cluster->smem[w->cluster_rank] = smem_base(launch);
         w->cluster->workers[w->cluster_rank] = w;
     }
-    for (unsigned i = 0; 32 * i < launch->threads; ++i) {
-        const unsigned lanes = launch->threads - 32 * i;
-        w->warps[i] = {lanes >= 32 ? ~0u : (1u << lanes) - 1, 0};
-    }
     if (!w->fiber_count) w->free_count = 0;  // the last block was abandoned
-    Fiber* const first = new_fiber(w);
-    switch_to(w, &w->main, first);
+    switch_to(w, &w->main, pick(w));
 }
 
 Worker* make_worker() {
@@ -557,11 +601,13 @@ bool wait_for_turn(const Worker* w, Launch* launch) {
     }
 }
 
-// The first block that can go on, in the order of a block's threads.
+// The first block that can go on, in the launch's order.
 unsigned first_runnable(const Cluster* cluster, const Launch* launch) {
     const unsigned size = launch->cluster;
     for (unsigned i = 0; i < size; ++i) {
-        const unsigned rank = launch->order_seed == 1 ? size - 1 - i : static_cast<unsigned>((i + launch->order_seed) % size);
+        const unsigned rank = launch->order == AUTOTUNE_ASCENDING    ? i
+                              : launch->order == AUTOTUNE_DESCENDING ? size - 1 - i
+                                                                     : static_cast<unsigned>((i + launch->order_seed) % size);
         if (cluster->states[rank] == RUNNABLE) return rank;
     }
     return size;
@@ -631,7 +677,8 @@ void run_clusters(Worker* w, Launch* launch, unsigned rank) {
     pthread_mutex_lock(&cluster->lock);
     while (wait_for_turn(w, launch)) {
         pthread_mutex_unlock(&cluster->lock);
-        const uint64_t block = cluster->index * launch->cluster + w->cluster_rank;
+        const uint64_t place = place_in_order(launch, cluster->index, launch->blocks / launch->cluster);
+        const uint64_t block = place * launch->cluster + w->cluster_rank;
         run_block(w, launch, block);
         check_time(launch, block);
         pthread_mutex_lock(&cluster->lock);
@@ -650,7 +697,7 @@ void run_single_blocks(Worker* w, Launch* launch) {
         if (first >= launch->blocks) break;
         const uint64_t end = first + launch->chunk < launch->blocks ? first + launch->chunk : launch->blocks;
         for (uint64_t block = first; block < end && !__atomic_load_n(&launch->stopped, __ATOMIC_RELAXED); ++block)
-            run_block(w, launch, block);
+            run_block(w, launch, place_in_order(launch, block, launch->blocks));
         check_time(launch, end);
     }
 }
@@ -820,7 +867,7 @@ static Copy* put_off(Worker* w, const Copy* copy) {
 
 static int wake(Worker* w) {
     const int woken = static_cast<int>(w->asleep_count);
-    for (unsigned i = 0; i < w->asleep_count; ++i) w->ready[w->tail++ % MAX_THREADS] = w->asleep[i];
+    for (unsigned i = 0; i < w->asleep_count; ++i) make_ready(w, w->asleep[i]);
     w->asleep_count = 0;
     return woken;
 }
@@ -843,6 +890,10 @@ extern "C" unsigned autotune_barrier(int predicate, int line) {
     fiber->line = line;
     if (w->arrived + 1 == w->live) {
         release_barrier(w);
+        if (w->warp == WARPS) {
+            make_ready(w, fiber);
+            suspend(w, fiber);
+        }
     } else {
         w->waiting[w->arrived++] = fiber;
         suspend(w, fiber);
@@ -889,7 +940,7 @@ extern "C" void autotune_some_barrier(int id, int threads, int waits, int line) 
         suspend(w, fiber);
         return;
     }
-    for (unsigned i = 0; i < barrier->asleep; ++i) w->ready[w->tail++ % MAX_THREADS] = barrier->waiting[i];
+    for (unsigned i = 0; i < barrier->asleep; ++i) make_ready(w, barrier->waiting[i]);
     barrier->arrived = barrier->asleep = 0;
 }
 
@@ -909,7 +960,6 @@ extern "C" unsigned long long autotune_warp(int kind, unsigned mask, unsigned lo
     fiber->warp.source = source;
     fiber->warp.width = width;
     fiber->warp.value = value;
-    w->lanes[fiber->thread] = fiber;
     w->warps[warp].waiting |= 1u << lane;
     try_warp(w, warp, mask);
     if (w->warps[warp].waiting >> lane & 1) suspend(w, fiber);
@@ -999,7 +1049,7 @@ extern "C" void autotune_sleep(int line) {
 // Lets others run as far as they can.
 extern "C" void autotune_linger() {
     Worker* const w = self_worker;
-    if (w->head == w->tail && w->next == w->launch->threads) return;
+    if (!w->runnable) return;
     w->lingering[w->lingering_count++] = w->current;
     suspend(w, w->current);
 }
@@ -1012,15 +1062,6 @@ extern "C" void autotune_cluster_wake(unsigned rank) {
     Cluster* const cluster = self_worker->cluster;
     if (!cluster) return static_cast<void>(wake(self_worker));
     if (wake(cluster->workers[rank]) && cluster->states[rank] == AWAITING) cluster->states[rank] = RUNNABLE;
-}
-
-// Lets those who can go on do so first.
-extern "C" void autotune_yield() {
-    Worker* const w = self_worker;
-    Fiber* const from = w->current;
-    w->ready[w->tail++ % MAX_THREADS] = from;
-    Fiber* const to = pick(w);
-    if (to != from) switch_to(w, from, to);
 }
 
 extern "C" void autotune_stop(const char* reason, const char* what, const char* file, int line) {
@@ -1051,8 +1092,10 @@ extern "C" int autotune_launch(const AutotuneLaunch* request, char* reason, char
     launch.smem_bytes = request->smem_bytes;
     launch.tls_module = request->tls_module;
     launch.tls_bytes = request->tls_bytes;
+    launch.order = request->order;
     launch.order_seed = request->order_seed;
-    launch.unwritten_smem = request->zeroed_smem ? 0 : 0xff;
+    launch.stride = stride_of(launch.blocks / launch.cluster);
+    launch.smem_byte = request->smem_byte;
     launch.deadline_ns = now_ns() + static_cast<int64_t>(request->limit_ns);
     launch.reason = reason;
     launch.message = message;
