@@ -302,6 +302,10 @@ class Device(Protocol):
     def hide(self, address: int, size_bytes: int) -> bool:
         """Have any access of a kernel to these bytes end its process; False where the device cannot watch them."""
 
+    def watch(self, address: int, size_bytes: int) -> None:
+        """Reject kernels of which one block writes a word of these bytes and another block writes or reads it, unless
+        atomic functions order them. Devices that cannot observe each access ignore this."""
+
     def varied(self, how: Variation) -> AbstractContextManager[bool]:
         """Run the launches inside in another way. Yields False where they run so anyway, or the device cannot do it."""
 

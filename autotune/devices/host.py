@@ -35,7 +35,7 @@ from autotune.devices.device import (
 from autotune.devices.elf import Symbol, symbols
 from autotune.devices.host_compile import CHECK_FLAGS, FLAGS
 from autotune.devices.host_machine import cpu_name, last_cache_bytes, usable_cores
-from autotune.devices.host_runtime import ORDERS, HostLaunch, load_runtime, symbol_address
+from autotune.devices.host_runtime import ORDERS, HostLaunch, WatchedArray, load_runtime, symbol_address
 from autotune.devices.host_tensor_map import encode
 from autotune.devices.tensor_map import BoundTensorMap
 from autotune.errors import DeviceError, Rejected
@@ -123,6 +123,8 @@ class HostModule:
             message = f"{launch.entry} takes arguments of {entry.sizes_bytes} bytes and was given {sizes}"
             raise Rejected(Outcome.RUNTIME, "launch_failure", message)
         arguments = (ctypes.c_void_p * max(1, len(content)))(*(array.ctypes.data for array in content))
+        watched = self._device.watched if self._check else ()
+        arrays = (WatchedArray * max(1, len(watched)))(*(WatchedArray(*each) for each in watched))
         request = HostLaunch(
             kernel=entry.address,
             arguments=ctypes.addressof(arguments),
@@ -138,6 +140,8 @@ class HostModule:
             cores=options.cores,
             order=ORDERS.index(options.order),
             smem_byte=options.smem_byte,
+            array_count=len(watched),
+            arrays=ctypes.addressof(arrays),
         )
         self._device.run(request)
 
@@ -180,6 +184,8 @@ class HostDevice:
             attributes={"kernel": os.uname().release},
         )
         self._sizes: dict[int, int] = {}
+        self.watched: list[tuple[int, int]] = []
+        """address and bytes of the arrays in which conflicts of blocks are found"""
         self._flush: np.ndarray[tuple[int], np.dtype[np.uint8]] | None = None
         self._failure: Rejected | None = None
 
@@ -221,8 +227,10 @@ class HostDevice:
 
     def free(self, address: int) -> None:
         """Give memory of `allocate` back."""
-        if self._sizes.pop(address, None) is None:
+        size_bytes = self._sizes.pop(address, None)
+        if size_bytes is None:
             raise DeviceError(f"address {address:#x} was not allocated on the host device")
+        self.watched = [each for each in self.watched if not address <= each[0] < address + size_bytes]
         self._libc.free(ctypes.c_void_p(address))
 
     def write(self, address: int, content: bytes) -> None:
@@ -274,6 +282,11 @@ class HostDevice:
             return False
         poison(ctypes.c_void_p(address), ctypes.c_size_t(size_bytes))
         return True
+
+    def watch(self, address: int, size_bytes: int) -> None:
+        """By checked programs only; until the memory is freed."""
+        if size_bytes:
+            self.watched.append((address, size_bytes))
 
     @contextmanager
     def varied(self, how: Variation) -> Iterator[bool]:

@@ -28,15 +28,17 @@ _TEMPLATE = r"\btemplate\s*<[^;{{}}]*>[^;{{}}]*\bvoid\s+{entry}\s*\("
 INCLUDE = Path(__file__).parent / "host_include"
 COMMON = ("-std=c++17", "-fPIC", "-shared", "-pipe", "-fno-exceptions", "-fno-rtti")
 GCC_ONLY = (
-    "-fno-gnu-unique",
-    "-fno-extern-tls-init",
-)  # lets a library be unloaded; no calls to construct shared memory
+    *("-fno-gnu-unique", "-fno-extern-tls-init"),  # a library can be unloaded; nothing is called for shared memory
+    *("--param", "asan-instrumentation-with-call-threshold=0"),  # the runtime is called for each access
+)
+CLANG_ONLY = ("-mllvm", "-asan-instrumentation-with-call-threshold=0")
 SEMANTICS = ("-ffp-contract=fast", "-fno-strict-aliasing", "-fno-math-errno", "-fno-trapping-math")
 """What nvcc takes for granted: fused multiply-adds, reinterpreted memory, no errno."""
 FLAGS = ("-O3", "-march=native", "-fwrapv", *SEMANTICS)
 CHECK_FLAGS = (
     *("-O1", "-g1", "-march=native", *SEMANTICS),
-    *("-fsanitize=address,undefined", "-fno-sanitize-recover=all", "-fno-omit-frame-pointer"),
+    *("-fsanitize=address,undefined", "-fno-sanitize-recover=all", "-fno-omit-frame-pointer", "-DAUTOTUNE_CHECKED"),
+    "-Wl," + ",".join(f"--wrap=__asan_{verb}{size}" for verb in ("load", "store") for size in (1, 2, 4, 8, 16, "N")),
     "-fno-sanitize=null,object-size,pointer-overflow",  # AddressSanitizer sees the access itself
 )
 STATIC_SMEM_BYTES = 49152  # static shared memory of a kernel, and
@@ -169,11 +171,11 @@ def _compile(cxx: str, arguments: list[str], text: str) -> tuple[bytes, str]:
     """
     output = os.memfd_create("autotune-library")
     try:
-        gcc_only = () if "clang" in Path(shutil.which(cxx) or cxx).resolve().name else GCC_ONLY
+        own = CLANG_ONLY if "clang" in Path(shutil.which(cxx) or cxx).resolve().name else GCC_ONLY
         try:
             with temporary_folder() as folder:  # where one that is killed leaves its files
                 done = subprocess.run(
-                    [cxx, *gcc_only, *arguments, "-o", f"/proc/self/fd/{output}"],
+                    [cxx, *own, *arguments, "-o", f"/proc/self/fd/{output}"],
                     input=text,
                     stdout=subprocess.DEVNULL,
                     stderr=subprocess.PIPE,

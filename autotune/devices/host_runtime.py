@@ -14,6 +14,12 @@ ORDERS: tuple[Order, ...] = ("ascending", "descending", "warps", "threads")
 """As in AutotuneOrder of autotune_host_launch.h."""
 
 
+class WatchedArray(ctypes.Structure):
+    """AutotuneArray of autotune_host_launch.h."""
+
+    _fields_ = (("address", ctypes.c_uint64), ("size_bytes", ctypes.c_uint64))
+
+
 class HostLaunch(ctypes.Structure):
     """AutotuneLaunch of autotune_host_runtime.cpp."""
 
@@ -32,6 +38,8 @@ class HostLaunch(ctypes.Structure):
         ("cores", ctypes.c_uint),
         ("order", ctypes.c_uint),
         ("smem_byte", ctypes.c_uint),
+        ("array_count", ctypes.c_uint),
+        ("arrays", ctypes.c_void_p),
     )
 
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import re
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 
@@ -10,6 +11,7 @@ from autotune.devices.device import POISON, Device
 
 OUTPUT_GUARD = 0xFE  # of the guards of y: what was computed from a poisoned input may be all ones, and shows here
 GUARD_BYTES = 1 << 16  # before and behind every array
+_ADDRESS = re.compile(r"address (0x[0-9a-f]+)")
 _SLACK_BYTES = 256  # behind the second band, which begins at a whole word
 
 
@@ -71,6 +73,19 @@ class GuardedArray:
     def free(self) -> None:
         """Give the memory back."""
         self.device.free(self._base)
+
+
+def with_array(message: str, arrays: Sequence[GuardedArray]) -> str:
+    """The message, with the array and the byte in place of an address inside one of these arrays."""
+
+    def placed(found: re.Match[str]) -> str:
+        address = int(found[1], 16)
+        for array in arrays:
+            if array.address <= address < array.address + array.size_bytes:
+                return f"byte {address - array.address} of {array.name}"
+        return found[0]
+
+    return _ADDRESS.sub(placed, message)
 
 
 def allocated_bytes(size_bytes: int) -> int:

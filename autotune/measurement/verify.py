@@ -22,7 +22,7 @@ from autotune.errors import Rejected
 from autotune.family.source import KernelSource
 from autotune.measurement.bounds import ROUNDING, bound_factor, check_units, exact_on_integers
 from autotune.measurement.diagnosis import diagnosed
-from autotune.measurement.guard_bands import GUARD_BYTES, OUTPUT_GUARD, GuardedArray
+from autotune.measurement.guard_bands import GUARD_BYTES, OUTPUT_GUARD, GuardedArray, with_array
 from autotune.measurement.launcher import LoadedKernel, Tensors
 from autotune.measurement.numpy_reference import in_numpy, numpy_reference, values_of
 from autotune.measurement.reference import entry_of, reference_arguments, size_arguments
@@ -81,6 +81,8 @@ class Verifier:
         self.written = {
             array.name: self._array(array, guard=OUTPUT_GUARD) for array in problem.arrays if array.name not in kept
         }
+        for array in self.written.values():
+            device.watch(array.address, array.size_bytes)
         self._outputs = tuple(self.written[array.name] for array in problem.outputs)
         of_normal, of_integers = periods(problem)
         self.integers = self._data_set(of_integers, integers=True)
@@ -336,8 +338,12 @@ class Verifier:
         with self.device.varied(Variation(surroundings.order, smem_byte)) as varied:
             kernel.prepare(tensors)
             launches = kernel.forward(tensors)
-            sample = self.device.time(Passes(lambda: kernel.run(launches)), cold=True)
-            self.device.synchronize()
+            try:
+                sample = self.device.time(Passes(lambda: kernel.run(launches)), cold=True)
+                self.device.synchronize()
+            except Rejected as rejected:
+                arrays = (*self._arrays, workspace, packed_w)
+                raise Rejected(rejected.outcome, rejected.reason, with_array(rejected.message, arrays)) from None
         return sample, varied
 
     def _compare(self, data: DataSet, source: KernelSource, tensors: Tensors, *, exact: bool) -> ErrorStats:

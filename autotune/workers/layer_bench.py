@@ -89,6 +89,8 @@ class LayerBench:
             owned.callback(workspace.free)
             packed_w = GuardedArray(device, "packed_w", source.packed_w_bytes)
             owned.callback(packed_w.free)
+            for array in (workspace, packed_w):
+                device.watch(array.address, array.size_bytes)
             kernel = LoadedKernel(device, module, source)
             yield _Loaded(kernel, workspace, packed_w, owned)
 

@@ -160,6 +160,9 @@ class CudaDevice:
         """Not here."""
         return False
 
+    def watch(self, address: int, size_bytes: int) -> None:
+        """Not here: compute-sanitizer's tools do."""
+
     def varied(self, how: Variation) -> AbstractContextManager[bool]:  # noqa: ARG002 - the hardware decides
         """Not here."""
         return nullcontext(enter_result=False)

@@ -58,6 +58,8 @@ int autotune_late(const AutotuneLateCopy* copy, AutotuneLateCopy* oldest);
 void autotune_late_commit();
 int autotune_late_due(int groups, AutotuneLateCopy* due);
 void autotune_commit();
+void autotune_fence();
+void autotune_atomic(const void* address, size_t bytes);
 int autotune_due(const void* owner, unsigned groups, AutotuneCopy* due);
 __attribute__((weak)) void* autotune_smem_address();  // of a kernel's dynamic shared memory
 }
@@ -87,9 +89,14 @@ inline int __syncthreads_count(int predicate, int line = __builtin_LINE()) {
 }
 inline int __syncthreads_or(int predicate, int line = __builtin_LINE()) { return autotune_barrier(predicate, line) != 0; }
 inline int __syncthreads_and(int predicate, int line = __builtin_LINE()) { return autotune_barrier(!predicate, line) == 0; }
-inline void __threadfence() { __atomic_thread_fence(__ATOMIC_SEQ_CST); }
+inline void __threadfence() {
+    __atomic_thread_fence(__ATOMIC_SEQ_CST);
+#ifdef AUTOTUNE_CHECKED
+    autotune_fence();
+#endif
+}
 inline void __threadfence_block() { __atomic_signal_fence(__ATOMIC_SEQ_CST); }
-inline void __threadfence_system() { __atomic_thread_fence(__ATOMIC_SEQ_CST); }
+inline void __threadfence_system() { __threadfence(); }
 
 #include "autotune_host_warp.h"
 

@@ -15,6 +15,11 @@ enum AutotuneOrder : unsigned {
     AUTOTUNE_THREADS,  // each time another thread of any warp, at random, and blocks, too
 };
 
+struct AutotuneArray {  // global memory in which conflicts of blocks are found
+    uintptr_t address;
+    uint64_t bytes;
+};
+
 struct AutotuneLaunch {
     void (*kernel)(void* const*);
     void* const* arguments;
@@ -25,4 +30,6 @@ struct AutotuneLaunch {
     unsigned cores;
     unsigned order;      // AutotuneOrder
     unsigned smem_byte;  // fills shared memory before a block starts
+    unsigned array_count;
+    const AutotuneArray* arrays;
 };

@@ -42,6 +42,8 @@ __attribute__((weak)) void __sanitizer_start_switch_fiber(void** fake, const voi
 __attribute__((weak)) void __sanitizer_finish_switch_fiber(void* fake, const void** bottom, size_t* size_bytes);
 __attribute__((weak)) void __asan_poison_memory_region(const volatile void* address, size_t size_bytes);
 __attribute__((weak)) void __asan_unpoison_memory_region(const volatile void* address, size_t size_bytes);
+__attribute__((weak)) void __asan_loadN(const void* address, size_t size_bytes);
+__attribute__((weak)) void __asan_storeN(const void* address, size_t size_bytes);
 void* __tls_get_addr(size_t*);
 }
 
@@ -58,6 +60,9 @@ constexpr unsigned MAX_COPIES = 4096;              // under way in a block
 constexpr unsigned LATE_COPIES = 64;               // of a thread, before the oldest come unasked
 constexpr unsigned MAX_CLUSTER = 8;                // blocks
 constexpr size_t STATE_BYTES = 8192;               // what a thread has under way, for autotune_host_pending.h
+constexpr unsigned MAX_ARRAYS = 32;                // of global memory that are watched
+constexpr unsigned ACCESSORS = 32000;              // blocks that are told apart in `Accesses`
+constexpr unsigned READS = 4096;                   // that are remembered
 constexpr int PREFETCHED_LINES = 4;                // of the stack of the fiber after the next
 
 enum WarpKind { SYNC, BALLOT, SHFL, SHFL_UP, SHFL_DOWN, SHFL_XOR, TOGETHER };  // as in autotune_host_warp.h
@@ -123,6 +128,28 @@ struct Cluster {
     struct Worker* workers[MAX_CLUSTER];  // of the same
 };
 
+enum Access { READ, WRITE, ATOMIC };
+
+// Which blocks accessed a byte of global memory: numbers from 1 to ACCESSORS, 0 for none.
+struct Accesses {
+    uint16_t writer : 15, atomic : 1;  // the last block that wrote, and whether only by atomics
+    uint16_t reader : 15, many : 1;    // a block that read since, and whether others did
+};
+
+// What a block read, and what was there then.
+struct Read {
+    struct WatchedArray* array;
+    uintptr_t address;
+    unsigned bytes;
+    unsigned char content[16];
+};
+
+struct WatchedArray {
+    uintptr_t address;
+    uint64_t bytes;
+    Accesses* accesses;  // of each byte
+};
+
 struct Launch {
     void (*kernel)(void* const*);
     void* const* arguments;
@@ -138,6 +165,10 @@ struct Launch {
     uint64_t order_seed;  // of the random ones
     uint64_t stride;      // from one block, or cluster, to the next that runs in a random order
     unsigned smem_byte;   // fills shared memory before a block starts
+    WatchedArray arrays[MAX_ARRAYS];
+    unsigned array_count;
+    uint64_t releases;                  // fences that were followed by an atomic
+    uint64_t* released;                 // the last of them of each block
     int64_t deadline_ns;
     int stopped;  // a first failure is being written
     char* reason;
@@ -180,6 +211,12 @@ struct Worker {
     unsigned copy_count;
     unsigned groups[MAX_THREADS];  // groups of copies that a thread committed
     uint64_t block_count;          // blocks that were begun
+    unsigned accessor;             // the block's number in `Accesses`
+    bool fenced;                   // whether the block called __threadfence
+    uint64_t acquired;             // releases before the block's last atomic
+    uintptr_t smem_begin, smem_end;
+    Read reads[READS];  // whose words the block may have written since
+    unsigned read_count;
     Cluster* cluster;              // nullptr where blocks are alone
     unsigned cluster_rank;
     uint64_t meetings;                 // of the block with its cluster
@@ -313,6 +350,90 @@ __attribute__((format(printf, 3, 4))) void record(Launch* launch, const char* re
            autotune_block_idx.x, autotune_block_idx.y, autotune_block_idx.z, w->arrived, w->live, barrier_line, in_warp,
            warp_line, missing, w->asleep_count, w->asleep_count ? w->asleep[0]->line : 0, at_some, some_line);
     abandon(w);
+}
+
+// ---- conflicts of blocks ----
+
+// Whether this block came after what that one did: that one called __threadfence and then an atomic function, and this
+// one called an atomic function later, as the last block of a reduction does.
+bool comes_after(const Worker* w, unsigned accessor) {
+    const uint64_t released = __atomic_load_n(&w->launch->released[accessor], __ATOMIC_RELAXED);
+    return released && released <= w->acquired;
+}
+
+[[noreturn]] void conflict(Worker* w, Access access, uintptr_t address, unsigned other, const char* did) {
+    Launch* const launch = w->launch;
+    char who[64] = "another block";
+    if (other && launch->cluster == 1 && launch->blocks <= ACCESSORS) {
+        const uint64_t block = other - 1;
+        snprintf(who, sizeof who, "block (%u, %u, %u)", static_cast<unsigned>(block % launch->grid.x),
+                 static_cast<unsigned>(block / launch->grid.x % launch->grid.y),
+                 static_cast<unsigned>(block / launch->grid.x / launch->grid.y));
+    }
+    const Index b = autotune_block_idx;
+    record(launch, "race", "block (%u, %u, %u) %s address 0x%llx, which %s %s in the same launch", b.x, b.y, b.z,
+           access == READ    ? "reads"
+           : access == WRITE ? "writes"
+                             : "updates atomically",
+           static_cast<unsigned long long>(address), who, did);
+    abandon(w);
+}
+
+void note(Worker* w, const WatchedArray* array, Access access, uintptr_t address, size_t bytes) {
+    const uint16_t me = static_cast<uint16_t>(w->accessor);
+    for (uintptr_t at = address; at < address + bytes && at - array->address < array->bytes; ++at) {
+        Accesses& kept = array->accesses[at - array->address];
+        Accesses now = kept;
+        const bool foreign = now.writer && now.writer != me;
+        if (foreign && (access == WRITE || !now.atomic) && !comes_after(w, now.writer))
+            conflict(w, access, at, now.writer, now.atomic ? "updates atomically" : "writes");
+        if (access == WRITE && now.many && !w->launch->releases) conflict(w, access, at, 0, "reads");
+        if (access == WRITE && !now.many && now.reader && now.reader != me && !comes_after(w, now.reader))
+            conflict(w, access, at, now.reader, "reads");
+        if (access == READ) {
+            if (now.reader && now.reader != me) now.many = 1;
+            now.reader = me;
+        } else {
+            if (access == WRITE || now.writer != me) now.atomic = access == ATOMIC;
+            now.writer = me;
+            if (access == WRITE) now.reader = now.many = 0;
+        }
+        kept = now;
+    }
+}
+
+// The compiler leaves out the call for a store where there was one for a load of the same word. What changed since this
+// block read it was written by this block.
+void note_changes(Worker* w) {
+    for (unsigned i = 0; i < w->read_count; ++i) {
+        const Read& read = w->reads[i];
+        const Accesses kept = read.array->accesses[read.address - read.array->address];
+        if (kept.writer == w->accessor || (kept.writer && kept.atomic)) continue;
+        if (memcmp(read.content, reinterpret_cast<const void*>(read.address), read.bytes) != 0)
+            note(w, read.array, WRITE, read.address, read.bytes);
+    }
+    w->read_count = 0;
+}
+
+inline void watch(Access access, const void* pointer, size_t bytes) {
+    Worker* const w = self_worker;
+    if (!w || !w->launch || !w->launch->array_count) return;
+    const uintptr_t address = reinterpret_cast<uintptr_t>(pointer);
+    if (address - reinterpret_cast<uintptr_t>(w->stacks) < MAX_THREADS * STACK_BYTES) return;
+    if (address - w->smem_begin < w->smem_end - w->smem_begin) return;
+    for (unsigned i = 0; i < w->launch->array_count; ++i) {
+        WatchedArray* const array = &w->launch->arrays[i];
+        if (address - array->address >= array->bytes || address + bytes - array->address > array->bytes) continue;
+        note(w, array, access, address, bytes);
+        if (access != READ || bytes > sizeof Read::content) return;
+        if (w->read_count == READS) note_changes(w);
+        Read& read = w->reads[w->read_count++];
+        read.array = array;
+        read.address = address;
+        read.bytes = static_cast<unsigned>(bytes);
+        memcpy(read.content, pointer, bytes);
+        return;
+    }
 }
 
 // ---- scheduling the threads of a block ----
@@ -480,6 +601,7 @@ __attribute__((noinline)) void fiber_main() {
         w->lanes[fiber->thread] = fiber;
         autotune_thread_idx = fiber->index = w->indices[fiber->thread];
         launch->kernel(launch->arguments);
+        if (w->live == 1) note_changes(w);
         exit_thread(w, fiber->thread);
         const unsigned next = w->live ? take_thread(w) : MAX_THREADS;
         if (next < MAX_THREADS && !w->lanes[next]) {  // on the same stack
@@ -563,6 +685,12 @@ void run_block(Worker* w, Launch* launch, uint64_t block) {
     for (SomeBarrier& barrier : w->some_barriers) barrier.arrived = barrier.asleep = 0;
     w->live = launch->threads;
     ++w->block_count;
+    w->accessor = static_cast<unsigned>(1 + block / launch->cluster % ACCESSORS);
+    w->fenced = false;
+    w->acquired = 0;
+    w->read_count = 0;
+    w->smem_begin = reinterpret_cast<uintptr_t>(smem_base(launch));
+    w->smem_end = w->smem_begin + launch->tls_bytes;
     w->meetings = 0;
     if (w->cluster) {
         memset(w->meetings_of, 0, launch->threads * sizeof *w->meetings_of);
@@ -855,6 +983,49 @@ void run_launch(Launch* launch, unsigned cores) {
 
 extern "C" [[noreturn]] void autotune_stop(const char* reason, const char* what, const char* file, int line);
 
+// AddressSanitizer's functions, as checked kernels call them (--wrap): here first, then there.
+#define AUTOTUNE_WATCHED(access, name, bytes)                                 \
+    extern "C" __attribute__((weak)) void __asan_##name(const void* address); \
+    extern "C" void __wrap___asan_##name(const void* address) {               \
+        watch(access, address, bytes);                                        \
+        __asan_##name(address);                                               \
+    }
+AUTOTUNE_WATCHED(READ, load1, 1)
+AUTOTUNE_WATCHED(READ, load2, 2)
+AUTOTUNE_WATCHED(READ, load4, 4)
+AUTOTUNE_WATCHED(READ, load8, 8)
+AUTOTUNE_WATCHED(READ, load16, 16)
+AUTOTUNE_WATCHED(WRITE, store1, 1)
+AUTOTUNE_WATCHED(WRITE, store2, 2)
+AUTOTUNE_WATCHED(WRITE, store4, 4)
+AUTOTUNE_WATCHED(WRITE, store8, 8)
+AUTOTUNE_WATCHED(WRITE, store16, 16)
+#undef AUTOTUNE_WATCHED
+
+extern "C" void __wrap___asan_loadN(const void* address, size_t bytes) {
+    watch(READ, address, bytes);
+    __asan_loadN(address, bytes);
+}
+extern "C" void __wrap___asan_storeN(const void* address, size_t bytes) {
+    watch(WRITE, address, bytes);
+    __asan_storeN(address, bytes);
+}
+
+extern "C" void autotune_fence() { self_worker->fenced = true; }
+
+extern "C" void autotune_atomic(const void* address, size_t bytes) {
+    Worker* const w = self_worker;
+    Launch* const launch = w->launch;
+    if (__asan_storeN) __asan_storeN(address, bytes);
+    note_changes(w);
+    if (w->fenced && launch->released) {
+        const uint64_t now = __atomic_add_fetch(&launch->releases, 1, __ATOMIC_RELAXED);
+        __atomic_store_n(&launch->released[w->accessor], now, __ATOMIC_RELAXED);
+    }
+    w->acquired = __atomic_load_n(&launch->releases, __ATOMIC_RELAXED);
+    watch(ATOMIC, address, bytes);
+}
+
 static Copy* put_off(Worker* w, const Copy* copy) {
     if (w->copy_count == MAX_COPIES) {
         record(w->launch, "out_of_memory", "more than %u bulk copies of a block are under way", MAX_COPIES);
@@ -1076,6 +1247,17 @@ extern "C" long autotune_clock() { return now_ns(); }
 
 // ---- called by devices/host.py and autotune_host_driver.cpp ----
 
+static void watch_arrays(Launch* launch, const AutotuneLaunch* request) {
+    if (!__asan_loadN || launch->blocks == launch->cluster) return;
+    launch->released = static_cast<uint64_t*>(calloc(ACCESSORS + 1, sizeof(uint64_t)));
+    for (unsigned i = 0; i < request->array_count && launch->array_count < MAX_ARRAYS; ++i) {
+        const AutotuneArray array = request->arrays[i];
+        void* const accesses = mmap(nullptr, array.bytes * sizeof(Accesses), PROT_READ | PROT_WRITE,
+                                    MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+        if (accesses != MAP_FAILED) launch->arrays[launch->array_count++] = {array.address, array.bytes, static_cast<Accesses*>(accesses)};
+    }
+}
+
 // 0, or 1 with a reason (32 bytes) and a message when the kernel failed.
 extern "C" int autotune_launch(const AutotuneLaunch* request, char* reason, char* message, size_t message_bytes) {
     Launch launch = {};
@@ -1100,12 +1282,15 @@ extern "C" int autotune_launch(const AutotuneLaunch* request, char* reason, char
     launch.reason = reason;
     launch.message = message;
     launch.message_bytes = message_bytes;
+    watch_arrays(&launch, request);
     pthread_mutex_lock(&launching);
     const bool checked = __sanitizer_start_switch_fiber != nullptr;  // then the sanitizer reports faults
     if (!checked) catch_faults();
     run_launch(&launch, request->cores);
     if (!checked) leave_faults();
     pthread_mutex_unlock(&launching);
+    for (unsigned i = 0; i < launch.array_count; ++i) munmap(launch.arrays[i].accesses, launch.arrays[i].bytes * sizeof(Accesses));
+    free(launch.released);
     return launch.stopped;
 }
 
