@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections import deque
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
@@ -37,6 +38,8 @@ class CheckRow:
     error: ErrorStats | None
     factors: tuple[int, ...]
     """value indices of the plan's factors; empty where the row is of no case"""
+    sanitized: bool = False
+    """whether it ran on `host:check`"""
 
     @property
     def problem(self) -> Problem:
@@ -51,6 +54,12 @@ class _Started:
     """for each number of images"""
     binary: Future[Binary]
     archs: tuple[Future[ArchResult], ...]
+    on: Evaluator
+
+
+_SANITIZED_EVERY = 4  # of so many cases one runs under sanitizers, where it takes about four times as long
+_SANITIZED_FLOPS = 3_000_000  # of a case's own run-time size, at most: a matrix product takes seconds
+_SANITIZED_SHARE = 0.4  # of the time that verification takes, after which none follows for a while
 
 
 def _no_limit() -> bool:
@@ -68,11 +77,26 @@ def checker_of(evaluator: Evaluator) -> Checker:
 
 
 class FamilyCheck:
-    """Runs the cases of a plan on a device, and remembers what else was not exercised. Raises as `checker_of` does."""
+    """Runs the cases of a plan on a device, and remembers what else was not exercised. Raises as `checker_of` does.
 
-    def __init__(self, plan: CasePlan, evaluator: Evaluator, architectures: Architectures | None = None) -> None:
+    `sanitizing`, an evaluator on `host:check`, gets some of the cases.
+    """
+
+    def __init__(
+        self,
+        plan: CasePlan,
+        evaluator: Evaluator,
+        architectures: Architectures | None = None,
+        sanitizing: Evaluator | None = None,
+    ) -> None:
         self.plan = plan
-        self._evaluator, self._checker = evaluator, checker_of(evaluator)
+        self._evaluator = evaluator
+        checker_of(evaluator)
+        self._sanitizing = sanitizing
+        self._wait = 1
+        """cases until one is for the sanitizers; the first is not, since its outcome comes sooner without them"""
+        self._seconds = {False: 0.0, True: 0.0}
+        """that verification took, without sanitizers and with them"""
         self._architectures = architectures
         self.compiled: dict[int, int] = dict.fromkeys(architectures.all if architectures else (), 0)
         """architecture to configs that were compiled for it"""
@@ -122,14 +146,24 @@ class FamilyCheck:
         several = case.subject.with_several_blocks(case.config, (source, *others))
         if several is not None and several.allows(case.config):
             others.append(relaunched(source, several))
-        self._evaluator.expect(source.problem)
+        on = self._evaluator_for(source.problem)
+        on.expect(source.problem)
         archs = self._architectures.submit(bound, source) if self._architectures else []
-        return _Started(case, (source, *others), self._evaluator.compile(source), tuple(archs))
+        return _Started(case, (source, *others), on.compile(source), tuple(archs), on)
+
+    def _evaluator_for(self, problem: Problem) -> Evaluator:
+        """What verifies the next case."""
+        self._wait -= 1
+        late = self._seconds[True] > _SANITIZED_SHARE * sum(self._seconds.values())
+        if self._sanitizing is None or self._wait >= 0 or late or problem.flops > _SANITIZED_FLOPS:
+            return self._evaluator
+        self._wait = _SANITIZED_EVERY - 1
+        return self._sanitizing
 
     def _finish(self, started: _Started) -> Iterator[CheckRow]:
         case = started.case
         factors = tuple(map(int, case.factors))
-        row = self._verified(case.subject.bound.template, started.sources, started.binary, factors)
+        row = self._verified(case.subject.bound.template, started.sources, started.binary, factors, started.on)
         if row is not None:
             self.plan.covering.cover(case.factors)
             yield row
@@ -146,15 +180,19 @@ class FamilyCheck:
         sources: tuple[KernelSource, ...],
         compiling: Future[Binary],
         factors: tuple[int, ...],
+        on: Evaluator,
     ) -> CheckRow | None:
         """What becomes of one binary with one number of images after the other; None where the device refuses them."""
         errors: list[ErrorStats] = []
         source = sources[0]
+        checker, sanitized = checker_of(on), on is self._sanitizing
+        begun = time.monotonic()
         try:
             binary = compiling.result()
+            begun = time.monotonic()
             for source in sources:
-                self._evaluator.begin_layer(source.problem)
-                errors.append(self._checker.verify(source, binary))
+                on.begin_layer(source.problem)
+                errors.append(checker.verify(source, binary))
                 self._note_blocks(source)
         except Rejected as rejected:
             run = [own.problem.runtime_size for own in sources[: len(errors) + 1]]
@@ -162,16 +200,17 @@ class FamilyCheck:
             if errors:
                 right, name = ", ".join(map(str, run[:-1])), source.problem.operation.runtime
                 message = f"wrong for {name} = {run[-1]}, right for {right} with the same binary: {message}"
-            return CheckRow(source, tuple(run), rejected.outcome, rejected.reason, message, None, factors)
+            return CheckRow(source, tuple(run), rejected.outcome, rejected.reason, message, None, factors, sanitized)
         except DeviceLost:
             raise
         except DeviceError as error:
             self.refused[source.problem] = str(error)
             return None
+        finally:
+            self._seconds[sanitized] += time.monotonic() - begun
         images = tuple(own.problem.runtime_size for own in sources)
-        return CheckRow(
-            sources[0], images, Outcome.CORRECT, "", "", max(errors, key=lambda error: error.over_bound), factors
-        )
+        worst = max(errors, key=lambda error: error.over_bound)
+        return CheckRow(sources[0], images, Outcome.CORRECT, "", "", worst, factors, sanitized)
 
     def _note_blocks(self, source: KernelSource) -> None:
         for stage in source.stages:
@@ -184,7 +223,8 @@ class FamilyCheck:
         for large in self.large:
             if large.config is not None:
                 source = render(large.bound, large.config)
-                row = self._verified(large.bound.template, (source,), self._evaluator.compile(source), ())
+                binary = self._evaluator.compile(source)
+                row = self._verified(large.bound.template, (source,), binary, (), self._evaluator)
                 if row is not None:
                     yield row
 

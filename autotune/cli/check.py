@@ -10,13 +10,14 @@ from pathlib import Path
 
 import click
 
-from autotune.api.device_names import jobs_default
+from autotune.api.device_names import binary_cache, jobs_default
 from autotune.api.study_names import study_named
 from autotune.checking.architectures import Architectures, device_of
 from autotune.checking.cases import CasePlan
 from autotune.checking.check import CheckRow, FamilyCheck, checker_of, hint_at_reference
 from autotune.checking.coverage import Coverage, coverage, in_common
 from autotune.checking.problem_features import problem_features
+from autotune.checking.sanitize import HOST_CHECK
 from autotune.cli.completion import family_names
 from autotune.cli.devices import open_evaluator
 from autotune.cli.options import DATABASE, DIRECTORIES, JOBS, Number, run_on
@@ -27,8 +28,9 @@ from autotune.cli.tables import format_options, show
 from autotune.cli.templates import find_family
 from autotune.columns import Column, Items
 from autotune.compilation.toolchain import find_nvcc
-from autotune.errors import AutotuneError, ToolchainError
+from autotune.errors import AutotuneError, DeviceError, ToolchainError
 from autotune.escape import counted
+from autotune.evaluation.evaluator import DeviceEvaluator, Evaluator
 from autotune.family.space import BoundTemplate
 from autotune.family.template import KernelTemplate
 from autotune.problem import Layer, Problem
@@ -37,7 +39,7 @@ from autotune.study_writer import study_toml
 from autotune.trial import Config, Outcome
 from autotune.workers.device_worker import Deadlines
 
-_COMPILE_S = 300.0  # that one compilation of a check may take: a busy machine is no fault of the family's
+_DEADLINES = Deadlines(compile_s=300.0)  # a busy machine is no fault of the family's
 _SHARE = 0.85  # of the time, after which no further case begins
 _SHOWN_PAIRS = 3
 
@@ -48,6 +50,7 @@ _COLUMNS = (
     Column[CheckRow]("accuracy", lambda row: row.source.accuracy),
     Column[CheckRow]("outcome", lambda row: row.outcome),
     Column[CheckRow]("reason", lambda row: row.reason),
+    Column[CheckRow]("sanitized", lambda row: row.sanitized),
     Column[CheckRow]("error_over_bound", lambda row: row.error.over_bound if row.error else None),
     Column[CheckRow]("message", lambda row: row.message),
 )
@@ -95,22 +98,29 @@ def check(
     wanted = None if study is None else study_named(study, db, directories)
     narrowed = None if wanted is None or wanted.space is None else wanted.space.get(family.name)
     jobs = jobs or jobs_default()
-    evaluator = open_evaluator(device, jobs, Deadlines(compile_s=_COMPILE_S))
+    evaluator = open_evaluator(device, jobs, _DEADLINES)
     architectures, no_nvcc = _architectures(jobs, each=full)
+    sanitizing, no_sanitizers = _sanitizing(evaluator, device)
     try:
         checker_of(evaluator)  # problems and configs take seconds to derive
         plan = CasePlan(family, evaluator.info, layers=wanted.layers if wanted else (), narrowed=narrowed, seed=seed)
-        checking = FamilyCheck(plan, evaluator, architectures)
+        checking = FamilyCheck(plan, evaluator, architectures, sanitizing)
         found = checking.rows(most=configs, ended=lambda: not full and time.monotonic() > end)
         rows = _counted(family.name, found, most=configs, seconds=None if full else seconds)
     finally:
-        evaluator.close()
-        if architectures is not None:
-            architectures.close()
+        for opened in (evaluator, architectures, sanitizing):
+            if opened is not None:
+                opened.close()
     wrong = [row for row in rows if row.outcome != Outcome.CORRECT]
     if style:
         show(rows, _COLUMNS, style)
-    for line in (*_failures(checking, rows, wrong), *_said(checking, coverage(checking), rows, no_nvcc, every=gaps)):
+    reported = _said(checking, coverage(checking), rows, no_nvcc, every=gaps)
+    if no_sanitizers:
+        reported.append(f"No config ran on host:check: {no_sanitizers}")
+    elif sanitizing is not None:
+        ran = sum(row.sanitized for row in rows)
+        reported.append(f"Ran on host:check, under sanitizers: {counted(ran, 'config')} of {len(rows)}")
+    for line in (*_failures(checking, rows, wrong), *reported):
         click.echo(on_terminal(line) if style is None else line, err=style is not None)
     verified = [row for row in rows if row.images]
     if wrong:
@@ -156,6 +166,16 @@ def _architectures(jobs: int, *, each: bool) -> tuple[Architectures | None, str]
         return None, str(error)
 
 
+def _sanitizing(evaluator: Evaluator, device: str | None) -> tuple[Evaluator | None, str]:
+    """What runs some of the configs under sanitizers where the others run on `host`, or why nothing does."""
+    if evaluator.info.kind != "host" or device == HOST_CHECK:
+        return None, ""
+    try:
+        return DeviceEvaluator([HOST_CHECK], 1, cache=binary_cache(), deadlines=_DEADLINES), ""
+    except (ToolchainError, DeviceError) as error:
+        return None, str(error)
+
+
 def _failures(checking: FamilyCheck, rows: Sequence[CheckRow], wrong: Sequence[CheckRow]) -> list[str]:
     """Each kind of failure with one example and what its rows have in common."""
     lines: list[str] = []
@@ -163,14 +183,17 @@ def _failures(checking: FamilyCheck, rows: Sequence[CheckRow], wrong: Sequence[C
         sorted(wrong, key=lambda row: (row.outcome, row.reason)), lambda row: (row.outcome, row.reason)
     ):
         failed = list(group)
-        lines += [f"{outcome}/{reason}: {len(failed)} of {len(rows)} configs", f"  {failed[0].message}"]
+        on_check = " --device host:check" if failed[0].sanitized else ""
+        where = ", on host:check" if all(row.sanitized for row in failed) else ""
+        lines += [f"{outcome}/{reason}: {len(failed)} of {len(rows)} configs{where}", f"  {failed[0].message}"]
         if common := in_common(checking, rows, failed):
             lines += [
                 "  Every one of them, and hardly another, has",
                 *(f"    {words}" for words in common[:5]),
             ]
         name = checking.plan.template.name
-        lines += [f"  To see it again, save this as failed.toml and run: autotune check {name} --study failed.toml", ""]
+        again = f"autotune check {name} --study failed.toml{on_check}"
+        lines += [f"  To see it again, save this as failed.toml and run: {again}", ""]
         lines += [f"    {line}" for line in reproduction(failed[0].problem, failed[0].source.config)]
         lines.append("")
     return lines
