@@ -130,7 +130,7 @@ FAULTS: Mapping[str, Fault] = {
             (),
         ),
         Fault(
-            "no_barrier_after_first_thread",  # which runs first where threads run in order
+            "no_barrier_after_first_thread",  # which runs first where threads run in ascending order
             (
                 ("    const int thread =", "    __shared__ float one;\n    const int thread ="),
                 (
@@ -139,7 +139,7 @@ FAULTS: Mapping[str, Fault] = {
                 ),
                 ("float sum = 0.0f;", "float sum = 0.0f * one;"),
             ),
-            (),
+            (WRONG, UNWRITTEN, "wrong_result/nondeterministic"),
             (),
             checked=READ_POISON,
         ),

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from autotune.checking.architectures import Architectures, ArchResult
 from autotune.checking.cases import Case, CasePlan
 from autotune.checking.int32_overflow import large_problems
+from autotune.checking.sanitize import HOST_CHECK
 from autotune.compilation.compile import Binary
 from autotune.errors import DeviceError, DeviceLost, Rejected
 from autotune.evaluation.evaluator import Checker, Evaluator
@@ -38,8 +39,8 @@ class CheckRow:
     error: ErrorStats | None
     factors: tuple[int, ...]
     """value indices of the plan's factors; empty where the row is of no case"""
-    sanitized: bool = False
-    """whether it ran on `host:check`"""
+    device: str
+    """what it ran on: cuda, host or host:check"""
 
     @property
     def problem(self) -> Problem:
@@ -151,6 +152,9 @@ class FamilyCheck:
         archs = self._architectures.submit(bound, source) if self._architectures else []
         return _Started(case, (source, *others), on.compile(source), tuple(archs), on)
 
+    def _device(self, on: Evaluator) -> str:
+        return HOST_CHECK if on is self._sanitizing else on.info.kind
+
     def _evaluator_for(self, problem: Problem) -> Evaluator:
         """What verifies the next case."""
         self._wait -= 1
@@ -172,7 +176,7 @@ class FamilyCheck:
             self.compiled[result.arch] += 1
             if result.message:
                 message = f"sm_{result.arch}: {result.message}"
-                yield CheckRow(result.source, (), Outcome.COMPILE, f"sm_{result.arch}", message, None, factors)
+                yield CheckRow(result.source, (), Outcome.COMPILE, f"sm_{result.arch}", message, None, factors, "cuda")
 
     def _verified(
         self,
@@ -185,7 +189,7 @@ class FamilyCheck:
         """What becomes of one binary with one number of images after the other; None where the device refuses them."""
         errors: list[ErrorStats] = []
         source = sources[0]
-        checker, sanitized = checker_of(on), on is self._sanitizing
+        checker, device = checker_of(on), self._device(on)
         begun = time.monotonic()
         try:
             binary = compiling.result()
@@ -200,17 +204,17 @@ class FamilyCheck:
             if errors:
                 right, name = ", ".join(map(str, run[:-1])), source.problem.operation.runtime
                 message = f"wrong for {name} = {run[-1]}, right for {right} with the same binary: {message}"
-            return CheckRow(source, tuple(run), rejected.outcome, rejected.reason, message, None, factors, sanitized)
+            return CheckRow(source, tuple(run), rejected.outcome, rejected.reason, message, None, factors, device)
         except DeviceLost:
             raise
         except DeviceError as error:
             self.refused[source.problem] = str(error)
             return None
         finally:
-            self._seconds[sanitized] += time.monotonic() - begun
+            self._seconds[device == HOST_CHECK] += time.monotonic() - begun
         images = tuple(own.problem.runtime_size for own in sources)
         worst = max(errors, key=lambda error: error.over_bound)
-        return CheckRow(sources[0], images, Outcome.CORRECT, "", "", worst, factors, sanitized)
+        return CheckRow(sources[0], images, Outcome.CORRECT, "", "", worst, factors, device)
 
     def _note_blocks(self, source: KernelSource) -> None:
         for stage in source.stages:

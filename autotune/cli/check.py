@@ -50,7 +50,7 @@ _COLUMNS = (
     Column[CheckRow]("accuracy", lambda row: row.source.accuracy),
     Column[CheckRow]("outcome", lambda row: row.outcome),
     Column[CheckRow]("reason", lambda row: row.reason),
-    Column[CheckRow]("sanitized", lambda row: row.sanitized),
+    Column[CheckRow]("device", lambda row: row.device),
     Column[CheckRow]("error_over_bound", lambda row: row.error.over_bound if row.error else None),
     Column[CheckRow]("message", lambda row: row.message),
 )
@@ -118,7 +118,7 @@ def check(
     if no_sanitizers:
         reported.append(f"No config ran on host:check: {no_sanitizers}")
     elif sanitizing is not None:
-        ran = sum(row.sanitized for row in rows)
+        ran = sum(row.device == HOST_CHECK for row in rows)
         reported.append(f"Ran on host:check, under sanitizers: {counted(ran, 'config')} of {len(rows)}")
     for line in (*_failures(checking, rows, wrong), *reported):
         click.echo(on_terminal(line) if style is None else line, err=style is not None)
@@ -183,8 +183,8 @@ def _failures(checking: FamilyCheck, rows: Sequence[CheckRow], wrong: Sequence[C
         sorted(wrong, key=lambda row: (row.outcome, row.reason)), lambda row: (row.outcome, row.reason)
     ):
         failed = list(group)
-        on_check = " --device host:check" if failed[0].sanitized else ""
-        where = ", on host:check" if all(row.sanitized for row in failed) else ""
+        on_check = " --device host:check" if failed[0].device == HOST_CHECK else ""
+        where = ", on host:check" if all(row.device == HOST_CHECK for row in failed) else ""
         lines += [f"{outcome}/{reason}: {len(failed)} of {len(rows)} configs{where}", f"  {failed[0].message}"]
         if common := in_common(checking, rows, failed):
             lines += [

@@ -1,10 +1,12 @@
-"""docs/faults.md lists every planted fault with what must become of it."""
+"""docs/faults.md lists every planted fault and defect with what must become of it."""
 
 from __future__ import annotations
 
+import itertools
 from pathlib import Path
 
 from tests.injected_faults import FAULTS
+from tests.planted_defects import DEFECTS, Defect
 
 PAGE = Path(__file__).parents[2] / "docs" / "faults.md"
 
@@ -19,5 +21,20 @@ def test_the_page_has_the_table_of_the_planted_faults() -> None:
         return f"| {name.replace('_', ' ')} | {host} |{'' if cuda == host else f' {cuda}'} |"
 
     rows = [row(name, words(fault.host), words(fault.cuda)) for name, fault in FAULTS.items()]
-    told = [line for line in PAGE.read_text(encoding="utf-8").splitlines() if line.startswith("| ")]
-    assert told[1:] == rows, "\n".join(rows)
+    assert table("| fault |") == rows, "\n".join(rows)
+
+
+def test_the_page_has_the_table_of_the_planted_defects() -> None:
+    def row(defect: Defect) -> str:
+        commands = "`tune`, `check`, `export`" if defect.host else "`check`, `export`"
+        return f"| {defect.number} | {defect.kernel} | {defect.name} | {commands} |"
+
+    rows = [row(defect) for defect in DEFECTS.values()]
+    assert table("| class |") == rows, "\n".join(rows)
+
+
+def table(head: str) -> list[str]:
+    """The rows of the table whose head begins so."""
+    lines = PAGE.read_text(encoding="utf-8").splitlines()
+    (first,) = (number for number, line in enumerate(lines) if line.startswith(head))
+    return list(itertools.takewhile(lambda line: line.startswith("| "), lines[first + 2 :]))

@@ -1,0 +1,471 @@
+"""Defects that tests plant in shipped kernels, and in one of `autotune new-op`, with what must become of each."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from autotune.api.starter import new_operation
+from autotune.family.template import KernelTemplate
+from autotune.family.template_files import load_template
+from autotune.problem import Problem, make_problem
+from autotune.resources import shipped
+from autotune.trial import Value
+
+from .injected_faults import FAULTS, GOOD
+
+Edits = tuple[tuple[str, str], ...]
+
+NEW_OP = "add_bias"
+
+
+@dataclass(frozen=True, slots=True)
+class Kernel:
+    """A right kernel: its family, a problem, and values of parameters where they are not the defaults."""
+
+    operation: str
+    family: str
+    problem: Mapping[str, Value]
+    config: Mapping[str, Value] = field(default_factory=dict)
+
+    def template(self, folder: Path, edits: Edits = ()) -> KernelTemplate:
+        """The family, written with edits into a folder of its operation's name."""
+        if self.operation == NEW_OP:
+            new_operation(NEW_OP, folder)
+            path = folder / NEW_OP / f"{NEW_OP}.cu.j2"
+            text = path.read_text()
+        else:
+            own = shipped("templates") / self.operation / f"{self.family}.cu.j2"
+            path = folder / self.operation / own.name
+            path.parent.mkdir()
+            text = (own if own.is_file() else GOOD).read_text()
+        for old, new in edits:
+            if old not in text:
+                raise ValueError(f"{self.family}: {old!r} does not occur")
+            text = text.replace(old, new)
+        path.write_text(text)
+        return load_template(path)
+
+    def bound_problem(self, template: KernelTemplate) -> Problem:
+        """The problem, of the operation as the template's folder declares it."""
+        return make_problem(template.operation, self.problem)
+
+
+_IMAGES: Mapping[str, Value] = {"n": 3, "c": 3, "h": 13, "w": 11, "k": 5, "r": 3, "s": 3}
+_RAGGED: Mapping[str, Value] = {
+    "n": 3,
+    "c": 2,
+    "h": 19,
+    "w": 21,
+    "k": 3,
+    "r": 3,
+    "s": 3,
+    "pad_h": 1,
+    "pad_w": 1,
+    "epilogue": "bias",
+}
+KERNELS: Mapping[str, Kernel] = {
+    "conv2d": Kernel("conv2d", "shared_tile", _RAGGED),
+    "conv2d split": Kernel("conv2d", "split_c", _IMAGES),
+    "conv2d scatter": Kernel("conv2d", "input_scatter", _IMAGES),
+    "gemm": Kernel("gemm", "gemm_tiled", {"batch": 3, "m": 40, "n": 50, "k": 37, "epilogue": "bias_relu"}),
+    "max_pool2d": Kernel(
+        "max_pool2d",
+        "max_pool2d_rows",
+        {"n": 3, "c": 3, "h": 13, "w": 11, "r": 3, "s": 3, "stride_h": 2, "stride_w": 2},
+    ),
+    "softmax": Kernel("softmax", "softmax_rows", {"rows": 5, "columns": 300}),
+    "softmax shared": Kernel("softmax", "softmax_rows", {"rows": 5, "columns": 300}, {"keep": "shared"}),
+    "stencil": Kernel("stencil", "stencil_rows", {"n": 3, "h": 9, "w": 131}, {"block_w": 64, "rows": 2}),
+    "new-op": Kernel(NEW_OP, NEW_OP, {"rows": 9, "columns": 100}, {"threads": 64}),
+}
+
+SEEN = ("wrong_result/unwritten", "wrong_result/wrong", "wrong_result/inexact", "wrong_result/nondeterministic")
+RACE = ("runtime/race",)
+
+
+@dataclass(frozen=True, slots=True)
+class Defect:
+    """A defect, and the endings that catch it, `outcome/reason`."""
+
+    number: int
+    """class: 1 unwritten memory is read, 2 warps are not ordered, 3 blocks are not ordered"""
+    kernel: str
+    """of KERNELS"""
+    name: str
+    edits: Edits
+    host: tuple[str, ...] = SEEN
+    """empty: whether `host` sees it depends on how two blocks on two cores meet, or it does not"""
+    checked: tuple[str, ...] = SEEN
+
+
+_POOL_STORED = "stored.at[j] = from_float<T>(outputs[p][q][j]);"
+_POOL_THERE = "to_float(row[(first_q + q) * PIXEL + j])"
+_POOL_END = "    float outputs[THREAD_P][THREAD_Q][CHANNELS];\n"
+_SOFTMAX_STORE = "        to[chunk] = result;\n"
+_STENCIL_STORE = "if (column < W && first + i < H) to[(first + i) * (W / VECTOR)] = result;"
+_STENCIL_AT = "to[(first + i) * (W / VECTOR)].at[j]"
+_GEMM_AT = "y[(product * M + row) * N + column]"
+_GEMM_SUM = "finish<EPILOGUE>(sums[i][j], bias, column)"
+_GEMM_STORE = f"{_GEMM_AT} = from_float<T>({_GEMM_SUM});"
+_GEMM_LOOP = "#pragma unroll\n        for (int k = 0"
+_CONV_AT = "y[((static_cast<long long>(image) * K + k) * P + p) * Q + q]"
+_CONV_STORE = f"{_CONV_AT} = sum;"
+_NEW_SUM = "to_float(x[at]) + to_float(bias[at % COLUMNS])"
+_NEW_STORE = f"if (at < elements) y[at] = from_float<T>({_NEW_SUM});"
+_NEW_GRID = (('["ceil_div(rows * columns', '["2 * ceil_div(rows * columns'),)
+_HALVES = (("blockIdx.x", "(blockIdx.x % (gridDim.x / 2))"),)
+_FIRST_HALF = "blockIdx.x < gridDim.x / 2"
+
+
+def _stencil(statement: str) -> Edits:
+    stored = f"if (column < W && first + i < H) for (int j = 0; j < VECTOR; ++j) {{ {statement} }}"
+    return ((_STENCIL_STORE, stored),)
+
+
+def _softmax(statement: str) -> Edits:
+    return ((_SOFTMAX_STORE, f"        for (int i = 0; i < VECTOR; ++i) {{ {statement} }}\n"),)
+
+
+def _flag(pointer: str, used: tuple[str, str]) -> Edits:
+    """Let the first block write a 1 that all others multiply by: a word of the workspace."""
+    return (
+        ("[[stage]]", '[workspace]\nbytes = "4"\n\n[[stage]]'),
+        ('"y", ', '"y", "workspace", '),
+        (pointer, f"{pointer} float* one,"),
+        (used[0], f"if (blockIdx.x == 0) *one = 1.0f;\n    {used[0]}"),
+        (used[1], f"{used[1]} *one *"),
+    )
+
+
+def _once_shared(place: str, used: str) -> Edits:
+    """Let the first thread write a 1 to shared memory that all others multiply by, after a barrier of its warp."""
+    return (
+        (place, f"    __shared__ float one;\n    if (threadIdx.x == 0) one = 1.0f;\n    __syncwarp();\n{place}"),
+        (used, f"{used} one *"),
+    )
+
+
+_DEFECTS = (
+    # 1: memory that nothing has written, through functions that swallow NaN
+    Defect(
+        1, "softmax", "maximum starts from shared memory", (("= -3.402823466e38f;", "= largest_of[threadIdx.y][0];"),)
+    ),
+    Defect(
+        1,
+        "softmax",
+        "sum starts from shared memory's negative part",
+        (("float sum = 0.0f;", "float sum = fminf(sum_of[threadIdx.y][0], 0.0f);"),),
+    ),
+    Defect(
+        1,
+        "softmax",
+        "maximum with the output",
+        _softmax("to[chunk].at[i] = from_float<T>(fmaxf(to_float(to[chunk].at[i]), to_float(result.at[i])));"),
+    ),
+    Defect(
+        1,
+        "softmax",
+        "minimum with the output",
+        _softmax("to[chunk].at[i] = from_float<T>(fminf(to_float(to[chunk].at[i]), to_float(result.at[i])));"),
+    ),
+    Defect(
+        1,
+        "max_pool2d",
+        "maximum with the output",
+        ((_POOL_STORED, f"stored.at[j] = from_float<T>(fmaxf(outputs[p][q][j], {_POOL_THERE}));"),),
+    ),
+    Defect(
+        1,
+        "max_pool2d",
+        "minimum with the output",
+        ((_POOL_STORED, f"stored.at[j] = from_float<T>(fminf(outputs[p][q][j], {_POOL_THERE}));"),),
+    ),
+    Defect(
+        1,
+        "max_pool2d",
+        "output kept if it is larger",
+        (
+            (
+                _POOL_STORED,
+                f"{_POOL_STORED} if ({_POOL_THERE} > outputs[p][q][j]) stored.at[j] = 0;",
+            ),
+        ),
+    ),
+    Defect(1, "stencil", "maximum with the output", _stencil(f"{_STENCIL_AT} = fmaxf({_STENCIL_AT}, result.at[j]);")),
+    Defect(1, "stencil", "minimum with the output", _stencil(f"{_STENCIL_AT} = fminf({_STENCIL_AT}, result.at[j]);")),
+    Defect(
+        1,
+        "stencil",
+        "output kept if it is large",
+        _stencil(f"if (!({_STENCIL_AT} > 1e30f)) {_STENCIL_AT} = result.at[j];"),
+    ),
+    Defect(
+        1,
+        "gemm",
+        "atomicMax of ReLU's bits over the output",
+        ((_GEMM_STORE, f"atomicMax(reinterpret_cast<int*>(&{_GEMM_AT}), __float_as_int({_GEMM_SUM}));"),),
+    ),
+    Defect(1, "gemm", "minimum with the output", ((_GEMM_STORE, f"{_GEMM_AT} = fminf({_GEMM_AT}, {_GEMM_SUM});"),)),
+    Defect(
+        1,
+        "gemm",
+        "negative part of shared memory in place of zeros",
+        (("to_float(matrix[at]) : 0.0f;", "to_float(matrix[at]) : fminf(tile[k][row], 0.0f);"),),
+    ),
+    Defect(1, "conv2d", "maximum with the output", ((_CONV_STORE, f"{_CONV_AT} = fmaxf({_CONV_AT}, sum);"),)),
+    Defect(
+        1,
+        "conv2d",
+        "positive part of the workspace",
+        (
+            ("[[stage]]", '[workspace]\nbytes = "4 * k"\n\n[[stage]]'),
+            ('"bias", "y", "n"]', '"bias", "y", "workspace", "n"]'),
+            ("float* y, int n)", "float* y, const float* workspace, int n)"),
+            ("float sum = 0.0f;", "float sum = fmaxf(workspace[k], 0.0f);"),
+        ),
+    ),
+    Defect(
+        1,
+        "new-op",
+        "maximum with the output",
+        ((_NEW_STORE, f"if (at < elements) y[at] = from_float<T>(fmaxf(to_float(y[at]), {_NEW_SUM}));"),),
+    ),
+    Defect(
+        1,
+        "new-op",
+        "minimum with the output",
+        ((_NEW_STORE, f"if (at < elements) y[at] = from_float<T>(fminf(to_float(y[at]), {_NEW_SUM}));"),),
+    ),
+    # 2: warps of a block, and shared memory that is too small
+    Defect(2, "softmax", "no barrier before the sum of warps", (("        __syncthreads();\n", ""),)),
+    Defect(
+        2,
+        "softmax",
+        "warp barrier before the sum of warps",
+        (("        __syncthreads();\n", "        __syncwarp();\n"),),
+    ),
+    Defect(
+        2, "softmax", "sums overwrite maxima", (("combined(sum, sum_of, Sum())", "combined(sum, largest_of, Sum())"),)
+    ),
+    Defect(
+        2,
+        "softmax shared",
+        "half of the shared memory",
+        (('smem_bytes = "smem"', 'smem_bytes = "smem // 2"'),),
+        host=(),
+        checked=("runtime/oob_write",),
+    ),
+    Defect(
+        2,
+        "gemm",
+        "no barrier before the product",
+        (
+            (
+                f"        __syncthreads();\n{_GEMM_LOOP}",
+                _GEMM_LOOP,
+            ),
+        ),
+    ),
+    Defect(
+        2,
+        "gemm",
+        "warp barrier before the product",
+        (
+            (
+                f"        __syncthreads();\n{_GEMM_LOOP}",
+                f"        __syncwarp();\n{_GEMM_LOOP}",
+            ),
+        ),
+    ),
+    Defect(2, "gemm", "no barrier before the next tile", (("        __syncthreads();\n    }\n", "    }\n"),)),
+    Defect(2, "conv2d", "no barrier before the products", FAULTS["no_barrier_before_use"].edits),
+    Defect(2, "conv2d", "no barrier before the next tile", FAULTS["no_barrier_before_overwrite"].edits),
+    Defect(2, "conv2d", "no barrier after the first thread", FAULTS["no_barrier_after_first_thread"].edits),
+    Defect(
+        2,
+        "conv2d",
+        "a word of shared memory",
+        FAULTS["smem_declared_too_small"].edits,
+        host=(),
+        checked=("runtime/oob_write",),
+    ),
+    Defect(
+        2,
+        "max_pool2d",
+        "warp barrier after the first thread",
+        _once_shared(_POOL_END, "stored.at[j] = from_float<T>("),
+    ),
+    Defect(
+        2,
+        "stencil",
+        "neighbour of another warp after a warp barrier",
+        (
+            (
+                "        const float before = __shfl_up_sync(WARP, middle.at[VECTOR - 1], 1);\n",
+                "        __shared__ float last[BLOCK_H][BLOCK_W];\n"
+                "        last[threadIdx.y][threadIdx.x] = middle.at[VECTOR - 1];\n"
+                "        __syncwarp();\n"
+                "        const float before = threadIdx.x > 0 ? last[threadIdx.y][threadIdx.x - 1] : 0.0f;\n",
+            ),
+            ("lane == 0 ? edge[i] : before", "threadIdx.x == 0 ? edge[i] : before"),
+        ),
+    ),
+    Defect(
+        2,
+        "stencil",
+        "warp barrier after the first thread",
+        _once_shared("    const float centre = weights[0]", "result.at[j] ="),
+    ),
+    Defect(
+        2,
+        "new-op",
+        "no barrier before the staged bias",
+        (
+            (
+                "#pragma unroll\n    for (int i = 0; i < WORK",
+                "    __shared__ float staged[COLUMNS];\n"
+                "    for (int c = threadIdx.x; c < COLUMNS; c += THREADS) staged[c] = to_float(bias[c]);\n"
+                "#pragma unroll\n    for (int i = 0; i < WORK",
+            ),
+            ("to_float(bias[at % COLUMNS])", "staged[at % COLUMNS]"),
+        ),
+    ),
+    # 3: blocks of a launch
+    Defect(
+        3,
+        "conv2d split",
+        "+= in place of atomicAdd",
+        (("atomicAdd(output + j * PIXELS, accumulator[j]);", "output[j * PIXELS] += accumulator[j];"),),
+        host=(),
+        checked=RACE,
+    ),
+    Defect(
+        3,
+        "conv2d scatter",
+        "+= in place of atomicAdd",
+        (("atomicAdd(plane + p * Q + q, accumulator);", "plane[p * Q + q] += accumulator;"),),
+        host=(),
+        checked=RACE,
+    ),
+    Defect(
+        3,
+        "new-op",
+        "a second block adds the bias",
+        (
+            *(*_NEW_GRID, *_HALVES),
+            (_NEW_STORE, f"if (at < elements) y[at] = {_FIRST_HALF} ? x[at] : y[at] + bias[at % COLUMNS];"),
+        ),
+        checked=RACE,
+    ),
+    Defect(
+        3,
+        "new-op",
+        "one block clears what another adds to",
+        (
+            *(*_NEW_GRID, *_HALVES),
+            (_NEW_STORE, f"if (at < elements) {{ if ({_FIRST_HALF}) y[at] = 0; else atomicAdd(&y[at], {_NEW_SUM}); }}"),
+        ),
+        checked=RACE,
+    ),
+    Defect(
+        3,
+        "new-op",
+        "a flag of the first block",
+        _flag("T* __restrict__ y,", ("const long long first", "from_float<T>(")),
+        checked=RACE,
+    ),
+    Defect(
+        3,
+        "softmax",
+        "a second block adds its half",
+        (
+            ('["ceil_div(rows, block_rows)"', '["2 * ceil_div(rows, block_rows)"'),
+            *_HALVES,
+            *_softmax(
+                f"const T half = result.at[i] * 0.5f; to[chunk].at[i] = {_FIRST_HALF} ? half : to[chunk].at[i] + half;"
+            ),
+        ),
+        checked=RACE,
+    ),
+    Defect(
+        3,
+        "stencil",
+        "a block clears the next one's first row",
+        (
+            (
+                _STENCIL_STORE,
+                f"{_STENCIL_STORE}\n        if (i == 0 && column < W && first + ROWS < H && threadIdx.y == BLOCK_H - 1)"
+                " to[(first + ROWS) * (W / VECTOR)] = Chunk{};",
+            ),
+        ),
+        checked=RACE,
+    ),
+    Defect(
+        3,
+        "stencil",
+        "a second block adds its half",
+        (
+            ('["n * tiles_h * tiles_w"', '["2 * n * tiles_h * tiles_w"'),
+            *_HALVES,
+            *_stencil(
+                f"const float half = 0.5f * result.at[j]; {_STENCIL_AT} = {_FIRST_HALF} ? half : {_STENCIL_AT} + half;"
+            ),
+        ),
+        checked=RACE,
+    ),
+    Defect(
+        3,
+        "stencil",
+        "a flag of the first block",
+        _flag("float* __restrict__ y,", ("const int tile =", "result.at[j] =")),
+        checked=RACE,
+    ),
+    Defect(
+        3,
+        "max_pool2d",
+        "a block writes the next one's first output",
+        (
+            (
+                _POOL_END,
+                "    if (threadIdx.x == BLOCK - 1 && index + 1 < static_cast<long long>(n) * THREADS)"
+                f" y[index + 1] = from_float<T>(0.0f);\n{_POOL_END}",
+            ),
+        ),
+        checked=RACE,
+    ),
+    Defect(
+        3,
+        "max_pool2d",
+        "a flag of the first block",
+        _flag("T* __restrict__ y,", ("const long long index", "stored.at[j] = from_float<T>(")),
+        checked=RACE,
+    ),
+    Defect(
+        3,
+        "gemm",
+        "a second block adds its half",
+        (
+            ('["tiles_m * tiles_n * batch"', '["2 * tiles_m * tiles_n * batch"'),
+            *_HALVES,
+            (
+                _GEMM_STORE,
+                f"const float half = 0.5f * {_GEMM_SUM}; {_GEMM_AT} = {_FIRST_HALF} ? half : {_GEMM_AT} + half;",
+            ),
+        ),
+        checked=RACE,
+    ),
+    Defect(
+        3,
+        "gemm",
+        "one block clears what another adds to",
+        (
+            ('["tiles_m * tiles_n * batch"', '["2 * tiles_m * tiles_n * batch"'),
+            *_HALVES,
+            (_GEMM_STORE, f"if ({_FIRST_HALF}) {_GEMM_AT} = 0.0f; else atomicAdd(&{_GEMM_AT}, {_GEMM_SUM});"),
+        ),
+        checked=RACE,
+    ),
+)
+DEFECTS: Mapping[str, Defect] = {f"{each.kernel}: {each.name}": each for each in _DEFECTS}

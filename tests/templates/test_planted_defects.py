@@ -1,0 +1,59 @@
+"""Defects planted in shipped kernels are caught, on `host` or on `host:check`; the kernels without them are right."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from autotune.errors import Rejected
+from autotune.evaluation.evaluator import DeviceEvaluator
+from autotune.family.render import render
+from autotune.family.space import BoundTemplate, SearchSpace
+from autotune.trial import Config
+from tests.long_run import every
+from tests.planted_defects import DEFECTS, KERNELS, Edits, Kernel
+
+pytestmark = pytest.mark.cxx
+
+
+def ending(kernel: Kernel, edits: Edits, folder: Path, evaluator: DeviceEvaluator) -> tuple[str, str]:
+    """What becomes of a kernel that is verified, and the message."""
+    template = kernel.template(folder, edits)
+    bound = BoundTemplate(template, kernel.bound_problem(template), evaluator.info)
+    default = SearchSpace(bound, most_rows=0, sampled_rows=1).default
+    assert default is not None
+    source = render(bound, Config.of(template.name, {**default.params, **kernel.config}))
+    try:
+        binary = evaluator.compile(source).result()
+        evaluator.begin_layer(source.problem)
+        evaluator.verify(source, binary)
+    except Rejected as rejected:
+        return f"{rejected.outcome}/{rejected.reason}", rejected.message
+    return "correct/", ""
+
+
+@pytest.mark.parametrize("name", KERNELS)
+def test_kernel_is_right_without_a_defect(
+    name: str, tmp_path: Path, host: DeviceEvaluator, checked: DeviceEvaluator
+) -> None:
+    for number, evaluator in enumerate((host, checked)):
+        folder = tmp_path / str(number)
+        folder.mkdir()
+        assert ending(KERNELS[name], (), folder, evaluator) == ("correct/", "")
+
+
+@pytest.mark.parametrize("name", every(4, [name for name, defect in DEFECTS.items() if defect.host]))
+def test_defect_is_caught_on_the_host(name: str, tmp_path: Path, host: DeviceEvaluator) -> None:
+    defect = DEFECTS[name]
+    found, message = ending(KERNELS[defect.kernel], defect.edits, tmp_path, host)
+    assert found in defect.host, message
+
+
+@pytest.mark.parametrize("name", every(4, DEFECTS))
+def test_defect_is_caught_on_host_check(name: str, tmp_path: Path, checked: DeviceEvaluator) -> None:
+    defect = DEFECTS[name]
+    found, message = ending(KERNELS[defect.kernel], defect.edits, tmp_path, checked)
+    assert found in defect.checked, message
+    if found == "runtime/race":
+        assert any(f"of {array}" in message for array in ("y", "workspace")), message
