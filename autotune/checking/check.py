@@ -59,7 +59,7 @@ class _Started:
 
 
 _SANITIZED_EVERY = 4  # of so many cases one runs under sanitizers, where it takes about four times as long
-_SANITIZED_FLOPS = 3_000_000  # of a case's own run-time size, at most: a matrix product takes seconds
+_SANITIZED_FLOPS = 3_000_000  # of a run-time size, at most: a matrix product takes seconds
 _SANITIZED_SHARE = 0.4  # of the time that verification takes, after which none follows for a while
 
 
@@ -148,6 +148,8 @@ class FamilyCheck:
         if several is not None and several.allows(case.config):
             others.append(relaunched(source, several))
         on = self._evaluator_for(source.problem)
+        if on is self._sanitizing:
+            others = [other for other in others if other.problem.flops <= _SANITIZED_FLOPS]
         on.expect(source.problem)
         archs = self._architectures.submit(bound, source) if self._architectures else []
         return _Started(case, (source, *others), on.compile(source), tuple(archs), on)
