@@ -109,10 +109,11 @@ def cli(context: click.Context) -> None:
 
 
 def main() -> None:
-    """Run the command line: exit 0, 1 for an AutotuneError (one line), 2 for wrong usage, 128 and more for signals.
+    """Run the command line.
 
-    Those are SIGHUP, SIGINT (Ctrl-C), a closed pipe (SIGPIPE) and SIGTERM, numbered as a shell does. `retime` ends with
-    3 where a winner is not what it was.
+    It exits with 0, with 1 for an AutotuneError (one line), with 2 for wrong usage, and with 128 plus the number of the
+    signal for SIGHUP, SIGINT (Ctrl-C), SIGPIPE (a closed pipe) and SIGTERM, as a shell does. `retime` exits with 3 if a
+    winner regressed or failed.
     """
     with (
         for_people(),

@@ -1,4 +1,4 @@
-"""Which kernels are faster than their floors, so that the floors are wrong."""
+"""Warn about kernels that are faster than their floors, which means that the floors are wrong."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ if TYPE_CHECKING:
 
 
 class AboveRoofline:
-    """Which kernels are faster than their floors, noted as rows are shown, and told afterwards."""
+    """Collects kernels that are faster than their floors while rows are shown, and warns about them afterwards."""
 
     def __init__(self) -> None:
         self.rows = 0
-        """that were shown"""
+        """number of kernels shown"""
         self._devices: dict[str, dict[str, float]] = {}
 
     def seen(self, found: Iterable[Cells]) -> Iterator[Cells]:
-        """The rows, each noted."""
+        """Yield the rows and note each."""
         for trial in found:
             self.note(trial["device"], trial["layer"], trial["floor_fraction"])
             yield trial
@@ -35,7 +35,7 @@ class AboveRoofline:
             of_device[layer] = max(fraction, of_device.get(layer, 0.0))
 
     def add(self, more: AboveRoofline) -> None:
-        """Have noted what another has."""
+        """Add the kernels that another instance noted."""
         self.rows += more.rows
         for device, fractions in more._devices.items():
             of_device = self._devices.setdefault(device, {})
@@ -43,7 +43,7 @@ class AboveRoofline:
                 of_device[layer] = max(fraction, of_device.get(layer, 0.0))
 
     def warn(self) -> None:
-        """Say which on standard error, a line for each device."""
+        """Print a warning for each device on standard error."""
         for device, fractions in self._devices.items():
             most = max(fractions, key=fractions.__getitem__)
             others = f" (and {len(fractions) - 1} more)" if len(fractions) > 1 else ""
@@ -55,7 +55,7 @@ class AboveRoofline:
 
 
 def warn_faster_than_roofline(found: Iterable[tuple[TrialRow, Facts]]) -> None:
-    """Say on standard error which kernels are faster than their floors."""
+    """Warn on standard error about kernels that are faster than their floors."""
     above = AboveRoofline()
     for row, facts_of_it in found:
         above.note(row.device.name, row.name, facts_of_it.floor_fraction)

@@ -1,4 +1,4 @@
-"""`best`: the best kernel of each layer, and how well the answer fits what was asked for."""
+"""`best`: the best kernel of each layer, and how well it matches the question."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ class Answer:
 
     @property
     def differences(self) -> str | None:
-        """What differs between that layer and this one."""
+        """The differences between that layer and this one."""
         from autotune.distance import differences
 
         return differences(self.tuned_for.problem, self.layer.problem) if self.tuned_for else None
@@ -119,7 +119,7 @@ def best(
 
 
 def show_answers(answers: Sequence[Answer], columns: Sequence[Column[Answer]], style: str | None) -> None:
-    """Print answers, and say of which kernels the floor cannot be right."""
+    """Print answers, and warn about kernels that are faster than their floors."""
     show(answers, _telling_apart(columns, answers), style)
     warn_faster_than_roofline((one.kernel.best.row, one.kernel.facts) for one in answers if one.kernel)
 
@@ -141,9 +141,9 @@ def named_layers(store: Store, what: str | None) -> NamedLayers:
 
 
 def _layers_of_study(what: str | None, is_study: Callable[[str], bool]) -> NamedLayers:
-    """The layers that STUDY or STUDY.LAYER asks for, none where that is no such study.
+    """The layers of a study file that STUDY or STUDY.LAYER names; none if there is no such file.
 
-    Raises StudyError where the study cannot be read or has no such layer.
+    Raises StudyError if the file cannot be read or has no such layer.
     """
     if what is None:
         return ()
@@ -225,7 +225,7 @@ def answer(kernel: BestWithRoofline) -> Answer:
 def _lifted(
     key: str, value: Callable[[BestWithRoofline], Cell], *, terminal: bool = True, below: bool = False
 ) -> Column[Answer]:
-    """A column about the best kernel, empty where there is none."""
+    """A column about the best kernel; empty for a layer without one."""
     return Column(key, lambda one: None if one.kernel is None else value(one.kernel), terminal=terminal, below=below)
 
 

@@ -12,7 +12,7 @@ from autotune.columns import Cell, Column
 
 
 def network_columns(found: Sequence[Network]) -> tuple[Column[BestWithRoofline], ...]:
-    """What a row of `best` says of its network, in JSON and CSV; empty for a kernel that is not the layer's fastest."""
+    """The columns of `best` about the network, in JSON and CSV; empty for a kernel that is not the layer's fastest."""
     if not found:
         return ()
     places = {

@@ -141,7 +141,7 @@ def check(
 
 
 def _counted(name: str, found: Iterator[CheckRow], most: int | None, seconds: float | None) -> list[CheckRow]:
-    """The rows, told as they come."""
+    """Yield the rows and show the progress."""
     rows: list[CheckRow] = []
     of_time = "" if seconds is None else f", {seconds:g} s in all"
     with counting(name, most) as tell:
@@ -159,7 +159,7 @@ def _hint(family: KernelTemplate, rows: Sequence[CheckRow]) -> str:
 
 
 def _architectures(jobs: int, *, each: bool) -> tuple[Architectures | None, str]:
-    """What compiles for the toolkit's architectures, or why nothing does."""
+    """The compiler for the toolkit's architectures, or the reason why there is none."""
     try:
         return Architectures(find_nvcc(), jobs, each=each), ""
     except ToolchainError as error:
@@ -235,7 +235,7 @@ def _sizes(checking: FamilyCheck, rows: Sequence[CheckRow]) -> list[str]:
 
 
 def _said(checking: FamilyCheck, found: Coverage, rows: Sequence[CheckRow], no_nvcc: str, *, every: bool) -> list[str]:
-    """What was covered, and what was not exercised."""
+    """What was covered and what was not tested."""
     lines = ["Covered pairs of"]
     shares = (
         ("features of the problem", found.features),

@@ -97,7 +97,9 @@ def tune_on_cluster(
     fresh: bool,
     finals: FinalsPlan,
 ) -> None:
-    """Tune on workers and print what came of it, class by class. Raises AutotuneError for what was not tuned."""
+    """Tune on workers and print the results of each device class. Raises AutotuneError for layers that
+    were not tuned.
+    """
     _require_distributed()
     from autotune.cluster.launch import local_workers
 
@@ -179,7 +181,7 @@ async def _tuned(
 
 
 def _refuse(study: Study, local: int, device: str | None, jobs: int | None) -> None:
-    """Raise StudyError for what has no meaning on a cluster."""
+    """Raise StudyError for settings that a cluster does not support."""
     if not local and (device or jobs):
         raise StudyError(
             "--device and --jobs belong to `autotune worker`; with --cluster name devices by --device-class"
@@ -206,7 +208,7 @@ def _show(store: Store, study: Study, found: Sequence[ClusterResult], style: str
 
 
 def _complain(study: Study, found: Sequence[ClusterResult], lacking: Sequence[str]) -> None:
-    """Raise AutotuneError for what was not tuned."""
+    """Raise AutotuneError for layers that were not tuned."""
     words = [f"no worker had {word}" for word in lacking]
     for each in found:
         words += [f"{layer} on {each.device_class.info.name}: {why}" for layer, why in each.failed.items()]

@@ -24,7 +24,7 @@ _MOST_WORKERS = 20  # shown one by one
 
 @contextmanager
 def cluster_observer() -> Iterator[Callable[[Overview], None]]:
-    """Show how far all workers are."""
+    """Show the progress of all workers."""
     if not console(stderr=True).is_terminal:
         yield _PlainLines()
         return

@@ -1,4 +1,4 @@
-"""What a shell completes: studies, layers, families and devices."""
+"""Shell completion of studies, layers, families and devices."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def _of_database(context: click.Context, names: Callable[[Store], Iterable[str]]
 
 
 def _files(begun: str) -> Iterator[str]:
-    """Study files beside what was begun, and folders."""
+    """Study files and folders that begin with the given path."""
     folder = os.path.dirname(begun)
     try:
         entries = list(os.scandir(folder or "."))

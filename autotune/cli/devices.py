@@ -58,7 +58,7 @@ class _RateRow:
 
     @property
     def scale(self) -> tuple[float, str]:
-        """What the rate is divided by to be shown, and the unit that it has then."""
+        """The divisor for showing the rate, and the unit of the result."""
         return _SCALES.get(self.rate.unit, _OPERATIONS)
 
     @property
@@ -148,9 +148,9 @@ def devices(calibrate: bool, only_rates: bool, db: str, style: str | None) -> No
 
 
 def present_devices(kinds: Set[str]) -> Generator[tuple[str, DeviceEvaluator]]:
-    """Every device of these kinds (cuda, host) that opens, by name, each closed when the next one is asked for.
+    """Open every device of these kinds (cuda, host) in turn, with its name; close it before the next one.
 
-    Why the first CUDA device or the host does not open is said on standard error.
+    Prints on standard error why the first CUDA device or the host cannot be opened.
     """
     number = 0
     while "cuda" in kinds and has_libcuda() and (evaluator := _try_open(f"cuda:{number}", say=number == 0)):

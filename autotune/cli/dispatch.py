@@ -77,7 +77,7 @@ _WAYS = (
 
 @dataclass(frozen=True, slots=True)
 class _Rank:
-    """A rule among those that were tried."""
+    """A rule that was tried."""
 
     place: int | None
     """rules that are as fast share one; None: it is not correct"""

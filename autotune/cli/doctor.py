@@ -1,4 +1,4 @@
-"""`doctor` and `--version`: what is here of all that the tool needs, and the command that brings what is missing."""
+"""`doctor` and `--version`: check what autotune needs, and print the commands that install what is missing."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _CUDA = f"pip install '{TOOLKIT}' && autotune doctor --build-pycuda && pip insta
 
 @dataclass(frozen=True, slots=True)
 class Checked:
-    """One of the things that the tool needs, as it is here."""
+    """A requirement of autotune and its state on this machine."""
 
     what: str
     found: str | None
@@ -40,7 +40,7 @@ class Checked:
 
     @property
     def state(self) -> str:
-        """`ok`, `missing`, or `optional` for what can be done without."""
+        """`ok`, `missing`, or `optional` for something that autotune works without."""
         return "ok" if self.found is not None else "missing" if self.needed else "optional"
 
 
@@ -121,7 +121,7 @@ def _gpus(driver: DriverHere | None) -> str | None:
 
 
 def _tool(find: Callable[[], str]) -> tuple[str | None, str]:
-    """What is found, else what to do."""
+    """The finding, or else what to do."""
     try:
         return find(), ""
     except ToolchainError as error:
@@ -129,7 +129,7 @@ def _tool(find: Callable[[], str]) -> tuple[str | None, str]:
 
 
 def _version(package: str) -> str | None:
-    """Of what is installed, without an import: PyCUDA's starts the driver."""
+    """The version of an installed package, without importing it: importing PyCUDA starts the driver."""
     if importlib.util.find_spec(package) is None:
         return None
     return importlib.metadata.version(package)

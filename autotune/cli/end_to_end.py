@@ -1,4 +1,4 @@
-"""The end-to-end part of `tune`: what a layer takes from host memory to host memory, and what overlapping gains."""
+"""The end-to-end part of `tune`: a layer's time from host memory to host memory, and the gain from overlap."""
 
 from __future__ import annotations
 

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class _Served:
-    """What a dispatcher does with a layer."""
+    """A layer, and the kernel that a dispatcher chooses for it."""
 
     name: str
     """study.layer"""
@@ -74,9 +74,9 @@ def explain(what: str, db: str, device: str | None, style: str | None) -> None:
 
 
 def latest_dispatchers(store: Store, layers: Sequence[Layer], info: DeviceInfo | None) -> Sequence[DispatcherRow]:
-    """Of each device, or of this one, the latest dispatcher that was made of all layers of its study.
+    """The latest dispatcher of each device, or of this one, that was built from all layers of its study.
 
-    `layers` are those it is asked about. Raises StoreError where there is none, StudyError for other operations.
+    `layers` are the layers in question. Raises StoreError if there is no dispatcher, StudyError for other operations.
     """
     for layer in layers:
         as_conv2d(layer.problem, "a dispatcher")

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class FilterOptions:
-    """What is left of the trials; None and () leave nothing out."""
+    """Which trials to include; None and () exclude nothing."""
 
     device: str | None = None
     accuracy: str | None = None

@@ -1,4 +1,4 @@
-"""The command line's own group: commands listed by what people want, defaults of a file, how much is told."""
+"""The command group: commands under headings, defaults from a file, verbosity."""
 
 from __future__ import annotations
 
@@ -13,11 +13,13 @@ from autotune.errors import AutotuneError
 
 
 class LoadedCommands(MutableMapping[str, click.Command]):
-    """Commands by name. Each is loaded with its module once it is asked for: all of them take twice as long as one."""
+    """Commands by name. The module of a command is imported on first use, because importing all of them takes twice as
+    long as one.
+    """
 
     def __init__(self, modules: Mapping[str, str]) -> None:
         self._modules = modules
-        """of autotune.cli, by the names of the commands in them"""
+        """modules of autotune.cli, by the names of their commands"""
         self._loaded: dict[str, click.Command] = {}
 
     def __getitem__(self, name: str) -> click.Command:
@@ -43,7 +45,7 @@ class LoadedCommands(MutableMapping[str, click.Command]):
 
 
 class GroupedCommands(click.Group):
-    """Commands under headings. Each has `-v` and `-q`, and defaults of the nearest settings."""
+    """Commands under headings. Each has `-v` and `-q`, and takes defaults from the nearest settings."""
 
     def __init__(
         self,
@@ -60,7 +62,7 @@ class GroupedCommands(click.Group):
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        """A command by its name, or by an old name with a note. Raises click.UsageError for a removed command."""
+        """Find a command by its name, or by an old name with a note. Raises click.UsageError for a removed command."""
         old = args[0]
         if old in self._old_names and not ctx.resilient_parsing:
             new = self._old_names[old]
@@ -94,7 +96,9 @@ class GroupedCommands(click.Group):
     def make_context(
         self, info_name: str | None, args: list[str], parent: click.Context | None = None, **extra: object
     ) -> click.Context:
-        """A context with the defaults of the nearest settings; a shell that completes a word is told of no error."""
+        """Make a context with the defaults of the nearest settings; errors are ignored while a shell
+        completes a word.
+        """
         context = super().make_context(info_name, args, parent, **extra)
         try:
             context.obj, context.default_map = settings(self.commands, self._old_options)
@@ -104,7 +108,7 @@ class GroupedCommands(click.Group):
         return context
 
     def invoke(self, ctx: click.Context) -> object:
-        """Run a command; whatever ends it is told, also where little else is."""
+        """Run a command; print the errors even with `-q`."""
         try:
             return super().invoke(ctx)
         except BaseException:
@@ -117,7 +121,7 @@ def _verbosity(short: str, long: str, level: int) -> click.Option:
         if given:
             set_verbosity(level)
             if level > 0:
-                context.call_on_close(lambda: _say_where(context))  # whose other options are not read yet
+                context.call_on_close(lambda: _say_where(context))  # after the other options are read
 
     words = "Also print which files were used." if level > 0 else "Print only the answer and errors."
     return click.Option([short, long], is_flag=True, expose_value=False, callback=chosen, help=words)

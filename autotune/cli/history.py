@@ -53,7 +53,9 @@ def history(what: str, db: str, only: FilterOptions, style: str | None) -> None:
 
 
 def _plot(improvements: Sequence[Cells]) -> None:
-    """How the best of each layer, called as it was asked for, fell for each device, class and measurement mode."""
+    """Plot the best time of each layer by date, for each device, class and measurement mode, under the name that was
+    asked for.
+    """
     out = console()
     groups: dict[tuple[str, str, str, str], list[tuple[datetime, float]]] = {}
     for event in improvements:

@@ -20,12 +20,12 @@ LARGEST = 2**31 - 1  # of a size: what kernels count with
 
 
 def _sizes(_: click.Context, __: click.Parameter, values: tuple[str, ...]) -> tuple[tuple[int, ...], ...]:
-    """What `--input` gives. Raises click.BadParameter for other than sizes such as 64x3x224x224."""
+    """Parse `--input`. Raises click.BadParameter unless it is a size such as 64x3x224x224."""
     return tuple(_numbers(value, "x", "sizes such as 64x3x224x224") for value in values)
 
 
 def _batches(_: click.Context, __: click.Parameter, value: str | None) -> tuple[int, ...]:
-    """What `--batch` gives, each once. Raises click.BadParameter for other than numbers such as 1,8,64."""
+    """Parse `--batch` and drop duplicates. Raises click.BadParameter unless they are numbers such as 1,8,64."""
     return () if value is None else tuple(dict.fromkeys(_numbers(value, ",", "numbers of images such as 1,8,64")))
 
 

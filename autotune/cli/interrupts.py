@@ -1,6 +1,7 @@
-"""Signals: they end a command by way of all that cleans up.
+"""Signals end a command with an exception, so that everything is cleaned up.
 
-In a run that measures, the first Ctrl-C asks for an orderly end, which says what is left; the second ends at once.
+In a run that measures, the first Ctrl-C asks the run to stop after the current trial; it then reports what is left. The
+second Ctrl-C ends it at once.
 """
 
 from __future__ import annotations
@@ -24,10 +25,10 @@ INTERRUPTED = 128 + signal.SIGINT
 
 @contextmanager
 def cleaning_up_on(*signals: signal.Signals) -> Iterator[Callable[[], None]]:
-    """End by an exception on the first of these signals, so that temporary folders go and workers end.
+    """Raise an exception on the first of these signals, so that temporary folders are removed and workers end.
 
-    Those that follow are not heeded: they would cut the cleaning up short. What it yields ends again where a signal
-    came: SQLite makes an error of its own of an exception in a function that it calls.
+    Later signals are ignored, because they would interrupt the cleanup. The context manager yields a function that
+    raises again if a signal came: SQLite replaces an exception in one of its callbacks by an error of its own.
     """
     ending: list[int] = []
 
@@ -40,7 +41,7 @@ def cleaning_up_on(*signals: signal.Signals) -> Iterator[Callable[[], None]]:
         if ending:
             sys.exit(128 + ending[0])
 
-    heeded = [number for number in signals if signal.getsignal(number) != signal.SIG_IGN]  # nohup ignores one
+    heeded = [number for number in signals if signal.getsignal(number) != signal.SIG_IGN]  # nohup ignores it
     previous = [(number, signal.signal(number, end)) for number in heeded]
     try:
         with removing_leftovers():
@@ -51,14 +52,14 @@ def cleaning_up_on(*signals: signal.Signals) -> Iterator[Callable[[], None]]:
 
 
 def stopping_on_interrupt() -> AbstractContextManager[Callable[[], bool]]:
-    """The first Ctrl-C asks for an orderly end and says so, the second ends at once."""
+    """The first Ctrl-C asks for an orderly end and prints so; the second ends the process at once."""
     said = "\nfinishing the trial at hand; Ctrl-C again stops at once"
     return orderly_interrupts(lambda: click.echo(said, err=True))
 
 
 def end_interrupted(left: str, *, resumes: bool = True) -> NoReturn:
-    """End as Ctrl-C asked: say in one line what is left undone and which command does it."""
-    words = [word for word in sys.argv[1:] if word != "--fresh"]  # which would begin once more
+    """End after Ctrl-C: print in one line what is left to do and the command that does it."""
+    words = [word for word in sys.argv[1:] if word != "--fresh"]  # which would start over
     how = "resume" if resumes else "begin again"
     click.echo(f"autotune: interrupted; {left}; to {how}: {shlex.join(['autotune', *words])}", err=True)
     sys.exit(INTERRUPTED)

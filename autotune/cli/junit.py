@@ -1,6 +1,6 @@
-"""JUnit XML, which continuous integration reads: a testcase for each winner that was, or was not, measured again.
+"""JUnit XML for continuous integration: a test case for each winner, re-timed or not.
 
-The form is the one that Jenkins describes (https://llg.cubic.org/docs/junit/); names may hold any characters.
+The format is the one that Jenkins describes (https://llg.cubic.org/docs/junit/). Names may have any characters.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ class Case:
     name: str
     result: Literal["passed", "failure", "error", "skipped"]
     message: str
-    """of a testcase that passed: what is printed of it"""
+    """the printed text of a passed test case"""
 
 
 def junit_xml(

@@ -1,4 +1,4 @@
-"""`ladder`: what each technique of a study gains, and what Nsight Compute sees of its best kernel."""
+"""`ladder`: the gain of each technique of a study, and the profile of its best kernel."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from autotune.tuning.ladder import LadderStep
 
 _STALLS_SHOWN = 2  # reasons on the terminal
-_WAVEFRONT_BYTES = 128  # that a shared-memory access carries at most
+_WAVEFRONT_BYTES = 128  # maximum width of one shared-memory access
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +45,7 @@ class _Line:
 
     step: LadderStep
     launches: Sequence[KernelProfile]
-    """of one round of the forward pass, in order; empty: not profiled"""
+    """of one forward pass, in order; empty if not profiled"""
 
     @property
     def profile(self) -> KernelProfile | None:
@@ -59,7 +59,7 @@ class _Line:
 
     @property
     def shares(self) -> Shares | None:
-        """Each launch's share of the time of all, where there are several."""
+        """Each launch's share of the total time, if there are several."""
         total = sum(launch.time_us or 0.0 for launch in self.launches)
         if len(self.launches) < 2 or not total:
             return None
@@ -72,7 +72,7 @@ class _Line:
         return value
 
     def gb_per_s(self, *counters: str, scale: float = 1.0) -> float | None:
-        """Bytes of these counters over the launch's own time."""
+        """The sum of these byte counters divided by the launch's own time."""
         found, time_us = [self.seen(name) for name in counters], self.seen("time_us")
         if not time_us or None in found:
             return None
@@ -190,7 +190,7 @@ def _climb(
     *,
     profiled: bool,
 ) -> _Climbed:
-    """Tune the techniques, and compile what is to be profiled; the device is free again afterwards."""
+    """Tune the techniques and compile the kernels to profile; then release the device."""
     from autotune.store import Store
     from autotune.tuning.ladder import check_techniques, climb
 
@@ -208,7 +208,7 @@ def _climb(
 def _unprofiled(
     store: Store, evaluator: Evaluator, found: Sequence[LadderStep], families: Mapping[str, KernelTemplate]
 ) -> Sequence[Compiled]:
-    """The best kernels that no profile is stored of, each once."""
+    """The best kernels that have no stored profile, each once."""
     from autotune.analysis.profile import compiled
 
     seen = _launches(store)
@@ -218,7 +218,7 @@ def _unprofiled(
 
 
 def _profile(climbed: _Climbed, ncu: Path, device: str, db: str) -> ToolchainError | None:
-    """Profile and store; what went wrong, to be said when the ladder has been shown."""
+    """Profile and store; return the errors, to print them after the ladder."""
     from autotune.analysis.profile import Profiler, profile_trials
     from autotune.store import Store
 
@@ -271,7 +271,7 @@ def _kernel(row: TrialRow) -> _Kernel:
 
 
 def _launches(store: Store) -> dict[_Kernel, Sequence[KernelProfile]]:
-    """Of each kernel that was profiled, its launches in order, as they were seen last."""
+    """For each profiled kernel the launches of its latest profile, in order."""
     launches: dict[_Kernel, dict[int, KernelProfile]] = {}
     for row in store.profiles.list():  # oldest first
         launches.setdefault(_kernel(row.row), {})[row.profile.position] = row.profile

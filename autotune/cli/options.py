@@ -1,4 +1,4 @@
-"""Options that several commands have: each is declared once, and means one thing in all of them."""
+"""Options that several commands share; each is declared once and means the same everywhere."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 def database_path(context: click.Context, option: click.Parameter, name: str) -> str:
-    """The path of a database that is named, for click."""
+    """Resolve the name of a database, for click."""
     if option.name == "db" and is_typed("db", context):
         name_database(name)
     if name in RECORDED:
@@ -35,7 +35,7 @@ def database_path(context: click.Context, option: click.Parameter, name: str) ->
 
 
 def writable(db: str) -> str:
-    """The database, to be written. Raises StoreError for those that come along."""
+    """Return the database if it may be written. Raises StoreError for a bundled one."""
     from autotune.store import path_of
 
     check_writable_results(path_of(db))
@@ -52,14 +52,14 @@ def open_filled(db: str) -> Store:
 
 
 def is_typed(name: str, context: click.Context | None = None) -> bool:
-    """Whether a parameter of the running command stands on its command line."""
+    """Whether a parameter of the running command was given on the command line."""
     return (context or click.get_current_context()).get_parameter_source(name) is ParameterSource.COMMANDLINE
 
 
 def one_of(flags: Mapping[str, bool]) -> str | None:
-    """Which of some flags is given; one that is typed goes before those of a file of defaults.
+    """Which of some flags is set; one from the command line takes precedence over the settings file.
 
-    Raises click.UsageError where several are left.
+    Raises click.UsageError if several are left.
     """
     given = [name for name, is_given in flags.items() if is_given]
     if len(given) > 1:
@@ -70,7 +70,7 @@ def one_of(flags: Mapping[str, bool]) -> str | None:
 
 
 def refuse_beside(flag: str, *names: str) -> None:
-    """Raise click.UsageError where parameters that mean nothing beside a flag, or without one, are typed."""
+    """Raise click.UsageError if parameters were given that have no effect with this flag, or without one."""
     params = [param for param in click.get_current_context().command.params if param.name in names]
     typed = [
         param.opts[0] if isinstance(param, click.Option) else param.human_readable_name.strip("[]")
@@ -96,7 +96,7 @@ class Folder(click.Path):
     """A folder to write into, for click."""
 
     def convert(self, value: str | os.PathLike[str], param: click.Parameter | None, ctx: click.Context | None) -> Path:
-        """The path. Raises StoreError where there is none."""
+        """The path. Raises StoreError for an empty name."""
         named = folder_named(value, "a folder" if param is None else param.opts[0])
         return Path(os.fsdecode(super().convert(named, param, ctx)))
 
@@ -127,7 +127,7 @@ DIRECTORIES = click.option(
 JOBS = click.option("--jobs", type=click.IntRange(min=1), help="Number of parallel compilers; default: one per core.")
 SECONDS = Number(min=0, min_open=True)
 SHOWN_ROWS = 10
-"""of a long answer, without --all"""
+"""rows of a long answer without --all"""
 ALL_ROWS = click.option("--all", "everything", is_flag=True, help=f"Print every row, not only the first {SHOWN_ROWS}.")
 OF_DEVICE = click.option(
     "--device",
@@ -139,5 +139,5 @@ OF_DEVICE = click.option(
 def run_on(
     names: str = "cuda:N, host or null", default: str = "the first CUDA device, else the host"
 ) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """`--device` of a command that runs kernels, which says on which devices it can."""
+    """`--device` for a command that runs kernels; its help lists the supported devices."""
     return click.option("--device", help=f"Run on this device: {names}; default: {default}.")

@@ -1,7 +1,7 @@
-"""Standard output and standard error as people read them; JSON, CSV and dumps go past that and stay exact.
+"""Standard output and standard error for people; JSON, CSV and dumps bypass it unchanged.
 
-Names of kernels, layers and devices, and what a database answers, come from files of others. What such a text could do
-to a terminal is shown escaped, as in Python's strings.
+Names of kernels, layers and devices, and the content of a database, may come from untrusted files. Characters that
+could control a terminal are printed as the escapes of Python's strings.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from autotune.escape import printable
 
 
 class Shown:
-    """A text stream that people read; in all else it is the stream beneath."""
+    """A text stream for people; all other attributes are those of the underlying stream."""
 
     def __init__(self, exact: TextIO) -> None:
         self.exact = exact
@@ -42,15 +42,15 @@ class Shown:
 
 
 class _Notices(Shown):
-    """Standard error: on a terminal, lines that are longer than it is wide are broken between words."""
+    """Standard error. On a terminal, long lines are wrapped between words."""
 
     level = 0
-    """below 0: nothing is told"""
+    """below 0: print nothing but the answer"""
     database = ""
-    """`--db` as it was typed, for the commands that a line names"""
+    """`--db` as it was typed, for the commands in messages"""
 
     def write(self, text: str) -> int:
-        """Write a text, whose lines are whole."""
+        """Write a text that consists of whole lines."""
         shown = printable(text)  # of bytes an error, by which click tells a text stream
         if self.database:
             shown = _HINT.sub(self._with_database, shown)
@@ -72,29 +72,29 @@ WITHOUT_DATABASE = frozenset({"worker", "import-model", "new-op", "templates", "
 
 
 def name_database(name: str) -> None:
-    """Add this `--db` to the commands that notices and errors name from now on."""
+    """Add this `--db` to the commands that later notices and errors name."""
     if isinstance(sys.stderr, _Notices):
         sys.stderr.database = name
 
 
 def set_verbosity(level: int) -> None:
-    """How much is told beside the answer from now on: below 0 nothing, not even how far a run is."""
+    """Set how much is printed in addition to the answer; below 0 nothing, not even progress."""
     if isinstance(sys.stderr, _Notices):
         sys.stderr.level = level
 
 
 def silent() -> bool:
-    """Whether nothing is told beside the answer."""
+    """Whether only the answer is printed."""
     return isinstance(sys.stderr, _Notices) and sys.stderr.level < 0
 
 
 def on_terminal(text: str) -> str:
-    """What standard output gets of a text of whole lines: on a terminal they are broken between words, too."""
+    """Wrap the lines of a text for standard output if that is a terminal."""
     return _broken(text, exact(sys.stdout)) if sys.stdout.isatty() else text
 
 
 def _broken(text: str, terminal: TextIO) -> str:
-    """Lines as wide as COLUMNS says, else as this terminal, whatever the other streams go to."""
+    """The width of lines: COLUMNS if it is set, otherwise the width of the terminal."""
     columns = os.environ.get("COLUMNS", "")
     given = int(columns) if columns.isdecimal() else 0
     width = given or os.get_terminal_size(terminal.fileno()).columns or 80
@@ -102,7 +102,7 @@ def _broken(text: str, terminal: TextIO) -> str:
 
 
 def between_words(line: str, width: int) -> str:
-    """A line in parts of so many characters at most, but for a word that is longer, with its end and its indent."""
+    """Split a line into parts of at most `width` characters, but never inside a word; keep its end and its indent."""
     text = line.rstrip("\n")
     if cell_len(text) <= width:
         return line
@@ -111,10 +111,7 @@ def between_words(line: str, width: int) -> str:
 
 
 def wrapped(text: str, width: int, indent: str, *, first: str | None = None) -> str:
-    """A text in lines of so many characters at most, but for longer words.
-
-    A number stays with the word after it, and a command in backquotes on one line where it fits.
-    """
+    """Wrap a text. A number stays on one line with the next word, and so does a command in backquotes if it fits."""
     glued = _COMMAND.sub(lambda found: found[0].replace(" ", "\u00a0"), _NUMBER_AND_UNIT.sub("\\1\u00a0", text))
     lines = textwrap.wrap(
         glued,
@@ -133,7 +130,9 @@ _NUMBER_AND_UNIT = re.compile(r"(?<![^\s(])(\d[\d.,]*) (?=[A-Za-z%])")
 
 @contextmanager
 def notices_through(show: Callable[[str], None]) -> Iterator[None]:
-    """Give whole lines of standard error to what draws a bar there: written past it, they end in the bar's line."""
+    """Send the lines of standard error to a progress bar while the block runs; printed directly they would break the
+    bar.
+    """
     stderr = sys.stderr
     sys.stderr = cast(TextIO, _Lines(stderr, show))
     try:
@@ -144,7 +143,7 @@ def notices_through(show: Callable[[str], None]) -> Iterator[None]:
 
 
 class _Lines:
-    """A text stream that gives its lines away; in all else it is the stream beneath."""
+    """A text stream that passes its lines on; all other attributes are those of the underlying stream."""
 
     encoding, errors = "utf-8", "strict"  # click writes past a stream that names none, as rich's own
 
@@ -167,7 +166,7 @@ class _Lines:
 
 
 class _Dispensable:
-    """A stream that nothing depends on: where its file takes no more, what is told is lost and the run goes on."""
+    """A stream that must not fail: if its file cannot be written, the text is lost and the run continues."""
 
     def __init__(self, stream: TextIO) -> None:
         self._stream = stream
@@ -196,7 +195,7 @@ def _raise_where_nobody_reads(error: OSError) -> None:
 
 @contextmanager
 def for_people() -> Iterator[None]:
-    """Show what is printed while the block lasts; JSON and CSV go to `exact`."""
+    """Print for people while the block runs; JSON and CSV go to `exact`."""
     _open_closed_ones()
     stdout, stderr = sys.stdout, sys.stderr
     if isinstance(stdout, io.TextIOWrapper):
@@ -211,41 +210,41 @@ def for_people() -> Iterator[None]:
         for stream in (stdout, stderr):
             try:
                 stream.flush()
-            except OSError:  # for what is left of it when Python ends
+            except OSError:  # for what Python flushes when it exits
                 os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
 
 
 _LACKING = "autotune.drawn"
-"""what becomes of characters that a stream's encoding lacks"""
+"""replacements for characters that the encoding of a stream does not have"""
 _DRAWN = str.maketrans("▁▂▃▄▅▆▇█▏▎▍▌▋▊▉─│┌┐└┘µ", "_..--==#...::::-|++++u")
 
 
 def _in_ascii(error: UnicodeError) -> tuple[str, int]:
-    """Pictures drawn with other characters, all else escaped as in Python's strings."""
+    """Draw pictures with other characters; escape everything else as in Python's strings."""
     assert isinstance(error, UnicodeEncodeError)  # noqa: S101 - registered for a stream that is written
     text = error.object[error.start : error.end].translate(_DRAWN)
     return text.encode("ascii", "backslashreplace").decode(), error.end
 
 
 def exact(stream: TextIO) -> TextIO:
-    """The stream beneath, which escapes nothing."""
+    """The underlying stream, which escapes nothing."""
     return stream.exact if isinstance(stream, Shown) else stream
 
 
 def for_compilers() -> TextIO:
-    """Standard output for a program's text: exact, but on a terminal as people read it."""
+    """Standard output for text that a program reads: exact, unless it is a terminal."""
     return sys.stdout if sys.stdout.isatty() else exact(sys.stdout)
 
 
 def _open_closed_ones() -> None:
-    """Open what stands in for a closed standard stream."""
+    """Open a replacement for a closed standard stream."""
     for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
-        if getattr(sys, name) is None:  # the lowest free number, so that no database comes to be standard output
+        if getattr(sys, name) is None:  # takes the lowest free number, so that no database gets that of standard output
             setattr(sys, name, os.fdopen(os.open(os.devnull, os.O_RDWR), mode))
 
 
 def cannot_be_written(stream: TextIO) -> bool:
-    """Whether it was this stream that raised an OSError, after which nothing that is written to it arrives."""
+    """Whether this stream raised an OSError, so that nothing written to it arrives any more."""
     try:
         stream.write("\n")
         stream.flush()

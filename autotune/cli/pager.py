@@ -17,9 +17,9 @@ from autotune.cli.output import Shown, exact
 
 @contextmanager
 def paged(style: str | None) -> Iterator[None]:
-    """Show what is printed while the block lasts through PAGER, else less, where the terminal is too short for it.
+    """Page the output of the block through PAGER, or else less, if the terminal is too short for it.
 
-    JSON and CSV are never paged, nor is what goes into a pipe.
+    JSON and CSV are never paged, and neither is output into a pipe.
     """
     out = sys.stdout
     if style in ("json", "csv") or not out.isatty():

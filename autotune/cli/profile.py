@@ -96,7 +96,7 @@ def profile(
     """
     from autotune.store import Store
 
-    name = name_of(what)  # a wrong file is told first
+    name = name_of(what)  # report a wrong file first
     if stored:
         refuse_beside("--stored", "device")
         with Store(db, create=False) as store:
@@ -119,7 +119,7 @@ def _profiled(
     ncu: Path,
     directories: tuple[Path, ...],
 ) -> list[ProfileRow]:
-    """Profile the best kernels that this device was tuned for, and store what was seen."""
+    """Profile the best kernels that were tuned for this device, and store the result."""
     from autotune.analysis.profile import Profiler, compiled, profile_trials
 
     profiler = Profiler(ncu)

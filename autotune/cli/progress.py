@@ -1,4 +1,4 @@
-"""How far a run is, on standard error: a bar on a terminal, plain lines into a pipe."""
+"""Progress on standard error: a bar on a terminal, plain lines in a pipe."""
 
 from __future__ import annotations
 
@@ -31,16 +31,16 @@ if TYPE_CHECKING:
     from autotune.tuning.trial_log import Progress as TuneProgress
 
 _FINALS = "finals"
-_LINE_EVERY_S = 10.0  # between two lines into a pipe
-_NARROW = 100  # columns of a terminal, below which a bar is short
-_BESIDE, _STATE = 44, 16  # columns that name, count and times take beside a bar, and that the state has at least
+_LINE_EVERY_S = 10.0  # seconds between two lines in a pipe
+_NARROW = 100  # columns of a terminal; below it a bar is short
+_BESIDE, _STATE = 44, 16  # columns for the name, count and times next to a bar, and the minimum for the state
 
 
 @contextmanager
 def observer() -> Iterator[Callable[[TuneProgress], None]]:
-    """Shows progress on standard error: a bar on a terminal, plain lines into a pipe.
+    """Shows progress on standard error: a bar on a terminal, plain lines in a pipe.
 
-    Once no layer is searched any more, the finals get a bar of their own.
+    When no layer is being searched any more, the finals get their own bar.
     """
     if silent() or not console(stderr=True).is_terminal:
         yield _PlainLines()
@@ -63,7 +63,9 @@ def observer() -> Iterator[Callable[[TuneProgress], None]]:
                 ended, layers = (network.concluded, network.layers) if network else (int(progress.ended), 1)
                 bars.update(tasks[_FINALS], completed=ended, total=layers, state=progress.layer.partition(".")[2])
             elif network is not None and network.budget_s is not None and done and network.elapsed_s > 0:
-                total = max(done, round(done * network.budget_s / network.elapsed_s))  # that there will be time for
+                total = max(
+                    done, round(done * network.budget_s / network.elapsed_s)
+                )  # the remaining time suffices for them
             if progress.phase == "listing":
                 said = _listing(progress)
             elif _FINALS not in tasks:
@@ -75,7 +77,7 @@ def observer() -> Iterator[Callable[[TuneProgress], None]]:
 
 @contextmanager
 def _bars() -> Iterator[Progress]:
-    """Bars on the terminal of standard error; notices stand above them."""
+    """Bars on the terminal of standard error; notices are printed above them."""
     out = console(stderr=True)
 
     bar = 24 if out.width >= _NARROW else 8
@@ -105,13 +107,13 @@ class _Elapsed(ProgressColumn):
 
 
 def _cut(width: int) -> Column:
-    """For words that are cut where they are longer: what stands behind them is whole."""
+    """A column of text that is cut to fit, so that the columns after it are not."""
     return Column(no_wrap=True, overflow="ellipsis", max_width=width)
 
 
 @contextmanager
 def counting(name: str, total: int | None) -> Iterator[Callable[[int, str], None]]:
-    """Shows how many are done, of `total` where that is known, and words: a bar, or a line every few seconds."""
+    """Show a count, out of `total` if it is known, and a text: as a bar, or as a line every few seconds."""
     if silent() or not console(stderr=True).is_terminal:
         lines, of_total = _PlainLines(), "" if total is None else f"/{total}"
         yield lambda done, words: lines.say(name, f"{done}{of_total}{', ' if words else ''}{words}", at_once=False)
@@ -123,7 +125,7 @@ def counting(name: str, total: int | None) -> Iterator[Callable[[int, str], None
 
 @contextmanager
 def stages() -> Iterator[Callable[[str], None]]:
-    """Shows which stage of a command is under way, where none of them has an end to count to."""
+    """Show the current stage of a command that has no total to count to."""
     out = console(stderr=True)
     if silent() or not out.is_terminal:
         yield lambda words: print(f"{words} ...", file=sys.stderr, flush=True)
@@ -133,7 +135,7 @@ def stages() -> Iterator[Callable[[str], None]]:
 
 
 def network_state(network: Network) -> str:
-    """The network's time now, at the start and at its floor; of those layers that have a correct kernel yet."""
+    """The network's current time, its time at the start and its floor, over the layers that have a correct kernel."""
     if not network.timed:
         return "no layer has a correct kernel yet"
     floor = "" if network.floor_us is None else f", floor {_time_words(network.floor_us)}"
@@ -146,7 +148,7 @@ def _time_words(time_us: float) -> str:
 
 
 def doing(progress: TuneProgress) -> str:
-    """What is under way, with the layer of several, where it is not the search."""
+    """The current phase, with the layer's name if there are several, unless it is the search."""
     network = progress.network
     of_layer = "" if network is None else f" of {progress.layer.partition('.')[2]}"
     over = "" if network is None else f" ({network.concluded} of {network.layers} layers done)"
@@ -160,7 +162,7 @@ def _listing(progress: TuneProgress) -> str:
 
 
 def state(progress: TuneProgress) -> str:
-    """The best so far and the failures by outcome."""
+    """The best time so far, and the failures by outcome."""
     best = progress.best
     words = [
         f"best {best.median_us:.1f} us ({best.config.template})" if best and best.median_us else "none correct yet"
@@ -172,7 +174,9 @@ def state(progress: TuneProgress) -> str:
 
 
 class _PlainLines:
-    """A line as a layer's phases begin, at its end and every few seconds; of several layers one line for all."""
+    """Print a line when a phase of a layer begins, when it ends and every few seconds; one line for all layers of
+    several.
+    """
 
     def __init__(self) -> None:
         self._said: dict[str, float] = {}
@@ -181,7 +185,7 @@ class _PlainLines:
     def __call__(self, progress: TuneProgress) -> None:
         network = progress.network
         if progress.phase == "start":
-            return  # the line that names the device has just been said
+            return  # the line with the device's name was just printed
         if progress.phase == "listing":
             if time.monotonic() - self._began >= _LINE_EVERY_S:
                 self.say(progress.layer.partition(".")[0], _listing(progress), at_once=False)

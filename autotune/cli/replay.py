@@ -131,7 +131,9 @@ def _tracing(path: Path | None) -> Iterator[Callable[[Recorded, Run], None]]:
 
 
 class _Progress:
-    """Lines on standard error: how many runs are done, and at the end what the samplers proposed in vain."""
+    """Print on standard error how many runs are done, and at the end how many proposals of the samplers
+    were rejected.
+    """
 
     def __init__(self, total: int) -> None:
         self.total = total
@@ -150,7 +152,7 @@ class _Progress:
             print(f"{self._done}/{self.total} runs, now {run.sampler} on {run.file}", file=sys.stderr, flush=True)
 
     def end(self) -> None:
-        """Say what was proposed in vain."""
+        """Print how many proposals were rejected."""
         for sampler, (infeasible, repeated) in self._refused.items():
             if infeasible or repeated:
                 print(f"{sampler}: {infeasible} infeasible and {repeated} repeated proposals, free", file=sys.stderr)

@@ -51,7 +51,7 @@ def judge(plans: Sequence[LayerPlan], found: Sequence[Retimed], db: str) -> None
 
 
 def plans_of(store: Store, name: str | None, info: DeviceInfo, most: int) -> list[LayerPlan]:
-    """What is to be measured again of each layer."""
+    """What to measure again for each layer."""
     best = store.best.list(name)
     shown = best_per_class(best)
     layers = {layer.layer.problem: layer.name for layer in store.studies.layers(name)}
@@ -65,7 +65,7 @@ def retimed(
     families: Mapping[str, KernelTemplate],
     stopping: Callable[[], bool],
 ) -> Iterator[Retimed | NotRetimed]:
-    """Re-time layer by layer; what cannot be, and layers without anything to re-time, are told on standard error."""
+    """Re-time layer by layer; report on standard error the kernels that cannot be re-timed, and layers without any."""
     for layer in plans:
         if stopping():
             break
@@ -155,7 +155,7 @@ def retime(
         check_writable(junit, "--junit")
     name = name_of(what)
     with Store(db, create=False) as store:
-        layers = store.studies.layers(name)  # a wrong name is told before a device is opened
+        layers = store.studies.layers(name)  # report a wrong name before a device is opened
     families = load_templates(directories, operations_here((row.layer.problem.operation for row in layers), what))
     began_at, began = datetime.now(UTC), time.monotonic()
     with (

@@ -123,7 +123,7 @@ def sanitize(
 
 
 def _counted(found: Iterator[Verdict], total: int) -> list[Verdict]:
-    """The verdicts, told as they come."""
+    """Yield the verdicts and show the progress."""
     verdicts: list[Verdict] = []
     with counting("sanitize", total) as tell:
         tell(0, "compiling")

@@ -22,7 +22,7 @@ from autotune.toml_table import did_you_mean, read_toml
 
 _PROJECT = "pyproject.toml"
 _PATHS = ("db", "family-dir")
-"""options whose words are paths, which begin at the file"""
+"""options that are paths, relative to the file"""
 
 
 class SettingsError(AutotuneError):
@@ -39,14 +39,14 @@ def settings(
 
 
 def _tables() -> Iterator[tuple[Path, Mapping[str, object]]]:
-    """The files that have defaults, the nearest first."""
+    """The files that have defaults, nearest first."""
     try:
         here = Path.cwd()
-    except OSError:  # a folder that is gone
+    except OSError:  # the folder was removed
         return
     for folder in (here, *here.parents):
         own, project = folder / SETTINGS, folder / _PROJECT
-        if os.path.lexists(own) and not os.path.isdir(own):  # a link to nothing, a pipe: said by who reads it
+        if os.path.lexists(own) and not os.path.isdir(own):  # also a dangling link or a pipe, which the reader reports
             yield own, _content(own)
         elif os.path.isfile(project):
             tool = _content(project).get("tool")
@@ -88,12 +88,12 @@ def _default_map(
 
 
 def _is_tables(value: object) -> bool:
-    """Whether a key stands in [[brackets]]."""
+    """Whether the value is an array of tables, `[[key]]`."""
     return isinstance(value, list) and any(isinstance(each, dict) for each in value)
 
 
 def _options(command: click.Command) -> dict[str, click.Option]:
-    """The options of a command as they are written, without dashes."""
+    """The options of a command without their dashes."""
     return {
         word.removeprefix("--"): param
         for param in command.params
@@ -104,9 +104,9 @@ def _options(command: click.Command) -> dict[str, click.Option]:
 
 
 def _value(file: Path, key: str, value: object, option: click.Option) -> object:
-    """A default as click takes it, one word as a list of one; a path begins at the file's folder.
+    """A default in the form that click expects: a list for an option that may be repeated, a path relative to the file.
 
-    Raises SettingsError for what is none.
+    Raises SettingsError for an invalid value.
     """
     if option.multiple:
         return [_typed(file, key, word, option) for word in (value if isinstance(value, list) else [value])]

@@ -51,7 +51,7 @@ _EMPTY = (None, "")
 
 
 def _found(store: Store, what: str, number: int | None, db: str) -> list[Cells]:
-    """The trials that are named. Raises StoreError where there is none."""
+    """The named trials. Raises StoreError if there are none."""
     from autotune.analysis.trial_rows import trial_rows
 
     if number is not None:

@@ -93,7 +93,7 @@ def source(
 
 
 def _values(words: str | None) -> Mapping[str, str]:
-    """What `--config` asks for. Raises click.BadParameter for other words."""
+    """Parse `--config`. Raises click.BadParameter for anything but NAME=VALUE words."""
     if words is None:
         return {}
     pairs = [word.partition("=") for word in words.replace(",", " ").split()]

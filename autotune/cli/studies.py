@@ -1,4 +1,4 @@
-"""How a command takes a study by name; and `studies`, which lists those that can be named."""
+"""The argument STUDY of a command; and `studies`, which lists the studies with names."""
 
 from __future__ import annotations
 

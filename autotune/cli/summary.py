@@ -1,4 +1,4 @@
-"""What came of a tuning run, in words."""
+"""The summary of a tuning run as text."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _NUMBER = re.compile(r"\d+")
 
 
 def summary(result: LayerResult) -> Iterator[str]:
-    """Lines about a layer: evaluations, distinct failures, why it stopped, what the finals said."""
+    """Lines about a layer: evaluations, distinct failures, why it stopped, the result of the finals."""
     failures = ", ".join(f"{count} {outcome}" for outcome, count in sorted(result.failures.items()))
     yield (
         f"{result.name}: {result.evaluated} evaluated ({result.new} now), "
@@ -43,7 +43,9 @@ def summary(result: LayerResult) -> Iterator[str]:
 
 
 def _kinds(messages: Collection[Seen]) -> list[tuple[int, Seen]]:
-    """How many failures differ in their numbers alone, such as bytes beyond a limit, each with the commonest."""
+    """Group failures whose messages differ only in numbers, such as bytes beyond a limit; each with its most frequent
+    message.
+    """
     kinds: defaultdict[str, list[Seen]] = defaultdict(list)
     for seen in messages:
         kinds[_NUMBER.sub("0", seen.message)].append(seen)
@@ -52,7 +54,9 @@ def _kinds(messages: Collection[Seen]) -> list[tuple[int, Seen]]:
 
 
 def _verdicts(finals: FinalsResult) -> Iterator[str]:
-    """How the winner stands: to kernels, to the fastest of each library that the study admits, and all of these."""
+    """The winner compared with other kernels, and with the fastest and all others of each library that the study
+    admits.
+    """
 
     def other_class(each: Compared) -> str:
         return "" if each.accuracy == finals.winner.accuracy else f", another accuracy class ({each.accuracy})"
@@ -80,7 +84,7 @@ def _verdict(compared: Compared) -> str:
 
 
 def _times_as_fast(compared: Compared) -> str:
-    """The ratio; of a tie the interval within which it lies, which has no difference beyond noise in it."""
+    """The ratio; for a tie its confidence interval instead, which shows no difference beyond noise."""
     found = compared.comparison
     if found.verdict != "tie":
         return f"{1 / found.ratio:.3f} times as fast"
@@ -105,7 +109,7 @@ def design_words(design: DesignResult, best: Trial | None) -> str:
 
 
 def left(study: Study, layers: Sequence[Layer], results: Sequence[LayerResult], done: str) -> str:
-    """What an interrupted run has left undone."""
+    """What an interrupted run has not done."""
     begun = {result.layer.name: result for result in results}
     lacking = []
     for layer in layers:

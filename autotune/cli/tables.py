@@ -26,7 +26,7 @@ from autotune.trial import Config, Value
 
 _GAP = "  "
 _NOTHING = "-"
-_MOST_MOVED = 3  # columns that a terminal shows below their row because the line is too short for them
+_MOST_MOVED = 3  # columns that a terminal shows below the row if the line is too short for them
 
 _STYLES = {
     "json": "Print one JSON array of objects, a key per column.",
@@ -70,9 +70,9 @@ def show(
     title: str = "",
     apart: Callable[[Row], object] = lambda _: None,
 ) -> None:
-    """Print rows as JSON or CSV as they come, or as a table; the style wide has all columns, whole.
+    """Print rows as JSON or CSV as they come, or as a table; the style wide prints all columns, whole.
 
-    Rows in sequence with different values of `apart` have a table of their own.
+    Consecutive rows with different values of `apart` go into separate tables.
     """
     if style == "json":
         write_json(rows, columns, exact(sys.stdout))
@@ -103,11 +103,11 @@ class _Text:
     cells: Sequence[str]
     below: bool = False
     numeric: bool = False
-    """whether the cells stand to the right"""
+    """whether the cells are right-aligned"""
 
 
 def _show_whole(out: Console, rows: Sequence[Row], columns: Sequence[Column[Row]]) -> None:
-    """All columns side by side, or a line for each where the terminal is too narrow."""
+    """All columns side by side, or one line per column if the terminal is too narrow."""
     texts = [
         _Text(printable(column.key), [human(cell, column.digits) for cell in cells], numeric=_is_numeric(cells))
         for column in columns
@@ -118,7 +118,7 @@ def _show_whole(out: Console, rows: Sequence[Row], columns: Sequence[Column[Row]
 
 
 def _show_table(out: Console, rows: Sequence[Row], columns: Sequence[Column[Row]]) -> None:
-    """The columns that some row has; a terminal shows once what all rows share."""
+    """The columns that some row has a value for; a terminal shows once what all rows share."""
     texts = [text for column in columns if set((text := _text(rows, column)).cells) - {_NOTHING}]
     below = [text for text in texts if text.below]
     beside = [text for text in texts if not text.below]
@@ -146,9 +146,9 @@ def _show_table(out: Console, rows: Sequence[Row], columns: Sequence[Column[Row]
 
 
 def _print_lines(out: Console, beside: Sequence[_Text], below: Sequence[_Text]) -> bool:
-    """Print columns side by side, and others below each row; false where the terminal is too narrow.
+    """Print columns side by side and the others below each row; return False if the terminal is too narrow.
 
-    Into a pipe everything fits.
+    In a pipe every row fits.
     """
     lines = [[" ".join(cell.splitlines()) for cell in line] for line in zip(*(t.cells for t in beside), strict=True)]
     keys = [text.key for text in beside]
@@ -166,20 +166,20 @@ def _print_lines(out: Console, beside: Sequence[_Text], below: Sequence[_Text]) 
 
 
 def _aligned(cells: Sequence[str], widths: Sequence[int], numeric: Sequence[bool]) -> str:
-    """Cells side by side, numbers to the right."""
+    """Align cells in columns, numbers to the right."""
     spaces = [" " * (width - cell_len(cell)) for cell, width in zip(cells, widths, strict=True)]
     placed = zip(cells, spaces, numeric, strict=True)
     return _GAP.join(space + cell if right else cell + space for cell, space, right in placed).rstrip()
 
 
 def say(text: str) -> None:
-    """Print a line of an answer, on a terminal broken between words."""
+    """Print a line of an answer; on a terminal, wrap it between words."""
     out = console()
     out.print(wrapped(text, out.width, "") if out.is_terminal else text, soft_wrap=True)
 
 
 def show_as_lines(keys: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
-    """Print each row as lines, a key and its cell each."""
+    """Print each row as lines of a key and its cell."""
     out = console()
     room = max(map(cell_len, keys), default=0) + 3
     for row in rows:
@@ -198,7 +198,7 @@ def _is_numeric(cells: Sequence[Cell]) -> bool:
 
 
 def _text(rows: Sequence[Row], column: Column[Row]) -> _Text:
-    """A column with its configs in their short form."""
+    """A column that shows its configs in their short form."""
     cells = [(column.text or column.value)(row) for row in rows]
     short = short_configs([cell for cell in cells if isinstance(cell, Config)])
     texts = [short(cell) if isinstance(cell, Config) else human(cell, column.digits) for cell in cells]
@@ -206,7 +206,7 @@ def _text(rows: Sequence[Row], column: Column[Row]) -> _Text:
 
 
 def human(cell: Cell, digits: int) -> str:
-    """A cell as people read it; - for nothing."""
+    """A cell for people; - for an empty one."""
     if isinstance(cell, datetime):
         return f"{cell:%Y-%m-%d %H:%M}"
     plain = words(cell)
@@ -220,9 +220,9 @@ def human(cell: Cell, digits: int) -> str:
 
 
 def short_configs(configs: Iterable[Config]) -> Callable[[Config], str]:
-    """Configs as their family and the values that differ from its default.
+    """Shorten configs to their family and the values that differ from its default.
 
-    Of a family that is not installed, the values that differ among the configs given.
+    If the family is not installed, show the values that differ among the given configs.
     """
     from autotune.family.template_files import default_values, template_files
 
@@ -244,7 +244,7 @@ def short_configs(configs: Iterable[Config]) -> Callable[[Config], str]:
 
 
 def _in_common(configs: Iterable[Config]) -> dict[str, dict[str, Value]]:
-    """Of each family the values that all of its configs share; none of a single config."""
+    """For each family the values that all of its configs share; nothing if there is only one config."""
     values: dict[str, list[dict[str, Value]]] = {}
     for config in configs:
         values.setdefault(config.template, []).append(dict(config.pairs))
@@ -259,8 +259,8 @@ def _in_common(configs: Iterable[Config]) -> dict[str, dict[str, Value]]:
 
 
 def console(*, stderr: bool = False) -> Console:
-    """A console as wide as the terminal; COLUMNS=0 says nothing of that."""
-    file = exact(sys.stderr if stderr else sys.stdout)  # rich moves the cursor by control characters of its own
+    """A console as wide as the terminal; COLUMNS=0 counts as not set."""
+    file = exact(sys.stderr if stderr else sys.stdout)  # rich moves the cursor with control characters
     environment = {name: value for name, value in os.environ.items() if (name, value) != ("COLUMNS", "0")}
     made = _Console(file=file, highlight=False, markup=False, emoji=False, _environ=environment)
     if made.is_terminal:
@@ -270,10 +270,10 @@ def console(*, stderr: bool = False) -> Console:
 
 class _Console(Console):
     def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterator[Segment]:
-        """What is printed, as people read it, whoever prints it."""
+        """Escape the text that is printed, whoever prints it."""
         for text, style, control in super().render(renderable, options):
             yield Segment(text if control else printable(text), style, control)
 
     def on_broken_pipe(self) -> None:
-        """Leave the end to the command line, as for all other output; rich would exit with 1."""
+        """Leave a closed pipe to the command line, as for all other output; rich would exit with 1."""
         raise BrokenPipeError(errno.EPIPE, os.strerror(errno.EPIPE))

@@ -1,4 +1,4 @@
-"""`templates`: what families there are, and what is in each."""
+"""`templates`: the list of families, and the description of one."""
 
 from __future__ import annotations
 
@@ -111,7 +111,7 @@ def _conditions(key: str, what: str, conditions: tuple[Condition, ...]) -> Itera
 
 
 def _served(family: KernelTemplate, study: Study | None, device: DeviceInfo) -> BoundTemplate | None:
-    """The family on the first layer for which a search has a config; None where there is none."""
+    """The family bound to the first layer for which its search space has a config; None if there is none."""
     if study is not None:
         problems = [layer.problem for layer in study.layers]
     else:
@@ -125,7 +125,7 @@ def _served(family: KernelTemplate, study: Study | None, device: DeviceInfo) -> 
 
 
 def _config(bound: BoundTemplate, words: tuple[str, ...]) -> Config:
-    """The default config with some values set. Raises TemplateError for a parameter or value that there is none of."""
+    """The default config with some values changed. Raises TemplateError for an unknown parameter or value."""
     default = SearchSpace(bound, most_rows=0, sampled_rows=1).default
     assert default is not None  # noqa: S101 - the problem was chosen by it
     values = default.params
@@ -146,14 +146,14 @@ def _config(bound: BoundTemplate, words: tuple[str, ...]) -> Config:
 def _evaluated(
     family: KernelTemplate, study: Study | None, device: DeviceInfo, words: tuple[str, ...]
 ) -> Iterator[str]:
-    """What a config's expressions yield for a layer: derived values, launches, bytes."""
+    """The values of a config's expressions for a layer: derived values, launches, bytes."""
     bound = _served(family, study, device)
     if bound is None:
         of = f"layer of {study.name}" if study else "layer that a check derives"
         yield f"No config on {device.name} for any {of}: give another --study or --arch to see values and launches."
         return
     config = _config(bound, words)
-    bound = BoundTemplate(family, bound.problem, device)  # what is legal can be looked at, searched or not
+    bound = BoundTemplate(family, bound.problem, device)  # a legal config can be shown even if it is not searched
     try:
         names = bound.check(config)
     except Rejected as rejected:
@@ -179,7 +179,7 @@ def _evaluated(
 
 
 def find_family(name: str, directories: tuple[Path, ...]) -> KernelTemplate:
-    """A family by name, also of an operation that lies in the current directory, or by the path of its file."""
+    """Find a family by name, also that of an operation in the current directory, or by the path of its file."""
     if name.endswith(SUFFIX):
         return load_template(Path(name))
     families = load_templates(directories)

@@ -30,7 +30,7 @@ _TABLE_ROWS = 50  # of `trials`, unless --limit says otherwise
 
 
 class _Outcome(_Choice):
-    """An outcome; the error about an older word names the word of today."""
+    """An outcome; the error for an old word names the new one."""
 
     def convert(self, value: str, param: click.Parameter | None, ctx: click.Context | None) -> str:
         now = {"constraints": "invalid_config", "correctness": "wrong_result"}.get(value)
@@ -104,12 +104,12 @@ def trials(
 
 
 def _source(store: Store, row: Cells) -> str | None:
-    """A trial's rendered kernel; None where none was rendered, or only its hash is kept."""
+    """A trial's rendered kernel; None if none was rendered, or if only its hash is stored."""
     return store.sources.text(row["source_hash"]) if row["source_hash"] else None
 
 
 def annotated_source(trial: str, outcome: str, reason: str, config: Config, message: str, text: str | None) -> str:
-    """What became of a trial, in its own words, above the kernel that was tried: a CUDA file."""
+    """The trial's outcome and message as comments above the text of its kernel: a CUDA file."""
     said = [f"{trial}: {outcome}" + (f" / {reason}" if reason else ""), str(config), *message.splitlines()]
     head = "\n".join(f"// {in_comment(line)}" for line in said)
     return f"{head}\n{text if text is not None else '// no source is kept of it'}\n"

@@ -223,9 +223,9 @@ def compare(
 
 
 def _tell_dropped_layers(study: Study, db: str) -> None:
-    """Name the layers that have trials under the study's name and that the study no longer has.
+    """Print the layers that have trials under the study's name but are no longer in the study.
 
-    A study that has none of them is another one, which the store refuses.
+    A study that has none of the stored layers is a different study, which the store refuses.
     """
     names, problems = {layer.name for layer in study.layers}, {layer.problem for layer in study.layers}
     stored = stored_layers(study.name, db)
@@ -253,7 +253,7 @@ def tune_and_show(
     only_unsupported: bool = False,
     finals_on_interrupt: bool = False,
 ) -> None:
-    """Run the line and print what came of it. Raises AutotuneError at the end for layers without a correct kernel."""
+    """Tune the layers and print the results. Raises AutotuneError at the end for layers without a correct kernel."""
     from autotune.api.tuning import best_of, finals_plan, tune_layers
     from autotune.store import Store
 

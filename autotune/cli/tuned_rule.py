@@ -1,4 +1,4 @@
-"""`tune` of a study's target: its rule is searched, and what came of it is shown."""
+"""`tune` for a study whose target is a rule: search the rule and show the result."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`watch`: how far a study is that another process tunes, as its database and lock say."""
+"""`watch`: the progress of a study that another process tunes, read from its database and lock."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ if TYPE_CHECKING:
     from autotune.study import Study
     from autotune.tuning.study_lock import LatestRun, RunBudget
 
-_FALL = 16  # characters of a layer's convergence
-_LONG_AGO_S = 3600  # from here on a date says more than seconds
+_FALL = 16  # characters of the convergence of a layer
+_LONG_AGO_S = 3600  # after this long, a date is more useful than a number of seconds
 
 
 @click.command()
@@ -58,29 +58,29 @@ def watch(what: str, db: str, every_s: float, once: bool) -> None:
 
 @dataclass(frozen=True, slots=True)
 class _Layer:
-    """A layer's trials on one device: those that were tuned into this database, or those that came from another."""
+    """A layer's trials on one device: either those tuned into this database, or those copied from another."""
 
     trials: Sequence[TrialRow]
 
     @property
     def where(self) -> str:
-        """Its device, and whether it was elsewhere."""
+        """The device, and whether the trials were copied from another database."""
         (row, *_) = self.trials
         return f"{row.device.name}, imported" if row.origin == "imported" else row.device.name
 
     @property
     def evaluated(self) -> int:
-        """Distinct configs that were compiled: what the budget counts."""
+        """Number of distinct compiled configs, which the budget counts."""
         return len({row.trial.source_hash for row in self.trials if row.trial.compiled})
 
     @property
     def timed(self) -> list[float]:
-        """Times of correct trials, in their order."""
+        """Times of correct trials, in order."""
         return [us for row in self.trials if (us := row.median_us)]
 
     @property
     def failures(self) -> str:
-        """How many trials failed, by outcome."""
+        """Number of failed trials by outcome."""
         counted = Counter(row.trial.outcome.value for row in self.trials if row.trial.outcome not in _NO_FAILURES)
         return ", ".join(f"{number} {outcome}" for outcome, number in counted.most_common()) or "-"
 
@@ -113,12 +113,12 @@ def _look(name: str, db: str) -> Group:
 
 
 def _newest(rows: Iterable[TrialRow]) -> TrialRow:
-    """The newest trial; imported ones only where there are no others."""
+    """The newest trial; an imported one only if there are no others."""
     return max(rows, key=lambda row: (row.origin == "measured", row.id))
 
 
 def _headline(name: str, study: Study, layers: Sequence[_Layer], run: LatestRun | None) -> str:
-    """How far it is on the device of the newest trial, when it last moved, and how long a running one still takes."""
+    """The progress on the device of the newest trial: the latest change, and how long the running trial still takes."""
     newest = _newest(row for layer in layers for row in layer.trials)
     there = _Layer([newest]).where
     here = [layer for layer in layers if layer.where == there]
@@ -143,7 +143,9 @@ def _headline(name: str, study: Study, layers: Sequence[_Layer], run: LatestRun 
 
 
 def _left_s(budget: RunBudget, layers: Sequence[_Layer], due: int) -> float | None:
-    """Seconds that a run still takes at its pace so far, or has left; None before its first trial, 0 in its finals."""
+    """Estimated seconds until the run ends, or those left of its time budget. None before the first trial, 0 in the
+    finals.
+    """
     elapsed_s = time.time() - budget.started_at
     since = [
         _Layer(rows)
@@ -157,7 +159,7 @@ def _left_s(budget: RunBudget, layers: Sequence[_Layer], due: int) -> float | No
 
 
 def _of(done: int, whole: int) -> str:
-    """How many of how many; a run that was given another budget than its study has may do more."""
+    """The count and the budget; a run may have another budget than its study."""
     return f"{done} of {whole}" if done <= whole else str(done)
 
 

@@ -1,4 +1,4 @@
-"""`why`: what the recorded trials say of why a layer's best kernel wins."""
+"""`why`: explain from the recorded trials why a layer's best kernel is the fastest."""
 
 from __future__ import annotations
 
@@ -34,21 +34,21 @@ _STALLS_SHOWN = 2  # reasons of a profile
 
 @dataclass(frozen=True, slots=True)
 class Explained:
-    """A best kernel, why it wins, and what its family offers one step from it."""
+    """A best kernel, why it is the fastest, and its neighbours in the search space."""
 
     kernel: BestWithRoofline
     why: Why
     noise: float | None
-    """fraction; None where no finals recorded one"""
+    """fraction; None if no finals recorded one"""
     neighbours: tuple[Neighbour, ...]
-    """but for those that were tried"""
+    """without those that were tried"""
     rules: str
-    """what is to be known about the neighbours, such as that the family has changed since; empty when nothing"""
+    """a remark about the neighbours, for example that the family has changed since; may be empty"""
     profiles: tuple[KernelProfile, ...]
-    """what a profiler saw of its launches, last"""
+    """the latest profile of its launches"""
 
     def verdict(self, ratio: float | None) -> str | None:
-        """Whether a kernel of this many times the winner's time is slower or faster beyond noise."""
+        """Whether a kernel with this ratio to the winner's time is slower or faster beyond noise."""
         if ratio is None:
             return None
         if abs(ratio - 1) <= (self.noise or 0.0):
@@ -56,7 +56,7 @@ class Explained:
         return "slower" if ratio > 1 else "faster"
 
     def rules_forbid(self) -> dict[str, list[str]]:
-        """Each rule of the family that forbids a step from the winner, with the steps."""
+        """Each rule of the family that forbids a step from the winner, with these steps."""
         found: dict[str, list[str]] = {}
         for one in self.neighbours:
             for rule in filter(None, one.refusal.split("; ")):
@@ -122,7 +122,7 @@ def why(
 
 
 class _Like:
-    """What compares with a trial, read once for kernels of several accuracy classes of one layer."""
+    """The trials that are comparable with a trial, read once for all accuracy classes of a layer."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
@@ -137,7 +137,7 @@ class _Like:
 
 
 def _circumstances(row: TrialRow) -> tuple[object, ...]:
-    """What two trials have in common whose times compare."""
+    """The properties that two trials must share for their times to be comparable."""
     return row.problem, row.device, row.environment, row.measurement_mode, row.origin
 
 
@@ -164,7 +164,7 @@ def _explained(store: Store, families: Mapping[str, Path], kernel: BestWithRoofl
 
 
 def _first_class(best: Sequence[BestRow]) -> list[BestRow]:
-    """The kernel of each layer and device that `source` prints: of the classes that the study admits, the fastest."""
+    """For each layer and device the kernel that `source` prints: the fastest of the classes that the study admits."""
     found: dict[tuple[object, ...], BestRow] = {}
     for row in best:
         found.setdefault((row.layer.problem, row.row.device.identity, row.row.measurement_mode), row)
@@ -173,7 +173,7 @@ def _first_class(best: Sequence[BestRow]) -> list[BestRow]:
 
 @dataclass(frozen=True, slots=True)
 class _Change:
-    """Something else in place of the winner, or of one of its values."""
+    """An alternative to the winner, or to one of its values."""
 
     instead: str
     over_winner: float
@@ -192,7 +192,7 @@ _CHANGES = (
 
 
 def _print_answer(explained: Explained, classes: Sequence[BestRow]) -> None:
-    """The answer in sentences, and the changes that tell most."""
+    """The answer in sentences, and the most important changes."""
     families, params = _changes(explained)
     for text in _sentences(explained, families, params, classes):
         say(text)
@@ -204,7 +204,9 @@ def _print_answer(explained: Explained, classes: Sequence[BestRow]) -> None:
 
 
 def _changes(explained: Explained) -> tuple[list[_Change], list[_Change]]:
-    """The other families, fastest first; of each parameter the best other value that was tried, the costliest first."""
+    """The other families, fastest first, then for each parameter the best other value that was tried,
+    costliest first.
+    """
     winner, family = explained.why.winner, explained.kernel.best.row.trial.config.template
     families = [
         _Change(row.template, row.ratio, explained.verdict(row.ratio), row.best.number, row.best.median_us)
@@ -226,7 +228,7 @@ def _changes(explained: Explained) -> tuple[list[_Change], list[_Change]]:
 def _sentences(
     explained: Explained, families: Sequence[_Change], params: Sequence[_Change], classes: Sequence[BestRow]
 ) -> Iterator[str]:
-    """Why it wins: over which family, by which values, and what limits it."""
+    """Why it is the fastest: the next family, the values that matter, and what limits it."""
     best, facts = explained.kernel.best, explained.kernel.facts
     trial = best.row.trial
     over = ""
@@ -267,7 +269,7 @@ def _print(explained: Explained, style: str | None) -> None:
     lines = list(_lines(explained))
     for about, title, keys in _SECTIONS:
         if about in ("parameter", "between") and not explained.why.effects:
-            continue  # the head has said why
+            continue  # the first lines have said why
         chosen = [line for line in lines if line.about == about]
         shown = chosen[:_SHOWN] if about == "failure" else chosen
         more = f"; {len(chosen) - len(shown)} more with --json" if len(shown) < len(chosen) else ""
@@ -292,7 +294,7 @@ def _short(row: TrialRow) -> str:
 
 
 def _head(explained: Explained, words_of: Callable[[TrialRow], str]) -> Iterator[str]:
-    """What wins, how near to the floor, what a multiprocessor holds of it, and how far the default is behind."""
+    """The winner, its distance from the floor, its occupancy, and how much slower the default is."""
     best, facts = explained.kernel.best, explained.kernel.facts
     row, trial = best.row, best.row.trial
     yield (
@@ -338,7 +340,7 @@ def _default_words(why_it: Why) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """A line of the answer as JSON and CSV have it; what does not apply is None."""
+    """A row of the answer in JSON and CSV; fields that do not apply are None."""
 
     best: BestRow
     about: str
@@ -349,7 +351,9 @@ class Line:
     value: Cell = None
     time_us: float | None = None
     over_winner: float | None = None
-    """time over the winner's; of a parameter, with the default's value over with the winner's"""
+    """relative to the winner's time; for a parameter, the time with the default's value divided by that with the
+    winner's
+    """
     verdict: str | None = None
     pairs: int | None = None
     distance: int | None = None
@@ -415,7 +419,7 @@ def _trial_line(
     value: Cell = None,
     time_us: float | None = None,
 ) -> Line:
-    """A line about one recorded trial."""
+    """A row about one recorded trial."""
     best = explained.kernel.best
     ratio = None if row.median_us is None else row.median_us / (best.row.median_us or row.median_us)
     return Line(
@@ -430,7 +434,9 @@ def _trial_line(
 
 
 def _evidence(effect: Effect, refusal: str) -> Iterator[str]:
-    """What an effect's ratio rests on, in words; `refusal` are the rules that forbid it one step from the winner."""
+    """What an effect's ratio is based on, as text; `refusal` lists the rules that forbid the value one step from the
+    winner.
+    """
     if effect.distance == 0:
         yield "the winner with the default's value"
     elif effect.pairs:
@@ -462,7 +468,7 @@ _SECTIONS = (
     ("failure", "what failed", ("trials", "template", "outcome", "note")),
     ("untried", "one step from the winner, allowed and not tried", ("parameter", "value")),
 )
-"""What the terminal shows of each kind of line: its title and columns."""
+"""For each kind of row its title and columns on a terminal."""
 _RULES = (
     Column[tuple[str, list[str]]]("rule", lambda item: item[0]),
     Column[tuple[str, list[str]]]("forbids", lambda item: " ".join(item[1]), below=True),

@@ -1,4 +1,4 @@
-"""The best kernels: now, of one study, at an earlier moment, and how they came about."""
+"""The best kernels: now, of one study, at an earlier date."""
 
 from __future__ import annotations
 
@@ -49,10 +49,12 @@ FOREVER = "9999"
 """a moment after every date"""
 
 DecidedBy = Literal["finals", "retime", "median"]
-"""Why a trial is the best: it won the latest finals, or its median is the smallest, of a retime or while tuning."""
+"""What decided that a trial is the best: the latest finals, or the smallest median, measured by a retime or while
+tuning.
+"""
 
 Match = Literal["exact", "device class"]
-"""How well an answer fits the device asked for: tuned on it, or on one of its compute capability and SM count."""
+"""How well a row matches the device: tuned on it, or on one with the same compute capability and SM count."""
 
 CORRECT = trials.c.outcome == str(Outcome.CORRECT)
 
@@ -62,11 +64,11 @@ class BestRow:
     """The best kernel of one layer, device, accuracy class, determinism and measurement mode."""
 
     study: str
-    """as asked for; `row` may come from another study with the same layer shape"""
+    """the layer's name as asked for; `row` may come from another study with the same layer shape"""
     layer: Layer
     """the layer as its study names it"""
     timing: Timing
-    """the measurement that decided: of the finals, or of the trial"""
+    """the deciding measurement: of the finals, or of the trial"""
     decided_by: DecidedBy
     """what decided: the finals, a retime or the median"""
     row: TrialRow
@@ -104,12 +106,11 @@ class BestStore:
         kind: str | None = None,
         accuracy: str | None = None,
     ) -> tuple[BestRow, ...]:
-        """The best kernels now, of layers in their studies' order, of a problem, or of every layer.
+        """The current best kernels of layers, in the order of their studies, of a problem, or of every layer.
 
-        A layer's first row is the kernel that its study means: the fastest of the accuracy classes that it admits.
-
-        A problem is asked about whatever studies call it. With a device only its rows come, or for a layer that has
-        none, those of devices of its class; `match` says which. No row: there is no answer.
+        The first row of a layer is the fastest kernel of the accuracy classes that its study admits. For a problem, the
+        names that studies give it do not matter. With a device only its rows are returned, or for a layer without any,
+        those of devices of its class; `match` tells which. The result is empty if there is no answer.
         """
         if accuracy is not None:
             one_of("accuracy class", accuracy, ACCURACY_CLASSES)
@@ -124,14 +125,16 @@ class BestStore:
         return rows if device is None else _matching(rows, device)
 
     def is_imported(self, what: str | Problem | None = None, device: DeviceInfo | None = None) -> bool:
-        """Whether there are correct trials, of a device or of any, that count once they were measured here."""
+        """Whether there are correct imported trials, on a device or on any, that would be ranked once they are re-timed
+        here.
+        """
         never_retimed = ~select(retimes.c.id).where(retimes.c.trial_id == trials.c.id).exists()
         return self._is_there(what, device, CORRECT, trials.c.origin == "imported", never_retimed)
 
     def _is_there(
         self, what: str | Problem | None, device: DeviceInfo | None, *conditions: ColumnElement[bool]
     ) -> bool:
-        """Whether a layer or study has such a trial, of a kernel alone."""
+        """Whether a layer or study has such a trial of a kernel."""
         among = [*conditions, trials.c.measurement_mode != END_TO_END]
         if device is not None:
             among.append(trials.c.device_id.in_(select(devices.c.id).where(*same_device(device))))
@@ -144,7 +147,9 @@ class BestStore:
             return connection.execute(select(trials.c.id).where(*among).limit(1)).first() is not None
 
     def advice(self, what: str | None, device: DeviceInfo | None = None, otherwise: str = TUNE_FIRST) -> str:
-        """What to do where there is no best kernel: measure what was imported, see why all failed, or `otherwise`."""
+        """Advice for a layer without a best kernel: re-time imported trials, see why all trials failed, or
+        `otherwise`.
+        """
         named = f" {what}" if what else ""
         if self.is_imported(what, device):
             return f"imported trials count once they were measured here: run `autotune retime{named}`"
@@ -165,7 +170,7 @@ class BestStore:
             return tuple(_best(connection, target_ids(places), places, part))
 
     def at(self, moment: datetime, what: str | None = None) -> tuple[BestRow, ...]:
-        """The best kernels as they stood at a moment."""
+        """The best kernels at an earlier date."""
         with self.database.read() as connection:
             places = None if what is None else find(connection, what, self.database.shown)
             targets = (
@@ -188,7 +193,9 @@ def _best(
     places: Sequence[LayerRef] | None,
     part: Mapping[str, Any] | None = None,
 ) -> Iterator[BestRow]:
-    """The best of these tuning targets as their studies name them, None: of every layer; `part` is of `best_of`."""
+    """The best of these tuning targets, under the names in their studies; None: of every layer. `part` is that of
+    `best_of`.
+    """
     values = {} if part is None else {**part, "targets": json.dumps(sorted(targets or ()))}
     chosen = text(BEST_NOW if part is None else best_of()).columns(*_CHOSEN).subquery("chosen")
     statement = (
@@ -220,9 +227,8 @@ def _best(
 
 
 def _first_choice_first(rows: Sequence[BestRow], admitted: Collection[str]) -> Sequence[BestRow]:
-    """The rows of one layer, first the one that its study means: of a GPU, admitted, cold, and the fastest of those.
-
-    The view `study_best` follows the same rule.
+    """The rows of one layer. The fastest admitted kernel on a GPU with a cold cache comes first; `study_best` follows
+    the same rule.
     """
 
     def rank(best: BestRow) -> tuple[bool, bool, str, float, bool]:
@@ -234,19 +240,19 @@ def _first_choice_first(rows: Sequence[BestRow], admitted: Collection[str]) -> S
 
 
 def _targets(connection: Connection, what: str | Problem, places: Sequence[LayerRef] | None) -> set[int]:
-    """The tuning targets that are asked about."""
+    """The ids of the tuning targets in question."""
     if isinstance(what, Problem):
         return {row.id for row in connection.execute(target_of(what))}
     return target_ids(places or ())
 
 
 def target_of(problem: Problem) -> Select[tuple[int]]:
-    """Selects the id of the tuning target that a problem is."""
+    """Select the id of a problem's tuning target."""
     return select(tuning_targets.c.id).join(layers).where(*of_problem(problem))
 
 
 def _matching(rows: Sequence[BestRow], device: DeviceInfo) -> tuple[BestRow, ...]:
-    """Of each layer the rows of this device; where it has none, those of devices of its class, marked so."""
+    """For each layer the rows of this device; if it has none, those of devices of its class, marked as such."""
     exact = {row.layer.problem for row in rows if row.row.device.identity == device.identity}
     found = []
     for row in rows:

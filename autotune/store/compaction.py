@@ -1,4 +1,4 @@
-"""A database as one file for shipping: no log, no free pages, without what is seldom read."""
+"""Copy a database to one file for shipping: no log, no free pages, without content that is seldom read."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _SPEAK_OF_TRIALS = (
     ("end_to_end_timings", "trial_id"),
     ("measurements", "iif(finals_id IS NOT NULL OR retime_id IS NOT NULL, trial_id, NULL)"),
 )
-"""what refers to a trial beside what was measured of it while tuning: table and column"""
+"""tables and columns that refer to a trial, apart from the measurements made while tuning"""
 _SPOKEN_OF = " UNION ".join(
     f"SELECT {column} FROM {table} WHERE {column} IS NOT NULL"  # noqa: S608
     for table, column in _SPEAK_OF_TRIALS
@@ -35,7 +35,7 @@ _WITHOUT_TRIALS = (
     "DELETE FROM source_paragraphs WHERE source_id IN unused_sources",
     "DELETE FROM sources WHERE id IN unused_sources",
 )
-"""what goes with trials that are gone"""
+"""tables whose rows are deleted together with their trials"""
 
 
 def compact(
@@ -89,7 +89,7 @@ def _copy(path: Path, target: Path) -> None:
 
 
 def _drop_texts(path: Path) -> None:
-    """Leave only the rendered texts and launches of the kernels in the view `best_trials`, and give the space back."""
+    """Keep only the texts and launches of the kernels in the view `best_trials`, and free the space."""
     _shrink(
         path,
         "CREATE TEMP TABLE kept AS SELECT source_id FROM trials WHERE id IN (SELECT trial_id FROM best_trials)",
@@ -99,7 +99,7 @@ def _drop_texts(path: Path) -> None:
 
 
 def _drop_rejections(path: Path) -> None:
-    """Leave one of the configs that a rule refused, for each study, subject, device, family and message."""
+    """Keep one of the configs that a rule refused, for each study, tuning target, device, family and message."""
     _shrink(
         path,
         "DELETE FROM trials WHERE outcome = 'invalid_config' AND source_id IS NULL AND id NOT IN "
@@ -109,7 +109,7 @@ def _drop_rejections(path: Path) -> None:
 
 
 def _drop_earlier(path: Path) -> None:
-    """Leave out what later generations that were begun afresh here have found anew, but for what others refer to."""
+    """Delete the trials that a later fresh generation repeated, unless other rows refer to them."""
     found = (
         "SELECT 1 FROM studies AS own JOIN studies AS later ON later.name = own.name AND later.id > own.id "
         "JOIN trials AS anew ON anew.study_id = later.id WHERE own.id = {of}.study_id "
@@ -138,7 +138,7 @@ def _drop_earlier(path: Path) -> None:
 
 
 def _drop_slower(path: Path, fastest: int) -> None:
-    """Leave so many correct trials, those that other rows refer to, and what belongs to them."""
+    """Keep this many correct trials, those that other rows refer to, and the rows that belong to them."""
     scope = "study_id, tuning_target_id, device_id, environment_id, measurement_mode, accuracy"
     place = f"row_number() OVER (PARTITION BY {scope} ORDER BY median_us, id) AS place"
     places = f"SELECT id, {place} FROM trials WHERE outcome = 'correct'"  # noqa: S608

@@ -1,4 +1,4 @@
-"""The trials that compare with one, each in the few columns that tell them apart: many in a moment."""
+"""The trials that are comparable with a given one, with only the columns that comparisons need."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from autotune.store.trials import config_of
 from autotune.trial import Config, Outcome
 
 CIRCUMSTANCES = ("tuning_target_id", "device_id", "environment_id", "measurement_mode", "origin")
-"""what two trials have in common whose times compare"""
+"""the columns that two trials must share for their times to be comparable"""
 
 
 @dataclass(frozen=True, slots=True)
 class AlikeTrial:
-    """A finished trial that compares with another one."""
+    """A finished trial that is comparable with another one."""
 
     id: int
     number: int
@@ -32,15 +32,15 @@ class AlikeTrial:
     message: str
     accuracy: str
     reused: bool
-    """a copy of a trial measured earlier"""
+    """copied from a trial that was measured earlier"""
     rendered: bool
-    """it cost an evaluation of the budget; else its config was rejected before there was a source"""
+    """whether it used an evaluation of the budget; otherwise its config was rejected before rendering"""
     median_us: float | None
     """of a correct trial"""
 
 
 def select_alike(trial_id: int) -> Select[*tuple[Any, ...]]:
-    """The finished trials of one's shape, device, environment, measurement mode and origin, of any study."""
+    """The finished trials with the same shape, device, environment, measurement mode and origin, in any study."""
     one = trials.alias("one")
     same = [trials.c[name] == one.c[name] for name in CIRCUMSTANCES]
     column = trials.c

@@ -1,4 +1,4 @@
-"""Rates: what devices do per second."""
+"""Rates: what a device does per second, such as bytes copied."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ from autotune.trial import is_measured
 
 @dataclass(frozen=True, slots=True)
 class RateStore:
-    """What devices do per second, as calibrations measured it."""
+    """The calibrated rates of devices."""
 
     database: Database
 
     def add(self, device: DeviceInfo, environment: Environment, measured: Sequence[Rate]) -> None:
-        """Store what a device does per second, measured together; earlier rates of these units count no more."""
+        """Store the rates of a device that were measured together; they replace earlier rates of these units."""
         with self.database.write() as connection:
             shared = measured_on(connection, device, environment, self.database.now())
             for rate in measured:
@@ -37,11 +37,11 @@ class RateStore:
                 insert(connection, rates, {**shared, **values_of(rate, rates)})
 
     def best(self, device: DeviceInfo) -> dict[str, float]:
-        """The best of a device's rates of each unit; empty when never calibrated."""
+        """The highest rate of each unit of a device; empty if it was never calibrated."""
         return best_rates(self.list(device))
 
     def devices(self) -> tuple[DeviceInfo, ...]:
-        """The devices that rates are stored of, by their names."""
+        """The names of the devices that have stored rates."""
         statement = select(devices).where(devices.c.id.in_(select(rates.c.device_id))).order_by(devices.c.name)
         with self.database.read() as connection:
             return tuple(device_of(row) for row in connection.execute(statement).mappings())
@@ -49,7 +49,7 @@ class RateStore:
     def list(self, device: DeviceInfo) -> tuple[Rate, ...]:
         """A device's rates of each unit, by every method of its latest calibration.
 
-        Imported ones count where there is no other. Units stand in the order in which they were first stored.
+        Imported rates are used only if there are no others. Units are in the order in which they were first stored.
         """
         statement = (
             select(rates).join(devices).where(*same_device(device)).order_by(rates.c.origin == "measured", rates.c.id)

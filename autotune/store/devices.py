@@ -1,4 +1,4 @@
-"""Devices, environments and the runs that took place on them."""
+"""Devices, environments and the runs on them."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def environment_of(row: RowMapping) -> Environment:
 
 
 def store_device(connection: Connection, info: DeviceInfo, now: datetime) -> int:
-    """Id of a device; its limits become what is known now."""
+    """Id of a device; its limits are updated."""
     values = values_of(info, devices)
     identity = {name: values.pop(name) for name in IDENTITY}
     device_id = identify(connection, devices, identity, {**values, "first_seen_at": now})
@@ -55,7 +55,7 @@ def store_run(connection: Connection, device_id: int, environment_id: int, recor
 
 
 def same_device(info: DeviceInfo) -> tuple[ColumnElement[bool], ...]:
-    """The conditions on a row of `devices` that it is this one."""
+    """The conditions that select this device's row of `devices`."""
     return tuple(devices.c[name] == getattr(info, name) for name in IDENTITY)
 
 
@@ -85,7 +85,7 @@ class DeviceStore:
         return tuple(self.by_id().values())
 
     def environments(self) -> tuple[tuple[DeviceInfo, Environment], ...]:
-        """Each device that ran something, with the environment of its newest run; runs from elsewhere are older."""
+        """Each device that ran something, with the environment of its newest run; imported runs count as older."""
         imported = select(trials.c.run_id).where(trials.c.origin == "imported").distinct()
         statement = (
             select(devices, runs, environments)
@@ -100,7 +100,7 @@ class DeviceStore:
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """A process's run on a device in an environment, open for writing."""
+    """A process's run on a device in an environment, for writing."""
 
     connection: Connection
     now: datetime
@@ -112,7 +112,7 @@ class Run:
 
 @dataclass(frozen=True, slots=True)
 class Runs:
-    """This process's runs: one on each device in each environment, stored when it first writes something there."""
+    """The runs of this process: one for each device and environment, stored when it first writes something there."""
 
     database: Database
     _ids: dict[tuple[int, int], int] = field(default_factory=dict)

@@ -1,4 +1,4 @@
-"""Dispatchers: trials whose subject is a set of layers, and the records that were made of them."""
+"""Dispatchers: trials whose tuning target is a set of layers, and the dispatchers built from them."""
 
 from __future__ import annotations
 
@@ -26,53 +26,53 @@ from autotune.trial import Config, Outcome, Timing, Trial
 
 @dataclass(frozen=True, slots=True)
 class DispatchedLayer:
-    """What a dispatcher does with one layer, and what other ways to choose would, each made without the layer."""
+    """What a dispatcher chooses for one layer, and what alternatives would choose; each is built without the layer."""
 
     layer: Layer
     role: Literal["tuned", "held out"]
     kernel: str | None
-    """the name of what serves it; None: nothing fits, it is to be tuned"""
+    """the name of the chosen kernel; None: no kernel supports the layer, so it must be tuned"""
     default_first: bool
-    """the rule says nothing of it, so that the safe default came first"""
+    """no threshold of the rule applies to it, so the safe default came first"""
     time_us: float | None
-    """of what serves it"""
+    """of the chosen kernel"""
     best_us: float
     """of its own best kernel"""
     left_out_us: float | None
-    """of what a dispatcher made without it chooses"""
+    """of the kernel that a dispatcher built without the layer chooses"""
     default_us: float | None
     """of the safe default"""
     single_us: float | None
-    """of the single kernel that is best over the other layers, the default where that does not fit"""
+    """of the single kernel that is best on the other layers, or the default if it does not support this one"""
     nearest_us: float | None
-    """of the best kernel of the layer most like it, of the next one's where that does not fit"""
+    """of the best kernel of the most similar layer whose kernel supports this one"""
 
 
 @dataclass(frozen=True, slots=True)
 class DispatcherRow:
-    """A dispatcher that was built, with what it costs its layers."""
+    """A dispatcher and its time on each layer."""
 
     study: str
     generation: int
     device: DeviceInfo
     measurement_mode: str
     number: int
-    """of its trial among those of its set of layers"""
+    """of its trial, among those of its set of layers"""
     total_us: float
-    """of all its layers, each as often as the network runs it"""
+    """of all its layers, each weighted by its count"""
     document: str
-    """the dispatcher as who built it wrote it; the store does not look into it"""
+    """the dispatcher as its builder wrote it; the store does not parse it"""
     layers: tuple[DispatchedLayer, ...]
     built_at: datetime
 
     @property
     def held_out(self) -> bool:
-        """Whether layers were kept from its making to judge it by."""
+        """Whether some layers were held out to evaluate it."""
         return any(layer.role == "held out" for layer in self.layers)
 
 
 def total_timing(total_us: float) -> Timing:
-    """The time of a set of layers, which has no samples of its own."""
+    """The total time of a set of layers, which has no samples."""
     return Timing((total_us,), total_us, total_us, total_us, "")
 
 
@@ -94,7 +94,7 @@ def _layers_of(connection: Connection, ids: Sequence[int]) -> dict[int, tuple[Di
 
 @dataclass(frozen=True, slots=True)
 class DispatcherStore:
-    """Dispatchers, and the trials of the sets of layers that they are made of."""
+    """Dispatchers, and the trials of sets of layers that they are built from."""
 
     database: Database
 
@@ -123,9 +123,9 @@ class DispatcherStore:
     def add_trial(
         self, scope: TargetScope, trial: Trial, total_us: float | None, *, proposed_by: str = "search"
     ) -> None:
-        """Store a trial of a set of layers with the time of all of them, each as often as the network runs it.
+        """Store a trial of a set of layers with their total time, weighted by count.
 
-        It ranks nowhere among kernels.
+        It is not ranked among kernels.
         """
         now = self.database.now()
         ended: Values = {**outcome_values(trial), "median_us": total_us, "ranking_median_us": None, "ended_at": now}
@@ -134,7 +134,7 @@ class DispatcherStore:
             connection.execute(update(trials).where(trials.c.id == trial_id), ended)
 
     def add(self, scope: TargetScope, number: int, document: str, layers: Sequence[DispatchedLayer]) -> None:
-        """Store the dispatcher of a trial with what it costs each layer; once, where nothing has changed."""
+        """Store a trial's dispatcher with its time on each layer, unless the same is stored already."""
         with self.database.write() as connection:
             numbered = (within(scope), trials.c.number == number)
             trial_id = connection.execute(select(trials.c.id).where(*numbered)).scalar_one()
@@ -153,9 +153,9 @@ class DispatcherStore:
                 insert(connection, dispatched_layers, {**values_of(one, dispatched_layers), **key, **place})
 
     def list(self, study: str | None = None) -> tuple[DispatcherRow, ...]:
-        """The dispatchers that were built of a study's newest generation, the latest first.
+        """The dispatchers of a study's newest generation, latest first.
 
-        Those that were built to be judged by layers held out are among them; `held_out` says which.
+        Dispatchers with held-out layers are included; `held_out` tells which they are.
         """
         with self.database.read() as connection:
             ids = {place.study_id for place in find(connection, study, self.database.shown)}

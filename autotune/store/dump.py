@@ -1,4 +1,4 @@
-"""A database as the SQL text that makes it, and a database made of such a text."""
+"""Dump a database as SQL, and create a database from a dump."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ _ALLOWED = frozenset(
         sqlite3.SQLITE_FUNCTION,
     }
 )
-"""What a dump may do besides the changes to sqlite_master that CREATE itself makes."""
+"""The actions that a dump may execute, apart from the changes to sqlite_master that CREATE makes itself."""
 SHOWN_CHARACTERS = 200
-"""of SQLite's message about a statement that is not a dump's; it quotes the statement's words whole"""
+"""the part of SQLite's message about a forbidden statement that quotes the statement"""
 _STATISTICS = ("ANALYZE", 'DELETE FROM "sqlite_stat', 'INSERT INTO "sqlite_stat')
 
 
 def dump(url: str | Path, write: Callable[[str], object]) -> int:
-    """Write SQL that makes the database, which `load` and the sqlite3 shell read; the number of rows."""
+    """Write the SQL that recreates the database; return the number of rows."""
     with (
         closing(open_for_reading(url, timeout_s=LOCK_TIMEOUT_S, clock=utc_now)) as database,
         translate_errors(database.path, LOCK_TIMEOUT_S),
@@ -49,9 +49,10 @@ def dump(url: str | Path, write: Callable[[str], object]) -> int:
 
 
 def load(text: str, name: str, url: str | Path) -> int:
-    """Make a database of a dump's text; the number of rows. Raises StoreError where there is a file already.
+    """Create a database from a dump; return the number of rows.
 
-    Nothing is loaded of a text that does more than CREATE and INSERT, or whose rows break a constraint.
+    Raises StoreError if the file exists. Nothing is loaded if the text has statements other than CREATE and INSERT, or
+    rows that break a constraint.
     """
     path = path_of(url)
     shown = one_line(str(path))

@@ -1,4 +1,4 @@
-"""End-to-end trials: what their times are made of."""
+"""End-to-end trials and the parts of their times."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class EndToEndRow:
 
 
 def parts_values(parts: EndToEndParts, what: str) -> Values:
-    """The columns of an end-to-end trial's parts. Raises StoreError when a time is not a finite number."""
+    """The columns of an end-to-end trial's parts. Raises StoreError if a time is not a finite number."""
     for value in (parts.copy_in_us, parts.kernel_us, parts.copy_out_us, parts.allocate_us):
         if not math.isfinite(value):
             raise StoreError(f"{what}: a time of {value} us was measured; only finite times are stored")
@@ -40,7 +40,7 @@ class EndToEndStore:
     database: Database
 
     def list(self, what: str | None = None) -> tuple[EndToEndRow, ...]:
-        """End-to-end trials of the newest generation of each study, with the parts of their times, as they came."""
+        """The end-to-end trials of the newest generation of each study with the parts of their times, oldest first."""
         with self.database.read() as connection:
             pairs = [(place.study_id, place.tuning_target_id) for place in find(connection, what, self.database.shown)]
             statement = (

@@ -1,4 +1,4 @@
-"""Finals: finalists measured in turn, who won, and against what."""
+"""Finals: interleaved measurements of the finalists, the winner, and the verdicts."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from autotune.store.trials import Origin, TrialRow, with_trials
 from autotune.trial import Timing
 
 BASELINE = "baseline "
-"""What the words of a comparison with a family that is a baseline begin with; its name follows."""
+"""The prefix of a comparison with a baseline family; its name follows."""
 
 _LAST = (
     select(func.max(measurements.c.id)).where(measurements.c.finals_id == finals.c.id).scalar_subquery().label("last")
@@ -31,33 +31,33 @@ _LAST = (
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """The finals' winner against something else, from interleaved measurements."""
+    """A comparison of the finals' winner with another kernel, from interleaved measurements."""
 
     against: str
-    """what it was compared with: `default`, `previous best`, `cudnn nhwc`, `baseline FAMILY`, ..."""
+    """the other kernel: `default`, `previous best`, `cudnn nhwc`, `baseline FAMILY`, ..."""
     verdict: str
     """win, tie or loss"""
     median_us: float
     against_us: float
     against_number: int | None = None
-    """the trial compared with, where it is one of this scope"""
+    """the other trial, if it belongs to this scope"""
     against_accuracy: str | None = None
-    """its accuracy class; None where that was not recorded"""
+    """its accuracy class; None if it was not recorded"""
 
     @property
     def is_rival(self) -> bool:
-        """Whether it is against what a user would run instead: a library, or a family that is a baseline."""
+        """Whether the other kernel is what a user would run otherwise: a library's, or one of a baseline family."""
         return self.against_number is None or self.against.startswith(BASELINE)
 
     @property
     def rival(self) -> str:
-        """The library, or the family that is a baseline, in one word."""
+        """The name of the library or the baseline family."""
         return self.against.removeprefix(BASELINE).split()[0]
 
 
 @dataclass(frozen=True, slots=True)
 class Finals:
-    """Finalists measured in turn: the winner's trial number, every finalist's timing, the verdicts."""
+    """The interleaved measurement of finalists: the winner's trial number, every timing, the verdicts."""
 
     winner: int
     timings: tuple[tuple[int, Timing], ...]
@@ -66,23 +66,23 @@ class Finals:
 
 @dataclass(frozen=True, slots=True)
 class FinalsRow:
-    """Finals that were held, and what they said."""
+    """Stored finals and their result."""
 
     study: str
     generation: int
     winner: TrialRow
     environment: Environment
     timing: Timing | None
-    """the winner's; None where no samples are kept"""
+    """the winner's; None if no samples are stored"""
     timings: tuple[tuple[int, Timing], ...]
-    """every finalist's, by the id of its trial, in the order stored"""
+    """every finalist's, by trial id, in the order stored"""
     verdicts: tuple[Verdict, ...]
     ended_at: datetime
     superseded_at: datetime | None
-    """when a later retime put them in doubt"""
+    """when a later retime contradicted them"""
     origin: Origin
     sequence: int
-    """the place of their last measurement among all of the database's"""
+    """the position of their last measurement in the database"""
 
     @property
     def time_us(self) -> float | None:
@@ -91,7 +91,7 @@ class FinalsRow:
 
 
 def supersede_finals(connection: Connection, stored: RowMapping, now: datetime) -> None:
-    """Let the finals that compared kernels like this trial's decide no more."""
+    """Supersede the finals that compared kernels such as this trial's."""
     same_key = [
         finals.c[name] == stored[trials.c[name]] for name in ("tuning_target_id", "device_id", "measurement_mode")
     ]
@@ -125,7 +125,7 @@ def _verdicts(connection: Connection, ids: Sequence[int]) -> dict[int, list[Verd
 
 
 def _timings(connection: Connection, ids: Sequence[int]) -> dict[int, dict[int, Timing]]:
-    """Of each finals the timing of each trial."""
+    """For each of the finals, the timing of each trial."""
     found: dict[int, dict[int, Timing]] = {}
     for chunk in chunks(ids):
         statement = select(measurements).where(measurements.c.finals_id.in_(chunk)).order_by(measurements.c.id)
@@ -136,14 +136,13 @@ def _timings(connection: Connection, ids: Sequence[int]) -> dict[int, dict[int, 
 
 @dataclass(frozen=True, slots=True)
 class FinalsStore:
-    """Finals that were held."""
+    """Stored finals."""
 
     database: Database
 
     def add(self, scope: Scope, record: Finals) -> None:
-        """Store finals: every finalist measured again, in turn, and who won.
-
-        Raises StoreError for a number that the scope lacks.
+        """Store finals: all finalists measured in turn, and the winner. Raises StoreError for a trial number that does
+        not exist.
         """
         with self.database.write() as connection:
             winner_id = _correct_trial(connection, scope, record.winner)
@@ -164,7 +163,7 @@ class FinalsStore:
                 insert(connection, verdicts, {"finals_id": finals_id, **_verdict_values(connection, scope, verdict)})
 
     def list(self, what: str | None = None) -> tuple[FinalsRow, ...]:
-        """The finals that were held on the layers' shapes in any study, oldest first, with what they said."""
+        """All finals of the layers' shapes in any study, oldest first, with their results."""
         with self.database.read() as connection:
             statement = (
                 select(finals, environments, studies.c.name, studies.c.generation, _LAST)

@@ -1,7 +1,7 @@
-"""Recorded search spaces of other kernels, brought in from files: kept and listed, never best.
+"""Search spaces that other tools recorded, imported from files: listed, and never ranked.
 
-Such a space is a subject of its own kind, with its kernel's name and parameters instead of a layer. Its study is named
-after the file, its device has the kind `recorded`, and its trials are imported.
+Such a space is a tuning target of its own kind, with the name and parameters of its kernel in place of a layer. Its
+study is named after the file, its device has the kind `recorded`, and its trials are imported.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ from autotune.store.trials import outcome_values
 UNKNOWN = Environment("", "", "")
 
 _ENDINGS = re.compile(r"(\.t4)?(\.(json|gz))+$", re.IGNORECASE)
-"""of a file's name, which its study lacks"""
+"""parts of a file's name that the study's name omits"""
 
 CHUNK = 1000
 """trials written at once"""
@@ -48,19 +48,19 @@ CHUNK = 1000
 
 @dataclass(frozen=True, slots=True)
 class Imported:
-    """What importing a recorded space brought."""
+    """The result of importing a recorded space."""
 
     study: str
     generation: int
     trials: int
     known: int
-    """trials that were here already"""
+    """number of trials that were stored before"""
 
 
 def import_recording(found: Recording, url: str | Path, *, clock: Clock = utc_now) -> Imported:
-    """Store a recorded space as a study named after its file; nothing when it is stored already, from whatever file.
+    """Store a recorded space as a study named after its file; do nothing if it is stored already, from any file.
 
-    A file of the same name with another content is a further generation.
+    A file of the same name with other content becomes another generation.
     """
     now = clock()
     file = Path(found.name).name
@@ -92,7 +92,7 @@ def import_recording(found: Recording, url: str | Path, *, clock: Clock = utc_no
 
 
 def _fingerprint(found: Recording) -> str:
-    """A hash of what was recorded, in whatever order and format the file writes it."""
+    """A hash of the recording that does not depend on the order or the format of the file."""
     trials_found = (found.trial(number, found.config(number)) for number in range(len(found.rows)))
     lines = sorted(f"{sorted(one.config.pairs)} {one.outcome} {one.median_us}" for one in trials_found)
     return hashlib.sha256("\n".join([found.template, found.device_name, *lines]).encode()).hexdigest()
@@ -142,5 +142,5 @@ def _trial_rows(found: Recording, shared: Values, first_id: int) -> Iterator[tup
 
 
 def space_advice(what: str | None) -> str:
-    """Why nothing of an imported space is said of a layer, and what lists it."""
+    """Why an answer about a layer does not cover an imported space, and the command that lists it."""
     return f"{what} was recorded elsewhere with another kernel; `autotune trials {what} --sort median` lists it"

@@ -19,7 +19,7 @@ from autotune.store.schema.tables import layers, tuning_target_layers, tuning_ta
 from autotune.store.schema.types import Values
 
 _KEPT = 4096  # problems that a process keeps
-_NOWHERE = Path(os.devnull)  # the folder of a stored operation: nothing is read or run there
+_NOWHERE = Path(os.devnull)  # the folder of a stored operation: no file is read or run from it
 _SIZES = (*(size.name for size in operation(CONV2D).sizes), "p", "q")
 _WORDS = tuple(operation(CONV2D).words)
 
@@ -36,7 +36,7 @@ def problem_values(problem: Problem) -> Values:
 
 
 def problem_extras(problem: Problem) -> Values:
-    """The columns computed from a problem. Raises StoreError when they do not fit SQLite's integers."""
+    """The columns computed from a problem. Raises StoreError if they do not fit SQLite's integers."""
     if max(problem.flops, problem.tensor_bytes) > LARGEST_INTEGER:
         raise StoreError(
             f"layer {problem}: too large to store, over 2^63 operations or bytes; "
@@ -59,20 +59,22 @@ def problem_of(row: RowMapping) -> Problem:
 
 @lru_cache(maxsize=_KEPT)
 def stored_problem(name: str, values: str, declaration: str | None) -> Problem:
-    """A problem of its operation's name, its values as JSON, and the declaration unless autotune ships it."""
+    """Make a problem from its operation's name, its values as JSON, and the declaration unless the operation is
+    bundled.
+    """
     known = operation(name) if declaration is None else parse_operation(_NOWHERE / name, declaration)
     return make_problem(known, json.loads(values))
 
 
 def store_layer(connection: Connection, layer: Layer) -> tuple[int, int]:
-    """Ids of a layer's shape and of the tuning target that it is."""
+    """Ids of a layer's shape and of its tuning target."""
     problem = layer.problem
     layer_id = identify(connection, layers, problem_values(problem), problem_extras(problem))
     return layer_id, identify(connection, tuning_targets, {"kind": "layer", "layer_id": layer_id}, {})
 
 
 def store_layer_set(connection: Connection, members: Sequence[Layer]) -> int:
-    """Id of the tuning target that a set of layers is."""
+    """Id of the tuning target for a set of layers."""
     ids = {store_layer(connection, layer)[0] for layer in members}
     column = tuning_target_layers.c
     sets = (
@@ -90,5 +92,5 @@ def store_layer_set(connection: Connection, members: Sequence[Layer]) -> int:
 
 
 def of_problem(problem: Problem) -> tuple[ColumnElement[bool], ...]:
-    """The conditions on a row of `layers` that it is of this shape."""
+    """The conditions that select this shape's row of `layers`."""
     return tuple(layers.c[name] == value for name, value in problem_values(problem).items())

@@ -19,7 +19,7 @@ from autotune.trial import LEAST, MOST, Timing, is_measured
 
 
 def timing_values(timing: Timing, what: str) -> Values:
-    """The columns of a measurement. Raises StoreError when a time is not one."""
+    """The columns of a measurement. Raises StoreError if a time is invalid."""
     for value in (*timing.samples_us, timing.median_us, timing.q1_us, timing.q3_us, *timing.sm_clocks_mhz):
         if not math.isfinite(value):
             raise StoreError(f"{what}: a time of {value} us was measured; only finite times are stored")
@@ -48,7 +48,7 @@ class MeasurementStore:
     database: Database
 
     def latest(self, trial_ids: Sequence[int]) -> Mapping[int, Timing]:
-        """The latest measurement of each trial that has one, be it of tuning, of finals or of a retime."""
+        """The latest measurement of each trial that has one: while tuning, in finals or in a retime."""
         found = {}
         with self.database.read() as connection:
             for chunk in chunks(trial_ids):

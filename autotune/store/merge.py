@@ -1,8 +1,8 @@
-"""Another database's rows brought into this one, in one transaction. Its trials are marked as imported.
+"""Copy another database's rows into this one, in one transaction.
 
-An imported trial is listed, and is best only once it was re-timed here. A row that is here already is found by its
-identity, so merging the same file again adds nothing, and merging two copies of one database that went different ways
-adds what each lacks.
+The copied trials are marked as imported: they are listed, and ranked only after they are re-timed here. Rows are
+matched by their identity. So merging the same file again adds nothing, and merging two copies of one database that have
+diverged adds what each lacks.
 """
 
 from __future__ import annotations
@@ -57,21 +57,21 @@ _PARAGRAPHS = "SELECT position, paragraph_id FROM {0}.source_paragraphs WHERE so
 
 @dataclass(frozen=True, slots=True)
 class Merged:
-    """What merging another database brought."""
+    """The result of merging another database."""
 
     trials: int
     known: int
-    """trials that were here already"""
+    """number of trials that were stored before"""
     running: int
-    """trials that were left out, since they had not ended"""
+    """number of trials that were left out because they had not ended"""
     studies: int
-    """studies that were not here"""
+    """number of studies that were not here before"""
 
 
 def merge(other: str | Path, url: str | Path, *, clock: Clock = utc_now) -> Merged:
-    """Bring everything of the database `other` that `url` lacks into it; trials that still run are left out.
+    """Copy everything that `url` lacks from the database `other`, except running trials.
 
-    Raises StoreError, with nothing merged, for a file that is damaged, and where the two have different kernels of one
+    Raises StoreError, with nothing merged, if the file is damaged or if the two have different kernels with the same
     hash.
     """
     with closing(open_for_reading(other, timeout_s=LOCK_TIMEOUT_S, clock=clock)) as source:
@@ -82,7 +82,7 @@ def merge(other: str | Path, url: str | Path, *, clock: Clock = utc_now) -> Merg
             check_whole(raw, source.path)
         with closing(open_for_writing(url, timeout_s=LOCK_TIMEOUT_S, clock=clock)) as target:
             with target.write():
-                pass  # the file is there, in the newest schema
+                pass  # the file exists and has the newest schema
             with (
                 translate_errors(target.path, LOCK_TIMEOUT_S),
                 closing(connect_for_writing(target.path, LOCK_TIMEOUT_S)) as raw,
@@ -96,15 +96,17 @@ def merge(other: str | Path, url: str | Path, *, clock: Clock = utc_now) -> Merg
 
 
 class _Merge:
-    """One merge: `temp.ids_TABLE` says which id a row of the other file has here, and whether it is new."""
+    """One merge: `temp.ids_TABLE` maps the id of a row in the other file to its id here, and tells
+    whether it is new.
+    """
 
     def __init__(self, raw: sqlite3.Connection, shown: str, name: str) -> None:
         self._raw, self._shown, self._name = raw, shown, name
         self._moved: set[str] = set()
-        """tables that have such a temporary table"""
+        """tables that have such a map"""
 
     def run(self) -> Merged:
-        """Bring the tables, parents first."""
+        """Copy the tables, parents first."""
         self._bring(layers, ("operation", "problem"))
         self._targets()
         self._bring(devices, DEVICE_IDENTITY)
@@ -147,7 +149,7 @@ class _Merge:
         where: str = "1",
         only_new: tuple[Table, str] | None = None,
     ) -> None:
-        """Bring the rows whose identity no row has here; without an identity, the rows of another table's new rows."""
+        """Copy the rows whose identity is not here; for a table without an identity, the rows of new parents."""
         self._stage(table, changed or {}, where, only_new)
         columns = [name for name in table.c.keys() if name != "id"]  # noqa: SIM118 - a ColumnCollection
         same = " AND ".join(f"h.{name} IS m.{name}" for name in identity)
@@ -168,7 +170,7 @@ class _Merge:
     def _stage(
         self, table: Table, changed: Mapping[str, str], where: str, only_new: tuple[Table, str] | None = None
     ) -> None:
-        """Make `temp.moved`: rows of the other file as they are to be here, with the ids that their parents have."""
+        """Create `temp.moved`: rows of the other file with the ids that their parents have here."""
         parents = {key.parent.name: key.column.table.name for key in table.foreign_keys}
         shown = [f"o.{'id' if 'id' in table.c else 'rowid'} AS there"]
         conditions = [where]
@@ -192,13 +194,13 @@ class _Merge:
         )
 
     def _keep_ids(self, table: Table, rows: str) -> None:
-        """Note the ids that rows have here: `rows` selects there, here and new."""
+        """Store the ids of rows here; `rows` selects the other id, the id here, and whether it is new."""
         self._raw.execute(f"CREATE TEMP TABLE ids_{table.name} (there INTEGER PRIMARY KEY, here, new)")
         self._raw.execute(f"INSERT INTO temp.ids_{table.name} {rows}")
         self._moved.add(table.name)
 
     def _targets(self) -> None:
-        """Bring layers, spaces by their kernel and parameters, and sets of layers by their members."""
+        """Copy layers, spaces by their kernel and parameters, and sets of layers by their members."""
         self._bring(tuning_targets, ("kind", "layer_id", "name", "params"), where="o.kind <> 'layers'")
         members = "SELECT tuning_target_id, {0} FROM {1}.tuning_target_layers ORDER BY 1, 2"
         here = _members(self._raw, members.format("layer_id", "main"))
@@ -215,9 +217,9 @@ class _Merge:
             self._raw.execute("INSERT INTO temp.ids_tuning_targets VALUES (?, ?, ?)", (target, known[layer_ids], new))
 
     def _studies(self) -> None:
-        """Bring studies by name and date of beginning, each new one as a generation of its own, with their layers.
+        """Copy studies by name and start date, each new one as a generation of its own, with their layers.
 
-        An imported study is as its file has it now; a study of our own keeps its text and its order.
+        An imported study is updated from its file; a study of this database keeps its text and its order.
         """
         following = (
             "(SELECT coalesce(max(generation), 0) FROM main.studies h WHERE h.name = o.name) "
@@ -255,7 +257,7 @@ class _Merge:
         )
 
     def _sources(self) -> None:
-        """Bring kernels by their hashes; a text that was dropped here is filled in. Raises StoreError for another."""
+        """Copy kernels by their hashes; fill in texts that were dropped here. Raises StoreError if a text differs."""
         both = (
             "FROM other.sources o JOIN main.sources h ON h.hash = o.hash "
             f"WHERE {_HAS_TEXT.format('main', 'h')} AND {_HAS_TEXT.format('other', 'o')}"
@@ -292,7 +294,7 @@ class _Merge:
         )
 
     def _trials(self) -> None:
-        """Bring the trials that have ended; one whose number the scope has here already gets the next free number."""
+        """Copy the trials that have ended; a trial whose number is taken here gets the next free number."""
         changed = {"origin": "'imported'", "ranking_median_us": "NULL", "reused_trial_id": "NULL"}
         self._stage(trials, changed, "o.outcome <> 'running'")
         identity = (*SCOPE, "started_at", "config")
@@ -332,7 +334,7 @@ class _Merge:
 
 
 def _members(raw: sqlite3.Connection, sql: str) -> dict[int, frozenset[int]]:
-    """The layers' ids of each set of layers."""
+    """The layer ids of each set of layers."""
     found: dict[int, set[int]] = {}
     for target, layer_id in raw.execute(sql):
         found.setdefault(target, set()).add(layer_id)

@@ -1,4 +1,4 @@
-"""Noise floors: the smallest differences that devices' measurements can tell."""
+"""Noise floors: the smallest differences that measurements on a device can resolve."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from autotune.store.sqlite.database import Database
 
 @dataclass(frozen=True, slots=True)
 class NoiseFloor:
-    """The smallest difference that a device's measurements can tell, from A/A runs."""
+    """The smallest difference that measurements on a device can resolve, from A/A runs."""
 
     noise_us: float
     noise_fraction: float
@@ -28,7 +28,7 @@ class NoiseFloor:
 
 @dataclass(frozen=True, slots=True)
 class NoiseFloorStore:
-    """The smallest differences that devices' measurements can tell."""
+    """The noise floors of devices."""
 
     database: Database
 
@@ -40,7 +40,7 @@ class NoiseFloorStore:
         noise_us: float,
         noise_fraction: float,
     ) -> None:
-        """Store the smallest difference that the device's measurements can tell, from A/A runs."""
+        """Store the noise floor of the device, from A/A runs."""
         if not (math.isfinite(noise_us) and math.isfinite(noise_fraction)):
             raise StoreError(f"noise floor {noise_us} us, {noise_fraction}: expected finite numbers")
         with self.database.write() as connection:
@@ -53,7 +53,7 @@ class NoiseFloorStore:
             insert(connection, noise_floors, {**shared, **values})
 
     def latest(self, device: DeviceInfo, measurement_mode: str) -> NoiseFloor | None:
-        """The device's latest noise floor in a measurement mode; an imported one where there is no other."""
+        """The device's latest noise floor in a measurement mode; an imported one only if there is no other."""
         statement = (
             select(noise_floors)
             .join(devices)

@@ -1,4 +1,4 @@
-"""Profiles: what a profiler saw of kernels."""
+"""Profiles: the counters of kernels under a profiler."""
 
 from __future__ import annotations
 
@@ -21,47 +21,47 @@ from autotune.store.trials import TrialRow, with_trials
 
 @dataclass(frozen=True, slots=True)
 class KernelProfile:
-    """What a profiler saw of one launch; None where the device has no such counter. Fractions are 0 to 1."""
+    """The counters of one launch; None if the device has no such counter. Fractions are 0 to 1."""
 
     tool: str
-    """name and version"""
+    """name and version of the profiler"""
     position: int
-    """of the launch in one round of the forward pass"""
+    """position of the launch in one forward pass"""
     entry: str
     time_us: float | None = None
     achieved_occupancy: float | None = None
-    """mean resident warps over the most"""
+    """mean resident warps divided by the maximum"""
     load_sectors_per_request: float | None = None
     """32-byte sectors that a warp's global load touches; 4 is a full row of floats"""
     store_sectors_per_request: float | None = None
     load_efficiency_fraction: float | None = None
-    """bytes used of the sectors touched"""
+    """bytes used divided by the bytes of the sectors touched"""
     store_efficiency_fraction: float | None = None
     shared_efficiency_fraction: float | None = None
     shared_load_conflicts: float | None = None
-    """further passes that bank conflicts cost"""
+    """additional passes because of bank conflicts"""
     shared_store_conflicts: float | None = None
     dram_read_bytes: float | None = None
     dram_written_bytes: float | None = None
     l2_bytes: float | None = None
     fma_utilisation_fraction: float | None = None
-    """of the pipe's most while a multiprocessor is active"""
+    """relative to the peak of the pipe while a multiprocessor is active"""
     tensor_utilisation_fraction: float | None = None
     l1_hit_fraction: float | None = None
-    """of the sectors that global accesses ask the L1 cache for"""
+    """of the sectors that global accesses request from the L1 cache"""
     l2_hit_fraction: float | None = None
     sm_throughput_fraction: float | None = None
-    """of the busiest unit of the SM's peak over the whole launch"""
+    """of the peak of the SM's busiest unit, over the whole launch"""
     memory_throughput_fraction: float | None = None
-    """of the busiest part of L1, L2 and device memory's peak"""
+    """of the peak of the busiest of L1, L2 and device memory"""
     issue_fraction: float | None = None
-    """cycles of a scheduler in which it issues"""
+    """cycles of a scheduler in which it issues an instruction"""
     active_threads: float | None = None
     """per executed warp instruction; 32 without divergence"""
     shared_load_wavefronts: float | None = None
     """passes of shared-memory loads, of at most 128 bytes each"""
     stalls: tuple[tuple[str, float], ...] = ()
-    """reason and the warps that wait for it on average, per issued instruction; most first"""
+    """reason to the average number of warps stalled for it, per issued instruction; largest first"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +75,7 @@ class ProfileRow:
 
 @dataclass(frozen=True, slots=True)
 class ProfileStore:
-    """What a profiler saw of trials' kernels."""
+    """Profiles of the kernels of trials."""
 
     database: Database
     runs: Runs
@@ -83,7 +83,7 @@ class ProfileStore:
     def add(
         self, row: TrialRow, device: DeviceInfo, environment: Environment, records: Sequence[KernelProfile]
     ) -> tuple[ProfileRow, ...]:
-        """Store what a profiler saw of a trial's launches on a device; the rows as they are stored."""
+        """Store the profile of a trial's launches on a device; return the stored rows."""
         with self.runs.write(device, environment) as run:
             ids: Values = {"trial_id": row.id, "run_id": run.id, "profiled_at": run.now}
             for record in records:
@@ -96,7 +96,7 @@ class ProfileStore:
         return tuple(ProfileRow(row, record, run.now) for record in records)
 
     def list(self, what: str | None = None) -> tuple[ProfileRow, ...]:
-        """What a profiler saw of the layers' kernels, oldest first."""
+        """The profiles of the layers' kernels, oldest first."""
         with self.database.read() as connection:
             statement = (
                 select(profiles)

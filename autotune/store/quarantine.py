@@ -1,4 +1,4 @@
-"""Quarantine: sources that must not be launched again, because they took down two runs."""
+"""Quarantine: sources that must not be launched again, because two runs ended while they ran."""
 
 from __future__ import annotations
 
@@ -31,12 +31,12 @@ class QuarantineRow:
 
 @dataclass(frozen=True, slots=True)
 class QuarantineStore:
-    """The sources that must not be launched again."""
+    """The quarantined sources."""
 
     database: Database
 
     def add(self, scope: Scope, source_hash: str, reason: str, message: str) -> None:
-        """Never launch a stored source again on the scope's device in its environment; the latest reason counts."""
+        """Quarantine a stored source on the scope's device in its environment; the latest reason is kept."""
         with self.database.write() as connection:
             found = select(sources.c.id).where(sources.c.hash == source_hash)
             source_id = connection.execute(found).scalar_one_or_none()
@@ -65,7 +65,7 @@ class QuarantineStore:
             return frozenset(connection.execute(statement).scalars())
 
     def list(self) -> tuple[QuarantineRow, ...]:
-        """Every quarantined source with its device and environment, the latest first."""
+        """Every quarantined source with its device and environment, latest first."""
         return self._rows(true())
 
     def of(self, scope: Scope) -> tuple[QuarantineRow, ...]:

@@ -1,4 +1,4 @@
-"""Known trials: what was measured before and need not be measured again."""
+"""Results of earlier trials, which need not be measured again."""
 
 from __future__ import annotations
 
@@ -40,11 +40,11 @@ _KNOWN_HASHES = (
     )
     .distinct()
 )
-"""any study's: said of it for the sake of an index"""
+"""any study's; the condition lets SQLite use an index"""
 
 
 def _known_to(scope: Scope) -> Values:
-    """Which trials a scope may take over, as _KNOWN is asked."""
+    """The parameters of _KNOWN: which trials a scope may reuse."""
     return {
         "device_id": scope.device_id,
         "environment_id": scope.environment_id,
@@ -55,21 +55,21 @@ def _known_to(scope: Scope) -> Values:
 
 @dataclass(frozen=True, slots=True)
 class KnownStore:
-    """Finished trials of a scope's device, environment and measurement mode, in any study; imported ones never.
+    """Finished trials of a scope's device, environment and measurement mode, in any study, without imported ones.
 
-    A study that was begun fresh sees only what was begun since.
+    A study that was started afresh sees only trials since then.
     """
 
     database: Database
 
     def get(self, scope: Scope, source_hash: str) -> TrialRow | None:
-        """The latest known trial of this source."""
+        """The latest finished trial of this source."""
         with self.database.read() as connection:
             trial_id = connection.execute(_LATEST_KNOWN, {"hash": source_hash, **_known_to(scope)}).scalar_one_or_none()
             return None if trial_id is None else trials_by_id(connection, [trial_id])[trial_id]
 
     def hashes(self, scope: Scope) -> frozenset[str]:
-        """The sources of the scope's layer that are known now, in one answer."""
+        """The sources of the scope's layer that have results, in one query."""
         with self.database.read() as connection:
             found = connection.execute(_KNOWN_HASHES, {"tuning_target_id": scope.tuning_target_id, **_known_to(scope)})
             return frozenset(found.scalars())
@@ -77,7 +77,7 @@ class KnownStore:
     def reuse(
         self, scope: Scope, number: int, config: Config, known: TrialRow, *, proposed_by: str = "search"
     ) -> Trial:
-        """Store a known trial's result as this scope's trial, in one commit; its phases took no time."""
+        """Store the result of an earlier trial as this scope's trial, in one commit; its phases took no time."""
         trial = replace(known.trial, number=number, config=config, phases=Phases())
         now = self.database.now()
         with self.database.write() as connection:

@@ -1,4 +1,4 @@
-"""The SQL texts of `trials`, `diff` and `history`, run: each yields rows by column."""
+"""Run the SQL texts of `trials`, `diff` and `history`; each yields rows by column."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class Side:
     kind: str
     """`study`, `device` or `date`"""
     words: str
-    """what it is called"""
+    """its name in messages"""
     study: str | None = None
     generation: int | None = None
     device: DeviceInfo | None = None
@@ -47,7 +47,7 @@ class Side:
 
 @dataclass(frozen=True, slots=True)
 class ResultStore:
-    """Answers that are rows of one SQL text each."""
+    """Answers that are the rows of one SQL text each."""
 
     database: Database
 
@@ -78,19 +78,21 @@ class ResultStore:
             return _listed(connection, outcome=outcome, number=number, sort=sort, places=pairs)
 
     def by_id(self, trial_id: int) -> tuple[Result, ...]:
-        """The row of a trial's id; none where there is no such trial of a layer or an imported space."""
+        """The row of a trial's id; None if there is no such trial of a layer or an imported space."""
         with self.database.read() as connection:
             return _listed(connection, trial_id=trial_id)
 
     def diff(self, first: Side, second: Side, what: str | None = None) -> tuple[Result, ...]:
-        """The best kernels of both sides, paired; in the first side's order, then what the second alone has."""
+        """The best kernels of both sides, paired, in the order of the first side; those of the second side alone come
+        last.
+        """
         with self.database.read() as connection:
             values = _side(connection, first, what, self.database.shown, "_a")
             values |= _side(connection, second, what, self.database.shown, "_b")
             return _rows(connection, diff(first.kind), {**values, "across_devices": first.kind == "device"})
 
     def history(self, what: str | Problem | None, device: DeviceInfo | None = None) -> tuple[Result, ...]:
-        """How the best of some layers came about: trials that were the fastest yet, finals and retimes."""
+        """How the best of some layers improved: trials that were the fastest so far, finals and retimes."""
         with self.database.read() as connection:
             places: list[tuple[int, str | None]]
             if isinstance(what, Problem):

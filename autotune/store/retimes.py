@@ -1,4 +1,4 @@
-"""Retimes: stored trials measured again in a later run."""
+"""Retimes: stored trials that a later run measured again."""
 
 from __future__ import annotations
 
@@ -24,30 +24,30 @@ from autotune.trial import Timing
 
 @dataclass(frozen=True, slots=True)
 class RetimeRow:
-    """A stored trial measured again in a later run."""
+    """A stored trial that was measured again."""
 
     row: TrialRow
-    """as it is now"""
+    """in its current state"""
     environment: Environment
     """of the new measurement"""
     label: str
     """one of RETIME_LABELS"""
     before_us: float
-    """the median it had"""
+    """the previous median"""
     timing: Timing | None
     """None when it failed"""
     message: str
-    """why it failed, else empty"""
+    """why it failed; empty if it did not"""
     ended_at: datetime
 
     @property
     def after_us(self) -> float | None:
-        """The new median, None when it failed."""
+        """The new median; None if it failed."""
         return None if self.timing is None else self.timing.median_us
 
     @property
     def ratio(self) -> float | None:
-        """The new median over the old one; None when it failed, and when the two were taken in different ways."""
+        """The new median divided by the old one; None if it failed or if the two were measured in different ways."""
         after_us = None if self.label == "remeasured" else self.after_us
         return None if after_us is None else after_us / self.before_us
 
@@ -61,10 +61,10 @@ def _insert(
     message: str,
     now: datetime,
 ) -> int:
-    """Id of a new retime with its measurement, by which the trial ranks now.
+    """Store a retime with its measurement, which ranks the trial from now on; return its id.
 
-    Of one kernel on one device only the trial that was measured last ranks. Finals that a retime puts in doubt decide
-    no more. Raises StoreError for a trial without a time.
+    Of one kernel on one device only the trial that was measured last is ranked. Finals that a retime contradicts are
+    superseded. Raises StoreError for a trial without a time.
     """
     what = f"retime of trial {row.trial.number} of {row.name}"
     if label not in RETIME_LABELS or (label == "failed") != (timing is None):
@@ -107,10 +107,11 @@ class RetimeStore:
         timing: Timing | None,
         message: str = "",
     ) -> RetimeRow:
-        """Store what measuring a correct trial again told: a label of RETIME_LABELS, and the timing unless it failed.
+        """Store the result of measuring a correct trial again: a label of RETIME_LABELS, and the timing unless it
+        failed.
 
-        `best` ranks the trial by the new median from now on; an imported one counts from now on. Finals of its layer,
-        device and class that this puts in doubt decide no more. Raises StoreError for a trial of another device.
+        From now on `best` ranks the trial by the new median, also if it was imported. Finals of its layer, device and
+        class that this contradicts are superseded. Raises StoreError for a trial of another device.
         """
         if device.identity != row.device.identity:
             raise StoreError(
@@ -122,7 +123,7 @@ class RetimeStore:
             return _rows(run.connection, retimes.c.id == retime_id)[0]
 
     def list(self, what: str | None = None) -> tuple[RetimeRow, ...]:
-        """Trials that were measured again, of the layers' shapes in whichever study, oldest first."""
+        """The retimes of the layers' shapes in any study, oldest first."""
         with self.database.read() as connection:
             tuning_targets = target_ids(find(connection, what, self.database.shown))
             return _rows(connection, trials.c.tuning_target_id.in_(tuning_targets))

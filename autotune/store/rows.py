@@ -1,4 +1,4 @@
-"""Rows of any table: inserted, identified, numbered, and turned into records by name."""
+"""Rows of any table: insert, identify, number, and convert to records by name."""
 
 from __future__ import annotations
 
@@ -38,25 +38,25 @@ def insert(connection: Connection, table: Table, values: Values) -> int:
 
 
 def insert_unless_there(connection: Connection, table: Table, values: Values) -> int | None:
-    """Insert a row and return its id; None when a row with its identity is there."""
+    """Insert a row and return its id; None if a row with its identity exists."""
     result = connection.execute(_inserting_unless_there(table), values)
     return int(result.lastrowid) if result.rowcount else None
 
 
 def last_id(connection: Connection, table: Table) -> int:
-    """The id of the newest row, 0 where there is none."""
+    """The id of the newest row; 0 if there is none."""
     return int(connection.execute(select(func.max(table.c.id))).scalar_one() or 0)
 
 
 def identify(connection: Connection, table: Table, identity: Values, rest: Values) -> int:
-    """The id of the row with this identity; a new row gets the rest too."""
+    """The id of the row with this identity; a new row also gets the other values."""
     matches = [table.c[name] == value for name, value in identity.items()]
     found = connection.execute(select(table.c.id).where(*matches)).scalar_one_or_none()
     return insert(connection, table, {**identity, **rest}) if found is None else int(found)
 
 
 def chunks(ids: Sequence[Identity]) -> Iterator[Sequence[Identity]]:
-    """The identities of rows, in parts that fit one IN list: SQLite's least limit for bound values is 999."""
+    """Split identities into parts that fit one IN list: SQLite's smallest limit for bound values is 999."""
     for start in range(0, len(ids), CHUNK):
         yield ids[start : start + CHUNK]
 
@@ -72,14 +72,16 @@ def rows_of(
 def _columns(
     record: type[DataclassInstance], tables: tuple[Table, ...], others: tuple[str, ...]
 ) -> tuple[tuple[str, ...], tuple[Column[Any], ...]]:
-    """The fields of a record that one of these tables has a column of, but for others; and these columns."""
+    """The fields of a record that have a column in one of these tables, except some; and these columns."""
     names = {field.name for field in fields(record)}.difference(others)
     found = {name: table.c[name] for table in reversed(tables) for name in names if name in table.c}
     return tuple(found), tuple(found.values())
 
 
 def record_of(record: type[Record], row: RowMapping, /, *tables: Table, **rest: object) -> Record:
-    """The record of a row: a field is the column of its name in the first of these tables that has it, or of `rest`."""
+    """Make the record of a row: a field is the column of its name in the first of these tables that has it, or in
+    `rest`.
+    """
     names, columns = _columns(record, tables, tuple(rest))
     return record(**dict(zip(names, map(row.__getitem__, columns), strict=True)), **rest)
 
@@ -90,5 +92,5 @@ def values_of(record: DataclassInstance, table: Table) -> Values:
 
 
 def finite(value: float | None) -> float | None:
-    """The value, or None for an infinity or what is not a number."""
+    """The value; None for an infinity or a NaN."""
     return value if value is not None and math.isfinite(value) else None

@@ -1,4 +1,6 @@
-"""Where the trials of a run go: a tuning target of a study, on a device, in an environment, in a measurement mode."""
+"""Where the trials of a run belong: a tuning target of a study, on a device, in an environment, in
+a measurement mode.
+"""
 
 from __future__ import annotations
 
@@ -15,12 +17,12 @@ from autotune.store.studies import StudyKey
 from autotune.store.templates import TemplateRecord, store_templates
 
 SCOPE = ("study_id", "tuning_target_id", "device_id", "environment_id", "measurement_mode")
-"""the columns of a scope: what a trial's number counts within"""
+"""the columns of a scope, within which trial numbers are unique"""
 
 
 @dataclass(frozen=True, slots=True)
 class TargetScope:
-    """Where a run's trials go: a tuning target of a study, on a device, in an environment."""
+    """Where a run's trials belong: a tuning target of a study, on a device, in an environment."""
 
     study: StudyKey
     measurement_mode: str
@@ -33,7 +35,7 @@ class TargetScope:
 
     @property
     def identity(self) -> Values:
-        """The columns that say whose a trial or finals are."""
+        """The columns that identify the scope of a trial or of finals."""
         values = (self.study.id, self.tuning_target_id, self.device_id, self.environment_id, self.measurement_mode)
         return dict(zip(SCOPE, values, strict=True))
 
@@ -45,7 +47,7 @@ class TargetScope:
 
 @dataclass(frozen=True, slots=True)
 class Scope(TargetScope):
-    """Where the trials of one layer go."""
+    """Where the trials of one layer belong."""
 
     layer: Layer
     layer_id: int
@@ -58,7 +60,7 @@ class Scope(TargetScope):
 
 @dataclass(frozen=True, slots=True)
 class ScopeStore:
-    """Where trials go, made when it is first asked for."""
+    """A scope, stored when it is first asked for."""
 
     database: Database
     runs: Runs
@@ -72,7 +74,7 @@ class ScopeStore:
         measurement_mode: str,
         templates: Sequence[TemplateRecord],
     ) -> Scope:
-        """Where a run's trials of one layer go; `templates` has every family that its configs may name."""
+        """The scope of a run's trials of one layer; `templates` has every family that its configs may name."""
         with self.runs.write(device, environment) as run:
             layer_id, tuning_target_id = store_layer(run.connection, layer)
             ids = _template_ids(run, templates)
@@ -89,7 +91,7 @@ class ScopeStore:
         measurement_mode: str,
         template: TemplateRecord,
     ) -> TargetScope:
-        """Where the trials of a set of layers go: those of dispatchers."""
+        """The scope of the trials of a set of layers, for dispatchers."""
         with self.runs.write(device, environment) as run:
             tuning_target_id = store_layer_set(run.connection, layers)
             ids = _template_ids(run, [template])

@@ -27,7 +27,7 @@ _Json = str | int | list[str] | list[int]
 
 
 def source_values(source: KernelSource) -> Values:
-    """The columns of a rendered kernel, but for its layer."""
+    """The columns of a rendered kernel, except its layer."""
     launches: dict[str, object] = {
         "prepare": [fields_of(stage) for stage in source.prepare],
         "stages": [fields_of(stage) for stage in source.stages],
@@ -51,7 +51,7 @@ def source_values(source: KernelSource) -> Values:
 
 
 def store_text(connection: Connection, source_id: int, text: str) -> None:
-    """Keep a kernel's text as its paragraphs, of which most are there already."""
+    """Store a kernel's text as paragraphs, most of which are stored already."""
     parts = [escaped(part) for part in paragraphs_of(text)]
     ids = [paragraph_id(part) for part in parts]
     rows = [{"id": part_id, "text": part} for part_id, part in dict(zip(ids, parts, strict=True)).items()]
@@ -61,7 +61,7 @@ def store_text(connection: Connection, source_id: int, text: str) -> None:
 
 
 def text_of(connection: Connection, source_id: int) -> str | None:
-    """A kernel's text; None where only its hash is kept."""
+    """A kernel's text; None if only its hash is stored."""
     statement = (
         select(paragraphs.c.text)
         .join(source_paragraphs, source_paragraphs.c.paragraph_id == paragraphs.c.id)
@@ -110,9 +110,8 @@ def _with_tuples(fields: Mapping[str, _Json]) -> dict[str, object]:
 
 
 def store_source(connection: Connection, scope: Scope, record: KernelSource) -> int:
-    """Id of a rendered kernel, whose text is filled in where only its hash was kept.
-
-    Raises StoreError when another kernel has its hash.
+    """Id of a rendered kernel; its text is filled in if only its hash was stored. Raises StoreError if another kernel
+    has the same hash.
     """
     values = source_values(record)
     source_id = insert_unless_there(connection, sources, {**values, "layer_id": scope.layer_id})
@@ -139,7 +138,7 @@ class SourceStore:
     database: Database
 
     def get(self, source_hash: str) -> KernelSource | None:
-        """A rendered kernel, whole, with the config of the first trial that used it; None where no text is kept."""
+        """A rendered kernel, complete, with the config of the first trial that used it; None if no text is stored."""
         statement = (
             select(sources, layers, trials.c.config, templates.c.family)
             .join(layers, layers.c.id == sources.c.layer_id)
@@ -157,7 +156,7 @@ class SourceStore:
             return source_of(row, Config.of(row[templates.c.family], json.loads(row[trials.c.config])), text)
 
     def text(self, source_hash: str) -> str | None:
-        """A rendered kernel's text; None where only its hash is kept."""
+        """A rendered kernel's text; None if only its hash is stored."""
         with self.database.read() as connection:
             source_id = connection.execute(select(sources.c.id).where(sources.c.hash == source_hash)).scalar()
             return None if source_id is None else text_of(connection, source_id)

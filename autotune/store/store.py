@@ -34,10 +34,10 @@ from autotune.store.warm_start_trials import TopTrialStore
 
 
 class Store:
-    """An open results database.
+    """An open results database. Each noun is an attribute.
 
-    Each noun is an attribute. Each of their methods is one transaction, each failure a StoreError of one line. `what`
-    is a study, study.layer or a layer's bare name; None: everything.
+    Each of their methods is one transaction, and raises each failure as a StoreError of one line. `what` is a study,
+    study.layer or a layer's bare name; None: everything.
     """
 
     def __init__(
@@ -45,8 +45,8 @@ class Store:
     ) -> None:
         """Open the results database at a path or an sqlite URL.
 
-        With create, for writing: made when there is none, migrated when it is older. Without, for reading only:
-        the file and its folder may be read-only and nothing is left beside it.
+        With create, open it for writing: it is created if it does not exist and migrated if it is older. Without, open
+        it for reading only: the file and its folder may be read-only, and no files are left next to it.
         """
         opened = open_for_writing if create else open_for_reading
         self._database = database = opened(url, timeout_s=timeout_s, clock=clock)
@@ -77,7 +77,7 @@ class Store:
         return self._database.path
 
     def check(self) -> None:
-        """Raise StoreError for a file that is damaged, or has a row that breaks a constraint."""
+        """Raise StoreError if the file is damaged or has a row that breaks a constraint."""
         with (
             translate_errors(self.path, self._database.timeout_s),
             closing(connect_for_reading(self._database.file, self._database.timeout_s)) as raw,
@@ -85,11 +85,11 @@ class Store:
             check_whole(raw, self.path)
 
     def query(self, sql: str) -> QueryResult:
-        """What a user's SELECT yields; it cannot write."""
+        """The result of a user's SELECT, which cannot write."""
         return run_query(self._database, sql)
 
     def stream(self, sql: str, *, within_s: float | None = None) -> AbstractContextManager[QueryStream]:
-        """The same row after row while the block lasts, in little memory; StoreError after `within_s` seconds."""
+        """The same row by row while the block runs, in little memory. Raises StoreError after `within_s` seconds."""
         return stream_query(self._database, sql, within_s=within_s)
 
     def close(self) -> None:

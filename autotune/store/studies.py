@@ -1,4 +1,4 @@
-"""Studies, generation by generation, with their layers, and which of these a name stands for."""
+"""Studies by generation, with their layers, and the layers that a name refers to."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ from autotune.trial import Outcome
 
 GENERATIONS = ("newest", "all")
 
-_NAMED = 10  # studies that an unknown name is answered with
+_NAMED = 10  # studies that the error for an unknown name lists
 
 
 @dataclass(frozen=True, slots=True)
 class StudyRecord:
-    """A study as its file describes it."""
+    """A study as its file declares it."""
 
     name: str
     seed: int
@@ -35,7 +35,7 @@ class StudyRecord:
     """the study file as read"""
     layers: tuple[Layer, ...]
     accuracy: str | None = None
-    """the study's, which says what classes may win; None: each layer's own"""
+    """the accuracy classes that may win; None: each layer's own"""
 
     @classmethod
     def of(cls, study: Study) -> StudyRecord:
@@ -50,9 +50,9 @@ class StudyKey:
     id: int
     name: str
     generation: int
-    """from 1; every fresh start is a new one"""
+    """from 1; every fresh start begins another one"""
     fresh_after: int | None = None
-    """begun fresh: nothing up to the trial of this id is reused"""
+    """the study was started afresh: trials up to this id are not reused"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,12 +67,12 @@ class StudyRow:
     layers: int
     trials: int
     imported_from: str | None = None
-    """the file that it came from; None when it was begun here"""
+    """the file it was copied from; None if it was started here"""
 
 
 @dataclass(frozen=True, slots=True)
 class LayerRow:
-    """A layer of a study's generation and how far it has come, over all devices."""
+    """A layer of a study's generation and its progress, over all devices."""
 
     study: str
     generation: int
@@ -88,7 +88,7 @@ class LayerRow:
 
 @dataclass(frozen=True, slots=True)
 class LayerRef:
-    """A layer of a study's generation, with the ids that its trials carry."""
+    """A layer of a study's generation, with the ids in its trials."""
 
     study: str
     generation: int
@@ -112,18 +112,17 @@ def layer_of(row: RowMapping) -> Layer:
 
 
 def next_generation(connection: Connection, name: str) -> int:
-    """One more than any study of this name has, imported ones included."""
+    """The next generation of this name, counting imported studies."""
     last = select(func.max(studies.c.generation)).where(studies.c.name == name)
     return (connection.execute(last).scalar_one() or 0) + 1
 
 
 def find(connection: Connection, what: str | None, where: str, generations: str = "newest") -> tuple[LayerRef, ...]:
-    """The layers that a name stands for: a study, study.layer or a layer's bare name; None stands for all.
+    """The layers that a name refers to: a study, study.layer or a layer's bare name; None for all.
 
-    An imported space has no layers, so its name stands for none of them. The newest generation is the newest of those
-    begun here; every imported study stands beside it.
-
-    Raises StoreError when there is no such study or layer; `where` begins its message.
+    The name of an imported space refers to no layers. The newest generation is the newest of those that started here;
+    every imported study is included as well. Raises StoreError if there is no such study or layer; `where` begins its
+    message.
     """
     one_of("generations", generations, GENERATIONS)
     statement = (
@@ -169,7 +168,7 @@ def _place_of(row: RowMapping) -> LayerRef:
 
 
 def spaces_named(connection: Connection, what: str | None) -> list[tuple[int, int]]:
-    """Study and tuning target of each imported space that a name stands for; None stands for all."""
+    """Study and tuning target of each imported space that a name refers to; None for all."""
     space = and_(tuning_targets.c.id == study_layers.c.tuning_target_id, tuning_targets.c.kind == "space")
     statement = (
         select(study_layers.c.study_id, study_layers.c.tuning_target_id)
@@ -194,7 +193,7 @@ def called(what: str) -> ColumnElement[bool]:
 
 
 def _did_you_mean(what: str, places: Sequence[LayerRef], others: Sequence[str]) -> str:
-    """The names nearest to a wrong one, else the layers of the study that it names, else the studies."""
+    """The names most similar to a wrong one, or else the layers of the study that it names, or else the studies."""
     known = sorted({place.study for place in places} | set(others))
     if not known:
         return "the database has none yet"
@@ -209,18 +208,18 @@ def _did_you_mean(what: str, places: Sequence[LayerRef], others: Sequence[str]) 
 
 
 def one_of(what: str, word: str, allowed: Iterable[str]) -> None:
-    """Raise StoreError for a word that is none of these."""
+    """Raise StoreError for a word that is not one of these."""
     if word not in allowed:
         raise StoreError(f"{what} {one_line(word)!r}: expected one of {', '.join(allowed)}")
 
 
 def target_ids(places: Iterable[LayerRef]) -> set[int]:
-    """The shapes of these layers, for what is asked of them in whichever study."""
+    """The shapes of these layers, for questions about any study."""
     return {place.tuning_target_id for place in places}
 
 
 def current_places(places: Iterable[LayerRef]) -> tuple[LayerRef, ...]:
-    """The layers that their study files have, each once where an imported study has it too."""
+    """The layers that their study files have; a layer that an imported study also has is listed once."""
     found: dict[tuple[str, int], LayerRef] = {}
     for place in places:
         if place.current:
@@ -235,9 +234,9 @@ class StudyStore:
     database: Database
 
     def begin(self, record: StudyRecord, *, fresh: bool = False) -> StudyKey:
-        """The newest generation of the study, its text, seed and layers brought up to date; fresh: a new one.
+        """The newest generation of the study, with its text, seed and layers updated; fresh: a new generation.
 
-        Raises StoreError where the name belongs to a study that has trials and shares no layer with this one.
+        Raises StoreError if the name belongs to a study that has trials and shares no layer with this one.
         """
         newest = (
             select(studies.c.id, studies.c.generation, studies.c.fresh_after_trial_id)
@@ -285,10 +284,11 @@ class StudyStore:
             return frozenset(f"{study}.{layer}" for study, layer in connection.execute(statement))
 
     def layers(self, what: str | None = None) -> tuple[LayerRow, ...]:
-        """The layers of the newest generation of each study, in its order, with their finished and correct trials.
+        """The layers of the newest generation of each study, in its order, with the numbers of finished and correct
+        trials.
 
-        A layer that merged studies of this name have, too, stands there once, with the trials of all. Raises
-        StoreError for a layer that its study no longer has.
+        A layer that is also in merged studies of this name is listed once, with the trials of all. Raises StoreError
+        for a layer that its study no longer has.
         """
         rows = []
         with self.database.read() as connection:
@@ -312,7 +312,7 @@ class StudyStore:
 
 
 def _check_same_study(connection: Connection, study_id: int, record: StudyRecord, where: str) -> None:
-    """Raise StoreError where another network would take the name of a study that has trials."""
+    """Raise StoreError if another network would take the name of a study that has trials."""
     if connection.execute(select(trials.c.id).where(trials.c.study_id == study_id).limit(1)).first() is None:
         return
     statement = (
@@ -342,13 +342,13 @@ def _gone(connection: Connection, what: str, place: LayerRef, where: str) -> str
 
 
 def _some(names: Sequence[str]) -> str:
-    """Some of these names, and how many more there are."""
+    """Some of these names, and the number of the others."""
     more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
     return f"{', '.join(map(one_line, names[:_NAMED]))}{more}"
 
 
 def _place_layers(connection: Connection, study_id: int, record: StudyRecord) -> None:
-    """Let a study have these layers in this order; what it had besides stays, without a position."""
+    """Give a study these layers in this order; its other layers stay, without a position."""
     connection.execute(update(study_layers).where(study_layers.c.study_id == study_id).values(position=None))
     for position, layer in enumerate(record.layers):
         _layer_id, tuning_target_id = store_layer(connection, layer)

@@ -1,4 +1,4 @@
-"""Kernel families as they were when trials were made with them."""
+"""Versions of kernel families, as they were when trials used them."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from autotune.trial import Value
 
 @dataclass(frozen=True, slots=True)
 class TemplateRecord:
-    """A kernel family as it was when trials were made with it."""
+    """A kernel family as it was when trials used it."""
 
     family: str
     hash: str
-    """of the template's text with everything it includes"""
+    """hash of the template's text with all included files"""
     header: str
-    """the header's text as written"""
+    """the text of the header"""
 
 
 def store_templates(connection: Connection, records: Sequence[TemplateRecord], now: datetime) -> tuple[int, ...]:
@@ -46,17 +46,17 @@ class TemplateStore:
     database: Database
 
     def families(self) -> frozenset[str]:
-        """The families that there are trials of, or were."""
+        """The families that have or had trials."""
         with self.database.read() as connection:
             return frozenset(connection.execute(select(templates.c.family)).scalars())
 
     def header(self, family: str, template_hash: str) -> str:
-        """The header of a family as it was when trials were made with it; empty for one that is not stored."""
+        """The header of a family as it was when trials used it; empty if it is not stored."""
         same = and_(templates.c.family == family, templates.c.hash == template_hash)
         with self.database.read() as connection:
             return connection.execute(select(templates.c.header).where(same)).scalar_one_or_none() or ""
 
     def params(self, family: str, template_hash: str) -> Mapping[str, Sequence[Value]]:
-        """The values of each parameter that the family declared by then; none for one that is not stored."""
+        """The values of each parameter that the family declared then; empty if it is not stored."""
         params = tomllib.loads(self.header(family, template_hash)).get("params", {})
         return {name: list(param["values"]) for name, param in params.items()}

@@ -1,4 +1,4 @@
-"""Trials as they are made and asked for."""
+"""Write and query trials."""
 
 from __future__ import annotations
 
@@ -42,12 +42,12 @@ class TrialKey:
 
 @dataclass(frozen=True, slots=True)
 class Suspect:
-    """A trial that a killed run left behind as `running`."""
+    """A trial that a killed run left in the state `running`."""
 
     key: TrialKey
     trial: Trial
     attempts: int
-    """how often it was begun"""
+    """how often it was started"""
     started_at: datetime
 
 
@@ -55,7 +55,7 @@ _NUMBERED = select(trials.c.id, trials.c.outcome, trials.c.config, trials.c.atte
     *(trials.c[name] == bindparam(name) for name in (*SCOPE, "number"))
 )
 
-# A copy does not rank: the trial that it was copied from does, and may be measured again.
+# A copy is not ranked: the trial that it was copied from is, and may be measured again.
 _END = (
     update(trials)
     .where(trials.c.id == bindparam("trial_id"), trials.c.outcome == str(Outcome.RUNNING))
@@ -64,7 +64,7 @@ _END = (
 
 
 def _begun(scope: TargetScope, config: Config, now: datetime, proposed_by: str) -> Values:
-    """What is known of a trial as it begins."""
+    """The columns of a trial that are known when it starts."""
     template_id = dict(scope.template_ids).get(config.template)
     if template_id is None:
         raise ValueError(f"family {config.template} was not given to the scope")
@@ -88,9 +88,9 @@ def begin_trial(
     proposed_by: str,
     reused_trial_id: int | None = None,
 ) -> int:
-    """Id of a running trial: a new one, or the suspect of that number and config begun again.
+    """Id of a running trial: a new one, or the suspect with this number and config, started again.
 
-    Raises StoreError when the scope has that number already otherwise.
+    Raises StoreError if the scope has another trial with this number.
     """
     beginning: Values = {
         **_begun(scope, config, now, proposed_by),
@@ -115,9 +115,9 @@ def begin_trial(
 def end_trial(
     connection: Connection, key: TrialKey, trial: Trial, now: datetime, parts: EndToEndParts | None = None
 ) -> None:
-    """Complete a running trial and add its measurement, with its parts where it is end to end.
+    """Complete a running trial and add its measurement, with its parts if it is end to end.
 
-    Raises StoreError when it is not running.
+    Raises StoreError if the trial is not running.
     """
     if trial.outcome == Outcome.RUNNING or (trial.number, trial.config) != (key.number, key.config):
         raise ValueError(f"trial {key.number} cannot end as {trial}")
@@ -143,7 +143,7 @@ def within(scope: TargetScope) -> ColumnElement[bool]:
 
 @dataclass(frozen=True, slots=True)
 class TrialStore:
-    """Every trial: made in a scope, asked for by names."""
+    """All trials: write them in a scope, query them by names."""
 
     database: Database
 
@@ -158,21 +158,21 @@ class TrialStore:
     ) -> TrialKey:
         """Commit a trial as running, with its source, before anything is launched.
 
-        A suspect begins again under its number, with one attempt more. Raises StoreError when the number belongs
-        to a finished trial or to another config.
+        A suspect starts again under its number, with one more attempt. Raises StoreError if the number belongs to a
+        finished trial or to another config.
         """
         with self.database.write() as connection:
             return self._begin(connection, scope, number, config, source, self.database.now(), proposed_by)
 
     def end(self, key: TrialKey, trial: Trial, parts: EndToEndParts | None = None) -> None:
-        """Commit what became of a running trial, with its measurement, and its parts where it is end to end."""
+        """Commit the outcome of a running trial, with its measurement, and its parts if it is end to end."""
         with self.database.write() as connection:
             end_trial(connection, key, trial, self.database.now(), parts)
 
     def add(
         self, scope: Scope, trial: Trial, source: KernelSource | None = None, *, proposed_by: str = "search"
     ) -> TrialKey:
-        """Begin and end in one commit: a trial that never came to a launch."""
+        """Begin and end in one commit: a trial that was never launched."""
         now = self.database.now()
         with self.database.write() as connection:
             key = self._begin(connection, scope, trial.number, trial.config, source, now, proposed_by)
@@ -194,7 +194,7 @@ class TrialStore:
         return TrialKey(trial_id, number, config, None if source is None else source.hash)
 
     def add_rejected(self, scope: Scope, rejected: Sequence[Trial], *, proposed_by: str = "search") -> None:
-        """Store trials whose configs broke a rule before there was a source, all in one commit."""
+        """Store trials whose configs broke a rule before rendering, all in one commit."""
         with self.database.write() as connection:
             now = self.database.now()
             rows = [
@@ -219,13 +219,13 @@ class TrialStore:
             return tuple(trial_of(row) for row in rows_of(connection, statement))
 
     def next_number(self, scope: TargetScope) -> int:
-        """The number after every trial of the scope, suspects included; 0 for the first."""
+        """The number after the last trial of the scope, suspects included; 0 for the first."""
         with self.database.read() as connection:
             last = connection.execute(select(func.max(trials.c.number)).where(within(scope))).scalar_one()
         return 0 if last is None else int(last) + 1
 
     def free_numbers(self, scope: TargetScope, count: int) -> tuple[int, ...]:
-        """The smallest numbers that no trial of the scope has."""
+        """The smallest trial numbers that are free in the scope."""
         with self.database.read() as connection:
             taken = set(connection.execute(select(trials.c.number).where(within(scope))).scalars())
         free = (number for number in itertools.count() if number not in taken)
@@ -252,11 +252,10 @@ class TrialStore:
         kind: str | None = None,
         generations: str = "newest",
     ) -> tuple[TrialRow, ...]:
-        """Trials in an order of SORTS; of a problem, those of every study and generation.
+        """Trials in an order of SORTS; for a problem, those of every study and generation.
 
-        `generations` "newest" leaves out earlier generations of a study and what its layers were before its file
-        changed, unless nothing else is left of what is asked for; "all" has them too. Raises StoreError for an
-        unknown word.
+        `generations` "newest" leaves out earlier generations of a study, and earlier shapes of its layers, unless
+        nothing else matches; "all" includes them. Raises StoreError for an unknown word.
         """
         statement = _listed(outcome, sort, limit, kind)
         with self.database.read() as connection:
@@ -269,7 +268,7 @@ class TrialStore:
         what: str | Problem | None,
         generations: str,
     ) -> Select[*tuple[object, ...]]:
-        """The statement with only the trials of what is asked for."""
+        """Restrict the statement to the trials in question."""
         if isinstance(what, Problem):
             return statement.where(*of_problem(what))
         if what is None and generations == "all":
@@ -281,7 +280,7 @@ class TrialStore:
         return statement.where(tuple_(trials.c.study_id, trials.c.tuning_target_id).in_(pairs))
 
     def like(self, row: TrialRow) -> tuple[AlikeTrial, ...]:
-        """Finished trials that compare with one: of its shape and circumstances, in any study."""
+        """Finished trials that are comparable with one: same shape and circumstances, in any study."""
         with self.database.read() as connection:
             return tuple(alike(connection, row.id))
 

@@ -1,4 +1,4 @@
-"""Trials as rows, and the records that they become."""
+"""Trials as rows, and the conversion to records."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ from autotune.store.sources import stage_of
 from autotune.trial import Config, ErrorStats, Outcome, Phases, Resources, Trial
 
 Origin = Literal["measured", "imported"]
-"""Where a trial comes from: tuned into this database, or brought in from another file."""
+"""Origin of a trial: tuned into this database, or copied from another file."""
 
 _RESOURCES = tuple(trials.c[field.name] for field in fields(Resources))
 _OUTCOMES = {str(outcome): outcome for outcome in Outcome}
@@ -46,14 +46,14 @@ _KEPT = 4096  # launches that many trials share
 
 @dataclass(frozen=True, slots=True)
 class TrialRow:
-    """A trial with everything it was made under."""
+    """A trial with everything that it ran under."""
 
     id: int
     """its number in the database"""
     study: str
     """the study's name"""
     generation: int
-    """of the study; a fresh start begins a new one"""
+    """of the study; a fresh start begins another one"""
     layer: Layer
     """the layer that was tuned"""
     device: DeviceInfo
@@ -65,7 +65,7 @@ class TrialRow:
     template_hash: str
     """hash of the family's files"""
     trial: Trial
-    """the config and what became of it"""
+    """the config and its result"""
     started_at: datetime
     """when it started, UTC"""
     ended_at: datetime | None
@@ -73,19 +73,19 @@ class TrialRow:
     reused: bool
     """a copy of a trial measured earlier"""
     attempts: int
-    """how many times it was started"""
+    """how often it was started"""
     stages: tuple[Stage, ...] = ()
-    """the launches of one round of the forward pass; none when rejected before rendering"""
+    """the launches of one forward pass; empty if it was rejected before rendering"""
     flops: int | None = None
-    """of the kernel's algorithm, where they are not the direct convolution's"""
+    """FLOP of the kernel's algorithm, if it is not the direct convolution"""
     origin: Origin = "measured"
     """`measured` here or `imported`"""
     proposed_by: str = "search"
-    """what asked for it: search, default, warm_start, prior"""
+    """what proposed it: search, default, warm_start, prior"""
     ranking_median_us: float | None = None
-    """the median of its latest measurement here, by which `best` ranks it; None for a trial that does not count"""
+    """the median of its latest measurement here, by which `best` ranks it; None if it is not ranked"""
     sequence: int = 0
-    """the place of its measurement among all of the database's, which no clock decides; 0 without one"""
+    """the position of its measurement in the database, independent of any clock; 0 without one"""
 
     @property
     def name(self) -> str:
@@ -99,22 +99,22 @@ class TrialRow:
 
     @property
     def median_us(self) -> float | None:
-        """The median of a correct trial, else None."""
+        """The median of a correct trial, or None."""
         return self.trial.median_us
 
     @property
     def gflops(self) -> float | None:
-        """Direct-algorithm GFLOP/s of a correct trial, else None."""
+        """Direct-algorithm GFLOP/s of a correct trial, or None."""
         return None if self.median_us is None else gflops(self.problem, self.median_us)
 
 
 def gflops(problem: Problem, time_us: float) -> float:
-    """GFLOP/s of the direct algorithm at a time; 1e3 from FLOP per microsecond to GFLOP per second."""
+    """GFLOP/s of the direct algorithm for a time; 1e3 converts FLOP per microsecond to GFLOP per second."""
     return problem.flops / time_us / 1e3
 
 
 def outcome_values(trial: Trial) -> Values:
-    """The columns that the end of a trial fills."""
+    """The columns that are filled when a trial ends."""
     error = trial.error or ErrorStats(math.nan, math.nan)
     reported = trial.resources != Resources()
     values = values_of(trial, trials)
@@ -155,7 +155,7 @@ def trial_of(row: RowMapping) -> Trial:
 
 
 class TrialRows:
-    """Makes trials of rows of `select_trials`; what many of them share is made once."""
+    """Makes trials from the rows of `select_trials`; values that many of them share are made once."""
 
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
@@ -182,20 +182,20 @@ class TrialRows:
         )
 
     def all(self, statement: Select[*tuple[Any, ...]]) -> tuple[TrialRow, ...]:
-        """The trials that a statement made of `select_trials` yields."""
+        """The trials of a statement based on `select_trials`."""
         return tuple(self.of(row) for row in rows_of(self._connection, statement))
 
 
 @lru_cache(_KEPT)
 def launched(text: str | None) -> tuple[tuple[Stage, ...], int | None]:
-    """A kernel's stages, and its operations where they are not those of the direct convolution."""
+    """A kernel's stages, and its FLOP if it is not the direct convolution."""
     launches = {} if text is None else json.loads(text)
     return tuple(stage_of(stage) for stage in launches.get("stages", ())), launches.get("flops")
 
 
 def select_trials() -> Select[*tuple[Any, ...]]:
     """Everything that a TrialRow needs, without a WHERE."""
-    # Outer joins where there is always a match: SQLite reads the trials first then.
+    # Outer joins although there is always a match: this way SQLite reads the trials first.
     names = study_layers.alias("names")
     name = (
         select(names.c.name)
@@ -229,7 +229,7 @@ def select_trials() -> Select[*tuple[Any, ...]]:
 
 
 def while_tuning() -> ColumnElement[bool]:
-    """Whether a measurement is the one that its trial was tuned with: later ones are of finals and retimes."""
+    """Whether a measurement was made while its trial was tuned; later ones are of finals and retimes."""
     return and_(
         measurements.c.trial_id == trials.c.id, measurements.c.finals_id.is_(None), measurements.c.retime_id.is_(None)
     )
@@ -245,7 +245,7 @@ def trials_by_id(connection: Connection, ids: Iterable[int]) -> Mapping[int, Tri
 def with_trials(
     connection: Connection, statement: Select[*tuple[Any, ...]], trial_id: Column[int]
 ) -> Iterator[tuple[RowMapping, TrialRow]]:
-    """The rows that a statement yields, each with the trial that one of its columns names."""
+    """The rows of a statement, each with the trial that one of its columns refers to."""
     rows = list(rows_of(connection, statement))
     whole = trials_by_id(connection, (row[trial_id] for row in rows))
     return ((row, whole[row[trial_id]]) for row in rows)

@@ -1,4 +1,4 @@
-"""The fastest trials of every layer and device: what the search of another layer may start from."""
+"""The fastest trials of every layer and device, from which the search of another layer may start."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from autotune.store.trials import config_of
 from autotune.trial import Config
 
 PER_FAMILY = 60
-"""Fastest trials of a family on one layer and device."""
+"""The fastest trials of a family on one layer and device."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,10 +41,11 @@ class TopTrialStore:
     database: Database
 
     def list(self, scope: Scope, *, kinds: Sequence[str], accuracies: Sequence[str]) -> tuple[TopTrial, ...]:
-        """The fastest trials of each layer, device of these kinds and family, from before the scope's first trial.
+        """The fastest trials of each layer, device of these kinds and family, from before the scope's first trial,
+        fastest first.
 
-        That trial is what makes a resumed run start from the same trials as the run that it resumes. A study that was
-        begun fresh sees only what was begun since. Fastest first.
+        Because of that limit a resumed run starts from the same trials as the run that it resumes. A study that was
+        started afresh sees only trials since then.
         """
         own = (
             select(func.min(trials.c.id))

@@ -1,7 +1,7 @@
-"""The rule of `best`, one SQL text: which trial is the best of a tuning target, and which measurement decided.
+"""The rule of `best` as one SQL text: which trial is the best of a tuning target, and which measurement decided.
 
-The view `best_trials` is the text for everything that is stored; `best_of` is the same text for one study, or for a
-moment in the past.
+The view `best_trials` is this text for the whole database; `best_of` is the same text for one study, or for a date in
+the past.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 from string import Template
 
 KEY = ("tuning_target_id", "device_id", "accuracy", "deterministic", "measurement_mode")
-"""The columns of trials that have a best of their own."""
+"""The columns that separate trials with different bests."""
 
 _RULE = Template(
     """\
@@ -101,7 +101,7 @@ BEST_NOW = _rule(
     "ranking_median_us IS NOT NULL",
     "trials.ranking_median_us IS NOT NULL AND finals.origin = 'measured' AND finals.superseded_at IS NULL",
 )
-"""Of everything: imported trials count once they were re-timed here."""
+"""For the whole database: imported trials are ranked once they are re-timed here."""
 
 
 def best_of(side: str = "") -> str:

@@ -1,4 +1,4 @@
-"""What tables are declared with: a function for each kind of column, with the constraint that the kind has."""
+"""A function for each kind of column, with the constraint of that kind."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ metadata = MetaData()
 def table(
     name: str, comment: str, *items: Column[Any] | CheckConstraint | Index | UniqueConstraint, rowid: bool = True
 ) -> Table:
-    """A STRICT table with the rules of its columns; its comment stands in `.schema`."""
+    """A STRICT table with the constraints of its columns; `.schema` shows the comments."""
     rules = [CheckConstraint(rule) for item in items if (rule := item.info.get("rule"))]
     return Table(name, metadata, *items, *rules, comment=comment, sqlite_strict=True, sqlite_with_rowid=rowid)
 
@@ -58,7 +58,7 @@ json_object = _kind(Text, _JSON.format("object"))
 
 
 def word(name: str, words: tuple[str, ...], comment: str | None = None, **more: Any) -> Column[Any]:
-    """One of these words."""
+    """One of the given words."""
     listed = ", ".join(repr(str(word)) for word in words)
     return _column(Text, f"{name} IN ({listed})", name, comment, **more)
 
@@ -74,5 +74,5 @@ def reference(name: str, of: str, comment: str | None = None, *, null: bool = Fa
 
 
 def origin(comment: str) -> Column[Any]:
-    """Whether a row was measured here or brought by a merge."""
+    """Whether a row was measured here or copied by a merge."""
     return word("origin", ("measured", "imported"), comment, server_default="measured")

@@ -1,4 +1,4 @@
-"""The declaration as SQL: what makes a new file."""
+"""The SQL that creates a new file."""
 
 from __future__ import annotations
 
@@ -20,25 +20,25 @@ _DIALECT = sqlite.dialect()
 
 @cache
 def statements() -> tuple[str, ...]:
-    """What makes the tables, their indexes and the views."""
+    """The statements that create the tables, their indexes and the views."""
     return (*_tables(), *_indexes(), *(f"CREATE VIEW {name} AS\n{sql}" for name, sql in VIEWS.items()))
 
 
 def create(connection: Connection, version: int, now: datetime) -> None:
-    """Make an empty file a results database."""
+    """Turn an empty file into a results database."""
     for statement in statements():
         connection.exec_driver_sql(statement)
     stamp(connection, version, now)
 
 
 def stamp(connection: Connection, version: int, now: datetime) -> None:
-    """Note that this autotune brought the file to a schema."""
+    """Record that this version of autotune brought the file to a schema."""
     row = {"version": version, "autotune_version": __version__, "applied_at": now}
     connection.execute(schema_versions.insert(), row)
 
 
 def make_views(connection: Connection) -> None:
-    """Make the views anew, as they are declared now."""
+    """Create the views again, as they are declared now."""
     for name in reversed(VIEWS):
         connection.exec_driver_sql(f"DROP VIEW IF EXISTS {name}")
     for name, sql in VIEWS.items():
@@ -57,7 +57,7 @@ def _indexes() -> Iterator[str]:
 
 
 def _with_comments(table: Table, sql: str) -> str:
-    """CREATE TABLE with the comments of the declaration, which SQLAlchemy leaves out for SQLite."""
+    """CREATE TABLE with the comments of the declaration, which SQLAlchemy omits for SQLite."""
     first, *lines = (line.rstrip() for line in sql.splitlines())
     found = [first, f"\t-- {table.comment}"]
     for line in lines:

@@ -1,4 +1,4 @@
-"""A database of schema 12, the last one before the tables were declared here, copied into one of today's schema."""
+"""Copy a database of schema 12, the last one before the tables were declared here, into one of the current schema."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ NAMED_12 = {
     "subjects": "tuning_targets",
     "subject_layers": "tuning_target_layers",
 }
-"""Names of schema 12, and what they are now."""
+"""Names of schema 12 and their current names."""
 
 _OUTCOME = (
     "CASE outcome WHEN 'constraints' THEN 'invalid_config' WHEN 'correctness' THEN 'wrong_result' ELSE outcome END"
 )
 _LIMITS = "json_array({0}_limit_x, {0}_limit_y, {0}_limit_z)"
 _OTHERWISE = {
-    # table and column to an expression over schema 12's columns, where another name is not all that changed
+    # table and column to an expression over schema 12's columns, for columns that differ in more than their name
     ("study_layers", "admitted"): (
         "admitted((SELECT text FROM old.studies WHERE id = study_id), (SELECT coalesce(dtype, json_extract(problem, "
         "'$.dtype')) FROM old.layers JOIN old.subjects ON layer_id = layers.id WHERE subjects.id = subject_id))"
@@ -55,9 +55,9 @@ _MADE_HERE = ("schema_versions", "paragraphs", "source_paragraphs")
 
 
 def copy_12(old: Path, new: sqlite3.Connection, shown: str) -> None:
-    """Copy every row of a file of schema 12 into a new database, whose tables are there and empty.
+    """Copy every row of a file of schema 12 into a new database whose tables exist and are empty.
 
-    Raises StoreError for a file with a row that breaks a constraint; nothing is written to the old file.
+    Raises StoreError if a row breaks a constraint. The old file is not changed.
     """
     new.create_function("admitted", 2, _admitted, deterministic=True)
     new.create_function("seven_digits", 1, _seven_digits, deterministic=True)
@@ -103,7 +103,7 @@ def _admitted(study: str, dtype: str | None) -> str:
     """The accuracy classes that a study's text admits, JSON."""
     try:
         table: Mapping[str, object] = tomllib.loads(study)
-    except tomllib.TOMLDecodeError:  # of a space that was imported
+    except tomllib.TOMLDecodeError:  # of an imported space
         table = {}
     accuracy = table.get("accuracy")
     return json.dumps(admitted_classes(accuracy if isinstance(accuracy, str) else None, dtype or "f32"))

@@ -1,4 +1,4 @@
-"""The tables, each declared once: what a file has, what its constraints refuse, and what statements are made of."""
+"""The tables, each declared once; the file's schema, its constraints and all statements follow from them."""
 
 from sqlalchemy import CheckConstraint, Index, UniqueConstraint
 from sqlalchemy import text as sql
@@ -26,9 +26,9 @@ from autotune.trial import ACCURACY_CLASSES, Outcome
 __all__ = ["metadata"]
 
 RETIME_LABELS = ("confirmed", "moved", "regressed", "failed", "remeasured")
-"""What became of a stored trial's time when it was measured again."""
+"""Labels of a retime: how the new time compares with the stored one."""
 CLASSES = ("", *ACCURACY_CLASSES)
-"""of accuracy; empty for a config that was not rendered"""
+"""of accuracy; empty for a config that was never rendered"""
 
 schema_versions = table(
     "schema_versions",

@@ -1,4 +1,4 @@
-"""Kernels' texts as paragraphs, of which most are shared, and samples without digits that the timer does not have."""
+"""Kernel texts as paragraphs, most of which are shared, and samples rounded to the precision of the timer."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ _BETWEEN = "\n\n"
 
 
 def paragraphs_of(text: str) -> list[str]:
-    """What stands between blank lines; joined by them it is the text again."""
+    """The parts between blank lines; joined by blank lines they are the text again."""
     return text.split(_BETWEEN)
 
 
 def joined(paragraphs: list[str]) -> str:
-    """The text that `paragraphs_of` split."""
+    """The text that `paragraphs_of` has split."""
     return _BETWEEN.join(paragraphs)
 
 
@@ -23,5 +23,5 @@ def paragraph_id(paragraph: str) -> int:
 
 
 def seven_digits(time_us: float) -> float:
-    """A time as precise as CUDA's event timer, whose milliseconds are a float32."""
+    """A time in the precision of CUDA's event timer, whose milliseconds are a float32."""
     return float(f"{time_us:.7g}")

@@ -1,4 +1,4 @@
-"""The kinds of columns: what Python has of a value, and what a STRICT table of SQLite stores."""
+"""The kinds of columns: the Python value, and what a STRICT table of SQLite stores."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ Values = dict[str, Any]
 
 
 def escaped(text: str) -> str:
-    """Text that every reader of the file can read: what UTF-8 cannot carry, and NUL, become escapes."""
+    """Text that every reader of the file can read: NUL and characters that UTF-8 cannot encode become escapes."""
     if text.isprintable() and text.isascii():
         return text
     return text.encode("utf-8", "backslashreplace").decode().replace("\0", "\\x00")

@@ -1,4 +1,4 @@
-"""The views: what people ask in SQL, with names in place of ids."""
+"""The views for SQL queries, with names in place of ids."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _OF_BEST = """\
 
 
 def results(more: str = "") -> str:
-    """The text of the view `results`, with further columns."""
+    """The text of the view `results`, with additional columns."""
     return f"""\
 SELECT
     trials.id AS trial_id,
@@ -286,7 +286,7 @@ CROSS JOIN results ON results.trial_id = events.trial_id
 CROSS JOIN environments ON environments.id = events.environment_id
 WHERE :device_id IS NULL OR trials.device_id = :device_id
 ORDER BY sequence, event = 'retime', event = 'finals', events.id"""
-"""How the best of `:places` came about: trials that were the fastest yet, finals and retimes, oldest first.
+"""How the best of `:places` improved: trials that were the fastest so far, finals and retimes, oldest first.
 
-`:places` is a JSON array of tuning targets with the names that they were asked for by, or NULL.
+`:places` is a JSON array of tuning targets with the names that were asked for, or NULL.
 """

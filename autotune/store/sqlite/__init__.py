@@ -1,1 +1,1 @@
-"""One SQLite file: connections and transactions, its schema, how it is opened, whether its locks hold, a user's SQL."""
+"""One SQLite file: connections, transactions, its schema and versions, opening it, and a user's SQL."""

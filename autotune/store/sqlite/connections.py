@@ -1,4 +1,4 @@
-"""Connections to an SQLite file, for reading without a trace and for writing."""
+"""Connections to an SQLite file: for reading without leaving files behind, and for writing."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ WAL_RETRY_S = 0.005
 """pause between attempts to switch to WAL, which SQLite's busy timeout does not cover"""
 
 LEAST_BYTES = 512
-"""of an SQLite file that is not empty: its smallest page (file format, 1.3.2)"""
+"""bytes of the smallest SQLite file that is not empty: one page (file format, 1.3.2)"""
 
 NO_LOG_CAN_BE_MADE = frozenset(
     {sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_READONLY, sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR}
 )
-"""what SQLite reports for a folder that cannot be written, and for a full disk"""
+"""SQLite's errors for a folder that cannot be written and for a full disk"""
 
 
 def is_sqlite(path: Path) -> bool:
-    """Whether a file claims to be an SQLite database, found out by SQLite. Raises OSError when it cannot be read."""
+    """Whether SQLite takes a file for a database. Raises OSError if it cannot be read."""
     status = path.stat()
     check_regular(status)
     if not os.access(path, os.R_OK):
@@ -43,9 +43,9 @@ def is_sqlite(path: Path) -> bool:
 
 
 def connect_for_reading(path: Path, timeout_s: float) -> sqlite3.Connection:
-    """A connection that changes nothing in the file and leaves nothing next to it that was not there.
+    """A connection that neither changes the file nor leaves new files next to it.
 
-    Raises StoreError for a file with changes in its log that cannot be read without writing to its folder.
+    Raises StoreError if the file has changes in its log that cannot be read without writing to its folder.
     """
     # A file in WAL mode makes SQLite create -wal and -shm next to it, even for a reader. Only a connection that may
     # write removes them when it is the last one; where a killed writer has left its log, it would fold that in.
@@ -62,7 +62,7 @@ def connect_for_reading(path: Path, timeout_s: float) -> sqlite3.Connection:
                 f"{shown}: {shown}-wal has changes that cannot be read without writing to the folder; "
                 f"make the folder writable, or copy both files to another one"
             ) from error
-        # In WAL mode, without a log, where none can be made: SQLite reads it as a file that nobody changes.
+        # In WAL mode, without a log, in a folder where none can be created: SQLite reads it as an immutable file.
         raw = _connect(path, "mode=ro&immutable=1", timeout_s)
     return _prepared(raw, "PRAGMA query_only = ON")
 
@@ -74,7 +74,7 @@ def connect_for_writing(path: Path, timeout_s: float) -> sqlite3.Connection:
 
 
 def switch_to_wal(path: Path, timeout_s: float) -> None:
-    """Make the file keep a log, so that readers and a writer do not wait for each other."""
+    """Switch the file to WAL mode, so that readers and a writer do not wait for each other."""
     deadline = time.monotonic() + timeout_s
     with translate_errors(path, timeout_s), closing(_connect(path, "mode=rwc", timeout_s)) as raw:
         while True:
@@ -88,12 +88,12 @@ def switch_to_wal(path: Path, timeout_s: float) -> None:
 
 
 def may_write(path: Path) -> bool:
-    """Whether this process may write there, as opening it would decide."""
+    """Whether this process may write the file."""
     return os.access(path, os.W_OK, effective_ids=os.access in os.supports_effective_ids)
 
 
 def uri(path: Path, options: str) -> str:
-    """A path as SQLite's URI."""
+    """A path as a URI for SQLite."""
     return f"file://{quote(os.fsencode(path.absolute()))}?{options}"
 
 
@@ -113,7 +113,9 @@ def _connect(path: Path, options: str, timeout_s: float) -> sqlite3.Connection:
 
 
 def _prepared(raw: sqlite3.Connection, *statements: str) -> sqlite3.Connection:
-    """A connection after these statements; closed where one of them fails, as on a file that is not a database."""
+    """A connection after these statements; it is closed if one of them fails, for example because the file is not a
+    database.
+    """
     try:
         for statement in statements:
             raw.execute(statement).close()

@@ -26,13 +26,13 @@ from autotune.escape import one_line
 from autotune.store.sqlite.error_messages import translate_errors
 
 LOCK_TIMEOUT_S = 60.0
-"""how long a transaction waits for another process's; a merge of 20,000 trials holds the lock for some seconds"""
+"""how long a transaction waits for another process; a merge of 20,000 trials holds the lock for some seconds"""
 
 Clock = Callable[[], datetime]
 
 
 def utc_now() -> datetime:
-    """The date that rows get unless a caller brings a clock of its own."""
+    """The date that rows get unless the caller passes a clock."""
     return datetime.now(UTC)
 
 
@@ -55,7 +55,7 @@ class Database:
     _reader: Engine = field(init=False, repr=False)
     _closed: bool = field(default=False, init=False, repr=False)
     _writer: Connection | None = field(default=None, init=False, repr=False)
-    """kept from one write to the next: to take one and give it back takes as long as to store a row"""
+    """kept between writes: getting and returning a connection takes as long as storing a row"""
     _writing: threading.Lock = field(default_factory=threading.Lock, init=False, repr=False)
 
     def __post_init__(self) -> None:
@@ -72,7 +72,7 @@ class Database:
 
     @contextmanager
     def write(self) -> Iterator[Connection]:
-        """A transaction that holds the write lock from its start. Raises StoreError once it is closed."""
+        """A transaction that holds the write lock from its start. Raises StoreError if the database is closed."""
         with translate_errors(self.path, self.timeout_s), self._writing:
             self._check_open()
             if self.writable is not None:
@@ -88,7 +88,7 @@ class Database:
 
     @contextmanager
     def read(self) -> Iterator[Connection]:
-        """A transaction that sees one state of the file. Raises StoreError once it is closed."""
+        """A transaction that sees one state of the file. Raises StoreError if the database is closed."""
         self._check_open()
         with translate_errors(self.path, self.timeout_s), self._reader.begin() as connection:
             yield connection
@@ -98,13 +98,13 @@ class Database:
             raise StoreError(f"{self.shown}: is closed; open it again")
 
     def _turn_to(self, opened: Database) -> None:
-        """Be another database from now on, which is open for writing."""
+        """Replace this database by another one that is open for writing."""
         self._let_go()
         self.engine, self._reader, self.file, self.closing = opened.engine, opened._reader, opened.file, opened.closing
         self.writable = None
 
     def close(self) -> None:
-        """Close every connection; the last one to leave folds the log into the file, if it may write."""
+        """Close every connection; the last process to close folds the log into the file, if it may write."""
         self._closed = True
         self._let_go()
 
@@ -116,7 +116,7 @@ class Database:
 
 
 def path_of(url: str | Path) -> Path:
-    """The file that a path or an SQLAlchemy URL names. Raises StoreError for any other database."""
+    """The path of the file that a path or an SQLAlchemy URL names. Raises StoreError for any other database."""
     if isinstance(url, Path):
         return url
     text = url
@@ -142,7 +142,7 @@ def path_of(url: str | Path) -> Path:
 
 
 def _without_secrets(url: str) -> str:
-    """A URL on one line without its user, password and options, whatever characters these are of."""
+    """A URL on one line without its user, password and options."""
     scheme, _, rest = url.partition("://")
     kept = rest.rpartition("@")[2].partition("?")
     return one_line(f"{scheme}://{'***@' if '@' in rest else ''}{kept[0]}{'?***' if kept[1] else ''}")
@@ -150,8 +150,8 @@ def _without_secrets(url: str) -> str:
 
 @cache
 def _dialect() -> tuple[Dialect, LRUCache[object, object]]:
-    """Shared by all engines, so that a process compiles a statement once; it keeps as many as one engine would."""
-    # SQLAlchemy logs a signal that comes while it closes a connection: with a traceback, where nobody set a log.
+    """Compiled statements, shared by all engines of a process; the cache is as large as that of one engine."""
+    # SQLAlchemy logs a signal that arrives while it closes a connection, with a traceback, if no logging is set up.
     logging.getLogger("sqlalchemy.pool").addHandler(logging.NullHandler())
     engine = create_engine("sqlite+pysqlite://", poolclass=NullPool)
     with closing(engine.connect()):  # it asks for the version
@@ -159,7 +159,7 @@ def _dialect() -> tuple[Dialect, LRUCache[object, object]]:
 
 
 def sqlite_engine(connect: Callable[[], sqlite3.Connection]) -> Engine:
-    """An engine whose transactions begin as the database's do."""
+    """An engine whose transactions begin as those of the database do."""
     engine = create_engine("sqlite+pysqlite://", creator=connect, poolclass=QueuePool)
     engine.dialect, compiled = _dialect()
     engine.update_execution_options(compiled_cache=compiled)

@@ -1,4 +1,4 @@
-"""SQLite's errors as messages: what happened to which file, and what to do about it."""
+"""SQLite's errors as messages: what happened to which file, and what to do."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def translate_errors(path: Path, timeout_s: float) -> Iterator[None]:
 
 
 def damaged(path: Path, how: str) -> StoreError:
-    """The error for a file that is not whole; it is left as it is."""
+    """The error for a damaged file, which is left as it is."""
     shown = one_line(str(path))
     return StoreError(
         f"{shown}: the file is damaged ({one_line(how)}); restore a copy, or save what can be read with "
@@ -57,7 +57,7 @@ def _message(path: Path, timeout_s: float, error: sqlite3.Error | None, message:
 
 
 def _disk_is_full(path: Path) -> bool:
-    """Whether a file's disk has no room for what SQLite keeps next to it."""
+    """Whether the disk is too full for the files that SQLite keeps next to the database."""
     try:
         return shutil.disk_usage(path.absolute().parent).free < LOG_INDEX_BYTES
     except OSError:

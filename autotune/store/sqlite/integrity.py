@@ -1,4 +1,4 @@
-"""Whether a file is whole: SQLite's own checks, which know every constraint of the tables."""
+"""Check a file with SQLite's own checks, which include every constraint of the tables."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from autotune.store.sqlite.error_messages import damaged
 
 
 def check_whole(raw: sqlite3.Connection, path: Path) -> None:
-    """Raise StoreError for a file with a broken page, a row against a constraint or a dangling reference."""
+    """Raise StoreError if the file has a broken page, a row that breaks a constraint or a dangling reference."""
     missing = sorted(metadata.tables.keys() - {name for (name,) in raw.execute("SELECT name FROM sqlite_master")})
     if missing:
         raise damaged(path, f"no table {missing[0]}")

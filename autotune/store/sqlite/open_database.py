@@ -1,4 +1,4 @@
-"""A results database opened: for writing with its schema brought up to date, for reading without changing it."""
+"""Open a results database: for writing, with its schema brought up to date, or for reading, without changing it."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from autotune.store.sqlite.database import LOCK_TIMEOUT_S, Clock, Database, path
 from autotune.store.sqlite.versions import bring_up_to_date, newest_schema, private_copy, version_of
 
 ANALYSIS_LIMIT = 1000
-"""rows of each index that are looked at; a few milliseconds for any size (https://www.sqlite.org/lang_analyze.html)"""
+"""rows of each index to look at; takes milliseconds for any size (https://www.sqlite.org/lang_analyze.html)"""
 
 
 def open_for_writing(url: str | Path, *, timeout_s: float, clock: Clock) -> Database:
-    """Open a results database that may be written to, and change nothing until it is. Raises StoreError.
+    """Open a results database for writing, without changing it before the first write. Raises StoreError.
 
-    The first write makes the file when there is none and migrates it when it is older; a read before that sees a copy
-    with the newest schema, which is empty where there is no file.
+    The first write creates the file if there is none, and migrates it if it is older. Until then, reads see a copy with
+    the newest schema, which is empty if there is no file.
     """
     path = path_of(url)
     shown = one_line(str(path))
@@ -39,7 +39,7 @@ def open_for_writing(url: str | Path, *, timeout_s: float, clock: Clock) -> Data
 def open_for_reading(url: str | Path, *, timeout_s: float, clock: Clock) -> Database:
     """Open an existing results database without changing it; its folder may be read-only. Raises StoreError.
 
-    A file of an older schema is read through a copy that has the newest.
+    A file with an older schema is read through a copy with the newest one.
     """
     path = path_of(url)
     shown = one_line(str(path))
@@ -51,7 +51,7 @@ def open_for_reading(url: str | Path, *, timeout_s: float, clock: Clock) -> Data
 
 
 def schema_of(path: Path, timeout_s: float) -> int | None:
-    """The schema's version, None for an empty database or no file. Raises StoreError as `version_of` does."""
+    """The schema's version; None for an empty database or no file. Raises StoreError as `version_of` does."""
     if not path.exists():
         return None
     with closing(_reading(path, path, timeout_s, utc_now)) as database, database.read() as connection:
@@ -59,16 +59,16 @@ def schema_of(path: Path, timeout_s: float) -> int | None:
 
 
 def has_results(url: str | Path) -> bool:
-    """Whether there is a results database: there is none in the empty file that a run leaves when it is killed early.
+    """Whether there is a results database; an empty file, left by a run that was killed early, is none yet.
 
-    Raises StoreError for a file that is no results database.
+    Raises StoreError for any other file.
     """
     path = path_of(url)
     return path.exists() and _inspect(path) and schema_of(path, LOCK_TIMEOUT_S) is not None
 
 
 def remove_empty(path: Path) -> None:
-    """Remove a file in which nothing was stored, and what SQLite keeps next to it: the disk was full, for example."""
+    """Remove a file in which nothing was stored, and SQLite's files next to it, for example after a full disk."""
     with suppress(OSError):
         if path.stat().st_size == 0:
             for name in (path.name, f"{path.name}-wal", f"{path.name}-shm", f"{path.name}-journal"):
@@ -76,12 +76,12 @@ def remove_empty(path: Path) -> None:
 
 
 def _written(path: Path, timeout_s: float, clock: Clock) -> Database:
-    """The file itself, made or migrated, for a first write."""
+    """The file itself, created or migrated for the first write."""
     new = not path.exists()
     database = Database(path, timeout_s, sqlite_engine(lambda: connect_for_writing(path, timeout_s)), path, clock)
     try:
         bring_up_to_date(database)
-        with database.write() as connection:  # statistics for SQLite's planner, where tables have grown
+        with database.write() as connection:  # statistics for SQLite's planner, for tables that have grown
             connection.exec_driver_sql(f"PRAGMA analysis_limit = {ANALYSIS_LIMIT}")
             connection.exec_driver_sql("PRAGMA optimize = 0x10002")
     except BaseException:
@@ -93,7 +93,7 @@ def _written(path: Path, timeout_s: float, clock: Clock) -> Database:
 
 
 def _with_newest_schema(path: Path, timeout_s: float, clock: Clock) -> Database:
-    """The file open for reading, or a copy of its rows in the newest schema."""
+    """The file opened for reading, or a copy of its rows in the newest schema."""
     version = schema_of(path, timeout_s)
     if version == newest_schema():
         return _reading(path, path, timeout_s, clock)
@@ -109,7 +109,7 @@ def _reading(path: Path, file: Path, timeout_s: float, clock: Clock) -> Database
 
 
 def _inspect(path: Path) -> bool:
-    """True when there is a file. Raises StoreError for what cannot be a database."""
+    """Whether there is a file. Raises StoreError for something that cannot be a database."""
     shown = one_line(str(path))
     try:
         status = path.stat()

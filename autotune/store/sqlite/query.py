@@ -1,4 +1,4 @@
-"""A user's SQL on a connection of its own: it may read and nothing else, and it can be stopped."""
+"""Run a user's SQL on a connection of its own that only reads, and that can be stopped."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ Cell = int | float | str | bytes | None
 READING = frozenset(
     {sqlite3.SQLITE_SELECT, sqlite3.SQLITE_READ, sqlite3.SQLITE_FUNCTION, sqlite3.SQLITE_RECURSIVE},
 )
-"""What a statement may do; everything else is refused: writes, ATTACH, PRAGMA, transactions."""
+"""What a statement may do; all other actions are refused: writes, ATTACH, PRAGMA, transactions."""
 FORBIDDEN_FUNCTIONS = frozenset({"load_extension", "readfile", "writefile", "edit", "fts3_tokenizer"})
 FILE_ERRORS = frozenset(
     {
@@ -30,16 +30,16 @@ FILE_ERRORS = frozenset(
         *(sqlite3.SQLITE_IOERR, sqlite3.SQLITE_FULL),
     }
 )
-"""Errors that are not the statement's."""
+"""Errors that are not caused by the statement."""
 MOST_VALUE_BYTES = 1 << 26
 """of one text or blob"""
-_STEPS = 10_000  # of SQLite's virtual machine between two looks at the clock: about a millisecond
+_STEPS = 10_000  # instructions of SQLite's virtual machine between two checks of the clock: about a millisecond
 _WHAT_THERE_IS = "`SELECT sql FROM sqlite_master` has all tables, views and their columns"
 
 
 @dataclass(frozen=True, slots=True)
 class QueryResult:
-    """What a user's SQL yielded."""
+    """The result of a user's SQL."""
 
     columns: tuple[str, ...]
     rows: tuple[tuple[Cell, ...], ...]
@@ -47,14 +47,14 @@ class QueryResult:
 
 @dataclass(frozen=True, slots=True)
 class QueryStream:
-    """What a user's SQL yields, row after row."""
+    """The result of a user's SQL, row by row."""
 
     columns: tuple[str, ...]
     rows: Iterator[tuple[Cell, ...]]
 
 
 def run_query(database: Database, sql: str) -> QueryResult:
-    """Run one SELECT and keep what it yields. Raises StoreError with SQLite's words for anything else."""
+    """Run one SELECT and return its result. Raises StoreError with SQLite's message for anything else."""
     with stream_query(database, sql) as found:
         return QueryResult(found.columns, tuple(found.rows))
 
@@ -63,7 +63,7 @@ def run_query(database: Database, sql: str) -> QueryResult:
 def stream_query(database: Database, sql: str, *, within_s: float | None = None) -> Iterator[QueryStream]:
     """Run one SELECT on a connection of its own until the block ends.
 
-    Raises StoreError with SQLite's words for anything else, and where it takes longer than `within_s`.
+    Raises StoreError with SQLite's message for anything else, and if it takes longer than `within_s`.
     """
     guard = _Guard(within_s)
     with (
@@ -94,7 +94,7 @@ def _rows(
 
 
 class _Guard:
-    """SQLite's authorizer and progress handler: refuses what does not read, and stops what takes too long."""
+    """SQLite's authorizer and progress handler: refuses everything but reads, and stops slow statements."""
 
     def __init__(self, within_s: float | None) -> None:
         self.refused = False
@@ -111,14 +111,14 @@ class _Guard:
         return sqlite3.SQLITE_DENY
 
     def is_late(self) -> bool:
-        """Whether the statement is to be stopped. Ctrl-C raises here, between two steps."""
+        """Whether to stop the statement. Ctrl-C raises here, between two steps."""
         self.late = self._until is not None and time.monotonic() > self._until
         return self.late
 
 
 @contextmanager
 def _as_store_error(sql: str, guard: _Guard, within_s: float | None) -> Iterator[None]:
-    """Turn what a statement is to blame for into a StoreError that quotes it."""
+    """Turn the errors of a statement into a StoreError that quotes it."""
     try:
         yield
     except (sqlite3.Error, sqlite3.Warning, ValueError, OverflowError) as error:

@@ -1,4 +1,4 @@
-"""Which schema a file has, and how an older file is brought to the newest."""
+"""The version of a file's schema, and how an older file is migrated."""
 
 from __future__ import annotations
 
@@ -23,18 +23,20 @@ from autotune.store.sqlite.error_messages import translate_errors
 from autotune.tempdirs import temporary_folder
 
 FIRST = 13
-"""the schema that the tables were first declared for"""
+"""the first schema that the tables were declared for"""
 MIGRATIONS: tuple[Callable[[Connection], None], ...] = ()
-"""Each brings the tables of one schema to the next, from FIRST on; afterwards the views are made anew."""
+"""Each migration brings the tables of one schema to the next, from FIRST on; then the views are created again."""
 
 
 def newest_schema() -> int:
-    """The schema that this autotune writes."""
+    """The schema that this version of autotune writes."""
     return FIRST + len(MIGRATIONS)
 
 
 def version_of(connection: Connection, path: Path) -> int | None:
-    """The schema's version, None for an empty database. Raises StoreError when the file is not ours or too new."""
+    """The schema's version; None for an empty database. Raises StoreError if the file is not autotune's
+    or is too new.
+    """
     shown = one_line(str(path))
     names = set(connection.exec_driver_sql("SELECT name FROM sqlite_master").scalars())
     if not names:
@@ -60,7 +62,9 @@ def version_of(connection: Connection, path: Path) -> int | None:
 
 
 def bring_up_to_date(database: Database) -> None:
-    """Bring the file to the newest schema; an older file is kept as a copy. A file that is not ours is left alone."""
+    """Migrate the file to the newest schema and keep a copy of the older one. A file that is not autotune's is not
+    touched.
+    """
     with database.read() as connection:
         version = version_of(connection, database.path)
     if version == 12:
@@ -73,12 +77,12 @@ def bring_up_to_date(database: Database) -> None:
     try:
         with database.write() as connection:
             version = version_of(connection, database.path)
-            if version != newest_schema():  # unless another process was quicker
+            if version != newest_schema():  # unless another process did it first
                 if kept is not None:
                     _copy(database.file, kept, database.timeout_s)
                 migrate(connection, version, database.clock)
     except BaseException:
-        if kept is not None:  # the file is as it was
+        if kept is not None:  # the file is unchanged
             with suppress(OSError):
                 kept.unlink()
         raise
@@ -87,7 +91,7 @@ def bring_up_to_date(database: Database) -> None:
 
 
 def migrate(connection: Connection, version: int | None, clock: Clock) -> None:
-    """Bring a database to the newest schema, in the connection's transaction."""
+    """Migrate a database to the newest schema, in the connection's transaction."""
     if version is None:
         create(connection, newest_schema(), clock())
         return
@@ -99,7 +103,7 @@ def migrate(connection: Connection, version: int | None, clock: Clock) -> None:
 
 @contextmanager
 def private_copy(path: Path, version: int | None, timeout_s: float, clock: Clock) -> Iterator[Path]:
-    """A copy of a database with the newest schema, in a folder of its own; gone at the end. None: without rows."""
+    """A copy of a database with the newest schema in a temporary folder; for None, an empty database."""
     with ExitStack() as stack:
         try:
             folder = stack.enter_context(temporary_folder())
@@ -117,7 +121,7 @@ def private_copy(path: Path, version: int | None, timeout_s: float, clock: Clock
 
 
 def _made(path: Path, file: Path, version: int | None, timeout_s: float, clock: Clock) -> None:
-    """Give a file that is new, or a copy of `path`, the newest schema and, of schema 12, the rows of `path`."""
+    """Create the newest schema in a new file, or migrate a copy of `path`; of schema 12, copy the rows of `path`."""
     engine = sqlite_engine(lambda: connect_for_writing(file, timeout_s))
     with closing(Database(path, timeout_s, engine, file, clock)) as database, database.write() as connection:
         migrate(connection, None if version == 12 else version, clock)
@@ -127,10 +131,10 @@ def _made(path: Path, file: Path, version: int | None, timeout_s: float, clock: 
 
 
 def _replace_12(database: Database) -> None:
-    """Put a file of today's schema in the place of one of schema 12, which is kept next to it."""
+    """Replace a file of schema 12 by one of the current schema, and keep the old one next to it."""
     path = database.path
     kept = _kept(database, 12)
-    database.engine.dispose()  # a connection that was read from keeps the log open
+    database.engine.dispose()  # a connection that has read keeps the log open
     with sibling_temp(path) as begun, translate_errors(path, database.timeout_s):
         with closing(sqlite3.connect(path, timeout=database.timeout_s)) as raw:
             raw.execute("PRAGMA journal_mode = DELETE")  # one file, without a log
@@ -146,7 +150,7 @@ def _replace_12(database: Database) -> None:
 
 
 def _kept(database: Database, version: int) -> Path:
-    """The name of the copy of an older file, after its schema and the date."""
+    """The name of the copy of an older file: its schema and the date."""
     path, date = database.path, database.now().strftime("%Y%m%dT%H%M%SZ")
     return path.with_name(f"{path.stem}.schema-{version}.{date}{path.suffix}")
 
