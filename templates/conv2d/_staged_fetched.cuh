@@ -1,6 +1,8 @@
 #pragma once
 
 // Windows of x whose elements lie at odd places: through registers to as many shifted copies in shared memory. Needs the family's constants.
+#include "_input_image.cuh"
+
 #include "_shifted_rows.cuh"
 
 // Elements at once: all rows begin, and end, on a multiple of so many.
@@ -14,18 +16,19 @@ struct Fetched {
     AlignedArray<Bits, LOADED> at[LOADS][16 / LOADED];
 
     // Zeros stand for padding.
-    __device__ __forceinline__ void load(const Bits* __restrict__ x, unsigned work_tile, int n) {
+    __device__ __forceinline__ void load(const Bits* __restrict__ x, unsigned work_tile, int filter_frame, int n) {
         const WorkTile from(work_tile);
         const int first_row = from.row * STRIDE_H - PAD_H, first_column = from.column * STRIDE_W - PAD_W;
         const int row_begin = PAD_W == 0 ? 0 : -first_column * C, row_end = (W - first_column) * C;
-        x += (static_cast<long long>(from.image) * H + first_row) * (W * C) + first_column * C;
+        const int first_image = input_image(from.image, filter_frame);
+        x += (static_cast<long long>(first_image) * H + first_row) * (W * C) + first_column * C;
 #pragma unroll
         for (int i = 0; i < LOADS; ++i) {
             const unsigned place = threadIdx.x + i * THREADS, line = place / ROW_CHUNKS;
             const int first = static_cast<int>(place % ROW_CHUNKS) * 8;  // element of the window's row
             const int image = static_cast<int>(line / WINDOW_H), row = static_cast<int>(line % WINDOW_H);
-            bool there = place < PLACES && (IMAGES == 1 || from.image + image < n);
-            if constexpr (PAD_H > 0) there = there && static_cast<unsigned>(first_row + row) < static_cast<unsigned>(H);
+            bool there = place < PLACES && (DEEP ? first_image >= 0 : IMAGES == 1 || from.image + image < n);
+            if constexpr (PADDED_H) there = there && static_cast<unsigned>(first_row + row) < static_cast<unsigned>(H);
             const Bits* const elements = x + (image * H + row) * (W * C) + first;
 #pragma unroll
             for (int j = 0; j < 16 / LOADED; ++j) {

@@ -23,7 +23,7 @@ struct Line {
         : column(place / PIXEL_TAPS),
           tap(place % PIXEL_TAPS * 8),
           channel(slice * CHANNELS + tap),
-          in_row(PAD_W == 0 || static_cast<unsigned>(first_column + column) < static_cast<unsigned>(W)) {}
+          in_row(!PADDED_W || static_cast<unsigned>(first_column + column) < static_cast<unsigned>(W)) {}
 
     // Where it lies in a staged row, and in a row of x.
     __device__ __forceinline__ int staged() const { return column * PIXEL_CHUNKS + tap / 8; }

@@ -1,4 +1,5 @@
 #pragma once
+#include "_input_image.cuh"
 
 // Tiles of WINDOW_ROWS rows of an image, whole ones, or those of a STRIP of eight columns. The window of x that they need is loaded once for
 // TILE_K channels, with zeros for padding, and a tap's pixels are the first tap's, moved by the tap's offset in the window. Whole rows are
@@ -100,13 +101,6 @@ __device__ __forceinline__ void clear_behind_windows(unsigned char* windows) {
     fence_bulk();
 }
 
-// The image of x, or frame of all videos, that an output's is made of under a filter's frame; -1, which TMA reads as zeros, in the padding.
-__device__ __forceinline__ int input_image(int image, int filter_frame) {
-    if constexpr (!DEEP) return image;
-    const int frame = image % O * STRIDE_D - PAD_D + filter_frame * DILATION_D;
-    return static_cast<unsigned>(frame) < static_cast<unsigned>(D) ? image / O * D + frame : -1;
-}
-
 // Loads all windows of the block's tiles, and filters of TILE_K channels of one tap as a stage.
 __device__ __forceinline__ void produce(unsigned char* stages, PipelineTma<STAGES>& pipeline, const TensorMap& x_map, const TensorMap& w_map,
                                         int tiles, unsigned char* windows, WindowPipeline* window_pipeline) {
@@ -118,7 +112,7 @@ __device__ __forceinline__ void produce(unsigned char* stages, PipelineTma<STAGE
         const Place at = place_of(index, 0);
 #pragma unroll 1
         for (int first_tap = 0; first_tap < TAPS; first_tap += R * S) {
-            const int image = input_image(at.image, first_tap / (R * S));
+            const int image = input_image(at.image, first_tap / (R * S));  // of -1 TMA reads zeros
 #pragma unroll 1
             for (int c = 0; c < CHANNELS; c += TILE_K, ++window) {
                 window_pipeline->producer_acquire(window, LOADED * OPERAND_ROW_BYTES);

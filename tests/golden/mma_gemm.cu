@@ -1,20 +1,20 @@
 // conv2d n2 c8 11x13 k24 3x3 pad 1 f16 nhwc
 // mma_gemm mma=warp warp_p=4 warp_tiles_k=3 warps_k=1 row_tiles=1 column_tiles=1 images=1 contiguous_taps=pixel channel_slices=1 stages=2 register_prefetch=0 filters=resident min_blocks=2
 
-// D[npq, k] = sum over r, s, c of X[npq, rsc] * W[rsc, k]: M = N*P*Q pixels, N = K output channels, depth = R*S*C.
-// A = x [N, H, W, C], a window in shared memory that serves all taps.  B = packed_w.
-// Tile IMAGES x TILE_P x TILE_Q pixels by 8 * BLOCK_TILES output channels; tile space ceil(N / IMAGES) * ROW_TILES * COLUMN_TILES * ceil(K / that).
+// D[nopq, k] = sum over t, r, s, c of X[nopq, trsc] * W[trsc, k]: M = N*O*P*Q pixels, N = K output channels, depth = T*R*S*C.
+// A = x [N, D, H, W, C], a window in shared memory that serves all taps of a frame of the filters.  B = packed_w.
+// Tile IMAGES x TILE_P x TILE_Q pixels by 8 * BLOCK_TILES output channels; tile space ceil(N*O / IMAGES) * ROW_TILES * COLUMN_TILES * ceil(K / that).
 //
 // Implicit matrix product: y [pixels x output channels] = im2col(x) [pixels x taps] * w [taps x output channels], on tensor cores.
 // Eight taps that neighbour each other in x are a chunk of 16 bytes: a row of an operand. So the window of x that a tile of
 // pixels needs is staged in shared memory once, and im2col(x) is nothing but addresses in it.
 //
-//   x         [N, H, W, C]  input
+//   x         [N, D, H, W, C]  input; of two dimensions D = T = O = 1
 //   packed_w  filters as the lanes of a warp take them: [block of output channels][slice][step][FILTER_TILES tiles of output channels][lane][...]
 //             or as four warps do (WARPGROUP): [block of output channels][slice][step][output channel tile][chunk][lane]
-//   bias      [K]           read where EPILOGUE has one
-//   z         [N, P, Q, K]  residual, added where EPILOGUE has one
-//   y         [N, P, Q, K]  output
+//   bias      [K]              read where EPILOGUE has one
+//   z         [N, O, P, Q, K]  residual, added where EPILOGUE has one
+//   y         [N, O, P, Q, K]  output
 //   n         images N, any number
 //
 // With CONTIGUOUS_ROWS taps of all columns of a filter row follow each other in x. They begin at any pixel, on a multiple of STEP_W elements,
@@ -44,10 +44,13 @@ using Bits = unsigned short;  // of an element of x or w
 
 // Problem
 constexpr int C = 8, H = 11, W = 13;
-constexpr int K = 24, R = 3, S = 3;
-constexpr int P = 11, Q = 13;
+constexpr int K = 24, FILTER_D = 1, R = 3, S = 3;
+constexpr int O = 1, P = 11, Q = 13;
 constexpr int STRIDE_H = 1, STRIDE_W = 1;
 constexpr int PAD_H = 1, PAD_W = 1;
+[[maybe_unused]] constexpr bool PADDED_H = true, PADDED_W = true;
+constexpr bool DEEP = false;  // of three dimensions
+[[maybe_unused]] constexpr int D = 1, STRIDE_D = 1, PAD_D = 0, DILATION_D = 1;
 [[maybe_unused]] constexpr int DILATION_H = 1, DILATION_W = 1;
 using EPILOGUE = Epilogue<false, false, identity>;
 
@@ -55,7 +58,7 @@ using EPILOGUE = Epilogue<false, false, identity>;
 constexpr int WARP_P = 4;  // of outputs, a warp
 constexpr int WARP_TILES_K = 3, WARPS_K = 1;
 constexpr int ROW_TILES = 1, COLUMN_TILES = 1, IMAGES = 1;
-constexpr int CHANNEL_SLICES = 1, STAGES = 2;
+constexpr int CHANNEL_SLICES = 1, SLICES = 1, STAGES = 2;
 constexpr int MIN_BLOCKS = 2;  // blocks resident on a multiprocessor
 constexpr bool WARPGROUP = false, CONTIGUOUS_ROWS = false;
 constexpr bool RESIDENT_FILTERS = true;
@@ -98,14 +101,14 @@ constexpr int FILTER_TILES = WARP_TILES_K % 2 == 0 ? 2 : 1;  // tiles whose filt
 __device__ __forceinline__ constexpr int odd_row(int step) { return R == 1 ? 0 : 2 * step < R - 2 ? 2 * step : R - 2; }
 
 extern "C" __global__ void pack_filters(const Bits* __restrict__ w, unsigned* __restrict__ packed_w) {
-    constexpr int PACKED = 1 * CHANNEL_SLICES * SLICE_FILTERS * 4;
+    constexpr int PACKED = 1 * SLICES * SLICE_FILTERS * 4;
     const int i = static_cast<int>(blockIdx.x * blockDim.x + threadIdx.x);
     if (i >= PACKED) return;
     constexpr int GROUP = 64 * FILTER_TILES;
     const int lane = WARPGROUP ? i % 32 : i % GROUP / (2 * FILTER_TILES), chunk = WARPGROUP ? i / 32 % 2 : i % 2;
     const int tile = WARPGROUP ? i / 64 % BLOCK_TILES : i / GROUP % (BLOCK_TILES / FILTER_TILES) * FILTER_TILES + i / 2 % FILTER_TILES;
     const int step = i / (BLOCK_TILES * 64) % STEPS;
-    const int k = (i / (SLICE_FILTERS * 4 * CHANNEL_SLICES) * BLOCK_TILES + tile) * 8 + lane / 4;
+    const int k = (i / (SLICE_FILTERS * 4 * SLICES) * BLOCK_TILES + tile) * 8 + lane / 4;
     const bool paired = step < PAIRS * R;
     const int odd = step - PAIRS * R;  // step of the chunks that are left
     const int row = paired ? step % R : odd_row(odd) + chunk;
@@ -114,10 +117,11 @@ extern "C" __global__ void pack_filters(const Bits* __restrict__ w, unsigned* __
     unsigned word = 0;
     for (int half = 0; half < 2; ++half) {
         const int tap = in_run * 8 + lane % 4 * 2 + half;  // of the filter row
+        const int frame = i / (SLICE_FILTERS * 4) % SLICES / CHANNEL_SLICES;
         const int channel = i / (SLICE_FILTERS * 4) % CHANNEL_SLICES * CHANNELS + tap % CHANNELS;
         const bool there = CONTIGUOUS_ROWS ? tap < S * C : channel < C;
         const int at = CONTIGUOUS_ROWS ? tap : tap / CHANNELS * C + channel;
-        if (there && once && k < K) word |= unsigned{w[(k * R + row) * (S * C) + at]} << 16 * half;
+        if (there && once && k < K) word |= unsigned{w[((k * FILTER_D + frame) * R + row) * (S * C) + at]} << 16 * half;
     }
     packed_w[i] = word;
 }
@@ -187,10 +191,10 @@ conv2d_mma_gemm(const Bits* __restrict__ x, const Chunk* __restrict__ packed_w, 
     const int thread = static_cast<int>(threadIdx.x);
     const int lane = static_cast<int>(threadIdx.x % 32), warp = static_cast<int>(threadIdx.x / 32);
     const int group = warp / WARPS_Q;
-    packed_w += static_cast<int>(blockIdx.y) * (CHANNEL_SLICES * SLICE_FILTERS);
+    packed_w += static_cast<int>(blockIdx.y) * (SLICES * SLICE_FILTERS);
     Chunk* const block_filters = staged + STAGES * STAGE_CHUNKS;  // where they are resident
     if constexpr (RESIDENT_FILTERS) {
-        for (int i = thread; i < CHANNEL_SLICES * SLICE_FILTERS; i += THREADS) copy_async<16>(block_filters + i, packed_w + i);
+        for (int i = thread; i < SLICES * SLICE_FILTERS; i += THREADS) copy_async<16>(block_filters + i, packed_w + i);
         if constexpr (WARPGROUP) {
             copy_async_commit();
             copy_async_wait<0>();
@@ -199,7 +203,7 @@ conv2d_mma_gemm(const Bits* __restrict__ x, const Chunk* __restrict__ packed_w, 
         }
     }
     T* const outputs =
-        reinterpret_cast<T*>(block_filters + (RESIDENT_FILTERS ? CHANNEL_SLICES * SLICE_FILTERS : 0)) + warp * (2 * 16 * OUTPUT_PITCH);
+        reinterpret_cast<T*>(block_filters + (RESIDENT_FILTERS ? SLICES * SLICE_FILTERS : 0)) + warp * (2 * 16 * OUTPUT_PITCH);
     const int first_k = (static_cast<int>(blockIdx.y) * BLOCK_TILES + group * WARP_TILES_K) * 8;
 
     const unsigned first_column = warp % WARPS_Q * 16;
@@ -214,12 +218,12 @@ conv2d_mma_gemm(const Bits* __restrict__ x, const Chunk* __restrict__ packed_w, 
         output_at[i] = there ? column.output() + k : -1;
     }
 
-    const unsigned work_tiles = (static_cast<unsigned>(n) + IMAGES - 1) / IMAGES * (ROW_TILES * COLUMN_TILES);
+    const unsigned work_tiles = (static_cast<unsigned>(n) * O + IMAGES - 1) / IMAGES * (ROW_TILES * COLUMN_TILES);
 
     Fetched fetched;
     if constexpr (Fetched::USED) {
         if (STAGES > 1 && blockIdx.x < work_tiles) {
-            fetched.load(x, blockIdx.x, n);
+            fetched.load(x, blockIdx.x, 0, n);
             fetched.stage(staged);
         }
         copy_async_commit();
@@ -234,7 +238,7 @@ conv2d_mma_gemm(const Bits* __restrict__ x, const Chunk* __restrict__ packed_w, 
                 const Chunk* const slice_filters = packed_w + copied_slice * SLICE_FILTERS;
                 for (int i = thread; i < SLICE_FILTERS; i += THREADS) copy_async<16>(to + i, slice_filters + i);
             }
-            if (++copied_slice == CHANNEL_SLICES) {
+            if (++copied_slice == SLICES) {
                 copied_slice = 0;
                 copied_tile += gridDim.x;
             }
@@ -251,11 +255,14 @@ conv2d_mma_gemm(const Bits* __restrict__ x, const Chunk* __restrict__ packed_w, 
         Accumulators accumulators;
         clear(accumulators);
 #pragma unroll 1
-        for (int slice = 0; slice < CHANNEL_SLICES; ++slice) {
-            const unsigned next = work_tile + (STAGES - 1) * gridDim.x;
+        for (int slice = 0; slice < SLICES; ++slice) {
+            // What registers are loaded with: the slice so many stages on, or the first of the next work tile.
+            const bool last = slice + STAGES > SLICES;
+            const unsigned next = last ? work_tile + gridDim.x : work_tile;
+            [[maybe_unused]] const int next_slice = last ? 0 : slice + STAGES - 1;
             if constexpr (Fetched::USED) {
                 if constexpr (STAGES == 1) __syncthreads();
-                if (next < work_tiles) fetched.load(x, next, n);
+                if (next < work_tiles) fetched.load(x, next, next_slice, n);
                 if constexpr (STAGES == 1) fetched.stage(staged);
                 copy_async_wait<0>();
                 __syncthreads();
@@ -279,7 +286,7 @@ conv2d_mma_gemm(const Bits* __restrict__ x, const Chunk* __restrict__ packed_w, 
         // A warp stages the outputs of 16 columns of a row and stores them in order, a row here and the next one there. A residual is
         // staged where the outputs will be that it is added to.
         const WorkTile to(work_tile);
-        const unsigned left = min(IMAGES, n - to.image) * (P * Q * K);
+        const unsigned left = min(IMAGES, n * O - to.image) * (P * Q * K);
         T* const tile_outputs = y + ((static_cast<long long>(to.image) * P + to.row) * Q + to.column) * K + first_k;
         [[maybe_unused]] const T* const tile_residual = nullptr;
         [[maybe_unused]] Vector added[STORES];  // of a row

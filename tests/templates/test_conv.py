@@ -65,6 +65,23 @@ def test_frames_are_read_from_the_front_and_padded_in_front_alone(
 
 
 @pytest.mark.cxx
+@pytest.mark.parametrize(
+    ("problem", "values"),
+    [
+        (changed(CAUSAL, c=3, epilogue="bias_add"), {"contiguous_taps": "row", "stages": 2}),
+        (changed(CAUSAL, c=3, k=5, stride_d=2, pad_d_end=1), {"contiguous_taps": "row", "stages": 1}),
+        (changed(CAUSAL, pad_w=0), {"channel_slices": 2, "filters": "staged", "stages": 3}),
+    ],
+)
+def test_slices_of_mma_gemm_are_channels_of_a_frame(
+    problem: Problem, values: dict[str, int | str], host: DeviceEvaluator
+) -> None:
+    default = default_of("conv_mma_gemm", problem)
+    assert default is not None
+    verify("conv_mma_gemm", problem, {**default.params, **values}, host)
+
+
+@pytest.mark.cxx
 def test_a_frame_of_the_padding_that_is_read_from_another_video_is_found(host: DeviceEvaluator) -> None:
     change = ("image / O * D + frame : -1", "image / O * D + frame : 0")
     assert refuses_changed(SM90, WIDE, {**BASE, "window_rows": 8, "schedule": "pingpong"}, change, host)
