@@ -3,7 +3,7 @@
 `schema` declares the tables and views. A noun's module holds its records and, as a class whose methods are
 transactions, what callers may ask of it; a record's field is the column of its name. Trials, the largest, have that
 class in `trial_store`. Another column of trials is a field of `trial.Trial` or its parts, a line
-in `schema.tables`, and a migration in `sqlite.versions`.
+and a migration in `schema.tables`, and a line in `analysis.trial_columns`.
 """
 
 from autotune.store.best import BestRow

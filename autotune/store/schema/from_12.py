@@ -66,7 +66,7 @@ def copy_12(old: Path, new: sqlite3.Connection, shown: str) -> None:
         new.execute("BEGIN")
         for table in metadata.sorted_tables:
             if table.name not in _MADE_HERE:
-                new.execute(_copying(table.name, [column.name for column in table.c]))
+                new.execute(_copying(new, table.name, [column.name for column in table.c]))
         for source_id, packed, size_bytes in new.execute(
             "SELECT id, text_zlib, text_bytes FROM old.sources WHERE text_bytes > 0 AND length(text_zlib) > 0"
         ).fetchall():
@@ -84,12 +84,14 @@ def copy_12(old: Path, new: sqlite3.Connection, shown: str) -> None:
             new.execute("DETACH old")
 
 
-def _copying(table: str, columns: list[str]) -> str:
-    expressions = [_OTHERWISE.get((table, name), _OLD_COLUMNS.get(name, name)) for name in columns]
+def _copying(new: sqlite3.Connection, table: str, columns: list[str]) -> str:
+    """What copies a table; a column that came later gets its default."""
     old = _OLD_TABLES.get(table, table)
-    return (
-        f"INSERT INTO main.{table} ({', '.join(columns)}) SELECT {', '.join(expressions)} FROM old.{old} ORDER BY rowid"
-    )
+    there = {row[1] for row in new.execute(f"PRAGMA old.table_info({old})")}
+    found = {name: _OTHERWISE.get((table, name), _OLD_COLUMNS.get(name, name)) for name in columns}
+    copied = {name: old_name for name, old_name in found.items() if (table, name) in _OTHERWISE or old_name in there}
+    names, values = ", ".join(copied), ", ".join(copied.values())
+    return f"INSERT INTO main.{table} ({names}) SELECT {values} FROM old.{old} ORDER BY rowid"
 
 
 def _add_text(new: sqlite3.Connection, source_id: int, text: str) -> None:

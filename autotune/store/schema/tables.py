@@ -1,6 +1,8 @@
 """The tables, each declared once; the file's schema, its constraints and all statements follow from them."""
 
-from sqlalchemy import CheckConstraint, Index, UniqueConstraint
+from collections.abc import Callable
+
+from sqlalchemy import CheckConstraint, Connection, Index, UniqueConstraint
 from sqlalchemy import text as sql
 
 from autotune.store.schema.best_rule import KEY
@@ -29,6 +31,11 @@ RETIME_LABELS = ("confirmed", "moved", "regressed", "failed", "remeasured")
 """Labels of a retime: how the new time compares with the stored one."""
 CLASSES = ("", *ACCURACY_CLASSES)
 """of accuracy; empty for a config that was never rendered"""
+
+FIRST = 13
+"""The schema that these tables were first declared for."""
+MIGRATIONS: tuple[Callable[[Connection], object], ...] = ()
+"""Each brings the tables of one schema to the next, from FIRST on; afterwards the views are made anew."""
 
 schema_versions = table(
     "schema_versions",

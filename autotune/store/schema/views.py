@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from autotune.store.schema.best_rule import BEST_NOW, KEY, best_of
+from autotune.store.schema.tables import trials
 from autotune.trial import LONG_US
 
 _SHAPE = (
@@ -24,6 +25,20 @@ _OF_BEST = """\
     best_trials.trial_id AS trial_id,
     results.ended_at AS ended_at,
     origin"""
+
+
+_PLACED = {
+    "id", "number", "measurement_mode", "config", "outcome",
+    "reason", "message", "median_us", "accuracy", "deterministic",
+    "registers", "spill_bytes", "smem_bytes", "attempts", "started_at",
+    "ended_at", "origin", "proposed_by", "ranking_median_us",
+}  # fmt: skip
+_OTHERS = ", ".join(
+    f"trials.{column.name} AS {column.name}"
+    for column in trials.c
+    if not column.foreign_keys and column.name not in _PLACED
+)
+"""The columns of trials that have no place of their own in the view `results`."""
 
 
 def results(more: str = "") -> str:
@@ -51,9 +66,7 @@ SELECT
     flops / trials.median_us / 1e3 AS gflops,
     trials.accuracy AS accuracy,
     trials.deterministic AS deterministic,
-    registers, spill_bytes, smem_bytes, static_smem_bytes, trials.constant_bytes AS constant_bytes, occupancy,
-    error_over_bound, error_max_abs,
-    render_us, compile_us, load_us, verify_us, measure_us,
+    registers, spill_bytes, smem_bytes, {_OTHERS},
     reused_trial_id IS NOT NULL AS reused,
     attempts,
     sources.hash AS source_hash,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sqlite3
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import ExitStack, closing, contextmanager, suppress
 from pathlib import Path
 
@@ -16,16 +16,11 @@ from autotune.errors import StoreError, StoreWarning
 from autotune.escape import one_line
 from autotune.store.schema.create import create, make_views, stamp
 from autotune.store.schema.from_12 import copy_12
-from autotune.store.schema.tables import schema_versions
+from autotune.store.schema.tables import FIRST, MIGRATIONS, schema_versions
 from autotune.store.sqlite.connections import connect_for_reading, connect_for_writing, switch_to_wal
 from autotune.store.sqlite.database import Clock, Database, sqlite_engine
 from autotune.store.sqlite.error_messages import translate_errors
 from autotune.tempdirs import temporary_folder
-
-FIRST = 13
-"""the first schema that the tables were declared for"""
-MIGRATIONS: tuple[Callable[[Connection], None], ...] = ()
-"""Each migration brings the tables of one schema to the next, from FIRST on; then the views are created again."""
 
 
 def newest_schema() -> int:
