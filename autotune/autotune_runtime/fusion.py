@@ -61,6 +61,8 @@ class Convolution:
     """why `problem` is None"""
     flops: int | None
     """a multiply-add counted as two; None where its sizes are not known"""
+    sizes: Mapping[str, int | str] = field(default_factory=dict)
+    """sizes and words of the operation `conv`, where that has the convolution and conv2d does not; else empty"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,7 +152,8 @@ class Fused:
         Where something follows a convolution without a bias, the kernel's bias is zeros.
         """
         problem = self.convolution.problem
-        biased = bool(self.folded) or (problem is not None and problem.epilogue != "none")
+        own = self.convolution.sizes.get("epilogue", "none") if problem is None else problem.epilogue
+        biased = bool(self.folded) or own != "none"
         follow = dict.fromkeys([(self.addition is not None, word) for word in (self.activation, "")])
         follow[False, ""] = None
         names = [epilogue_name(residual=added, activation=word) for added, word in follow if added or word or biased]
@@ -158,9 +161,13 @@ class Fused:
 
 
 def fuse(
-    graph: Graph, *, residuals: bool = True, may_add: Callable[[int, str, int], bool] = lambda _at, _tensor, _by: True
+    graph: Graph,
+    *,
+    residuals: bool = True,
+    may_add: Callable[[int, str, int], bool] = lambda _at, _tensor, _by: True,
+    all_ranks: bool = False,
 ) -> tuple[Fused, ...]:
-    """Every convolution of a network that a kernel computes, in the network's order.
+    """Every convolution of a network that a kernel computes, in the network's order; with `all_ranks` conv's, too.
 
     Of two convolutions that meet in an addition the one that is computed last takes it: the other is its residual.
     Without `residuals` none does; `may_add` refuses one: it is given the position of a convolution, the tensor that
@@ -170,7 +177,7 @@ def fuse(
     taken: set[int] = set()
     for at in reversed(range(len(graph.operators))):
         convolution = graph.operators[at].convolution
-        if convolution is not None and convolution.problem is not None:
+        if convolution is not None and (convolution.problem is not None or (all_ranks and convolution.sizes)):
             found.append(_fused(graph, at, convolution, taken, may_add if residuals else _never))
     return tuple(reversed(found))
 
@@ -260,8 +267,11 @@ def _same(known: Sequence[float], made: Sequence[float]) -> bool:
 def convolution(label: str, geometry: Geometry, why_not: str = "") -> Convolution:
     """A convolution as a problem, or why no kernel computes it."""
     why_not = why_not or _why_not(geometry)
-    problem = None if why_not else _problem(geometry)
-    return Convolution(label, problem, why_not, _flops(geometry))
+    if why_not:
+        return Convolution(label, None, why_not, _flops(geometry))
+    if beyond := _beyond_conv2d(geometry):
+        return Convolution(label, None, beyond, _flops(geometry), _conv_sizes(geometry))
+    return Convolution(label, _problem(geometry), "", _flops(geometry))
 
 
 def matrix_product(
@@ -310,19 +320,39 @@ def _why_not(geometry: Geometry) -> str:
     axes = len(geometry.w) - 2
     if geometry.transposed:
         return "a transposed convolution"
-    if axes != 2:
+    if axes not in (1, 2, 3):
         return f"a {axes}-d convolution"
     if not geometry.x or None in geometry.x or None in geometry.w:
         return f"the size of its input is not known before the network runs: {sizes(geometry.x) or '?'}"
-    if len(geometry.x) != 4:
-        return f"its input has {len(geometry.x)} dimensions, not 4"
-    if tuple(geometry.before) != tuple(geometry.after):
-        return f"pads {_pads(geometry.before)} before and {_pads(geometry.after)} after the image, not both alike"
+    if len(geometry.x) != len(geometry.w):
+        return f"its input has {len(geometry.x)} dimensions, not {len(geometry.w)}"
     if geometry.x[1] != (geometry.w[1] or 0) * geometry.groups:
         return f"its input {sizes(geometry.x)} has not the channels of its filters {sizes(geometry.w)}"
     if geometry.dtype not in INTERFACE.words["dtype"]:
         return f"computes in {geometry.dtype}"
     return ""
+
+
+def _beyond_conv2d(geometry: Geometry) -> str:
+    """Why conv2d does not have a convolution that conv has; empty where it has it."""
+    axes = len(geometry.w) - 2
+    if axes != 2:
+        return f"a {axes}-d convolution"
+    if tuple(geometry.before) != tuple(geometry.after):
+        return f"pads {_pads(geometry.before)} before and {_pads(geometry.after)} after the image, not both alike"
+    return ""
+
+
+def _conv_sizes(of: Geometry) -> dict[str, int | str]:
+    axes, taps = "dhw"[5 - len(of.w) :], "trs"[5 - len(of.w) :]
+    numbers: dict[str, int | str] = dict(
+        zip(("n", "c", *axes, "k", *taps), [size or 0 for size in (*of.x, of.w[0], *of.w[2:])], strict=True)
+    )
+    named = {"stride_{}": of.stride, "pad_{}": of.before, "pad_{}_end": of.after, "dilation_{}": of.dilation}
+    for name, values in named.items():
+        numbers |= {name.format(axis): value for axis, value in zip(axes, values, strict=True)}
+    words = {"dtype": of.dtype, "layout": of.layout, "epilogue": "bias" if of.bias else "none"}
+    return {**numbers, "groups": of.groups, **words}
 
 
 def _pads(numbers: Sequence[int]) -> str:

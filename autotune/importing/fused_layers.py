@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 
 from autotune.autotune_runtime.conv2d import Problem as ConvProblem
@@ -9,7 +10,7 @@ from autotune.autotune_runtime.fusion import Convolution, Graph, MatrixProduct, 
 from autotune.autotune_runtime.fusion import Fused as Epilogue
 from autotune.errors import StudyError
 from autotune.importing.network import plain
-from autotune.operation.registry import operation
+from autotune.operation.registry import CONV, operation
 from autotune.problem import Conv2dProblem, Problem, make_problem
 
 OPERATIONS = {"conv2d": "convolutions", "gemm": "products of matrices"}
@@ -63,7 +64,7 @@ class Findings:
 def findings(network: Graph, *, op: str = "conv2d", residuals: bool = True) -> Findings:
     """Every convolution of a network, or every product of matrices; without `residuals` none takes an addition."""
     checked = _checked(network)
-    fused = {each.at: each for each in fuse(checked, residuals=residuals)}
+    fused = {each.at: each for each in fuse(checked, residuals=residuals, all_ranks=True)}
     taken: list[Fused] = []
     left_out: list[Unsupported] = []
     for at, operator in enumerate(checked.operators):
@@ -83,8 +84,10 @@ def findings(network: Graph, *, op: str = "conv2d", residuals: bool = True) -> F
 def _convolution(found: Convolution, fused: Epilogue | None, op: str) -> Fused | Unsupported:
     if op != "conv2d":
         return Unsupported(plain(found.label), _OTHER.format(OPERATIONS["conv2d"], "conv2d"), found.flops, other=True)
-    if found.problem is None or fused is None:
+    if fused is None:
         return Unsupported(plain(found.label), plain(found.why_not, 1000), found.flops)
+    if found.problem is None:
+        return Fused(plain(found.label), _of_conv({**found.sizes, "epilogue": fused.epilogues[0]}))
     return Fused(plain(found.label), _problem(replace(found.problem, epilogue=fused.epilogues[0])))
 
 
@@ -110,13 +113,21 @@ def _checked(network: Graph) -> Graph:
 
 def _checked_operator(operator: Operator) -> Operator:
     found = operator.convolution
-    if found is None or found.problem is None:
+    if found is None or (found.problem is None and not found.sizes):
         return operator
     try:
-        _problem(found.problem)
+        if found.problem is None:
+            _of_conv(found.sizes)
+        else:
+            _problem(found.problem)
     except StudyError as error:
-        return replace(operator, convolution=replace(found, problem=None, why_not=str(error)))
+        return replace(operator, convolution=replace(found, problem=None, why_not=str(error), sizes={}))
     return operator
+
+
+def _of_conv(sizes: Mapping[str, int | str]) -> Problem:
+    """Raises StudyError."""
+    return make_problem(operation(CONV), sizes)
 
 
 def _problem(of: ConvProblem) -> Conv2dProblem:

@@ -15,7 +15,8 @@ from pathlib import Path
 
 import pytest
 
-from autotune.problem import Conv2dProblem, Layer
+from autotune.operation.registry import operation
+from autotune.problem import Conv2dProblem, Layer, make_problem
 from autotune.study_reader import load_study
 from tests.unit.conftest import autotune, folder
 from tests.unit.tiny import Command, Finished
@@ -246,12 +247,15 @@ def test_resnet50_has_its_additions(models: Path, autotune: Command) -> None:
     assert not any("add" in str(layer.problem.values["epilogue"]) for layer in alone)
 
 
-def test_other_dimensions_are_left_out(models: Path, autotune: Command) -> None:
-    (layer,) = layers(autotune, "my_models.py:Volume", "--input", "2x1x8x8")
+def test_other_dimensions_are_layers_of_conv(models: Path, autotune: Command) -> None:
+    layer, *others = layers(autotune, "my_models.py:Volume", "--input", "2x1x8x8")
     assert layer == Layer("conv", Conv2dProblem(2, 1, 8, 8, 2, 3, 3, pad_h=1, epilogue="bias"))
-    text = Path("study.toml").read_text()
-    assert " %  deep: a 3-d convolution\n" in text
-    assert " %  thin: a 1-d convolution\n" in text
+    deep: dict[str, int | str] = {"n": 2, "c": 2, "d": 1, "h": 8, "w": 6, "k": 3, "t": 1, "s": 1, "epilogue": "bias"}
+    thin: dict[str, int | str] = {"n": 2, "c": 3, "w": 48, "k": 4, "s": 1, "epilogue": "bias"}
+    assert others == [
+        Layer("deep", make_problem(operation("conv"), deep)),
+        Layer("thin", make_problem(operation("conv"), thin)),
+    ]
 
 
 def test_what_a_model_prints_is_not_in_the_study(models: Path, autotune: Command) -> None:

@@ -13,7 +13,8 @@ import pytest
 
 from autotune.autotune_runtime.activations import BY_WORD
 from autotune.autotune_runtime.conv2d import EPILOGUES
-from autotune.problem import Conv2dProblem, Layer
+from autotune.operation.registry import operation
+from autotune.problem import Conv2dProblem, Layer, make_problem
 from autotune.study_reader import load_study
 
 from .tiny import Command, Finished
@@ -230,17 +231,19 @@ def test_what_cannot_be_served_is_a_comment_with_its_share(autotune: Command, tm
     nodes.insert(1, node("ReduceSum", "xx", "xs", keepdims=1))
     nodes.insert(2, node("Mul", "w xs", "own_w"))
     model = saved(tmp_path / "net.onnx", nodes, weights=weights)
-    (layer,) = layers(autotune, model)
-    assert layer.name == "stem"
+    layer, deep, sided = layers(autotune, model)
+    assert [each.name for each in (layer, deep, sided)] == ["stem", "v", "sided"]
+    conv = operation("conv")
+    assert deep.problem == make_problem(conv, {"n": 2, "c": 4, "d": 1, "h": 16, "w": 16, "k": 4, "t": 1, "s": 1})
+    sizes = {"n": 2, "c": 3, "h": 8, "w": 8, "k": 4, "r": 3, "s": 3, "pad_h_end": 1, "pad_w_end": 1}
+    assert sided.problem == make_problem(conv, sizes)
     comments = [line for line in (tmp_path / "net.toml").read_text().splitlines() if line.startswith("#   ")]
     flops = {
         "t: a transposed convolution": 2 * (2 * 4 * 8 * 8) * (4 * 2 * 2),
-        "v: a 3-d convolution": 2 * (2 * 4 * 16 * 16) * 4,
-        "sided: pads 0x0 before and 1x1 after the image, not both alike": 2 * (2 * 4 * 7 * 7) * 27,
         "made: its filters are computed by the network": 2 * (2 * 4 * 6 * 6) * 27,
         "head: products of matrices, which --op gemm imports": 2 * (2 * 4 * 16) * 16 * 5,
     }
-    total = layer.problem.flops + sum(flops.values())
+    total = sum(each.problem.flops for each in (layer, deep, sided)) + sum(flops.values())
     said = {f"#   {100 * count / total:.1f} %  {words}" for words, count in flops.items()}
     assert {*comments} == said
 
