@@ -1,1 +1,1 @@
-"""A dispatcher: its record and its C++, and how it is made of a tuned study's layers and kernels."""
+"""Dispatchers: how they are built from a tuned study's layers and kernels, their records and their C++."""

@@ -1,7 +1,7 @@
-"""store -> dispatch: from a tuned study to a dispatcher that was verified on every layer, judged and stored.
+"""store -> dispatch: from a tuned study to a dispatcher that is verified on every layer, evaluated and stored.
 
-The matrix of layers and configs is completed, a portfolio and rules are made of it, the rules are tried, and what comes
-of each layer is set beside other ways to choose a kernel for it.
+The builder completes the matrix of layers and configs, derives a portfolio and rules from it, and tries the rules. It
+compares the result on each layer with other ways to choose a kernel.
 """
 
 from __future__ import annotations
@@ -48,10 +48,10 @@ from autotune.tuning.finals_decision import LEAST_NOISE
 from autotune.tuning.tune import check_study, measurement_mode
 
 SEARCHED = "searched together"
-"""What proposed a rule whose threshold and kernels `tune` searched."""
+"""`proposed_by` of a rule that `tune` searched."""
 _BELOW, _ABOVE = "searched below", "searched above"
 HELD_OUT = 4
-"""One in so many layers is held out."""
+"""One layer in this many is held out."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +63,7 @@ class Comparison:
     worst: float
     worst_layer: str
     weighted_mean: float
-    """time lost on all layers over the time of their best, each as often as the network runs it"""
+    """total time lost divided by the total time of the layers' best kernels, each layer weighted by its count"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,14 +76,14 @@ class Built:
     tried: tuple[Tried, ...]
     """fastest first"""
     text: str
-    """its C++"""
+    """its C++ header"""
     compiled: bool
-    """whether its C++ was asked on the device"""
+    """whether the compiled C++ was run on the device"""
     within_us: float
-    """what two rules may differ by and count as equals, weighted"""
+    """weighted difference within which two rules count as equal"""
     configs: int
     interpolated: tuple[Layer, ...]
-    """layers between those of the study, on which kernels were measured too"""
+    """layers interpolated between those of the study, on which kernels were also measured"""
     measured: int
     """cells of the matrix that were measured by this run"""
     evaluated: int
@@ -99,10 +99,10 @@ def build(
     explore: bool = True,
     holdout: int | None = None,
 ) -> Built:
-    """Build a dispatcher of a study's layers, or of those that are left when a quarter is held out by a seed.
+    """Build a dispatcher from a study's layers, or from those left after a seed has held out a quarter.
 
-    With `explore` its kernels are measured on layers between those of the study too.
-    Raises StudyError when there are too few layers, StoreError when one has no correct kernel.
+    With `explore` its kernels are also measured on layers interpolated between those of the study. Raises StudyError if
+    there are too few layers, StoreError if one has no correct kernel.
     """
     study = run.study
     check_study(study, run.templates)
@@ -118,7 +118,7 @@ def build(
     rows = [row for row in range(len(layers)) if row not in held]
     tuned = tuned_rows(run, layers)
     named = dict(technique_configs(study, [tuned[row] for row in rows]))
-    key = run.store.studies.begin(StudyRecord.of(study))  # the first write, after everything that may refuse the study
+    key = run.store.studies.begin(StudyRecord.of(study))  # the first write, after every check that may refuse the study
     beside = interpolated_layers([layers[row] for row in rows], but=layers) if explore else ()
     properties = [item.plain for item in template.properties]
     record = TemplateRecord(FAMILY, template.hash, template.header)
@@ -166,9 +166,8 @@ def build(
 
 
 def named_rules(study: Study, matrix: Matrix, plan: Plan) -> Mapping[Rule, str]:
-    """The study's own rules that have a threshold, with what they are called.
-
-    Raises StudyError for a threshold on what no dispatcher asks for.
+    """The study's own rules that have a threshold, by name. Raises StudyError for a threshold on a property that no
+    dispatcher knows.
     """
     found: dict[Rule, str] = {}
     for rule in study.rules:
@@ -185,14 +184,14 @@ def named_rules(study: Study, matrix: Matrix, plan: Plan) -> Mapping[Rule, str]:
 
 
 def _split(matrix: Matrix, plan: Plan, gap: Gap, below: str, above: str) -> Split:
-    """A threshold between two kernels of the matrix that have a name."""
+    """A threshold between two named kernels of the matrix."""
     names = dict(zip((*plan.kernels, matrix.default), plan.names, strict=True))
     low, high = (Leaf((names[matrix.techniques[side]],)) for side in (below, above))
     return Split(gap.property, gap.threshold, low, high)
 
 
 def _searched(run: Run, scope: TargetScope) -> Pair | None:
-    """The best rule that a search found for these layers, of families that there are."""
+    """The best rule that a search found for these layers, with families that exist."""
     best = best_rule(run.store.dispatchers.trials(scope).values())
     if best is None or not {best[0].below.template, best[0].above.template} <= {*run.families}:
         return None
@@ -200,16 +199,16 @@ def _searched(run: Run, scope: TargetScope) -> Pair | None:
 
 
 def held_out(layers: int, seed: int | None) -> frozenset[int]:
-    """Which layers a seed holds out."""
+    """The layers that a seed holds out."""
     return frozenset() if seed is None else frozenset(random.Random(seed).sample(range(layers), layers // HELD_OUT))
 
 
 def _dispatched(
     matrix: Matrix, plan: Plan, made_of: Sequence[int], rows: Sequence[int], without: Sequence[int] | None
 ) -> tuple[DispatchedLayer, ...]:
-    """What a plan does with layers, and what other ways would that have not seen the layer.
+    """The kernel that a plan chooses for each layer, and those of other ways to choose that have not seen the layer.
 
-    `without` is what was chosen for each when it was left out; None for layers that the plan has never seen.
+    `without` is the choice for each layer when it was left out; None for layers that the plan has never seen.
     """
     serving = chosen(matrix, rows, plan)
     names = dict(zip((*plan.kernels, matrix.default), plan.names, strict=True))
@@ -248,7 +247,7 @@ WAYS = (
     ("single best kernel", "single_us"),
     ("nearest layer", "nearest_us"),
 )
-"""The ways to choose that are compared, and where their times stand."""
+"""The ways to choose that are compared, and the columns of their times."""
 
 
 def compare(layers: Sequence[DispatchedLayer]) -> tuple[Comparison, ...]:

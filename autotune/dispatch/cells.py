@@ -1,6 +1,6 @@
-"""store -> dispatch: what layers take with configs.
+"""store -> dispatch: the times of configs on layers.
 
-What the database has is taken; what it lacks is measured as trials of the layer, so that nothing is measured twice.
+Times that the database lacks are measured as trials of the layer, so nothing is measured twice.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ from autotune.tuning.trial_log import Progress, TrialLog
 from autotune.tuning.tune import measurement_mode
 
 DISPATCH = "dispatch"
-"""What proposed the trials of these cells."""
+"""`proposed_by` of the trials of these cells."""
 SAFE = "implicit_gemm"
-"""The family whose default config suits any problem."""
+"""The family whose default config supports every problem."""
 
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """What a dispatcher or a searched rule is made with."""
+    """The run in which a dispatcher is built or a rule is searched."""
 
     study: Study
     templates: Mapping[str, KernelTemplate]
@@ -42,7 +42,7 @@ class Run:
 
     @property
     def families(self) -> tuple[str, ...]:
-        """Those that the study searches or names, and that of the safe default."""
+        """The families that the study searches or names, and that of the safe default."""
         techniques = (technique.template for technique in self.study.techniques)
         sides = (self.study.side(name)[0] for rule in self.study.rules for name in (*rule.below, *rule.above))
         return tuple(dict.fromkeys([*(self.study.templates or self.templates), *techniques, *sides, SAFE]))
@@ -50,7 +50,7 @@ class Run:
 
 @dataclass(slots=True)
 class Row:
-    """A layer and what is known of each config on it."""
+    """A layer and the known time of each config on it."""
 
     name: str
     """study.layer"""
@@ -59,20 +59,22 @@ class Row:
     times_us: dict[Config, float | None] = field(default_factory=dict)
     """None: it failed"""
     own: Mapping[Config, float] = field(default_factory=dict)
-    """correct configs of the layer's own tuning to their times, fastest first; of all, where it was not tuned"""
+    """correct configs of the layer's own tuning with their times, fastest first; all of its correct configs if it was
+    not tuned
+    """
 
     @property
     def best_us(self) -> float | None:
-        """The time of the layer's own best kernel; of an interpolated layer, the best so far."""
+        """The time of the layer's own best kernel; for an interpolated layer, the best time so far."""
         return min(self.own.values() or filter(None, self.times_us.values()), default=None)
 
     def evaluable(self, config: Config) -> bool:
-        """Whether the device can evaluate a config: one that replays only what was recorded."""
+        """Whether the device can evaluate a config; a replay device knows only recorded ones."""
         listed = self.bounds[config.template].listed
         return listed is None or config in listed
 
     def padded_outputs(self, config: Config) -> int:
-        """The padded outputs of a config, those that the device could compute in its time; 0 where it breaks a rule."""
+        """The padded outputs of a config: those that the device could compute in its time; 0 if it breaks a rule."""
         bound = self.bounds[config.template]
         if not bound.supported:
             return 0
@@ -84,7 +86,7 @@ class Row:
 
 
 def read_row(run: Run, layer: Layer) -> Row:
-    """A layer of the study with what the database has of it on this device. Writes nothing."""
+    """A layer of the study with its stored times on this device. Writes nothing."""
     study, evaluator = run.study, run.evaluator
     listed = evaluator.listed(layer.problem, cache=measurement_mode(study))
     admission = Admission(study.admitted(layer.problem), study.workspace_limit_bytes, listed, study.prune)
@@ -98,7 +100,7 @@ def read_row(run: Run, layer: Layer) -> Row:
         config = run.templates[trial.config.template].current_config(trial.config)
         if config is None:
             continue
-        # The kernel of an edited family may be another: its trial is made again, or copied if it is the same.
+        # The kernel of an edited family may be another one: then its trial is repeated, otherwise copied.
         current = trial_row.template_hash == run.templates[config.template].hash
         time_us = trial_row.ranking_median_us or trial.median_us
         if time_us is not None and trial.accuracy in study.admitted(layer.problem):
@@ -114,7 +116,7 @@ def read_row(run: Run, layer: Layer) -> Row:
 
 
 def _here(run: Run, layer: Layer) -> Iterable[TrialRow]:
-    """The layer's finished trials on this device in this environment, those that count last."""
+    """The layer's finished trials on this device in this environment, in order of precedence, the highest last."""
     rows = [
         row
         for row in run.store.trials.list(layer.problem, kind=run.evaluator.info.kind)
@@ -134,7 +136,9 @@ def measure(
     wanted: Sequence[tuple[Row, Sequence[Config]]],
     observe: Callable[[Progress], None] = lambda _: None,
 ) -> int:
-    """Evaluate configs on layers as trials of these, until stopped; how many were measured and not known."""
+    """Evaluate configs on layers as trials of these layers, until stopped; return how many were measured and not
+    reused.
+    """
     with Pipeline(run.evaluator, clock=run.clock) as pipeline:
         queues = [
             _start(run, key, pipeline, row, configs, observe)
@@ -155,7 +159,7 @@ def _start(
     wanted: Sequence[Config],
     observe: Callable[[Progress], None],
 ) -> tuple[LayerQueue, TrialLog]:
-    """Start configs on a layer, first each alone what a killed run left running."""
+    """Start configs on a layer, beginning with suspects of a killed run, each of which runs alone."""
     info, environment = run.evaluator.info, run.evaluator.environment
     records = [TemplateRecord(one.name, one.hash, one.header) for one in run.templates.values()]
     scope = run.store.scopes.open(key, row.layer, info, environment, measurement_mode(run.study), records)

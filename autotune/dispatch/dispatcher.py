@@ -26,17 +26,17 @@ from autotune.problem import Problem
 from autotune.trial import Config, Value
 
 FAMILY = "dispatch"
-"""What stands in the place of a family in the trials of dispatchers."""
+"""The family name in the trials of dispatchers."""
 DEFAULT = "default"
 """The name of the safe default among a dispatcher's kernels."""
-_BELOW, _ABOVE = "below_", "above_"  # before the parameters of the nodes beneath a threshold
+_BELOW, _ABOVE = "below_", "above_"  # prefix of the parameters of the nodes below a threshold
 
 
 @dataclass(frozen=True)
 class Property:
-    """A whole number of a problem: how similar two are follows from it, and thresholds may ask for it.
+    """An integer property of a problem, which determines how similar two problems are; thresholds may test it.
 
-    The rule is trusted in a range of it.
+    The rule is trusted within a range of it.
     """
 
     name: str
@@ -45,14 +45,14 @@ class Property:
     least: int = 0
     most: int = 2**63 - 1
     power: int = 0
-    """how fast similarity fades with it"""
+    """how fast similarity decreases with it"""
 
     def of(self, problem: Problem) -> int:
-        """The number for a problem."""
+        """Its value for a problem."""
         return self._bound.integer(problem.names())
 
     def holds(self, problem: Problem) -> bool:
-        """Whether a problem lies in the range."""
+        """Whether a problem is within the range."""
         return self.least <= self.of(problem) <= self.most
 
     @cached_property
@@ -62,18 +62,18 @@ class Property:
 
 @dataclass(frozen=True, slots=True)
 class PortfolioKernel:
-    """A config of a family that serves whatever problem its predicate admits, rendered for that problem."""
+    """A config of a family that runs any problem that its predicate admits, rendered for that problem."""
 
     name: str
     config: Config
     predicate: Predicate
     relative_times: tuple[int, ...] = ()
-    """on each known layer, squared: the time to expect where nothing idles, 1000 for the layer's best"""
+    """on each known layer, squared: the expected time if nothing idles; 1000 for the layer's best"""
 
 
 @dataclass(frozen=True, slots=True)
 class Leaf:
-    """Where a rule ends: the kernels that come first, before the one of which the least time is expected."""
+    """A leaf of the rule: the kernels to try first, before the kernel with the smallest expected time."""
 
     kernels: tuple[str, ...] = ()
 
@@ -84,13 +84,13 @@ class Leaf:
 
 
 FASTEST = Leaf()
-"""No kernel comes before the one of which the least time is expected."""
+"""No kernel comes before the one with the smallest expected time."""
 DEFAULT_FIRST = Leaf((DEFAULT,))
 
 
 @dataclass(frozen=True, slots=True)
 class Split:
-    """A threshold: what lies below it, and what at or above it."""
+    """A threshold: the subtree below it, and the subtree at or above it."""
 
     property: str
     threshold: int
@@ -103,26 +103,26 @@ Rule = Leaf | Split
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """What serves a problem, and how that came about."""
+    """The kernel for a problem, and why it was chosen."""
 
     kernel: PortfolioKernel | None
-    """None: nothing fits, the problem is to be tuned"""
+    """None: no kernel supports the problem, so it must be tuned"""
     default_first: bool
-    """whether the safe default comes before all others: the rule says so, or says nothing of such a problem"""
+    """whether the safe default comes before all others: the rule says so, or does not cover the problem"""
     passed_over: tuple[str, ...]
-    """kernels that came first and may not serve it"""
+    """kernels that the rule preferred but that do not support the problem"""
 
 
 @dataclass(frozen=True)
 class Dispatcher:
-    """Which kernel serves a problem. Raises StudyError when the rule names what is not there or is never reached."""
+    """Chooses a kernel for a problem. Raises StudyError if the rule names unknown kernels or has unreachable parts."""
 
     properties: tuple[Property, ...]
     kernels: tuple[PortfolioKernel, ...]
     default: PortfolioKernel
     rule: Rule
     known: tuple[tuple[int, ...], ...] = ()
-    """of each layer that kernels were measured on, its properties' values; without any, kernels are tried in order"""
+    """the property values of each layer that kernels were measured on; if empty, kernels are tried in order"""
 
     def __post_init__(self) -> None:
         names = [kernel.name for kernel in self.kernels]
@@ -135,7 +135,7 @@ class Dispatcher:
         self._check(self.rule, {item.name: (None, None) for item in self.properties})
 
     def _check(self, rule: Rule, open_to: Mapping[str, tuple[int | None, int | None]]) -> None:
-        """Every name is known, and each side of a threshold can be reached from above it."""
+        """Check that every name is known, and that each side of a threshold can be reached from above it."""
         if isinstance(rule, Leaf):
             known = {kernel.name for kernel in self.all_kernels}
             for name in rule.kernels:
@@ -159,7 +159,7 @@ class Dispatcher:
         self._check(rule.above, {**open_to, rule.property: (rule.threshold, below)})
 
     def choose(self, problem: Problem) -> Choice:
-        """The kernel that serves a problem."""
+        """The kernel for a problem."""
         leaf = DEFAULT_FIRST if self.is_out_of_range(problem) else self.leaf(problem)
         times = self.relative_times(problem)
         fitting = [kernel for kernel in self.all_kernels if kernel.predicate.holds(problem)]
@@ -175,7 +175,7 @@ class Dispatcher:
         return Choice(kernel, leaf.default_first, tuple(name for name in before if name not in names))
 
     def relative_times(self, problem: Problem) -> Mapping[str, int]:
-        """The relative time to expect of each kernel on a problem; 0 of all where no layer is known."""
+        """The expected relative time of each kernel on a problem; 0 for all if no layer is known."""
         names = [kernel.name for kernel in self.all_kernels]
         if not self.known:
             return dict.fromkeys(names, 0)
@@ -196,11 +196,11 @@ class Dispatcher:
         return (*self.kernels, self.default)
 
     def is_out_of_range(self, problem: Problem) -> bool:
-        """Whether a problem lies outside the range in which the rule is trusted."""
+        """Whether a problem is outside the range in which the rule is trusted."""
         return not all(item.holds(problem) for item in self.properties)
 
     def leaf(self, problem: Problem) -> Leaf:
-        """Where the rule ends for a problem."""
+        """The leaf of the rule for a problem."""
         of = {item.name: item for item in self.properties}
         rule = self.rule
         while isinstance(rule, Split):
@@ -208,7 +208,7 @@ class Dispatcher:
         return rule
 
     def words(self) -> tuple[str, ...]:
-        """The rule in words, a line for each of its ends."""
+        """The rule as text, a line for each leaf."""
         then = ["the least expected time"] if self.known else []
         return tuple(
             f"{' and '.join(path) or 'always'}: {', then '.join([*leaf.kernels, *then])}"
@@ -217,11 +217,11 @@ class Dispatcher:
 
     @property
     def splits(self) -> tuple[Split, ...]:
-        """The rule's thresholds, each before those beneath it."""
+        """The rule's thresholds, parents first."""
         return tuple(_splits(self.rule))
 
     def config(self) -> Config:
-        """The dispatcher as a config: its kernels, a hash of all that it is, then its rule as parameters."""
+        """The dispatcher as a config: its kernels, a hash of the whole record, then its rule as parameters."""
         kernels = {kernel.name: str(kernel.config) for kernel in self.all_kernels}
         hashed = {"hash": hashlib.sha256(self.to_json().encode()).hexdigest()}
         return Config.of(FAMILY, {**kernels, **hashed, **dict(_params(self.rule, ""))})
@@ -242,7 +242,7 @@ class Dispatcher:
 
     @classmethod
     def from_json(cls, text: str) -> Dispatcher:
-        """The record that `to_json` wrote. Raises StudyError for anything else."""
+        """Read the record that `to_json` wrote. Raises StudyError for anything else."""
         try:
             content = json.loads(text)
             return cls(
@@ -257,15 +257,16 @@ class Dispatcher:
 
 
 def expected_relative_times(similar: Ints, known: Ints) -> Ints:
-    """[layers, kernels]; the mean of relative times [known, kernels], each known layer's weighted by its similarity."""
+    """[layers, kernels]; the mean of relative times [known, kernels], weighted by the similarity of
+    each known layer.
+    """
     found: Ints = similar @ known // similar.sum(axis=1, keepdims=True)
     return found
 
 
 def rule_of(params: Mapping[str, Value], prefix: str = "") -> Rule:
-    """The rule that parameters describe: `property`, `threshold`, `kernels`, prefixed for the nodes beneath.
-
-    Raises StudyError where one is missing.
+    """Parse a rule from parameters: `property`, `threshold`, `kernels`, prefixed for the nodes below. Raises StudyError
+    if one is missing.
     """
     kernels = params.get(f"{prefix}kernels")
     if isinstance(kernels, str):
@@ -277,12 +278,12 @@ def rule_of(params: Mapping[str, Value], prefix: str = "") -> Rule:
 
 
 def ends(rule: Rule) -> Iterator[Leaf]:
-    """Where a rule ends, from its lower to its upper sides."""
+    """The leaves of a rule, from its lower to its upper sides."""
     return (leaf for _, leaf in _paths(rule, ()))
 
 
 def leaves(rule: Rule) -> int:
-    """How many ends a rule has."""
+    """The number of leaves of a rule."""
     return 1 if isinstance(rule, Leaf) else leaves(rule.below) + leaves(rule.above)
 
 
@@ -315,14 +316,14 @@ _Json = dict[str, object]
 
 
 def _symbol(name: object) -> str:
-    """A name that stands in C++ as it is. Raises ValueError for any other."""
+    """A name that can be used in C++ unchanged. Raises ValueError for any other."""
     if not isinstance(name, str) or not (name.isidentifier() and name.isascii()):
         raise ValueError(f"{name!r}: expected a name of letters, digits and _")
     return name
 
 
 def _numbers(values: Sequence[object]) -> tuple[int, ...]:
-    """Whole numbers, which stand in C++ as they are. Raises TypeError for others."""
+    """Integers, which can be used in C++ unchanged. Raises TypeError for others."""
     numbers = tuple(value for value in values if type(value) is int)
     if len(numbers) != len(values):
         raise TypeError(f"{values!r}: expected whole numbers")

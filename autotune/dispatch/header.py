@@ -1,4 +1,4 @@
-"""dispatch -> render: a dispatcher as the text of a C++ header, from `templates/dispatch.cu.j2`."""
+"""dispatch -> render: the C++ header of a dispatcher, from `templates/dispatch.cu.j2`."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ from autotune.resources import shipped
 from autotune.toml_table import read_toml
 
 ENTRY = "dispatch_choices"
-"""The kernel of a checked program: (table, choices, count), a thread a layer."""
+"""The kernel of a test program: (table, choices, count), one thread per layer."""
 _HEADER = re.compile(r"\s*/\*#\s*dispatch\b(.*?)#\*/", re.DOTALL)
 _KEYS = {"summary", "properties", "params"}
 
@@ -48,9 +48,9 @@ class PropertyTemplate:
     name: str
     text: str
     reach: int
-    """how many times beyond the layers that it was made from a rule is trusted"""
+    """how far beyond its layers a rule is trusted, as a factor"""
     power: int
-    """how fast similarity fades with it"""
+    """how fast similarity decreases with it"""
     doc: str
 
     @property
@@ -65,12 +65,12 @@ class PropertyTemplate:
 
 @dataclass(frozen=True)
 class DispatchTemplate:
-    """`dispatch.cu.j2`, checked."""
+    """A checked `dispatch.cu.j2`."""
 
     path: Path
     text: str
     header: str
-    """its TOML"""
+    """its TOML header"""
     properties: tuple[PropertyTemplate, ...]
 
     @property
@@ -80,12 +80,12 @@ class DispatchTemplate:
 
     @cached_property
     def body(self) -> Body:
-        """The file as Jinja's own code."""
+        """The file compiled by Jinja."""
         return environment().from_string(self.text)
 
 
 def load_dispatch_template(path: Path | None = None) -> DispatchTemplate:
-    """The shipped template, or another. Raises TemplateError naming the dotted key."""
+    """Load the shipped template, or another. Raises TemplateError naming the dotted key."""
     path = path or shipped("templates") / f"{FAMILY}{SUFFIX}"
     text = path.read_text(encoding="utf-8")
     match = _HEADER.match(text)
@@ -117,7 +117,7 @@ def _property(path: Path, name: str, content: object) -> PropertyTemplate:
 
 @dataclass(frozen=True, slots=True)
 class Flat:
-    """The values that a threshold may take without another choice for any layer that it was made from."""
+    """The range of a threshold that gives the same choice for every layer that it was derived from."""
 
     split: Split
     least: int
@@ -127,9 +127,9 @@ class Flat:
 def render_dispatch(
     template: DispatchTemplate, dispatcher: Dispatcher, flat: tuple[Flat, ...] = (), *, checked: bool = False
 ) -> str:
-    """The text of a dispatcher's header; `checked`: with the kernel that a device is asked for choices by.
+    """The text of a dispatcher's header; with `checked` it includes the kernel that returns choices on a device.
 
-    Raises TemplateError for a kernel whose conditions C++ cannot say.
+    Raises TemplateError for a kernel whose conditions cannot be written in C++.
     """
     docs = {item.name: item.doc for item in template.properties}
     symbols = _threshold_symbols(dispatcher)
@@ -160,12 +160,12 @@ def render_dispatch(
 
 
 def dispatch_program(template: DispatchTemplate, dispatcher: Dispatcher) -> Program:
-    """A program that answers with the compiled dispatcher's choices."""
+    """A program that returns the choices of the compiled dispatcher."""
     return Program(render_dispatch(template, dispatcher, checked=True), (ENTRY,))
 
 
 def table_row(problem: Problem) -> tuple[int, ...]:
-    """A problem as the numbers that the checked program takes: its sizes, then its words as positions."""
+    """A problem as the integers that the test program takes: its sizes, then its words as positions."""
     names = problem.names()
     sizes = (int(names[size.name]) for size in operation(CONV2D).sizes)
     return (*sizes, *(words.index(str(names[name])) for name, words in operation(CONV2D).words.items()))
@@ -199,7 +199,7 @@ def _property_values(item: Property, doc: str) -> Mapping[str, object]:
 
 
 def _threshold_symbols(dispatcher: Dispatcher) -> list[tuple[Split, str]]:
-    """Each threshold's name: K_THRESHOLD, or with a number where a property has several."""
+    """Each threshold's name: K_THRESHOLD, numbered if a property has several."""
     seen: dict[str, int] = {}
     found = []
     for split in dispatcher.splits:
@@ -213,7 +213,7 @@ def _flat_words(split: Split, flat: tuple[Flat, ...]) -> str:
 
 
 def _ends(dispatcher: Dispatcher) -> list[Mapping[str, object]]:
-    """What comes first where a rule ends, and for layers unlike those that it was made from."""
+    """The leaves of the rule, and the leaf for layers outside the range in which it is trusted."""
     found = [
         {"words": words, "function": f"end_{number}", "kernels": leaf.kernels}
         for number, (words, leaf) in enumerate(zip(dispatcher.words(), ends(dispatcher.rule), strict=True), 1)

@@ -1,7 +1,7 @@
-"""study -> dispatch: layers that nobody asked for, on which kernels are measured too, so that a rule knows more.
+"""study -> dispatch: additional layers on which kernels are measured, so that a rule has more data.
 
-They have the shapes of a study's layers, at batches between those that the study has. Kernels take the batch at run
-time, so nothing is compiled for them. Nothing is tuned on them either, and they suggest no kernel.
+They have the shapes of a study's layers, with batch sizes between those of the study. Kernels take the batch size at
+run time, so nothing is compiled for them. They are not tuned, and they contribute no config.
 """
 
 from __future__ import annotations
@@ -14,10 +14,10 @@ from autotune.problem import Layer, Problem
 
 
 def interpolated_layers(layers: Sequence[Layer], but: Sequence[Layer] = ()) -> tuple[Layer, ...]:
-    """Each shape of some layers at the geometric middle of every two neighbouring batches that these layers have.
+    """Each shape at the geometric mean of every two neighbouring batch sizes.
 
-    Those layers themselves are left out, and others that are named. One counts as often as those of its shape in the
-    mean.
+    The study's own layers are left out, and so are the named ones. The count of an interpolated layer is the mean of
+    its shape's counts.
     """
     batches = sorted({layer.problem.runtime_size for layer in layers})
     middles = [round(geometric_mean(pair)) for pair in pairwise(batches)]

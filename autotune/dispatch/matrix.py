@@ -1,4 +1,4 @@
-"""store -> dispatch: the times of every layer's best few kernels on every layer that they may serve."""
+"""store -> dispatch: the times of every layer's best few kernels on every layer that they support."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ from autotune.study import Study
 from autotune.trial import Config
 
 FEW = 4
-"""Of each layer, its fastest configs that are tried on the others."""
+"""The number of a layer's fastest configs that are tried on other layers."""
 WIDE = 4
-"""Of each layer, the configs tried that may serve the most layers, of those not far behind its best."""
+"""The number of a layer's configs to try that support the most layers, among those close to its best."""
 NEAR = 1.15
-"""How many times its layer's best time such a config may take."""
+"""The largest ratio of such a config's time to its layer's best time."""
 
 
 def default_config(template: KernelTemplate) -> Config:
@@ -33,7 +33,7 @@ def default_config(template: KernelTemplate) -> Config:
 
 
 def tuned_rows(run: Run, layers: Sequence[Layer]) -> list[Row]:
-    """What the database has of a study's layers. Raises StoreError for one without a correct kernel on this device."""
+    """The stored times of a study's layers. Raises StoreError if one has no correct kernel on this device."""
     rows = [read_row(run, layer) for layer in layers]
     for row in rows:
         if not row.own:
@@ -55,10 +55,10 @@ def build_matrix(
     interpolated: Sequence[Layer] = (),
     named: Mapping[str, Config] = MappingProxyType({}),
 ) -> tuple[Matrix, int]:
-    """The matrix of a study's layers and the layers interpolated between them; the number of cells measured now.
+    """The matrix of a study's layers and the layers interpolated between them, and the number of cells measured now.
 
     The matrix includes the `named` configs. Held-out layers contribute no config, and interpolated layers that no
-    kernel serves are dropped. A stopped run returns the cells it has.
+    kernel supports are dropped. A stopped run returns the cells it has.
     """
     rows = [*tuned, *(replace(read_row(run, layer), own={}) for layer in interpolated)]
     default = default_config(run.templates[SAFE])
@@ -89,7 +89,7 @@ def build_matrix(
     rows = [rows[number] for number in kept]
     fits = np.array([padded_outputs(config) for config in configs], dtype=np.int64).T[kept]
     times = np.array([[row.times_us.get(config) or np.inf for config in configs] for row in rows])
-    # What was not evaluated, where a run was stopped or the device could not, counts as failed on a layer of the study.
+    # A cell that was not evaluated, because the run was stopped or the device could not, counts as failed.
     due = [[number < len(tuned) or config in row.times_us for config in configs] for number, row in enumerate(rows)]
     values = np.array([[item.of(row.layer.problem) for item in properties] for row in rows], dtype=np.int64)
     positions = {config: position for position, config in enumerate(configs)}
@@ -111,16 +111,16 @@ def build_matrix(
 
 
 def _top_configs(row: Row, serves: Callable[[Config], int]) -> tuple[Config, ...]:
-    """A layer's fastest few configs, and of those that are nearly as fast the few that may serve the most layers."""
+    """A layer's fastest few configs, and the few that support the most layers among those that are nearly as fast."""
     near = [config for config, time_us in row.own.items() if time_us <= NEAR * min(row.own.values())]
-    wide = sorted(near, key=lambda config: -serves(config))  # stable: of equals the faster
+    wide = sorted(near, key=lambda config: -serves(config))  # stable: the faster one of equals
     return tuple(dict.fromkeys([*list(row.own)[:FEW], *wide[:WIDE]]))
 
 
 def technique_configs(study: Study, rows: Sequence[Row]) -> dict[str, Config]:
-    """Of each technique that the study's rules name, the config that serves the most layers, the fastest of equals.
+    """For each technique that the study's rules name, the config that supports the most layers, the fastest of equals.
 
-    Raises StudyError for a technique of which there is no correct trial.
+    Raises StudyError for a technique without a correct trial.
     """
     used = {name for rule in study.rules if not rule.trials for name in (*rule.below, *rule.above)}
     found: dict[str, Config] = {}

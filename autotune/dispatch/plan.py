@@ -1,7 +1,7 @@
-"""matrix -> dispatch: what is made of some of a matrix's layers, and what it does to each layer.
+"""matrix -> dispatch: plans built from some of a matrix's layers, and their regret on each layer.
 
-The regret that counts is that of layers which the making has not seen: each is left out once, with the kernels that
-only it suggests, and everything is made anew of the others.
+Regret is measured on layers that the plan has not seen. Each layer is left out once, with the kernels that only it
+contributes, and the plan is built again from the others.
 """
 
 from __future__ import annotations
@@ -43,9 +43,9 @@ from autotune.distance import layer_distance, property_similarity
 from autotune.trial import Config
 
 EVIDENCE = 3
-"""Layers from which on what is left out of a rule can say that the default comes first."""
+"""The minimum number of left-out layers from which a plan may conclude that the default comes first."""
 UNIT = 1000
-"""Relative time, before it is squared, of a kernel that takes as long as a layer's best."""
+"""Relative time, before squaring, of a kernel as fast as a layer's best."""
 
 
 @dataclass(frozen=True)
@@ -59,24 +59,26 @@ class Plan:
     properties: tuple[Property, ...]
     rule: Rule
     known: tuple[int, ...]
-    """layers that it was made from and that were interpolated between them"""
+    """the known layers: those it was built from, and those interpolated between them"""
     relative_times: tuple[tuple[int, ...], ...]
-    """of each kernel, then the default, on each of these layers"""
+    """of each kernel, then the default, on each known layer"""
 
 
 @dataclass(frozen=True)
 class Making:
-    """What a plan is made with."""
+    """The options for building a plan."""
 
     properties: tuple[PropertyTemplate, ...]
     kernels: int
-    """in the portfolio at most, beside the default"""
+    """maximum number in the portfolio, without the default"""
     wanted: tuple[int, ...] = ()
-    """configs that are in the portfolio whatever they gain"""
+    """configs that are always in the portfolio"""
 
 
 def make(matrix: Matrix, rows: Sequence[int], making: Making) -> Plan:
-    """A plan made of some layers, of those interpolated between them, and of nothing that only the others suggest."""
+    """Build a plan from some layers and those interpolated between them, without configs that only other layers
+    contribute.
+    """
     known = with_interpolated(matrix, rows)
     kept = dict.fromkeys([*portfolio(matrix, known, making.kernels), *making.wanted])
     kernels = tuple(kernel for kernel in kept if kernel != matrix.default)
@@ -89,26 +91,26 @@ def make(matrix: Matrix, rows: Sequence[int], making: Making) -> Plan:
 
 
 def expected_here(matrix: Matrix, rows: Sequence[int], configs: Sequence[int]) -> Floats:
-    """[rows, configs]; log regrets to expect on some layers: what each says itself, and these of like configs."""
+    """[rows, configs]; expected log regrets on some layers, from their own times and those of similar configs."""
     own = np.eye(len(matrix.layers))[list(rows)]
     by = sorted({*suggested_configs(matrix, rows), *configs})
     return expected(matrix, own, near(matrix, rows), by, configs)
 
 
 def with_interpolated(matrix: Matrix, rows: Sequence[int]) -> list[int]:
-    """Some of a study's layers, and of the interpolated ones those between these alone."""
+    """Some of a study's layers, and the interpolated layers between them."""
     known = {layer.problem for layer in interpolated_layers([matrix.layers[row] for row in rows])}
     beyond = range(len(matrix.top_configs), len(matrix.layers))
     return [*rows, *(row for row in beyond if matrix.layers[row].problem in known)]
 
 
 def noise_us(matrix: Matrix, rows: Sequence[int], noise: float) -> float:
-    """Weighted microseconds within which two rules count as equals: the noise of a sum of layers, each with its own."""
+    """Weighted difference in microseconds within which two rules count as equal: the noise of a sum over layers."""
     return noise * float(np.linalg.norm(matrix.weights[list(rows)] * matrix.best_us[list(rows)]))
 
 
 def kernel_names(configs: Sequence[Config]) -> tuple[str, ...]:
-    """A family and a number for each kernel."""
+    """A name for each kernel: its family and a number."""
     seen: Counter[str] = Counter()
     names = []
     for config in configs:
@@ -118,7 +120,7 @@ def kernel_names(configs: Sequence[Config]) -> tuple[str, ...]:
 
 
 def costs_of(matrix: Matrix, plan: Plan) -> Costs:
-    """What rules for a plan's kernels cost the layers that it knows."""
+    """The costs of rules for a plan's kernels on the layers that it knows."""
     here, columns = list(plan.known), [*plan.kernels, matrix.default]
     weights, best = matrix.weights[here], matrix.best_us[here]
     return Costs(
@@ -141,7 +143,7 @@ def expected_times(matrix: Matrix, rows: Sequence[int], plan: Plan) -> Ints:
 
 
 def out_of_range_rows(matrix: Matrix, rows: Sequence[int], plan: Plan) -> tuple[bool, ...]:
-    """Which of some layers lie outside the range in which the plan's rule is trusted."""
+    """Which of some layers are outside the range in which the plan's rule is trusted."""
     least, most = (np.array([getattr(item, end) for item in plan.properties]) for end in ("least", "most"))
     values = matrix.values[list(rows)]
     outside: Bools = np.any((values < least) | (values > most), axis=1)
@@ -149,7 +151,7 @@ def out_of_range_rows(matrix: Matrix, rows: Sequence[int], plan: Plan) -> tuple[
 
 
 def ends_of(matrix: Matrix, rows: Sequence[int], plan: Plan) -> tuple[Leaf, ...]:
-    """Where the plan's rule ends for each of some layers; DEFAULT_FIRST outside the range in which it is trusted."""
+    """The leaf of the plan's rule for each of some layers; DEFAULT_FIRST outside the range in which it is trusted."""
     names = [item.name for item in plan.properties]
     found = []
     for row, outside in zip(rows, out_of_range_rows(matrix, rows, plan), strict=True):
@@ -161,7 +163,7 @@ def ends_of(matrix: Matrix, rows: Sequence[int], plan: Plan) -> tuple[Leaf, ...]
 
 
 def chosen(matrix: Matrix, rows: Sequence[int], plan: Plan) -> tuple[int, ...]:
-    """The config that serves each of some layers; -1 where nothing fits."""
+    """The config that the plan chooses for each of some layers; -1 if none supports the layer."""
     columns = (*plan.kernels, matrix.default)
     fits, times = np.isfinite(matrix.times_us[np.ix_(list(rows), columns)]), expected_times(matrix, rows, plan)
     found = []
@@ -172,7 +174,7 @@ def chosen(matrix: Matrix, rows: Sequence[int], plan: Plan) -> tuple[int, ...]:
 
 
 def left_out(matrix: Matrix, rows: Sequence[int], making: Making) -> tuple[int, ...]:
-    """For each layer, the config that a plan made of all the others chooses for it; -1 where nothing fits."""
+    """For each layer, the config that a plan built from all other layers chooses for it; -1 if none supports it."""
     return tuple(chosen(matrix, [row], make(matrix, others(rows, row), making))[0] for row in rows)
 
 
@@ -182,14 +184,14 @@ def others(rows: Sequence[int], row: int) -> list[int]:
 
 
 def single_best(matrix: Matrix, rows: Sequence[int]) -> int:
-    """The one config that, with the default where it does not fit, loses least over some layers."""
+    """The single config that loses the least over some layers, with the default on layers that it does not support."""
     eligible = (*suggested_configs(matrix, rows), matrix.default)
     losses = [lost_us(matrix, served(matrix, (config, matrix.default)))[list(rows)].sum() for config in eligible]
     return eligible[int(np.argmin(losses))]
 
 
 def nearest(matrix: Matrix, rows: Sequence[int], row: int) -> int:
-    """The best config of the layer nearest to one, of the next nearest where that does not fit, else the default."""
+    """The best config of the most similar layer whose config supports this one, else the default."""
     problem = matrix.layers[row].problem
     for other in sorted(rows, key=lambda other: layer_distance(matrix.layers[other].problem, problem)):
         for config in matrix.top_configs[other]:
@@ -199,7 +201,7 @@ def nearest(matrix: Matrix, rows: Sequence[int], row: int) -> int:
 
 
 def with_default_first(matrix: Matrix, rows: Sequence[int], plan: Plan, left_out_configs: Sequence[int]) -> Plan:
-    """The plan with the default first where layers left out lost more than the default would have lost."""
+    """The plan with the default first, if left-out layers lost more with the rule than with the default."""
     serving = np.full(len(matrix.layers), -1, dtype=np.int64)
     serving[list(rows)] = left_out_configs
     lost = lost_us(matrix, serving)[list(rows)].sum()
@@ -208,7 +210,7 @@ def with_default_first(matrix: Matrix, rows: Sequence[int], plan: Plan, left_out
 
 
 def flat(matrix: Matrix, rows: Sequence[int], plan: Plan) -> tuple[Flat, ...]:
-    """Of each threshold, the values that would choose the same for every layer."""
+    """For each threshold, the range of values that gives the same choice for every layer."""
     values = matrix.values[list(rows)]
     names = [item.name for item in plan.properties]
     found: list[Flat] = []
@@ -227,7 +229,7 @@ def flat(matrix: Matrix, rows: Sequence[int], plan: Plan) -> tuple[Flat, ...]:
 
 
 def times_of(matrix: Matrix, rows: Sequence[int], configs: Sequence[int]) -> tuple[float | None, ...]:
-    """Microseconds of each of some layers with a config; None where nothing fits."""
+    """The time of each of some layers with a config, in microseconds; None if it does not support the layer."""
     return tuple(
         None if config < 0 or not np.isfinite(matrix.times_us[row, config]) else float(matrix.times_us[row, config])
         for row, config in zip(rows, configs, strict=True)
@@ -235,7 +237,7 @@ def times_of(matrix: Matrix, rows: Sequence[int], configs: Sequence[int]) -> tup
 
 
 def regrets(times_us: Sequence[float | None], best_us: Sequence[float]) -> Floats:
-    """Time lost over the best, as a fraction of it; infinite where nothing fits."""
+    """The time lost, as a fraction of the best time; infinite if no kernel supports the layer."""
     return np.array(
         [np.inf if time_us is None else time_us / best - 1 for time_us, best in zip(times_us, best_us, strict=True)]
     )

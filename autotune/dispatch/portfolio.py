@@ -23,18 +23,21 @@ Ints = npt.NDArray[np.int64]
 Bools = npt.NDArray[np.bool_]
 
 LEAST_REGRET, MOST_REGRET = -0.4, 3.0
-"""Regrets that are told apart when configs are compared: what is beyond is no kernel to choose, or a mistake."""
+"""Bounds of regret when configs are compared: a larger one disqualifies a kernel, a smaller one is
+a measurement error.
+"""
 PRIOR = 0.4
-"""Log regret that is expected of a config of which nothing is known."""
+"""Expected log regret of a config about which nothing is known."""
 PRIOR_WEIGHT = 0.05
-"""How much that counts, as a share of what a layer says of itself."""
+"""The weight of that prior, relative to a layer's own measurement."""
 LIKE_WEIGHT = 0.3
-"""The same of what is expected of a config by those like it: where it was measured, that says more."""
+"""The weight of an estimate from similar configs; smaller, because a measurement is more reliable."""
 IDLING = 0.5
-"""Power of a kernel's padded outputs that its time grows as: where half of the device idles, what is busy runs
-faster. Of the kernels of `dispatch-40` on an H200 it is 0.6."""
+"""The power of its padded outputs with which a kernel's time grows: if half of the device idles, the other half runs
+faster. For the kernels of `dispatch-40` on an H200 it is 0.6.
+"""
 NOTHING_FITS = 10.0
-"""Regret that a layer counts with when no kernel may serve it: it is left to be tuned."""
+"""Regret of a layer that no kernel supports: it remains to be tuned."""
 
 
 @dataclass(frozen=True)
@@ -44,23 +47,25 @@ class Matrix:
     layers: tuple[Layer, ...]
     configs: tuple[Config, ...]
     times_us: Floats
-    """[layers, configs]; infinite where a config may not serve a layer, or fails on it"""
+    """[layers, configs]; infinite if a config does not support a layer or fails on it"""
     failed: Bools
-    """[layers, configs]; where a config may serve a layer by its predicate, and is not correct"""
+    """[layers, configs]; whether a config supports a layer by its predicate but is not correct"""
     padded_outputs: Ints
-    """[layers, configs]; outputs that the device could compute in a launch's time; 0 where a config may not serve"""
+    """[layers, configs]; outputs that the device could compute in a launch's time; 0 if a config does not support the
+    layer
+    """
     best_us: Floats
     """[layers]; of the layer's own best kernel"""
     top_configs: tuple[tuple[int, ...], ...]
-    """of each layer of the study, its best few configs, the best first; layers without are interpolated"""
+    """each study layer's best few configs, best first; interpolated layers have none"""
     default: int
-    """the safe default among the configs"""
+    """position of the safe default among the configs"""
     values: Ints
-    """[layers, properties]; what similarity follows from, and thresholds may ask for"""
+    """[layers, properties]; similarity is computed from them, and thresholds may test them"""
     config_similarity: Floats
-    """[configs, configs]; 1 for the same, less the more two configs of a family differ, 0 for other families"""
+    """[configs, configs]; 1 for the same config, less for different configs of a family, 0 for other families"""
     layer_similarity: Floats
-    """[layers, layers]; 1 for the same layer, less the less similar two are to a dispatcher"""
+    """[layers, layers]; 1 for the same layer, less for less similar ones"""
     techniques: Mapping[str, int] = field(default_factory=dict)
     """the config of each technique that the study's rules name"""
 
@@ -71,22 +76,22 @@ class Matrix:
 
     @property
     def regrets(self) -> Floats:
-        """[layers, configs]; infinite where a config may not serve a layer."""
+        """[layers, configs]; infinite if a config does not support a layer."""
         regrets: Floats = self.times_us / self.best_us[:, None] - 1
         return regrets
 
     @property
     def idling(self) -> Floats:
-        """[layers, configs]; log of what the part of the device that idles adds to a config's time."""
+        """[layers, configs]; the log of the factor by which idle parts of the device lengthen a config's time."""
         outputs = np.array([[layer.problem.output.elements] for layer in self.layers])
         logs: Floats = IDLING * np.log(np.maximum(self.padded_outputs, outputs) / outputs)
         return logs
 
 
 def suggested_configs(matrix: Matrix, rows: Sequence[int]) -> tuple[int, ...]:
-    """The configs that a portfolio for these layers may have: their own best few, without what fails on any of them.
+    """The candidate configs for these layers: their own best few, without those that fail on any of them.
 
-    A config that only other layers suggest is left out, so that nothing of a layer that is left out gets in.
+    Configs that only other layers contribute are excluded, so that nothing is learned from a layer that is left out.
     """
     asked = [row for row in rows if row < len(matrix.top_configs)]
     suggested = sorted({config for row in asked for config in matrix.top_configs[row]} - {matrix.default})
@@ -123,10 +128,11 @@ def near(matrix: Matrix, rows: Sequence[int]) -> Floats:
 
 
 def halfway(matrix: Matrix, rows: Sequence[int], configs: Sequence[int]) -> Floats:
-    """[rows, configs]; log regrets of layers halfway between measured and expected; infinite where none may serve.
+    """[rows, configs]; log regrets halfway between measured and expected; infinite if the config does not support the
+    layer.
 
-    Expected is what the other layers, the nearer the more, like configs and what idles lead to: what was measured alone
-    says little of layers to come.
+    The expectation uses the other layers, weighted by similarity, similar configs, and the idle part of the device. A
+    layer's own measurement alone says little about unseen layers.
     """
     cells = np.ix_(list(rows), list(configs))
     of_others = near(matrix, rows) * (1 - np.eye(len(matrix.layers)))[list(rows)]
@@ -137,10 +143,10 @@ def halfway(matrix: Matrix, rows: Sequence[int], configs: Sequence[int]) -> Floa
 
 
 def portfolio(matrix: Matrix, rows: Sequence[int], most: int) -> tuple[int, ...]:
-    """At most so many configs beside the default, in the order in which they were chosen.
+    """The portfolio: at most this many configs, without the default, in the order in which they were chosen.
 
-    Each is the one that takes away the most weighted regret of the layers, if each layer had the best of those chosen
-    that may serve it. Regrets count by their logarithm, so that no single layer decides.
+    Each is the config that reduces the weighted regret of the layers most, given those chosen before. Regrets count by
+    their logarithm, so that no single layer decides.
     """
     eligible = suggested_configs(matrix, rows)
     if not eligible:
@@ -160,14 +166,16 @@ def portfolio(matrix: Matrix, rows: Sequence[int], most: int) -> tuple[int, ...]
 
 
 def served(matrix: Matrix, order: Sequence[int]) -> Ints:
-    """[layers]; the first of these configs that may serve each layer, -1 where none may."""
+    """[layers]; the first of these configs that supports each layer, or -1."""
     fits = np.isfinite(matrix.times_us[:, list(order)])
     found: Ints = np.where(fits.any(axis=1), np.array(order)[np.argmax(fits, axis=1)], -1)
     return found
 
 
 def lost_us(matrix: Matrix, configs: Ints) -> Floats:
-    """[layers]; microseconds lost over each layer's best, weighted, where configs serve; -1: nothing does."""
+    """[layers]; weighted microseconds lost relative to each layer's best, with the chosen configs; -1 in them means
+    none.
+    """
     rows = np.arange(len(matrix.layers))
     times = np.where(configs < 0, np.inf, matrix.times_us[rows, np.maximum(configs, 0)])
     times = np.where(np.isfinite(times), times, (1 + NOTHING_FITS) * matrix.best_us)

@@ -1,7 +1,7 @@
-"""space -> dispatch: when one config may serve a problem, as a record that needs neither its family nor a device.
+"""space -> dispatch: the conditions under which one config supports a problem, without its family or a device.
 
-It is made of what a search space is made of: what the family supports, its constraints and the device's limits, in the
-order in which a space checks them. Parameters and device are folded in, so that what is left is about the problem.
+They are those of a search space, in the same order: what the family supports, its constraints, and the device's limits.
+Parameters and device limits are constants in them, so only the problem is left.
 """
 
 from __future__ import annotations
@@ -19,28 +19,30 @@ from autotune.trial import Config, Value
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """A derived value; or, without a name, a condition that a problem must meet to go on, or the last step's value."""
+    """A derived value; or, without a name, a condition that the problem must meet, or the value of the last step."""
 
     text: str
-    """an expression over the problem and the derived values before"""
+    """an expression over the problem and the earlier derived values"""
     name: str = ""
-    """of a derived value"""
+    """name of a derived value"""
     reason: str = ""
-    """why a problem that breaks the condition is refused"""
+    """the reason to refuse a problem that breaks the condition"""
 
 
 def all_busy() -> tuple[Step, ...]:
-    """The padded outputs of a kernel of which nothing is said: nothing idles."""
+    """The padded outputs if nothing is known about the kernel: nothing idles."""
     return (Step(operation(CONV2D).outputs),)
 
 
 @dataclass(frozen=True)
 class Predicate:
-    """Whether a config may serve a problem: every condition holds; and how much of the device idles if it does."""
+    """Whether a config supports a problem, and how much of the device idles if it does."""
 
     steps: tuple[Step, ...]
     padded_outputs: tuple[Step, ...] = field(default_factory=all_busy)
-    """derived values, and last the padded outputs: those that the device could compute in the time of a launch"""
+    """conditions and derived values, and last the padded outputs: those that the device could compute in the launch's
+    time
+    """
 
     def holds(self, problem: Problem) -> bool:
         """Whether the problem meets every condition."""
@@ -79,9 +81,9 @@ def _bind(steps: tuple[Step, ...]) -> tuple[tuple[Step, Bound], ...]:
 
 
 def predicate(bound: BoundTemplate, config: Config) -> Predicate:
-    """When a config of a family may serve a problem on a device; the problem that the family is bound to is left out.
+    """The predicate of a family's config on a device; the problem that the family is bound to does not matter.
 
-    Raises TemplateError for a header that C++ cannot say.
+    Raises TemplateError for a header whose conditions cannot be written in C++.
     """
     template = bound.template
     known: dict[str, Value] = {**device_names(bound.device), **config.params}
@@ -117,7 +119,7 @@ def predicate(bound: BoundTemplate, config: Config) -> Predicate:
 
 
 def _used(steps: list[Step]) -> tuple[Step, ...]:
-    """The steps without derived values that nothing uses."""
+    """The steps without unused derived values."""
     needed: set[str] = set()
     kept: list[Step] = []
     for step in reversed(steps):
@@ -128,7 +130,7 @@ def _used(steps: list[Step]) -> tuple[Step, ...]:
 
 
 def cpp_steps(steps: tuple[Step, ...]) -> tuple[tuple[Step, str], ...]:
-    """The steps with their expressions as C++. Raises TemplateError for what C++ cannot say."""
+    """The steps with their expressions as C++. Raises TemplateError for expressions that C++ does not have."""
     natural: set[str] = set()
     found = []
     for step in steps:

@@ -1,8 +1,7 @@
-"""study -> dispatch: a rule as a tuning target, its threshold and the kernel of each side searched together.
+"""study -> dispatch: search a rule as a tuning target: its threshold and the kernels of both sides together.
 
-An evaluation needs the times of two kernels: one config below the threshold and one above it, each compiled for the
-shapes of its layers. Its value is the time of all layers, each as often as the network runs it. Times that the database
-has are not measured again.
+An evaluation needs the times of two kernels, one config below the threshold and one above it, each compiled for the
+shapes of its layers. Its value is the total time of all layers, weighted by count. Stored times are not measured again.
 """
 
 from __future__ import annotations
@@ -35,9 +34,9 @@ from autotune.tuning.trial_log import Progress
 from autotune.tuning.tune import check_study, measurement_mode
 
 KNOWN = "known"
-"""What proposes the best rule between kernels whose times are known already."""
+"""`proposed_by` of the best rule between kernels whose times are known already."""
 TOGETHER = 4
-"""Rules that are asked for before the first of them is told: kernels of one are compiled while another's run."""
+"""Rules that are asked for before the first one is told: kernels of one compile while those of another run."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,26 +46,26 @@ class SearchedRule:
     dispatcher: Dispatcher
     layers: tuple[DispatchedLayer, ...]
     total_us: float
-    """of the layers that it was searched for, each as often as the network runs it"""
+    """total over the searched layers, weighted by count"""
     tried: int
-    """rules that were evaluated, earlier runs included"""
+    """rules that were evaluated, also by earlier runs"""
     evaluated: int
     """rules that this run evaluated"""
     measured: int
-    """kernels that this run measured, each on one layer"""
+    """kernels that this run measured; each layer counts separately"""
 
 
 @single_threaded()
 def search_rule(run: Run, template: DispatchTemplate, rule: NamedRule, layers: Sequence[Layer]) -> SearchedRule:
-    """Search a rule for some layers of its study; the study's others are held out, and judge the best one.
+    """Search a rule for some layers of its study; the held-out layers evaluate the best one.
 
-    Raises StudyError where no kernel can serve a side, or no rule is correct.
+    Raises StudyError if no kernel supports a side, or if no rule is correct.
     """
     return _Search(run, template, rule, layers).run()
 
 
 class _Search:
-    """One search: the layers with what is known of them, and the spaces of rules."""
+    """One search: the layers with their known times, and the spaces of rules."""
 
     def __init__(self, run: Run, template: DispatchTemplate, rule: NamedRule, layers: Sequence[Layer]) -> None:
         self.run_of, self.template, self.rule = run, template, rule
@@ -97,7 +96,7 @@ class _Search:
         self.evaluated = self.measured = 0
 
     def run(self) -> SearchedRule:
-        """Search, and judge the best rule."""
+        """Search, then evaluate the best rule."""
         self._begin()
         spaces = self._spaces()
         of_template = {space.template: space for space in spaces}
@@ -127,7 +126,9 @@ class _Search:
         return self._judge()
 
     def _begin(self) -> None:
-        """Try the rules that the study gives a threshold and techniques, then the best between known kernels."""
+        """Try the rules for which the study gives a threshold and techniques, then the best one between measured
+        kernels.
+        """
         given = [(pair, rule.name) for rule in self.run_of.study.rules if (pair := self._given(rule))]
         self._measure([pair for pair, _ in given])
         for pair, name in given:
@@ -151,12 +152,14 @@ class _Search:
         return np.array([of.of(row.layer.problem) for row in self.rows], dtype=np.int64)
 
     def _below(self, gap: Gap) -> Bools:
-        """[layers]; which lie below a threshold."""
+        """[layers]; whether each layer is below a threshold."""
         found: Bools = self._values(gap.property) < gap.threshold
         return found
 
     def _spaces(self) -> list[RuleSpace]:
-        """A space for each family below with each family above; kernels whose times are known stay in large ones."""
+        """A space for each family below with each family above; kernels with known times are kept if it is
+        too large.
+        """
         known = sorted(self._timed(), key=lambda config: (-sum(self._knows(config)), str(config)))
         seed = self.run_of.study.seed
         spaces = [RuleSpace(below, above, self.gaps, seed=seed, first=known) for below, above in product(*self.sides)]
@@ -168,7 +171,9 @@ class _Search:
         return [space for space in spaces if len(space.rows)]
 
     def _given(self, rule: NamedRule) -> Pair | None:
-        """A rule with a threshold, with the first kernel of either technique that serves its side; None without one."""
+        """A rule with this threshold and the first kernel of each technique that supports its side; None if there is
+        none.
+        """
         if rule.threshold is None or rule.properties[0] not in {item.name for item in self.template.properties}:
             return None
         gap = Gap(rule.properties[0], rule.threshold)
@@ -179,12 +184,12 @@ class _Search:
         return Pair(gap, *kernels) if len(kernels) == 2 else None
 
     def _sides(self, names: Sequence[str]) -> list[Side]:
-        """What may stand on a side."""
+        """The kernels that a side may have."""
         return [side for name in names if (side := self._side(name)) is not None]
 
     @cache  # noqa: B019 - a search ends with its command
     def _side(self, name: str) -> Side | None:
-        """The kernels of a technique or family; None where there is none of any layer."""
+        """The kernels of a technique or family; None if no layer has any."""
         family, narrowed = self.run_of.study.side(name)
         seed = self.run_of.study.seed
         bounds = [row.bounds[family] for row in self.rows]
@@ -206,7 +211,7 @@ class _Search:
         return [pair for trial in trials if (pair := Pair.of(trial.config)) is not None]
 
     def _best_known(self) -> Pair | None:
-        """The rule that takes least time of those between kernels that were measured on all layers of their side."""
+        """The fastest rule between kernels that were measured on all layers of their side."""
         kernels = [*self._timed()]
         sides = [[any(side.has(config) for side in of) for config in kernels] for of in self.sides]
         weights = np.array([row.layer.count for row in self.rows])
@@ -241,7 +246,7 @@ class _Search:
         self.measured += measure(self.run_of, self.key, [(self.rows[at], [*configs]) for at, configs in wanted.items()])
 
     def _try(self, pair: Pair, proposed_by: str) -> Trial | None:
-        """The trial of a rule whose kernels were measured; None where a run was stopped before that."""
+        """The trial of a rule whose kernels were measured; None if the run was stopped before that."""
         config = pair.config()
         if config in self.known:
             return self.known[config]
@@ -284,7 +289,7 @@ class _Search:
     # The best one.
 
     def _judge(self) -> SearchedRule:
-        """The best rule as a dispatcher, asked on the device, with its times on the layers that were held out."""
+        """The best rule as a dispatcher, run on the device, with its times on the held-out layers."""
         best = best_rule(self.known.values())
         if best is None:
             raise StudyError(f"{self.where}: no rule is correct")
@@ -331,18 +336,18 @@ class _Search:
 
 
 def _told(spaces: Sequence[RuleSpace], pair: Pair, trial: Trial) -> Iterator[Trial]:
-    """A rule's trial in the terms of each space that has the rule: a technique's kernels are its family's too."""
+    """A rule's trial in each space that contains the rule: kernels of a technique are also kernels of its family."""
     return (replace(trial, config=point) for space in spaces if (point := space.point(pair)))
 
 
 def best_rule(trials: Iterable[Trial]) -> tuple[Pair, Trial] | None:
-    """Of the trials of a set of layers, the correct rule of a search that takes least time."""
+    """The fastest correct rule of a search, among the trials of a set of layers."""
     timed = [(pair, trial) for trial in trials if trial.median_us is not None and (pair := Pair.of(trial.config))]
     return min(timed, key=lambda one: one[1].median_us or 0.0, default=None)
 
 
 def _dispatched(row: Row, kernel: PortfolioKernel | None, made: Dispatcher, *, held_out: bool) -> DispatchedLayer:
-    """What a rule does with a layer; the other ways to choose are not known."""
+    """The row of a layer under a rule; other ways to choose are not evaluated."""
     time_us = None if kernel is None else row.times_us.get(kernel.config)
     return DispatchedLayer(
         layer=row.layer,

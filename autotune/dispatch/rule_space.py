@@ -1,7 +1,7 @@
-"""study -> search: a threshold and a kernel for each side of it as one search space.
+"""study -> search: a threshold and a kernel for each side as one search space.
 
-A config of the space is a rule: the property, the threshold, and the parameters of both kernels. Either kernel serves
-every layer on its side, as a kernel compiled for each layer's shape.
+A config of the space is a rule: the property, the threshold, and the parameters of both kernels. A kernel runs every
+layer on its side, compiled for each layer's shape.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from autotune.family.template import Param
 from autotune.trial import Config, Value
 
 MOST_ROWS = 200_000
-"""Rules of a space at most. A larger one keeps some of the kernels of each side, drawn by the seed."""
+"""The maximum number of rules in a space. A larger space keeps some of the kernels of each side, chosen by the seed."""
 _BELOW, _ABOVE = "below", "above"
 
 
@@ -42,7 +42,7 @@ class Pair:
 
     @classmethod
     def of(cls, config: Config) -> Pair | None:
-        """The rule that a trial's config is; None where it is a rule of another kind."""
+        """The rule of a trial's config; None if it is a rule of another kind."""
         match config.params:
             case {"property": str(name), "threshold": int(threshold), "below": str(below), "above": str(above), **rest}:
                 sides = (_side(_BELOW, below, rest), _side(_ABOVE, above, rest))
@@ -58,7 +58,7 @@ def _side(side: str, family: str, values: Mapping[str, Value]) -> Config:
 
 @dataclass(frozen=True)
 class Side:
-    """The kernels of one family or technique that a side may have, and the layers that each serves."""
+    """The kernels of one family or technique that a side may have, and the layers that each supports."""
 
     name: str
     family: str
@@ -70,7 +70,7 @@ class Side:
 
     @classmethod
     def of(cls, name: str, spaces: Sequence[SearchSpace | None]) -> Side:
-        """A side of the configs that each layer has of a family; None: the family does not serve the layer."""
+        """A side from each layer's configs of a family; None: the family does not support the layer."""
         served = [(layer, space) for layer, space in enumerate(spaces) if space is not None and len(space.rows)]
         _, some = served[0]
         rows, inverse = np.unique(np.concatenate([space.rows for _, space in served]), axis=0, return_inverse=True)
@@ -80,7 +80,7 @@ class Side:
         return cls(name, some.template, tuple(some.params), rows, serves)
 
     def has(self, config: Config) -> bool:
-        """Whether a kernel may stand on this side."""
+        """Whether a side may have this kernel."""
         return self._row_of(config) is not None
 
     def config(self, row: int) -> Config:
@@ -89,11 +89,11 @@ class Side:
         return Config(self.family, tuple((one.name, one.values[at]) for one, at in values))
 
     def serving(self, layers: Bools) -> Ints:
-        """The rows of the kernels that serve all of some layers."""
+        """The rows of the kernels that support all of some layers."""
         return np.flatnonzero(self.serves[:, layers].all(axis=1))
 
     def order(self, rng: np.random.Generator, first: Sequence[Config]) -> Ints:
-        """[kernels]; their places in an order by chance, behind those that come first."""
+        """[kernels]; their positions in a random order, after those that come first."""
         named = [row for config in first if (row := self._row_of(config)) is not None]
         order = dict.fromkeys([*named, *rng.permutation(len(self.rows)).tolist()])
         return np.argsort(np.array([*order], dtype=np.int64))
@@ -122,7 +122,9 @@ class RuleSpace(ListedSpace):
         first: Sequence[Config] = (),
         most_rows: int = MOST_ROWS,
     ) -> None:
-        """`gaps` are the thresholds with the layers below each; `first` are kernels to keep where some are left out."""
+        """`gaps` are the thresholds with the layers below each; `first` are the kernels to keep if some must be
+        dropped.
+        """
         self.template = f"{below.name} / {above.name}"
         properties = tuple(dict.fromkeys(gap.property for gap in gaps))
         thresholds = tuple(sorted({gap.threshold for gap in gaps}))
@@ -148,13 +150,13 @@ class RuleSpace(ListedSpace):
         self.rows = np.unique(np.concatenate(rows), axis=0).astype(np.int16)
 
     def pair(self, config: Config) -> Pair:
-        """The rule that a config of this space is."""
+        """The rule for a config of this space."""
         values = config.params
         gap = Gap(str(values["property"]), int(values["threshold"]))
         return Pair(gap, _side(_BELOW, self._below.family, values), _side(_ABOVE, self._above.family, values))
 
     def point(self, pair: Pair) -> Config | None:
-        """The config of this space that is a rule; None where it has none."""
+        """The config of this space for a rule; None if it has none."""
         if (pair.below.template, pair.above.template) != (self._below.family, self._above.family):
             return None
         values = pair.config().params
@@ -163,7 +165,7 @@ class RuleSpace(ListedSpace):
 
 
 def _some(low: Ints, high: Ints, orders: tuple[Ints, Ints], most: int) -> tuple[Ints, Ints]:
-    """The first of each side in their orders, as many as make so many pairs."""
+    """The first kernels of each side in their orders, as many as give this number of pairs."""
     each = math.isqrt(most)
     lows = min(len(low), max(each, most // len(high)))
     sides = ((low, orders[0], lows), (high, orders[1], most // lows))

@@ -1,7 +1,7 @@
-"""matrix -> dispatch: rules tried, each a trial of the set of layers: compiled, asked for every layer's choice, kept.
+"""matrix -> dispatch: try rules, each as a trial of the set of layers: compile, run for every layer's choice, store.
 
-What a rule chooses was verified and timed on the layer as a trial of its own, so a rule's time is the sum of these,
-each layer's as often as the network runs it.
+The kernels that a rule chooses were verified and timed on the layers as trials of their own, so a rule's time is the
+sum of these times, weighted by count.
 """
 
 from __future__ import annotations
@@ -29,20 +29,20 @@ from autotune.store import TargetScope
 from autotune.trial import Config, Outcome, Trial
 
 EXACT = "exact"
-"""What proposed the rules that lose the fewest milliseconds by the matrix."""
+"""`proposed_by` of the rules that lose the least time according to the matrix."""
 DEPTH = 3
-"""Thresholds in a row, at most, of the tree that is tried beside a single one."""
+"""Maximum depth of the tree that is tried in addition to a single threshold."""
 
 
 @dataclass(frozen=True, slots=True)
 class Tried:
-    """A rule that was tried, and what became of it."""
+    """A rule that was tried, and its result."""
 
     rule: Rule
     total_us: float
-    """of all layers that it was made from, weighted"""
+    """total over the layers it was built from, weighted by count"""
     held_out_us: float | None
-    """of those that were held out; None where none were"""
+    """total over the held-out layers; None if there are none"""
     outcome: Outcome
     reason: str
     number: int
@@ -51,13 +51,13 @@ class Tried:
 
 @dataclass(frozen=True, slots=True)
 class _Asked:
-    """A rule under way."""
+    """A rule that is being tried."""
 
     rule: Rule
     proposed_by: str
     made: Dispatcher
     binary: Future[Binary] | None
-    """None: its trial is known, or nothing compiles here"""
+    """None: its trial is known, or nothing is compiled on this device"""
 
 
 class RuleTrials:
@@ -88,16 +88,16 @@ class RuleTrials:
         return Dispatcher(self.plan.properties, self.kernels[:-1], self.kernels[-1], rule, known)
 
     def run(self, named: Mapping[Rule, str]) -> list[Tried]:
-        """Try the rules that have a name, the plan's, and the best threshold and tree."""
+        """Try the named rules, that of the plan, and the best threshold and tree."""
         exact = dict.fromkeys([self.plan.rule, *(best_tree(self.costs, depth) for depth in (1, DEPTH))], EXACT)
         begun = [self._begin(rule, by) for rule, by in {**exact, **named}.items()]
         return [self._finish(one) for one in begun]
 
     def decide(self, tried: Sequence[Tried], within_us: float) -> Tried:
-        """The simplest of the correct rules that lose no more than `within_us` over the best of them.
+        """The simplest correct rule that loses at most `within_us` relative to the best one.
 
-        Where in the plan the default comes first its rule stays: the others are the better only on the layers that they
-        were made from. Raises StudyError when none is correct.
+        If the plan puts the default first, its own rule is used, because the others are better only on the layers that
+        they were built from. Raises StudyError if no rule is correct.
         """
         correct = {one.rule: one for one in tried if one.outcome == Outcome.CORRECT}
         if not correct:
@@ -127,7 +127,7 @@ class RuleTrials:
         return _Asked(rule, proposed_by, made, binary)
 
     def _finish(self, asked: _Asked) -> Tried:
-        """A rule's trial: what is stored, else verified and stored."""
+        """A rule's trial: the stored one, or else a new one that is verified and stored."""
         config = asked.made.config()
         total_us = self._total_us(asked.rule, self.rows)
         trial = self.known.get(config)
@@ -147,9 +147,10 @@ class RuleTrials:
         return Tried(asked.rule, total_us, held_out_us, trial.outcome, trial.reason, trial.number, asked.proposed_by)
 
     def _verify(self, asked: _Asked) -> None:
-        """Compare a dispatcher's choices with what was verified on each layer, then those of its compiled form.
+        """Compare a dispatcher's choices, and those of its compiled form, with the verified trials of each layer.
 
-        Raises Rejected: `unverified` for a choice that is not correct on its layer, `wrong_choice`, or the compiler's.
+        Raises Rejected: `unverified` for a choice that is not correct on its layer, `wrong_choice`, or the compiler's
+        reason.
         """
         problems = [self.matrix.layers[row].problem for row in self.rows]
         kernels = [asked.made.choose(problem).kernel for problem in problems]
@@ -170,7 +171,7 @@ class RuleTrials:
         return self.kernels[position].name if 0 <= position < len(self.kernels) else "nothing"
 
     def _total_us(self, rule: Rule, rows: Sequence[int]) -> float:
-        """Microseconds of some layers with the kernels that a rule chooses, weighted."""
+        """The total time of some layers with a rule's kernels, in microseconds, weighted by count."""
         here = list(rows)
         serving = np.full(len(self.matrix.layers), -1, dtype=np.int64)
         serving[here] = chosen(self.matrix, here, replace(self.plan, rule=rule))
@@ -188,7 +189,7 @@ def portfolio_kernel(run: Run, problems: Sequence[Problem], name: str, config: C
 
 
 def check_choices(run: Run, made: Dispatcher, binary: Binary, layers: Sequence[Layer]) -> None:
-    """Compare what a compiled dispatcher chooses for some layers with its rule. Raises Rejected: `wrong_choice`."""
+    """Compare the choices of a compiled dispatcher for some layers with its rule. Raises Rejected: `wrong_choice`."""
     evaluator = run.evaluator
     assert isinstance(evaluator, Chooser)  # noqa: S101 - it compiled the dispatcher
     table = tuple(table_row(layer.problem) for layer in layers)

@@ -1,7 +1,7 @@
-"""matrix -> dispatch: how many milliseconds a rule loses over a set of layers, and the best thresholds between kernels.
+"""matrix -> dispatch: the time that a rule loses over a set of layers, and the best thresholds between kernels.
 
-What is counted is time, each layer's weighted by how often the network runs it, and never the layers that are given
-another kernel than their best: a threshold does not move for two kernels that are as fast as each other.
+The loss is time, weighted by count, and not the number of layers that do not get their best kernel: so a threshold does
+not move between two kernels that are equally fast.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ class Gap:
 
     property: str
     threshold: int
-    """the least value on the upper side"""
+    """the smallest value on the upper side"""
 
 
 _LAST = np.iinfo(np.int64).max
@@ -31,35 +31,36 @@ _LAST = np.iinfo(np.int64).max
 
 @dataclass(frozen=True)
 class Costs:
-    """What a rule for a set of layers costs."""
+    """The costs of rules for a set of layers."""
 
     properties: tuple[str, ...]
     values: Ints
     """[layers, properties]"""
     kernels: tuple[str, ...]
     lost_us: Floats
-    """[layers, kernels]; weighted, when the kernel serves the layer, halfway between what was measured and what is
-    expected; infinite where it may not"""
+    """[layers, kernels]; weighted loss with the kernel, halfway between measured and expected; infinite if it does not
+    support the layer
+    """
     nothing_us: Floats
-    """[layers]; the same when nothing does"""
+    """[layers]; the same without any kernel"""
     times: Ints
-    """[layers, kernels]; what tells kernels apart: relative time times padded outputs"""
+    """[layers, kernels]; the measure that orders kernels: relative time times padded outputs"""
 
     def of(self, rule: Rule) -> float:
-        """Weighted microseconds that a rule loses."""
+        """The weighted loss of a rule in microseconds."""
         if isinstance(rule, Leaf):
             return float(self.lost_by(rule).sum())
         below = self.below(Gap(rule.property, rule.threshold))
         return self.part(below).of(rule.below) + self.part(~below).of(rule.above)
 
     def lost_by(self, leaf: Leaf) -> Floats:
-        """[layers]; weighted microseconds that they lose where they end at the same leaf."""
+        """[layers]; the weighted loss in microseconds if they end at the same leaf."""
         serving = taken(leaf, self.kernels, np.isfinite(self.lost_us), self.times)
         lost: Floats = np.where(serving < 0, self.nothing_us, self.lost_us[np.arange(len(serving)), serving])
         return lost
 
     def below(self, gap: Gap) -> Bools:
-        """[layers]; which lie below a threshold."""
+        """[layers]; whether each layer is below a threshold."""
         found: Bools = self.values[:, self.properties.index(gap.property)] < gap.threshold
         return found
 
@@ -70,16 +71,16 @@ class Costs:
 
 
 def gaps_of(properties: Sequence[str], values: Ints) -> Iterator[Gap]:
-    """Every threshold that tells two neighbouring layers apart, by their values [layers, properties]."""
+    """Every threshold that separates two neighbouring layers, by their values [layers, properties]."""
     for position, name in enumerate(properties):
         for low, high in pairwise(np.unique(values[:, position]).tolist()):
             yield Gap(name, between(low, high))
 
 
 def taken(leaf: Leaf, kernels: Sequence[str], fits: Bools, times: Ints) -> Ints:
-    """[layers]; the position of the kernel that an end of a rule takes for each; -1: none fits.
+    """[layers]; the position of the kernel that a leaf chooses for each layer; -1: none supports it.
 
-    `fits` and `times` are [layers, kernels]. The same as `Dispatcher.choose` says, of layers that were measured.
+    `fits` and `times` are [layers, kernels]. For measured layers this is what `Dispatcher.choose` returns.
     """
     found: Ints = np.where(fits.any(axis=1), np.argmin(np.where(fits, times, _LAST), axis=1), -1)
     for position in reversed([kernels.index(name) for name in leaf.kernels]):
@@ -88,14 +89,15 @@ def taken(leaf: Leaf, kernels: Sequence[str], fits: Bools, times: Ints) -> Ints:
 
 
 def between(low: int, high: int) -> int:
-    """The threshold that tells two neighbouring values apart: the middle of their logarithms, above the lower one."""
+    """The threshold between two neighbouring values: the middle of their logarithms, above the lower one."""
     return max(low + 1, min(high, round(math.sqrt(max(low, 0.5) * high))))
 
 
 def best_tree(costs: Costs, depth: int) -> Rule:
-    """The rule of at most `depth` thresholds in a row, each the one that loses least if the rule ends beneath it.
+    """The best rule of at most `depth` nested thresholds; each minimises the loss if the rule ends below it.
 
-    At each end a kernel comes first, or none where that loses no more; there is no threshold where none loses less.
+    A leaf puts a kernel first only if that loses less than no kernel, and a threshold is added only if it reduces the
+    loss.
     """
     options = [FASTEST, *(Leaf((name,)) for name in costs.kernels)]
     lost = np.stack([costs.lost_by(leaf) for leaf in options], axis=1)
@@ -104,7 +106,7 @@ def best_tree(costs: Costs, depth: int) -> Rule:
     for gap in gaps_of(costs.properties, costs.values) if depth else ():
         below = costs.below(gap)
         total = sum(float(lost[side].sum(axis=0).min()) for side in (below, ~below))
-        if total < least and not math.isclose(total, least):  # by more than the order of additions
+        if total < least and not math.isclose(total, least):  # by more than rounding
             least, found = total, gap
     if found is None:
         return options[int(np.argmin(lost.sum(axis=0)))]
@@ -113,7 +115,9 @@ def best_tree(costs: Costs, depth: int) -> Rule:
 
 
 def simplest(costs: Costs, rules: Sequence[Rule], within_us: float) -> Rule:
-    """Of rules that lose no more than `within_us` over the best of them, that of the fewest ends and named kernels."""
+    """The rule with the fewest leaves and named kernels among those that lose at most `within_us`
+    relative to the best.
+    """
     least = min(costs.of(rule) for rule in rules)
     near = [rule for rule in rules if costs.of(rule) <= least + within_us]
     return min(near, key=lambda rule: (leaves(rule), sum(len(leaf.kernels) for leaf in ends(rule)), costs.of(rule)))

@@ -1,4 +1,6 @@
-"""Points of a space that is known from trials alone: by chance or near others, with parameters that go together."""
+"""Points of a space that is known only from trials: random ones, or ones near others, with parameters that occur
+together.
+"""
 
 from __future__ import annotations
 
@@ -11,14 +13,14 @@ from autotune.search.state import Floats, Ints
 Flags = npt.NDArray[np.bool_]
 
 STEPS = (0.3, 0.1, 0.03, 0.01, 0.003)
-"""Standard deviations of a changed coordinate, one of them at a time."""
+"""Standard deviations for changing a coordinate, one chosen each time."""
 
 
 class Branches:
     """The sets of parameters that trials suggested, and points that have one of these sets.
 
-    A parameter decides the branch when each value that it had went along with one branch alone, and it had at most half
-    as many values as there are trials. A value of it that led to other branches is not given to points of this one.
+    A parameter decides the branch if each of its values occurred in one branch only, and it had at most half as many
+    values as there are trials. A value that led to other branches is not used for points of this one.
     """
 
     def __init__(self, axes: Axes, values: Floats, failed: Flags, fixed: Floats) -> None:
@@ -31,7 +33,7 @@ class Branches:
         kept = np.flatnonzero(~short)
         self._values, self._short = values, np.flatnonzero(short[which])
         self.sets: Flags = sets[kept] if len(kept) else np.ones((1, axes.width), dtype=np.bool_)
-        """which parameters the points of a branch have [branches, parameters]"""
+        """which parameters the points of each branch have [branches, parameters]"""
         self._trials = np.bincount(which, minlength=len(sets))[kept] if len(kept) else np.zeros(1, dtype=np.int64)
         self._allowed: list[dict[int, Floats]] = [{} for _ in self.sets]
         for column in range(axes.width) if len(kept) > 1 else ():
@@ -43,9 +45,9 @@ class Branches:
                     self._allowed[branch][column] = np.setdiff1d(everything, elsewhere)
 
     def completed(self) -> Floats:
-        """The trials' values; those that failed before they suggested everything have the rest by chance.
+        """The values of trials; random ones fill in for trials that failed before they suggested everything.
 
-        What they lack may have been anything, unlike what other trials lack.
+        Parameters that those lack may have had any value, unlike those that other trials lack.
         """
         found = self._values.copy()
         for trial in self._short:
@@ -58,22 +60,22 @@ class Branches:
         return found
 
     def _leads_to(self, values: Floats, own: Flags, branch: int) -> bool:
-        """Whether a trial that suggested some parameters may have been about to go on in a branch."""
+        """Whether a trial that suggested some parameters might have continued in a branch."""
         allowed = self._allowed[branch].items()
         possible = all(values[column] in values_there for column, values_there in allowed if own[column])
         return possible and bool((self.sets[branch] >= own).all())
 
     def random(self, count: int, rng: np.random.Generator) -> Floats:
-        """Points by chance, as many of each branch."""
+        """Random points, the same number from each branch."""
         share = -(-count // len(self.sets))
         return self._with_fixed(np.concatenate([self._random(each, share, rng) for each in range(len(self.sets))]))
 
     def random_of_least_tried(self, count: int, rng: np.random.Generator) -> Floats:
-        """Points by chance of the branch that the fewest trials have."""
+        """Random points of the branch with the fewest trials."""
         return self._with_fixed(self._random(int(np.argmin(self._trials)), count, rng))
 
     def near(self, points: Floats, count: int, rng: np.random.Generator) -> Floats:
-        """So many points near each of some, of the same branch; what decides that stays as it is."""
+        """The same number of points near each of some, in the same branch; the deciding parameters stay."""
         found = np.repeat(points, count, axis=0)
         present = ~np.isnan(found)
         change = rng.random(found.shape) < np.maximum(0.2, 1.0 / np.maximum(1, present.sum(axis=1, keepdims=True)))
@@ -102,20 +104,20 @@ class Branches:
 
 
 def _cut_short(sets: Flags, which: Ints, failed: Flags, each: int) -> bool:
-    """Whether a set is part of another one and only trials have it that failed, which may have been before the rest."""
+    """Whether a set is a subset of another and occurs only in failed trials, which may have failed before the rest."""
     larger = (sets >= sets[each]).all(axis=1)
     return bool(failed[which == each].all()) and int(larger.sum()) > 1
 
 
 def _decides(seen: list[Floats], trials: int) -> bool:
-    """Whether a parameter with these values in each of several branches tells which of them a trial is in."""
+    """Whether the values of a parameter in several branches determine the branch of a trial."""
     present = [values for values in seen if not np.isnan(values).any()]
     values = np.concatenate(present) if present else np.array([])
     return bool(len(present) > 1 and len(np.unique(values)) == len(values) <= trials // 2)
 
 
 def _moved(axis: Axis, values: Floats, rng: np.random.Generator) -> Floats:
-    """Other values near some: another choice, or a step away."""
+    """Other values near some: another choice, or one step away."""
     if axis.choices:
         return (values + rng.integers(1, max(2, axis.choices), size=len(values))) % axis.choices
     steps = rng.choice(STEPS, size=len(values)) * rng.normal(size=len(values))

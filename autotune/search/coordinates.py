@@ -1,9 +1,9 @@
-"""Parameters of any kind as coordinates, and how similar two points are that may lack some of them.
+"""Parameters of any kind as coordinates, and the similarity of two points that may lack some of them.
 
-A coordinate is 0 to 1 from a parameter's least value to its largest, on a log scale where the parameter has one, or the
-place of a choice; NaN where a point lacks the parameter. Two numbers are similar by a Matern 3/2 function of their
-distance (Rasmussen & Williams 2006, 4.17), choices by whether they differ, and where all are numbers also by how far
-apart they stand. Two points that lack a parameter are the same in it; if only one lacks it they have nothing in common.
+A coordinate runs from 0 to 1 between a parameter's smallest and largest value, on a log scale if the parameter has one;
+a choice has its position; NaN stands for a missing parameter. Numbers are similar by a Matern 3/2 function of their
+distance (Rasmussen & Williams 2006, 4.17). Choices are similar by whether they differ and, if all are numbers, also by
+their distance. Two points that lack a parameter are equal in it; if only one lacks it, they have nothing in common.
 """
 
 from __future__ import annotations
@@ -27,17 +27,17 @@ from autotune.search.state import Floats
 
 @dataclass(frozen=True, slots=True)
 class Axis:
-    """One parameter: its values, as Optuna keeps them (choices by position), to coordinates and back."""
+    """One parameter: converts its values, as Optuna stores them (choices by position), to coordinates and back."""
 
     low: float
     high: float
     step: float
-    """between two values; 0 where there is one between any two"""
+    """step between two values; 0 for a continuous parameter"""
     log: bool
     choices: int = 0
-    """how many there are; 0 for a number"""
+    """number of values; 0 for a number"""
     ordered: bool = True
-    """whether distances mean something"""
+    """whether distances between values are meaningful"""
 
     @classmethod
     def of(cls, distribution: BaseDistribution) -> Axis:
@@ -53,13 +53,13 @@ class Axis:
 
     @property
     def every(self) -> Floats:
-        """All values, where there are steps between them."""
+        """All values, if there are steps between them."""
         if not self.step:
             return np.array([])
         return self.low + self.step * np.arange(1 + round((self.high - self.low) / self.step), dtype=np.float64)
 
     def coordinates(self, values: Floats) -> Floats:
-        """Coordinates of values, beyond 0 and 1 where a value is out of the range."""
+        """Coordinates of values; below 0 or above 1 for a value out of range."""
         low, high = self._ends(0.0)
         return (self._scaled(values) - low) / max(high - low, 1e-300)
 
@@ -70,13 +70,13 @@ class Axis:
         return self._allowed(np.exp(scaled) if self.log else scaled)
 
     def random(self, count: int, rng: np.random.Generator) -> Floats:
-        """Values by chance, on a log scale where the parameter has one, each step being as wide as any other."""
+        """Random values, on a log scale if the parameter has one; all steps have the same width."""
         low, high = self._ends(0.5 * self.step)
         scaled = rng.uniform(low, high, count)
         return self._allowed(np.exp(scaled) if self.log else scaled)
 
     def _ends(self, margin: float) -> tuple[float, float]:
-        """Both ends on the scale, moved outwards."""
+        """Both ends on the scale, extended outwards."""
         low, high = self._scaled(np.array([self.low - margin, self.high + margin]))
         return float(low), float(high)
 
@@ -92,7 +92,7 @@ class Axis:
 
 @dataclass(frozen=True, slots=True)
 class Axes:
-    """Some parameters side by side: the metric of their coordinates [points, parameters]."""
+    """Several parameters side by side: the metric of their coordinates [points, parameters]."""
 
     axes: tuple[Axis, ...]
 
@@ -107,16 +107,16 @@ class Axes:
         return len(self.axes)
 
     def coordinates(self, values: Floats) -> Floats:
-        """Values, NaN where a point lacks a parameter, to coordinates [points, width]."""
+        """Convert values, with NaN for missing parameters, to coordinates [points, width]."""
         columns = [axis.coordinates(values[:, place]) for place, axis in enumerate(self.axes)]
         return np.stack(columns, axis=1) if columns else np.zeros_like(values)
 
     def seen(self, points: Points) -> tuple[Axes, Points]:
-        """These axes serve any points."""
+        """These axes are valid for any points."""
         return self, points
 
     def observed(self, points: Points, weights: Floats) -> Paired:
-        """Observed points, ready for their covariances with others."""
+        """Observed points, prepared for computing covariances with others."""
         return Paired(self, points, weights)
 
     def by_weight(self, points: Points, sensitivity: Floats, weights: Floats) -> Floats:
@@ -128,7 +128,7 @@ class Axes:
         return np.array(sums)
 
     def apart(self, left: Points, right: Points) -> Floats:
-        """Sums of the parameters' unweighted distances of some points from others [len(left), len(right)]."""
+        """For each pair of points the unweighted distance in each parameter [len(left), len(right)]."""
         apart = np.zeros((len(left), len(right)))
         for place, axis in enumerate(self.axes):
             distance = _distance(axis, left[:, place], right[:, place])
@@ -145,7 +145,7 @@ class Paired:
     weights: Floats
 
     def log_covariance(self, points: Points) -> Points:
-        """Of the observed points with some others."""
+        """Covariances of the observed points with some others."""
         asked: Points = points.astype(np.float32) if self.points.dtype == np.float32 else points
         logs = np.zeros((len(self.points), len(points)), dtype=self.points.dtype)
         for place, axis in enumerate(self.axes.axes):
@@ -176,7 +176,7 @@ def _similarity(axis: Axis, left: Points, right: Points, weight: float) -> tuple
 
 
 def _distance(axis: Axis, left: Points, right: Points) -> Points:
-    """Distances of coordinates, NaN where one is lacking."""
+    """Distances of coordinates, NaN if one is missing."""
     steps = np.abs(left[:, None] - right[None, :])
     if not axis.choices:
         return steps
@@ -185,5 +185,5 @@ def _distance(axis: Axis, left: Points, right: Points) -> Points:
 
 
 def _one_lacks(left: Points, right: Points) -> npt.NDArray[np.bool_]:
-    """Where one of two coordinates is lacking and the other is not."""
+    """Whether exactly one of two coordinates is missing."""
     return np.not_equal(np.isnan(left)[:, None], np.isnan(right)[None, :])

@@ -1,4 +1,4 @@
-"""A config as Optuna sees it: a categorical family, and each family's parameters under its own prefix."""
+"""A config as Optuna sees it: a categorical family, and the parameters of each family under its own prefix."""
 
 from __future__ import annotations
 
@@ -15,16 +15,17 @@ FAMILY = "family"
 """Optuna's name of the parameter that picks the kernel family."""
 
 FIXED = "fixed_params"
-"""Optuna's attribute of a trial that `Study.enqueue_trial` gave parameters."""
+"""Optuna's attribute of a trial whose parameters `Study.enqueue_trial` set."""
 Params = dict[str, CategoricalChoiceType]
 """Optuna's parameters of a trial."""
 
 
 class Encoding:
-    """Config index to Optuna parameters and back.
+    """Convert a config index to Optuna parameters and back.
 
-    `ordinal` encodes a value by its position. With `choices` the spaces' values are positions in these, there is no
-    family and no prefix, and families are told apart by their parameters, which no two may have all in common.
+    `ordinal` encodes a value by its position. With `choices` the values of the spaces are positions in these; then
+    there is no family and no prefix, and families are distinguished by their parameter sets, which must all be
+    different.
     """
 
     def __init__(
@@ -62,7 +63,7 @@ class Encoding:
 
     @property
     def family(self) -> dict[str, BaseDistribution]:
-        """The parameter that picks the family; empty where there is none."""
+        """The parameter that selects the family; empty if there is none."""
         return self._family
 
     def own(self, family: int) -> dict[str, BaseDistribution]:
@@ -70,7 +71,7 @@ class Encoding:
         return self._own[family]
 
     def distributions(self, index: int) -> dict[str, BaseDistribution]:
-        """What a trial of this config was drawn from."""
+        """The parameters that a trial of this config was drawn from."""
         return self._family | self._own[self._state.family_of(index)]
 
     def params(self, index: int) -> Params:
@@ -85,7 +86,7 @@ class Encoding:
         return params
 
     def family_index(self, params: Mapping[str, CategoricalChoiceType]) -> int:
-        """The position of the family that Optuna parameters name; ValueError when they name none."""
+        """The position of the family that Optuna parameters name. Raises ValueError if they name none."""
         if self._family:
             return self._names.index(str(params.get(FAMILY)))
         return [set(own) for own in self._own].index(set(params))
@@ -96,10 +97,10 @@ class Encoding:
         return np.array([int(dist.to_internal_repr(params[name])) for name, dist in own.items()], dtype=np.int64)
 
     def index_of(self, params: Mapping[str, CategoricalChoiceType]) -> int | None:
-        """The config that Optuna parameters name, None when they name no feasible one."""
+        """The config that Optuna parameters name; None if it is not feasible."""
         try:
             family, row = self.family_index(params), self.row(params)
-        except (KeyError, ValueError):  # a parameter is missing, or has a value that is none of the space's
+        except (KeyError, ValueError):  # a parameter is missing, or has a value that is not in the space
             return None
         if family not in self._rows:
             self._rows[family] = Neighbourhood(self._state.spaces[family])
@@ -107,12 +108,12 @@ class Encoding:
         return None if found is None else self._state.offsets[family] + found
 
     def agreeing(self, params: Mapping[str, CategoricalChoiceType]) -> Ints:
-        """The free configs that have these of their parameters as given."""
+        """The free configs that have the given values."""
         free = np.flatnonzero(self._state.free)
         return np.array([index for index in free if params.items() <= self.params(int(index)).items()], dtype=np.int64)
 
     def suggest(self, trial: Trial, index: int) -> None:
-        """Have an asked Optuna trial suggest the parameters of the config that its sampler chose."""
+        """Make an asked Optuna trial suggest the parameters of the config that its sampler chose."""
         for name, dist in self.distributions(index).items():
             if isinstance(dist, IntDistribution):
                 trial.suggest_int(name, dist.low, dist.high)

@@ -22,9 +22,11 @@ Singles = npt.NDArray[np.float32]
 Points = npt.NDArray[np.float32] | npt.NDArray[np.float64]
 
 INTERACTION = 0.4
-"""Variance of the effect of n + 1 parameters together over that of n; infinite for the product of all similarities."""
+"""Variance of the joint effect of n + 1 parameters divided by that of n; infinite for the product
+of all similarities.
+"""
 PRIOR_WEIGHT = 2.0
-"""Prior median of a parameter's weight, times the root of the number of parameters."""
+"""Prior median of a parameter's weight, multiplied by the root of the number of parameters."""
 PRIOR_SPREAD = 1.0
 """Prior standard deviation of a log weight."""
 PRIOR_LOG_NOISE = -5.0
@@ -32,15 +34,15 @@ PRIOR_LOG_NOISE = -5.0
 PRIOR_NOISE_SPREAD = 1.5
 FIT_STEPS = 20
 FIT_ROWS = 150
-"""Observations used to fit the weights, at most."""
+"""Maximum number of observations for fitting the weights."""
 JITTER = 1e-8
 
 
 class Observed(Protocol):
-    """Observed points, ready for their covariances with others."""
+    """Observed points, prepared for computing covariances with others."""
 
     def log_covariance(self, points: Points, /) -> Points:
-        """Of the observed points with some others [observed, len(points)]."""
+        """Covariances of the observed points with some others [observed, len(points)]."""
         ...
 
     def single(self) -> Observed:
@@ -49,7 +51,7 @@ class Observed(Protocol):
 
 
 class Metric(Protocol):
-    """How similar two points are, by a weight for each parameter."""
+    """How similar two points are, given a weight for each parameter."""
 
     @property
     def width(self) -> int:
@@ -57,7 +59,7 @@ class Metric(Protocol):
         ...
 
     def seen(self, points: Points, /) -> tuple[Metric, Points]:
-        """A metric that serves these points as well, and they in its terms, in double precision."""
+        """A metric that also covers these points, and the points in its terms, in double precision."""
         ...
 
     def observed(self, points: Points, weights: Floats, /) -> Observed: ...
@@ -76,7 +78,9 @@ class Weights:
 
 
 def fit(metric: Metric, points: Points, targets: Floats) -> Weights:
-    """The weights and noise that explain the targets best; of many observations the best ones and every k-th."""
+    """The weights and noise that explain the targets best; of many observations only the best ones and every k-th are
+    used.
+    """
     if len(points) > FIT_ROWS:
         by_target = np.argsort(targets, kind="stable")
         rest = by_target[FIT_ROWS // 2 :]
@@ -123,8 +127,8 @@ class Posterior:
     def predict(self, points: Points) -> tuple[Floats, Floats]:
         """Mean and standard deviation at some points.
 
-        The deviation includes the noise: what the model cannot explain is a config's own and stays when it is
-        measured again, so a new config next to a known one may well be the better of the two.
+        The deviation includes the noise: the part that the model cannot explain belongs to the config itself and does
+        not change when it is measured again. So a new config next to a known one may well be better than both.
         """
         halves = self.inverse_root @ np.exp(self.observed.log_covariance(points))
         mean = self.mean + (self.white @ halves).astype(np.float64)

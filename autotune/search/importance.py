@@ -1,8 +1,8 @@
-"""trial -> search: which parameters decided how fast a family's kernels were, and which of them only together.
+"""trial -> search: which parameters determine a family's times, and which only together.
 
 Importances are Optuna's PED-ANOVA (Watanabe et al. 2023): how differently a parameter is set in the fastest tenth of
-the trials. (Optuna's fANOVA needs scikit-learn.) Interactions are judged by what they predict: the log time is fitted
-by a sum of parameters' effects, and a pair counts by how much of the rest its combinations explain in trials left out.
+the trials. (Optuna's fANOVA needs scikit-learn.) Interactions are judged by prediction: the log time is fitted by a sum
+of single effects, and a pair counts by how much of the remaining variance its combinations explain in held-out trials.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ from optuna.importance import PedAnovaImportanceEvaluator
 from autotune.search.state import FeasibleSpace, Floats, Ints
 
 LEAST_TRIALS = 20
-"""Correct trials of a family below which nothing is said."""
+"""Minimum number of correct trials of a family."""
 RIDGE = 1.0
-"""What shrinks an effect: so many trials of no effect are added to each value and each combination."""
+"""Shrinkage: this many trials without effect are added to each value and each combination."""
 LEAST_TOGETHER = 3
-"""Trials of a combination that is worth naming."""
+"""Minimum number of trials of a combination that is reported."""
 WORTH = 0.02
-"""Share of the variance from which an interaction is worth knowing."""
+"""Minimum share of the variance of an interaction that is reported."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,31 +36,33 @@ class Interaction:
 
     params: tuple[str, str]
     share: float
-    """of the variance of the log time, explained beyond both parameters alone, in trials left out"""
+    """share of the variance of the log time in held-out trials, in addition to both parameters alone"""
     values: tuple[str, str]
-    """the combination that is farthest from what its values alone suggest"""
+    """the combination that differs most from what its single values predict"""
     ratio: float
-    """its time over what they suggest: below 1 the two do well together"""
+    """its time divided by the prediction: below 1 the two work well together"""
     trials: int
-    """that have the combination"""
+    """number of trials with the combination"""
 
 
 @dataclass(frozen=True, slots=True)
 class Importance:
-    """What the trials of one family tell of its parameters."""
+    """The importances of one family's parameters."""
 
     trials: int
     """correct ones"""
     params: tuple[tuple[str, float], ...]
     """parameter to its importance, largest first; they add up to 1"""
     alone: float
-    """share of the variance that the parameters explain each by itself, in trials left out; below 0: nothing"""
+    """share of the variance that the single parameters explain in held-out trials; below 0: nothing"""
     interactions: tuple[Interaction, ...]
-    """those worth knowing, largest first"""
+    """those large enough to report, largest first"""
 
 
 def importance(space: FeasibleSpace, times_us: Floats) -> Importance | None:
-    """What the rows of a space and their times tell, infinite times left out; None for fewer than LEAST_TRIALS."""
+    """The importances from the rows of a space and their times; infinite times are ignored. None for fewer than
+    LEAST_TRIALS.
+    """
     timed = np.flatnonzero(np.isfinite(times_us))
     rows, log_times = np.asarray(space.rows[timed], dtype=np.int64), np.log(times_us[timed])
     varied = [column for column in range(len(space.params)) if len(np.unique(rows[:, column])) > 1]
@@ -111,7 +113,7 @@ def _ridge(columns: Floats, targets: Floats) -> tuple[Floats, Floats]:
 def _interactions(
     space: FeasibleSpace, rows: Ints, varied: list[int], residuals: Floats, left_out: Floats, variance: float
 ) -> Iterator[Interaction]:
-    """Every pair with what its combinations explain of the residuals."""
+    """Every pair with the share of the residuals that its combinations explain."""
     before = float(np.mean(left_out**2))
     for one, two in combinations(varied, 2):
         count = len(space.params[two].values)

@@ -1,6 +1,6 @@
-"""The search where nobody says what the space is: parameters are those that a study's trials suggested so far.
+"""The search in a space that is not given: its parameters are those that the study's trials suggested so far.
 
-All trials are points of one Gaussian process, some of which lack some of the parameters.
+All trials are points of one Gaussian process; some lack some of the parameters.
 """
 
 from __future__ import annotations
@@ -24,19 +24,19 @@ if TYPE_CHECKING:
     from optuna import Study
 
 FIRST = 8
-"""Trials before the model takes over."""
+"""Trials before the model is used."""
 FIRST_OF_BRANCH = 3
 """Trials of each branch before that."""
 SPREAD_FROM = 300
-"""Random points of which the first are picked, each the farthest from those before."""
+"""Number of random points from which the first points are chosen, each the farthest from those before."""
 DRAW = 1000
-"""Random points scored in each proposal."""
+"""Number of random points scored in each proposal."""
 ELITES = 5
-"""Best points near which others are scored."""
+"""Number of best points whose neighbourhood is scored."""
 NEAR = 60
-"""Points near each of them."""
+"""Number of points near each of them."""
 REFINED = 2
-"""Times that points near the most promising ones are scored."""
+"""How often points near the most promising ones are scored."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,11 +46,11 @@ class _Tried:
     values: Floats
     """of the parameters, NaN where a trial lacks one [trials, parameters]"""
     outcomes: Floats
-    """what is minimised: FAILED for a failure, NaN for a trial that still runs [trials]"""
+    """the value to minimise: FAILED for a failure, NaN for a running trial [trials]"""
 
 
 class InferredSpaceModel:
-    """What a study's trials say of the parameters that they suggested, and the next ones."""
+    """The parameters that a study's trials suggested, and the next values to try."""
 
     def __init__(self) -> None:
         self._study = ""
@@ -95,7 +95,7 @@ class InferredSpaceModel:
         return chosen
 
     def end(self, _study: Study, trial: FrozenTrial, _state: TrialState, _values: Sequence[float] | None) -> None:
-        """The study keeps what became of a trial."""
+        """Nothing to do: the study stores the trial's result."""
         self._proposed.pop(trial.number, None)
 
     def _tried(self, study: Study, space: Mapping[str, BaseDistribution], now: int) -> _Tried:
@@ -160,7 +160,7 @@ def _values(params: Mapping[str, CategoricalChoiceType], space: Mapping[str, Bas
 
 
 def _best_new(asked: Floats, gain: Floats, tried: Floats) -> Floats:
-    """The point with the largest gain that was not tried, or of all when there is no other."""
+    """The untried point with the largest gain; the largest of all if all were tried."""
     order = np.argsort(-gain, kind="stable")
     for place in order:
         if not (np.equal(tried, asked[place]) | (np.isnan(tried) & np.isnan(asked[place]))).all(axis=1).any():

@@ -1,4 +1,4 @@
-"""What a search begins with, before anything that its sampler proposes."""
+"""The initial designs of a search: the configs that it tries before those of its sampler."""
 
 from __future__ import annotations
 
@@ -9,28 +9,29 @@ from typing import Protocol
 from autotune.trial import Config
 
 WARM_START, PRIOR = "warm_start", "prior"
-"""What proposes a tuned layer's first configs."""
+"""Proposes the first configs of a tuned layer."""
 
 
 class InitialDesign(Protocol):
-    """Configs that come first, each chosen by what is known when it is asked for."""
+    """Configs that come first, each chosen with the results known when it is asked for."""
 
     @property
     def by(self) -> str:
-        """What `Search.proposed_by` says of its configs."""
+        """The word that `Search.proposed_by` returns for its configs."""
 
     @property
     def layers(self) -> Sequence[tuple[str, float]]:
         """`study.layer on DEVICE` of the layers that it comes from to its distance, nearest first."""
 
     def next(self, told: Mapping[Config, float], pending: Sequence[Config]) -> Config | None:
-        """The next config, given the log times of those told, infinite where they failed, and those under way; None
-        when there is no further one."""
+        """The next config, given the log times of finished configs, infinite for failures, and the running ones; None
+        if there is no further one.
+        """
 
 
 @dataclass(frozen=True, slots=True)
 class ListedDesign:
-    """Configs that are known beforehand."""
+    """A design whose configs are known in advance."""
 
     by: str
     configs: Sequence[Config]

@@ -1,4 +1,4 @@
-"""The trials of an Optuna study as rows of given spaces: only feasible configs, none twice."""
+"""The trials of an Optuna study as rows of given spaces: only feasible configs, each at most once."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ class SpaceExhausted(TrialPruned):
 
 
 class ListedSpaceModel:
-    """What a study's trials say of the rows of some spaces, and the next row.
+    """The state of a study's trials over the rows of some spaces, and the choice of the next row.
 
-    The state follows the study's trials: those that end here, in the order in which they end; others (given to
-    `Study.add_trial`, of other processes, enqueued) in the order of their numbers. Of a config that was evaluated twice
-    the first trial counts; trials of configs outside the spaces change nothing.
+    The state follows the study's trials. Those that end in this process are added in the order in which they end.
+    Others (from `Study.add_trial`, other processes, or enqueued) are added in the order of their numbers. If a config
+    was evaluated twice, the first trial counts. Trials of configs outside the spaces change nothing.
     """
 
     def __init__(
@@ -60,11 +60,11 @@ class ListedSpaceModel:
         return not self.state.pending and not self.state.free.any()
 
     def suggest(self, trial: Trial) -> int:
-        """Have a trial suggest all parameters of the config that is chosen for it; return its config index.
+        """Make a trial suggest all parameters of the config chosen for it; return the config index.
 
         Raises SpaceExhausted, and ValueError for a trial that was enqueued with an infeasible config.
         """
-        _ = trial.relative_params  # Optuna samples when these are first looked at
+        _ = trial.relative_params  # Optuna samples on first access
         if trial.number not in self._asked:
             raise ValueError(f"trial {trial.number} was enqueued with a config that is none of the feasible ones")
         index = self._asked[trial.number]
@@ -78,8 +78,9 @@ class ListedSpaceModel:
     def propose(
         self, study: Study, trial: FrozenTrial, search_space: Mapping[str, BaseDistribution], rng: np.random.Generator
     ) -> Params:
-        """The parameters of the config that is chosen for a trial. Raises SpaceExhausted, and ValueError when no free
-        config has the parameters that it was enqueued with."""
+        """The parameters of the config chosen for a trial. Raises SpaceExhausted, and ValueError if no free config has
+        the parameters that it was enqueued with.
+        """
         self.follow(study)
         forced = self._asked.get(trial.number)
         fixed: Params = trial.system_attrs.get(FIXED, {})
@@ -97,7 +98,7 @@ class ListedSpaceModel:
     def independent(
         self, trial: FrozenTrial, name: str, distribution: BaseDistribution, _rng: np.random.Generator
     ) -> CategoricalChoiceType:
-        """Raises ValueError: all parameters of a config are chosen together."""
+        """Raise ValueError: all parameters of a config are chosen together."""
         known = self.encoding.every
         if name in known and known[name] != distribution:
             raise ValueError(f"{name}: the feasible configs have {known[name]}, the trial suggests {distribution}")
@@ -119,13 +120,13 @@ class ListedSpaceModel:
             self.state.tell(index, outcome(study, trial, state, values, so_far))
 
     def follow(self, study: Study) -> None:
-        """Take in the study's trials that are not known yet; those of another study replace all that is known."""
+        """Add the study's trials that are not known yet; the trials of another study replace all earlier ones."""
         if study.study_name != self._study:
             if self._study is not None:
                 self.state.forget()
                 self._ended.clear()
                 self._asked.clear()
-                self._proposer = None  # it keeps what it fitted
+                self._proposer = None  # the fitted model is kept
             self._study = study.study_name
         for trial in study.get_trials(deepcopy=False):
             if trial.number in self._ended:
@@ -138,18 +139,18 @@ class ListedSpaceModel:
                     self._take(trial.number, index)
 
     def _take(self, number: int, index: int) -> None:
-        """Note that a trial is for a config."""
+        """Record the config of a trial."""
         self._asked[number] = index
         if self.state.free[index]:
             self.state.ask(index)
 
 
 Choose = Callable[[ListedSpaceModel, "Study", FrozenTrial, np.random.Generator, int | None], int]
-"""Picks a config index for a trial; where one is given, a config that comes next whatever the sampler, that one."""
+"""Picks a config index for a trial; a given one, which comes next with any sampler, is used."""
 
 
 def by_model(
     rows: ListedSpaceModel, _study: Study, _trial: FrozenTrial, rng: np.random.Generator, forced: int | None
 ) -> int:
-    """What the project's own search proposes."""
+    """The proposal of the project's own search."""
     return rows.proposer.propose(rng) if forced is None else forced

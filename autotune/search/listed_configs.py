@@ -1,4 +1,4 @@
-"""Feasible configs as anyone may list them, to the spaces that the search works on."""
+"""Convert a list of feasible configs to the spaces that the search uses."""
 
 from __future__ import annotations
 
@@ -47,9 +47,9 @@ class ListedSpace:
 
 
 def listed(configs: Iterable[Mapping[str, CategoricalChoiceType]]) -> tuple[tuple[ListedSpace, ...], Choices]:
-    """Spaces of the configs that have the same parameters, and each parameter's choices, numbers in ascending order.
+    """Spaces of the configs with equal parameter sets, and each parameter's choices, numbers in ascending order.
 
-    Raises ValueError for no config at all, and for one without parameters.
+    Raises ValueError for an empty list and for a config without parameters.
     """
     groups: dict[frozenset[str], dict[tuple[CategoricalChoiceType, ...], None]] = {}
     orders: dict[frozenset[str], tuple[str, ...]] = {}
@@ -79,6 +79,6 @@ def listed(configs: Iterable[Mapping[str, CategoricalChoiceType]]) -> tuple[tupl
 
 
 def _ordered(values: tuple[CategoricalChoiceType, ...]) -> tuple[CategoricalChoiceType, ...]:
-    """Numbers ascending, anything else as it comes."""
+    """Numbers in ascending order, other values in their given order."""
     numbers = [value for value in values if isinstance(value, (int, float)) and not isinstance(value, bool)]
     return tuple(sorted(numbers)) if len(numbers) == len(values) else values

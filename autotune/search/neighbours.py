@@ -1,4 +1,4 @@
-"""Feasible configs that differ from one in one or two parameters, found by hashing rows instead of comparing all."""
+"""Feasible configs that differ from one in one or two parameters, found by hashing instead of comparing all rows."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class Neighbourhood:
         )
 
     def find(self, row: Ints) -> int | None:
-        """The position of a row of value indices, None when it is infeasible."""
+        """The position of a row of value indices; None if it is infeasible."""
         found = self._lookup(self._hash(row[None, :].astype(np.uint64)))
         return int(found[0]) if len(found) else None
 
@@ -51,7 +51,7 @@ class Neighbourhood:
         return hashes
 
     def _steps(self, position: int) -> Hashes:
-        """What changing one parameter adds to a row's hash, modulo 2^64."""
+        """The change of a row's hash, modulo 2^64, for changing one parameter."""
         now = self._rows[position][self._parameter]
         steps: Hashes = ((self._value - now) * self._multipliers[self._parameter])[self._value != now]
         return steps

@@ -16,11 +16,11 @@ from autotune.search.gaussian_process import INTERACTION, Points, Singles
 from autotune.search.state import FeasibleSpace, Floats, Ints
 
 IDLE_STEP = 0.05
-"""Log of padded outputs over the family's least that counts as one value of a further parameter."""
+"""Log of padded outputs, relative to the family's smallest, that counts as one value of an additional parameter."""
 IDLE_STEPS = 20
-"""Its largest value, which larger ones have, too."""
+"""The largest of these values, which also stands for larger ones."""
 ORDER = 0.8
-"""Share of a parameter's distance that comes from the order of its values; the rest from their being different."""
+"""Share of a parameter's distance that comes from the order of its values; the rest comes from whether they differ."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +47,7 @@ class Values:
     owner: Ints
     """the parameter that each is a value of"""
     distance: Floats
-    """of any two of the same parameter [values, values]"""
+    """for any two values of the same parameter [values, values]"""
 
     def seen(self, points: Points) -> tuple[Values, Points]:
         """Only the values that some codes have, and the codes in them."""
@@ -56,7 +56,7 @@ class Values:
         return some, points.astype(np.float64)[:, which]
 
     def observed(self, points: Points, weights: Floats) -> _Table:
-        """What is needed of observed codes for their covariances with others."""
+        """The terms of observed codes that their covariances with others need."""
         return _Table(points @ self._table(weights))
 
     def by_weight(self, points: Points, sensitivity: Floats, weights: Floats) -> Floats:
@@ -74,15 +74,17 @@ class Values:
         return similarity
 
     def _table(self, weights: Floats) -> Floats:
-        """What two values of a parameter add to the log of a covariance, 0 for two parameters [values, values]."""
+        """The contribution of two values of a parameter to the log covariance; 0 for two parameters
+        [values, values].
+        """
         within = np.equal(self.owner[:, None], self.owner[None, :])
         return np.where(within, np.log1p(self._similarity(weights)) - np.log1p(INTERACTION), 0.0)
 
 
 class Features:
-    """One-hot codes of a family's rows, and what the distances of values make of two codes.
+    """One-hot codes of a family's rows, and the distances of their values.
 
-    How much of the device idles counts as a parameter where it is known, so that it is learned across tile sizes.
+    The idle part of the device counts as a parameter if it is known, so that its effect is learned across tile sizes.
     """
 
     def __init__(self, space: FeasibleSpace) -> None:
@@ -121,30 +123,31 @@ class Features:
         return codes
 
     def apart(self, left: Ints, right: Ints) -> Floats:
-        """Sums of the parameters' unweighted distances of some rows from others [len(left), len(right)]."""
+        """For each pair of rows the unweighted distance in each parameter [len(left), len(right)]."""
         apart: Floats = (self.codes(left) @ self.metric.distance) @ self.codes(right).T
         return apart
 
     def failing(self, rows: Ints, failed: npt.NDArray[np.bool_], asked: Ints, *, below: float) -> npt.NDArray[np.bool_]:
-        """Which of the rows asked about have a value that failed in every row so far that has it, where as many of the
-        other rows would fail by chance with a probability below the one given."""
+        """Which rows have a value that failed in every row with it so far, if as many of the other rows would fail by
+        chance with less than this probability.
+        """
         codes = self.codes(rows)
         tried = codes.sum(axis=0)
         succeeded = codes[~failed].sum(axis=0)
-        others = (np.count_nonzero(~failed) - succeeded) / (len(rows) - tried + 1)  # their rate of success, from below
+        others = (np.count_nonzero(~failed) - succeeded) / (len(rows) - tried + 1)  # lower bound of their success rate
         never = (succeeded == 0) & ((1 - others) ** tried < below)
         return np.asarray(self.codes(asked)[:, never].any(axis=1))
 
 
 def _idle(padded_work: Ints) -> npt.NDArray[np.int16]:
-    """Padded outputs as values of a parameter, 0 for the least."""
+    """Padded outputs as values of a parameter; 0 for the smallest."""
     logs = np.log(np.maximum(1, padded_work))
     steps: Floats = np.minimum(np.round((logs - logs.min()) / IDLE_STEP), IDLE_STEPS)
     return steps.astype(np.int16)
 
 
 def _distances(values: int) -> Floats:
-    """Distances between a parameter's values, from their order and from their being different."""
+    """Distances between a parameter's values, from their order and from whether they differ."""
     place = np.arange(values)
     steps: Floats = np.abs(place[:, None] - place[None, :]) / (values - 1)
     order = ORDER if values > 2 else 1.0

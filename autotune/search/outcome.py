@@ -1,4 +1,4 @@
-"""What a study's trial says: a value to minimise, a failure, or that it was cut off."""
+"""The outcome of a study's trial: a value to minimise, a failure, or pruned."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ CONSTRAINTS = "constraints"
 """Optuna's attribute of a trial's constraints: a list, or one attribute `constraints:NAME` for each."""
 FAILED = math.inf
 FARTHEST = 1e150
-"""Larger values count as this one, so that differences are finite."""
+"""Larger values are replaced by this one, so that differences are finite."""
 
 
 def outcome(
@@ -26,9 +26,9 @@ def outcome(
     values: Sequence[float] | None,
     so_far: Sequence[float],
 ) -> float:
-    """The value to minimise, FAILED for a trial that failed, was pruned, is infinite or violates a constraint.
+    """The value to minimise; FAILED for a trial that failed, was pruned, is infinite or violates a constraint.
 
-    One that was pruned after it reported something counts as no better than the median of the values `so_far`.
+    A trial that was pruned after it reported a value counts as no better than the median of the values `so_far`.
     """
     sign = -1.0 if study.direction == StudyDirection.MAXIMIZE else 1.0
     if _violated(trial):

@@ -1,8 +1,8 @@
-"""space -> search: an initial design of the configs that might be fastest, by their launch geometry alone.
+"""space -> search: an initial design of the configs with the smallest estimated times, from their launch geometry.
 
-The estimate is crude and means an order, not a time: bytes at the copy rate against arithmetic at the FFMA rate against
-what bank conflicts cost. Arithmetic is made longer by issue slots spent on loads, by a last wave that is not full, by
-too few warps to hide latency and by registers beyond the cap.
+The estimate is crude: it gives an order, not a time. It is the largest of the time of the bytes at the copy rate, of
+the arithmetic at the FFMA rate, and of bank conflicts. The time of arithmetic is increased for issue slots spent on
+loads, a partial last wave, too few warps to hide latency, and registers above the limit.
 """
 
 from __future__ import annotations
@@ -24,27 +24,29 @@ from autotune.search.initial_design import PRIOR, ListedDesign
 from autotune.trial import Config
 
 JUDGED = 500
-"""Random feasible configs of a family whose time is estimated."""
+"""Number of random feasible configs of a family whose time is estimated."""
 OF_FAMILY = 3
-"""Configs of one family in the design, at most."""
+"""Maximum number of configs of one family in the design."""
 LAUNCH_US = 2.0
-"""Of each launch, in a stream without gaps."""
+"""Time of each launch, in a stream without gaps."""
 HIDING = 8.0
-"""Independent results a scheduler needs under way to issue without waiting: warps times outputs a thread, at most 8."""
+"""Independent results that a scheduler needs in flight to issue without waiting: warps times outputs per thread, at
+most 8.
+"""
 OWN_REGISTERS = 24
-"""Registers of a thread beside its accumulators, as the headers reckon."""
+"""Registers of a thread in addition to its accumulators, as the headers estimate them."""
 MOST_REGISTERS = 255
-"""Of a thread, from compute capability 3.5 on."""
+"""Limit of a thread, from compute capability 3.5 on."""
 SCHEDULERS = 4
-"""Of a multiprocessor, from compute capability 7.0 on."""
+"""Registers of a multiprocessor, from compute capability 7.0 on."""
 FLOP_A_SLOT = 64
-"""FFMAs of a warp in the slot of a scheduler that a further pass of shared memory takes; docs/search.md has why."""
+"""FFMAs of a warp that take as long on a scheduler as one more shared-memory pass; docs/search.md explains why."""
 
 
 def prior(
     spaces: Sequence[SearchSpace], device: DeviceInfo, rates: Mapping[str, float], *, most: int, seed: int
 ) -> ListedDesign:
-    """The feasible configs with the smallest estimates out of a random draw, a few of each family, best first."""
+    """The feasible configs with the smallest estimates from a random sample, a few of each family, best first."""
     estimates: list[tuple[float, str, Config]] = []
     for space in spaces:
         rows = np.random.default_rng([seed, len(space.rows)]).permutation(len(space.rows))[:JUDGED]
@@ -56,7 +58,7 @@ def prior(
 
 
 def estimate_us(bound: BoundTemplate, config: Config, device: DeviceInfo, rates: Mapping[str, float]) -> float:
-    """An estimate of a config's time; infinite for one that is not feasible, or of which no block fits the device.
+    """An estimate of a config's time; infinite if it is not feasible or if no block fits the device.
 
     `rates` are the device's calibrated ones: `copy` in bytes, `fp32` in FLOP per second.
     """
@@ -81,7 +83,7 @@ def estimate_us(bound: BoundTemplate, config: Config, device: DeviceInfo, rates:
         return math.inf
     at_once = held.blocks * device.sm_count
     waves = math.ceil(blocks / at_once) * at_once / blocks
-    issue = 1 + 2 / math.sqrt(max(1.0, outputs))  # a square tile of outputs loads both its sides for each product
+    issue = 1 + 2 / math.sqrt(max(1.0, outputs))  # a square tile of outputs loads both of its sides for each product
     waiting = max(1.0, HIDING / (held.warps / SCHEDULERS * min(8.0, max(1.0, outputs))))
     spilling = 1 + max(0, registers - limit) / 32
     arithmetic_us = 1e6 * problem.flops / rates["fp32"] * issue * waves * waiting * spilling
@@ -91,6 +93,6 @@ def estimate_us(bound: BoundTemplate, config: Config, device: DeviceInfo, rates:
 
 
 def _convolution(stages: Sequence[Stage]) -> Stage:
-    """The stage that multiplies: the largest of those that take the filters."""
+    """The main stage: the largest of those that read the filters."""
     multiplying = [stage for stage in stages if {"w", "packed_w"} & set(stage.args)]
     return max(multiplying or stages, key=lambda stage: math.prod(stage.block) * math.prod(stage.grid))

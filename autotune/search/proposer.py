@@ -1,9 +1,9 @@
-"""The project's own sampler: expected improvement over feasible rows, with failures learned beside the time.
+"""The project's own sampler: expected improvement over feasible rows, with a model of the failures.
 
-A family starts with configs that lie far apart, of those that leave little of the device idle. Then one Gaussian
-process per family models the log time and another the failures; of a random draw of free rows and the neighbours of the
-family's best, the one with the largest expected improvement times chance of success is proposed. All families share one
-scale and one incumbent, so the family that promises more gets more of the budget.
+A family starts with configs that are far apart, among those that leave little of the device idle. Then a Gaussian
+process per family models the log time, and another one the failures. The sampler scores random free rows and the
+neighbours of the family's best, and proposes the row with the largest expected improvement times chance of success. All
+families share one scale and one incumbent, so a more promising family gets more of the budget.
 """
 
 from __future__ import annotations
@@ -18,44 +18,45 @@ from autotune.search.state import Floats, Ints, SearchState
 from autotune.search.surrogate import MODELLED_FROM, Scale, Surrogate, log_expected_improvement, weighed
 
 FIRST = 8
-"""Configs of a lone family before the model takes over."""
+"""Configs of a single family before the model is used."""
 FIRST_OF_MANY = 3
-"""The same for each of several families: as many as a model needs."""
+"""The same for each of several families: the minimum for a model."""
 LOOK = 6
-"""Configs that each of several families has before the others leave it none."""
+"""Configs of each of several families before the others may leave it none."""
 LOOK_EVERY = 4
-"""Every so many proposals go to a family that has fewer."""
+"""One in this many proposals goes to a family that has fewer configs."""
 PATIENCE = 8.0
-"""Configs of each family that a family far behind waits for before it gets one more, at most."""
+"""Maximum number of configs of each family that a much slower family waits for before its next config."""
 BUSIEST = 0.3
-"""Share of the free rows that the first configs are of: those with the least padded outputs."""
+"""Share of the free rows from which the first configs are chosen: those with the least padded outputs."""
 SPREAD_FROM = 300
-"""Random ones of these of which they are picked, each the farthest from those before."""
+"""Number of random rows of these from which they are picked, each the farthest from those before."""
 DRAW = 1200
-"""Random free rows scored in each proposal."""
+"""Number of random free rows scored in each proposal."""
 ELITES = 6
-"""Best rows whose neighbours are scored too."""
+"""Number of best rows whose neighbours are also scored."""
 DRAW_NEAR_BEST = 400
-"""Rows two parameters away from the best that are scored, at most."""
+"""Maximum number of rows two parameters away from the best that are scored."""
 BY_CHANCE = 0.001
-"""Rows with a value that failed whenever it was tried are left out, where that would be less likely by chance."""
+"""Rows with a value that always failed are left out if that would happen by chance with less than this probability."""
 
 
 class Proposer:
-    """Chooses the next config; a function of the search state and the random numbers given, apart from caches."""
+    """Chooses the next config; a function of the search state and the given random numbers, apart from caches."""
 
     def __init__(self, state: SearchState) -> None:
         self._state = state
         self._families = [_Family(state, family) for family in range(len(state.spaces))]
         self._first = FIRST if len(self._families) == 1 else FIRST_OF_MANY
         self._unknown = True
-        """too few of a family were told when last asked; once enough are, they stay so"""
+        """whether too few of a family were told at the last ask; once there are enough, this stays false"""
         self.gain: float | None = None
-        """what the latest proposal promised: by which fraction of the best time it would be faster, times its chance;
-        None where no model made it"""
+        """the gain that the latest proposal promised, as a fraction of the best time, times its chance of success; None
+        without a model
+        """
 
     def propose(self, rng: np.random.Generator) -> int:
-        """The config index of the config to evaluate next; LookupError when none is left."""
+        """The index of the next config to evaluate. Raises LookupError if none is left."""
         state = self._state
         self.gain = None
         open_families = self._open_families()
@@ -78,11 +79,11 @@ class Proposer:
         return best.index
 
     def _due(self, families: list[_Family], counts: list[int]) -> list[_Family]:
-        """The families that may have a further config whatever a model says: one that is far behind waits.
+        """The families that may have another config, whatever the models say: a much slower family waits.
 
-        One whose best takes r times as long as the best of all gets a config after its n once all families together
-        have n * (r - 1) each: few evaluations are not spent on a family whose default is slow. Of values that are no
-        log times nothing is known to be far.
+        A family whose best takes r times as long as the best of all gets a config after its n-th once all families
+        together have n * (r - 1) per family, so a family with a slow default gets few evaluations. For values that are
+        not log times no family waits.
         """
         if self._state.least is None or len(families) == 1:
             return families
@@ -99,25 +100,25 @@ class Proposer:
         return [family for family, least in zip(families, waits, strict=True) if sum(counts) >= least]
 
     def _looked_at(self, families: list[_Family], due: list[_Family], counts: list[int]) -> list[_Family]:
-        """The families that a proposal is asked of: all, but in every few proposals the one least looked at."""
+        """The families to ask for a proposal: all, but every few proposals only the one with the fewest configs."""
         least = min(due, key=lambda family: counts[family.number])
         now = len(self._families) > 1 and sum(counts) % LOOK_EVERY == 0 and counts[least.number] < LOOK
         return [least] if now else families
 
     @property
     def is_random(self) -> bool:
-        """Whether the first configs are all asked for, and too few of a family told for a model of its times."""
+        """Whether all first configs were asked for, and too few of some family were told for a model of its times."""
         counts = self._counts()
         families = self._due(self._open_families(), counts)
         self._unknown = self._unknown and any(family.told < MODELLED_FROM for family in families)
         return self._unknown and all(counts[family.number] >= self._first for family in families)
 
     def _open_families(self) -> list[_Family]:
-        """Those with a config that was not asked for."""
+        """The families that have a config that was not asked for."""
         return [family for family in self._families if self._state.free_of(family.number).any()]
 
     def _counts(self) -> list[int]:
-        """Configs asked for or told of each family."""
+        """The number of configs of each family that were asked for or told."""
         taken = [observation.index for observation in self._state.observations] + self._state.pending
         return [sum(1 for index in taken if self._state.family_of(index) == f.number) for f in self._families]
 

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 class SpaceModel(Protocol):
-    """What knows a space and what a study's trials say of it."""
+    """A model of a space and of a study's trials."""
 
     def search_space(self, study: Study, /) -> dict[str, BaseDistribution]:
         """The parameters that are chosen together."""
@@ -33,7 +33,7 @@ class SpaceModel(Protocol):
     def propose(
         self, study: Study, trial: FrozenTrial, space: Mapping[str, BaseDistribution], rng: np.random.Generator, /
     ) -> Params:
-        """Those of them that a trial is to have."""
+        """The parameters among them that a trial gets."""
         ...
 
     def independent(
@@ -48,7 +48,7 @@ class SpaceModel(Protocol):
 
 
 class StudySampler(BaseSampler):
-    """An Optuna sampler of one objective whose proposals depend on the seed, the trial's number and the study alone."""
+    """An Optuna sampler of one objective whose proposals depend only on the seed, the trial's number and the study."""
 
     def __init__(
         self,
@@ -69,12 +69,12 @@ class StudySampler(BaseSampler):
         study: Study,
         trial: FrozenTrial,  # noqa: ARG002  (Optuna's signature)
     ) -> dict[str, BaseDistribution]:
-        """The parameters that are chosen together: of the space that was given, else of all trials so far."""
+        """The parameters that are chosen together: those of the given space, or of all trials so far."""
         with self._lock:
             return self._proposals.search_space(study)
 
     def sample_relative(self, study: Study, trial: FrozenTrial, search_space: dict[str, BaseDistribution]) -> Params:
-        """Values of these parameters, or of some of them where the space is conditional."""
+        """Values for these parameters, or for some of them if the space is conditional."""
         _one_objective(self, study)
         with self._lock:
             return self._proposals.propose(study, trial, search_space, self._rng(trial))
@@ -82,18 +82,18 @@ class StudySampler(BaseSampler):
     def sample_independent(
         self, study: Study, trial: FrozenTrial, param_name: str, param_distribution: BaseDistribution
     ) -> CategoricalChoiceType:
-        """A value of a parameter that was not chosen with the others, by chance."""
+        """A random value for a parameter that was not chosen with the others."""
         _one_objective(self, study)
         with self._lock:
             rng = self._rng(trial, crc32(param_name.encode()))
             return self._proposals.independent(trial, param_name, param_distribution, rng)
 
     def before_trial(self, study: Study, trial: FrozenTrial) -> None:  # noqa: ARG002
-        """Refuse a study of several objectives before anything is run."""
+        """Refuse a study with several objectives before anything runs."""
         _one_objective(self, study)
 
     def after_trial(self, study: Study, trial: FrozenTrial, state: TrialState, values: Sequence[float] | None) -> None:
-        """Take in what became of a trial, with the constraints that it violates."""
+        """Add a trial's result, with the constraints that it violates."""
         with self._lock:
             if self._constraints_func is not None and state in (TrialState.COMPLETE, TrialState.PRUNED):
                 found = tuple(float(value) for value in self._constraints_func(trial))
@@ -108,7 +108,7 @@ class StudySampler(BaseSampler):
         return np.random.default_rng([self._seed, trial.number if self._number is None else self._number(trial), *more])
 
     def __getstate__(self) -> dict[str, object]:
-        """Without the lock, which cannot be copied."""
+        """The state without the lock, which cannot be copied."""
         return {name: value for name, value in self.__dict__.items() if name != "_lock"}
 
     def __setstate__(self, state: dict[str, object]) -> None:
@@ -143,16 +143,16 @@ class AutotuneSampler(StudySampler):
         self._rows = rows
 
     def after_trial(self, study: Study, trial: FrozenTrial, state: TrialState, values: Sequence[float] | None) -> None:
-        """Take in what became of a trial; `Study.optimize` ends with the last feasible config."""
+        """Add a trial's result; `Study.optimize` stops after the last feasible config."""
         super().after_trial(study, trial, state, values)
         if self._rows is not None and self._rows.exhausted:
-            with contextlib.suppress(RuntimeError):  # not within `Study.optimize`
+            with contextlib.suppress(RuntimeError):  # outside `Study.optimize`
                 study.stop()
 
     def suggest(self, trial: Trial) -> Params:
-        """All parameters of the feasible config that is chosen for a trial.
+        """All parameters of the feasible config chosen for a trial.
 
-        Raises ValueError where no space was given, SpaceExhausted when every config was asked for.
+        Raises ValueError if no space was given, SpaceExhausted if every config was asked for.
         """
         if self._rows is None:
             raise ValueError("AutotuneSampler: suggest needs the space of feasible configs: AutotuneSampler(space=...)")
@@ -165,7 +165,7 @@ def _rows(configs: Iterable[Mapping[str, CategoricalChoiceType]]) -> ListedSpace
 
 
 def _one_objective(sampler: BaseSampler, study: Study) -> None:
-    """Raise ValueError for a study of several objectives."""
+    """Raise ValueError for a study with several objectives."""
     if len(study.directions) > 1:
         raise ValueError(
             f"{type(sampler).__name__} minimises or maximises one value, the study has {len(study.directions)}"

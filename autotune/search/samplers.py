@@ -1,4 +1,4 @@
-"""What a study may name beside the project's own sampler: Optuna's, held to feasible new configs."""
+"""Optuna's samplers, which a study may name, restricted to feasible new configs."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from autotune.search.listed import Choose, ListedSpaceModel
 from autotune.search.proposer import uniform
 
 DRAWS = 8
-"""Draws from an Optuna sampler before its last one is moved to the nearest feasible new config."""
+"""Number of draws from an Optuna sampler before its last one is moved to the nearest feasible new config."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,13 +26,13 @@ class Peer:
     """One of Optuna's samplers, as a study may name it."""
 
     make: Callable[[int], BaseSampler]
-    """a fresh sampler from a seed"""
+    """makes a sampler from a seed"""
     ordinal: bool = False
-    """sees values by their position instead of as categories"""
+    """encodes values by their position instead of as categories"""
     keeps_state: bool = False
-    """leaves notes on the trials it was asked for, so that a resumed search must ask for them again"""
+    """stores attributes on the trials that it is asked for, so a resumed search must ask for them again"""
     package: str = ""
-    """what has to be installed beside Optuna"""
+    """the package that must be installed in addition to Optuna"""
 
 
 def _tpe(seed: int) -> BaseSampler:
@@ -53,19 +53,20 @@ PEERS: Mapping[str, Peer] = {
     "nsgaii": Peer(lambda seed: NSGAIISampler(seed=seed, population_size=20), keeps_state=True),
     "cmaes": Peer(_cmaes, ordinal=True, keeps_state=True, package="cmaes"),
 }
-"""Optuna's samplers by the name that a study gives. Left out: its GP (seconds a proposal), grid and brute force
-(a space within the budget is enumerated anyway), QMC (needs scipy, knows no constraint)."""
+"""Optuna's samplers by the name in a study. Excluded: its GP (takes seconds per proposal), grid and brute force (a
+space within the budget is enumerated anyway), and QMC (needs scipy, ignores constraints).
+"""
 
 
 def require(sampler: str, peer: Peer) -> None:
-    """Raise StudyError when a sampler's package is not installed."""
+    """Raise StudyError if a sampler's package is not installed."""
     if peer.package and importlib.util.find_spec(peer.package) is None:
         raise StudyError(f"sampler = {sampler!r} needs the package {peer.package}: pip install {peer.package}")
 
 
 @dataclass(slots=True)
 class RejectedProposals:
-    """How many proposals could not be used; they are free, and at most DRAWS for each config that is."""
+    """The number of proposals that could not be used. They cost nothing; at most DRAWS per config."""
 
     infeasible: int = 0
     repeated: int = 0
@@ -74,14 +75,14 @@ class RejectedProposals:
 def by_chance(
     rows: ListedSpaceModel, _study: optuna.Study, _trial: FrozenTrial, rng: np.random.Generator, forced: int | None
 ) -> int:
-    """A family by chance, then a free config of it by chance."""
+    """A random free config of a random family."""
     return uniform(rows.state, rng) if forced is None else forced
 
 
 def drawing(peer: Peer, refused: RejectedProposals) -> Choose:
-    """Chooses what an Optuna sampler proposes: its first feasible new draw, else the free config nearest to its last.
+    """Choose an Optuna sampler's proposal: its first feasible new draw, or the free config nearest to its last draw.
 
-    Where a config is given the sampler is asked all the same (some count their asks) and then overruled.
+    A given config is used instead, but the sampler is asked all the same, because some samplers count their asks.
     """
 
     def choose(
@@ -107,7 +108,7 @@ def drawing(peer: Peer, refused: RejectedProposals) -> Choose:
 
 
 def _params(inner: BaseSampler, encoding: Encoding, study: optuna.Study, trial: FrozenTrial) -> Params:
-    """One whole draw of an Optuna sampler: what it samples jointly, then the rest one by one."""
+    """One complete draw of an Optuna sampler: the parameters that it samples jointly, then the others one by one."""
     inner.before_trial(study, trial)
     params: Params = {}
     space = inner.infer_relative_search_space(study, trial)

@@ -1,4 +1,4 @@
-"""Ask and tell through one in-memory Optuna study per subject."""
+"""Ask and tell through one in-memory Optuna study per tuning target."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from autotune.study import SAMPLERS
 from autotune.trial import Config, Trial
 
 LOOK = 8
-"""Latest proposals of which the most promising one says what can be expected."""
+"""Number of latest proposals; the most promising of them determines the expected gain."""
 LEAST = 1e-3
-"""Smallest difference of two log times that means something."""
+"""Smallest significant difference of two log times."""
 AHEAD = 10
-"""Evaluations that an expected gain is of: each promises at most what the most promising one did."""
+"""Number of evaluations that an expected gain covers: each promises at most as much as the most promising one did."""
 
 
 class Search:
@@ -56,7 +56,7 @@ class Search:
             require(sampler, peer)
         self._keeps_state = peer is not None and peer.keeps_state
         self.refused = RejectedProposals()
-        """proposals of Optuna's samplers that were no free config, and so were never handed out"""
+        """proposals of Optuna's samplers that were not free configs, and so were never used"""
         self._rows = ListedSpaceModel(
             spaces, least=LEAST, ordinal=peer is not None and peer.ordinal, choose=self._choose(peer)
         )
@@ -79,7 +79,7 @@ class Search:
             self._tell_past(trial)
 
     def ask(self, number: int) -> Config | None:
-        """The config to evaluate as trial `number`, or None when every feasible one was asked for."""
+        """The config to evaluate as trial `number`; None if every feasible one was asked for."""
         if not self._state.free.any():
             return None
         self._look(number)
@@ -88,30 +88,32 @@ class Search:
 
     @property
     def is_random(self) -> bool:
-        """Whether a config asked for now is one more by chance, where results under way may let a model choose."""
+        """Whether the next config would be random, although pending results might let a model choose it."""
         return self._sampler == "default" and self._rows.proposer.is_random and self._forced() is None
 
     @property
     def expected_gain(self) -> float | None:
-        """The fraction by which AHEAD more evaluations may be expected to beat the best; None while that is unknown."""
+        """The fraction by which AHEAD more evaluations are expected to beat the best; None while that is unknown."""
         latest = [gain for gain in self._gains[-LOOK:] if gain is not None]
         return AHEAD * max(latest) if len(latest) == LOOK else None
 
     def _look(self, number: int) -> None:
-        """Note what the model expects of the config that is about to be asked for, None where it is not the model's."""
+        """Record what the model expects of the config that is about to be asked for; None if the model did not choose
+        it.
+        """
         if self._watch and self._state.free.any():
             self._rows.proposer.propose(np.random.default_rng([self._seed, number]))
             self._gains.append(self._rows.proposer.gain if self._forced() is None else None)
 
     def proposed_by(self, config: Config) -> str:
-        """What proposes a config: the word of an initial design, `default` for a family's, else `search`."""
+        """The source of a config: the word of an initial design, `default` for a family's default, else `search`."""
         index = self._state.find(config)
         if index is None:
             return "search"
         return self._designed.get(index, "default" if index in self._state.defaults else "search")
 
     def tell(self, trial: Trial) -> None:
-        """Take a finished trial in; one of a config outside the spaces, or told before, changes nothing."""
+        """Add a finished trial; one of a config outside the spaces, or told before, changes nothing."""
         index = self._state.find(trial.config)
         if index is None:
             return
@@ -130,7 +132,7 @@ class Search:
             self._rows.follow(self._study)
 
     def _tell_past(self, trial: Trial) -> None:
-        """Tell a trial of an earlier run, asking for it first where the sampler takes notes of its asks."""
+        """Tell a trial of an earlier run; ask for it first if the sampler stores attributes at each ask."""
         index = self._state.find(trial.config)
         self._note_design()
         if self._keeps_state and index is not None and self._state.free[index]:
@@ -138,7 +140,7 @@ class Search:
         self.tell(trial)
 
     def _forced(self) -> int | None:
-        """What comes next whatever the sampler: a given config, a family's default, or the next of a small space."""
+        """The next config with any sampler: a given config, a family's default, or the next of a small space."""
         designed = self._design()
         if designed is not None:
             return designed[0]
@@ -149,13 +151,13 @@ class Search:
         return self._state.first_free() if small else None
 
     def _note_design(self) -> None:
-        """Keep in mind what an initial design proposes now, for `proposed_by`."""
+        """Remember an initial design's proposal, for `proposed_by`."""
         designed = self._design()
         if designed is not None:
             self._designed[designed[0]] = designed[1]
 
     def _design(self) -> tuple[int, str] | None:
-        """What an initial design proposes now, and its word; one that has no more is dropped."""
+        """The next proposal of an initial design, and its word; an exhausted design is dropped."""
         state = self._state
         while self._designs:
             design = self._designs[0]
@@ -168,7 +170,7 @@ class Search:
         return None
 
     def _ask(self, number: int, *, forced: int | None) -> int:
-        """The config index of the config that trial `number` is for; the study hands out a forced one first."""
+        """The index of the config for trial `number`; the study returns a forced one first."""
         if forced is not None:
             self._study.enqueue_trial(self._rows.encoding.params(forced))
         self._number = number
@@ -184,7 +186,7 @@ class Search:
         return StudySampler(self._rows, seed=self._seed, number=self._numbered)
 
     def _numbered(self, _trial: FrozenTrial) -> int:
-        """The number that was asked for, which the study's own trials need not have."""
+        """The trial number of the ask, which may differ from the number in Optuna's study."""
         return self._number
 
     def _choose(self, peer: Peer | None) -> Choose:

@@ -1,4 +1,4 @@
-"""What the search knows: every family's feasible rows in one list, and for each whether and how it was evaluated."""
+"""The state of the search: the feasible rows of every family in one list, and the evaluation of each."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class SpaceParam(Protocol):
 
 
 class FeasibleSpace(Protocol):
-    """The part of a search space that the search uses; `SearchSpace` and `RecordedSpace` both are one."""
+    """The part of a search space that the search needs; implemented by `SearchSpace` and `RecordedSpace`."""
 
     @property
     def template(self) -> str: ...
@@ -41,7 +41,7 @@ class FeasibleSpace(Protocol):
     def complete(self) -> bool: ...
     @property
     def padded_work(self) -> npt.NDArray[np.int64] | None:
-        """What the device could compute in the time that each row takes at the same rate [m]; None: unknown."""
+        """Outputs that the device could compute in the time of each row [m]; None: unknown."""
         ...
 
     @property
@@ -52,23 +52,22 @@ class FeasibleSpace(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Observation:
-    """One told trial of a feasible config: its index and value, infinite when the config failed."""
+    """One told trial of a feasible config: its index and value, infinite if the config failed."""
 
     index: int
     value: float
-    """what is minimised; a log time where kernels are tuned"""
+    """the value to minimise; a log time when kernels are tuned"""
 
 
 class SearchState:
     """All feasible configs of all families, numbered one family after another.
 
-    What it knows is a function of the told trials and the outstanding asks alone, so that a resumed search
-    equals an uninterrupted one.
+    The state depends only on the told trials and the pending asks, so a resumed search equals an uninterrupted one.
     """
 
     def __init__(self, spaces: Sequence[FeasibleSpace], *, least: float | None = None) -> None:
         self.least = least
-        """the smallest difference of two values that means something; None where that depends on the values"""
+        """the smallest significant difference of two values; None: derived from the values"""
         self.spaces = tuple(space for space in spaces if len(space.rows))
         sizes = [len(space.rows) for space in self.spaces]
         self.offsets = tuple(int(offset) for offset in np.concatenate([[0], np.cumsum(sizes, dtype=np.int64)]))
@@ -91,7 +90,7 @@ class SearchState:
         return all(space.complete for space in self.spaces)
 
     def find(self, config: Config) -> int | None:
-        """A config's index, or None when it is in no space."""
+        """A config's index; None if it is in no space."""
         for family, space in enumerate(self.spaces):
             if space.template == config.template:
                 row = space.row_of(config)
@@ -123,13 +122,13 @@ class SearchState:
         self.pending.append(index)
 
     def release(self, index: int) -> None:
-        """Take back that a config was asked for, as another was evaluated in its place."""
+        """Undo an ask, because another config was evaluated in its place."""
         if index in self.pending:
             self.pending.remove(index)
             self.free[index] = True
 
     def tell(self, index: int, value: float) -> None:
-        """Record what became of a config; nothing when it was told before."""
+        """Record the result of a config; does nothing if it was told before."""
         if index in self.pending:
             self.pending.remove(index)
         elif not self.free[index]:
@@ -138,7 +137,7 @@ class SearchState:
         self.observations.append(Observation(index, value))
 
     def forget(self) -> None:
-        """Go back to the state before the first ask."""
+        """Return to the state before the first ask."""
         self.observations.clear()
         self.pending.clear()
         self.free[:] = True
@@ -153,9 +152,9 @@ class SearchState:
         return index if len(self) and self.free[index] else None
 
     def nearest_free(self, family: int, row: Ints, rng: np.random.Generator) -> int:
-        """The free config of a family nearest to a row: Hamming distance, then ordinal distance, then chance.
+        """The free config of a family nearest to a row: by Hamming distance, then ordinal distance, then at random.
 
-        Another family's is taken when this one has none left; LookupError when none is left at all.
+        If the family has none left, one of another family. Raises LookupError if none is left at all.
         """
         order = [family, *(other for other in range(len(self.spaces)) if other != family)]
         for here in order:

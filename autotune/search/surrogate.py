@@ -1,4 +1,4 @@
-"""What trials say of points that were not tried: a process of the values and one of the failures."""
+"""Predictions for untried points: a Gaussian process of the values and one of the failures."""
 
 from __future__ import annotations
 
@@ -13,24 +13,24 @@ from autotune.search.state import Floats, Ints
 Flags = npt.NDArray[np.bool_]
 
 MODELLED_FROM = 3
-"""Values that a model of them needs."""
+"""Minimum number of values for a model."""
 MODEL_ROWS = 256
-"""Observations a model is conditioned on, at most."""
+"""Maximum number of observations that a model is conditioned on."""
 CLIP = 2.0
-"""Values far above the median are compressed beyond so many medians-above-the-best."""
+"""Values above the median by more than this many times its distance from the best are compressed."""
 TINY = 1e-100
-"""Unit of values that are all the same."""
+"""Unit of the scale if all values are equal."""
 LEAST_CHANCE = 0.01
-"""Chance of success that is never undercut."""
+"""Lower bound of the chance of success."""
 LIKELY = 0.4
-"""Points with a smaller chance of success are left out while others are to be had."""
+"""Points with a smaller chance of success are left out if there are others."""
 DARE_EVERY = 25
-"""Every so many proposals they are not left out, so that no region is given up for ever."""
+"""In one of this many proposals they are included, so that no region is given up for ever."""
 
 
 @dataclass(frozen=True, slots=True)
 class Scale:
-    """Values as the models see them: 0 at the median, -1 at the best, compressed far above the median."""
+    """The scale of values for the models: 0 at the median, -1 at the best, compressed far above the median."""
 
     median: float
     unit: float
@@ -61,12 +61,12 @@ class Surrogate:
         self._failure_weights: tuple[bytes, Weights] | None = None
 
     def values(self, points: Points, values: Floats, scale: Scale, pending: Points) -> Posterior:
-        """The model of the scaled values, with points in flight taken to turn out as it expects."""
+        """The model of the scaled values; pending points are assumed to have the expected values."""
         fitted = fitted_at(len(points))
         observed = points[:fitted].tobytes()
         if self._value_weights is None or self._value_weights[0] != observed:
             first = values[:fitted]
-            targets = Scale.of(first, scale.least).warp(first)  # a later scale would differ when resumed
+            targets = Scale.of(first, scale.least).warp(first)  # a later scale would differ after a resume
             self._value_weights = (observed, fit(self._metric, points[:fitted], targets))
         weights = self._value_weights[1]
         targets = scale.warp(values)
@@ -95,9 +95,9 @@ class Surrogate:
 def weighed(
     gain: Floats, chances: Floats, tried: int, *, hopeless: Flags | None = None, likely: float = LIKELY
 ) -> Floats:
-    """Logs of expected gains times chances of success, `tried` being the points tried so far.
+    """Logs of expected gain times chance of success; `tried` are the points tried so far.
 
-    Points with a smaller chance than `likely` and hopeless ones are left out, but in every DARE_EVERY-th proposal.
+    Points with a chance below `likely` and hopeless ones are left out, except in every DARE_EVERY-th proposal.
     """
     gain = gain + np.log(chances)
     kept = chances >= likely
@@ -109,9 +109,9 @@ def weighed(
 
 
 def fitted_at(observations: int) -> int:
-    """How many of the first observations the weights are fitted to: grows by 8, later by a tenth.
+    """The number of first observations that the weights are fitted to: grows by 8, later by a tenth.
 
-    Being a function of the number of observations, it is the same in a resumed search.
+    It depends only on the number of observations, so it is the same in a resumed search.
     """
     at = 3
     while (following := at + max(8, at // 10)) <= observations:
@@ -131,7 +131,7 @@ def log_expected_improvement(best: float, mean: Floats, deviation: Floats) -> Fl
 
 
 def _kept(targets: Floats) -> Ints:
-    """Which observations a model is conditioned on: all, or of many the best and the latest."""
+    """The observations that a model is conditioned on: all, or if there are many, the best and the latest."""
     if len(targets) <= MODEL_ROWS:
         return np.arange(len(targets))
     best = np.argsort(targets, kind="stable")[: MODEL_ROWS * 3 // 4]

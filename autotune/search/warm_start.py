@@ -33,32 +33,35 @@ Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.intp]
 
 MOST = 10
-"""Configs that a search starts with, at most."""
+"""Maximum number of configs that a search starts with."""
 NEAREST = 8
-"""Pairs of layer and device that are looked at."""
+"""Number of pairs of layer and device to consider."""
 NEAR = 4.0
-"""Distance of the nearest layer beyond which there is no warm start."""
+"""Maximum distance of the nearest layer for a warm start."""
 FARTHEST = 12.0
-"""Distance beyond which a layer says nothing, where another is near."""
+"""Distance beyond which a layer is ignored if another one is near."""
 CAP = 1.0
-"""Log of the largest slowdown that is told apart: the prediction where nothing is known."""
+"""Log of the largest distinguishable slowdown, which is also the prediction without any information."""
 SHARED = 0.6
-"""Part of the variance that belongs to a family on a layer as a whole; the rest belongs to its configs."""
+"""Share of the variance that belongs to a family on a layer as a whole; the rest belongs to its configs."""
 SHARED_DECAY = 0.25
-"""How fast the word for a whole family fades with its layer's and device's distance."""
+"""How fast the information about a whole family decreases with the distance of layer and device."""
 DECAY = 0.1
-"""How fast the word for a config fades with that distance."""
+"""How fast the information about a config decreases with that distance."""
 NOISE = 0.02
-"""Variance of a prediction's error that no distance explains, relative to the signal's."""
+"""Variance of a prediction's error that does not depend on distance, relative to the signal's."""
 HOPE = 0.3
-"""Deviations by which a config counts as better than predicted, beside others of a family that the layer has tried:
-without them the list is made of variants of one tile."""
+"""Number of deviations by which a config must be better than predicted, relative to tried configs of its family;
+without it the list consists of variants of one tile.
+"""
 AGAIN = 0.08
-"""What each config under way costs its family's next: a family that misleads must not get all before that is known."""
+"""Penalty of a family's next config for each of its pending ones, so that a misleading family does not get all of them
+before results arrive.
+"""
 DRAWN = 2000
-"""Feasible configs of a family that are judged, at random."""
+"""Number of random feasible configs of a family to score."""
 NEIGHBOURS = 30
-"""Feasible configs nearest to each of the BEST sources that are judged too."""
+"""Number of feasible configs nearest to each of the BEST sources to score as well."""
 BEST = 30
 
 
@@ -85,7 +88,7 @@ class TunedLayer:
 
     trials: tuple[TunedTrial, ...]
     distance: float
-    """from the layer and device that are to be tuned"""
+    """from the layer and device to tune"""
 
     @property
     def name(self) -> str:
@@ -98,14 +101,14 @@ class TunedLayer:
         return frozenset(trial.config.template for trial in self.trials)
 
     def best_us(self, families: frozenset[str]) -> float:
-        """The fastest trial of some families, infinite where none of them was tried."""
+        """The fastest trial of some families; infinite if none of them was tried."""
         return min((trial.median_us for trial in self.trials if trial.config.template in families), default=math.inf)
 
     def slowdowns(self, layers: Sequence[TunedLayer]) -> list[tuple[Config, float]]:
-        """Configs with the log of their time over the best one's, at most CAP.
+        """Configs with the log of their time relative to the best one's, at most CAP.
 
-        Families that were not tried here might have been faster: by as much as on the nearest of the layers where both
-        they and some of this one's were tried.
+        Families that were not tried on this layer might have been faster: by as much as on the nearest layer that has
+        trials of both them and some of this layer's families.
         """
         elsewhere = [layer for layer in layers if layer.families - self.families and layer.families & self.families]
         unseen = 0.0
@@ -122,7 +125,7 @@ class TunedLayer:
 
 
 class WarmStart:
-    """The first configs of a layer's search, each chosen by what is known when it is asked for."""
+    """The first configs of a layer's search, each chosen with the results known when it is asked for."""
 
     by = WARM_START
 
@@ -132,8 +135,9 @@ class WarmStart:
         """`study.layer on DEVICE` to its distance, nearest first"""
 
     def next(self, told: Mapping[Config, float], pending: Sequence[Config]) -> Config | None:
-        """The config to evaluate next, given the log times of those told, infinite where they failed, and those under
-        way; None once there are enough of both."""
+        """The next config, given the log times of told configs, infinite for failures, and the pending ones; None once
+        there are enough of both.
+        """
         if len(told) + len(pending) >= self._most:
             return None
         best = min(told.values(), default=math.inf)
@@ -148,7 +152,7 @@ class WarmStart:
 def warm_start(
     problem: Problem, device: DeviceInfo, tuned: Sequence[TunedTrial], spaces: Sequence[SearchSpace], most: int
 ) -> WarmStart:
-    """What a search of up to `most` configs starts with; nothing where nothing near was ever tuned."""
+    """The initial design of a search of up to `most` configs; empty if nothing similar was ever tuned."""
     wanted = {space.template for space in spaces}
     layers = near(problem, device, [trial for trial in tuned if trial.config.template in wanted])
     families = [family for space in spaces if len(space.rows) and space.params if (family := _judge(space, layers))]
@@ -156,7 +160,7 @@ def warm_start(
 
 
 def near(problem: Problem, device: DeviceInfo, tuned: Sequence[TunedTrial]) -> list[TunedLayer]:
-    """The nearest layers and devices with their trials, nearest first; none where even the nearest is far."""
+    """The nearest layers and devices with their trials, nearest first; empty if even the nearest is too far."""
     groups: dict[tuple[Problem, tuple[str, str, int, int, int]], list[TunedTrial]] = {}
     for trial in tuned:
         groups.setdefault((trial.problem, trial.device.identity), []).append(trial)
@@ -170,7 +174,7 @@ def near(problem: Problem, device: DeviceInfo, tuned: Sequence[TunedTrial]) -> l
 
 @dataclass(frozen=True, slots=True)
 class _Family:
-    """The configs of a family that are judged, and what the trials of other layers say of them."""
+    """The configs of a family to score, and the predictions from the trials of other layers."""
 
     space: SearchSpace
     rows: Ints
@@ -179,12 +183,12 @@ class _Family:
     predicted: Floats
     """log slowdowns"""
     said: Floats
-    """what each trial, made independent of those before, says of each config [trials, configs]"""
+    """the influence of each trial, made independent of earlier ones, on each config [trials, configs]"""
 
     def propose(self, behind: Mapping[Config, float], pending: Sequence[Config]) -> tuple[float, Config]:
-        """The smallest predicted slowdown, and of which config; infinite when none is left.
+        """The smallest predicted slowdown and its config; infinite if none is left.
 
-        `behind` says how far behind the layer's best so far its own trials are.
+        `behind` is how far its own trials are behind the layer's best so far.
         """
         predicted, said = self.predicted.copy(), self.said
         taken = []
@@ -208,7 +212,7 @@ class _Family:
 
 
 def _judge(space: SearchSpace, layers: Sequence[TunedLayer]) -> _Family | None:
-    """A family's feasible configs worth judging, with their predicted slowdowns; none where it was never good."""
+    """A family's feasible configs to score, with their predicted slowdowns; empty if the family was never good."""
     template = space.bound.template
     views, of, slowdowns, positions = [], [], [], []
     for number, layer in enumerate(layers):
@@ -221,7 +225,7 @@ def _judge(space: SearchSpace, layers: Sequence[TunedLayer]) -> _Family | None:
         bound = BoundTemplate(template, layer.trials[0].problem, layer.trials[0].device)
         try:
             views.append(features(bound, here))
-        except TemplateError:  # of a version of the family that admitted what this one does not
+        except TemplateError:  # of a version of the family that allowed configs which this one does not
             continue
         positions.append(here)
         of += [number] * len(told)
@@ -243,13 +247,13 @@ def _judge(space: SearchSpace, layers: Sequence[TunedLayer]) -> _Family | None:
 
 
 def _covariance(apart: Singles, distance: Floats) -> Floats:
-    """Of two configs so far apart on layers and devices of some distance."""
+    """Correlation of two configs at this distance, on layers and devices at some distance."""
     config = np.exp(-apart - DECAY * distance)
     return np.asarray(SHARED * np.exp(-SHARED_DECAY * distance) + (1 - SHARED) * config)
 
 
 def _worth_judging(template: KernelTemplate, rows: Ints, sources: Ints) -> Ints:
-    """Which configs to judge: some at random, and those whose values are nearest to a source's in order."""
+    """Which configs to score: some at random, and those whose values are nearest to a source's in order."""
     spans = np.array([max(1, len(param.values) - 1) for param in template.params], dtype=np.float32)
     drawn = np.random.default_rng(len(rows)).permutation(len(rows))[:DRAWN]
     scaled, most = (rows / spans).astype(np.float32), min(NEIGHBOURS, len(rows))
@@ -261,7 +265,7 @@ def _worth_judging(template: KernelTemplate, rows: Ints, sources: Ints) -> Ints:
 
 
 def _scaled(known: Singles, judged: Singles) -> tuple[Singles, Singles]:
-    """Both views with every feature that varies at all scaled to the same spread."""
+    """Both views with every varying feature scaled to the same spread."""
     spread: Singles = np.concatenate([known, judged]).std(axis=0, dtype=np.float32)
     varies = spread > 0
     return known[:, varies] / spread[varies], judged[:, varies] / spread[varies]
