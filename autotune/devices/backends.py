@@ -1,4 +1,4 @@
-"""Devices and their compilers by name: the one place that knows which backends there are."""
+"""Devices and their compilers by name: the only module that knows all backends."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from autotune.compilation.toolchain import compiler_version, find_cxx, find_nvcc
 from autotune.devices import host_compile
 from autotune.errors import DeviceError, shortened
 
-if TYPE_CHECKING:  # compilers' processes need no device, and no NumPy
+if TYPE_CHECKING:  # compiler processes need neither a device nor NumPy
     from autotune.devices.device import Device
 
 KINDS = ("cuda", "host", "null", "replay")
-"""of devices, as their names begin; `device.ABILITIES` says what each can do"""
+"""kinds of devices, the first part of their names; `device.ABILITIES` lists their abilities"""
 CHECK_ORDER_SEED = 20  # of the random orders of host:check
 
 
@@ -34,23 +34,25 @@ def parse_device(name: str) -> tuple[str, str]:
 
 
 def runtime_program(kind: str) -> Program | None:
-    """What a kind of device needs in its process before any kernel, compiled for Target(kind); None where nothing."""
+    """The program that a process needs before it runs kernels on this kind of device, for Target(kind);
+    None if none.
+    """
     if kind != "host":
         return None
     return host_compile.runtime_program()
 
 
 def worker_environ(name: str) -> Mapping[str, str]:
-    """What the process that opens a device needs in its environment: for `host:check` a sanitizer, loaded first."""
+    """The environment variables for a process that opens the device: `host:check` preloads a sanitizer."""
     if parse_device(name) == ("host", "check"):
         return host_compile.check_environment(str(find_cxx()))
     return {}
 
 
 def open_device(name: str, runtime: Binary | None = None) -> Device:
-    """Open `cuda:N` or `host`, with its compiled `runtime_program`, which is compiled here where none is given.
+    """Open `cuda:N` or `host`, with its compiled `runtime_program`, which is compiled here if none is given.
 
-    Raises DeviceError when it does not exist or has no driver.
+    Raises DeviceError if the device does not exist or has no driver.
     """
     kind, rest = parse_device(name)
     if kind == "cuda":
@@ -73,9 +75,9 @@ def open_device(name: str, runtime: Binary | None = None) -> Device:
 
 
 def compiler_identity(target: Target) -> str:
-    """What decides a binary besides program and target: compiler, version, flags, and the CPU where it matters.
+    """Everything that affects a binary besides program and target: compiler, version, flags, and the CPU if it matters.
 
-    Raises ToolchainError when there is no compiler.
+    Raises ToolchainError if there is no compiler.
     """
     if target.kind == "cuda":
         return f"{compiler_version(find_nvcc())} {' '.join(NVCC_FLAGS)}"
@@ -83,7 +85,7 @@ def compiler_identity(target: Target) -> str:
 
 
 def load_compiler(kind: str) -> None:
-    """Import what `compile_program` needs for a kind of device, ahead of the first program."""
+    """Import the modules that `compile_program` needs for a kind of device, before the first program."""
     if kind == "cuda":
         importlib.import_module("autotune.devices.cuda.cuda_compile")
 

@@ -24,18 +24,18 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Abilities:
-    """What a kind of device can do. A new kind of GPU has an entry in ABILITIES and a folder in `devices/`."""
+    """The abilities of a kind of device. A new kind of GPU is an entry in ABILITIES and a folder in `devices/`."""
 
     gpu: bool = False
     """kernels run on multiprocessors with the limits of DeviceInfo"""
     compile: bool = False
-    """kernels are compiled and run; otherwise times are computed or recorded"""
+    """kernels are compiled and run; otherwise times are computed or come from a recording"""
     graphs: bool = False
-    """short kernels are timed from a graph, without launch gaps"""
+    """short kernels are timed in a graph, without launch gaps"""
     profile: bool = False
-    """a profiler reads hardware counters"""
+    """a profiler can read hardware counters"""
     sanitize: bool = False
-    """a sanitizer watches kernels"""
+    """a sanitizer can watch kernels"""
 
 
 ABILITIES: Mapping[str, Abilities] = MappingProxyType(
@@ -54,7 +54,7 @@ class DeviceInfo:
     kind: str
     """cuda | host | null | replay"""
     name: str
-    """as the driver names it"""
+    """from the driver"""
     arch: int
     """compute capability times ten, 90 for 9.0; the limits that templates may rely on"""
     sm_count: int
@@ -62,34 +62,34 @@ class DeviceInfo:
     memory_bytes: int
     """device memory, bytes"""
     max_threads_per_block: int = 1024
-    """threads of a block at most"""
+    """maximum threads of a block"""
     smem_per_block_bytes: int = 232448
-    """dynamic shared memory a block may have after opt-in"""
+    """maximum dynamic shared memory of a block after opt-in"""
     smem_per_sm_bytes: int = 233472
     """shared memory of a multiprocessor, bytes"""
     registers_per_sm: int = 65536
     """32-bit registers of a multiprocessor"""
     max_warps_per_sm: int = 64
-    """resident warps at most"""
+    """maximum resident warps"""
     max_blocks_per_sm: int = 32
-    """resident blocks at most"""
+    """maximum resident blocks"""
     constant_bytes: int = 65536
     """constant memory, bytes"""
     l2_bytes: int = 0
     """L2 cache, bytes"""
     grid_limits: tuple[int, int, int] = (2147483647, 65535, 65535)
-    """blocks along x, y and z at most"""
+    """maximum blocks along x, y and z"""
     block_limits: tuple[int, int, int] = (1024, 1024, 64)
-    """threads along x, y and z at most"""
+    """maximum threads along x, y and z"""
 
     @property
     def can(self) -> Abilities:
-        """What it can do."""
+        """Its abilities."""
         return ABILITIES.get(self.kind, Abilities())
 
     @property
     def identity(self) -> tuple[str, str, int, int, int]:
-        """What makes two machines' results comparable."""
+        """The fields that must be equal for results of two machines to be comparable."""
         return (self.kind, self.name, self.arch, self.sm_count, self.memory_bytes)
 
     def is_like(self, other: DeviceInfo) -> bool:
@@ -98,13 +98,13 @@ class DeviceInfo:
 
 
 RECORDED = "recorded"
-"""kind of the devices of imported spaces, and measurement mode of their times: a name is all that is known of them"""
+"""kind of the devices of imported spaces, of which only a name is known, and measurement mode of their times"""
 
 
 def devices_named(word: str, devices: Sequence[DeviceInfo]) -> list[DeviceInfo]:
-    """The devices of this name whatever its case, else those whose name has the word in it.
+    """The devices with this name, ignoring case, or else those whose name contains the word.
 
-    One that another tool's file names is left out where one that was measured here has its name.
+    A device named in another tool's file is left out if a device measured here has the same name.
     """
     exact = [info for info in devices if info.name.casefold() == word.casefold()]
     found = exact or [info for info in devices if word.casefold() in info.name.casefold()]
@@ -113,14 +113,16 @@ def devices_named(word: str, devices: Sequence[DeviceInfo]) -> list[DeviceInfo]:
 
 
 BUSY_PERCENT = "busy_percent"
-"""an environment's attribute: in how much of the second before a GPU was opened other programs' kernels ran on it"""
+"""an environment's attribute: the share of the second before a GPU was opened in which other programs' kernels ran on
+it
+"""
 SHARED_PERCENT = 10
-"""of a second, from which on others use a GPU, too; a desktop takes less"""
+"""of a second, from which on others are considered to use the GPU; a desktop uses less"""
 
 
 @dataclass(frozen=True, slots=True)
 class Environment:
-    """What a measurement depends on besides the device; a change makes results doubtful, not foreign."""
+    """Conditions that affect a measurement besides the device; after a change results are doubtful, but comparable."""
 
     driver: str
     """version of the driver"""
@@ -133,7 +135,7 @@ class Environment:
 
     @property
     def identity(self) -> tuple[str, str, str]:
-        """What is matched."""
+        """The fields that are matched."""
         return (self.driver, self.toolkit, self.flags)
 
 
@@ -154,25 +156,25 @@ class Launch:
 BASELINES: Mapping[str, tuple[str, ...]] = MappingProxyType(
     {"cudnn": ("conv2d", "conv"), "inductor": ("conv2d", "conv"), "cublas": ("gemm",)}
 )
-"""Libraries that can be measured next to the kernels, each with the operations that it has."""
+"""Libraries that can be timed next to the kernels, each with its operations."""
 
 
 @dataclass(frozen=True, slots=True)
 class Baseline:
-    """What a user would run instead of a kernel, to measure beside it."""
+    """An alternative that a user would run instead of a kernel, timed next to it."""
 
     library: str
     """cudnn, cublas: PyTorch's operators; inductor: `torch.compile`"""
     layout: str
-    """nchw or nhwc, of all its tensors, or a product's transposes; nothing is converted inside what is timed"""
+    """nchw or nhwc, of all its tensors, or a product's transposes; the timed part converts nothing"""
     tf32: bool = False
     """whether f32 data may be multiplied as TF32"""
     fused: bool = False
-    """bias and activation within the library's operator, not as pointwise kernels behind it"""
+    """whether bias and activation are part of the library's operator, rather than pointwise kernels after it"""
 
     @property
     def name(self) -> str:
-        """What verdicts call it."""
+        """Its name in verdicts."""
         return f"{self.library} {self.layout}{' fused' if self.fused else ''}{' tf32' if self.tf32 else ''}"
 
     def accuracy(self, dtype: str) -> str:
@@ -181,7 +183,7 @@ class Baseline:
 
 
 def _nothing() -> None:
-    """What plain passes hold needs no giving back."""
+    """Nothing to release for ordinary passes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -193,19 +195,21 @@ class Passes:
     """passes of one call"""
     launch: Launching = "stream"
     close: Callable[[], None] = _nothing
-    """gives back what they hold; they must not be enqueued afterwards"""
+    """releases their resources; afterwards they must not be enqueued"""
 
 
 MATRIX_TYPES = ("tf32", "f16", "bf16")
 """Element types of a library's matrix products; tf32 is float32 multiplied as TF32."""
 
 Order = Literal["ascending", "descending", "warps", "threads"]
-"""Which of a block's threads goes on when one waits, and in which order blocks run. All but `threads` run one warp
-until all its lanes wait for others. `warps` chooses warps, lanes and blocks at random. `threads` chooses blocks at
-random, and a random thread of any warp whenever a thread waits."""
+"""Which of a block's threads continues when one waits, and in which order blocks run.
+
+All but `threads` run one warp until all its lanes wait for others. `warps` chooses warps, lanes and blocks at random.
+`threads` chooses blocks at random, and a random thread of any warp whenever a thread waits.
+"""
 
 POISON = 0xFF
-"""Every byte of memory that a kernel must not rely on: all ones is NaN in every storage type."""
+"""The byte that fills all memory that a kernel must not rely on: all ones is NaN in every storage type."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -221,7 +225,7 @@ class Variation:
 
 
 HostArray: TypeAlias = "npt.NDArray[np.uint8]"
-"""Bytes in the host's memory."""
+"""An array in the host's memory."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -231,12 +235,12 @@ class Sample:
     us: float
     """microseconds of one pass"""
     sm_clock_mhz: float | None = None
-    """mean clock of the multiprocessors meanwhile; None where the device does not tell"""
+    """mean clock of the multiprocessors during it; None if the device does not tell"""
 
 
 @dataclass(frozen=True, slots=True)
 class Health:
-    """What a device's sensors say now; None where there is no such sensor."""
+    """The current values of a device's sensors; None for a sensor that does not exist."""
 
     power_w: float | None = None
     temperature_c: float | None = None
@@ -246,7 +250,7 @@ class Module(Protocol):
     """A loaded program."""
 
     def ready(self, launch: Launch) -> None:
-        """Do ahead what the host does once for a launch, so that none of it is timed. Raises as `launch` does."""
+        """Do in advance what the host does once per launch, so that it is not timed. Raises as `launch` does."""
 
     def launch(self, launch: Launch, *, stream: int = 0) -> None:
         """Enqueue one kernel on a numbered stream. Raises Rejected('runtime', ...) when the device refuses it."""
@@ -259,9 +263,10 @@ class Module(Protocol):
 
 
 class Device(Protocol):
-    """An open device. Addresses are plain integers of the device's address space.
+    """An open device.
 
-    Stream 0 is the default one, in which everything runs that names none; work of other streams may overlap.
+    Addresses are plain integers in the device's address space. Stream 0 is the default stream, in which everything runs
+    without a stream number; work in other streams may overlap.
     """
 
     @property
@@ -271,7 +276,7 @@ class Device(Protocol):
     def environment(self) -> Environment: ...
 
     def admit(self, problem: Problem) -> None:
-        """Raises DeviceError when a forward pass would take far too long here, naming an n that would do."""
+        """Raise DeviceError if a forward pass would take far too long here, naming an n that would not."""
 
     def allocate(self, size_bytes: int) -> int:
         """Address of new memory, aligned to 256 bytes. Raises Rejected('runtime', 'out_of_memory', ...)."""
@@ -300,60 +305,66 @@ class Device(Protocol):
     def load(self, binary: Binary) -> Module: ...
 
     def hide(self, address: int, size_bytes: int) -> bool:
-        """Have any access of a kernel to these bytes end its process; False where the device cannot watch them."""
+        """End the process of a kernel that accesses these bytes; return False if the device cannot watch them."""
 
     def watch(self, address: int, size_bytes: int) -> None:
-        """Reject kernels of which one block writes a word of these bytes and another block writes or reads it, unless
-        atomic functions order them. Devices that cannot observe each access ignore this."""
+        """Reject kernels in which one block writes a word of these bytes and another block writes or reads it, unless
+        atomic functions order them.
+
+        Devices that cannot observe each access ignore this.
+        """
 
     def varied(self, how: Variation) -> AbstractContextManager[bool]:
-        """Run the launches inside in another way. Yields False where they run so anyway, or the device cannot do it."""
+        """Run the launches inside in another way. Yields False if that is the normal way, or if the device cannot do
+        it.
+        """
 
     def synchronize(self) -> None:
         """Wait for everything enqueued. Raises Rejected('runtime', 'illegal_address' | 'trap' | ..., ...)."""
 
     @property
     def stream_handle(self) -> int:
-        """Address of the stream that 0 stands for, as C interfaces take it: another one while passes are recorded."""
+        """Address of the stream that 0 refers to, as C interfaces take it: another one during a capture."""
 
     @property
     def short_us(self) -> float:
-        """A pass shorter than this is timed recorded, several in a row: alone it shows the gaps around launches."""
+        """Passes shorter than this are timed in a graph, several in a row, because alone they would include launch
+        gaps.
+        """
 
     def record(self, passes: Sequence[Callable[[], None]]) -> Passes:
-        """Functions that each enqueue a pass on stream 0, as one call without gaps where the device has graphs.
+        """Functions that each enqueue a pass on stream 0, in one call without gaps if the device has graphs.
 
-        They run once before. Raises Rejected for what a launch does wrong.
+        They are run once before. Raises Rejected for a failed launch.
         """
 
     def time(self, passes: Passes, *, cold: bool) -> Sample:
-        """From the start of the first launch to the end of the last, per pass.
+        """Time per pass, from the start of the first launch to the end of the last.
 
-        `cold` empties the caches before the first pass only: several passes are cold when each has its own arrays.
+        `cold` empties the caches only before the first pass: several passes are all cold if each has its own arrays.
         """
 
     def health(self) -> Health: ...
 
     def busy_percent(self) -> int | None:
-        """In how much of the last second programs' kernels ran on the device, asked before there are any of this one's.
+        """The share of the last second in which programs' kernels ran on the device, before any of this program.
 
-        None where the device does not tell.
+        None if the device does not tell.
         """
 
     def baselines(
         self, baselines: Sequence[Baseline], problem: Problem, *, passes: int, cold: bool
     ) -> tuple[Passes | str, ...]:
-        """So many forward passes of each baseline, recorded; or why it cannot run the problem.
+        """This many recorded forward passes of each baseline, or why it cannot run the problem.
 
-        `cold`: each pass is on arrays of its own, else all are on the same, as with the kernels beside it.
-
-        Raises DeviceError where there is no such library.
+        `cold`: each pass is on its own arrays, otherwise all are on the same, as for the kernels. Raises DeviceError if
+        there is no such library.
         """
 
     def matrix_product(self, dtype: str, size: int) -> Callable[[], None]:
-        """A function that enqueues a library's product of two random matrices, `size` rows and columns each.
+        """A function that enqueues a library's product of two random `size` x `size` matrices.
 
-        `dtype` is one of MATRIX_TYPES. Raises DeviceError where there is no such library.
+        `dtype` is one of MATRIX_TYPES. Raises DeviceError if there is no such library.
         """
 
     def close(self) -> None: ...

@@ -1,7 +1,7 @@
-"""The driver's own functions, by ctypes in the current context: for what PyCUDA lacks.
+"""The driver's own functions, through ctypes in the current context, for features that PyCUDA lacks.
 
-PyCUDA compiles, loads and owns context and streams. Graphs (`graphs`), and tensor maps with the kernels that take them
-(`driver_launch`), go through this module. `cuda-bindings` cannot replace it: it does not align the tensor maps that it
+PyCUDA compiles, loads, and owns context and streams. Graphs (`graphs`), and tensor maps with the kernels that take them
+(`driver_launch`), use this module. `cuda-bindings` cannot replace it, because it does not align the tensor maps that it
 encodes (docs/architecture.md).
 """
 
@@ -12,7 +12,7 @@ from functools import cache
 
 
 class DriverError(Exception):
-    """A call of the driver failed; its words are the driver's, as PyCUDA's are."""
+    """A failed call of the driver, with the driver's message."""
 
 
 def call(name: str, *arguments: object) -> None:

@@ -36,7 +36,7 @@ class DriverModule:
         call("cuLaunchKernel", prepared.function, *prepared.sizes, to, prepared.parameters, None)
 
     def unload(self) -> None:
-        """Give the module back; a context that a kernel broke refuses, and takes the module with it."""
+        """Unload the module; a context that a kernel broke refuses, and unloads the module itself."""
         with suppress(DriverError):
             call("cuModuleUnload", self._module)
 

@@ -1,4 +1,4 @@
-"""What the NVIDIA driver says of itself and its GPUs, asked without PyCUDA and without a context."""
+"""Ask the NVIDIA driver about itself and its GPUs, without PyCUDA and without a context."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ class DriverHere:
     cuda: str
     """the newest CUDA version that it runs, such as 13.0"""
     devices: tuple[str, ...]
-    """names of the GPUs, in CUDA's order; empty where it has none or does not start"""
+    """names of the GPUs, in CUDA's order; empty if there are none or the driver does not start"""
 
 
 def driver_here() -> DriverHere | None:
-    """The driver of this machine; None where there is no libcuda.so.1."""
+    """The driver of this machine; None without libcuda.so.1."""
     try:
         driver = ctypes.CDLL("libcuda.so.1")
     except OSError:

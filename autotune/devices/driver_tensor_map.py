@@ -1,4 +1,4 @@
-"""A tensor map as the driver encodes it, `cuTensorMapEncodeTiled` and `cuTensorMapEncodeIm2col`."""
+"""A tensor map encoded by the driver: `cuTensorMapEncodeTiled` and `cuTensorMapEncodeIm2col`."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ _KEPT_MAPS = 256
 
 @dataclass(frozen=True, slots=True)
 class ParameterBytes:
-    """A parameter's bytes in the host's memory."""
+    """The bytes of a parameter in the host's memory."""
 
     address: int
     holder: object
-    """keeps them"""
+    """keeps the buffer alive"""
 
 
 @lru_cache(maxsize=_KEPT_MAPS)
 def driver_encoded(bound: BoundTensorMap) -> ParameterBytes:
-    """A tensor map as the driver encodes it, which takes longer than a launch."""
+    """Encode a tensor map, which takes longer than a launch."""
     tensor = bound.tensor
     memory = ctypes.create_string_buffer(_MAP_BYTES + _MAP_ALIGNMENT)
     address = -(-ctypes.addressof(memory) // _MAP_ALIGNMENT) * _MAP_ALIGNMENT

@@ -1,8 +1,8 @@
-"""CUDA graphs: forward passes that are recorded once and replayed by one call, with no launch gaps between them.
+"""CUDA graphs: forward passes that are recorded once and replayed by one call, without launch gaps.
 
-PyCUDA compiles, loads and launches kernels, but has neither stream capture nor graphs. So kernels are recorded by the
-driver's own functions (`driver_api`), in the context and on a stream that PyCUDA made (`record`). What PyTorch runs is
-recorded by `torch.cuda.CUDAGraph` in the same context (`torch_graph`): its allocator must know of the capture.
+PyCUDA has neither stream capture nor graphs. So `record` captures kernels through the driver's own functions
+(`driver_api`), in the context and on a stream of PyCUDA. `torch_graph` captures PyTorch's work with
+`torch.cuda.CUDAGraph` in the same context, because its allocator must know about the capture.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from autotune.devices.driver_api import DriverError, call
 if TYPE_CHECKING:
     import torch
 
-_THREAD_LOCAL = 1  # CU_STREAM_CAPTURE_MODE_THREAD_LOCAL: what other threads do does not disturb the capture
+_THREAD_LOCAL = 1  # CU_STREAM_CAPTURE_MODE_THREAD_LOCAL: other threads do not disturb the capture
 
 
 class DriverGraph:
@@ -31,15 +31,15 @@ class DriverGraph:
         call("cuGraphLaunch", self._handle, ctypes.c_void_p(0))
 
     def close(self) -> None:
-        """Destroy it; a context that a kernel broke refuses, and takes the graph with it."""
+        """Destroy the graph; a context that a kernel broke refuses, and destroys it itself."""
         with suppress(DriverError):
             call("cuGraphExecDestroy", self._handle)
 
 
 def record(stream: int, enqueue: Callable[[], None]) -> DriverGraph:
-    """What `enqueue` puts on a stream (its address, not the default one), which nothing else may use meanwhile.
+    """Record the work that `enqueue` puts on a stream, given its address; nothing else may use the stream meanwhile.
 
-    Raises DriverError, and what `enqueue` raises.
+    Raises DriverError, and the errors of `enqueue`.
     """
     graph, executable = ctypes.c_void_p(), ctypes.c_void_p()
     call("cuStreamBeginCapture_v2", ctypes.c_void_p(stream), ctypes.c_int(_THREAD_LOCAL))
@@ -59,14 +59,14 @@ def record(stream: int, enqueue: Callable[[], None]) -> DriverGraph:
 
 
 def torch_graph(enqueue: Callable[[], object], pool: tuple[int, int] | None) -> torch.cuda.CUDAGraph:
-    """What PyTorch enqueues as a graph; its `replay` goes to the current stream, by default the device's default one.
+    """Record PyTorch's work as a graph; its `replay` uses the current stream, by default the device's default stream.
 
-    `pool`: memory that graphs share which never run at once (`torch.cuda.graph_pool_handle`). Raises RuntimeError.
+    `pool`: memory shared by graphs that never run at once (`torch.cuda.graph_pool_handle`). Raises RuntimeError.
     """
     import torch
 
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph, pool=pool, capture_error_mode="thread_local"):
         kept = enqueue()
-    del kept  # results must live until all is recorded, so that each pass has its own
+    del kept  # results must live until the end of the recording, so that each pass has its own
     return graph

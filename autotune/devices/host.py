@@ -44,9 +44,9 @@ from autotune.trial import Outcome
 
 LAUNCH_BUDGET_S = 10.0  # a layer whose plain kernel takes longer is refused
 PLAIN_FLOPS_PER_CORE = 1e9  # FLOP per second of one thread per output, measured on one 2020s server core
-MOST_CLUSTER_BLOCKS = 8  # of a cluster that runs on every GPU that has them
+MOST_CLUSTER_BLOCKS = 8  # blocks of a cluster that runs on every GPU with clusters
 ALIGNMENT = 256  # bytes, of every allocation
-FLUSH_BYTES_MAX = 64 << 20  # written before a cold sample; more would take longer than most kernels
+FLUSH_BYTES_MAX = 64 << 20  # bytes written before a cold sample; more would take longer than most kernels
 _REASON_BYTES, _MESSAGE_BYTES = 32, 512
 
 
@@ -57,17 +57,17 @@ class HostOptions:
     cores: int
     """operating-system threads that blocks are spread over"""
     order: Order = "ascending"
-    """which thread goes on when one waits, and the order of blocks"""
+    """which thread continues when one waits, and the order of blocks"""
     order_seed: int = 0
     """of the random orders"""
     launch_limit_s: float = 60.0
     """a launch that takes longer is stopped between two blocks"""
     short_us: float = 0.0
-    """passes shorter than this are timed several in a row; a call from Python hides nothing, so none are"""
+    """passes shorter than this are timed several in a row; a call from Python costs little here, so none are"""
     smem_byte: int = POISON
     """fills a block's shared memory before it starts"""
     checked: bool = False
-    """whether kernels run under sanitizers: their times are another device's"""
+    """whether kernels run under sanitizers, which makes their times incomparable"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,10 +108,10 @@ class HostModule:
         return _Entry(symbol_address(self._library, f"autotune_call_{name}"), tuple(sizes[:count]), cluster)
 
     def ready(self, launch: Launch) -> None:
-        """Nothing is done once here."""
+        """There is nothing to do once."""
 
     def launch(self, launch: Launch, *, stream: int = 0) -> None:  # noqa: ARG002 - there is one stream
-        """Run one kernel to its end. What goes wrong inside it is raised by the device's next `synchronize`."""
+        """Run one kernel to its end. The device's next `synchronize` raises its errors."""
         entry = self._entries.get(launch.entry)
         if entry is None:
             raise Rejected(Outcome.RUNTIME, "launch_failure", f"no kernel {launch.entry} in the program")
@@ -163,7 +163,7 @@ class HostModule:
 
 
 class HostDevice:
-    """This machine's CPU. `cxx` is the C++ compiler, which also compiles the runtime (0.3 s) where none is given."""
+    """This machine's CPU. `cxx` is the C++ compiler; it also compiles the runtime (0.3 s) if none is given."""
 
     def __init__(self, cxx: str, options: HostOptions | None = None, runtime: Binary | None = None) -> None:
         self.options = options or HostOptions(cores=usable_cores())
@@ -185,7 +185,7 @@ class HostDevice:
         )
         self._sizes: dict[int, int] = {}
         self.watched: list[tuple[int, int]] = []
-        """address and bytes of the arrays in which conflicts of blocks are found"""
+        """address and bytes of the arrays that are checked for conflicts between blocks"""
         self._flush: np.ndarray[tuple[int], np.dtype[np.uint8]] | None = None
         self._failure: Rejected | None = None
 
@@ -200,7 +200,7 @@ class HostDevice:
         return self._environment
 
     def admit(self, problem: Problem) -> None:
-        """Raises DeviceError when a forward pass would take over LAUNCH_BUDGET_S, naming an n that would not."""
+        """Raise DeviceError if a forward pass would take over LAUNCH_BUDGET_S, naming an n that would not."""
         size = problem.runtime_size
         item_s = problem.flops / size / (PLAIN_FLOPS_PER_CORE * self.options.cores)
         if item_s * size > LAUNCH_BUDGET_S:
@@ -226,7 +226,7 @@ class HostDevice:
         return address.value or 0
 
     def free(self, address: int) -> None:
-        """Give memory of `allocate` back."""
+        """Free memory of `allocate`."""
         size_bytes = self._sizes.pop(address, None)
         if size_bytes is None:
             raise DeviceError(f"address {address:#x} was not allocated on the host device")
@@ -251,15 +251,15 @@ class HostDevice:
         ctypes.memmove(to, source, size_bytes)
 
     def allocate_host(self, size_bytes: int, *, pinned: bool) -> HostArray:  # noqa: ARG002 - there is one memory
-        """Ordinary memory; there is no other here."""
+        """Ordinary memory; there is no other kind here."""
         return np.empty(size_bytes, np.uint8)
 
     def copy_in(self, to: int, source: HostArray, *, stream: int) -> None:  # noqa: ARG002 - there is one stream
-        """Copy at once."""
+        """Copy immediately."""
         ctypes.memmove(to, source.ctypes.data, source.nbytes)
 
     def copy_out(self, to: HostArray, source: int, *, stream: int) -> None:  # noqa: ARG002 - there is one stream
-        """Copy at once."""
+        """Copy immediately."""
         ctypes.memmove(to.ctypes.data, source, to.nbytes)
 
     def load(self, binary: Binary) -> HostModule:
@@ -276,7 +276,7 @@ class HostDevice:
         return HostModule(self, binary)
 
     def hide(self, address: int, size_bytes: int) -> bool:
-        """In a process with AddressSanitizer; until the memory is freed."""
+        """In a process with AddressSanitizer, until the memory is freed."""
         poison = getattr(self._libc, "__asan_poison_memory_region", None)
         if poison is None:
             return False
@@ -284,13 +284,13 @@ class HostDevice:
         return True
 
     def watch(self, address: int, size_bytes: int) -> None:
-        """By checked programs only; until the memory is freed."""
+        """In checked programs only, until the memory is freed."""
         if size_bytes:
             self.watched.append((address, size_bytes))
 
     @contextmanager
     def varied(self, how: Variation) -> Iterator[bool]:
-        """By other options."""
+        """Run with other options."""
         before = self.options
         order, cores = how.order or before.order, 1 if how.one_core else before.cores
         smem_byte = before.smem_byte if how.smem_byte is None else how.smem_byte
@@ -301,7 +301,7 @@ class HostDevice:
             self.options = before
 
     def run(self, request: HostLaunch) -> None:
-        """Run a launch to its end; keep what went wrong for `synchronize`."""
+        """Run a launch to its end; keep its error for `synchronize`."""
         reason = ctypes.create_string_buffer(_REASON_BYTES)
         message = ctypes.create_string_buffer(_MESSAGE_BYTES)
         if self.runtime.autotune_launch(ctypes.byref(request), reason, message, ctypes.c_size_t(_MESSAGE_BYTES)):
@@ -312,18 +312,18 @@ class HostDevice:
             )
 
     def unload(self, handle: int) -> None:
-        """Close a library of `load`."""
+        """Close a library opened by `load`."""
         self._libc.dlclose(ctypes.c_void_p(handle))
 
     def synchronize(self) -> None:
-        """Raise what a kernel did wrong: Rejected('runtime', illegal_address | trap | assert | deadlock, ...)."""
+        """Raise a kernel's error: Rejected('runtime', illegal_address | trap | assert | deadlock, ...)."""
         failure, self._failure = self._failure, None
         if failure:
             raise failure
 
     @property
     def short_us(self) -> float:
-        """As the options say."""
+        """As set in the options."""
         return self.options.short_us
 
     @property
@@ -332,7 +332,7 @@ class HostDevice:
         return 0
 
     def record(self, passes: Sequence[Callable[[], None]]) -> Passes:
-        """One after another: a launch here ends before the next begins."""
+        """One after another: each launch ends before the next begins."""
         each = tuple(passes)
 
         def run() -> None:
@@ -342,7 +342,7 @@ class HostDevice:
         return Passes(run, len(each))
 
     def time(self, passes: Passes, *, cold: bool) -> Sample:
-        """Wall clock that the passes take, per pass; `cold` overwrites the last-level cache before them."""
+        """Wall clock per pass; `cold` first overwrites the last-level cache."""
         if cold:
             if self._flush is None:
                 size = min(FLUSH_BYTES_MAX, max(1 << 20, 2 * self._info.l2_bytes))
@@ -355,11 +355,11 @@ class HostDevice:
         return Sample(elapsed / 1000 / passes.count)
 
     def health(self) -> Health:
-        """The CPU's sensors are left alone."""
+        """The CPU's sensors are not read."""
         return Health()
 
     def busy_percent(self) -> int | None:
-        """Nothing is known of it."""
+        """Unknown."""
         return None
 
     def baselines(
@@ -384,7 +384,7 @@ class HostDevice:
 
 
 def check_limits(launch: Launch, info: DeviceInfo, static_smem_bytes: int, *, cluster: int = 1) -> None:
-    """Refuse what a GPU with these limits refuses: Rejected('runtime', 'launch_failure', ...)."""
+    """Refuse launches that a GPU with these limits refuses: Rejected('runtime', 'launch_failure', ...)."""
     threads = launch.block[0] * launch.block[1] * launch.block[2]
     smem_bytes = launch.smem_bytes + static_smem_bytes
     axes = "xyz"

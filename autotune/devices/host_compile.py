@@ -1,6 +1,6 @@
 """render -> compile for the CPU: `Program` to a shared library, with g++ or clang++ and the headers in `host_include`.
 
-Text goes to the compiler through a pipe and the library comes back through memory, so nothing is left on a disk.
+The compiler reads the text from a pipe and writes the library to memory, so no file is left on a disk.
 """
 
 from __future__ import annotations
@@ -24,25 +24,25 @@ from autotune.trial import Outcome, Resources
 _NO_HEADER = re.compile(r"fatal error: .*(No such file|file not found)")
 _NO_FUNCTION = re.compile(r"'__\w+' was not declared|undeclared identifier '__|arguments to '__\w+' that depend")
 _TEMPLATE = r"\btemplate\s*<[^;{{}}]*>[^;{{}}]*\bvoid\s+{entry}\s*\("
-"""a kernel that is one, and so has no name of its own"""
+"""the entry of a program with one kernel, which has no name of its own"""
 INCLUDE = Path(__file__).parent / "host_include"
 COMMON = ("-std=c++17", "-fPIC", "-shared", "-pipe", "-fno-exceptions", "-fno-rtti")
 GCC_ONLY = (
-    *("-fno-gnu-unique", "-fno-extern-tls-init"),  # a library can be unloaded; nothing is called for shared memory
-    *("--param", "asan-instrumentation-with-call-threshold=0"),  # the runtime is called for each access
+    *("-fno-gnu-unique", "-fno-extern-tls-init"),  # the library can be unloaded; nothing is called for shared memory
+    *("--param", "asan-instrumentation-with-call-threshold=0"),  # calls the runtime for each access
 )
 CLANG_ONLY = ("-mllvm", "-asan-instrumentation-with-call-threshold=0")
 SEMANTICS = ("-ffp-contract=fast", "-fno-strict-aliasing", "-fno-math-errno", "-fno-trapping-math")
-"""What nvcc takes for granted: fused multiply-adds, reinterpreted memory, no errno."""
+"""nvcc's assumptions: fused multiply-adds, reinterpreted memory, no errno."""
 FLAGS = ("-O3", "-march=native", "-fwrapv", *SEMANTICS)
 CHECK_FLAGS = (
     *("-O1", "-g1", "-march=native", *SEMANTICS),
     *("-fsanitize=address,undefined", "-fno-sanitize-recover=all", "-fno-omit-frame-pointer", "-DAUTOTUNE_CHECKED"),
     "-Wl," + ",".join(f"--wrap=__asan_{verb}{size}" for verb in ("load", "store") for size in (1, 2, 4, 8, 16, "N")),
-    "-fno-sanitize=null,object-size,pointer-overflow",  # AddressSanitizer sees the access itself
+    "-fno-sanitize=null,object-size,pointer-overflow",  # AddressSanitizer checks the access itself
 )
-STATIC_SMEM_BYTES = 49152  # static shared memory of a kernel, and
-CONSTANT_BYTES = 65536  # constant memory of a program: what ptxas admits
+STATIC_SMEM_BYTES = 49152  # limits of ptxas: static shared memory of a kernel, and
+CONSTANT_BYTES = 65536  # constant memory of a program
 TARGET = Target("host")
 _MESSAGE_LINES = 3
 _EXTERN_SHARED = re.compile(r"\bextern\s+__shared__\b[^;\[]*?(\w+)\s*\[\s*\]\s*;")
@@ -83,13 +83,15 @@ def compile_host(program: Program, target: Target, *, cxx: str) -> Binary:
     image, log = _compile(cxx, arguments, text)
     for entry in program.entries:
         if f"\0_Z{len(entry)}{entry}".encode() in image:
-            raise no_kernel(entry)  # as nvcc's result has none, although it links here
+            raise no_kernel(entry)  # as in nvcc's result, although it would link here
     resources = _resources(image, program.text, dynamic=set(names))
     return Binary(target, image, resources, log, program.entries)
 
 
 def host_identity(cxx: str) -> str:
-    """What decides a library besides its text: compiler, CPU (-march=native), flags and the headers' content."""
+    """Everything that affects a library besides its text: compiler, CPU (-march=native), flags and the headers'
+    content.
+    """
     headers = hashlib.sha256(b"".join(path.read_bytes() for path in sorted(INCLUDE.rglob("*")) if path.is_file()))
     flags = " ".join((*COMMON, *FLAGS, *CHECK_FLAGS))
     cpu = Path("/proc/cpuinfo").read_text().partition("\n\n")[0] if Path("/proc/cpuinfo").is_file() else ""
@@ -98,7 +100,7 @@ def host_identity(cxx: str) -> str:
 
 
 class HostCompiler:
-    """Compiles for this machine's CPU what a cache of compiled programs has not."""
+    """Compiles programs for this machine's CPU that a cache does not have."""
 
     def __init__(self, cxx: str, cache: BinaryCache | None = None) -> None:
         self._cxx, self._cache = cxx, cache
@@ -115,7 +117,7 @@ class HostCompiler:
         return self._cache.kept(self._cache.key(program, target, self._identity), compiled)
 
     def own(self, program: Program) -> Binary:
-        """A library of the host device. Raises ToolchainError where the compiler refuses it."""
+        """A library of the host device. Raises ToolchainError if the compiler fails."""
         try:
             return self(program)
         except Rejected as error:
@@ -123,12 +125,14 @@ class HostCompiler:
 
 
 def runtime_program(*flags: str) -> Program:
-    """The library that runs the kernels. `-DAUTOTUNE_UCONTEXT` gives the slower switch of CPUs other than x86-64."""
+    """The library that runs the kernels. `-DAUTOTUNE_UCONTEXT` selects the slower context switch for CPUs other than
+    x86-64.
+    """
     return _own_program(RUNTIME_NAME, "autotune_host_runtime.cpp", *flags)
 
 
 def driver_program() -> Program:
-    """The functions of the CUDA driver that an exported library calls, over the runtime: a libcuda.so.1."""
+    """The CUDA driver functions that an exported library calls, implemented on the runtime: a libcuda.so.1."""
     return _own_program(DRIVER_NAME, "autotune_host_driver.cpp")
 
 
@@ -139,7 +143,7 @@ def _own_program(name: str, source: str, *flags: str) -> Program:
 
 @lru_cache(maxsize=4)
 def compile_runtime(cxx: str, *flags: str) -> bytes:
-    """The image of `runtime_program`, compiled once in a process."""
+    """The image of `runtime_program`, compiled once per process."""
     return HostCompiler(cxx).own(runtime_program(*flags)).image
 
 
@@ -165,15 +169,15 @@ def check_environment(cxx: str) -> dict[str, str]:
 
 
 def _compile(cxx: str, arguments: list[str], text: str) -> tuple[bytes, str]:
-    """Run the compiler on `text`; the library and what the compiler said.
+    """Run the compiler on `text`; return the library and the compiler's messages.
 
-    It has as long as it wants: whoever set this process a deadline ends the whole process group.
+    There is no time limit: a process with a deadline ends the whole process group.
     """
     output = os.memfd_create("autotune-library")
     try:
         own = CLANG_ONLY if "clang" in Path(shutil.which(cxx) or cxx).resolve().name else GCC_ONLY
         try:
-            with temporary_folder() as folder:  # where one that is killed leaves its files
+            with temporary_folder() as folder:  # for the files of a compiler that is killed
                 done = subprocess.run(
                     [cxx, *own, *arguments, "-o", f"/proc/self/fd/{output}"],
                     input=text,
@@ -212,7 +216,7 @@ def _first_errors(log: str) -> str:
 
 
 def _resources(image: bytes, text: str, *, dynamic: set[str]) -> Resources:
-    """Memory that a program declares. Registers have no meaning here. Raises Rejected as ptxas does."""
+    """Memory that a program declares; it has no registers. Raises Rejected as ptxas does."""
     variables = symbols(image)
     shared = sum(v.size_bytes for name, v in variables.items() if v.thread_local and name not in dynamic)
     constants = sum(variables[name].size_bytes for name in set(_CONSTANT.findall(text)) if name in variables)

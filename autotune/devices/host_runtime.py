@@ -1,4 +1,4 @@
-"""The host device's runtime, a library in C++: what it is asked, and loading it into this process."""
+"""The host device's runtime, a library in C++: its interface, and loading it into this process."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class HostLaunch(ctypes.Structure):
 
 
 def load_runtime(cxx: str, runtime: Binary | None) -> ctypes.CDLL:
-    """The runtime of this process, loaded when the process has none yet. It stays loaded."""
+    """The runtime of this process, loaded on first use and never unloaded."""
     try:
         return ctypes.CDLL(RUNTIME_NAME, mode=ctypes.RTLD_GLOBAL | _RTLD_NOLOAD)
     except OSError:
@@ -56,7 +56,7 @@ def load_runtime(cxx: str, runtime: Binary | None) -> ctypes.CDLL:
 
 
 def symbol_address(library: ctypes.CDLL, name: str) -> int:
-    """Address of a symbol, 0 when there is none."""
+    """Address of a symbol, 0 if there is none."""
     try:
         return ctypes.addressof(ctypes.c_char.in_dll(library, name))
     except ValueError:

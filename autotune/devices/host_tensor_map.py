@@ -12,7 +12,7 @@ _ALIGNMENT = 16  # bytes, of an array that has a tensor map
 
 
 class HostTensorMap(ctypes.Structure):
-    """What CUtensorMap is to a GPU."""
+    """The counterpart of CUtensorMap."""
 
     _fields_ = (
         ("address", ctypes.c_void_p),
@@ -31,7 +31,7 @@ class HostTensorMap(ctypes.Structure):
 
 
 def encode(bound: BoundTensorMap) -> bytes:
-    """A tensor map of an array. Raises Rejected('runtime', 'launch_failure', ...) for what a driver refuses."""
+    """A tensor map of an array. Raises Rejected('runtime', 'launch_failure', ...) for one that a driver refuses."""
     tensor = bound.tensor
     refusal = tensor.refusal()
     if bound.address == 0 or bound.address % _ALIGNMENT:

@@ -1,4 +1,4 @@
-"""PyCUDA from its source against the CUDA of Python wheels: neither a toolkit nor files of a checkout are needed."""
+"""Build PyCUDA from source against the CUDA of Python wheels; neither a toolkit nor a checkout is needed."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ _DRIVER = "libcuda.so.1"
 
 
 def build_pycuda(wheels: Path | None = None) -> None:
-    """Install PyCUDA into this environment, or put its wheel into a folder.
+    """Install PyCUDA into this environment, or write its wheel to a folder.
 
-    PyCUDA's setup reads .aksetup-defaults.py in the home folder, so it is given one. Raises ToolchainError where CUDA's
-    wheels, pip or a C++ compiler are missing, and where PyCUDA cannot be built.
+    PyCUDA's setup reads .aksetup-defaults.py in the home folder, so it gets a temporary one. Raises ToolchainError if
+    CUDA's wheels, pip or a C++ compiler are missing, or if PyCUDA cannot be built.
     """
     toolkit = _toolkit()
     if importlib.util.find_spec("pip") is None:
@@ -47,7 +47,7 @@ def _toolkit() -> Path:
 
 
 def _defaults(toolkit: Path, home: Path) -> str:
-    """What PyCUDA's setup is told. CUDA 12's wheels have a folder each."""
+    """The settings for PyCUDA's setup. Each part of CUDA 12 has its own folder in the wheels."""
     include = sorted(map(str, toolkit.parent.glob("*/include")))
     return (
         f"CUDA_ROOT = {str(toolkit)!r}\nCUDA_INC_DIR = {include!r}\nCUDADRV_LIB_DIR = [{str(home)!r}]\n"
@@ -56,7 +56,7 @@ def _defaults(toolkit: Path, home: Path) -> str:
 
 
 def _driver(home: Path) -> Path:
-    """The driver's library, which the linker wants to see; an empty one where there is no driver."""
+    """The driver's library, which the linker requires; an empty one if there is no driver."""
     known = subprocess.run(["ldconfig", "-p"], capture_output=True, text=True, check=False).stdout.splitlines()
     for line in known:
         if line.strip().startswith(f"{_DRIVER} "):
@@ -70,7 +70,7 @@ def _driver(home: Path) -> Path:
 
 
 def _environment(home: Path) -> dict[str, str]:
-    """With another home folder, but pip's settings and cache from the user's own."""
+    """The environment with another home folder, but the user's own settings and cache of pip."""
     own = Path.home()
     kept = {"PIP_CACHE_DIR": str(own / ".cache" / "pip")}
     for path in (own / ".config" / "pip" / "pip.conf", own / ".pip" / "pip.conf"):

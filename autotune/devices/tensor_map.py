@@ -1,4 +1,4 @@
-"""Tensor maps: what the Tensor Memory Accelerator copies at once, as a kernel takes it for a parameter.
+"""Tensor maps: the boxes that the Tensor Memory Accelerator copies, as a kernel takes them as parameters.
 
 The names are those of CUDA's driver API, `cuTensorMapEncodeTiled` and `cuTensorMapEncodeIm2col`.
 """
@@ -12,7 +12,7 @@ from autotune.operation.declarations import DTYPE_BYTES
 ELEMENT_BYTES = {**DTYPE_BYTES, "tf32": 4}
 """of a tensor map's data types; tf32: f32 that a load rounds to the nearest TF32, ties to even"""
 SWIZZLES = (0, 32, 64, 128)
-"""bytes in which 16-byte chunks change places"""
+"""bytes of the pattern in which 16-byte chunks are swizzled"""
 _MOST_DIMS = 5
 _MOST_BOX = 256
 _MOST_PIXELS = 1024
@@ -32,7 +32,7 @@ class TensorMap:
     box_dim: tuple[int, ...]
     """elements of each dimension; im2col: channels and pixels"""
     element_strides: tuple[int, ...]
-    """of the elements copied along each dimension, every which one; im2col: from window to window"""
+    """step between copied elements along each dimension; im2col: from window to window"""
     swizzle_bytes: int
     lower_corner: tuple[int, ...] = ()
     """im2col: where the windows' first elements begin and end, [w, h] or [w, h, d]; empty: tiled"""
@@ -45,7 +45,7 @@ class TensorMap:
 
     @property
     def global_strides_bytes(self) -> tuple[int, ...]:
-        """From element to element of all dimensions but the innermost."""
+        """Strides of all dimensions but the innermost."""
         strides, size_bytes = [], ELEMENT_BYTES[self.dtype]
         for extent in self.global_dim[:-1]:
             size_bytes *= extent
@@ -53,7 +53,7 @@ class TensorMap:
         return tuple(strides)
 
     def refusal(self) -> str:
-        """Why the driver would not encode it; empty where it would."""
+        """Why the driver would not encode it; empty if it would."""
         inner_bytes = self.box_dim[0] * ELEMENT_BYTES[self.dtype]
         boxes = self.box_dim[:1] if self.im2col else self.box_dim
         rank, corners = len(self.global_dim), (*self.lower_corner, *self.upper_corner)

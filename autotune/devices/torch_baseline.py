@@ -30,12 +30,12 @@ _MAX_MESSAGE = 160
 
 
 def baselines_of(library: str, problem: Problem) -> tuple[Baseline, ...]:
-    """What a library offers for a problem: its layouts, operators and, for f32 data, arithmetic with TF32 off and on.
+    """The baselines of a library for a problem: its layouts, operators and, for f32 data, arithmetic with TF32 off and
+    on.
 
     `cudnn` is tried in both layouts, `inductor` in the layer's own. PyTorch's fused operator always has a ReLU, which
-    costs it nothing: a layer of conv2d with a bias alone is held against it, too. Other activations are pointwise
-    kernels.
-    Nothing for an operation that it does not have.
+    costs nothing, so a conv2d layer with only a bias is compared with it as well. Other activations are pointwise
+    kernels. Empty for an operation that the library does not have.
     """
     tf32 = (False, True) if problem.dtype == "f32" else (False,)
     if problem.operation.name not in BASELINES[library]:
@@ -58,7 +58,7 @@ def baselines_of(library: str, problem: Problem) -> tuple[Baseline, ...]:
 
 
 def require_torch() -> None:
-    """Raise DeviceError where PyTorch is not installed."""
+    """Raise DeviceError if PyTorch is not installed."""
     if importlib.util.find_spec("torch") is None:
         raise DeviceError("--baseline needs PyTorch in this environment: pip install torch, or leave --baseline out")
 
@@ -66,11 +66,10 @@ def require_torch() -> None:
 def record_baselines(
     baselines: Sequence[Baseline], problem: Problem, device_number: int, passes: int, *, cold: bool
 ) -> tuple[Passes | str, ...]:
-    """A recorded graph of so many passes for each baseline, or why it cannot run the problem.
+    """A recorded graph of this many passes for each baseline, or why it cannot run the problem.
 
-    `cold`: each pass is on arrays of its own, else all are on the same.
-
-    Raises DeviceError without a PyTorch that has CUDA.
+    `cold`: each pass is on its own arrays, otherwise all are on the same. Raises DeviceError without a PyTorch that has
+    CUDA.
     """
     require_torch()
     import torch
@@ -79,7 +78,7 @@ def record_baselines(
         raise DeviceError("--baseline needs a PyTorch with CUDA support, this one has none")
     torch.backends.cudnn.benchmark = True
     device = torch.device("cuda", device_number)
-    pool = torch.cuda.graph_pool_handle()  # graphs run one after another, and nobody reads what they write
+    pool = torch.cuda.graph_pool_handle()  # graphs run one after another, and nobody reads their outputs
     arrays = {
         layout: _arrays(problem, device, layout, passes if cold else 1) * (1 if cold else passes)
         for layout in dict.fromkeys(baseline.layout for baseline in baselines)
@@ -95,7 +94,7 @@ def record_baselines(
 
 
 def _arrays(problem: Problem, device: torch.device, layout: str, copies: int) -> list[tuple[torch.Tensor | None, ...]]:
-    """Random inputs of a layer, in a layout, so many times."""
+    """Random inputs of a layer in a layout, this many times."""
     import torch
 
     dtype = {"f32": torch.float32, "f16": torch.float16, "bf16": torch.bfloat16}[problem.dtype]
@@ -123,7 +122,7 @@ def _recorded(
         expected = plain(*arrays[0]).float()
         if baseline.library == "cudnn" and baseline.fused:
             torch.relu_(expected)
-        for _ in range(3):  # cudnn.benchmark chooses its algorithm in the first pass, Inductor compiles
+        for _ in range(3):  # cudnn.benchmark chooses its algorithm in the first pass, and Inductor compiles
             first = forward(*arrays[0])
         if not (first.float() - expected).abs().max() <= WRONG * expected.abs().max():
             raise RuntimeError("computes something else than the plain operator")
@@ -133,7 +132,7 @@ def _recorded(
 
 
 def _plain(problem: Problem) -> Forward:
-    """The layer by its plain operator, with pointwise kernels behind it."""
+    """The layer by its plain operator, followed by pointwise kernels."""
     if problem.operation.name in BASELINES["cudnn"]:
         return torch_conv.operators(problem, fused=False)
     return torch_gemm.product(problem, fused=False)
@@ -149,7 +148,7 @@ def _forward(baseline: Baseline, problem: Problem) -> Forward:
 
 
 def _compiled(problem: Problem) -> Forward:
-    """The layer by `torch.compile`, which tries its templates and cuDNN and keeps what is fastest."""
+    """The layer by `torch.compile`, which tries its templates and cuDNN and uses the fastest."""
     import torch
 
     torch._dynamo.reset()
@@ -165,7 +164,7 @@ def _compiled(problem: Problem) -> Forward:
 def cublas_runner(dtype: str, size: int, device_number: int) -> Callable[[], None]:
     """A function that enqueues a product of two random matrices [size, size]; `dtype` is one of MATRIX_TYPES.
 
-    16-bit products are summed in float32. Raises DeviceError when PyTorch cannot do it.
+    16-bit products are summed in float32. Raises DeviceError if PyTorch cannot do it.
     """
     if importlib.util.find_spec("torch") is None:
         raise DeviceError("it needs PyTorch in this environment: pip install torch")
@@ -188,6 +187,6 @@ def cublas_runner(dtype: str, size: int, device_number: int) -> Callable[[], Non
         torch.backends.cuda.matmul.allow_bf16_reduced_precision_reduction = False
         torch.mm(a, b, out=product)
 
-    run()  # the handle and its workspace are made in the first
+    run()  # the first call creates the handle and its workspace
     torch.cuda.synchronize(device)
     return run

@@ -1,6 +1,6 @@
 """cuBLAS's matrix products through PyTorch, as contenders for the operation `gemm`.
 
-With bias and activation as pointwise kernels behind the product, or, where cuBLASLt has such an epilogue, within it.
+Bias and activation are pointwise kernels after the product, or part of it if cuBLASLt has such an epilogue.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ if TYPE_CHECKING:
     """of a, b and, where there is one, the bias"""
 
 LT_ACTIVATIONS = {"identity": None, "relu": False, "gelu_tanh": True}
-"""those of cuBLASLt's epilogues that PyTorch calls; whether `_addmm_activation` is told to use GELU"""
+"""the epilogues of cuBLASLt that PyTorch calls, and the GELU argument of `_addmm_activation`"""
 
 
 def fuses(problem: Problem) -> bool:
-    """Whether cuBLASLt has the problem's bias and activation: of one product, not of a batch."""
+    """Whether cuBLASLt has the problem's bias and activation; only for one product, not for a batch."""
     names = problem.names()
     return names["batch"] == 1 and names["terms"] == "bias" and names["activation"] in LT_ACTIVATIONS
 
@@ -32,7 +32,7 @@ def inputs(problem: Problem, random: Callable[..., torch.Tensor]) -> tuple[torch
 
 
 def product(problem: Problem, *, fused: bool) -> Product:
-    """What computes y of a, b and bias: one cuBLASLt call, or a product and pointwise kernels."""
+    """Computes y from a, b and bias: one cuBLASLt call, or a product and pointwise kernels."""
     import torch
 
     from autotune.autotune_runtime.torch_convolution import activated

@@ -1,1 +1,1 @@
-"""A kernel family: its template file, what its header declares, its feasible configs, and their sources."""
+"""Kernel families: the template file, its header, the feasible configs, and their sources."""

@@ -1,7 +1,7 @@
-"""What is left of a header's expression once parameters and device are known, written out: for people, and as C++.
+"""A header's expression with parameters and device as constants, as text for people and as C++.
 
 In C++ a problem's size is a member of `layer`, a header's function is a function, and a number is a `Whole`, whatever
-the text around it takes for that.
+the surrounding text takes it for.
 """
 
 from __future__ import annotations
@@ -14,14 +14,14 @@ from autotune.expressions.functions import Evaluated
 from autotune.operation.operation import Operation
 from autotune.trial import Value
 
-_CONDITIONAL, _OR, _AND, _NOT, _COMPARED, _SUM, _PRODUCT, _SIGN, _ATOM = range(9)  # how tightly a text holds together
+_CONDITIONAL, _OR, _AND, _NOT, _COMPARED, _SUM, _PRODUCT, _SIGN, _ATOM = range(9)  # operator precedence
 _COMPARISONS = {"eq": "==", "ne": "!=", "lt": "<", "lteq": "<=", "gt": ">", "gteq": ">="}
 _NOT_IN_CPP = ("**", "bank_conflicts")
 
 
 @dataclass(frozen=True, slots=True)
 class Folded:
-    """What is left of an expression: its value where that is known, and its text in a header and in C++."""
+    """The rest of an expression: its value if that is known, and its text in a header and in C++."""
 
     text: str
     cpp: str
@@ -29,24 +29,24 @@ class Folded:
     """None: it depends on the problem"""
     binds: int = _ATOM
     natural: bool = False
-    """never below zero, so that C++ divides it as Python does"""
+    """never negative, so C++ divides it as Python does"""
     plain: bool = False
-    """an int or a bool in C++ and no Whole, so that it would be computed with in 32 bits"""
+    """an int or a bool in C++ rather than a Whole, so it would be computed in 32 bits"""
 
 
 def fold(
     expression: Expression, known: Mapping[str, Value], declared: Operation, natural: frozenset[str] = frozenset()
 ) -> Folded:
-    """What is left of an expression about a problem of an operation.
+    """Fold the constants of an expression about a problem of an operation.
 
-    `natural` are names that are not known and never below zero, besides the problem's sizes. Raises TemplateError for
-    what C++ cannot say: a power, bank conflicts, or a list that depends on the problem.
+    `natural` are unknown names that are never negative, in addition to the problem's sizes. Raises TemplateError for
+    what C++ cannot express: a power, bank conflicts, or a list that depends on the problem.
     """
     return _Writer(expression, declared, natural | declared.numbers).write(expression.folded(known))
 
 
 def _constant(value: Evaluated, kind: str = "") -> Folded:
-    """A value; `kind` names the enumeration of a word, of which C++ knows nothing where there is none."""
+    """A value; `kind` names the enumeration of a word, and is empty for a word that C++ does not know."""
     if isinstance(value, bool):
         return Folded(str(value).lower(), str(value).lower(), value, natural=True, plain=True)
     if isinstance(value, int):
@@ -58,7 +58,7 @@ def _constant(value: Evaluated, kind: str = "") -> Folded:
 
 
 def _cpp_name(name: str, declared: Operation) -> str:
-    """A problem's field is a member, what follows from them a method; any other name is itself."""
+    """A problem's field becomes a member, a value derived from fields a method; other names stay."""
     if name not in declared.names:
         return name
     methods = (*(part.name for part in declared.parts), *(derived for derived, _ in declared.derived))
@@ -66,7 +66,7 @@ def _cpp_name(name: str, declared: Operation) -> str:
 
 
 class _Writer:
-    """Writes one expression's tree."""
+    """Writes the tree of one expression."""
 
     def __init__(self, expression: Expression, declared: Operation, natural: frozenset[str]) -> None:
         self.expression, self.declared, self.natural = expression, declared, natural
@@ -86,7 +86,7 @@ class _Writer:
                 "in",
                 "notin",
             ):
-                # Compared on either side, words of which C++ knows nothing become true and false.
+                # Comparisons with words that C++ does not know become true and false.
                 return self.write(Choice(test, apply(operation, then, right), apply(operation, otherwise, right)))
             case Apply("not", (inner,)):
                 return _negated(self.write(inner))
@@ -107,7 +107,7 @@ class _Writer:
                 raise self.expression.error("has a part that C++ cannot say")
 
     def kind(self, *sides: Tree) -> str:
-        """The enumeration whose words the sides of a comparison are; empty where they are numbers."""
+        """The enumeration of the words in a comparison; empty for numbers."""
         words = self.declared.enumerations
         return next((side.name for side in sides if isinstance(side, Name) and side.name in words), "")
 
@@ -121,14 +121,14 @@ class _Writer:
 
 
 def _logic(left: Folded, right: Folded, *, stops_at: bool) -> Folded:
-    """`or`, which stops at what is true, or `and`."""
+    """Fold `or`, which stops at a true value, or `and`."""
     if left.value is not None:
         return _constant(stops_at) if bool(left.value) == stops_at else right
     if right.value is not None:
         return _constant(stops_at) if bool(right.value) == stops_at else left
     word, sign, binds = ("or", "||", _OR) if stops_at else ("and", "&&", _AND)
     text = f"{_held(left.text, left, binds)} {word} {_held(right.text, right, binds)}"
-    # Compilers warn of && beside || without parentheses.
+    # Compilers warn about && in || without parentheses.
     sides = [f"({side.cpp})" if side.binds < _NOT and side.binds != binds else side.cpp for side in (left, right)]
     return Folded(text, f"{sides[0]} {sign} {sides[1]}", None, binds, natural=True, plain=True)
 
@@ -201,5 +201,5 @@ def _called(name: str, arguments: list[Folded]) -> Folded:
 
 
 def _held(text: str, part: Folded, binds: int) -> str:
-    """A part's text in a place that needs so tight a hold."""
+    """The text of a part, in parentheses if its precedence is too low."""
     return text if part.binds >= binds else f"({text})"

@@ -10,9 +10,9 @@ MARKS = re.compile("\ue000([^\ue001]*)\ue001")
 
 
 def in_comment(text: str) -> str:
-    """What may stand behind `//`: one line, its control characters escaped, that does not reach into the next.
+    """The text for a comment after `//`: one line, its control characters escaped.
 
-    A backslash at its end would join the next line to it, and so would the trigraph of one.
+    A backslash at its end, or its trigraph, would continue the comment on the next line, so a full stop is added.
     """
     line = " ".join(text.splitlines()).rstrip()
     line = line if line.isprintable() else "".join(c if c.isprintable() else repr(c)[1:-1] for c in line)

@@ -1,4 +1,4 @@
-"""A kernel's text without the functions and types of included files that nothing in it uses."""
+"""Remove the functions and types of included files that a kernel's text does not use."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ _NAME = re.compile(r"[A-Za-z_]\w*")
 _FUNCTION = re.compile(r"(?:__host__ )?__device__ [^(]*?(\w+)(?:<[^()]*>)?\(")
 _TYPE = re.compile(r"struct (?:alignas\(.*\) )?(\w+)\b[^;]*$")
 KEPT = 64
-"""Included files whose definitions a process keeps."""
+"""Number of included files whose definitions a process caches."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Definition:
-    """A function or type at a file's outermost level, with the comment above it."""
+    """A function or type at the outermost level of a file, with the comment above it."""
 
     name: str
     text: str
@@ -27,7 +27,7 @@ class _Definition:
 
 
 def without_dead_code(text: str, included: Iterable[str]) -> str:
-    """The text but for those definitions of the included files, which are part of it, that nothing kept in it names."""
+    """The text without those definitions of the included files that nothing in the rest names."""
     unused = [definition for content in included for definition in _definitions(content)]
     rest = text
     for definition in unused:
@@ -56,8 +56,8 @@ def _definitions(content: str) -> tuple[_Definition, ...]:
 
 
 def _read(lines: list[str]) -> Iterator[tuple[str, list[str]]]:
-    """Names and lines of definitions, each to where its braces close, or to the semicolon of a declaration."""
-    begin = at = 0  # begin: of the comment and the template's head above
+    """Names and lines of definitions, each up to its closing brace, or to the semicolon of a declaration."""
+    begin = at = 0  # begin: the first line of the comment and the template's head above
     while at < len(lines):
         if lines[at].startswith(("//", "template <")):
             at += 1

@@ -1,7 +1,7 @@
-"""template -> space: which rows of value indices break no rule.
+"""template -> space: the rows of value indices that break no rule.
 
-Parameters are nested in the header's order; each rule is checked at the first depth where everything it needs is known,
-so a subtree that cannot hold a feasible config is never entered. Many rows are looked at together, as columns.
+Parameters are nested in the header's order. Each rule is checked at the first depth at which everything it needs is
+known, so a subtree without feasible configs is never entered. Many rows are processed together, as columns.
 """
 
 from __future__ import annotations
@@ -20,15 +20,15 @@ from autotune.trial import Value
 Rows = npt.NDArray[np.int16]
 """Value indices of configs, or of the first parameters of configs [rows, parameters]."""
 
-CHUNK = 1 << 15  # rows looked at together; bounds the memory
-LEAST_CHUNK = 1 << 9  # where only the first feasible row is wanted
-PATHS = 1 << 12  # random paths walked together
-_POSITION = ""  # a column beside those of names
+CHUNK = 1 << 15  # rows processed together; bounds the memory
+LEAST_CHUNK = 1 << 9  # the same if only the first feasible row is wanted
+PATHS = 1 << 12  # random paths followed together
+_POSITION = ""  # a column of numbers instead of names
 
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """A condition with everything but the parameters folded in."""
+    """A condition with everything folded in except the parameters."""
 
     reason: str
     kind: str
@@ -37,11 +37,11 @@ class Rule:
     """parameters it depends on, also through derived values"""
     holds: Bound
     limit: int | None = None
-    """when set, the rule is: the value of `holds` is at most this"""
+    """if set, the rule is: the value of `holds` is at most this"""
 
     @property
     def expression(self) -> Expression:
-        """The rule as one expression, nothing folded in."""
+        """The rule as one expression, without folding."""
         whole = self.holds.expression
         return whole if self.limit is None else Expression(f"({whole.text}) <= {self.limit}", whole.where)
 
@@ -51,7 +51,7 @@ class Rule:
         return value <= self.limit if self.limit is not None else bool(value)
 
     def violated(self, names: Mapping[str, Value]) -> str:
-        """Empty when the rule holds, else what is wrong."""
+        """What is wrong; empty if the rule holds."""
         if self.limit is None:
             return "" if self.holds.integer(names) else self.reason
         value = self.holds.integer(names)
@@ -86,7 +86,7 @@ class Level:
         return None
 
     def kept(self, columns: Columns) -> Columns:
-        """The rows that break no rule, with the derived values in further columns."""
+        """The rows that break no rule, with the derived values in additional columns."""
         for rule in self.before:
             columns = rule.kept(columns)
         for name, bound in self.derived:
@@ -97,7 +97,7 @@ class Level:
 
 
 class Tree:
-    """The partial configs of a family, a level for each parameter."""
+    """The partial configs of a family, with a level for each parameter."""
 
     def __init__(self, levels: Sequence[Level], params: Sequence[Param]) -> None:
         self._levels, self._params = levels, params
@@ -109,7 +109,7 @@ class Tree:
             )
             for depth in range(1, len(levels) + 1)
         ]
-        """what the levels after each look at"""
+        """the names that later levels use"""
 
     def feasible(self, *, most: int, visits: int) -> tuple[Rows, bool]:
         """Feasible rows in lexicographic order, and whether they are all there are.

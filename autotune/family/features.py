@@ -1,6 +1,6 @@
-"""space -> features: configs as numbers, by where their values stand in the header and by what they come to on a layer.
+"""space -> features: configs as numbers: positions of their values in the header, and derived values on a layer.
 
-Two configs of a family can be compared on these across layers and devices, whatever a study has narrowed.
+Two configs of a family can be compared by these across layers and devices, whatever a study has narrowed.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ def feasible_positions(space: SearchSpace) -> Positions:
 
 
 def features(bound: BoundTemplate, positions: Positions) -> Features:
-    """What configs come to on a layer: logarithms of numbers, words one-hot [configs, features]."""
+    """The derived values of configs on a layer: logarithms of numbers, words one-hot [configs, features]."""
     columns = Columns({}, len(positions))
     found: list[npt.NDArray[np.generic]] = []
     for column, param in enumerate(bound.template.params):

@@ -1,4 +1,4 @@
-"""space -> render: one config of a family becomes a `KernelSource`: text to compile and launches to make."""
+"""space -> render: turn one config of a family into a `KernelSource`: the text to compile and the launches."""
 
 from __future__ import annotations
 
@@ -18,29 +18,28 @@ from autotune.family.tensor_map_template import NamedTensorMap
 from autotune.family.text import environment, inline
 from autotune.trial import ACCURACY_CLASSES, Config, Outcome, Value
 
-_LARGEST = 2**53  # that the results database keeps
+_LARGEST = 2**53  # limit of the results database
 
 
 def render(bound: BoundTemplate, config: Config) -> KernelSource:
-    """The source of one config.
-
-    Raises Rejected('invalid_config', ...) when a rule of the space is broken and TemplateError when the body fails.
+    """The source of one config. Raises Rejected('invalid_config', ...) if it breaks a rule of the space and
+    TemplateError if the body fails.
     """
     names = bound.check(config)
     template = bound.template
     for expression in (template.padded_work, *(passes for _, passes in template.bank_conflicts)):
-        bound.bind(expression).integer(names)  # nothing runs by it, but one that raises is an error like any other
+        bound.bind(expression).integer(names)  # nothing depends on it, but an expression that raises is an error
     stages = (*launches(bound, template.prepare, names), *launches(bound, template.stages, names))
     program = Program(text=render_text(bound, names), entries=tuple(dict.fromkeys(stage.entry for stage in stages)))
     return _source(bound, config, program, names)
 
 
 def relaunched(source: KernelSource, bound: BoundTemplate) -> KernelSource:
-    """The same program for another number of images, its launches and sizes evaluated anew.
+    """The same program for another number of images, with its launches and sizes evaluated again.
 
-    The rules of the space are not asked: they may keep a search from wasteful configs for few images, but a kernel
-    takes any number, as an exported library does. Raises Rejected('invalid_config', 'resource_limit', ...) for a launch
-    that no device makes, TemplateError as `render` does.
+    The rules of the space are ignored: they may exclude configs that are wasteful for few images, but a kernel must run
+    any number, as in an exported library. Raises Rejected('invalid_config', 'resource_limit', ...) for a launch that no
+    device can make, TemplateError as `render` does.
     """
     names = bound.names(source.config)
     for rule in bound.all_rules:
@@ -111,14 +110,16 @@ def render_text(bound: BoundTemplate, names: dict[str, Value]) -> str:
 
 
 def visible_names(bound: BoundTemplate, names: Mapping[str, Value]) -> dict[str, Value]:
-    """What a family's body sees: a config's names and the problem's, but for n, which its text must not depend on."""
+    """The names that a family's body sees: those of a config and of the problem, except n, on which its text must not
+    depend.
+    """
     changing = bound.problem.operation.changing
     visible = {name: value for name, value in bound.problem.names().items() if name not in changing}
     return {**visible, **names}
 
 
 def render_words(text: str, values: Mapping[str, object], where: str) -> str:
-    """The text of a template that is no kernel family. Raises TemplateError naming where it stands."""
+    """Render a template that is not a kernel family. Raises TemplateError naming the line."""
     try:
         return environment().from_string(text).render(values)
     except JinjaError as error:
@@ -126,7 +127,7 @@ def render_words(text: str, values: Mapping[str, object], where: str) -> str:
 
 
 def launches(bound: BoundTemplate, stages: Sequence[StageTemplate], names: dict[str, Value]) -> tuple[Stage, ...]:
-    """Those of a family's stages that a config has, evaluated; nothing is rendered."""
+    """The stages of a family that a config has, evaluated without rendering."""
     return tuple(_stage(bound, stage, names) for stage in stages if bound.bind(stage.when).integer(names))
 
 
@@ -159,7 +160,9 @@ def _stage(bound: BoundTemplate, stage: StageTemplate, names: dict[str, Value]) 
 
 
 def _size(bound: BoundTemplate, expression: Expression, names: dict[str, Value], *, least: int = 0) -> int:
-    """What an expression yields. Raises TemplateError for what the results database would not take for a size."""
+    """The value of an expression. Raises TemplateError for a value that the results database would not accept as a
+    size.
+    """
     value = bound.bind(expression).integer(names)
     if not least <= value <= _LARGEST:
         raise expression.error(f"is no size: expected {least} to 2^53, got {value}")

@@ -1,4 +1,4 @@
-"""A limit of time and memory around what a template makes this process do: rendering its text, listing its configs."""
+"""Limit the time and memory of rendering a template's text and of listing its configs."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ from types import FrameType
 
 from autotune.errors import TemplateError
 
-RENDER_S = 1.0  # of CPU time; the largest of this project's take some 0.01 s
-SPACE_S = 30.0  # the largest of this project's takes some 3 s
-MOST_BYTES = 1 << 29  # that the process may grow by
-_LOOK_S = 0.05  # of CPU time between two looks
+RENDER_S = 1.0  # of CPU time; the largest family of this project takes about 0.01 s
+SPACE_S = 30.0  # of CPU time; the largest family of this project takes about 3 s
+MOST_BYTES = 1 << 29  # by which the process may grow
+_LOOK_S = 0.05  # of CPU time between two checks
 
 
 @contextmanager
 def limited(path: Path, what: str, seconds: float) -> Iterator[None]:
-    """Raise TemplateError, which names the template, for what takes more CPU time or memory.
+    """Raise TemplateError, which names the template, if the block takes too much CPU time or memory.
 
-    It is a mistake's cost that is limited, not an attacker's. Python takes signals in its main thread only; in any
-    other, and within a limit, nothing is limited.
+    The limit protects against mistakes, not against attackers. Python handles signals only in its main thread; in other
+    threads, and inside another limit, nothing is limited.
     """
     if threading.current_thread() is not threading.main_thread() or signal.getitimer(signal.ITIMER_PROF)[0]:
         yield
@@ -51,7 +51,7 @@ def limited(path: Path, what: str, seconds: float) -> Iterator[None]:
 
 
 def _memory_bytes() -> int:
-    """What this process has in memory; 0 where the system does not say."""
+    """The memory of this process; 0 if the system does not tell."""
     try:
         with open("/proc/self/statm", "rb") as file:
             return int(file.read().split()[1]) * resource.getpagesize()

@@ -1,4 +1,4 @@
-"""The record that rendering yields: `KernelSource`, a program with its launches evaluated for one problem."""
+"""The result of rendering: `KernelSource`, a program with its launches evaluated for one problem."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from autotune.problem import Problem
 from autotune.trial import Config
 
 TEXT_BYTES = 1 << 24
-"""Of a kernel, the most; the largest of this project has 50 KB."""
+"""Maximum size of a kernel's text; the largest of this project has 50 KB."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,7 +22,7 @@ class Stage:
 
     entry: str
     args: tuple[str, ...]
-    """names out of x, w, bias, y, packed_w, workspace, n, i, and of tensor maps"""
+    """names from x, w, bias, y, packed_w, workspace, n, i, and of tensor maps"""
     block: tuple[int, int, int]
     grid: tuple[int, int, int]
     smem_bytes: int
@@ -35,12 +35,12 @@ class ConstantSymbol:
 
     name: str
     origin: str
-    """the argument copied from: w, bias or packed_w"""
+    """the argument that it is copied from: w, bias or packed_w"""
 
 
 @dataclass(frozen=True, slots=True)
 class KernelSource:
-    """A rendered kernel: what is compiled, how it is launched and what it promises."""
+    """A rendered kernel: the program, its launches and its guarantees."""
 
     problem: Problem
     config: Config
@@ -56,14 +56,14 @@ class KernelSource:
     accuracy: str
     deterministic: bool
     error_factor: int = 1
-    """how many times the accuracy class's bound its errors may be"""
+    """factor on the error bound of the accuracy class"""
     flops: int | None = None
-    """floating-point operations of its algorithm, where they are not the direct convolution's"""
+    """floating-point operations of its algorithm, if it is not the direct convolution"""
     tensor_maps: tuple[NamedTensorMap, ...] = ()
-    """encoded for n images, of the arrays that a pass is given"""
+    """encoded for n images, for the arrays of a pass"""
 
     hash: str = field(init=False, compare=False, repr=False)
-    """identity: SHA-256 of everything that decides what runs, but not of the template's name or comments"""
+    """identity: SHA-256 of everything that affects the run, but not of the template's name or comments"""
 
     def __post_init__(self) -> None:
         launches: dict[str, object] = {
@@ -82,7 +82,7 @@ class KernelSource:
         if self.tensor_maps:
             launches["tensor_maps"] = [asdict(each) for each in self.tensor_maps]
         text = self.program.hash + json.dumps(launches, sort_keys=True)
-        # asked for at every step of a trial, so computed once
+        # used at every step of a trial, so computed once
         object.__setattr__(self, "hash", hashlib.sha256(text.encode()).hexdigest())
 
 

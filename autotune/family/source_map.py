@@ -1,7 +1,7 @@
-"""Where each line of a rendered text is written: a line of the family's file, or of a file that it includes.
+"""Map each line of a rendered text to the line of the family's file, or of an included file, that wrote it.
 
-The text itself says nothing of it, since it is read by people and hashed. It is rendered once more from a template
-whose lines end in a mark, by the very steps that made it, when somebody asks.
+The text itself has no such information, because people read it and it is hashed. On request it is rendered again, by
+the same steps, from a template whose lines end in marks.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ from autotune.family.text import environment, inline, parse
 from autotune.resources import shipped
 
 _LINE = re.compile(r"\bkernel\.cu(?::(\d+)(?::\d+)?|\((\d+)\))")
-_WORDS = re.compile(r"\bline (\d+)")  # of a barrier, in the words of the host device
+_WORDS = re.compile(r"\bline (\d+)")  # in the host device's message about a barrier
 _ONLY_MARKS = re.compile(f"^(?:{MARKS.pattern})+$", re.MULTILINE)
 
 
 def with_source_lines(message: str, template: KernelTemplate, source: KernelSource, device: DeviceInfo) -> str:
-    """What a compiler, a sanitizer or a device said of `kernel.cu`, with the lines of the files that people edit.
+    """Add the lines of the family's files to a message about `kernel.cu`.
 
-    `kernel.cu:12` becomes `kernel.cu:12 (FAMILY.cu.j2:34)`. A line that was not found is left as it is.
+    `kernel.cu:12` becomes `kernel.cu:12 (FAMILY.cu.j2:34)`. Lines without a known origin stay as they are.
     """
     if not _LINE.search(message) and not _WORDS.search(message):
         return message
@@ -47,9 +47,9 @@ def with_source_lines(message: str, template: KernelTemplate, source: KernelSour
 
 
 def origins(template: KernelTemplate, source: KernelSource, device: DeviceInfo) -> tuple[str, ...]:
-    """`FILE:LINE` for each line of a rendered text, empty where none is known; nothing where it cannot be told.
+    """`FILE:LINE` for each line of a rendered text, empty for lines without one.
 
-    That is where the family renders another text by now.
+    The result is empty if the family now renders another text.
     """
     try:
         bound = BoundTemplate(template, source.problem, device)
@@ -64,7 +64,7 @@ def origins(template: KernelTemplate, source: KernelSource, device: DeviceInfo) 
 
 
 class _MarkedMacros(BaseLoader):
-    """Loads what a family imports, each line marked as the family's own are."""
+    """Loads the files that a family imports, with marks like the family's own."""
 
     def load(self, environment: Environment, name: str, *_: object, **__: object) -> Template:
         path = shipped("templates") / name
@@ -72,7 +72,7 @@ class _MarkedMacros(BaseLoader):
 
 
 def _marked_body(template: KernelTemplate) -> Template:
-    """The family's file as Jinja's code, in whose output each line ends in where it is written."""
+    """The family's file compiled by Jinja, with the origin at the end of each line of the output."""
     jinja = environment()
     jinja.loader = _MarkedMacros()
     return _marked(jinja, template.path, template.text)
@@ -90,7 +90,7 @@ def _place(name: str, first: int = 1) -> Callable[[int], str]:
 
 
 def _unmarked_blanks(text: str) -> str:
-    """The text with no mark in lines that have nothing else, since runs of such lines become one."""
+    """The text without marks in otherwise empty lines, because consecutive empty lines are merged."""
     return _ONLY_MARKS.sub("", text)
 
 

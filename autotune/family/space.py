@@ -25,26 +25,26 @@ from autotune.problem import Problem
 from autotune.trial import ACCURACY_CLASSES, Config, Outcome, Value
 
 MAX_ROWS = 200_000  # configs; a larger space is sampled
-MAX_VISITS = 4_000_000  # partial configs tried before a space counts as too large to enumerate
+MAX_VISITS = 4_000_000  # partial configs visited before a space counts as too large to enumerate
 SAMPLED_ROWS = 20_000  # configs drawn from a space too large to enumerate
 
 
 @dataclass(frozen=True, slots=True)
 class Admission:
-    """What a study lets in besides what the families allow."""
+    """The configs that a study admits, in addition to what the families allow."""
 
     accuracy: tuple[str, ...] = ACCURACY_CLASSES
     workspace_limit_bytes: int = 1 << 62
     listed: frozenset[Config] | None = None
-    """the only configs let in, where a device can evaluate no others; None: all"""
+    """the only configs admitted, for a device that can evaluate no others; None: all"""
     prune: bool = False
-    """whether the families' `[prune]` counts: it says what is worth searching, not what is legal"""
+    """whether the families' `[prune]` applies: it tells what is worth searching, not what is legal"""
     by_dtype: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
-    """accuracy classes of storage types that have others than `accuracy`, where a predicate is to hold for several"""
+    """accuracy classes for storage types other than that of `accuracy`, for a predicate that holds for several"""
 
 
 class BoundTemplate:
-    """A family with one problem's and one device's names folded into all its expressions."""
+    """A family with the names of one problem and one device folded into all its expressions."""
 
     def __init__(
         self, template: KernelTemplate, problem: Problem, device: DeviceInfo, admission: Admission = Admission()
@@ -70,7 +70,7 @@ class BoundTemplate:
         return needs
 
     def bind(self, expression: Expression) -> Bound:
-        """One expression of the header, ready to be called with a config's names."""
+        """One expression of the header, ready to evaluate for a config's names."""
         if expression not in self._bound:
             self._bound[expression] = expression.bind(self.known)
         return self._bound[expression]
@@ -82,19 +82,19 @@ class BoundTemplate:
 
     @cached_property
     def listed(self) -> frozenset[Config] | None:
-        """The only configs of the family let in, with the parameters that it has now; None: all."""
+        """The only admitted configs of the family, with its current parameters; None: all."""
         if self.admission.listed is None:
             return None
         return frozenset(filter(None, map(self.template.current_config, self.admission.listed)))
 
     @property
     def supported(self) -> bool:
-        """Whether the family serves this problem on this device at all."""
+        """Whether the family supports this problem on this device."""
         return not self.unmet
 
     @cached_property
     def unmet(self) -> str:
-        """The first condition of the family that this problem or device does not meet; empty where it meets all.
+        """The first condition of the family that this problem or device does not meet; empty if it meets all.
 
         A family must read every input that the problem has.
         """
@@ -110,22 +110,22 @@ class BoundTemplate:
 
     @cached_property
     def legal(self) -> BoundTemplate:
-        """The same family and problem with all configs that are legal, worth searching or not."""
+        """The same family and problem with all legal configs, worth searching or not."""
         return BoundTemplate(self.template, self.problem, self.device, replace(self.admission, prune=False))
 
     @cached_property
     def searched(self) -> bool:
-        """Whether a search tries the family for this problem on this device, where the study does not name it."""
+        """Whether a search includes the family for this problem on this device if the study does not name it."""
         return bool(self.bind(self.template.search_when).integer({}))
 
     @cached_property
     def _absent(self) -> frozenset[str]:
-        """The operation's optional inputs that this problem does not have, and tensor maps of them."""
+        """The operation's optional inputs that this problem does not have, and their tensor maps."""
         absent = set(self.problem.operation.names_of("in", "inout")) - {array.name for array in self.problem.arrays}
         return frozenset(absent | {each.name for each in self.template.tensor_maps if each.array in absent})
 
     def arguments(self, stage: StageTemplate) -> tuple[str, ...]:
-        """What a stage takes: its arguments but for inputs that the problem does not have."""
+        """A stage's arguments, without inputs that the problem does not have."""
         return tuple(argument for argument in stage.args if argument not in self._absent)
 
     def tensor_maps(self) -> tuple[TensorMapTemplate, ...]:
@@ -143,7 +143,7 @@ class BoundTemplate:
 
     @cached_property
     def all_rules(self) -> tuple[Rule, ...]:
-        """The header's constraints, what it prunes where that counts, and the device's limits on every launch."""
+        """The header's constraints, its prune rules if they apply, and the device's limits on every launch."""
         pruned = self.template.prune if self.admission.prune else ()
         rules = [
             Rule(condition.reason, kind, self._needs(condition.holds), self.bind(condition.holds))
@@ -197,11 +197,11 @@ class BoundTemplate:
 
     @cached_property
     def levels(self) -> tuple[Level, ...]:
-        """What becomes known as the parameters get their values in the header's order; the first needs none."""
+        """The values that become known as the parameters get theirs in the header's order."""
         return self.levelled(self.rules)
 
     def levelled(self, rules: Sequence[Rule]) -> tuple[Level, ...]:
-        """Derived values and these rules, each where everything that it needs is known."""
+        """Derived values and these rules, each at the level at which everything that it needs is known."""
         depth = {param.name: index + 1 for index, param in enumerate(self.template.params)}
         levels = tuple(Level() for _ in range(len(depth) + 1))
         for name, bound in self.derived:
@@ -213,9 +213,9 @@ class BoundTemplate:
         return levels
 
     def check(self, config: Config) -> dict[str, Value]:
-        """The config's names. Raises Rejected('invalid_config', ...) with the reasons of the rules it breaks.
+        """The config's names. Raises Rejected('invalid_config', ...) with the reasons of the rules that it breaks.
 
-        Values and rules come in the order in which a space is walked, so what guards there guards here.
+        Values and rules are evaluated in the order of the search, so a rule guards the same expressions here.
         """
         values = config.params
         known = {param.name for param in self.template.params}
@@ -241,7 +241,7 @@ class BoundTemplate:
         return True
 
     def _broken(self, values: Mapping[str, Value]) -> list[str]:
-        """Every broken rule's reason, but for rules that a broken one guards."""
+        """The reasons of all broken rules, except rules that a broken one guards."""
         names = dict(values)
         for name, bound in self.derived:
             with contextlib.suppress(TemplateError):
@@ -253,7 +253,7 @@ class BoundTemplate:
         return [reason for reason in reasons if reason]
 
     def names(self, config: Config) -> dict[str, Value]:
-        """A config's parameters and derived values, whatever the rules say of it."""
+        """A config's parameters and derived values, without regard to rules."""
         names = config.params
         for name, bound in self.derived:
             names[name] = bound.value(names)
@@ -261,7 +261,7 @@ class BoundTemplate:
 
 
 def refusal(bound: BoundTemplate, params: Sequence[Param] | None = None) -> str:
-    """Why no kernel may have the first value of every parameter, the family's own or those; empty where one may."""
+    """Why a given first value of every parameter, or the family's own, is not feasible; empty if it is."""
     firsts = {param.name: param.values[0] for param in params or bound.template.params}
     try:
         bound.check(Config.of(bound.template.name, firsts))
@@ -287,13 +287,15 @@ class ListedSpace:
     params: tuple[Param, ...]
     rows: Rows
     complete: bool
-    """whether the rows are all that there are"""
+    """whether the rows are complete"""
     padded_work: npt.NDArray[np.int64] | None = None
-    """the header's `padded_work` of each row [m]; None where it depends on no parameter"""
+    """the header's `padded_work` of each row [m]; None if it depends on no parameter"""
 
     @property
     def default(self) -> Config | None:
-        """Every parameter's first value if that is listed, else the first config; None when there is none."""
+        """The config of every parameter's first value if it is listed, else the first config; None if there
+        are none.
+        """
         return self.config(0) if len(self.rows) else None
 
     def config(self, row: int) -> Config:
@@ -305,7 +307,7 @@ class ListedSpace:
         )
 
     def row_of(self, config: Config) -> int | None:
-        """The row of a config; None when it is not in this space."""
+        """The row of a config; None if it is not in this space."""
         indices = self.indices(config)
         if indices is None:
             return None
@@ -316,7 +318,7 @@ class ListedSpace:
         return low if low < high else None
 
     def indices(self, config: Config) -> tuple[int, ...] | None:
-        """The value indices of a config; None when it is another family's or has a value left out here."""
+        """The value indices of a config; None for another family's, or one with a value that is excluded here."""
         values = config.params
         if config.template != self.template or values.keys() != {param.name for param in self.params}:
             return None
@@ -332,7 +334,7 @@ class ListedSpace:
 class SearchSpace(ListedSpace):
     """The feasible configs of one family, narrowed by a study, as rows of value indices.
 
-    More than `most_rows` are not enumerated: then `sampled_rows` of them are drawn at random.
+    If there are more than `most_rows`, they are not enumerated, but `sampled_rows` of them are drawn at random.
     """
 
     def __init__(
@@ -385,7 +387,7 @@ class SearchSpace(ListedSpace):
         return size
 
     def _listed(self, configs: Iterable[Config]) -> Rows:
-        """The rows of those configs that the study keeps and that break no rule."""
+        """The rows of those configs that the study admits and that break no rule."""
         rows = []
         for config in configs:
             indices = self.indices(config)
@@ -396,7 +398,7 @@ class SearchSpace(ListedSpace):
         return np.array(sorted(rows), dtype=np.int16).reshape(len(rows), len(self.params))
 
     def rejected(self, most: int) -> Iterator[Config]:
-        """Illegal configs of the full product, for small spaces whose rejections are worth a record."""
+        """Illegal configs of the full product, for small spaces whose rejections are recorded."""
         if self.product > most:
             return
         feasible = set(map(tuple, self.rows.tolist()))
@@ -412,7 +414,7 @@ class SearchSpace(ListedSpace):
 
 
 def narrow(template: KernelTemplate, narrowed: Mapping[str, Sequence[Value]]) -> tuple[Param, ...]:
-    """The family's parameters with only the values that a study keeps. Raises StudyError for a foreign one."""
+    """The family's parameters with only the values that a study keeps. Raises StudyError for an unknown one."""
     known = {param.name: param for param in template.params}
     for name, values in narrowed.items():
         if name not in known:

@@ -1,4 +1,4 @@
-"""A kernel family as its file says it: `KernelTemplate` and what its header declares."""
+"""A kernel family as declared in its file: `KernelTemplate` and the records of its header."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from autotune.trial import Config, Value
 
 SUFFIX = ".cu.j2"
 HEADER = re.compile(r"\s*/\*#\s*kernel\b(.*?)#\*/", re.DOTALL)
-"""a family's text begins with it; the group is TOML"""
+"""the header at the start of a family's file; the group is TOML"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +29,7 @@ class Param:
 
 @dataclass(frozen=True, slots=True)
 class Condition:
-    """What must hold of a problem, device or config; `reason` says it in words, also in the error where it does not."""
+    """A condition on a problem, device or config; `reason` states it in words, also in the error for a violation."""
 
     reason: str
     holds: Expression
@@ -49,7 +49,7 @@ class StageTemplate:
 
 @dataclass(frozen=True, slots=True)
 class ConstantTemplate:
-    """A `[constant]` entry: a __constant__ symbol, what fills it, and when it exists."""
+    """A `[constant]` entry: a __constant__ symbol, its source, and when it exists."""
 
     name: str
     origin: str
@@ -58,46 +58,48 @@ class ConstantTemplate:
 
 @dataclass(frozen=True, slots=True)
 class KernelTemplate:
-    """A kernel family: its header, checked, and its body."""
+    """A kernel family: its checked header and its body."""
 
     name: str
     operation: Operation
-    """whose problems its kernels compute"""
+    """the operation that its kernels compute"""
     path: Path
     summary: str
     supports: tuple[Condition, ...]
     """of the problem"""
     search_when: Expression
-    """the problems, out of those that it supports, for which a search tries it"""
+    """the problems, among those that it supports, for which a search includes it"""
     arch: tuple[Condition, ...]
     """of the device"""
     accuracy: Expression
     deterministic: Expression
     padded_work: Expression
-    """outputs that a launch has the time to compute: those of y, of tiles that reach past its edges and of idle SMs"""
+    """outputs that could be computed in a launch's time: those of y, of tiles that reach past its edges
+    and of idle SMs
+    """
     params: tuple[Param, ...]
     derived: tuple[tuple[str, Expression], ...]
-    """in an order in which each uses only what stands before it"""
+    """in an order in which each uses only earlier ones"""
     constraints: tuple[Condition, ...]
-    """of a config: what hardware and correctness demand"""
+    """of a config: required by hardware and correctness"""
     prune: tuple[Condition, ...]
-    """of a config: what makes it worth searching"""
+    """of a config: what is worth searching"""
     bank_conflicts: tuple[tuple[str, Expression], ...]
     """accesses of shared memory, and the additional passes that bank conflicts cost a block of the main stage"""
     error_factor: Expression
-    """how many times the accuracy class's bound the errors of the family's algorithm may be"""
+    """factor of the algorithm on the error bound of the accuracy class"""
     flops: Expression
     """floating-point operations of the family's algorithm"""
     constants: tuple[ConstantTemplate, ...]
     tensor_maps: tuple[TensorMapTemplate, ...]
-    """of those with one name a config has the first whose `when` holds"""
+    """of several with one name, a config has the first whose `when` holds"""
     prepare: tuple[StageTemplate, ...]
     stages: tuple[StageTemplate, ...]
     packed_w_bytes: Expression
     workspace_bytes: Expression
     loop_count: Expression
     baseline: bool
-    """whether its kernels are what the others are to beat, so that finals tell how the winner stands to them"""
+    """whether it is a baseline, with which finals compare the winner"""
     text: str
     """the whole file, header included"""
     includes: tuple[tuple[str, str], ...]
@@ -105,12 +107,12 @@ class KernelTemplate:
 
     @property
     def hash(self) -> str:
-        """SHA-256 of the file and of what it includes."""
+        """SHA-256 of the file and of its included files."""
         return hashlib.sha256("\0".join((self.text, *(text for _, text in self.includes))).encode()).hexdigest()
 
     @property
     def read(self) -> frozenset[str]:
-        """Arrays that its kernels take, as arguments or by tensor maps."""
+        """Arrays that its kernels take, as arguments or through tensor maps."""
         stages = (*self.prepare, *self.stages)
         return frozenset(
             {argument for stage in stages for argument in stage.args}
@@ -125,10 +127,10 @@ class KernelTemplate:
         return match.group(1).strip() if match else ""
 
     def current_config(self, recorded: Config) -> Config | None:
-        """A recorded config with the parameters that the family has now, under their names of today.
+        """A recorded config with the current parameters of the family, under their current names.
 
-        A parameter that it lacks came later, and its first value is what the family did before. None when it is another
-        family's, or has a parameter or a value that is no more.
+        A parameter that it lacks was added later, and its first value is the earlier behaviour. None if it is another
+        family's, or has a parameter or a value that no longer exists.
         """
         values = current(self.name, recorded.params)
         if recorded.template != self.name or not values.keys() <= {param.name for param in self.params}:

@@ -1,4 +1,4 @@
-"""A family's body against its header: undeclared names, and the spellings that Jinja misreads silently."""
+"""Check a family's body against its header: undeclared names, and spellings that Jinja silently misreads."""
 
 from __future__ import annotations
 
@@ -16,7 +16,9 @@ from autotune.toml_table import did_you_mean
 
 
 def check_body(template: KernelTemplate) -> Set[str]:
-    """Spellings that Jinja misreads, undeclared names, the run-time n used as a constant. Returns the body's names."""
+    """Check for misread spellings, undeclared names, and the run-time n used as a constant. Returns the
+    body's names.
+    """
     body_starts = template.text.count("\n", 0, template.text.index("#*/")) + 2
     for number, line in enumerate(template.text.splitlines()[body_starts - 1 :], body_starts):
         if re.search(r"\$\{([-+]|[^}]*[-+]\})", line):
@@ -42,7 +44,7 @@ def check_body(template: KernelTemplate) -> Set[str]:
         *FUNCTIONS,
         "range",
     } - of_runtime
-    with limited(template.path, "reading its body", RENDER_S):  # Jinja computes with constants by now
+    with limited(template.path, "reading its body", RENDER_S):  # by now Jinja has folded constants
         names = meta.find_undeclared_variables(tree)
     for name in sorted(names - allowed):
         at = next((node.lineno for node in tree.find_all(nodes.Name) if node.name == name), 0)

@@ -1,4 +1,4 @@
-"""Which families there are: `.cu.j2` files, shipped and in folders of users, loaded and checked."""
+"""Find kernel families: `.cu.j2` files, bundled and in users' folders, loaded and checked."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from autotune.trial import Value
 
 _OPENED = re.compile(r"\s*/\*#\s*kernel\b")
 _SHARED = re.compile(r'\s*/\*#\s*kernel\s+family\s*=\s*"(\w+/\w+)"\s*#\*/\s*')
-"""A file that has another operation's family serve its own operation; the group is OPERATION/NAME"""
+"""The content of a file that reuses another operation's family; the group is OPERATION/NAME"""
 
 
 def template_files(directories: Sequence[Path] = (), more: Sequence[Operation] = ()) -> Mapping[str, Path]:
@@ -56,7 +56,7 @@ def _families_in(*folders: Path) -> list[Path]:
 
 
 def _refuse_unknown(directory: Path, declared: Mapping[str, Operation]) -> None:
-    """Raise TemplateError where a directory has families of an operation that is not declared where they can see it."""
+    """Raise TemplateError if a directory has families of an operation that is not declared in any of these folders."""
     for path in sorted(directory.glob(f"*/*{SUFFIX}")):
         folder = path.parent
         if folder.name.startswith(".") or (folder / FILE).exists() or folder.name in operations():
@@ -69,7 +69,9 @@ def _refuse_unknown(directory: Path, declared: Mapping[str, Operation]) -> None:
 
 
 def operation_of(path: Path) -> Operation:
-    """The operation of a family's file: that of its folder, which declares one or is named after one; else conv2d."""
+    """The operation of a family's file: that of its folder, which declares one or is named after one;
+    otherwise conv2d.
+    """
     if (path.parent / FILE).exists():
         return read_operation(path.parent)
     name = path.parent.name
@@ -83,14 +85,14 @@ def load_templates(directories: Sequence[Path] = (), more: Sequence[Operation] =
 
 
 def load_template(path: Path, includes: Includes | None = None) -> KernelTemplate:
-    """One family. Raises TemplateError naming the line (syntax, body) or the dotted key (header).
+    """Load one family. Raises TemplateError naming the line (syntax, body) or the dotted key (header).
 
-    `includes` is what others were loaded with.
+    `includes` caches the files that other families have included.
     """
     (file, text), declared = _text_of(path), operation_of(path)
     template = _family(path.name.removesuffix(SUFFIX), file, text, declared)
     found = (includes or Includes()).of(file, text, declared.folder)
-    return replace(template, operation=declared, includes=found)  # of the reference as it is now
+    return replace(template, operation=declared, includes=found)  # of the current reference
 
 
 def default_values(path: Path) -> dict[str, Value]:
@@ -104,7 +106,7 @@ def default_values(path: Path) -> dict[str, Value]:
 
 
 def _text_of(path: Path) -> tuple[Path, str]:
-    """A family's text and the file that has it: another operation's, where the file at `path` names it."""
+    """A family's text and its file: that of another operation if the file at `path` refers to it."""
     text = read_text(path, TemplateError)
     if shared := _SHARED.fullmatch(text):
         path = path.parent.parent / f"{shared.group(1)}{SUFFIX}"
@@ -114,7 +116,7 @@ def _text_of(path: Path) -> tuple[Path, str]:
 
 @lru_cache(maxsize=KEPT)
 def _family(name: str, path: Path, text: str, declared: Operation) -> KernelTemplate:
-    """A family without the files that it includes. Costs some 15 ms, so a text that was loaded before is not parsed."""
+    """A family without its included files. It takes about 15 ms, so the result is cached by text."""
     match = HEADER.match(text)
     if match is None or re.search(r"^(constexpr|extern|#include)\b", match.group(1), re.MULTILINE):
         if not _OPENED.match(text):

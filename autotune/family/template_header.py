@@ -1,7 +1,7 @@
-"""problem -> template: a family's header, TOML, read and checked against its operation.
+"""problem -> template: read a family's TOML header and check it against its operation.
 
-Everything that can be known without a problem is checked here, once: the header's keys, the names that
-expressions use, cycles, and unused parameters.
+Everything that does not depend on a problem is checked here, once: the header's keys, the names in expressions, cycles,
+and unused parameters.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ from autotune.trial import ACCURACY_CLASSES
 
 DEVICE_NAMES = frozenset({"device.arch", "device.sm_count", "device.smem_per_block_bytes", "device.l2_bytes"})
 SCRATCH = ("packed_w", "workspace")
-"""Arrays that a kernel has for itself."""
+"""Arrays that belong to the kernel itself."""
 MOST_VALUES = 1000
-"""Of one parameter."""
+"""Maximum number of values of one parameter."""
 _HEADER_KEYS = {
     *("summary", "supports", "arch", "accuracy", "deterministic", "params", "derived", "constraints", "prune"),
     *("search_when", "padded_work", "bank_conflicts", "error_factor", "flops", "constant", "tensor_map"),
@@ -37,7 +37,7 @@ _STAGE_KEYS = {"entry", "args", "block", "grid", "smem_bytes", "when"}
 
 
 def template_of_header(name: str, header: str, declared: Operation) -> KernelTemplate:
-    """An operation's family as a results database keeps it: its header, for its expressions, without a body to render.
+    """An operation's family as a results database stores it: its header, for its expressions, without a body.
 
     Raises TemplateError as `load_template` does.
     """
@@ -54,7 +54,7 @@ def header_toml(path: Path, header: str, first: int) -> Table:
 
 
 class HeaderReader:
-    """Reads a header's tables with errors that name the dotted key."""
+    """Reads the tables of a header; errors name the dotted key."""
 
     def __init__(self, path: Path, header: Table, declared: Operation) -> None:
         self.path = path
@@ -206,7 +206,7 @@ class HeaderReader:
         return tuple(ordered.items())
 
     def cases(self, key: str, value: object) -> object:
-        """An expression; or, of a list of cases, the expression that yields the first `value` whose `when` holds."""
+        """An expression; a list of cases becomes the expression that yields the first `value` whose `when` holds."""
         if not isinstance(value, list):
             return value
         expected = "expected { when = ..., value = ... }, and { value = ... } as the last"
@@ -274,7 +274,7 @@ class HeaderReader:
         return first, second, third
 
     def check_arguments(self, template: KernelTemplate) -> None:
-        """Arguments that need a declaration have one, and what is declared is passed."""
+        """Check that arguments that need a declaration have one, and that every declaration is used."""
         prepare = {argument for stage in template.prepare for argument in stage.args}
         forward = {argument for stage in template.stages for argument in stage.args}
         passed = prepare | forward | {constant.origin for constant in template.constants}
@@ -300,7 +300,7 @@ class HeaderReader:
             raise self.error("prepare", f"runs once per set of weights: it may take {', '.join(weights)} only")
 
     def check_conditions(self, template: KernelTemplate) -> None:
-        """What must hold is a condition, and no number."""
+        """Check that a condition is a condition and not a number."""
         numbers = {param.name for param in template.params if type(param.values[0]) is int}
         numbers |= DEVICE_NAMES | self.operation.numeric_names
         numbers |= number_names(numbers, template.derived)
@@ -315,7 +315,7 @@ class HeaderReader:
                     raise self.error(f'{key}."{condition.reason}"', wrong)
 
     def check_params_used(self, template: KernelTemplate, body_names: Set[str]) -> None:
-        """A parameter reaches the body or the launch, directly or through derived values."""
+        """Check that each parameter reaches the body or a launch, directly or through derived values."""
         used = set(body_names)
         stages = (*template.prepare, *template.stages)
         for expression in (
@@ -334,7 +334,7 @@ class HeaderReader:
 
 
 def not_a_class(word: str) -> str:
-    """What to say of an accuracy class that there is none of."""
+    """The message for an unknown accuracy class."""
     return (
         f"{word!r} is no accuracy class{did_you_mean(word, ACCURACY_CLASSES)}; there are {', '.join(ACCURACY_CLASSES)}"
     )

@@ -1,4 +1,4 @@
-"""template -> tensor maps: a header's `[[tensor_map]]` tables, as expressions and as what they evaluate to."""
+"""template -> tensor maps: a header's `[[tensor_map]]` tables as expressions, and their values."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class TensorMapTemplate:
 
     name: str
     where: str
-    """where it stands"""
+    """dotted key"""
     array: str
     when: Expression
     data_type: Expression
@@ -50,13 +50,13 @@ class TensorMapTemplate:
 
     @property
     def expressions(self) -> tuple[Expression, ...]:
-        """All of them."""
+        """All of its expressions."""
         corners = (*self.lower_corner, *self.upper_corner)
         alone = (self.when, self.data_type, self.swizzle_bytes)
         return (*alone, *self.global_dim, *self.box_dim, *self.element_strides, *corners)
 
     def evaluate(self, value: Evaluate, word: Word, dtype: str) -> NamedTensorMap:
-        """The tensor map of a config, for a dtype. Raises TemplateError when the driver would not encode it."""
+        """The tensor map of a config, for a dtype. Raises TemplateError if the driver would not encode it."""
         data_type = word(self.data_type)
         if data_type not in ((dtype, "tf32") if dtype == "f32" else (dtype,)):
             raise self.data_type.error(f"yields {data_type!r} for arrays of {dtype}; only f32 may be loaded as tf32")
@@ -128,7 +128,9 @@ def _check_swizzle(expression: Expression, swizzle_bytes: int) -> None:
 
 
 def _check_lengths(made: TensorMapTemplate, table: Table) -> None:
-    """As many numbers of each kind as there are dimensions; im2col's boxes have two, its corners two or three."""
+    """Check the number of values of each kind against the dimensions; im2col's boxes have two, its corners two or
+    three.
+    """
     rank, im2col = len(made.global_dim), bool(made.lower_corner or made.upper_corner)
     corners = rank - 2 if im2col else 0
     if rank == 0:

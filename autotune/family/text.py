@@ -1,4 +1,4 @@
-"""The text of a family's file: what Jinja reads it with, and the files that it includes."""
+"""The text of a family's file: the Jinja environment that reads it, and its included files."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ from autotune.family.dead_code import without_dead_code
 from autotune.resources import shipped
 
 Body = Template
-"""a family's text as Jinja's own code"""
+"""a family's text as compiled by Jinja"""
 MOST_INCLUDED = 256
-"""Files that a family includes, and that these include."""
+"""Maximum number of files that a family includes, directly and indirectly."""
 KEPT = 64
-"""Families whose parsed text a process keeps."""
+"""Number of families whose parsed text a process caches."""
 _MARKED = f"(?:{MARKS.pattern.replace('(', '').replace(')', '')})?"
 EPILOGUE = "_epilogue.cuh"
-"""The shared file with kernels' activations, those that are written by hand."""
+"""The shared file with the activations that are written by hand."""
 _INCLUDE = re.compile(rf'^[ \t]*#[ \t]*include[ \t]+"([^"]+)"[ \t]*{_MARKED}$', re.MULTILINE)
 _IMPORT = re.compile(r'^/\*% from "([^"]+)" import\b', re.MULTILINE)
 _EXPRESSION = re.compile(r"\$\{[^}]*\}")
@@ -39,11 +39,11 @@ _PRAGMA_ONCE = re.compile(rf"^#pragma once{_MARKED}\n+", re.MULTILINE)
 
 
 def _finalize(value: object) -> str:
-    """What `${...}` prints: C++ spelling of bools; floats and None are mistakes."""
+    """Print the value of `${...}`: C++ spelling of bools; floats and None are errors."""
     if isinstance(value, bool):
         return "true" if value else "false"
     if isinstance(value, (int, str, Undefined)):
-        return str(value)  # an undefined value says itself what it is
+        return str(value)  # an undefined value raises an error of its own
     raise TemplateError(f"prints {quoted(value)}; only whole numbers, words and true/false may be printed")
 
 
@@ -51,12 +51,12 @@ _NUMBERS = {int, bool, float}
 
 
 class _Environment(ImmutableSandboxedEnvironment):
-    """Jinja whose operators do not blow up."""
+    """Jinja with operators whose results cannot become too large."""
 
     intercepted_binops = frozenset({"+", "*", "**", "%"})
 
     def call_binop(self, context: Context, operator: str, left: object, right: object) -> object:
-        """Whole numbers up to some size, and no text made of text."""
+        """Integers up to a limit, and no text repeated or joined."""
         if isinstance(left, int) and isinstance(right, int) and operator in ("*", "**"):
             return product(left, right) if operator == "*" else power(left, right)
         makes_text = isinstance(left, Sequence) if operator != "*" else not {type(left), type(right)} <= _NUMBERS
@@ -89,24 +89,24 @@ def environment() -> ImmutableSandboxedEnvironment:
 
 @lru_cache(maxsize=KEPT)
 def compile_body(text: str) -> Body:
-    """A family's file as Jinja's own code. Costs some 10 ms, so it is kept."""
+    """A family's file compiled by Jinja. It takes about 10 ms, so it is cached."""
     return environment().from_string(text)
 
 
 def parse(path: Path, text: str) -> nodes.Template:
-    """A family's file as Jinja's tree. Raises TemplateError with the line that Jinja cannot read."""
+    """A family's file as Jinja's tree. Raises TemplateError with the line of a syntax error."""
     try:
         return environment().parse(text)
     except TemplateSyntaxError as error:
         raise TemplateError(f"{path}: line {error.lineno}: {error.message}") from None
     except RecursionError:
         raise TemplateError(f"{path}: its body is nested too deeply") from None
-    except ValueError:  # of Python's, for a number of more than some 4,000 digits
+    except ValueError:  # from Python, for an integer of more than about 4,000 digits
         raise TemplateError(f"{path}: its body has a number of more than {MOST_BITS} bits") from None
 
 
 class Includes:
-    """What families include, looked for and read once for all that are loaded together."""
+    """Included files, found and read once for all families that are loaded together."""
 
     def __init__(self) -> None:
         self._named: dict[tuple[str, Path], dict[str, str]] = {}
@@ -124,7 +124,7 @@ class Includes:
         """
         found: dict[str, str] = {}
         shared = shipped("templates")
-        beside = tuple(dict.fromkeys((path.parent, operation, shared)))  # a copied family finds its parts
+        beside = tuple(dict.fromkeys((path.parent, operation, shared)))  # so that a copied family finds its parts
 
         def visit(where: Path | str, content: str, included: Iterable[tuple[int, str, bool]]) -> None:
             for start, name, imported in included:
@@ -146,7 +146,7 @@ class Includes:
                         self._read[file] = read, _included(read)
                     visit(file, *self._read[file])
                     del found[each]
-                    found[each] = self._read[file][0]  # after what it includes itself
+                    found[each] = self._read[file][0]  # after its own includes
 
         visit(path, text, _included(text))
         return tuple(found.items())
@@ -170,7 +170,7 @@ class Includes:
 
 
 def _activations_besides(text: str) -> str:
-    """CUDA functions of the activations that a text has none of, from their table."""
+    """The CUDA functions of those activations that a text lacks, from the table of activations."""
     return "".join(
         f"\n__device__ __forceinline__ float {word}(float v) {{ return {in_cpp(word, single=True)}; }}\n"
         for word in BY_WORD
@@ -179,7 +179,7 @@ def _activations_besides(text: str) -> str:
 
 
 def _included(text: str) -> list[tuple[int, str, bool]]:
-    """What a text imports macros of, then what it includes: where it says so, the name, whether it is an import."""
+    """The includes and macro imports of a text: position, name, whether it is an import."""
     return [
         (match.start(), match.group(1), pattern is _IMPORT)
         for pattern in (_IMPORT, _INCLUDE)
@@ -192,7 +192,7 @@ def _named(name: str, folder: Path) -> dict[str, str]:
     files = {}
     for each in _matching(name, folder):
         file = os.path.join(folder, each)
-        if os.path.isfile(file):  # which takes names that no file can have
+        if os.path.isfile(file):  # accepts names that no file can have
             own = os.path.basename(each) == each and not os.path.islink(file)
             if not own and not Path(file).resolve().is_relative_to(folder.resolve()):
                 raise TemplateError(f"included file {quoted(each)} lies outside {folder}, links followed; put it there")
@@ -201,7 +201,7 @@ def _named(name: str, folder: Path) -> dict[str, str]:
 
 
 def _matching(name: str, folder: Path) -> list[str]:
-    """What a name comes to in a folder, where an expression stands for anything."""
+    """The names in a folder that match, where an expression matches anything."""
     if not _EXPRESSION.search(name):
         return [name]
     return sorted(glob("*".join(map(escape, _EXPRESSION.split(name))), root_dir=folder))

@@ -1,1 +1,1 @@
-"""A loaded kernel on a device: run, verified, timed; and what the device could do at most."""
+"""Run, verify and time loaded kernels on a device; measure the rates of the device."""

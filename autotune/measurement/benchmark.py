@@ -1,6 +1,6 @@
-"""verify -> measure: samples of one kernel until they say enough -> `Timing`.
+"""verify -> measure: take samples of one kernel until there are enough -> `Timing`.
 
-A stopping criterion is a pure object: it sees the samples so far and nothing else.
+A stopping criterion is a pure object: it depends only on the samples so far.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ from typing import Protocol
 from autotune.devices.device import Health, Sample
 from autotune.trial import Launching, Timing
 
-RACE_FACTOR = 3.0  # a kernel this many times slower than the best known is not timed further
-FIRST_RUN_US = 100.0  # more that a first run may take: code comes to the device then, in 40 to 80 us on an H200
-BEHIND = 1.05  # one that is surely this much slower is known well enough
-KNOWN = 0.002  # half-width of a ratio's 95 % confidence interval, below which more rounds say nothing
-APART = 0.01  # by which two are surely apart, and need not be known that well
-THROTTLED = 0.9  # of the worker's median clock, below which a sample is measured again
-MOST_DISCARDED = 0.2  # of the samples taken; further throttled ones are kept, and counted
-_JUDGED_AFTER = 20  # clocks, before there is a median
+RACE_FACTOR = 3.0  # a kernel this many times slower than the best one is not timed further
+FIRST_RUN_US = 100.0  # additional time that a first run may take to load code, 40 to 80 us on an H200
+BEHIND = 1.05  # a kernel that is certainly this much slower is known well enough
+KNOWN = 0.002  # half-width of a ratio's 95 % confidence interval, below which more rounds add nothing
+APART = 0.01  # ratio of two kernels that certainly differ, and need no better precision
+THROTTLED = 0.9  # of the worker's median clock, below which a sample is repeated
+MOST_DISCARDED = 0.2  # of the samples taken; further throttled ones are kept and counted
+_JUDGED_AFTER = 20  # clocks needed for a median
 _JUDGED_EVERY = 5  # rounds
 
 
@@ -41,18 +41,18 @@ class Converged:
     relative: float = 0.01
     """half-width over median"""
     absolute_us: float = 0.5
-    """half-width that is always good enough: the resolution of device events"""
+    """half-width that is always precise enough: the resolution of device events"""
     least: int = 5
-    """samples, before anything is judged"""
+    """samples, before the first decision"""
     most: int = 50
     """samples"""
     budget_us: float = 1_000_000.0
     """summed samples"""
     batch: int = 5
-    """samples between two judgements"""
+    """samples between two decisions"""
 
     def enough(self, samples_us: Sequence[float]) -> bool:
-        """Whether the samples' median is known well enough."""
+        """Whether the samples' median is precise enough."""
         count = len(samples_us)
         if count >= self.most or (count >= self.least and sum(samples_us) >= self.budget_us):
             return True
@@ -64,18 +64,19 @@ class Converged:
 
 @dataclass(frozen=True, slots=True)
 class Race:
-    """Stop at once when the first sample is far behind the best known kernel, soon when surely behind, else as `then`.
+    """Stop at once if the first sample is far behind the best kernel, soon if the kernel is certainly behind, else as
+    `then`.
 
-    Only the top trials' times need to be sharp: which of two kernels behind the best is slower decides nothing.
+    Only the times of the top trials need to be precise, because the order of slower kernels decides nothing.
     """
 
     best_us: float
     then: Criterion
     least: int = 5
-    """samples, before a kernel is surely behind"""
+    """samples, before a kernel counts as certainly behind"""
 
     def enough(self, samples_us: Sequence[float]) -> bool:
-        """Whether the race is lost or the samples suffice."""
+        """Whether the kernel is out of the race or the samples suffice."""
         if lost(samples_us, self.best_us):
             return True
         behind = len(samples_us) >= self.least and surely_behind(samples_us, self.best_us)
@@ -83,17 +84,17 @@ class Race:
 
 
 def lost(samples_us: Sequence[float], best_us: float) -> bool:
-    """Whether even the fastest sample is more than RACE_FACTOR times the best known."""
+    """Whether even the fastest sample is more than RACE_FACTOR times the best time."""
     return bool(samples_us) and min(samples_us) > RACE_FACTOR * best_us
 
 
 def surely_behind(samples_us: Sequence[float], best_us: float) -> bool:
-    """Whether even the fastest sample is more than BEHIND times the best known."""
+    """Whether even the fastest sample is more than BEHIND times the best time."""
     return bool(samples_us) and min(samples_us) > BEHIND * best_us
 
 
 def lost_at_first(first_us: float, best_us: float) -> bool:
-    """Whether a kernel's very first run alone says that it is out of the race."""
+    """Whether a kernel's first run alone shows that it is out of the race."""
     return lost([first_us - FIRST_RUN_US], best_us)
 
 
@@ -108,7 +109,7 @@ def median_half_width(samples_us: Sequence[float]) -> float:
 
 
 class Samples:
-    """Samples of one kernel as they are taken; those at a throttled clock are taken again, up to MOST_DISCARDED."""
+    """The samples of one kernel; those taken at a throttled clock are repeated, up to MOST_DISCARDED."""
 
     def __init__(self, take: Callable[[], Sample], clocks: Clocks, first: Sequence[Sample] = ()) -> None:
         self._take, self._clocks = take, clocks
@@ -118,7 +119,7 @@ class Samples:
             self._judge(sample)
 
     def add(self) -> None:
-        """Take one more sample that counts."""
+        """Take one more valid sample."""
         count = len(self.taken)
         while len(self.taken) == count:
             self._judge(self._take())
@@ -137,7 +138,7 @@ class Samples:
         return [sample.us for sample in self.taken]
 
     def timing(self, cache: str, health: Health, *, passes: int = 1, launch: Launching = "stream") -> Timing:
-        """What they come to; `health` is the device's after the last, `passes` how many made up a sample."""
+        """Their timing; `health` is the device's after the last sample, `passes` the number of passes per sample."""
         clocks = tuple(sample.sm_clock_mhz for sample in self.taken if sample.sm_clock_mhz is not None)
         return replace(
             summarise(self.samples_us, cache),
@@ -152,8 +153,9 @@ class Samples:
 
 
 class Clocks:
-    """A worker's clocks, against whose median a sample is judged: a nominal clock would condemn every sample of a
-    GPU that never reaches it."""
+    """A worker's clocks; a sample is compared with their median. Compared with the nominal clock, every sample would
+    fail on a GPU that never reaches it.
+    """
 
     def __init__(self) -> None:
         self._seen: deque[float] = deque(maxlen=500)
@@ -168,7 +170,7 @@ class Clocks:
 
 
 def measure(samples: Samples, criterion: Criterion) -> None:
-    """Take samples until the criterion has enough."""
+    """Take samples until the criterion is met."""
     while not criterion.enough(samples.samples_us):
         samples.add()
 
@@ -183,10 +185,10 @@ def interleave(
     clock: Callable[[], float],
     contested: Callable[[Sequence[Samples]], Sequence[Samples]] = list,
 ) -> None:
-    """Sample contenders in rounds, each once a round in a random order, for about `budget_s` of wall clock.
+    """Sample contenders in rounds, each once per round in random order, for about `budget_s` of wall clock.
 
-    Sample i of each contender was taken in round i, so that two contenders can be compared in pairs. From time to time
-    those that are not `contested` are left out of the rounds to come; when none is, that is all.
+    Sample i of each contender was taken in round i, so two contenders can be compared in pairs. From time to time
+    contenders that are no longer `contested` are dropped; if none is contested, sampling ends.
     """
     started = clock()
     order = list(all_samples)
@@ -204,7 +206,7 @@ def interleave(
 
 
 def close_contest(contenders: Sequence[Samples]) -> Sequence[Samples]:
-    """Without those that have lost; nobody when the fastest is known, and how the others stand to it."""
+    """Drop the contenders that have lost; drop all if the fastest is known, and how the others compare with it."""
     medians = [statistics.median(samples.samples_us) for samples in contenders]
     best_us = min(medians)
     best = contenders[medians.index(best_us)]
@@ -214,7 +216,7 @@ def close_contest(contenders: Sequence[Samples]) -> Sequence[Samples]:
 
 
 def _told_apart(best: Samples, other: Samples) -> bool:
-    """Whether it is known how much slower the other is, as far as that matters."""
+    """Whether the ratio to the other contender is known precisely enough."""
     low, _, high = paired_ratio(best.samples_us, other.samples_us)
     return high < 1 - APART or (high - low) / 2 <= KNOWN
 

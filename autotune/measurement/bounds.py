@@ -1,4 +1,4 @@
-"""How far outputs may be from the reference: the bounds of accuracy classes."""
+"""The error bounds of accuracy classes: how much outputs may differ from the reference."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from autotune.problem import Problem
 
 ROUNDING = {"f32": 0.0, "f16": 2.0**-11, "bf16": 2.0**-8, "i32": 0.0}  # unit roundoff of the stored output
 
-ABSURD = 1000.0  # times sqrt(L) of the outputs: of L terms of random signs the magnitudes are some sqrt(L)
-LOOSE = 0.5  # of the outputs, for a tolerance: zeros pass at 1, and wrong kernels err by about as much
-_LEAST_OUTPUTS = 16  # other than 0; fewer may all be near 0 by chance
+ABSURD = 1000.0  # times sqrt(L) for outputs: the magnitude of L terms with random signs is about sqrt(L)
+LOOSE = 0.5  # of the outputs; zeros would pass with a tolerance of 1, and the error of wrong kernels is about as large
+_LEAST_OUTPUTS = 16  # nonzero outputs needed; fewer may all be near 0 by chance
 
 
 def error_factor(accuracy: str, reduction: int) -> float:
@@ -40,21 +40,21 @@ def error_factor(accuracy: str, reduction: int) -> float:
 
 
 def bound_factor(accuracy: str, problem: Problem) -> float:
-    """What the unit of an output's error is multiplied by to bound it, for one accuracy class."""
+    """The factor that turns the error unit of an output into its bound, for one accuracy class."""
     return error_factor(accuracy, problem.reduction) if problem.operation.bounds.model == "multilinear" else 1.0
 
 
 def exact_on_integers(accuracy: str, problem: Problem) -> bool:
-    """Whether integer data must give the exact result: always for sums, but for half accumulation of long ones."""
+    """Whether integer data must give the exact result: always for sums, except for half accumulation of long ones."""
     if problem.operation.bounds.model != "multilinear":
         return problem.operation.bounds.model == "exact"
     return accuracy != "fp16-acc16" or 2 * problem.reduction + 2 <= 2048
 
 
 def check_units(problem: Problem, name: str, values: npt.NDArray[np.float64], units: npt.NDArray[np.float32]) -> None:
-    """Raise TemplateError for an output whose errors are measured in so large units that wrong kernels would pass.
+    """Raise TemplateError if an output's error unit is so large that wrong kernels would pass.
 
-    `values` and `units` are of normal data; the units of sums are their terms' magnitudes.
+    `values` and `units` are of normal data; the units of sums are the magnitudes of their terms.
     """
     if np.count_nonzero(values) < _LEAST_OUTPUTS:
         return

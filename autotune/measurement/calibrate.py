@@ -1,4 +1,4 @@
-"""Measures what a device can do at most, to set results against (`autotune devices --calibrate`)."""
+"""Measure the maximum rates of a device, with which results are compared (`autotune devices --calibrate`)."""
 
 from __future__ import annotations
 
@@ -14,25 +14,25 @@ from autotune.devices.device import MATRIX_TYPES, Device, Launch, Module, Passes
 from autotune.errors import DeviceError
 from autotune.measurement.rates import Rate
 
-_GPU_BYTES, _CPU_BYTES = 2 << 30, 128 << 20  # of each array; well past any cache
+_GPU_BYTES, _CPU_BYTES = 2 << 30, 128 << 20  # of each array; much more than any cache
 _THREADS = 256  # of every block
 _WARPS = _THREADS // 32
-_TILE_BYTES = 4 * 16 * _THREADS  # that a block of copy_ahead reads before it writes
+_TILE_BYTES = 4 * 16 * _THREADS  # bytes that a block of copy_ahead reads before it writes
 _GPU_FFMA_STEPS, _CPU_FFMA_STEPS = 4096, 256
-_FFMA_FLOP = 2 * 16  # of a thread's step: chains * FLOP
+_FFMA_FLOP = 2 * 16  # FLOP of a thread's step: chains * FLOP
 _BURST_SAMPLES, _SUSTAINED_SAMPLES = 7, 3
-_SUSTAINED = 512  # times as many steps: 0.1 to 0.2 s a launch, 1 s in all, in which a GPU comes to its power limit
+_SUSTAINED = 512  # factor on the steps: 0.1 to 0.2 s per launch, 1 s in all, in which a GPU reaches its power limit
 _MATRIX_SIZE = 8192  # rows and columns of the library's matrices: 1.1 TFLOP, 1 to 4 ms
 
 
 @dataclass(frozen=True, slots=True)
 class _Copy:
-    """A kernel of `calibrate.cu` that copies; which is the fastest depends on the device."""
+    """A copy kernel of `calibrate.cu`; which of them is the fastest depends on the device."""
 
     entry: str
     method: str
     blocks_per_sm: int | None
-    """None: as many blocks as there are tiles"""
+    """None: one block per tile"""
 
 
 def _method(words: str, blocks: int | None) -> str:
@@ -41,7 +41,7 @@ def _method(words: str, blocks: int | None) -> str:
 
 _AHEAD = "4 x 16 bytes a thread"
 _PLAIN_COPY = _Copy("copy_memory", "16 bytes a thread", 8)
-_GRIDS = (2, 4, 8, None)  # blocks an SM; None: a block a tile
+_GRIDS = (2, 4, 8, None)  # blocks per SM; None: one block per tile
 _COPIES = (
     _PLAIN_COPY,
     *(
@@ -54,7 +54,7 @@ _COPIES = (
 
 @dataclass(frozen=True, slots=True)
 class _Kernel:
-    """A tensor-core kernel of `calibrate.cu`, and what it takes about 0.25 ms for on an H200."""
+    """A tensor-core kernel of `calibrate.cu`, and the number of steps that takes about 0.25 ms on an H200."""
 
     entry: str
     unit: str
@@ -79,11 +79,11 @@ _MATRIX_UNITS = {"tf32": "tf32", "f16": "fp16", "bf16": "fp16"}
 
 @dataclass(frozen=True, slots=True)
 class Calibration:
-    """What was measured of a device."""
+    """The measured rates of a device."""
 
     rates: tuple[Rate, ...]
     left_out: str
-    """which cross-check was left out and why; empty when none was"""
+    """which cross-check was omitted and why; empty if none was"""
 
 
 def calibration_program() -> Program:
@@ -97,15 +97,15 @@ def calibration_program() -> Program:
 def calibrate(device: Device, binary: Binary) -> Calibration:
     """Rates of memory, of FFMA and, on CUDA devices of 8.0 and newer, of tensor cores.
 
-    Tensor cores are measured by each instruction that the device has: in bursts of 0.25 ms, as long as a layer's
-    kernel, and sustained, for a second, in which the power limit slows them down; and by a library's matrix product.
+    Tensor cores are measured with each instruction that the device has, in bursts of 0.25 ms, which is as long as a
+    layer's kernel, and for a second, in which the power limit slows them down; and with a library's matrix product.
     """
     module = device.load(binary)
     try:
         rates = [*_memory(device, module), _ffma(device, module)]
         if not device.info.can.gpu or device.info.arch < 80:
             return Calibration(tuple(rates), "")
-        kernels = (*_MMA, *_WGMMA) if device.info.arch == 90 else _MMA  # wgmma is of sm_90 alone
+        kernels = (*_MMA, *_WGMMA) if device.info.arch == 90 else _MMA  # wgmma exists only on sm_90
         rates += [_burst(device, module, kernel) for kernel in kernels]
         left_out = ""
         try:
@@ -182,7 +182,7 @@ def _tensor_rate(device: Device, module: Module, kernel: _Kernel, steps: int, sa
 
 
 def _library(device: Device) -> Iterator[Rate]:
-    """Raises DeviceError where there is no library."""
+    """Measure the library's product. Raises DeviceError if there is no library."""
     for dtype in MATRIX_TYPES:
         enqueue = device.matrix_product(dtype, _MATRIX_SIZE)
         per_s = 2 * _MATRIX_SIZE**3 / _seconds(device, enqueue, _BURST_SAMPLES)

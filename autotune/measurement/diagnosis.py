@@ -1,4 +1,4 @@
-"""Why a kernel is wrong: what running it again in another way says of it, where the device has another way."""
+"""Find out why a kernel is wrong by running it again in another way, if the device can."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ _UNWRITTEN_SMEM = (
 def diagnosed(
     device: Device, rejected: Rejected, *, verify: Callable[[], object], outputs: Callable[[], object]
 ) -> Rejected:
-    """The same rejection, its message with the cause where that shows.
+    """The same rejection, with the cause in its message if one is found.
 
-    `verify` runs the kernel again and raises Rejected unless it is right; `outputs` runs it once and tells its outputs
-    from others.
+    `verify` runs the kernel again and raises Rejected unless it is right; `outputs` runs it once and returns hashes of
+    its outputs.
     """
     if rejected.outcome != Outcome.WRONG_RESULT or rejected.reason not in _DOUBTFUL:
         return rejected
@@ -50,7 +50,9 @@ def _right_in_order(device: Device, verify: Callable[[], object]) -> bool:
 
 
 def _reads_unwritten_smem(device: Device, outputs: Callable[[], object]) -> bool:
-    """Whether other contents of unwritten shared memory give other outputs, where the same give the same."""
+    """Whether different contents of unwritten shared memory give different outputs, while equal contents give equal
+    ones.
+    """
     before, again = outputs(), outputs()
     if before != again:
         return False

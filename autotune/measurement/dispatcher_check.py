@@ -1,4 +1,4 @@
-"""load -> choose: a compiled dispatcher asked on a device which kernel serves each layer."""
+"""load -> choose: run a compiled dispatcher on a device to get its choice for each layer."""
 
 from __future__ import annotations
 
@@ -11,27 +11,27 @@ import numpy as np
 from autotune.compilation.compile import Binary
 from autotune.devices.device import Device, Launch
 
-_BLOCK = 64  # threads a block, a layer each
+_BLOCK = 64  # threads per block, one per layer
 
 
 @dataclass(frozen=True, slots=True)
 class ChoicesRequest:
-    """Have a compiled dispatcher choose for each row of a table of layers. Answer: Choices."""
+    """Run a compiled dispatcher for each row of a table of layers. Answer: Choices."""
 
     binary: Binary
-    """of a program with the entry (table, choices, count)"""
+    """a program with the entry (table, choices, count)"""
     table: tuple[tuple[int, ...], ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Choices:
-    """The position of the kernel chosen for each row; -1 where none fits."""
+    """The position of the chosen kernel for each row; -1 if none supports the layer."""
 
     positions: tuple[int, ...]
 
 
 def choices(device: Device, request: ChoicesRequest) -> Choices:
-    """Load the dispatcher and ask it."""
+    """Load the dispatcher and run it."""
     table = np.array(request.table, dtype=np.int64)
     count = len(table)
     with ExitStack() as owned:

@@ -1,7 +1,7 @@
-"""load -> verify -> measure from host memory to host memory: a layer's batch cut in segments that overlap their copies.
+"""load -> verify -> measure from host memory to host memory: a layer's batch in segments whose copies overlap.
 
-A segment's input is copied to the device, its kernels run, and its output is copied back, in order on one stream; the
-streams take the segments in turn and have device memory of their own. The filters stay on the device.
+For each segment the input is copied to the device, the kernels run, and the output is copied back, in order on one
+stream. The streams take the segments in turn, and each has its own device memory. The filters stay on the device.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ from autotune.operation.declarations import COMPUTED
 from autotune.problem import Problem
 from autotune.trial import EndToEndParts, ErrorStats, Measured, Outcome
 
-_PAGE_BYTES = 4096  # the smallest page of the hosts that CUDA runs on
-_BUDGET_S = 2.0  # sampling of the total and its parts, wall clock
+_PAGE_BYTES = 4096  # the smallest page of hosts with CUDA
+_BUDGET_S = 2.0  # for samples of the total and its parts, wall clock
 _LEAST_ROUNDS, _MOST_ROUNDS = 5, 25
 
 
 @dataclass(frozen=True, slots=True)
 class EndToEndPlan:
-    """How a batch is cut and moved."""
+    """How a batch is split and copied."""
 
     streams: int
     segments: int
@@ -56,19 +56,19 @@ class EndToEndRequest:
     problem: Problem
     plan: EndToEndPlan
     kernels: tuple[tuple[KernelSource, Binary], ...]
-    """the layer's kernel rendered for each size that a segment has"""
+    """the layer's kernel rendered for each segment size"""
 
 
 @dataclass(frozen=True, slots=True)
 class EndToEndTiming:
-    """What running one plan told."""
+    """The result of one plan."""
 
     measured: Measured
     parts: EndToEndParts
 
 
 def cut(n: int, segments: int) -> tuple[Segment, ...]:
-    """Segments of equal size, the last one ragged. There are fewer where n has no such division."""
+    """Segments of equal size; the last may be smaller. There are fewer if n cannot be divided so."""
     size = -(-n // segments)
     return tuple(Segment(first, min(size, n - first)) for first in range(0, n, size))
 
@@ -76,10 +76,10 @@ def cut(n: int, segments: int) -> tuple[Segment, ...]:
 def measure_end_to_end(
     device: Device, verifier: Verifier, request: EndToEndRequest, clock: Callable[[], float]
 ) -> EndToEndTiming:
-    """Verify a plan on both data sets, in full, then time it and its parts.
+    """Verify a plan on both data sets, completely, then time it and its parts.
 
-    Raises Rejected('wrong_result', ...) as the verifier does, and Rejected('invalid_config', 'indistinct', ...) when
-    the test data could not tell two segments apart.
+    Raises Rejected('wrong_result', ...) as the verifier does, and Rejected('invalid_config', 'indistinct', ...) if the
+    test data of two segments are equal.
     """
     started = clock()
     with _laid_out(device, verifier, request, clock) as laid_out:
@@ -125,10 +125,10 @@ def measure_end_to_end(
 def hidden_fraction(
     total_us: Sequence[float], copy_in_us: Sequence[float], kernel_us: Sequence[float], copy_out_us: Sequence[float]
 ) -> float | None:
-    """Share of the copy time that the total does not show, from rounds of samples; None where noise drowns it.
+    """Share of the copy time that the total hides, from rounds of samples; None if the noise is too large.
 
-    1: the total is as short as the kernels alone. 0: the parts come one after another. Below 0: side by side they
-    take longer than one after another.
+    1: the total is as short as the kernels alone. 0: the parts run one after another. Below 0: running them
+    concurrently takes longer than one after another.
     """
     rounds = list(zip(total_us, copy_in_us, kernel_us, copy_out_us, strict=True))
     copies = statistics.median(copy_in + copy_out for _, copy_in, _, copy_out in rounds)
@@ -140,17 +140,17 @@ def hidden_fraction(
 
 @dataclass(frozen=True, slots=True)
 class _Lane:
-    """A stream and the device memory of the segment that is on it."""
+    """A stream and the device memory of its current segment."""
 
     stream: int
     arrays: Mapping[str, GuardedArray]
-    """those of a launch, inputs and output, by name"""
+    """the arrays of a launch by name, inputs and output"""
     workspace: GuardedArray
 
 
 @dataclass(frozen=True, slots=True)
 class _Loaded:
-    """The kernel for one size of segment."""
+    """The kernel for one segment size."""
 
     kernel: LoadedKernel
     packed_w: GuardedArray
@@ -158,7 +158,7 @@ class _Loaded:
 
 @dataclass(frozen=True, slots=True)
 class _Step:
-    """One segment on its way."""
+    """One segment of a run."""
 
     lane: _Lane
     kernel: LoadedKernel
@@ -171,7 +171,7 @@ class _Step:
 def _laid_out(
     device: Device, verifier: Verifier, request: EndToEndRequest, clock: Callable[[], float]
 ) -> Iterator[_LaidOut]:
-    """Everything that a plan needs, allocated and loaded, and given back at the end."""
+    """Allocate and load everything that a plan needs, and release it at the end."""
     problem, plan = verifier.problem, request.plan
     segments = cut(problem.runtime_size, plan.segments)
     started = clock()
@@ -216,7 +216,7 @@ def _laid_out(
 
 
 class _LaidOut:
-    """A plan laid out on the device: its runs, whole and in parts."""
+    """A plan that is ready to run on the device, as a whole and in parts."""
 
     def __init__(
         self,
@@ -240,11 +240,11 @@ class _LaidOut:
 
     @property
     def source(self) -> KernelSource:
-        """The kernel of most segments."""
+        """The kernel for most of the segments."""
         return self.kernels[self.segments[0].n].kernel.source
 
     def verify(self) -> None:
-        """Run on both data sets and compare every output that reached the host."""
+        """Run on both data sets and compare every output on the host."""
         seen: list[tuple[int, ...]] = [() for _ in self.segments]
         integers = exact_on_integers(self.source.accuracy, self.verifier.problem)
         for data in (*([self.verifier.integers] if integers else []), self.verifier.normal):
@@ -261,32 +261,32 @@ class _LaidOut:
             raise Rejected(Outcome.INVALID_CONFIG, "indistinct", message)
 
     def _mark(self, step: _Step) -> int:
-        """What tells a segment's inputs from another's."""
+        """The inputs of a segment, to compare them with another's."""
         mark = 0
         for name in self.inputs:
             mark = zlib.crc32(step.host[name].data, mark)
         return mark
 
     def verify_again(self) -> ErrorStats:
-        """Run once more after the timing, from what the timed runs left, and compare."""
+        """Run again after the timing, on the memory that the timed runs left, and compare."""
         self.host[self.output].fill(POISON)
         self._run()
         return self._judge(self.verifier.normal)
 
     def total(self) -> Sample:
-        """Host to host."""
+        """Enqueue the run from host to host."""
         return self._time(self._enqueue)
 
     def copy_in(self) -> Sample:
-        """Only the inputs."""
+        """Enqueue only the copies of the inputs."""
         return self._time(self._enqueue_in)
 
     def kernel(self) -> Sample:
-        """Only the kernels."""
+        """Enqueue only the kernels."""
         return self._time(self._enqueue_kernels)
 
     def copy_out(self) -> Sample:
-        """Only the outputs."""
+        """Enqueue only the copies of the outputs."""
         return self._time(self._enqueue_out)
 
     def _enqueue(self) -> None:
@@ -326,7 +326,7 @@ class _LaidOut:
         self.device.synchronize()
 
     def _prepare(self, data: DataSet) -> None:
-        """Put a data set's images on the host, poison everything that a run must write, and plan the steps."""
+        """Copy a data set's images to the host, poison everything that a run must write, and plan the steps."""
         for name in self.inputs:
             self.device.copy_out(self.host[name], data.inputs[name].address, stream=0)
         self.host[self.output].fill(POISON)
@@ -361,7 +361,7 @@ class _LaidOut:
         return Tensors(arrays, loaded.packed_w.address, lane.workspace.address)
 
     def _judge(self, data: DataSet) -> ErrorStats:
-        """Compare what is in the host's memory, all of it."""
+        """Compare everything in the host's memory."""
         self.verifier.y.poison()
         self.device.copy_in(self.verifier.y.address, self.host[self.output], stream=0)
         self.device.synchronize()

@@ -1,4 +1,6 @@
-"""An exported library in this process, by the Python package of every export; its errors are a kernel's own fault."""
+"""Run an exported library in this process through the Python package of every export; its errors
+count as the kernel's.
+"""
 
 from __future__ import annotations
 
@@ -18,11 +20,11 @@ from autotune.trial import Outcome
 
 @dataclass(frozen=True, slots=True)
 class Handle:
-    """Filters prepared for a problem."""
+    """A handle with prepared filters for a problem."""
 
     enqueue: Enqueue
     names: tuple[str, ...]
-    """of the arrays, as the library takes them"""
+    """of the arrays, in the library's order"""
     workspace_bytes: int
     """of a pass"""
 
@@ -56,7 +58,7 @@ def prepared(path: Path, problem: Problem, tensors: Tensors) -> Iterator[Handle]
 
 
 def interface_of(declared: Operation) -> Interface:
-    """What an operation declares, as the Python package of its exports has it."""
+    """An operation's declaration, in the form of an export's Python package."""
     return Interface(
         name=declared.name,
         runtime=declared.runtime,
@@ -79,7 +81,7 @@ def interface_of(declared: Operation) -> Interface:
 
 
 def problem_numbers(problem: Problem) -> tuple[int, ...]:
-    """A problem as the C interface has it: its sizes, then its words by their place."""
+    """A problem in the form of the C interface: its sizes, then its words by position."""
     return interface_of(problem.operation).problem(dict(problem.values)).numbers
 
 

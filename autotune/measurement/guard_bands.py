@@ -9,17 +9,19 @@ import numpy as np
 
 from autotune.devices.device import POISON, Device
 
-OUTPUT_GUARD = 0xFE  # of the guards of y: what was computed from a poisoned input may be all ones, and shows here
-GUARD_BYTES = 1 << 16  # before and behind every array
+OUTPUT_GUARD = (
+    0xFE  # of the guards of y: a value computed from poisoned input may be all ones, and is recognised this way
+)
+GUARD_BYTES = 1 << 16  # before and after every array
 _ADDRESS = re.compile(r"address (0x[0-9a-f]+)")
-_SLACK_BYTES = 256  # behind the second band, which begins at a whole word
+_SLACK_BYTES = 256  # after the second band, which begins at a whole word
 
 
 class GuardedArray:
     """Device memory with a guard band on both sides.
 
-    Where the device itself watches the bands (`host:check`), any access to them ends the process, and nothing is left
-    to compare afterwards.
+    If the device itself watches the bands (`host:check`), any access to them ends the process, and there is nothing to
+    compare afterwards.
     """
 
     def __init__(self, device: Device, name: str, size_bytes: int, *, guard: int = POISON) -> None:
@@ -48,7 +50,7 @@ class GuardedArray:
         return count > 0 and self.device.read(self.address + self.size_bytes, count) != bytes([self.guard]) * count
 
     def overwritten(self) -> Iterator[str]:
-        """On which side the guards have lost their pattern, how many bytes, and where the nearest one lies."""
+        """For each side whose guards have changed, the number of changed bytes and the position of the nearest one."""
         if self._watched:
             return
         behind = self.address + self.size_bytes
@@ -60,7 +62,7 @@ class GuardedArray:
                 yield f"{len(changed)} bytes {side} {self.name} ({self.size_bytes} bytes), the nearest at byte {offset}"
 
     def fill_guards(self) -> None:
-        """Put the guard pattern in place."""
+        """Write the guard pattern."""
         if not self._watched:
             self.device.fill(self._base, self.guard, GUARD_BYTES)
             self.device.fill(self.address + self.size_bytes, self.guard, GUARD_BYTES + 4)
@@ -71,7 +73,7 @@ class GuardedArray:
             self.device.fill(self.address, byte, self.size_bytes)
 
     def free(self) -> None:
-        """Give the memory back."""
+        """Free the memory."""
         self.device.free(self._base)
 
 
@@ -89,5 +91,5 @@ def with_array(message: str, arrays: Sequence[GuardedArray]) -> str:
 
 
 def allocated_bytes(size_bytes: int) -> int:
-    """What an array of so many bytes takes with its bands."""
+    """Bytes that an array of this size takes with its bands."""
     return size_bytes + 2 * GUARD_BYTES + _SLACK_BYTES

@@ -17,12 +17,12 @@ class Tensors:
     """Device addresses of a layer's arrays, and of a kernel's own."""
 
     arrays: Mapping[str, int]
-    """by name, those that the problem has"""
+    """the arrays that the problem has, by name"""
     packed_w: int = 0
     workspace: int = 0
 
     def address(self, name: str) -> int:
-        """Of an array of the layer or the kernel; 0 where there is none."""
+        """Address of an array of the layer or the kernel; 0 if there is none."""
         return {**self.arrays, "packed_w": self.packed_w, "workspace": self.workspace}.get(name, 0)
 
 
@@ -46,7 +46,7 @@ class LoadedKernel:
             self.device.copy(address, tensors.address(symbol.origin), filled_bytes)
 
     def forward(self, tensors: Tensors) -> tuple[Launch, ...]:
-        """Every launch of one forward pass, in order, with what the host does once for each done."""
+        """The launches of one forward pass in order, after the host's work that is done only once per launch."""
         launches = tuple(
             self._launch(stage, tensors, i) for i in range(self.source.loop_count) for stage in self.source.stages
         )

@@ -1,6 +1,6 @@
-"""The verification program: `check.cu` behind the operation's reference.
+"""The verification program: `check.cu` and the operation's reference.
 
-Sizes are arguments of its kernels, so that all problems of an operation share one that have the same words.
+Its kernels take sizes as arguments, so all problems of an operation with the same words share one program.
 """
 
 from __future__ import annotations
@@ -89,7 +89,7 @@ _STORED_AS: Mapping[str, Mapping[str, str]] = {
         "all_ones": "bits_of<unsigned long long>(value) == ~0ull",
     },
 }
-"""What of `stored_NAME` is each type's own. f64 is that of references, for layers that follow each other."""
+"""The parts of `stored_NAME` that differ between types. f64 is for references of consecutive layers."""
 _INCLUDES = {"f16": "#include <cuda_fp16.h>\n", "bf16": "#include <cuda_bf16.h>\n"}
 _VALUES = """using wide = long long;
 
@@ -118,7 +118,7 @@ def check_program(problem: Problem) -> Program:
 
 
 def reference_program(problem: Problem) -> Program:
-    """The same with inputs in double, whatever the problem's storage type: for layers that follow each other."""
+    """The same with inputs in double, whatever the problem's storage type, for consecutive layers."""
     return _program(dict.fromkeys((array.name for array in problem.arrays), "f64"), problem)
 
 
@@ -142,12 +142,12 @@ def size_arguments(problem: Problem) -> tuple[np.generic, ...]:
 
 
 def _sizes(declared: Operation) -> list[str]:
-    """What a reference knows of a problem in numbers, in the order of arguments: all but the run-time size."""
+    """The numbers of a problem that a reference takes, in the order of its arguments: all but the run-time size."""
     return sorted(declared.numbers - {declared.runtime})
 
 
 def _program(dtypes: Mapping[str, str], problem: Problem) -> Program:
-    """`dtypes` are what the problem's arrays are stored as."""
+    """`dtypes` are the storage types of the problem's arrays."""
     used = tuple(dict.fromkeys(dtypes.values()))
     entries = (*ENTRIES, *(entry_of(entry, dtype) for dtype in used for entry in OF_DTYPE))
     stored = [_STORED.format(name=dtype, **_STORED_AS[dtype]) for dtype in used]
@@ -161,9 +161,9 @@ def _program(dtypes: Mapping[str, str], problem: Problem) -> Program:
 
 
 def reference_text(declared: Operation) -> str:
-    """An operation's reference.cuh with what it includes in its place, and no activation where it says nothing of one.
+    """An operation's reference.cuh with its includes inlined; without an activation if it mentions none.
 
-    Raises TemplateError where a file is not there.
+    Raises TemplateError if a file does not exist.
     """
     text = in_cuda(declared)
     for name, content in reversed(Includes().of(declared.folder / REFERENCE, text, declared.folder)):  # the outer first
@@ -202,7 +202,9 @@ def _prologue(problem: Problem, dtypes: Mapping[str, str]) -> str:
     sizes = _sizes(declared)
     words = [f"static constexpr auto {kind} = {kind.capitalize()}::{names[kind]};" for kind in declared.enumerations]
     first = next(iter(dtypes.values()))
-    stored = {name: f"stored_{dtypes.get(name, first)}" for name in declared.inputs}  # one that is not there: any
+    stored = {
+        name: f"stored_{dtypes.get(name, first)}" for name in declared.inputs
+    }  # an absent input may have any type
     arrays = ", ".join(f"const {of}::element* array_{name}" for name, of in stored.items())
     enumerations = (
         f"enum class {kind.capitalize()} {{ {', '.join(allowed)} }};" for kind, allowed in declared.enumerations.items()

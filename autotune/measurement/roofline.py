@@ -1,4 +1,4 @@
-"""The roofline of a layer: the larger of its bytes over the memory's rate and its operations over the unit's rate."""
+"""The roofline of a layer: its bytes divided by the memory rate or its operations divided by the arithmetic rate."""
 
 from __future__ import annotations
 
@@ -15,25 +15,28 @@ ARITHMETIC_RATE: Mapping[str, tuple[str, float]] = {
     "tf32": ("tf32", 1.0),
     "fp16": ("fp16", 1.0),
     "fp16-acc16": ("fp16", 1.0),
-    "bf16": ("fp16", 1.0),  # the same units; a rate of fp16 is measured with both types
+    "bf16": ("fp16", 1.0),  # the same units; an fp16 rate holds for both types
 }
-"""Accuracy class to the calibrated rate that bounds it, and the share of that rate that is useful."""
+"""Accuracy class to the calibrated rate that bounds it, and the usable share of that rate."""
 _FFMA_SHARES = {"fp16-acc16": 4.0}
-"""How many times FFMA's rate a class has without tensor cores, where not once: HFMA2 does two products an instruction,
-and twice as many instructions on 8.0 (CUDA C++ Programming Guide, throughput of arithmetic instructions)."""
-_LEAST_COLUMNS = 8  # outputs for which a tensor core uses one input at least: n of mma.sync and wgmma (PTX ISA)
+"""The factor on FFMA's rate for a class without tensor cores, if not 1: HFMA2 computes two products per instruction,
+and on 8.0 it issues twice as often (CUDA C++ Programming Guide, throughput of arithmetic instructions).
+"""
+_LEAST_COLUMNS = (
+    8  # minimum number of outputs for which a tensor core uses one input: n of mma.sync and wgmma (PTX ISA)
+)
 
 
 @dataclass(frozen=True, slots=True)
 class Floor:
-    """What a layer takes at least on a device, microseconds."""
+    """The minimum time of a layer on a device, microseconds."""
 
     memory_us: float
-    """its bytes at the copy rate, and at that of reads what it reads more than it writes"""
+    """its bytes at the copy rate, and its additional reads at the read rate"""
     arithmetic_us: float
-    """its operations at the faster unit's rate; 0 where no rate is known"""
+    """its operations at the faster unit's rate; 0 if no rate is known"""
     ffma_us: float
-    """its operations without tensor cores; 0 where no rate is known"""
+    """its operations without tensor cores; 0 if no rate is known"""
 
     @property
     def us(self) -> float:
@@ -42,16 +45,17 @@ class Floor:
 
     @property
     def term(self) -> str:
-        """Which is the larger: memory or arithmetic."""
+        """Which of them is larger: memory or arithmetic."""
         return "memory" if self.memory_us >= self.arithmetic_us else "arithmetic"
 
 
 def floor(problem: Problem, accuracy: str, rates: Mapping[str, float], flops: int | None = None) -> Floor | None:
-    """What no kernel of this class can beat on a device with these rates; None when not calibrated, or of no class.
+    """The time that no kernel of this class can beat on a device with these rates; None if not calibrated, or for no
+    class.
 
-    `rates` as the store keeps them: `copy` (read plus written) and `read` in bytes per second, arithmetic in FLOP per
-    second. A unit without a calibrated rate (tensor cores before 8.0) does not bound. `flops` are those of the kernel's
-    algorithm, where it is not the direct one.
+    `rates` are those of the store: `copy` (read plus written) and `read` in bytes per second, arithmetic in FLOP per
+    second. A unit without a calibrated rate (tensor cores before 8.0) is ignored. `flops` are those of the kernel's
+    algorithm, if it is not the direct one.
     """
     if "copy" not in rates or accuracy not in ARITHMETIC_RATE:
         return None
@@ -66,7 +70,9 @@ def floor(problem: Problem, accuracy: str, rates: Mapping[str, float], flops: in
 
 
 def _memory_us(problem: Problem, rates: Mapping[str, float]) -> float:
-    """As much as is written is copied; what is read besides takes the rate of reads, where it is known and higher."""
+    """As many bytes as are written move at the copy rate; additional reads move at the read rate if it is known and
+    higher.
+    """
     written = written_bytes(problem)
     more = max(0, read_bytes(problem) - written)
     copied = read_bytes(problem) + written - more
@@ -74,7 +80,7 @@ def _memory_us(problem: Problem, rates: Mapping[str, float]) -> float:
 
 
 def floor_us(problem: Problem, accuracy: str, rates: Mapping[str, float]) -> float | None:
-    """Microseconds of the floor; None when not calibrated."""
+    """The floor in microseconds; None if not calibrated."""
     found = floor(problem, accuracy, rates)
     return None if found is None else found.us
 

@@ -1,4 +1,4 @@
-"""How numbers are kept in an array: rounded to its storage type, and as bytes."""
+"""Storage types: rounding numbers to one, and converting them to bytes."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import numpy.typing as npt
 
 
 def stored(values: npt.NDArray[np.floating | np.integer], dtype: str) -> npt.NDArray[np.float32]:
-    """The values as a storage type keeps them, rounded to nearest even."""
+    """The values rounded to a storage type, to nearest even."""
     exact = values.astype(np.float32)
     if dtype == "f16":
         return exact.astype(np.float16).astype(np.float32)

@@ -1,4 +1,4 @@
-"""What kernels read when they are verified: how many units of a layer differ, and what that takes."""
+"""The data for verifying kernels: how many distinct images a layer has, and how much memory they need."""
 
 from __future__ import annotations
 
@@ -10,34 +10,34 @@ from autotune.errors import DeviceError, StudyError
 from autotune.measurement.guard_bands import GuardedArray
 from autotune.problem import Problem
 
-REFERENCE_BYTES = 256 << 20  # the most that one reference may take
-_UNIT_REFERENCE_BYTES = 1 << 30  # and that of a single unit of the run-time size, such as an image
+REFERENCE_BYTES = 256 << 20  # maximum for one reference
+_UNIT_REFERENCE_BYTES = 1 << 30  # and for a single unit of the run-time size, such as an image
 _REFERENCE_ELEMENT_BYTES = 12  # a double and a float per output
-_LEAST_UNITS = 3  # that differ; with fewer, units mixed up in pairs would be equal
+_LEAST_UNITS = 3  # distinct units needed; with fewer, units swapped in pairs would be equal
 _PERIODS = (61, 53)  # images after which the two data sets repeat; primes, so that no power of two is a multiple
 
 
 @dataclass(frozen=True, slots=True)
 class DataSet:
-    """What kernels read on the device, and the reference of its first images."""
+    """The inputs on the device, and the reference of the first images."""
 
     inputs: Mapping[str, GuardedArray]
-    """by name, in the operation's order; of an array that kernels change, what is in it before a run"""
+    """by name, in the operation's order; for an array that kernels change, its content before a run"""
     period: int
     """images after which inputs repeat"""
     references: Mapping[str, tuple[int, int]]
-    """addresses of an output's values, and of what its errors are measured in"""
+    """addresses of an output's values, and of its error units"""
 
 
 def data_bytes(problem: Problem) -> int:
-    """What a Verifier takes at most, without copies: two sets of arrays, and their references."""
+    """Maximum memory of a Verifier without copies: two sets of arrays and their references."""
     reference = _REFERENCE_ELEMENT_BYTES * sum(output.elements for output in problem.outputs)
     most = max(REFERENCE_BYTES, _LEAST_UNITS * reference // problem.runtime_size)
     return 2 * (problem.tensor_bytes + min(most, reference))
 
 
 def periods(problem: Problem) -> tuple[int, int]:
-    """Images after which normal data and integers repeat. Raises DeviceError where a reference would be too large."""
+    """Images after which normal data and integers repeat. Raises DeviceError if a reference would be too large."""
     outputs = max(1, sum(output.elements for output in problem.outputs) // problem.runtime_size)
     most = REFERENCE_BYTES // (_REFERENCE_ELEMENT_BYTES * outputs)
     if _REFERENCE_ELEMENT_BYTES * outputs > _UNIT_REFERENCE_BYTES:

@@ -1,6 +1,6 @@
-"""The bytes that any implementation of a layer moves through memory, by the 32-byte sectors that it must touch.
+"""The bytes that any implementation of a layer must move through memory, in 32-byte sectors.
 
-Which elements of an array are needed follows from the windows that the operation declares for its axes.
+The windows that the operation declares for the axes of an array determine which of its elements are needed.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from autotune.operation.declarations import COMPUTED, DTYPE_BYTES, READ, Array, 
 from autotune.problem import Problem
 
 SECTOR_BYTES = 32
-"""what a GPU's memory moves at least (CUDA C++ Best Practices Guide, coalesced access to global memory)"""
-_MOST_PLACES = 1 << 20  # places on an axis with a window that are looked at
+"""the smallest transfer of a GPU's memory (CUDA C++ Best Practices Guide, coalesced access to global memory)"""
+_MOST_PLACES = 1 << 20  # maximum number of positions considered on an axis with a window
 
 _Integers = npt.NDArray[np.int64]
 
@@ -32,22 +32,22 @@ def minimal_bytes(problem: Problem) -> int:
 
 @lru_cache(maxsize=1024)
 def read_bytes(problem: Problem) -> int:
-    """Those of them that are read."""
+    """The bytes that are read."""
     return SECTOR_BYTES * sum(needed_sectors(array) for array in problem.arrays if array.role in READ)
 
 
 @lru_cache(maxsize=1024)
 def written_bytes(problem: Problem) -> int:
-    """Those of them that are written."""
+    """The bytes that are written."""
     return SECTOR_BYTES * sum(needed_sectors(array) for array in problem.arrays if array.role in COMPUTED)
 
 
 def needed_sectors(array: Array) -> int:
-    """Sectors of an array that hold an element which some output needs."""
+    """The number of an array's sectors with an element that some output needs."""
     width = SECTOR_BYTES // DTYPE_BYTES[array.dtype]  # elements of a sector
     places = {axis: needed(array.shape[axis], window) for axis, window in enumerate(array.windows) if window}
     if not all(map(len, places.values())):
-        return 0  # every output sees nothing but padding
+        return 0  # every output sees only padding
     if all(len(found) == array.shape[axis] for axis, found in places.items()):
         return -(-array.elements // width)
     first_axis, last_axis = min(places), max(places)
@@ -72,7 +72,7 @@ def needed_sectors(array: Array) -> int:
 
 
 def needed(size: int, window: Window) -> _Integers:
-    """Which of the first 2^20 places on an axis of so many some output needs, in order."""
+    """Which of the first 2^20 positions on an axis of this length some output needs, in order."""
     stride, dilation = window.stride, window.dilation
     place = np.arange(min(size, _MOST_PLACES), dtype=np.int64) + window.pad
     common = math.gcd(stride, dilation)

@@ -33,19 +33,22 @@ from autotune.problem import Problem
 from autotune.trial import ErrorStats, Outcome
 
 _LOOKED_AT = 1 << 20  # outputs of a reference whose magnitudes are looked at
-_GRID, _BLOCK = 1024, 256  # most blocks and threads of the checking kernels, which stride over their elements
-_RESULTS = 5  # 64-bit words that `compare` answers in
+_GRID, _BLOCK = (
+    1024,
+    256,
+)  # maximum number of blocks and threads of the checking kernels, which loop over their elements
+_RESULTS = 5  # 64-bit words of the result of `compare`
 _BANDS, _BAND_BYTES = 32, 24  # guard bands of one launch; address, words and pattern of each, 64 bits
 
 
 @dataclass(frozen=True, slots=True)
 class Surroundings:
-    """What a kernel must not depend on in one verified run."""
+    """The surroundings of one verified run, which must not affect the kernel's outputs."""
 
     poison: int = POISON
-    """every byte of the memory that it has not written"""
+    """fills all memory that the kernel has not written"""
     order: Order | None = None
-    """of warps and blocks, where the device can choose it; None: its own"""
+    """order of warps and blocks, if the device can choose it; None: its own"""
 
 
 FIRST = Surroundings()
@@ -56,7 +59,7 @@ ON_INTEGERS = Surroundings(order="threads")
 
 @dataclass(frozen=True, slots=True)
 class Verified:
-    """A kernel that is right, and how long it took meanwhile, where warps and blocks ran in the device's own order."""
+    """A kernel that is correct, with the times of runs in which warps and blocks ran in the device's own order."""
 
     error: ErrorStats
     runs: tuple[Sample, ...]
@@ -66,7 +69,7 @@ class Verified:
 
 
 class Verifier:
-    """A layer's data sets and references on one device, made once and used for every kernel of the layer."""
+    """A layer's data sets and references on one device, made once for all kernels of the layer."""
 
     def __init__(self, device: Device, problem: Problem, check: Binary) -> None:
         self.device = device
@@ -97,18 +100,19 @@ class Verifier:
 
     @property
     def changes_inputs(self) -> bool:
-        """Whether a pass needs an array as it was before, so that no two passes in a row are alike."""
+        """Whether a pass needs an array in its previous state, so that no two consecutive passes are alike."""
         return any(name in self.normal.inputs for name in self.written)
 
     def tensors(self, data: DataSet, packed_w: int = 0, workspace: int = 0) -> Tensors:
-        """Addresses to run a kernel on one data set."""
+        """The addresses for running a kernel on one data set."""
         arrays = {name: array.address for name, array in {**data.inputs, **self.written}.items()}
         return Tensors(arrays, packed_w, workspace)
 
     def restore(self, data: DataSet, tensors: Tensors | None = None, *, poison: int = POISON) -> None:
-        """As before a run: poison in what is written only, and what is changed as the data set has it.
+        """Restore the state before a run: poison the arrays that are only written, and copy from the data set those
+        that are changed.
 
-        `tensors` are the addresses of other arrays than the verifier's own.
+        `tensors` are the addresses of arrays other than the verifier's own.
         """
         for name, array in self.written.items():
             address = array.address if tensors is None else tensors.address(name)
@@ -149,7 +153,7 @@ class Verifier:
         *,
         any_order: bool = True,
     ) -> Verified:
-        """`any_order`: whether runs are in other orders than the device has now."""
+        """Run and compare; `any_order` tells whether the runs are in other orders than the device's own."""
         source = kernel.source
         run = partial(self._run, kernel, workspace=workspace, packed_w=packed_w)
         alone, _ = run(self.normal)
@@ -186,9 +190,9 @@ class Verifier:
         surroundings: Surroundings,
         first: tuple[int, ...],
     ) -> Rejected:
-        """What outputs depend on whose bits differ in other surroundings."""
+        """The cause if some surroundings change bits of the outputs."""
         outputs = partial(self._outputs_of, kernel, workspace, packed_w)
-        if any(outputs(FIRST) != first for _ in range(2)):  # twice: it may differ in every other run only
+        if any(outputs(FIRST) != first for _ in range(2)):  # twice: the output may differ in every second run
             message = "two runs on the same data gave different bits, but the template says deterministic"
             return Rejected(Outcome.WRONG_RESULT, "nondeterministic", message)
         if outputs(replace(surroundings, order=None)) != first:
@@ -202,7 +206,7 @@ class Verifier:
         return Rejected(Outcome.WRONG_RESULT, "nondeterministic", message)
 
     def copies(self, count: int) -> tuple[Tensors, ...]:
-        """The normal data so many times, each with outputs of its own, for passes that must not share a cache."""
+        """Copies of the normal data, each with its own outputs, for passes that must not share a cache."""
         while len(self._copies) < count:
             addresses = {}
             for array in {**self.written, **self.normal.inputs}.values():
@@ -219,10 +223,9 @@ class Verifier:
         return self._compare(data, source, self.tensors(data), exact=data is self.integers and source.error_factor == 1)
 
     def still_right(self, source: KernelSource, tensors: Tensors, rerun: Callable[[], object]) -> None:
-        """Whether a kernel that was right is so after its timing: run again on normal data, on the arrays of `tensors`.
+        """Check after the timing that a correct kernel is still correct, on the arrays of `tensors`.
 
-        `rerun` makes the passes that a sample is made of, on arrays that were as before a run. Raises
-        Rejected('wrong_result', 'wrong_after_timing').
+        `rerun` runs the passes of a sample on restored arrays. Raises Rejected('wrong_result', 'wrong_after_timing').
         """
         self.restore(self.normal, tensors)
         rerun()
@@ -329,7 +332,9 @@ class Verifier:
         workspace: GuardedArray,
         packed_w: GuardedArray,
     ) -> tuple[Sample, bool]:
-        """Poison, prepare and run once, from a cold cache; whether that is another way than the device's own."""
+        """Poison, prepare and run once, from a cold cache; return whether the order was another than the
+        device's own.
+        """
         tensors = self.tensors(data, packed_w.address, workspace.address)
         self.restore(data, poison=surroundings.poison)
         workspace.poison(surroundings.poison)
@@ -433,7 +438,7 @@ class Verifier:
         """A hash of each array, no more than both data sets have."""
         self.device.fill(self._result, 0, 8 * len(arrays))
         for place, array in enumerate(arrays):
-            words = -(-array.size_bytes // 4)  # the last may reach into the guard, which has been checked
+            words = -(-array.size_bytes // 4)  # the last word may reach into the guard, which was checked
             result = np.uint64(self._result + 8 * place)
             self._launch("hash_words", words, np.uint64(array.address), np.int64(words), result)
         self.device.synchronize()

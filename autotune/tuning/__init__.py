@@ -1,1 +1,1 @@
-"""The tuning line: what is asked for a layer, what is under way, what is decided."""
+"""Tuning: the next config of each layer, the pipeline, the finals."""

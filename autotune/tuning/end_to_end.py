@@ -1,7 +1,7 @@
-"""A study's layers from host memory to host memory, on top of each layer's best kernel: every cut of the batch timed.
+"""Time a study's layers from host memory to host memory with their best kernels, for every way to split the batch.
 
-Each way to cut and move the batch is a trial of its own in the measurement mode `end_to_end`, stored and resumed like
-all others. Its kernel is the layer's best, rendered for the sizes of its segments.
+Each way to split and copy the batch is a trial in the measurement mode `end_to_end`, stored and resumed like all
+others. Its kernel is the layer's best, rendered for the sizes of its segments.
 """
 
 from __future__ import annotations
@@ -33,12 +33,12 @@ _HEADER = (
     "its input, runs the kernel, copies its output.'"
 )
 FAMILY = TemplateRecord(END_TO_END, hashlib.sha256(_HEADER.encode()).hexdigest(), _HEADER)
-"""What stands in the place of a template for these trials."""
+"""The template name of these trials."""
 
 
 @dataclass(frozen=True, slots=True)
 class EndToEndResult:
-    """What timing one layer end to end came to."""
+    """The end-to-end result of one layer."""
 
     layer: Layer
     name: str
@@ -50,10 +50,9 @@ class EndToEndResult:
 
 
 def configs(choices: EndToEnd, n: int) -> Iterator[Config]:
-    """Every combination that differs from the others, the uncut batch first.
+    """Every distinct combination, the unsplit batch first.
 
-    Left out: more streams than segments, and numbers of segments that n has no division for (they would be cut as a
-    smaller number is).
+    Excluded are more streams than segments, and numbers of segments into which n cannot be divided.
     """
     for pinned in choices.pinned:
         for segments in sorted(set(choices.segments)):
@@ -74,9 +73,8 @@ def time_end_to_end(
     stopping: Callable[[], bool] = lambda: False,
     clock: Callable[[], float] = time.perf_counter,
 ) -> tuple[EndToEndResult, ...]:
-    """Time layers that have been tuned, each with its best kernel of the study's classes.
-
-    Raises StudyError when a best kernel's family is not among the templates.
+    """Time tuned layers, each with its best kernel of the study's classes. Raises StudyError if the best kernel's
+    family is not among the templates.
     """
     key = store.studies.begin(StudyRecord.of(study))
     results = []
@@ -96,7 +94,7 @@ def time_end_to_end(
 def best_kernel(
     study: Study, generation: int, layer: Layer, evaluator: DeviceEvaluator, store: Store
 ) -> BestRow | None:
-    """The fastest kernel that the study found for the layer on this device, of the classes that it admits."""
+    """The fastest kernel that the study found for the layer on this device, in the classes that it admits."""
     rows = [
         row
         for row in store.best.of_study(study.name, generation, f"{study.name}.{layer.name}")
@@ -139,7 +137,7 @@ class _EndToEndLine:
         self.compiled: dict[str, Future[Binary]] = {}
 
     def run(self, observe: Callable[[Progress], None], stopping: Callable[[], bool]) -> EndToEndResult:
-        """Time what is not known yet."""
+        """Time the plans without a result."""
         wanted = list(configs(self.choices, self.layer.problem.runtime_size))
         known = {
             trial.config: trial
@@ -183,7 +181,7 @@ class _EndToEndLine:
         return render(bound, self.kernel.row.trial.config)
 
     def _try(self, number: int, config: Config, attempts: int) -> Trial:
-        """Verify and time one plan; its trial is committed as running first."""
+        """Verify and time one plan; its trial is first committed as running."""
         trial = Trial(
             number=number,
             config=config,
@@ -234,7 +232,7 @@ class _EndToEndLine:
         return self.layer.problem.runtime_size
 
     def _binary(self, program: Program) -> Binary:
-        """Compiled once: the text of most families is the same for every n."""
+        """Compiled once, because the text of most families is the same for every n."""
         if program.hash not in self.compiled:
             self.compiled[program.hash] = self.evaluator.build(program)
         return self.compiled[program.hash].result()

@@ -1,8 +1,8 @@
-"""measure -> best: the top trials of a layer timed interleaved, and what may be claimed from it.
+"""measure -> best: compare the top trials of a layer in interleaved measurements.
 
-The fastest median of a search is a noisy choice: hundreds of kernels are compared, minutes apart. In the finals the
-few that matter run interleaved, in a random order each round, with one of them entered twice: what that pair differs by
-is the noise floor, and no ranking below it is claimed.
+The fastest median of a search is a noisy choice: hundreds of kernels are compared, minutes apart. In the finals a few
+kernels run interleaved, in a random order in each round, and one of them runs twice. The difference within that pair is
+the noise floor; smaller differences are ties.
 """
 
 from __future__ import annotations
@@ -13,9 +13,9 @@ from dataclasses import dataclass
 from autotune.measurement.benchmark import paired_ratio
 from autotune.trial import Timing, Trial
 
-TOP_TRIALS = 8  # best trials by median that enter
-SUSPICIOUS = 0.9  # a median in the finals below this times the earlier one is timed again in a fresh worker
-LEAST_NOISE = 0.002  # no noise floor is taken to be finer than this fraction
+TOP_TRIALS = 8  # best trials by median that take part
+SUSPICIOUS = 0.9  # a median below this times the earlier one is measured again in a fresh worker
+LEAST_NOISE = 0.002  # minimum of the noise floor, as a fraction
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,7 +25,7 @@ class Contender:
     trial: Trial
     timing: Timing
     source_size: int
-    """characters of the rendered text: of two equal kernels the shorter one is the simpler"""
+    """characters of the rendered text; the shorter one of two equal kernels counts as simpler"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +41,7 @@ class Comparison:
 
 
 def entrants(trials: Sequence[Trial], keep: Sequence[Trial]) -> list[Trial]:
-    """Who runs in the finals: the TOP_TRIALS best, each family's best, and `keep` (default, incumbent), each once."""
+    """The finalists: the TOP_TRIALS best, each family's best, and `keep` (default, incumbent), each once."""
     ranked = sorted((trial for trial in trials if trial.median_us is not None), key=_median)
     distinct = list({trial.source_hash: trial for trial in reversed(ranked)}.values())[::-1]
     families = {trial.config.template: trial for trial in reversed(distinct)}
@@ -56,7 +56,7 @@ def noise_floor(first: Timing, second: Timing) -> float:
 
 
 def compare(ours: Timing, theirs: Timing, noise: float) -> Comparison:
-    """Whether ours beats theirs by more than noise, in paired rounds."""
+    """Whether ours is faster than theirs by more than the noise, in paired rounds."""
     low, ratio, high = paired_ratio(ours.samples_us, theirs.samples_us)
     verdict = "win" if high < 1 - noise else "loss" if low > 1 + noise else "tie"
     return Comparison(verdict, ratio, low, high)

@@ -1,8 +1,9 @@
-"""A study's techniques one after another: the best kernel of each on each layer, against the first and the one before.
+"""Tune a study's techniques separately: the best kernel of each on each layer, relative to the first and the previous
+one.
 
 Each technique is an ordinary tuning run of the same study, narrowed to one family and a few values, so its trials are
-stored, resumed and never repeated like all others. What a ladder says is read from those trials, at once or later. No
-finals are held: a technique's best is no answer to what is best for a layer.
+stored, resumed and never repeated like all others. A ladder is read from those trials, at once or later. There are no
+finals, because a technique's best is not an answer about the layer.
 """
 
 from __future__ import annotations
@@ -29,11 +30,11 @@ class LadderStep:
     technique: Technique
     layer: str
     best: TrialRow | None
-    """its fastest trial; None: no correct kernel, or the layer does not fit the technique"""
+    """its fastest trial; None: no correct kernel, or the technique does not support the layer"""
     over_first: float | None
     """speed-up over the first technique"""
     over_previous: float | None
-    """speed-up over the technique before"""
+    """speed-up over the previous technique"""
     evaluated: int
     why_not: str = ""
 
@@ -54,13 +55,13 @@ class LadderStep:
 
 
 def check_techniques(study: Study, templates: Mapping[str, KernelTemplate]) -> None:
-    """Raise StudyError when a study has no techniques, or one names a family, parameter or value that there is not."""
+    """Raise StudyError if a study has no techniques, or one names an unknown family, parameter or value."""
     require_techniques(study)
     check_study(study, templates)
 
 
 def require_techniques(study: Study) -> None:
-    """Raise StudyError when a study has no techniques."""
+    """Raise StudyError if a study has no techniques."""
     if not study.techniques:
         raise StudyError(f"{study.path or study.name}: technique: a ladder needs [[technique]] tables")
 
@@ -100,7 +101,7 @@ def climb(
 
 
 Circumstances = tuple[tuple[str, str, int, int, int], tuple[str, str, str], str]
-"""Identities of a device and an environment, and a measurement mode: what trials of one ladder have in common."""
+"""The common properties of one ladder's trials: device and environment identities, and a measurement mode."""
 
 
 def circumstances(rows: Sequence[TrialRow]) -> dict[Circumstances, list[TrialRow]]:
@@ -117,11 +118,10 @@ def ladder_steps(
     rows: Sequence[TrialRow],
     refused: Mapping[tuple[str, str], str],
 ) -> list[LadderStep]:
-    """The ladder that a study's trials of one device, environment and measurement mode make, layer by layer.
+    """The ladder from a study's trials of one device, environment and measurement mode, layer by layer.
 
-    Of a config that was tried several times the last trial counts.
-
-    `refused`: names of a technique and a layer to why there is nothing to try.
+    If a config was tried several times, the last trial counts. `refused`: names of a technique and a layer to the
+    reason why nothing can be tried.
     """
     found: list[LadderStep] = []
     for layer in layers:
@@ -147,7 +147,7 @@ def ladder_steps(
 
 
 def _newest(rows: Sequence[TrialRow]) -> list[TrialRow]:
-    """The last trial of each config: a family that was changed since makes another kernel of it."""
+    """The last trial of each config: after a change of the family the same config is another kernel."""
     finished = [row for row in rows if row.trial.outcome != Outcome.RUNNING]
     return list({row.trial.config: row for row in sorted(finished, key=lambda row: (row.started_at, row.id))}.values())
 

@@ -1,4 +1,4 @@
-"""measure -> best: the finals of one layer, held: who enters, timed interleaved, decided by `decision`, stored."""
+"""measure -> best: run the finals of one layer: finalists, interleaved timing, decision, storage."""
 
 from __future__ import annotations
 
@@ -25,25 +25,27 @@ from autotune.tuning.layer_store import LayerStore
 from autotune.workers.worker import FinalsTimings
 
 FINALS_S = 4.0  # of one layer's finals, wall clock
-TOGETHER_S = 30.0  # of all finals of a run, where they would take more
-SHARE = 0.2  # of a time budget in total, that finals take at most
+TOGETHER_S = 30.0  # of all finals of a run together
+SHARE = 0.2  # maximum share of a total time budget
 
 
 @dataclass(frozen=True, slots=True)
 class FinalsPlan:
-    """What the finals of every layer of a run are held with."""
+    """The settings for the finals of every layer of a run."""
 
     libraries: tuple[str, ...] = ()
-    """what runs beside the kernels: cudnn, inductor"""
+    """baselines that take part: cudnn, inductor"""
     budget_s: float = FINALS_S
     """of one layer's finals, wall clock"""
     on_interrupt: bool = False
-    """held also when the run was asked to stop, for the layers at hand"""
+    """whether to run them for the current layers even after a request to stop"""
     together_s: float | None = TOGETHER_S
-    """of all finals of a run; None: each takes its budget"""
+    """of all finals of a run; None: no limit"""
 
     def each_s(self, layers: int, total_s: float | None) -> float:
-        """Of one layer's finals, where so many layers share `together_s` and a SHARE of the time in total, if any."""
+        """The time for one layer's finals, if this many layers share `together_s` and SHARE of the total
+        time, if any.
+        """
         if self.together_s is None:
             return self.budget_s
         together_s = self.together_s if total_s is None else min(self.together_s, SHARE * total_s)
@@ -53,30 +55,30 @@ class FinalsPlan:
 PLAIN_FINALS = FinalsPlan()
 
 InTurn = tuple[FinalsTimings, float]
-"""Timings taken interleaved, and by which fraction a kernel differs from itself there."""
+"""Interleaved timings, and the fraction by which a kernel differs from itself in them."""
 Held = Generator[Future[object], None, "FinalsResult | None"]
-"""Finals that go on whenever the future that they yielded is done, so that other layers need not wait for them."""
+"""Finals that resume when the future that they yielded is done, so that other layers need not wait."""
 
 
 @dataclass(frozen=True, slots=True)
 class Compared:
-    """How the winner of the finals stands to something else."""
+    """A comparison of the finals' winner with another kernel."""
 
     against: str
     time_us: float
     """the other's median in the same finals"""
     accuracy: str
-    """the other's class; one that the study does not admit compares different work"""
+    """the other's class; one that the study does not admit computes something else"""
     comparison: Comparison
     library: str = ""
-    """of a library's baseline; empty for a kernel"""
+    """the library of a baseline; empty for a kernel"""
     trial_number: int | None = None
     """of a kernel"""
 
 
 @dataclass(frozen=True, slots=True)
 class FinalsResult:
-    """What the finals of a layer said."""
+    """The result of a layer's finals."""
 
     winner: Trial
     timing: Timing
@@ -86,13 +88,13 @@ class FinalsResult:
     noise: float
     """fraction by which a kernel differs from itself"""
     compared: tuple[Compared, ...]
-    """how the winner stands to everything else"""
+    """comparisons of the winner with all others"""
     admitted: tuple[str, ...]
     """accuracy classes that the study admits on this layer"""
     refused: tuple[tuple[str, str], ...] = ()
     """baselines that cannot run the layer, each with the reason"""
     unbeaten: str = ""
-    """the family of the winner, where that is a baseline itself"""
+    """the family of the winner, if that is a baseline itself"""
 
     def rival(self, library: str) -> Compared | None:
         """The fastest of a library's baselines that the study admits, whatever the winner's class; None without one."""
@@ -102,29 +104,29 @@ class FinalsResult:
 
 @dataclass(frozen=True, slots=True)
 class LayerFinals:
-    """The finals of one layer: what they are held with."""
+    """The finals of one layer."""
 
     plan: FinalsPlan
     evaluator: Evaluator
     store: LayerStore
     problem: Problem
     on_device: Callable[[Callable[[], InTurn]], Future[InTurn]]
-    """runs what measures, with the layer begun, and one finals after another"""
+    """runs the measurements of the layer, one finals after another"""
     bounds: Mapping[str, BoundTemplate]
     admitted: tuple[str, ...]
     """accuracy classes that the study admits on this layer"""
     default: Config | None
-    """takes part whatever its rank"""
+    """takes part, whatever its rank"""
     cache: str
     seed: int
     disprove: Callable[[Trial, str], None]
-    """is told each kernel that is wrong after it was timed, and why"""
+    """called with each kernel that is wrong after timing, and the reason"""
 
     def hold(self, trials: Sequence[Trial], incumbent: Trial | None) -> Held:
-        """Time the top trials interleaved, decide, and store what was said; None: nothing to compare.
+        """Time the top trials interleaved, decide, and store the result; None: nothing to compare.
 
-        The `incumbent`, the previous best, takes part whatever its rank. Kernels that are wrong after they were timed
-        are told to `disprove`, and the others run again without them.
+        The `incumbent`, the previous best, takes part whatever its rank. `disprove` is called with kernels that are
+        wrong after timing, and the others run again without them.
         """
         while True:
             entered = entrants(trials, [*self._defaults(trials), *([incumbent] if incumbent else [])])
@@ -177,7 +179,7 @@ class LayerFinals:
         trials: Sequence[Trial],
         incumbent: Trial | None,
     ) -> FinalsResult:
-        """Who won, and against what; stored, too."""
+        """Determine the winner and its comparisons, and store them."""
         winner = decide(contenders, incumbent.number if incumbent else None, noise)
         compared = _others(contenders, winner, self._defaults(trials), incumbent, self.bounds, noise)
         refused = _without_kernel(trials, [contender.trial for contender in contenders], self.bounds)
@@ -253,7 +255,7 @@ def timed_in_turn(
 def _without_kernel(
     trials: Sequence[Trial], entered: Sequence[Trial], bounds: Mapping[str, BoundTemplate]
 ) -> list[tuple[str, str]]:
-    """Families that are baselines and have no correct kernel of the layer, each with what its last trial said."""
+    """Baseline families without a correct kernel of the layer, each with the message of its last trial."""
     there = {trial.config.template for trial in entered}
     said = {trial.config.template: trial.message for trial in trials}
     missing = (name for name, bound in bounds.items() if bound.template.baseline and name not in there)
@@ -268,7 +270,7 @@ def _others(
     bounds: Mapping[str, BoundTemplate],
     noise: float,
 ) -> list[Compared]:
-    """How the winner stands to the previous best, the default, and the fastest of each family that is a baseline."""
+    """Compare the winner with the previous best, the default, and the fastest of each baseline family."""
     others: list[Compared] = []
     fastest: dict[str, Contender] = {}
     for contender in sorted(contenders, key=lambda contender: contender.timing.median_us):

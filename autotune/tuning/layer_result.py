@@ -1,4 +1,4 @@
-"""What tuning a layer came to."""
+"""The result of tuning a layer."""
 
 from __future__ import annotations
 
@@ -11,38 +11,38 @@ from autotune.tuning.layer_finals import FinalsResult
 from autotune.tuning.trial_log import Seen
 
 INTERRUPTED = "interrupted"
-"""why a layer stopped that was to go on"""
+"""reason of a layer that stopped and will be continued"""
 PAUSED = "paused"
-"""why a layer stopped whose next part follows"""
+"""reason of a layer that stopped and whose next part follows"""
 NO_CONFIG = "no feasible config"
-"""why a layer stopped that had nothing to try"""
+"""reason of a layer that had nothing to try"""
 
 
 @dataclass(frozen=True, slots=True)
 class DesignResult:
-    """What came of the configs of an initial design."""
+    """The result of an initial design's configs."""
 
     by: str
-    """what proposed them"""
+    """the design that proposed them"""
     used: int
     layers: tuple[tuple[str, float], ...]
-    """where they come from, with the distance of each"""
+    """the layers that they come from, with their distances"""
     best: Trial | None
-    """the fastest of them; None when none is correct"""
+    """the fastest of them; None if none is correct"""
 
 
 @dataclass(frozen=True, slots=True)
 class LayerResult:
-    """What tuning one layer came to."""
+    """The result of tuning one layer."""
 
     layer: Layer
     """the layer"""
     name: str
     """`study.layer`"""
     best: Trial | None
-    """the fastest correct trial; None if no kernel is correct"""
+    """the fastest correct trial; None if there is none"""
     evaluated: int
-    """evaluations in the study's history, this run's included"""
+    """evaluations in the study's history, including this run's"""
     new: int
     """evaluations of this run"""
     failures: Mapping[str, int]
@@ -50,31 +50,33 @@ class LayerResult:
     messages: Mapping[str, Seen]
     """by message"""
     stopped: str
-    """why it ended: budget, time, exhausted, interrupted or what gain was expected"""
+    """why it ended: budget, time, exhausted, interrupted or expected gain"""
     designs: tuple[DesignResult, ...]
-    """none: the search started from nothing"""
+    """empty: the search had no initial design"""
     finals: FinalsResult | None
-    """what the finals decided; None if none were held"""
+    """the result of the finals; None if there were none"""
 
     def of(self, study: str, layer: Layer) -> LayerResult:
-        """The same for a layer of this shape, which another one was tuned for if it has another name."""
+        """The same result for a layer of this shape under another name."""
         if layer.name == self.layer.name:
             return replace(self, layer=layer)
         return replace(self, layer=layer, name=f"{study}.{layer.name}", new=0, finals=None)
 
     @property
     def cut_short(self) -> bool:
-        """Whether a wish to stop came before its end."""
+        """Whether a request to stop came before its end."""
         return self.stopped == INTERRUPTED
 
     @property
     def all_wrong(self) -> bool:
-        """Whether every kernel of it ran and gave another result than the reference."""
+        """Whether every kernel of it ran and gave a result that differs from the reference."""
         return self.evaluated > 0 and self.failures.get(Outcome.WRONG_RESULT, 0) == self.evaluated
 
     @property
     def why_not(self) -> str:
-        """Why it has no correct kernel: how it stopped and its commonest failure, a rule's where no config was left."""
+        """Why it has no correct kernel: why it stopped and its most frequent failure, or the rule if no config was
+        left.
+        """
         found = list(self.messages.values())
         if self.stopped != NO_CONFIG:
             found = [seen for seen in found if seen.outcome != Outcome.INVALID_CONFIG]

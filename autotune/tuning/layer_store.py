@@ -1,6 +1,6 @@
-"""What tuning one layer needs of a results database: `LayerStore`, and `StoredLayer`, which is one in a `Store`.
+"""The interface to a results database for tuning one layer: `LayerStore`, implemented for a `Store` by `StoredLayer`.
 
-A cluster worker has another one (`cluster.reported_layer`), which reports what it is told.
+A cluster worker has another implementation (`cluster.reported_layer`), which reports the trials.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ class LayerStore(Protocol):
         """Store trials whose configs break a rule."""
 
     def reuse(self, number: int, config: Config, source_hash: str, *, proposed_by: str) -> Trial | None:
-        """Store the known result of a source as a trial; None when the source has no result."""
+        """Store the known result of a source as a trial; None if the source has no result."""
 
     def disprove(self, source_hash: str, message: str) -> None:
         """Store that a kernel with a correct trial gave a wrong result later."""
@@ -68,7 +68,7 @@ class LayerStore(Protocol):
         """Whether finals are stored, and are newer than every correct trial."""
 
     def add_finals(self, finals: Finals, noise_us: float, noise: float) -> None:
-        """Store finals, and by how many microseconds, and which fraction, a kernel differed from itself."""
+        """Store finals, and the noise floor in microseconds and as a fraction."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +80,7 @@ class StoredLayer:
     info: DeviceInfo
     environment: Environment
     running: dict[int, TrialKey] = field(default_factory=dict)
-    """the trials that were begun and have not ended, by number, in the order of their start"""
+    """the trials that were started and have not ended, by number, in the order of their start"""
 
     @property
     def name(self) -> str:
@@ -139,7 +139,7 @@ class StoredLayer:
         return self.store.known.reuse(self.scope, number, config, known, proposed_by=proposed_by)
 
     def disprove(self, source_hash: str, message: str) -> None:
-        """Store that a kernel with a correct trial gave a wrong result later: it has no time any more."""
+        """Store that a kernel with a correct trial gave a wrong result later, which invalidates its time."""
         row = self.store.known.get(self.scope, source_hash)
         if row is not None:
             self.store.retimes.add(row, self.info, self.environment, "failed", None, message)
@@ -162,5 +162,5 @@ class StoredLayer:
         self.store.noise_floors.add(self.info, self.environment, self.scope.measurement_mode, noise_us, noise)
 
     def _has(self, row: TrialRow) -> bool:
-        """Whether a trial was measured on this device, as this run measures."""
+        """Whether a trial was measured on this device, in the same way as in this run."""
         return row.device.identity == self.info.identity and row.measurement_mode == self.scope.measurement_mode

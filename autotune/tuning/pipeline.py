@@ -26,12 +26,13 @@ from autotune.tuning.layer_store import LayerStore
 
 T = TypeVar("T")
 SWITCH_S = 0.0001
-"""How long a device's answer waits for the interpreter while the search computes, which is four times a kernel;
-Python's own 5 ms are as long as a kernel."""
+"""How long a device's result may wait for the interpreter while the search computes, about four times a kernel;
+Python's default of 5 ms is too long.
+"""
 
 
 class Ended(Protocol):
-    """Gets every trial once it is stored."""
+    """Called with every trial after it is stored."""
 
     def __call__(self, trial: Trial, *, known: bool) -> None:
         """`known`: its result was in the database before."""
@@ -39,21 +40,23 @@ class Ended(Protocol):
 
 @dataclass(slots=True, eq=False)
 class LayerQueue:
-    """One layer in a pipeline: how its configs become kernels, where their trials are stored, who hears of them."""
+    """One layer in a pipeline: the families for its configs, the store of its trials, and the callback
+    for each trial.
+    """
 
     study: Study
     store: LayerStore
     bounds: Mapping[str, BoundTemplate]
     best_us: Callable[[], float | None]
-    """the layer's fastest kernel so far, for the race"""
+    """the layer's fastest kernel so far, to stop timing slow ones early"""
     ended: Ended
     quarantined: frozenset[str]
     known: set[str]
-    """sources with a result, which are not measured again"""
+    """sources that have a result, which are not measured again"""
     ready: Future[None]
-    """done when the devices have the layer's data"""
+    """done when the layer's data are on the devices"""
     evaluated: int = 0
-    """kernels compiled or tried to, by this pipeline"""
+    """kernels that this pipeline compiled or tried to compile"""
 
 
 @dataclass(slots=True)
@@ -67,12 +70,12 @@ class _InFlight:
     source: KernelSource
     render_us: float
     binary: Future[Binary] | None
-    """None: the very kernel is known, or waits for a trial with the same source"""
+    """None: the same kernel is known, or is pending with another trial"""
 
 
 @dataclass(frozen=True, slots=True)
 class _Launched:
-    """A trial on a device, or next in line there: its row is `running`."""
+    """A trial on a device, or next in its queue: its row is `running`."""
 
     queue: LayerQueue
     trial: Trial
@@ -80,9 +83,9 @@ class _Launched:
 
 
 class Pipeline:
-    """The configs that are under way, of all layers: many are compiled, as many measured as there are devices.
+    """The pending configs of all layers: many are being compiled, and as many measured as there are devices.
 
-    Used as a context: leaving it by an exception drops what is under way.
+    As a context manager it drops them if the block raises.
     """
 
     def __init__(self, evaluator: Evaluator, *, clock: Callable[[], float]) -> None:
@@ -115,24 +118,26 @@ class Pipeline:
 
     @property
     def _capacity(self) -> int:
-        """Kernels given to the devices at most: one more than they take, since a proposal takes as long as a kernel."""
+        """Maximum number of kernels at the devices: one more than they run, because a proposal takes as long as a
+        kernel.
+        """
         return min(self._evaluator.slots + 1, self._evaluator.ahead)
 
     @property
     def under_way(self) -> int:
-        """Configs that were started and are not stored yet."""
+        """The number of configs that were started and are not stored yet."""
         return len(self._under_way) + len(self._measuring)
 
     def of(self, queue: LayerQueue) -> int:
-        """Those of one layer."""
+        """The number of those of one layer."""
         return sum(one.queue is queue for one in self._all)
 
     def supplies(self, queue: LayerQueue) -> bool:
-        """Whether a layer gives the devices enough to do until another of its configs is compiled."""
+        """Whether a layer keeps the devices busy until another of its configs is compiled."""
         return self.of(queue) >= 2 * self._capacity
 
     def pending(self, queue: LayerQueue) -> set[str]:
-        """Hashes of a layer's sources under way."""
+        """Hashes of a layer's pending sources."""
         return {one.source.hash for one in self._all if one.queue is queue}
 
     @property
@@ -149,7 +154,7 @@ class Pipeline:
         best_us: Callable[[], float | None],
         ended: Ended,
     ) -> LayerQueue:
-        """A lane for a layer; the devices make its data while its first kernels are chosen and compiled."""
+        """A queue for a layer; the devices make its data while its first kernels are chosen and compiled."""
         return LayerQueue(
             study,
             store,
@@ -162,11 +167,11 @@ class Pipeline:
         )
 
     def alone(self, measure: Callable[[], T]) -> Future[T]:
-        """Start something that measures, once what was started so before has ended."""
+        """Start something that measures, after the previous one has ended."""
         return self._finals.submit(measure)
 
     def start(self, queue: LayerQueue, number: int, config: Config, proposed_by: str) -> None:
-        """Render, and start compiling unless this very kernel is known, quarantined or under way."""
+        """Render, and start compiling unless this kernel is known, quarantined or pending."""
         before = self._clock()
         source = render(queue.bounds[config.template], config)
         spared = source.hash in self.pending(queue) | queue.quarantined | queue.known
@@ -175,7 +180,9 @@ class Pipeline:
         self._under_way.append(_InFlight(queue, number, config, proposed_by, source, render_us, binary))
 
     def advance(self, *, wait: bool = True, beside: Sequence[Future[object]] = ()) -> None:
-        """Launch what is ready and store what has ended; with `wait`, once something has, or one of `beside`."""
+        """Launch compiled kernels and store finished trials; with `wait`, wait until there is one, or until one of
+        `beside` is done.
+        """
         self._launch()
         if wait:
             full = len(self._measuring) >= self._capacity
@@ -191,19 +198,19 @@ class Pipeline:
             self._end(future, launched)
 
     def drain(self) -> None:
-        """Finish everything under way. Raises what the devices raised over a layer's data."""
+        """Finish all pending trials. Raises the errors of the devices about a layer's data."""
         while self._under_way or self._measuring:
             self.advance()
 
     def _awaited(self) -> list[Future[object]]:
-        """What keeps kernels from being launched: their compilers, then their layer's data."""
+        """What pending kernels wait for: their compilers, then their layer's data."""
         compiled = [(flight.queue, flight.binary) for flight in self._under_way if flight.binary is not None]
         return [_any(queue.ready if binary.done() else binary) for queue, binary in compiled]
 
     def _launch(self, ended: Sequence[_Launched] = ()) -> None:
-        """Give free devices the trials whose binaries are there; take over what is known of the others.
+        """Give free devices the trials whose binaries are ready, and reuse known results for the others.
 
-        `ended` were measured, and are not stored yet.
+        `ended` were measured and are not stored yet.
         """
         measured_now = {_identity(launched) for launched in (*self._measuring.values(), *ended)}
         waiting: set[tuple[int, str]] = set()
@@ -232,7 +239,7 @@ class Pipeline:
         flight.queue.ended(trial, known=known is not None)
 
     def _measure(self, flight: _InFlight, compiled: Future[Binary]) -> None:
-        """Hand a compiled trial to a device; `running` is committed first."""
+        """Give a compiled trial to a device, after committing it as `running`."""
         queue, source, trial, by = flight.queue, flight.source, _running(flight), flight.proposed_by
         queue.evaluated += 1
         try:
@@ -255,12 +262,12 @@ class Pipeline:
         self._measuring[future] = _Launched(queue, trial, source)
 
     def _evaluate(self, queue: LayerQueue, source: KernelSource, binary: Binary) -> Measured:
-        """On a device that takes another kernel, in a race against the best by then."""
+        """Evaluate on a free device, against the current best time."""
         best_us = queue.best_us() or math.inf
         return self._evaluator.evaluate(source, binary, cache=queue.study.measure.cache, best_us=best_us)
 
     def _end(self, future: Future[Measured], launched: _Launched) -> None:
-        """Store what a device said of a trial."""
+        """Store a device's result of a trial."""
         try:
             measured = future.result()
         except Rejected as rejected:
@@ -278,9 +285,9 @@ class Pipeline:
         return Rejected(rejected.outcome, rejected.reason, message)
 
     def _occupancy(self, queue: LayerQueue, source: KernelSource, binary: Binary) -> float | None:
-        """Theoretical, of the least occupied stage; None off the GPU.
+        """Theoretical occupancy of the stage with the lowest; None off the GPU.
 
-        Raises Rejected when no block fits, or when the compiler ran out of registers by far: nothing is loaded then.
+        Raises Rejected if no block fits, or if the compiler spilled far too many registers; then nothing is loaded.
         """
         info, resources = self._evaluator.info, binary.resources
         if not info.can.gpu:
@@ -304,7 +311,7 @@ class Pipeline:
 
 
 def rejected_trial(trial: Trial, rejected: Rejected) -> Trial:
-    """The trial as what its config was rejected for."""
+    """The trial of a rejected config."""
     return replace(trial, outcome=Outcome(rejected.outcome), reason=rejected.reason, message=rejected.message)
 
 

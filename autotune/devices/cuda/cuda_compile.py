@@ -1,4 +1,4 @@
-"""`Program` -> `Binary` for a GPU: nvcc, through PyCUDA where it can be imported."""
+"""`Program` -> `Binary` for a GPU: nvcc, through PyCUDA if it can be imported."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if not WHY_NOT:
 
 
 def compile_cuda(program: Program, arch: int) -> Binary:
-    """Compile with PyCUDA, or with the same nvcc command where libcuda is absent.
+    """Compile with PyCUDA, or with the same nvcc command if libcuda is absent.
 
     Raises Rejected('compile', 'compile_error', nvcc's first errors) and ToolchainError without nvcc.
     """

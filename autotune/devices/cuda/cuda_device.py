@@ -34,13 +34,13 @@ from autotune.errors import DeviceError, Rejected
 from autotune.problem import Problem
 from autotune.trial import LONG_US, Outcome
 
-_FLUSH_L2_SIZES = 4  # times the L2 size written before a cold sample; long enough to hide the launch that follows
-_SPIN_CLOCKS = 200_000  # about 100 us, more than enqueueing a pass or a graph takes from Python
+_FLUSH_L2_SIZES = 4  # times the L2 size, written before a cold sample; takes long enough to hide the next launch
+_SPIN_CLOCKS = 200_000  # about 100 us, longer than enqueueing a pass or a graph from Python
 _PROBE = Path(__file__).parent / "probe.ptx"
 
 
 class CudaDevice:
-    """One GPU, in its primary context (which other libraries of the process share)."""
+    """One GPU, in its primary context, which it shares with other libraries of the process."""
 
     def __init__(self, number: int) -> None:
         try:
@@ -67,7 +67,7 @@ class CudaDevice:
 
     @property
     def info(self) -> DeviceInfo:
-        """Identity and limits as the driver tells them."""
+        """Identity and limits, from the driver."""
         return self._info
 
     @property
@@ -87,10 +87,10 @@ class CudaDevice:
         )
 
     def admit(self, problem: Problem) -> None:
-        """Any layer."""
+        """Accept any layer."""
 
     def allocate(self, size_bytes: int) -> int:
-        """Device memory."""
+        """Allocate device memory."""
         try:
             allocation = driver.mem_alloc(max(size_bytes, 1))
         except driver.Error as error:
@@ -99,7 +99,7 @@ class CudaDevice:
         return int(allocation)
 
     def free(self, address: int) -> None:
-        """Give memory back."""
+        """Free memory."""
         self._allocations.pop(address).free()
 
     def write(self, address: int, content: bytes) -> None:
@@ -136,14 +136,14 @@ class CudaDevice:
             raise Rejected(Outcome.RUNTIME, "out_of_memory", f"{size_bytes} bytes of host memory: {error}") from None
 
     def copy_in(self, to: int, source: HostArray, *, stream: int) -> None:
-        """Enqueue; from pageable memory the driver returns when it has staged the last of it."""
+        """Enqueue; for pageable memory the driver returns when it has staged the last part."""
         try:
             driver.memcpy_htod_async(to, source, self._streams[stream])
         except driver.Error as error:
             raise rejected(error) from None
 
     def copy_out(self, to: HostArray, source: int, *, stream: int) -> None:
-        """Enqueue; into pageable memory the driver returns when all is there."""
+        """Enqueue; for pageable memory the driver returns when the copy is complete."""
         try:
             driver.memcpy_dtoh_async(to, source, self._streams[stream])
         except driver.Error as error:
@@ -157,18 +157,18 @@ class CudaDevice:
             raise rejected(error) from None
 
     def hide(self, address: int, size_bytes: int) -> bool:  # noqa: ARG002 - nothing watches them
-        """Not here."""
+        """Not supported."""
         return False
 
     def watch(self, address: int, size_bytes: int) -> None:
-        """Not here: compute-sanitizer's tools do."""
+        """Not supported; the tools of compute-sanitizer do this."""
 
     def varied(self, how: Variation) -> AbstractContextManager[bool]:  # noqa: ARG002 - the hardware decides
-        """Not here."""
+        """Not supported."""
         return nullcontext(enter_result=False)
 
     def synchronize(self) -> None:
-        """Wait; an error of any kernel before comes out here."""
+        """Wait; raises the error of any earlier kernel."""
         try:
             driver.Context.synchronize()
         except driver.Error as error:
@@ -181,7 +181,7 @@ class CudaDevice:
 
     @property
     def short_us(self) -> float:
-        """What a graph saves, 1 to 3 us a launch, is noise from here on."""
+        """From this time on the gain of a graph, 1 to 3 us per launch, is below the noise."""
         return LONG_US
 
     def record(self, passes: Sequence[Callable[[], None]]) -> Passes:
@@ -192,7 +192,7 @@ class CudaDevice:
             for run in each:
                 run()
 
-        enqueue()  # code comes to the device with a kernel's first launch, which a capture does not allow
+        enqueue()  # a kernel's first launch loads its code, which a capture does not allow
         self.synchronize()
         try:
             with self._streams.recording() as stream:
@@ -230,11 +230,11 @@ class CudaDevice:
         self._probe.launch(Launch("spin", (1, 1, 1), (1, 1, 1), 0, (np.uint64(clocks),)))
 
     def health(self) -> Health:
-        """From NVML, where it is installed."""
+        """From NVML, if it is installed."""
         return self._sensors.read()
 
     def busy_percent(self) -> int | None:
-        """From NVML, where it is installed."""
+        """From NVML, if it is installed."""
         return self._sensors.busy_percent()
 
     def baselines(
@@ -254,13 +254,13 @@ class CudaDevice:
         return cublas_runner(dtype, size, self._number)
 
     def close(self) -> None:
-        """Leave the primary context; PyCUDA aborts at exit when one is still on its stack."""
+        """Leave the primary context; PyCUDA aborts at exit if one is still on its stack."""
         self._streams.close()
         self._context.pop()
 
 
 def _driver_name() -> str:
-    """The driver's version as its own file tells it, e.g. 580.159.03; empty when there is none."""
+    """The driver's version from its own file, such as 580.159.03; empty if there is none."""
     path = Path("/proc/driver/nvidia/version")
     words = path.read_text().split("Kernel Module")[-1].split() if path.is_file() else []
     return next((word for word in words if word[0].isdigit()), "")

@@ -1,4 +1,4 @@
-"""What the driver reports -> `Rejected`."""
+"""The driver's errors -> `Rejected`."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _STICKY = {
 
 @contextmanager
 def rejecting() -> Iterator[None]:
-    """Raise Rejected for what the driver reports, be it the fault of a kernel launched before."""
+    """Raise Rejected for an error of the driver, also one of an earlier kernel."""
     try:
         yield
     except driver.Error as error:
@@ -33,7 +33,7 @@ def rejecting() -> Iterator[None]:
 
 
 def rejected(error: Exception) -> Rejected:
-    """An error of the driver as the outcome of a trial."""
+    """The outcome of a trial for a driver error."""
     words = str(error)
     reason = next((reason for phrase, reason in _STICKY.items() if phrase in words.lower()), "launch_failure")
     outcome = Outcome.TIMEOUT if reason == "hang" else Outcome.RUNTIME

@@ -1,4 +1,4 @@
-"""A cubin in the current context, its launches, and the streams that they go to."""
+"""A cubin in the current context, its launches and their streams."""
 
 from __future__ import annotations
 
@@ -17,10 +17,7 @@ _NON_BLOCKING = 1  # CU_STREAM_NON_BLOCKING: a stream that does not wait for the
 
 
 class Streams:
-    """Streams by number, made when first used.
-
-    0 is the default stream, or what stands for it while passes are recorded.
-    """
+    """Streams by number, created on first use. 0 is the default stream, or its replacement during a capture."""
 
     def __init__(self) -> None:
         self._made: dict[int, driver.Stream] = {}
@@ -29,12 +26,12 @@ class Streams:
 
     @property
     def default_handle(self) -> int:
-        """Address of the stream that 0 stands for."""
+        """Address of the stream that 0 refers to."""
         return 0 if self._default is None else int(self._default.handle)
 
     @contextmanager
     def recording(self) -> Iterator[int]:
-        """Have 0 stand for a stream that can be captured; its address."""
+        """Let 0 refer to a stream that can be captured; return its address."""
         if self._recording is None:
             self._recording = driver.Stream(_NON_BLOCKING)
         self._default = self._recording
@@ -51,7 +48,7 @@ class Streams:
         return self._made[number]
 
     def close(self) -> None:
-        """Drop them, while their context is still there."""
+        """Drop them while their context still exists."""
         self._made.clear()
         self._recording = None
 
@@ -63,7 +60,7 @@ class CudaModule:
         self._image = image
         self._module = driver.module_from_buffer(image)
         self._mapped: DriverModule | None = None
-        """the same once more, where kernels take tensor maps"""
+        """the same again, for kernels with tensor maps"""
         self._streams = streams
         self._functions: dict[str, driver.Function] = {}
 
@@ -104,7 +101,7 @@ class CudaModule:
         return int(address), int(size_bytes)
 
     def unload(self) -> None:
-        """Drop the module; PyCUDA unloads it when nothing refers to it."""
+        """Drop the module; PyCUDA unloads it when nothing refers to it any more."""
         self._functions.clear()
         if self._mapped is not None:
             self._mapped.unload()

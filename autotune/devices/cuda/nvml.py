@@ -1,4 +1,4 @@
-"""What NVML tells of a GPU, where its bindings are installed: power, temperature, and whether others use it."""
+"""Power, temperature and utilization of a GPU from NVML, if its bindings are installed."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ except ImportError:
 
 
 _PERIOD_S = 1.0
-"""longer than what NVML's utilization is the mean of (at most a second)"""
+"""longer than the period of NVML's utilization (at most a second)"""
 
 
 class Sensors:
@@ -28,7 +28,7 @@ class Sensors:
                 self._handle = pynvml.nvmlDeviceGetHandleByPciBusId(pci_bus_id.encode())
 
     def read(self) -> Health:
-        """What the sensors say now; nothing where there are none."""
+        """The current values; None for each sensor that does not exist."""
         if self._handle is None:
             return Health()
         try:
@@ -40,9 +40,9 @@ class Sensors:
             return Health()
 
     def busy_percent(self) -> int | None:
-        """In how much of the last second kernels ran on the GPU, whoever's; None where NVML does not tell.
+        """The share of the last second in which kernels of any process ran on the GPU; None if NVML does not tell.
 
-        What has just ended does not count: a GPU that is not idle is looked at once more, a second later.
+        Kernels that have just ended do not count: if the GPU is not idle, the value is read again a second later.
         """
         first = self._utilization()
         if first is None or first < SHARED_PERCENT:

@@ -1,4 +1,4 @@
-"""PyCUDA where it can be imported, and what is said where it cannot."""
+"""Import PyCUDA if possible; otherwise explain why not."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ else:
 
 
 def require_pycuda(number: int) -> None:
-    """Raise DeviceError for a device that needs a PyCUDA that is not there."""
+    """Raise DeviceError if PyCUDA cannot be imported."""
     if WHY_NOT:
         raise DeviceError(
             f"cuda:{number}: PyCUDA cannot be used here ({WHY_NOT}); on a machine with an NVIDIA driver install "

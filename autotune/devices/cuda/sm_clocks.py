@@ -1,4 +1,4 @@
-"""The clock that a GPU's multiprocessors ran at while something was measured."""
+"""The clock of a GPU's multiprocessors during a measurement."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _LEAST_CLOCKED_NS = 50_000  # the nanosecond timer of some GPUs ticks once a mic
 
 
 class SmClocks:
-    """The multiprocessors' clock over a measurement: cycles and nanoseconds are noted before and after it."""
+    """Measures the mean clock: cycles and nanoseconds are recorded before and after the measurement."""
 
     def __init__(self, probe: CudaModule, sm_count: int) -> None:
         self._probe = probe
@@ -22,12 +22,12 @@ class SmClocks:
         self._serial = 0
 
     def begin(self) -> None:
-        """Enqueue the first note of a measurement."""
+        """Enqueue the first record."""
         self._serial += 1
         self._note(0)
 
     def end(self) -> None:
-        """Enqueue its second."""
+        """Enqueue the second record."""
         self._note(1)
 
     def _note(self, which: int) -> None:
@@ -36,11 +36,11 @@ class SmClocks:
         self._probe.launch(Launch("stamp", blocks, (1, 1, 1), 0, (np.uint64(to), np.uint64(self._serial))))
 
     def read_mhz(self) -> float | None:
-        """The mean clock between the two notes; None when it was too short, or no multiprocessor made both."""
+        """The mean clock between the two records; None if the time was too short, or no multiprocessor made both."""
         driver.memcpy_dtoh(self._notes, int(self._memory))
         before, after = self._notes
         same = (before[:, 2] == self._serial) & (after[:, 2] == self._serial)
         cycles, nanoseconds = (after - before)[same, 0], (after - before)[same, 1]
         if not same.any() or nanoseconds.max() < _LEAST_CLOCKED_NS:
             return None
-        return round(float(np.median(1000.0 * cycles / nanoseconds)), 1)  # the timer tells no more
+        return round(float(np.median(1000.0 * cycles / nanoseconds)), 1)  # below the resolution of the timer
