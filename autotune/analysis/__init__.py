@@ -1,1 +1,1 @@
-"""What recorded results say, and the best of them looked at or measured again."""
+"""Answers computed from recorded results, and profiles and retimes of the best kernels."""

@@ -1,4 +1,4 @@
-"""Rows of `diff` -> its cells: which side of a comparison is faster, and what a word on the command line names."""
+"""Rows of `diff` -> its cells: which side is faster; and the side that a word on the command line names."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from autotune.store import Side, StudyRow
 from autotune.trial import Config
 
 SIDES = ("study", "device", "date")
-"""What a side can be."""
+"""The kinds of sides."""
 
 
 def resolve(word: str, studies: Sequence[StudyRow], devices: Sequence[DeviceInfo], by: str | None = None) -> Side:
@@ -138,7 +138,7 @@ def _verdict(row: Mapping[str, Any], noise: float | None) -> str:
 
 
 def _changes(before: Config, after: Config) -> str:
-    """What changed in the config, such as `bands=1->3`."""
+    """The changes of the config, such as `bands=1->3`."""
     if before.template != after.template:
         return f"{before.template}->{after.template}"
     old = before.params

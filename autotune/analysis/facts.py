@@ -1,4 +1,4 @@
-"""What can be said of a kernel without a profiler: what a multiprocessor holds of it, its rate, what may limit it."""
+"""Facts about a kernel that need no profiler: its occupancy, its rate, what may limit it."""
 
 from __future__ import annotations
 
@@ -14,20 +14,22 @@ from autotune.problem import Problem
 from autotune.trial import Resources
 
 NEAR_FLOOR = 0.6  # share of the floor's speed from which its larger term counts as the limiter
-FEW_WARPS = 0.25  # theoretical occupancy below which too few warps are the likely reason for being far from the floor
+FEW_WARPS = (
+    0.25  # theoretical occupancy below which too few warps are the likely reason for a large distance from the floor
+)
 
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """A measured kernel set against its device. None where the device is no GPU, or was not calibrated."""
+    """A measured kernel and its device's limits. None if the device is not a GPU or was not calibrated."""
 
     residency: Residency | None
-    """of the least occupied stage"""
+    """of the stage with the lowest"""
     gb_per_s: float | None
-    """the bytes that any implementation of the layer moves, over the time"""
+    """the bytes that any implementation of the layer moves, divided by the time"""
     floor: Floor | None
     floor_fraction: float | None
-    """share of the floor's speed that the kernel reaches, 1 at the physical limit; more where rates are too low"""
+    """floor divided by time; 1 at the physical limit, more if the rates are too low"""
     limiter: str | None
     """memory or arithmetic near the floor; far from it occupancy where warps are few, else latency"""
 
@@ -42,7 +44,7 @@ def facts(
     rates: Mapping[str, float],
     flops: int | None = None,
 ) -> Facts:
-    """Everything about one kernel; `median_us` is None when it was not timed, `flops` where its algorithm is direct."""
+    """All facts about one kernel; `median_us` is None if it was not timed, `flops` if its algorithm is direct."""
     held = held_on(device, stages, resources)
     if median_us is None:
         return Facts(held, None, None, None, None)
@@ -51,7 +53,7 @@ def facts(
 
 @dataclass(frozen=True, slots=True)
 class Bounds:
-    """What is the same of all kernels of a problem, an accuracy and an algorithm on a device."""
+    """The facts that all kernels of a problem, an accuracy and an algorithm share on a device."""
 
     floor: Floor | None
     minimal_bytes: int
@@ -60,12 +62,12 @@ class Bounds:
 def bounds(
     device: DeviceInfo, problem: Problem, accuracy: str, rates: Mapping[str, float], flops: int | None
 ) -> Bounds:
-    """What no such kernel can beat; `flops` as in `facts`."""
+    """The floor of such kernels; `flops` as in `facts`."""
     return Bounds(None if device.kind == "host" else floor(problem, accuracy, rates, flops), minimal_bytes(problem))
 
 
 def facts_of(held: Residency | None, within: Bounds, median_us: float) -> Facts:
-    """Everything about one kernel that was timed, of which a multiprocessor holds so much."""
+    """All facts about one timed kernel with this residency."""
     bound = within.floor
     return Facts(
         residency=held,
@@ -77,13 +79,13 @@ def facts_of(held: Residency | None, within: Bounds, median_us: float) -> Facts:
 
 
 def held_on(device: DeviceInfo, stages: Sequence[Stage], resources: Resources) -> Residency | None:
-    """The same as `least_occupied`; None also where the device is no GPU or no compiler reported the resources."""
+    """The same as `least_occupied`; None also if the device is not a GPU or no compiler reported the resources."""
     on_gpu = device.can.gpu and resources.registers > 0
     return least_occupied(device, stages, resources) if on_gpu else None
 
 
 def least_occupied(device: DeviceInfo, stages: Sequence[Stage], resources: Resources) -> Residency | None:
-    """What a multiprocessor holds of the stage that fills it least; None without stages."""
+    """The residency of the stage with the fewest warps; None without stages."""
     held = [
         residency(
             device,

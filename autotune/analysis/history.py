@@ -1,4 +1,4 @@
-"""Rows of `history` -> its cells: how the best of a layer came to be what it is, event by event."""
+"""Rows of `history` -> its cells: how the best of a layer improved, event by event."""
 
 from __future__ import annotations
 
@@ -39,9 +39,9 @@ def _finals_note(row: Mapping[str, Any]) -> str:
 
 
 def caveat(verdict: Verdict, launch: str | None, accuracy: str) -> str:
-    """Why a verdict must not be believed, or is one on other work; empty where neither holds.
+    """Why a verdict is not valid, or compares different work; empty otherwise.
 
-    `launch` and `accuracy` are of the winner; `launch` is None where no samples of it are kept.
+    `launch` and `accuracy` are the winner's; `launch` is None if none of its samples are stored.
     """
     short = min(verdict.median_us, verdict.against_us) < LONG_US
     if verdict.against.startswith(tuple(BASELINES)) and launch == "stream" and short:

@@ -1,4 +1,4 @@
-"""best -> networks: a study's layers as the network runs them, with shares, rivals and floors, and the sum."""
+"""best -> networks: a study's layers as the network runs them, with shares, rivals and floors, and the totals."""
 
 from __future__ import annotations
 
@@ -25,30 +25,30 @@ class NetworkLayer:
     layer: Layer
     kernel: BestWithRoofline | None
     rival: Verdict | None
-    """the fastest library or baseline that the study admits in the finals that it won"""
+    """the fastest library or baseline that the study admits, in the finals that it won"""
 
     def times(self, time_us: float | None) -> float | None:
-        """So long as often as the network runs the layer."""
+        """The time of all its occurrences in the network."""
         return None if time_us is None else self.layer.count * time_us
 
     @property
     def time_us(self) -> float | None:
-        """Of one run; None without a kernel."""
+        """Time of one run; None without a kernel."""
         return self.kernel.best.median_us if self.kernel else None
 
     @property
     def floor_us(self) -> float | None:
-        """Of one run; None where it is not known."""
+        """Floor of one run; None if unknown."""
         return self.kernel.floor_us if self.kernel else None
 
     @property
     def rival_us(self) -> float | None:
-        """Of one run, at the time that the finals give our kernel's."""
+        """Time of the rival for one run, scaled by the ratio from the finals."""
         return self.rival.against_us if self.rival else None
 
     @property
     def verdict(self) -> str | None:
-        """WIN, TIE or LOSS against the rival and how many times as fast; `none` without a kernel."""
+        """WIN, TIE or LOSS against the rival and the ratio; `none` without a kernel."""
         if self.kernel is None:
             return "none"
         return _verdict(self.rival.verdict, self.rival.against_us / self.rival.median_us) if self.rival else None
@@ -56,7 +56,7 @@ class NetworkLayer:
 
 @dataclass(frozen=True, slots=True)
 class Network:
-    """A study's layers on one device, timed in one way."""
+    """A study's layers on one device in one measurement mode."""
 
     study: str
     device: str
@@ -65,27 +65,27 @@ class Network:
 
     @property
     def time_us(self) -> float | None:
-        """All layers that have a kernel; None: none has."""
+        """Total of the layers that have a kernel; None if none has."""
         return sum(us for one in self.layers if (us := one.times(one.time_us)) is not None) or None
 
     @property
     def floor_us(self) -> float | None:
-        """All layers; None where a layer's is not known."""
+        """Total floor; None if that of a layer is unknown."""
         return _whole([one.times(one.floor_us) for one in self.layers])
 
     @property
     def rival_us(self) -> float | None:
-        """All layers by their rivals; None where a layer has none."""
+        """Total of the rivals; None if a layer has none."""
         return _whole([one.times(one.rival_us) for one in self.layers])
 
     def share(self, one: NetworkLayer) -> float | None:
-        """A layer's part of the network's time."""
+        """A layer's share of the network's time."""
         own, whole = one.times(one.time_us), self.time_us
         return own / whole if own is not None and whole else None
 
     @property
     def verdict(self) -> str | None:
-        """Against the rivals together: nothing is said of noise where single layers win and lose."""
+        """The verdict against all rivals together; without a noise interval if single layers win and lose."""
         if self.time_us is None or self.rival_us is None:
             return None
         ratio = self.rival_us / self.time_us
@@ -93,7 +93,7 @@ class Network:
 
 
 def networks(store: Store, name: str, kernels: Sequence[BestWithRoofline]) -> list[Network]:
-    """A study's best kernels summed, by device and measurement mode; none for a single layer without a rival."""
+    """The totals of a study's best kernels, by device and measurement mode; none for a single layer without a rival."""
     layers = [row.layer for row in store.studies.layers(name) if row.study == name]
     if any(kernel.best.study != name for kernel in kernels):
         return []
@@ -129,9 +129,9 @@ def rival_of(kernel: BestWithRoofline, finals: Sequence[FinalsRow], admitted: Se
 
 
 def stored_study(store: Store, name: str) -> Study:
-    """The study as it was tuned last; with nothing but its layers' own classes where its file cannot be read now.
+    """The study as it was last tuned; if its file cannot be read any more, only its layers with their own classes.
 
-    Operations that do not come along are as the layers have them.
+    Operations that are not bundled are those stored with the layers.
     """
     text = next((row.text for row in reversed(store.studies.list()) if row.name == name), "")
     with contextlib.suppress(StudyError):

@@ -1,7 +1,7 @@
-"""trials -> Nsight Compute -> what their kernels' launches really do: occupancy, efficiency, traffic, stalls.
+"""trials -> Nsight Compute -> counters of their launches: occupancy, efficiency, traffic, stalls.
 
-`ncu` runs `autotune.workers.profiled` and prints a CSV table: a line of column names, a line of units, a line for
-each launch. One process launches all kernels of a problem: starting it and filling the arrays takes longer than most
+`ncu` runs `autotune.workers.profiled` and prints a CSV table: a line of column names, a line of units, a line for each
+launch. One process launches all kernels of a problem, because starting it and filling the arrays takes longer than most
 kernels' counters.
 """
 
@@ -30,8 +30,8 @@ from autotune.store import KernelProfile, ProfileRow, Store, TrialRow
 from autotune.tempdirs import temporary_folder
 from autotune.workers.profiled import Job, Kernel
 
-_DEADLINE_S = 600.0  # every launch is replayed once for each set of counters that fit the device together
-_MOST_RETRIES = 8  # each leaves out the counters that this ncu or this device does not know
+_DEADLINE_S = 600.0  # every launch is replayed once for each set of counters that can be read together
+_MOST_RETRIES = 8  # each retry leaves out counters that this ncu or this device does not have
 
 COUNTERS: Mapping[str, tuple[str, ...]] = {
     "time_us": ("gpu__time_duration.sum",),
@@ -59,15 +59,15 @@ COUNTERS: Mapping[str, tuple[str, ...]] = {
     "active_threads": ("smsp__thread_inst_executed_per_inst_executed.ratio",),
     "shared_load_wavefronts": ("l1tex__data_pipe_lsu_wavefronts_mem_shared_op_ld.sum",),
 }
-"""KernelProfile's numbers to ncu's counters; the first that the device has is taken."""
+"""ncu's counters for KernelProfile's numbers; the first that the device has is used."""
 STALLS = (
     *("barrier", "branch_resolving", "dispatch_stall", "drain", "gmma", "imc_miss", "lg_throttle", "long_scoreboard"),
     *("math_pipe_throttle", "membar", "mio_throttle", "misc", "no_instruction", "not_selected", "short_scoreboard"),
     *("sleeping", "tex_throttle", "wait"),
 )
-"""Reasons why a warp does not issue, as ncu names them; `selected`, which is no stall, is left out"""
+"""Reasons why a warp does not issue, by ncu's names, without `selected`, which is not a stall."""
 _STALL = "smsp__average_warps_issue_stalled_{}_per_issue_active.ratio"
-_SCALE = {  # of a unit, to microseconds, bytes or a fraction
+_SCALE = {  # unit to its factor to microseconds, bytes or a fraction
     "%": 1e-2,
     "nsecond": 1e-3,
     "ns": 1e-3,
@@ -87,19 +87,19 @@ _UNKNOWN = re.compile(r"^==(?:ERROR|WARNING)==.*?\b([a-z0-9]+__[a-z0-9_.]+)", re
 
 @dataclass(frozen=True, slots=True)
 class Profiled:
-    """What ncu saw of several kernels' launches."""
+    """The profile of several kernels' launches."""
 
     launches: tuple[tuple[KernelProfile, ...], ...]
-    """of each kernel, its stages in order; none for a kernel that the process did not come to"""
+    """of each kernel, its stages in order; empty for a kernel that the process did not reach"""
     why_not: str
-    """what ended the process early; empty when every kernel was profiled"""
+    """the error that ended the process early; empty if every kernel was profiled"""
 
 
 class Profiler:
-    """Nsight Compute with the counters that it has turned out to know."""
+    """Nsight Compute, and the counters that it is known to have."""
 
     def __init__(self, ncu: Path) -> None:
-        """Ask `ncu` for its version. Raises ToolchainError when it does not start."""
+        """Ask `ncu` for its version. Raises ToolchainError if it does not start."""
         self._ncu = ncu
         self._tool = _version(ncu)
         self._wanted = [*(name for names in COUNTERS.values() for name in names), *map(_STALL.format, STALLS)]
@@ -107,7 +107,7 @@ class Profiler:
     def profile(self, device: str, kernels: Sequence[Kernel]) -> Profiled:
         """Launch every stage of the kernels, which compute one problem, once under ncu.
 
-        Raises ToolchainError when ncu may not or cannot read the device's counters.
+        Raises ToolchainError if ncu has no permission to read the device's counters, or cannot.
         """
         stages = [[stage.entry for stage in source.stages] for source, _ in kernels]
         entries = [entry for kernel in stages for entry in kernel]
@@ -132,7 +132,7 @@ class Profiler:
 
 
 def _of_each(launches: Sequence[KernelProfile], counts: Sequence[int]) -> tuple[tuple[KernelProfile, ...], ...]:
-    """Launches dealt out to kernels of so many each; a kernel whose launches are not all there gets none."""
+    """Assign launches to kernels by their numbers of stages; a kernel with missing launches gets none."""
     ends = list(accumulate(counts))
     return tuple(
         tuple(replace(launch, position=at) for at, launch in enumerate(launches[end - count : end]))
@@ -158,9 +158,9 @@ def compiled(
     families: Mapping[str, KernelTemplate],
     say: Callable[[str], None],
 ) -> tuple[Compiled, ...]:
-    """The kernels of trials, compiled: from the stored text, or rendered again where a small copy has only its hash.
+    """The compiled kernels of trials, from the stored text, or rendered again if only its hash is stored.
 
-    `say` is told in one line of a kernel that cannot be had.
+    `say` is called with a line about each kernel that is not available.
     """
     found: list[tuple[TrialRow, KernelSource, Future[Binary]]] = []
     for row in rows:
@@ -183,9 +183,9 @@ def profile_trials(
     environment: Environment,
     say: Callable[[str], None],
 ) -> list[ProfileRow]:
-    """Profile kernels, a process for those of one problem, and store what was seen after each process.
+    """Profile kernels, one process per problem, and store the result after each process.
 
-    `say` is told in one line of kernels that a process did not come to. Raises ToolchainError as `Profiler.profile`.
+    `say` is called with a line about kernels that a process did not reach. Raises ToolchainError as `Profiler.profile`.
     """
     problems = list(dict.fromkeys(kernel.source.problem for kernel in kernels))
     in_turn = sorted(kernels, key=lambda kernel: problems.index(kernel.source.problem))
@@ -202,9 +202,9 @@ def profile_trials(
 
 
 def parse_ncu(text: str, tool: str) -> tuple[KernelProfile, ...]:
-    """The launches in a table of `ncu --csv --page raw`; lines before and between that are no table are passed over.
+    """The launches in the table of `ncu --csv --page raw`; other lines are ignored.
 
-    Numbers may have thousands separators, units any prefix; a counter that is missing or not a number becomes None.
+    Numbers may have thousands separators, units any prefix. A counter that is missing or not a number becomes None.
     """
     lines = [line for line in text.splitlines() if line.startswith('"')]
     rows = list(csv.reader(lines))
@@ -247,7 +247,7 @@ def _number(text: str, unit: str) -> float | None:
 
 
 def _run(ncu: Path, counters: Sequence[str], entries: set[str], job: Path, log: Path) -> str:
-    """Everything that ncu and the profiled process said."""
+    """All output of ncu and the profiled process."""
     command = [
         *(str(ncu), "--csv", "--page", "raw", "--print-units", "base", "--log-file", str(log)),
         *("--clock-control", "none", "--metrics", ",".join(counters)),
@@ -276,7 +276,7 @@ def _version(ncu: Path) -> str:
 
 
 def _why(said: str) -> str:
-    """Why there is no profile, out of ncu's words."""
+    """Why there is no profile, from ncu's output."""
     if "ERR_NVGPUCTRPERM" in said:
         return (
             "this user may not read the GPU's counters; run as root, or load the driver with "
@@ -287,6 +287,6 @@ def _why(said: str) -> str:
 
 
 def _complaints(said: str) -> Iterator[str]:
-    """ncu's errors; else the last words of the profiled process."""
+    """ncu's errors, or else the last lines of the profiled process."""
     errors = [line.removeprefix("==ERROR==").strip() for line in said.splitlines() if line.startswith("==ERROR==")]
     yield from errors or [line.strip() for line in said.splitlines() if line.strip()][-3:]

@@ -1,4 +1,4 @@
-"""A recorded config rendered again by its family as it is installed now."""
+"""Render a recorded config again with its family as installed now."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ ANOTHER = "renders another kernel by now"
 
 
 def kernel_of(row: TrialRow, store: Store, families: Mapping[str, KernelTemplate]) -> KernelSource | str:
-    """The very kernel of a trial, as stored or rendered again; else why it cannot be had."""
+    """A trial's kernel, stored or rendered again; or why it is not available."""
     stored = None if row.trial.source_hash is None else store.sources.get(row.trial.source_hash)
     if stored is not None:
         return stored
@@ -25,14 +25,16 @@ def kernel_of(row: TrialRow, store: Store, families: Mapping[str, KernelTemplate
 
 
 def located(problem: Problem, families: Mapping[str, KernelTemplate]) -> Problem:
-    """A stored problem as one of its operation where its families lie, and so its reference; as stored without one."""
+    """A stored problem with its operation's folder, and so its reference, from among the families; unchanged without
+    one.
+    """
     of = (family.operation for family in families.values() if family.operation.name == problem.operation.name)
     declared = next(of, None)
     return problem if declared is None else make_problem(declared, problem.values)
 
 
 def rerender(row: TrialRow, families: Mapping[str, KernelTemplate]) -> KernelSource | str:
-    """The very kernel of a trial as its family renders it now; in words what the family does instead."""
+    """A trial's kernel as its family renders it now; or a message that its family renders another one."""
     source = render_current(row, families)
     if not isinstance(source, str) and row.trial.source_hash not in (None, source.hash):
         return ANOTHER
@@ -40,7 +42,9 @@ def rerender(row: TrialRow, families: Mapping[str, KernelTemplate]) -> KernelSou
 
 
 def render_current(row: TrialRow, families: Mapping[str, KernelTemplate]) -> KernelSource | str:
-    """What a trial's family renders of its config now, be it another text or not; in words why it renders nothing."""
+    """The kernel that a trial's family renders for its config now, even if it is another one; or why it
+    renders none.
+    """
     family = families.get(row.trial.config.template)
     if family is None:
         return "is not installed"

@@ -1,8 +1,8 @@
-"""best -> retime: the best few recorded kernels of a layer verified and timed again, here and now.
+"""best -> retime: verify and time the best few recorded kernels of a layer again on this device.
 
-They run interleaved like finalists, one of them entered twice for the noise floor. The store ranks a kernel by its new
-time from then on; a kernel that was imported counts from then on. A time that was taken in another way than the new
-one (with launch gaps, by an older version) is not compared with it: such a kernel is `remeasured`.
+They run interleaved like finalists, and one of them runs twice for the noise floor. From then on the store ranks a
+kernel by its new time, and an imported kernel is ranked as well. If the old time was measured in another way (with
+launch gaps, by an older version), the two are not compared: the kernel is `remeasured`.
 """
 
 from __future__ import annotations
@@ -27,23 +27,23 @@ from autotune.tuning.layer_finals import FINALS_S, timed_in_turn
 
 @dataclass(frozen=True, slots=True)
 class Retimed:
-    """What measuring one kernel again came to."""
+    """The result of measuring one kernel again."""
 
     retime: RetimeRow
     before: TrialRow
-    """as it was"""
+    """before the retime"""
     noise: float | None
-    """fraction within which a time counts as confirmed; None when it failed"""
+    """fraction within which a time counts as confirmed; None if it failed"""
 
     @property
     def ratio(self) -> float | None:
-        """The new time over the old one; None when it failed, and when the two were taken in different ways."""
+        """The new time divided by the old one; None if it failed or if the two were measured in different ways."""
         return self.retime.ratio
 
 
 @dataclass(frozen=True, slots=True)
 class NotRetimed:
-    """A kernel that cannot be run, and why; nothing is stored of it."""
+    """A kernel that cannot be run, and the reason; nothing is stored."""
 
     row: TrialRow
     why: str
@@ -52,8 +52,8 @@ class NotRetimed:
 def top_trials(rows: Sequence[TrialRow], info: DeviceInfo, winners: Sequence[TrialRow], most: int) -> list[TrialRow]:
     """The `most` fastest kernels on a device of each measurement mode, class and determinism, winners included.
 
-    A kernel counts once, as the trial by which it ranks; one that was imported and never measured here ranks by the
-    time it came with.
+    A kernel counts once, as the trial that is ranked; an imported one that was never measured here has its imported
+    time.
     """
     chosen: dict[Hashable, list[TrialRow]] = {}
     kernels: set[Hashable] = set()
@@ -72,15 +72,15 @@ def top_trials(rows: Sequence[TrialRow], info: DeviceInfo, winners: Sequence[Tri
 
 @dataclass(frozen=True, slots=True)
 class LayerPlan:
-    """What is to be measured again of one layer."""
+    """The kernels of one layer to measure again."""
 
     name: str
     """study.layer"""
     problem: Problem
     rows: tuple[TrialRow, ...]
-    """none: nothing of it was correct on the device"""
+    """empty: no kernel of it was correct on the device"""
     winners: tuple[TrialRow, ...]
-    """of the rows those that `best` shows; of what was only imported, the fastest of each kind"""
+    """the rows that `best` shows; of a kind with only imported kernels, the fastest"""
 
 
 def plan(
@@ -92,7 +92,9 @@ def plan(
     shown: Sequence[BestRow],
     most: int,
 ) -> LayerPlan:
-    """Choose the `most` fastest kernels of each kind; of `best`, every kind's winner, only `shown` count as winners."""
+    """Choose the `most` fastest kernels of each kind; of `best`, the winners of all kinds, only `shown` count as
+    winners.
+    """
     rows = top_trials(
         store.trials.list(problem, outcome="correct", generations="all"), info, [row.row for row in best], most
     )
@@ -158,7 +160,7 @@ def _timed(
     store: Store,
     budget_s: float,
 ) -> Iterator[Retimed]:
-    """Time kernels interleaved and store the results; those that are wrong by then have failed."""
+    """Time kernels interleaved and store the results; those that are wrong after that have failed."""
     if not verified:
         return
     info, environment = evaluator.info, evaluator.environment
@@ -195,5 +197,5 @@ def label(before_us: float, after_us: float, noise: float) -> str:
 
 
 def _before_us(row: TrialRow) -> float:
-    """The time that a kernel stands with."""
+    """The time by which a kernel is ranked."""
     return row.ranking_median_us or row.median_us or 0.0

@@ -1,4 +1,4 @@
-"""best -> rooflines: best kernels and trials set against what their devices can do."""
+"""best -> rooflines: best kernels and trials with the limits of their devices."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class BestWithRoofline:
-    """A best row set against what its device can do."""
+    """A best row with the facts about its kernel."""
 
     best: BestRow
     facts: Facts
 
     @property
     def floor_us(self) -> float | None:
-        """What no kernel can beat; None when the device was not calibrated."""
+        """The floor; None if the device was not calibrated."""
         return self.facts.floor.us if self.facts.floor else None
 
 
 def with_roofline(store: Store, row: BestRow) -> BestWithRoofline:
-    """Set a best row against what its device can do, as far as that was calibrated."""
+    """Add the facts about a best row's kernel, as far as the device was calibrated."""
     return BestWithRoofline(row, _facts(row.row, row.median_us, store.rates.best(row.row.device)))
 
 

@@ -1,4 +1,4 @@
-"""Whether two texts are one kernel: identifiers and comments may differ, the machine code may not."""
+"""Whether two texts compile to the same machine code, although identifiers and comments may differ."""
 
 from __future__ import annotations
 
@@ -12,9 +12,10 @@ from autotune.workers.compilers import CompilePool
 
 
 def same_machine_code(store: Store, pool: CompilePool, best: BestRow, now: KernelSource) -> bool:
-    """Whether a best kernel and what its family renders today are launched alike and compile to the same cubin.
+    """Whether a best kernel and the one that its family renders now have the same launches and compile to the same
+    cubin.
 
-    False where that cannot be told: for what no GPU runs, without nvcc, or where the kernel's text is not kept.
+    False if that is unknown: for a device that is not a GPU, without nvcc, or if the kernel's text is not stored.
     """
     device = best.row.device
     stored = store.sources.get(best.row.trial.source_hash or "")

@@ -1,4 +1,4 @@
-"""best -> stale: which best results an upgraded driver, toolkit or template has made doubtful."""
+"""best -> stale: best results that may be out of date after a change of driver, toolkit or template."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ _HASH_SHOWN = 12  # digits of a template's hash
 
 @dataclass(frozen=True, slots=True)
 class Present:
-    """What a device's results are compared with."""
+    """The environment with which a device's results are compared."""
 
     environment: Environment
     against: str
-    """where it comes from: `this machine`, or `its newest run` where no such device is here"""
+    """its source: `this machine`, or `its newest run` if the device is not here"""
 
 
 @dataclass(frozen=True, slots=True)
 class StaleResult:
-    """One thing that has changed since a best result was measured."""
+    """One change since a best result was measured."""
 
     best: BestRow
     changed: str
@@ -43,11 +43,10 @@ def stale_results(
     families: Mapping[str, KernelTemplate],
     is_same: Callable[[BestRow, KernelSource], bool],
 ) -> tuple[StaleResult, ...]:
-    """What has changed since `best` was last measured, in the environment `measured`.
+    """The changes since `best` was last measured, in the environment `measured`.
 
-    A template whose text changed without changing this kernel makes nothing doubtful. `is_same` says of a kernel that
-    is rendered as another text today whether that is the best result's all the same. `present` is None where nothing
-    is known of the device's environment now.
+    A change of a template's text that does not change this kernel is ignored. `is_same` tells whether a kernel that is
+    rendered as another text now is still the same. `present` is None if the device's current environment is unknown.
     """
     found = []
     if present is not None:
@@ -73,7 +72,7 @@ def present_of(
     opened: Sequence[tuple[DeviceInfo, Environment]],
     recorded: Sequence[tuple[DeviceInfo, Environment]],
 ) -> Present | None:
-    """What a device is driven by now: as opened here, else as its newest run recorded it, else unknown."""
+    """The current environment of a device: as opened here, or else of its newest recorded run, or else unknown."""
     for source, against in ((opened, "this machine"), (recorded, "its newest run")):
         for device, environment in source:
             if device.identity == info.identity:
@@ -84,7 +83,7 @@ def present_of(
 def _template_now(
     best: BestRow, families: Mapping[str, KernelTemplate], is_same: Callable[[BestRow, KernelSource], bool]
 ) -> str | None:
-    """What the family has become, if that puts the kernel in doubt; None when it renders the very same kernel."""
+    """How the family has changed, if that changes the kernel; None if it renders the same kernel."""
     family = families.get(best.row.trial.config.template)
     if family is not None and family.hash == best.row.template_hash:
         return None

@@ -1,4 +1,4 @@
-"""store -> columns: what an answer says of each trial."""
+"""store -> columns: the columns of an answer about trials."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ if TYPE_CHECKING:
 
 
 def layer_name(row: Cells) -> str:
-    """`study.layer`; the layer is empty where its study has no name for it any more."""
+    """`study.layer`; the layer is empty if its study has no name for it any more."""
     return f"{row['study']}.{row['layer'] or ''}"
 
 
 def registers(row: TrialRow) -> int | None:
-    """None where no compiler reported them, as on the host."""
+    """None if no compiler reported them, as on the host."""
     return row.trial.resources.registers or None
 
 
@@ -35,7 +35,7 @@ def warps(found: Facts) -> int | None:
 
 
 def limits(found: Facts) -> Items | None:
-    """What allows no further block on a multiprocessor, such as `registers and warps`."""
+    """What prevents another block on a multiprocessor, such as `registers and warps`."""
     return joined(found.residency.limits if found.residency else None)
 
 
@@ -84,4 +84,4 @@ TRIAL_COLUMNS = (
 ROOFLINE_KEYS = frozenset(
     {"gb_per_s", "floor_fraction", "limiter", "blocks_per_sm", "warps_per_sm", "occupancy_limits"}
 )
-"""of columns that are empty where a trial's device is not known to be calibrated"""
+"""columns that are empty if a trial's device is not known to be calibrated"""

@@ -1,4 +1,4 @@
-"""Rows of the view `results` -> the rows of `trials` and `show`: each trial set against what its device can do."""
+"""Rows of the view `results` -> the rows of `trials` and `show`: each trial with the limits of its device."""
 
 from __future__ import annotations
 
@@ -20,20 +20,20 @@ from autotune.trial import END_TO_END, Config, Outcome, Resources
 if TYPE_CHECKING:
     from autotune.store import Store, TrialRow
 
-_Shape = tuple[str, str, str | None]  # as `stored_problem` takes them
+_Shape = tuple[str, str, str | None]  # the columns for `stored_problem`
 _NO_FACTS = Facts(None, None, None, None, None)
-"""of a kernel on a device that is known by its name alone"""
+"""of a kernel on a device of which only the name is known"""
 _KEPT = 1 << 14  # kernels that share launches and resources
 
 
 @lru_cache(_KEPT)
 def problem_words(shape: _Shape) -> str:
-    """A problem in words."""
+    """A problem as text."""
     return str(stored_problem(*shape))
 
 
 def config_cell(template: str, params: str) -> Config:
-    """A config of its family's name and its parameters as JSON."""
+    """A config from its family's name and its parameters as JSON."""
     return Config(template, tuple(json.loads(params).items()))
 
 
@@ -50,7 +50,7 @@ def trial_rows(store: Store, rows: Iterable[Mapping[str, Any]]) -> Iterator[Cell
     def bound(
         device_id: int, shape: tuple[str, str, str | None], accuracy: str, mode: str, flops: int | None
     ) -> Bounds:
-        known = {} if mode == END_TO_END else rates[device_id]  # it waits for copies: no floor of a kernel bounds it
+        known = {} if mode == END_TO_END else rates[device_id]  # it includes copies, so a kernel's floor does not apply
         return bounds(devices[device_id], stored_problem(*shape), accuracy, known, flops)
 
     for row in rows:

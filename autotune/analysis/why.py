@@ -1,6 +1,7 @@
-"""best -> why: why a layer's best kernel wins, told from the recorded trials and the family's rules alone.
+"""best -> why: why a layer's best kernel is the fastest, from the recorded trials and the family's rules.
 
-Nothing is modelled: each ratio is between times that were measured, and where no recorded trial tells, it says so.
+There is no model: each ratio is between measured times, and if no recorded trial answers a question, the answer says
+so.
 """
 
 from __future__ import annotations
@@ -18,21 +19,21 @@ from autotune.trial import Config, Outcome, Value
 
 @dataclass(frozen=True, slots=True)
 class Nearby:
-    """The recorded trial most like the winner that has the default's value of a parameter."""
+    """The recorded trial most similar to the winner that has the default's value of a parameter."""
 
     row: AlikeTrial
     ratio: float
-    """its time over the winner's"""
+    """its time divided by the winner's"""
     also: tuple[str, ...]
     """the other parameters in which it differs from the winner"""
 
 
 @dataclass(frozen=True, slots=True)
 class Effect:
-    """One parameter in which the winner differs from its family's default, and what the trials say of it.
+    """One parameter in which the winner differs from its family's default, and its effect according to the trials.
 
     A pair is two trials that differ in this parameter alone, one with the default's value, one with the winner's. Its
-    ratio is the first one's time over the second one's: above 1 the winner's value is the faster.
+    ratio is the first one's time divided by the second one's: above 1 the winner's value is the faster.
     """
 
     param: str
@@ -41,16 +42,16 @@ class Effect:
     ratio: float | None
     """median of the nearest pairs; None without a pair"""
     distance: int | None
-    """parameters in which the nearest pairs differ from the winner otherwise; 0: the winner is one of the pair"""
+    """number of other parameters in which the nearest pairs differ from the winner; 0: the winner is one of the pair"""
     nearest: int
     """pairs at that distance"""
     pairs: int
     """at any distance"""
     low: float | None
     high: float | None
-    """the least and the largest ratio of all pairs"""
+    """the smallest and the largest ratio of all pairs"""
     nearby: Nearby | None
-    """the recorded trial most like the winner with the default's value, unless the two are a pair themselves"""
+    """the recorded trial most similar to the winner with the default's value, unless the two are a pair"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +62,7 @@ class Step:
     value: Value
     row: AlikeTrial
     ratio: float | None
-    """its time over the winner's; None when it is not correct"""
+    """its time divided by the winner's; None if it is not correct"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,25 +70,25 @@ class Between:
     """A recorded trial on the way from the default to the winner: each parameter has the value of one of the two."""
 
     changed: tuple[str, ...]
-    """the parameters that have the winner's value already, of those in which the two differ"""
+    """the parameters that already have the winner's value, among those in which the two differ"""
     row: AlikeTrial
     ratio: float
-    """its time over the winner's"""
+    """its time divided by the winner's"""
 
 
 @dataclass(frozen=True, slots=True)
 class Neighbour:
-    """A value that the family offers in the place of the winner's, all others kept."""
+    """An alternative value that the family offers, with all other values of the winner."""
 
     param: str
     value: Value
     refusal: str
-    """the rules that forbid it; empty when it is allowed"""
+    """the rules that forbid it; empty if it is allowed"""
 
 
 @dataclass(frozen=True, slots=True)
 class FamilyRow:
-    """A family's trials on the layer, and the best of them against the winner."""
+    """A family's trials on the layer, and its best relative to the winner."""
 
     template: str
     evaluated: int
@@ -95,12 +96,12 @@ class FamilyRow:
     best: AlikeTrial | None
     """of the winner's accuracy class"""
     ratio: float | None
-    """its time over the winner's"""
+    """its time divided by the winner's"""
 
 
 @dataclass(frozen=True, slots=True)
 class Failures:
-    """Trials of a family that failed in the same words."""
+    """Trials of a family that failed with the same message."""
 
     template: str
     outcome: str
@@ -112,27 +113,27 @@ class Failures:
 
 @dataclass(frozen=True, slots=True)
 class Why:
-    """What the records say of one best kernel."""
+    """The explanation of one best kernel."""
 
     best: BestRow
     winner: AlikeTrial
     """its trial"""
     default: AlikeTrial | None
-    """the family's default in the winner's study; None where no search recorded one"""
+    """the family's default in the winner's study; None if no search recorded one"""
     default_ratio: float | None
-    """its time over the winner's; None when it is not correct"""
+    """its time divided by the winner's; None if it is not correct"""
     effects: tuple[Effect, ...]
     between: tuple[Between, ...]
-    """correct trials on the way from the default to the winner, both left out, fewest changes first"""
+    """correct trials on the way from the default to the winner, without both, fewest changes first"""
     steps: tuple[Step, ...]
     families: tuple[FamilyRow, ...]
-    """fastest first, the winner's own among them; those without a correct trial last"""
+    """fastest first, including the winner's own; those without a correct trial last"""
     failures: tuple[Failures, ...]
     """most frequent first"""
 
 
 def explain(best: BestRow, rows: Sequence[AlikeTrial]) -> Why:
-    """Why a best kernel wins; `rows` are the trials that compare with it, itself among them, as `trials.like` lists."""
+    """Explain a best kernel; `rows` are the comparable trials, including its own, as `trials.like` lists them."""
     winner = next(row for row in rows if row.id == best.row.id)
     known = _Known(_by_config([row for row in rows if row.template_hash == winner.template_hash], winner), winner)
     default = _default(rows, winner)
@@ -150,7 +151,7 @@ def explain(best: BestRow, rows: Sequence[AlikeTrial]) -> Why:
 
 
 def neighbours(bound: BoundTemplate, winner: Config) -> tuple[Neighbour, ...]:
-    """Every value that a family offers one step from the winner; () when the family no longer has its parameters."""
+    """Every value that a family offers one step from the winner; () if the family no longer has its parameters."""
     winner_today = bound.template.current_config(winner)
     if winner_today is None:
         return ()
@@ -170,13 +171,13 @@ def neighbours(bound: BoundTemplate, winner: Config) -> tuple[Neighbour, ...]:
 
 
 def _by_config(rows: Sequence[AlikeTrial], winner: AlikeTrial) -> dict[Config, AlikeTrial]:
-    """A row for each config: of the winner's own study if it has one, measured rather than taken over, the latest."""
+    """A row for each config: from the winner's own study if possible, measured rather than reused, the latest."""
     ranked = sorted(rows, key=lambda row: (row.study_id == winner.study_id, not row.reused, row.id))
     return {row.config: row for row in ranked} | {winner.config: winner}
 
 
 def _default(rows: Sequence[AlikeTrial], winner: AlikeTrial) -> AlikeTrial | None:
-    """What the search tried first of the winner's family in its study, which is the default."""
+    """The first config of the winner's family that the search tried in its study, which is the default."""
     of_winner = (winner.study_id, winner.template_hash)
     ours = [row for row in rows if row.rendered and (row.study_id, row.template_hash) == of_winner]
     return min(ours, key=lambda row: row.number, default=None)
@@ -190,14 +191,14 @@ def _ratio(row: AlikeTrial, winner: AlikeTrial) -> float | None:
 
 @dataclass(frozen=True, slots=True)
 class _Seen:
-    """A trial of the winner's family, set against the winner."""
+    """A trial of the winner's family, relative to the winner."""
 
     row: AlikeTrial
     values: Mapping[str, Value]
     differing: tuple[str, ...]
     """parameters in which it differs from the winner"""
     ratio: float | None
-    """its time over the winner's"""
+    """its time divided by the winner's"""
 
 
 class _Known:
@@ -225,7 +226,7 @@ def _effects(known: _Known, default: Config) -> tuple[Effect, ...]:
 
 
 def _effect(known: _Known, name: str, default: Value) -> Effect:
-    """What the pairs of trials that differ in one parameter alone say of it."""
+    """The effect of a parameter according to the pairs of trials that differ in it alone."""
     ratios: dict[int, list[float]] = {}
     for seen in known.seen:
         if name in seen.differing or seen.ratio is None:

@@ -1,1 +1,1 @@
-"""What `autotune.tune`, `autotune.best` and `autotune.export` are; the command line calls the same parts."""
+"""The functions behind `autotune.tune`, `autotune.best` and `autotune.export`, which the command line also calls."""

@@ -1,4 +1,4 @@
-"""`autotune.best`: what a results database answers, as the command line's `best` asks it."""
+"""`autotune.best`: the best kernels in a results database, as the command line's `best` selects them."""
 
 from __future__ import annotations
 
@@ -30,9 +30,9 @@ def best(
 ) -> tuple[BestRow, ...]:
     """The best kernel of each layer, device and accuracy class.
 
-    `what` is a study, its file or name, `study.layer`, a layer's name, or a problem, whatever studies call it; None:
-    everything. With a device (cuda:N, host, null, a recorded one by a part of its name) only what fits it: `match`
-    says how well. An empty answer means that there is none. Raises StoreError, DeviceError and StudyError.
+    `what` is a study, its file or name, `study.layer`, a layer's name, or a problem under any name; None: everything.
+    With a device (cuda:N, host, null, or a part of a recorded device's name) only kernels for it are returned; `match`
+    tells how well each matches. The result is empty if there is none. Raises StoreError, DeviceError and StudyError.
     """
     from autotune.analysis.rooflines import best_per_class
     from autotune.store import Store
@@ -44,7 +44,7 @@ def best(
 
 
 def device_named(store: Store, name: str, *, say: Say = lambda *_: None) -> DeviceInfo:
-    """A device that is here, or a recorded one. Raises DeviceError when the name fits none or several."""
+    """A device of this machine, or a recorded one. Raises DeviceError unless the name fits exactly one."""
     recorded = store.devices.list()
     found = devices_named(name, recorded)
     try:
@@ -57,7 +57,9 @@ def device_named(store: Store, name: str, *, say: Say = lambda *_: None) -> Devi
             f"{name}: {'fits several recorded devices' if found else 'no recorded device of this name'}: {words}"
             + ("; give more of the name" if found else "; or give cuda:N, host or null")
         ) from None
-    from autotune.api.device_names import evaluator_of  # opens devices: most answers need none
+    from autotune.api.device_names import (
+        evaluator_of,
+    )  # imported here because it opens devices, which most answers do not need
 
     evaluator = evaluator_of(name, 1, say=say)
     evaluator.close()
@@ -84,7 +86,7 @@ def devices_asked(store: Store, device: str | None, *, say: Say = lambda *_: Non
 
 
 def dispatcher_of(store: Store, made: DispatcherRow) -> Dispatcher:
-    """The dispatcher that a row keeps. Raises StoreError where it cannot be read."""
+    """The dispatcher of a row. Raises StoreError if it cannot be read."""
     from autotune.dispatch.dispatcher import Dispatcher
 
     try:

@@ -1,4 +1,4 @@
-"""A device by its name: the evaluator that tunes on it, as the command line and `autotune.tune` open it."""
+"""Open the evaluator of a named device, for the command line and for `autotune.tune`."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ from autotune.evaluation.null import NullEvaluator
 from autotune.workers.device_worker import DEADLINES, Deadlines
 
 Say = Callable[[DeviceInfo, str, str], None]
-"""Told which device was taken, its name, and why."""
+"""Called with the chosen device, its name, and the reason."""
 Warn = Callable[[str], None]
-"""Told that other programs use a device, which makes its times wrong."""
+"""Called if other programs use a device, which makes its times unreliable."""
 
 
 def jobs_default() -> int:
-    """Processor cores that this process may use."""
+    """Number of processor cores that this process may use."""
     return len(os.sched_getaffinity(0))
 
 
@@ -37,10 +37,10 @@ def evaluator_of(
     say: Say = lambda *_: None,
     warn: Warn = lambda *_: None,
 ) -> Evaluator:
-    """The evaluator of a named device; of the first CUDA device, else the host, when no name is given.
+    """The evaluator of a named device; without a name, of the first CUDA device, or else of the host.
 
-    `deadlines` are of devices that run kernels. Raises DeviceError when there is no such device, ToolchainError when
-    the host has no compiler.
+    `deadlines` apply to devices that run kernels. Raises DeviceError if there is no such device, ToolchainError if the
+    host has no compiler.
     """
     if name is not None:
         names = device_names(name)
@@ -79,14 +79,17 @@ def _warn_of_others(evaluator: Evaluator, warn: Warn) -> None:
 
 
 def device_names(name: str) -> list[str]:
-    """The devices that a word names: `all` GPUs, or several after commas. Raises DeviceError where none is."""
+    """The devices that a word names: `all` GPUs, or several separated by commas. Raises DeviceError if
+    there is none.
+    """
     return _gpus() if name == "all" else name.split(",") if name.startswith("cuda") else [name]
 
 
 def devices_of_workers(count: int, name: str | None) -> list[str | None]:
-    """The device of each of several cluster workers of this machine: two on one GPU would disturb each other's times.
+    """The device of each of several cluster workers on this machine: two on one GPU would disturb each other's times.
 
-    All open the same device where no GPU is named or found. Raises DeviceError where there are fewer GPUs than workers.
+    All workers open the same device if no GPU is named or found. Raises DeviceError if there are fewer GPUs than
+    workers.
     """
     try:
         names = device_names(name or "all") if count > 1 else []
@@ -106,24 +109,24 @@ def devices_of_workers(count: int, name: str | None) -> list[str | None]:
 
 
 def first_gpu(jobs: int, deadlines: Deadlines = DEADLINES) -> DeviceEvaluator:
-    """The evaluator of the first CUDA device. Raises DeviceError when there is none."""
+    """The evaluator of the first CUDA device. Raises DeviceError if there is none."""
     if not has_libcuda():
         raise DeviceError("this machine has no NVIDIA driver (libcuda.so.1)")
     return DeviceEvaluator(["cuda:0"], jobs, cache=binary_cache(), deadlines=deadlines)
 
 
 def binary_cache() -> BinaryCache:
-    """The user's folder of compiled programs."""
+    """The user's cache folder of compiled programs."""
     return BinaryCache(cache_folder() / "binaries")
 
 
 def cache_folder() -> Path:
-    """The user's folder for what can be made again."""
+    """The user's cache folder."""
     return Path(platformdirs.user_cache_dir("autotune"))
 
 
 def has_libcuda() -> bool:
-    """Whether there is an NVIDIA driver's library here."""
+    """Whether this machine has an NVIDIA driver's library."""
     try:
         ctypes.CDLL("libcuda.so.1")
     except OSError:
@@ -132,7 +135,7 @@ def has_libcuda() -> bool:
 
 
 def _gpus() -> list[str]:
-    """Every CUDA device by name. Raises DeviceError when there is none, with the reason."""
+    """Every CUDA device by name. Raises DeviceError with the reason if there is none."""
     found: list[str] = []
     while True:
         try:

@@ -1,4 +1,4 @@
-"""`autotune.export`: kernels chosen from a results database, written as a library that proves itself."""
+"""`autotune.export`: choose kernels from a results database, write them as a library, build and test it."""
 
 from __future__ import annotations
 
@@ -35,18 +35,18 @@ from autotune.study import ADMITTED, Study
 
 @dataclass(frozen=True, slots=True)
 class ExportResult:
-    """A library that was written."""
+    """An exported library."""
 
     folder: Path
-    """where the library is"""
+    """folder of the library"""
     sources: tuple[Path, ...]
     """the kernels' `.cu` files"""
     left_out: Mapping[str, str]
-    """layers of the study that the library does not serve, and why"""
+    """layers of the study that the library does not support, and why"""
     edited: tuple[Path, ...]
-    """files of an earlier export that were left since somebody edited them"""
+    """files of an earlier export that stay because somebody edited them"""
     proof: tuple[str, ...] = ()
-    """what building and testing the folder showed, as in its proof.txt; empty without `proof`"""
+    """output of building and testing the folder, as in its proof.txt; empty without `proof`"""
 
 
 @in_arguments
@@ -96,7 +96,7 @@ def export(
 
 @dataclass(frozen=True, slots=True)
 class ExportRequest:
-    """Which kernels of a study or layer are asked for. Raises AutotuneError for what contradicts itself."""
+    """The requested kernels of a study or layer. Raises AutotuneError for contradictory options."""
 
     device: str | None = None
     """where they were tuned: a kind, or a part of a recorded device's name"""
@@ -127,7 +127,7 @@ class WrittenExport:
     exported: Exported
     left_out: Mapping[str, str]
     families: Mapping[str, KernelTemplate]
-    """those that are installed, and those of folders that were named"""
+    """the installed families, and those of given folders"""
     noise: Mapping[str, float]
     """noise floor of each measurement mode, a fraction of the time"""
 
@@ -151,7 +151,7 @@ def write_export(
     templates: Sequence[Path] = (),
     say: Say = lambda *_: None,
 ) -> WrittenExport:
-    """Choose the kernels and write their folder. Raises as `export`; `say` is told which device here was taken."""
+    """Choose the kernels and write their folder. Raises as `export`; `say` is called with the chosen device."""
     name = name_of(what) or ""
     with Store(db, create=False) as store:
         devices = devices_asked(store, asked.device, say=say)
@@ -181,7 +181,7 @@ def write_export(
 
 
 def _selected(store: Store, what: str, db: str, asked: ExportRequest, on: Callable[[DeviceInfo], bool]) -> _Selection:
-    """The kernels of the devices that `on` says are asked about."""
+    """The kernels on devices for which `on` is true."""
     if asked.dispatcher:
         made = _dispatcher(store, what, db, on)
         dispatcher = dispatcher_of(store, made)
@@ -194,7 +194,7 @@ def _selected(store: Store, what: str, db: str, asked: ExportRequest, on: Callab
 
 
 def _best(store: Store, what: str, asked: ExportRequest, on: Callable[[DeviceInfo], bool]) -> Sequence[BestRow]:
-    """The best kernels of one GPU, and of what runs none for layers that no GPU has; each file's first."""
+    """The best kernels of one GPU, and of other devices for layers that no GPU has; each file's first."""
     every = store.best.list(what, accuracy=asked.accuracy)
     rows = [row for row in every if on(row.row.device) and matches(row.name, asked.layers)]
     gpus = list(dict.fromkeys(row.row.device for row in rows if row.row.device.can.gpu))
@@ -205,12 +205,12 @@ def _best(store: Store, what: str, asked: ExportRequest, on: Callable[[DeviceInf
     rows = [row for row in rows if row.row.device in gpus or row.name not in on_gpu]
     files: dict[str, BestRow] = {}
     for row in best_per_class(rows):
-        files.setdefault(stem(row), row)  # what was tuned for a cold cache comes before what was for a hot one
+        files.setdefault(stem(row), row)  # kernels for a cold cache come before those for a hot one
     return list(files.values())
 
 
 def _fastest(rows: Sequence[BestRow], classes: Collection[str]) -> Sequence[BestRow]:
-    """Each layer's fastest of these accuracy classes, among what was tuned as its first was."""
+    """Each layer's fastest kernel of these accuracy classes, among those with the measurement mode of its first."""
     layers: dict[str, list[BestRow]] = {}
     for row in rows:
         if row.row.trial.accuracy in classes:
@@ -235,7 +235,7 @@ def _dispatcher(store: Store, what: str, db: str, on: Callable[[DeviceInfo], boo
 
 
 def _dispatched(store: Store, made: DispatcherRow, dispatcher: Dispatcher, layers: Sequence[str]) -> _Selection:
-    """The trials that a dispatcher's choices for these layers were measured in, and the layers that nothing serves."""
+    """The trials of a dispatcher's kernels for these layers, and the layers that no kernel supports."""
     configs = {kernel.name: kernel.config for kernel in dispatcher.all_kernels}
     rows, left_out = [], {}
     for one in (layer for layer in made.layers if matches(f"{made.study}.{layer.layer.name}", layers)):
@@ -259,7 +259,7 @@ def _dispatched(store: Store, made: DispatcherRow, dispatcher: Dispatcher, layer
 def selected_kernel(
     store: Store, row: BestRow, study: Study, db: str, families: Mapping[str, KernelTemplate]
 ) -> SelectedKernel:
-    """A recorded kernel with everything that its export needs; `families` are where its operation's folder may lie."""
+    """A recorded kernel with everything that its export needs; `families` may have the folder of its operation."""
     problem = located(row.layer.problem, families)
     row = replace(row, layer=replace(row.layer, problem=problem))
     source = store.sources.get(row.row.trial.source_hash or "")
@@ -273,9 +273,9 @@ def selected_kernel(
 
 
 def proof_of(written: WrittenExport, *, stage: Callable[[str], None] = lambda _: None) -> Iterator[str]:
-    """Prove a folder on the first CUDA device, where there is one that it is for, else on the CPU; say what is seen.
+    """Prove a folder on the first CUDA device, if there is one that it supports, else on the CPU; print the results.
 
-    `stage` is told what begins.
+    `stage` is called when a stage begins.
     """
     exported = written.exported
     with ExitStack() as opened:

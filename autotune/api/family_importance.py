@@ -1,4 +1,4 @@
-"""`autotune.importance`: which parameters decided how fast a layer's kernels were, family by family."""
+"""`autotune.importance`: which parameters determine the times of a layer's kernels, for each family."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class FamilyImportance:
-    """What the trials of one family on one layer and device tell of its parameters."""
+    """The importance of one family's parameters on one layer and device."""
 
     layer: str
     """study.layer"""
@@ -42,11 +42,11 @@ def importances(
     layers: Collection[str] = (),
     say: Say = lambda *_: None,
 ) -> tuple[FamilyImportance, ...]:
-    """The importances of each layer of a study, or of one, for every family with at least 20 correct trials.
+    """The importances for each layer of a study, or for one, and for every family with at least 20 correct trials.
 
-    With `device` (a recorded one by a part of its name), `families` or `layers` of these alone; `say` is told
-    which device of this machine was taken. Raises StoreError when there is none, or what is asked about was recorded
-    elsewhere, and DeviceError where the database has nothing of the device.
+    With `device` (a part of a recorded name), `families` or `layers` only for these; `say` is called with the chosen
+    device of this machine. Raises StoreError if there are none, or if the trials are of an imported space, and
+    DeviceError if the database has none of the device.
     """
     from autotune.replay.recorded_trials import stored_recordings
     from autotune.search.importance import importance as importance_of

@@ -1,4 +1,4 @@
-"""Ctrl-C in a run that measures: the first asks for an orderly end, the second ends at once."""
+"""Ctrl-C in a run that measures: the first asks for an orderly end, the second ends it at once."""
 
 from __future__ import annotations
 
@@ -11,9 +11,10 @@ from types import FrameType
 
 @contextmanager
 def orderly_interrupts(on_first: Callable[[], None] = lambda: None) -> Iterator[Callable[[], bool]]:
-    """Yields whether Ctrl-C was pressed; the second one does what Ctrl-C did before.
+    """Yields a function that tells whether Ctrl-C was pressed; the second Ctrl-C has its normal effect.
 
-    Outside the main thread, where Python hears no signal, Ctrl-C stays as it is; so it does where it is ignored.
+    Outside the main thread, in which Python handles signals, Ctrl-C keeps its normal effect; it also stays ignored if
+    it was.
     """
     if threading.current_thread() is not threading.main_thread() or signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
         yield lambda: False

@@ -1,4 +1,4 @@
-"""The results database as Python programs open it."""
+"""The results database for Python programs."""
 
 from __future__ import annotations
 

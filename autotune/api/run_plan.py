@@ -31,7 +31,7 @@ class Overrides:
     prior: bool | None = None
 
     def of(self, study: Study) -> Study:
-        """The study with the values that are given."""
+        """The study with the given values."""
         given = {field.name: getattr(self, field.name) for field in fields(self)}
         return replace(study, **{name: value for name, value in given.items() if value is not None})
 
@@ -42,7 +42,7 @@ class RunPlan:
 
     study: Study
     layers: tuple[Layer, ...]
-    """of the study, or some of them"""
+    """all layers of the study, or some"""
     families: Mapping[str, KernelTemplate]
 
     @property

@@ -1,4 +1,4 @@
-"""How a sanitizer is chosen: of the first CUDA device, else of the host."""
+"""Choose a sanitizer: that of the first CUDA device, or else of the host."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from autotune.errors import DeviceError, ToolchainError
 from autotune.evaluation.evaluator import DeviceEvaluator
 from autotune.workers.device_worker import Deadlines
 
-_DEADLINES = Deadlines(evaluate_s=300.0, compile_s=300.0)  # sanitized kernels take their time
+_DEADLINES = Deadlines(evaluate_s=300.0, compile_s=300.0)  # sanitized kernels are slow
 
 
 def open_sanitizer(
@@ -25,12 +25,11 @@ def open_sanitizer(
     logs: Path | None = None,
     say: Callable[[str, str], None] = lambda *_: None,
 ) -> Sanitizer:
-    """What checks kernels on a device; by default the first CUDA device, or the host where there is none.
+    """The sanitizer of a device; by default of the first CUDA device, or of the host if there is none.
 
-    `say` is told its name and why then. `tools` are compute-sanitizer's; none: all of them.
-
-    Raises ToolchainError where compute-sanitizer or AddressSanitizer is not installed, DeviceError for a device that no
-    sanitizer, or none of the tools, watches.
+    `say` is then called with its name and the reason. `tools` are compute-sanitizer's; empty: all of them. Raises
+    ToolchainError if compute-sanitizer or AddressSanitizer is not installed, DeviceError for a device that no
+    sanitizer, or none of the tools, supports.
     """
     if device is None:
         try:
@@ -66,9 +65,10 @@ def _on_gpu(
 
 
 def sanitizer_here(jobs: int, *, gpu: bool) -> tuple[Sanitizer | str, str]:
-    """What checks kernels here, with `gpu` compute-sanitizer where it is installed, and what will not run, and why.
+    """The sanitizer of this machine, with `gpu` compute-sanitizer if it is installed; and which checks will not run,
+    and why.
 
-    Without AddressSanitizer there is none, and words say so. Raises ToolchainError without a C++ compiler.
+    Without AddressSanitizer a message takes its place. Raises ToolchainError without a C++ compiler.
     """
     why = "there is no CUDA device that they are for"
     if gpu:

@@ -1,4 +1,4 @@
-"""A folder to begin an operation in: a small one that works, to be changed into one's own."""
+"""Write the folder of a small working operation to start from."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from autotune.resources import shipped
 from autotune.study_reader import NAME_CHARACTERS
 
 _FILES = {
-    # of templates/starter, and where they go
+    # files of templates/starter, and their new places
     "operation.toml.in": "{name}/operation.toml",
     "reference.py.in": "{name}/reference.py",
     "kernel.cu.j2.in": "{name}/{name}.cu.j2",
@@ -23,9 +23,9 @@ _FILES = {
 
 
 def new_operation(name: str, directory: Path = Path()) -> tuple[Path, ...]:
-    """Write an operation's folder and, beside it, a study; their files.
+    """Write an operation's folder and next to it a study; return the files.
 
-    Raises TemplateError for a name that is none or taken, StoreError where the files cannot be written.
+    Raises TemplateError for a name that is invalid or taken, StoreError if the files cannot be written.
     """
     if not (name.isidentifier() and name.isascii()) or name.startswith("_"):
         raise TemplateError(f"{name!r}: expected letters, digits and _, a letter first: a kernel is named so")

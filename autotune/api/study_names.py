@@ -1,4 +1,4 @@
-"""A study as a user names it: one that was built in Python, a file, the name of a shipped or of a stored one."""
+"""Find a study by name: one built in Python, a file, or the name of a shipped or a stored study."""
 
 from __future__ import annotations
 
@@ -20,21 +20,21 @@ if TYPE_CHECKING:
 
 
 def as_study(study: Study | str | Path, db: str | Path, directories: Sequence[Path] = ()) -> Study:
-    """A study as its file says it, or would say it: one that was built in Python is checked and gets its text.
+    """A study as its file would declare it: one built in Python is checked and gets its text.
 
-    Its operations come along, lie in `directories` or beside its file. Raises StudyError.
+    Its operations are bundled, or in `directories`, or next to its file. Raises StudyError.
     """
     if not isinstance(study, Study):
         return study_named(str(study), db, directories)
     if study.text and replace(parse_study(study.text, study.name, find=known_to(study)), path=study.path) == study:
         return study
-    return written(study)  # dataclasses.replace has left it another's text
+    return written(study)  # after dataclasses.replace the text may be another study's
 
 
 def study_named(name: str, db: str | Path, directories: Sequence[Path] = ()) -> Study:
-    """A study's file, a shipped study of that name, or what the database keeps of one. Raises StudyError for none.
+    """A study's file, a shipped study, or a stored study of this name. Raises StudyError if there is none.
 
-    Its operations come along, lie in `directories` or beside its file; a stored study's in the current folder.
+    Its operations are bundled, or in `directories`, or next to its file; those of a stored study in the current folder.
     """
     try:
         file = find_study(name)
@@ -54,7 +54,7 @@ def study_named(name: str, db: str | Path, directories: Sequence[Path] = ()) -> 
 
 
 def stored_studies(db: str | Path) -> tuple[StudyRow, ...]:
-    """Every generation of the database's studies, oldest first; none where there is no database."""
+    """Every generation of the database's studies, oldest first; empty if there is no database."""
     from autotune.store import Store, has_results
 
     if not has_results(db):
@@ -64,7 +64,7 @@ def stored_studies(db: str | Path) -> tuple[StudyRow, ...]:
 
 
 def stored_layers(name: str, db: str | Path) -> tuple[LayerRow, ...]:
-    """The layers that the database has of a study; none where it has no such study."""
+    """The stored layers of a study; empty if it is not stored."""
     from autotune.store import Store, has_results
 
     if not has_results(db):
@@ -84,7 +84,7 @@ def layers_named(study: Study, names: Sequence[str]) -> tuple[Layer, ...]:
 
 
 def check_asked(layers: Collection[str], there: Sequence[LayerRow], what: str | None, db: str) -> None:
-    """Raise StoreError for a name of layers that none of what the database has of a study is called."""
+    """Raise StoreError for a layer name that no stored layer of the study has."""
     for name in layers:
         if not any(matches(row.name, (name,)) for row in there):
             known = ", ".join(row.layer.name for row in there)
@@ -92,14 +92,14 @@ def check_asked(layers: Collection[str], there: Sequence[LayerRow], what: str | 
 
 
 def matches(name: str, layers: Collection[str]) -> bool:
-    """Whether a layer, `study.layer`, is one of those that are named with their study or without; of none, all are."""
+    """Whether a layer, `study.layer`, is among the named ones, with or without their study; without names all are."""
     return not layers or name in layers or name.rpartition(".")[2] in layers
 
 
 def name_of(what: Study | str | Path | None) -> str | None:
-    """A study's or layer's name; a study file stands for the name in it, and a shipped study, as `studies` lists it.
+    """A study's or layer's name; for a study file the name in it, and for a shipped study that which `studies` lists.
 
-    Asked for before a database is opened.
+    Called before a database is opened.
     """
     if what is None:
         return None

@@ -1,4 +1,4 @@
-"""Errors in the terms of whoever asked: parts that the command line shares name its options, a caller has arguments."""
+"""Errors in the caller's terms: shared code names the command line's options, and Python callers have arguments."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ R = TypeVar("R")
 _OPTION = re.compile(r"(?<![\w-])--([a-z]+(?:-[a-z]+)*)")
 _COMMAND = re.compile(r"`autotune (tune|export)\b[^`]*`")
 _SHELL = re.compile(r"(`[^`]*`)")
-"""a command for a shell, which has options there, too"""
+"""a shell command, in which options stay as they are"""
 _PLURALS = {"family": "families", "family_dir": "templates"}
 
 
 def in_arguments(function: Callable[P, R]) -> Callable[P, R]:
-    """A function whose AutotuneErrors name its arguments in place of the command line's options."""
+    """Wrap a function so that its AutotuneErrors name its arguments instead of the command line's options."""
     names = tuple(inspect.signature(function).parameters)
 
     @functools.wraps(function)

@@ -1,4 +1,4 @@
-"""`autotune.tune`, and the parts of it that the command line's `tune` and `compare` are made of."""
+"""`autotune.tune`, and its parts that the command line's `tune` and `compare` also use."""
 
 from __future__ import annotations
 
@@ -33,21 +33,21 @@ from autotune.tuning.tune import measurement_mode
 from autotune.tuning.tune import tune as run
 
 OnTrial = Callable[[Trial, Progress], object]
-"""Called after every trial with it and with how far its layer is."""
+"""Called after every trial with the trial and the layer's progress."""
 
 
 @dataclass(frozen=True, slots=True)
 class TuneResult:
-    """What tuning came to. All of it is in the database, too."""
+    """The result of tuning. All of it is in the database, too."""
 
     study: Study
-    """the study as it was tuned"""
+    """the study with the overrides of this run"""
     device: DeviceInfo
-    """where it was tuned"""
+    """the device"""
     layers: tuple[LayerResult, ...]
     """in the study's order; `best` is None for a layer without a correct kernel, and `why_not` says why"""
     best: tuple[BestRow, ...]
-    """the best kernel of each layer and accuracy class, what earlier runs found included"""
+    """the best kernel of each layer and accuracy class, also from earlier runs"""
     end_to_end: tuple[EndToEndResult, ...] = ()
     """times with copies from and to host memory, if the study asks for them"""
 
@@ -96,7 +96,7 @@ def tune(
         raise DeviceError(f"jobs = {jobs}: expected at least 1 compiler")
 
     def give_up() -> None:
-        """While another process has the study."""
+        """Called while another process has the lock of the study."""
         _raise_if(interrupted())
         if stopping():
             raise StoreError(f"{store.path}: another process tunes {wanted.name} into it; was told to stop waiting")
@@ -143,9 +143,9 @@ def tune_layers(
     observe: Callable[[Progress], None],
     stopping: Callable[[], bool],
 ) -> TuneResult:
-    """Run the line on an open device and database; without `search` only the finals.
+    """Tune on an open device and database; without `search` only the finals.
 
-    End-to-end times follow where the study asks for them, on a device that copies something.
+    End-to-end times follow if the study asks for them, on a device that copies data.
     """
     study, families, layers = plan.study, plan.families, plan.layers
     results = run(
@@ -177,9 +177,10 @@ def finals_plan(
     *,
     on_interrupt: bool = False,
 ) -> FinalsPlan:
-    """How finals are held. Raises DeviceError or StudyError where a library cannot be timed, before anything is tuned.
+    """The settings of the finals.
 
-    `info` is None where the device is another host's, which looks for itself.
+    Raises DeviceError or StudyError before anything is tuned if a library cannot be timed. `info` is None if the device
+    is on another host, which checks itself.
     """
     libraries = tuple(dict.fromkeys(baselines))
     if unknown := [name for name in libraries if name not in BASELINES]:
@@ -204,7 +205,9 @@ def finals_plan(
 
 
 def best_of(store: Store, study: Study, names: Set[str], info: DeviceInfo) -> list[BestRow]:
-    """The best kernels of these layers of a study on a device, of the classes that may win, timed as the study says."""
+    """The best kernels of these layers of a study on a device, of the admitted classes, in the study's measurement
+    mode.
+    """
     return [
         row
         for row in store.best.list(study.name, kind=info.kind)
@@ -224,7 +227,7 @@ def acquire_study_lock(store: Store, study: Study, info: DeviceInfo, waits: Call
 
 
 def latest_run_of(store: Store, study: str, info: DeviceInfo) -> LatestRun | None:
-    """The latest run of a study on a device into this database; None where this machine knows of none."""
+    """The latest run of a study on a device into this database; None if none is known on this machine."""
     return latest_run(cache_folder() / "locks", *_owned(store, study, info))
 
 

@@ -1,4 +1,4 @@
-"""store -> export: tuned kernels as a library that stands on its own."""
+"""store -> export: tuned kernels as a library that does not need autotune."""
 
 from autotune.exporting.exporter import Exported, export_library
 from autotune.exporting.selected_kernel import SelectedKernel

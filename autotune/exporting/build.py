@@ -1,4 +1,4 @@
-"""An exported folder built elsewhere, from its files alone: by nvcc, or for the CPU over the host device's driver."""
+"""Build an exported folder from its files alone, elsewhere: with nvcc, or for the CPU on the host device's driver."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ from autotune.exporting.selected_kernel import SelectedKernel
 from autotune.tempdirs import temporary_folder
 
 SELF_TEST = "selftest"
-SELF_TEST_S = 600.0  # a large layer on a busy CPU
+SELF_TEST_S = 600.0  # enough for a large layer on a busy CPU
 _OF_THE_MACHINE = ("PATH", "HOME", "TMPDIR", "LD_LIBRARY_PATH", "CUDA_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER")
-_FOR_CUDA = ("-O2", "-O2")  # the library and its self-test, as the exported README builds them, and
-_UNUSED = ("-O0", "-O0")  # where nothing runs them: whether they build
-_FOR_HOST = ("-O0", "-O1")  # kernels take the time of a self-test: as fast, and compiled in half of the time
+_FOR_CUDA = ("-O2", "-O2")  # the library and its self-test, built as the exported README says, and
+_UNUSED = ("-O0", "-O0")  # without running them, only to see whether they build
+_FOR_HOST = ("-O0", "-O1")  # kernels of a self-test: as fast, and compiled in half of the time
 
 
 class BuildError(AutotuneError):
@@ -35,17 +35,17 @@ class BuildError(AutotuneError):
 
 @dataclass(frozen=True, slots=True)
 class Built:
-    """What was made of a folder, elsewhere."""
+    """The library and programs built from a folder."""
 
     folder: Path
     library: Path
     """the shared library"""
     environment: Mapping[str, str]
-    """variables that its programs are started with"""
+    """environment variables for its programs"""
 
 
 def build_for_cuda(exported: Exported, into: Path, *, nvcc: Path, cxx: Path, run: bool = True) -> Built:
-    """Compile the kernels with nvcc and the rest with a C++ compiler, which optimises where that is to `run`.
+    """Compile the kernels with nvcc and the rest with a C++ compiler; optimise only for `run`.
 
     Raises BuildError with the first errors.
     """
@@ -60,9 +60,9 @@ def build_for_cuda(exported: Exported, into: Path, *, nvcc: Path, cxx: Path, run
 
 
 def images(nvcc: Path, *, cubin: bool, ptx: bool) -> Images:
-    """Compiles kernels as `KERNEL.sm_90.cubin`, `KERNEL.compute_90.ptx` or both.
+    """Makes a function that compiles kernels as `KERNEL.sm_90.cubin`, `KERNEL.compute_90.ptx` or both.
 
-    That raises BuildError with the first errors.
+    It raises BuildError with the first errors.
     """
     wanted = [("cubin", "sm")] * cubin + [("ptx", "compute")] * ptx
 
@@ -82,11 +82,10 @@ def images(nvcc: Path, *, cubin: bool, ptx: bool) -> Images:
 
 
 def build_for_host(exported: Exported, into: Path, *, cxx: Path, cache: BinaryCache | None = None) -> Built:
-    """The same library over the host device: each kernel as C++, and a libcuda.so.1 that runs it on the CPU.
+    """Build the library on the host device: each kernel as C++, and a libcuda.so.1 that runs it on the CPU.
 
-    What a cache has of kernels and of the host device's own libraries is not compiled again.
-
-    Raises Rejected('compile', ...) where a kernel has something that the host device does not know.
+    Kernels and libraries of the host device that are in the cache are not compiled again. Raises Rejected('compile',
+    ...) if a kernel uses something that the host device does not support.
     """
 
     def compiled(kernel: SelectedKernel) -> None:
@@ -100,25 +99,27 @@ def build_for_host(exported: Exported, into: Path, *, cxx: Path, cache: BinaryCa
         (into / name).write_bytes(compiler.own(program).image)
     library = _link(exported, into, cxx, _FOR_HOST)
     environment = clean()
-    libraries = [str(into), environment.get("LD_LIBRARY_PATH", "")]  # where a compiler may have its C++ library
+    libraries = [str(into), environment.get("LD_LIBRARY_PATH", "")]  # a compiler may have its C++ library there
     return Built(into, library, {**environment, "LD_LIBRARY_PATH": ":".join(filter(None, libraries))})
 
 
 def _compile(nvcc: Path, options: Sequence[str], sources: Path, kernel: SelectedKernel, temporary: Path) -> None:
-    """Compile a copy of a kernel: nvcc gives the whole path of its source, with links followed, to a shell."""
+    """Compile a copy of a kernel: nvcc passes the full path of its source, with links resolved, to a shell."""
     name = f"{kernel.stem}.cu"
     shutil.copyfile(sources / name, temporary / name)
-    _run([str(nvcc), *options, f"./{name}"], temporary, temporary)  # the name may begin as an option
+    _run([str(nvcc), *options, f"./{name}"], temporary, temporary)  # the name may begin like an option
 
 
 def _each(compiled: Callable[[SelectedKernel], None], exported: Exported) -> None:
-    """Compile the kernels, as many at once as there are cores. Raises what the first to fail raises."""
+    """Compile the kernels, as many at once as there are cores. Raises the first error."""
     with ThreadPoolExecutor(len(os.sched_getaffinity(0))) as threads:
         list(threads.map(compiled, exported.served))
 
 
 def self_test(built: Built, limit_s: float = SELF_TEST_S, kernels: Sequence[str] = ()) -> tuple[bool, str]:
-    """Run the self-test, of these kernels or of all, in a process of its own: whether it passed, and its words."""
+    """Run the self-test of these kernels, or of all, in a separate process; return whether it passed,
+    and its output.
+    """
     try:
         done = subprocess.run(
             [str(built.folder / SELF_TEST), "0", *kernels],
@@ -143,7 +144,7 @@ def _link(exported: Exported, into: Path, cxx: Path, optimisations: tuple[str, s
     of_library, of_test = optimisations
     folder, name = exported.folder.resolve(), exported.operation.name
     library = into / f"lib{name}.so"
-    script = ("-Xlinker", f"--version-script={folder / name}.map")  # -Wl, takes no comma in a path
+    script = ("-Xlinker", f"--version-script={folder / name}.map")  # -Wl, does not allow a comma in a path
     own = ("-fPIC", "-shared", "-fvisibility=hidden", *script, f"-Wa,-I,{into}")
     sources = [str(folder / f"{each}.cpp") for each in (name, "kernels")]
     _run([*compiler, of_library, *own, "-o", str(library), *sources, "-ldl"], into, into)
@@ -153,7 +154,7 @@ def _link(exported: Exported, into: Path, cxx: Path, optimisations: tuple[str, s
 
 
 def _run(command: Sequence[str], folder: Path, temporary: Path) -> None:
-    """Run a compiler in a folder; what it leaves when it is killed lies in another one."""
+    """Run a compiler in a folder; its temporary files are in another one, which is removed even if it is killed."""
     environ = {**clean(), "TMPDIR": str(temporary)}
     try:
         done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=folder, env=environ)
@@ -165,8 +166,8 @@ def _run(command: Sequence[str], folder: Path, temporary: Path) -> None:
 
 
 def clean(environ: Mapping[str, str] = os.environ) -> dict[str, str]:
-    """The environment without anything that belongs to this process's own Python or settings.
+    """The environment without variables of this process's Python or settings.
 
-    What is left says where things are on this machine, and which GPU is the first.
+    The others tell where things are on this machine, and which GPU is the first.
     """
     return {name: environ[name] for name in _OF_THE_MACHINE if name in environ} | {"LC_ALL": "C"}

@@ -1,6 +1,6 @@
-"""What an exported file ends in: a hash of what stands above it. A file whose seal does not fit was edited, or is none.
+"""The checksum at the end of an exported file: a hash of the text above it. A file with another checksum was edited.
 
-So a file says by itself that an export wrote it, whatever stands in a list beside it.
+So each file shows by itself that an export wrote it, whatever a list next to it says.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from pathlib import PurePath
 from autotune.errors import StoreError
 
 CUBIN = ".cubin"
-"""Machine code, which has no comments: it is known by its hash in the list of files."""
+"""Machine code, which has no comments: its hash in the list of files identifies it."""
 _ELF = b"\x7fELF"
 _SEAL = "sha256 of the above: "
 _COMMENTS: Mapping[str, tuple[str, str]] = {
@@ -22,24 +22,24 @@ _COMMENTS: Mapping[str, tuple[str, str]] = {
     ".map": ("/* ", " */"),
     ".md": ("<!-- ", " -->"),
 }
-"""How a line of a comment begins and ends, by suffix."""
+"""The beginning and end of a comment line, by suffix."""
 
 
 def with_checksum(name: str, content: bytes) -> bytes:
-    """A file's content with its seal as the last line. Raises StoreError for a kind of file without comments."""
+    """A file's content with its checksum as the last line. Raises StoreError for a kind of file without comments."""
     suffix = PurePath(name).suffix
     if suffix == CUBIN:
         return content
     if suffix not in _COMMENTS:
         raise StoreError(f"{name}: a file of this kind cannot be sealed")
     opened, closed = _COMMENTS[suffix]
-    blank = b"\n\n\n" if suffix == ".py" else b"\n"  # as formatters of Python want it before a comment
+    blank = b"\n\n\n" if suffix == ".py" else b"\n"  # formatters of Python want it before a comment
     above = content.rstrip(b"\n") + blank
     return above + f"{opened}{_SEAL}{hash_of(above)}{closed}\n".encode()
 
 
 def has_valid_checksum(name: str, content: bytes, known: str) -> bool:
-    """Whether this is what an export wrote; `known` is the hash that a list of its files gives."""
+    """Whether an export wrote this content; `known` is the hash in the list of its files."""
     if PurePath(name).suffix == CUBIN:
         return content.startswith(_ELF) and hash_of(content) == known
     above, _, _ = content.rstrip(b"\n").rpartition(b"\n")
@@ -47,7 +47,7 @@ def has_valid_checksum(name: str, content: bytes, known: str) -> bool:
 
 
 def record_with_checksum(record: Mapping[str, object]) -> bytes:
-    """A JSON record as a file's content; its last key is its seal."""
+    """A JSON record as a file's content; its last key is its checksum."""
     seal = hash_of(json.dumps(record).encode())
     return json.dumps({**record, "seal": seal}, indent=2).encode() + b"\n"
 

@@ -1,7 +1,7 @@
-"""What is exported: kernels, a C interface over them, a self-test, a benchmark, and where everything comes from.
+"""The content of an export: kernels, a C interface, a self-test, a benchmark, and the origin of each kernel.
 
-Its text is a function of the recorded trials alone, so the same kernels give the same bytes. What depends on no kernel
-lies in `templates/export` as it is written out.
+The text depends only on the recorded trials, so the same kernels give the same bytes. Files that depend on no kernel
+are in `templates/export`.
 """
 
 from __future__ import annotations
@@ -33,17 +33,19 @@ COPIED = (
     *("CMakeLists.txt", "conv2d.cpp", "conv2d.map", "loaded.h", "kernel.h", "expression.h"),
     *("driver.h", "selftest.cpp", "benchmark.cpp", "device.h", "stored.h"),
 )
-"""Files that are the same in every export of an operation; those of another than conv2d have its name in that place."""
+"""Files that are the same in every export of an operation; for operations other than conv2d their names have the
+operation's.
+"""
 RENDERED = ("autotune_runtime.h", "operation.h", "kernels.cpp", "dispatch.h", "golden.h", "kernels.cmake", "README.md")
 
 
 @dataclass(frozen=True, slots=True)
 class Exported:
-    """A folder that was written."""
+    """An exported folder."""
 
     folder: Path
     sources: tuple[Path, ...]
-    """the kernels' files, served by the library or not"""
+    """the kernels' files, part of the library or not"""
     served: tuple[SelectedKernel, ...]
     """the kernels of the library"""
     archs: tuple[int, ...]
@@ -51,12 +53,12 @@ class Exported:
 
     @property
     def operation(self) -> Operation:
-        """What its kernels compute."""
+        """The operation of its kernels."""
         return self.served[0].problem.operation
 
     @property
     def never_run(self) -> str:
-        """The kernels that no device ran while they were tuned, in a line; empty where all ran."""
+        """A line about the kernels that were tuned on a device that runs nothing; empty if there are none."""
         found: dict[str, list[str]] = {}
         for kernel in self.served:
             device = kernel.row.row.device
@@ -68,7 +70,7 @@ class Exported:
 
 
 Images = Callable[[Path, Sequence[SelectedKernel], Sequence[int]], Mapping[str, bytes]]
-"""Compiles kernels, whose files lie in a folder, for some architectures: name of a file to its content."""
+"""Compiles kernels, whose files are in a folder, for some architectures; returns file names and contents."""
 
 
 def export_library(
@@ -81,10 +83,9 @@ def export_library(
 ) -> Exported:
     """Write the kernels of one device as a library that is built without autotune; `archs` empty: the device's own.
 
-    The kernels are a dispatcher's choices where one is given; its rule is written beside them. So are the images.
-
-    Raises StoreError when a kernel is not for one of the architectures, when a header does not give the recorded
-    launches, or when the folder cannot be written or has files of someone else's in their place.
+    If a dispatcher is given, the kernels are its choices, and its rule is written as well. So are the images. Raises
+    StoreError if a kernel does not support one of the architectures, if a header does not give the recorded launches,
+    or if the folder cannot be written or has other files in place of the library's.
     """
     for kernel in chosen:
         _check_names(kernel)
@@ -108,13 +109,13 @@ def export_library(
 
 
 _NAME = re.compile(r"[\w-]+")
-"""of a study or a layer, which files are named after"""
+"""of a study or a layer; files are named after it"""
 _SYMBOL = re.compile(r"[A-Za-z_]\w*", re.ASCII)
 """of C++"""
 
 
 def _check_names(kernel: SelectedKernel) -> None:
-    """Raise StoreError for a row's names that stand in files' names, C++ and CMake as they are, and are none."""
+    """Raise StoreError if a row's names cannot be used in file names, C++ and CMake."""
     source, row = kernel.source, kernel.row
     for words in (row.study, row.layer.name, source.config.template):
         if not _NAME.fullmatch(words):
@@ -126,13 +127,13 @@ def _check_names(kernel: SelectedKernel) -> None:
 
 
 def _tuned_arch(served: Sequence[SelectedKernel]) -> int:
-    """The architecture of the GPU that the kernels were tuned on; where there is none, of what stood in for one."""
+    """The architecture of the GPU that the kernels were tuned on, or that of a substitute."""
     devices = [kernel.row.row.device for kernel in served]
     return next((device.arch for device in devices if device.can.gpu), devices[0].arch)
 
 
 def library_texts(served: Sequence[SelectedKernel], archs: Sequence[int]) -> dict[str, str]:
-    """Name to content of every file of the library but the kernels and `provenance.json`."""
+    """Name and content of every file of the library except the kernels and `provenance.json`."""
     templates = shipped("templates") / "export"
     declared = served[0].problem.operation
     view = operation_context(declared)
@@ -163,7 +164,7 @@ def library_texts(served: Sequence[SelectedKernel], archs: Sequence[int]) -> dic
 
 
 def _provenance(served: Sequence[SelectedKernel], archs: Sequence[int]) -> Mapping[str, object]:
-    """Where each kernel comes from."""
+    """The origin of each kernel."""
     kernels = []
     for kernel in served:
         trial, row = kernel.row.row.trial, kernel.row.row

@@ -1,7 +1,7 @@
-"""The files of an export in their folder: written whole into a new one, renamed into the place of an earlier one's.
+"""Write the files of an export: into a new folder, which then replaces an earlier export's.
 
-Nothing is replaced or removed but files that are as an export wrote them: `provenance.json` names them, and each ends
-in its own seal. All others stay as they are. No link is followed below the folder.
+Only unedited files of an export are replaced or removed: `provenance.json` lists them, and each ends in its checksum.
+All other files stay as they are. No link below the folder is followed.
 """
 
 from __future__ import annotations
@@ -30,13 +30,13 @@ from autotune.exporting.checksum import (
 
 PROVENANCE = "provenance.json"
 PROOF = "proof.txt"
-"""What building and testing the folder came to; no part of what is exported."""
-LOCK_S = 30.0  # that an export waits for another one to put its files in place
-_HASHES = "sha256"  # of PROVENANCE: file to hash
-_FILE_BYTES = 1 << 24  # of a file that an export may have written
+"""The results of building and testing the folder; not part of the export."""
+LOCK_S = 30.0  # that an export waits for another one to move its files into place
+_HASHES = "sha256"  # key of PROVENANCE: file to hash
+_FILE_BYTES = 1 << 24  # maximum size of a file that an export may have written
 
 More = Callable[[Path], Mapping[str, bytes]]
-"""Makes further files of a folder that has all others."""
+"""Makes the additional files of a folder from all others."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,22 +46,23 @@ class Written:
     provenance: bytes
     """its PROVENANCE"""
     edited: tuple[str, ...]
-    """what an earlier export wrote there and this one does not, left since somebody edited it"""
+    """files that an earlier export wrote and this one does not, kept because somebody edited them"""
 
 
 def write_folder(
     folder: Path, texts: Mapping[str, str], provenance: Mapping[str, object], more: More = lambda _: {}
 ) -> Written:
-    """Write files, what `more` makes of them, and the provenance that names them; an earlier export's are replaced.
+    """Write files, the additional files that `more` makes, and the provenance that lists them; replace an earlier
+    export's.
 
-    Raises StoreError, and leaves all as it was, when something cannot be written, would be written over a file that is
-    no export's or that was edited, or lies outside the folder.
+    Raises StoreError, with nothing changed, if something cannot be written, would replace a file that is edited or not
+    of an export, or is outside the folder.
     """
     for name in texts:
         if not _inside(name):
             raise StoreError(f"{name}: lies outside {folder}; its name is made of those of its study and layer")
     target = Path(os.path.realpath(folder))
-    _Earlier(folder, target).check_free(texts)  # before the work of making them
+    _Earlier(folder, target).check_free(texts)  # before they are made, which takes time
     with _writing(folder):
         target.parent.mkdir(parents=True, exist_ok=True)
     with _stage(folder, target) as new:
@@ -83,7 +84,9 @@ def write_folder(
 
 
 def write_proof(folder: Path, provenance: bytes, lines: Iterable[str]) -> None:
-    """Write PROOF of the export that has this provenance. Raises StoreError when it cannot, or is another's by now."""
+    """Write PROOF of the export with this provenance. Raises StoreError if it cannot be written, or if the export was
+    replaced.
+    """
     target = Path(os.path.realpath(folder))
     with _writing(folder / PROOF), _locked(target.parent), _stage(folder, target) as new:
         earlier = _Earlier(folder, target)
@@ -95,13 +98,13 @@ def write_proof(folder: Path, provenance: bytes, lines: Iterable[str]) -> None:
 
 
 _BOTH = f".{PROVENANCE}"
-"""The provenance while files are renamed: it names those of both exports."""
+"""The provenance while files are renamed: it lists those of both exports."""
 
 
 def _replace(new: Path, target: Path, names: Collection[str], own: frozenset[str]) -> None:
-    """Rename an export's files into the place of those that are an earlier one's own, and remove what else is."""
+    """Rename an export's files into the place of an earlier one's own files, and remove the latter's others."""
     (new / _BOTH).replace(target / PROVENANCE)
-    (target / PROOF).unlink(missing_ok=True)  # of what lay here before
+    (target / PROOF).unlink(missing_ok=True)  # files of the earlier export
     for name in names:
         (target / name).parent.mkdir(parents=True, exist_ok=True)
         (new / name).replace(target / name)
@@ -110,11 +113,11 @@ def _replace(new: Path, target: Path, names: Collection[str], own: frozenset[str
 
 
 class _Earlier:
-    """The export that lies in a folder: what its provenance names, and what of that is still as it wrote it."""
+    """The export in a folder: the files in its provenance, and which of them are unedited."""
 
     def __init__(self, folder: Path, target: Path) -> None:
         self.folder = folder
-        """as messages name it"""
+        """the folder's name in messages"""
         self.target = target
         self.provenance = self._content(PROVENANCE)
         self.hashes = _recorded(self.provenance)
@@ -123,7 +126,7 @@ class _Earlier:
         self.edited = frozenset(name for name in named if name not in self.own and os.path.lexists(target / name))
 
     def check_free(self, names: Iterable[str]) -> None:
-        """Raise StoreError where a file of somebody else's, or one that was edited, is in the way of these."""
+        """Raise StoreError if an edited or unrelated file is in the way of these."""
         edited = []
         for name in (PROVENANCE, PROOF, *names):
             at = self._in_the_way(name)
@@ -138,7 +141,7 @@ class _Earlier:
             raise StoreError(f"{', '.join(edited)}: {why}")
 
     def _in_the_way(self, name: str) -> str | None:
-        """What lies where a file is to be, or in place of a folder above it."""
+        """What is in the place of a file, or of a folder above it."""
         for parent in reversed(PurePath(name).parents[:-1]):
             if os.path.lexists(self.target / parent) and not _is_folder(self.target / parent):
                 return str(parent)
@@ -154,7 +157,7 @@ class _Earlier:
         )
 
     def _content(self, name: str) -> bytes | None:
-        """What is in a file below the folder; None where there is none, or a link on the way."""
+        """The content of a file below the folder; None if it does not exist, or if there is a link on the way."""
         path = PurePath(name)
         if any(os.path.islink(self.target / part) for part in (*path.parents[:-1], path)):
             return None
@@ -164,7 +167,7 @@ class _Earlier:
 
 
 def _recorded(provenance: bytes | None) -> Mapping[str, str]:
-    """The files that a provenance names, with their hashes; none where it is no export's."""
+    """The files in a provenance with their hashes; empty if it is not an export's."""
     try:
         content = json.loads(provenance or b"null")
     except (ValueError, RecursionError):
@@ -176,17 +179,17 @@ def _recorded(provenance: bytes | None) -> Mapping[str, str]:
 
 
 def _inside(name: str) -> bool:
-    """Whether a name is one of a file below its folder, plainly written."""
+    """Whether a name is a plain path of a file below its folder."""
     return not PurePath(name).is_absolute() and ".." not in PurePath(name).parts and str(PurePath(name)) == name
 
 
 def _is_folder(path: Path) -> bool:
-    """Whether it is a folder itself, and no link to one."""
+    """Whether it is a folder, and not a link to one."""
     return stat.S_ISDIR(path.lstat().st_mode)
 
 
 def _write(folder: Path, new: Path, contents: Mapping[str, bytes]) -> None:
-    """Write files into a new folder; messages name them as they are to lie in `folder`."""
+    """Write files into a new folder; messages name them by their final place in `folder`."""
     for name, content in contents.items():
         with _writing(folder / name):
             (new / name).parent.mkdir(parents=True, exist_ok=True)
@@ -194,7 +197,7 @@ def _write(folder: Path, new: Path, contents: Mapping[str, bytes]) -> None:
 
 
 def _write_with_checksum(folder: Path, new: Path, contents: Mapping[str, bytes]) -> dict[str, str]:
-    """Write files with their seals; their hashes."""
+    """Write files with their checksums; return their hashes."""
     contents = {name: with_checksum(name, content) for name, content in contents.items()}
     _write(folder, new, contents)
     return {name: hash_of(content) for name, content in contents.items()}
@@ -202,7 +205,7 @@ def _write_with_checksum(folder: Path, new: Path, contents: Mapping[str, bytes])
 
 @contextmanager
 def _stage(folder: Path, target: Path) -> Iterator[Path]:
-    """A new folder on the file system of `target`: inside it, or beside its place where there is none."""
+    """A new folder on the file system of `target`: inside it, or next to it if it does not exist."""
     new = (target if target.is_dir() else target.parent) / f".autotune-{secrets.token_hex(4)}"
     with _writing(folder):
         new.mkdir()
@@ -214,7 +217,7 @@ def _stage(folder: Path, target: Path) -> Iterator[Path]:
 
 @contextmanager
 def _locked(parent: Path) -> Iterator[None]:
-    """One export at a time puts its files in place. Raises StoreError when another one does not end."""
+    """Wait until no other export moves files into place. Raises StoreError if another one does not end."""
     descriptor = os.open(parent, os.O_RDONLY | os.O_CLOEXEC)
     until = time.monotonic() + LOCK_S
     try:
@@ -232,14 +235,14 @@ def _lock(descriptor: int) -> bool:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
         return False
-    except OSError:  # a file system without locks
+    except OSError:  # on a file system without locks
         return True
     return True
 
 
 @contextmanager
 def _writing(path: Path) -> Iterator[None]:
-    """An error of the system's becomes a StoreError that names the file."""
+    """Turn an error of the operating system into a StoreError that names the file."""
     try:
         yield
     except OSError as error:

@@ -1,7 +1,8 @@
-"""The self-test's golden values: some outputs of a layer in double precision, on data that any machine makes alike.
+"""The self-test's golden values: some outputs of a layer in double precision, on data that every machine generates
+alike.
 
-The data are those of `templates/export/selftest.cpp`, which computes outputs itself, all where that is quick, and
-checks these against them.
+The data are those of `templates/export/selftest.cpp`. It computes outputs itself, all of them if that is quick, and
+compares them with the golden values.
 """
 
 from __future__ import annotations
@@ -22,14 +23,14 @@ from autotune.operation.declarations import DRAWN, Array, Fill
 from autotune.operation.registry import CONV, CONV2D
 from autotune.problem import Problem
 
-SAMPLES = 256  # outputs of each data set, where the self-test's own reference computes the others
-ALL_SAMPLES = 1024  # where these are all that is compared
-MOST_PRODUCTS = 200_000_000  # of the self-test's own reference, about a second
-_UNITS = 3  # the first run-time size that no power of two divides
-_NEXT_SIZES = 1000  # that are tried one after the other
-_OUTPUTS = 1003  # at least, where a unit of the run-time size has fewer than a warp has threads
+SAMPLES = 256  # outputs of each data set, if the self-test's own reference computes the others
+ALL_SAMPLES = 1024  # the same if only these are compared
+MOST_PRODUCTS = 200_000_000  # FLOP of the self-test's own reference, about a second
+_UNITS = 3  # the first run-time size that is not divisible by a power of two
+_NEXT_SIZES = 1000  # number of sizes to try
+_OUTPUTS = 1003  # minimum, if a unit of the run-time size has fewer outputs than a warp has threads
 _WARP = 32
-_CONVOLUTIONS = (CONV2D, CONV)  # whose reference in C++ these golden values check
+_CONVOLUTIONS = (CONV2D, CONV)  # operations whose C++ reference these golden values check
 
 Doubles = npt.NDArray[np.float64]
 
@@ -42,28 +43,28 @@ class Samples:
     n: int
     integers: bool
     indices: tuple[int, ...]
-    """flat"""
+    """flat indices"""
     values: tuple[float, ...]
     units: tuple[float, ...]
-    """what their errors are measured in; 0 where the self-test's own reference says it"""
+    """the units of their errors; 0 if the self-test's own reference computes them"""
 
 
 @dataclass(frozen=True, slots=True)
 class Golden:
-    """What a kernel of a shape is tested with, whatever the size that it was tuned at."""
+    """The test data of a kernel's shape, whatever size it was tuned for."""
 
     n: int
     least_n: int
     most_outputs: int
-    """that the self-test's own reference computes"""
+    """number of outputs that the self-test's own reference computes"""
     sets: tuple[Samples, ...]
 
 
 def golden(problem: Problem) -> Golden:
-    """The golden values of a problem's shape, for a run-time size that is as small as tells something, and the least.
+    """The golden values of a problem's shape, for a small but sufficient run-time size, and the smallest size.
 
-    There are none where the operation's reference is C++, except for convolutions, which have another reference here.
-    Raises TemplateError where a reference in numpy fails.
+    There are none if the operation's reference is in C++, except for convolutions, which have another reference here.
+    Raises TemplateError if a reference in numpy fails.
     """
     n, least = self_test_sizes(problem)
     most = max(ALL_SAMPLES, MOST_PRODUCTS // problem.reduction)
@@ -82,7 +83,7 @@ def golden(problem: Problem) -> Golden:
 
 
 def self_test_sizes(problem: Problem) -> tuple[int, int]:
-    """The run-time sizes that a kernel is tested at: as small as tells something, and the least."""
+    """The run-time sizes for testing a kernel: a small but sufficient one, and the smallest."""
     a_unit = max(1, sum(output.elements for output in problem.outputs) // problem.runtime_size)
     few = max(1, min(_UNITS, MOST_PRODUCTS // (a_unit * problem.reduction)))
     wanted = few if a_unit >= _WARP else max(few, -(-_OUTPUTS // a_unit))
@@ -90,7 +91,9 @@ def self_test_sizes(problem: Problem) -> tuple[int, int]:
 
 
 def _size_from(problem: Problem, least: int) -> int:
-    """The first run-time size from here on that makes a problem: of the next few, of powers of two, or its own."""
+    """The first run-time size from here on that makes a valid problem: one of the next few, a power of
+    two, or its own.
+    """
     most = problem.runtime_size
     powers = (1 << power for power in range(least.bit_length(), most.bit_length()))
     for size in (*range(least, min(least + _NEXT_SIZES, most)), *(power for power in powers if power < most)):
@@ -151,7 +154,7 @@ def _as_stored(values: npt.NDArray[np.int64], dtype: str) -> Doubles:
 
 
 def _mixed(seed: int, count: int) -> npt.NDArray[np.uint64]:
-    """splitmix64 of seed << 40 and what follows."""
+    """splitmix64 of seed << 40 and the following integers."""
     value = np.arange(count, dtype=np.uint64) + np.uint64((seed << 40) + 0x9E3779B97F4A7C15)
     value = (value ^ (value >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     value = (value ^ (value >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
@@ -168,14 +171,14 @@ def _normal(seed: int, count: int) -> Doubles:
 
 
 def _indices(elements: int, most: int) -> npt.NDArray[np.int64]:
-    """The first and last outputs and others between them, evenly strewn."""
+    """The first and last outputs, and others at regular distances."""
     if elements <= most:
         return np.arange(elements)
     return np.unique(np.linspace(0, elements - 1, most).astype(np.int64))
 
 
 def _outputs(problem: Problem, indices: npt.NDArray[np.int64], inputs: Mapping[str, Doubles]) -> Doubles:
-    """These outputs of a convolution, in double precision."""
+    """The given outputs of a convolution, in double precision."""
     names = problem.names()
     p = {name: value for name, value in names.items() if isinstance(value, int)}
     group = p["c"] // p["groups"]
@@ -213,4 +216,4 @@ _FUNCTIONS: Mapping[str, Callable[..., Doubles]] = {
     "tanh": np.tanh,
     "log1p": np.log1p,
 }
-"""What activations' expressions may call, for arrays."""
+"""Functions in the expressions of activations, for arrays."""

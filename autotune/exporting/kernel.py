@@ -1,4 +1,4 @@
-"""One kernel as one `.cu` file: the rendered source below a header that says where it comes from."""
+"""One kernel as one `.cu` file: the rendered source below a header comment with its origin."""
 
 from __future__ import annotations
 
@@ -13,7 +13,9 @@ from autotune.store import BestRow
 
 
 def stem(row: BestRow) -> str:
-    """`study.layer`; the name also says when the class is not fp32, when it is not deterministic or not of a GPU."""
+    """`study.layer`; the name also tells if the class is not fp32, if it is not deterministic, or if it is not for a
+    GPU.
+    """
     accuracy = row.row.trial.accuracy
     suffix = "" if accuracy == "fp32" else f".{accuracy}"
     if not row.row.trial.deterministic:
@@ -29,7 +31,7 @@ def kernel_text(row: BestRow, source: KernelSource, floor_us: float | None) -> s
 
 
 def never_run(device: DeviceInfo) -> str:
-    """Where a device's times come from if it runs no kernel; empty for a device that runs them."""
+    """The source of a device's times if it runs no kernels; empty for a device that runs them."""
     if device.can.compile:
         return ""
     return "invented" if device.kind == "null" else "recorded elsewhere"
@@ -89,7 +91,7 @@ def provenance(row: BestRow, source: KernelSource, floor_us: float | None) -> st
 
 
 def _problem(problem: Problem) -> str:
-    """An operation's name and its problem; other operations than conv2d begin with their name."""
+    """A problem; for operations other than conv2d it begins with the operation's name."""
     return f"{CONV2D} {problem}" if problem.operation.name == CONV2D else str(problem)
 
 

@@ -1,6 +1,6 @@
-"""A kernel's launches for any run-time size n: its family's header with everything but n and the device folded in.
+"""A kernel's launches for any run-time size n: its family's header with everything folded except n and the device.
 
-They are the expressions that `render` evaluates for one n, so that an exported library launches what was tuned.
+The expressions are those that `render` evaluates for one n, so an exported library launches what was tuned.
 """
 
 from __future__ import annotations
@@ -19,9 +19,11 @@ from autotune.family.tensor_map_template import TensorMapTemplate
 from autotune.trial import Value
 
 MOST = 16
-"""Stages of a plan, kernels and constants of a program, arguments of a stage: what `kernel.h` has room for."""
+"""Maximum numbers of stages of a plan, kernels and constants of a program, and arguments of a
+stage, as in `kernel.h`.
+"""
 MOST_MAPS = 4
-"""Tensor maps of a kernel, likewise."""
+"""Maximum number of tensor maps of a kernel, as in `kernel.h`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +37,7 @@ class Need:
 
 @dataclass(frozen=True, slots=True)
 class PlanStage:
-    """A stage's launch; all but the arguments is C++."""
+    """A stage's launch; everything except the arguments is C++."""
 
     entry: int
     """index into the program's entries"""
@@ -49,7 +51,7 @@ class PlanStage:
 
 @dataclass(frozen=True, slots=True)
 class PlanTensorMap:
-    """A tensor map; its numbers are C++."""
+    """A tensor map; its numbers are C++ expressions."""
 
     array: str
     data_type: str
@@ -68,11 +70,12 @@ class Plan:
     """The launches of a kernel as C++ expressions of n and the device."""
 
     locals: tuple[tuple[str, str], ...]
-    """derived values that depend on n or the device, in an order in which each uses only what stands before it"""
+    """derived values that depend on n or the device, each before those that use it"""
     device_needs: tuple[Need, ...]
     n_needs: tuple[Need, ...]
-    """matter for more images than were tuned only: a header's rules keep the search from overflows for many images and
-    from wasteful configs for few, but a kernel takes any number (docs/templates.md)"""
+    """rules that only matter for more images than were tuned: a header's rules exclude overflows for many images and
+    wasteful configs for few, but a kernel must run any number (docs/templates.md)
+    """
     prepare: tuple[PlanStage, ...]
     stages: tuple[PlanStage, ...]
     packed_w_bytes: str
@@ -83,7 +86,7 @@ class Plan:
 
 
 def check_recorded(bound: BoundTemplate, source: KernelSource, name: str) -> None:
-    """Raises StoreError unless the header gives, for the n that was tuned, the launches that were recorded."""
+    """Raise StoreError unless the header gives the recorded launches for the tuned n."""
     template = bound.template
     try:
         names = bound.check(source.config)
@@ -107,7 +110,7 @@ def check_recorded(bound: BoundTemplate, source: KernelSource, name: str) -> Non
 
 
 def arch_refusal(bound: BoundTemplate, source: KernelSource, arch: int) -> str:
-    """Why a kernel's family does not admit an architecture; empty where it does."""
+    """Why a kernel's family does not support an architecture; empty if it does."""
     other = BoundTemplate(bound.template, bound.problem, replace(bound.device, arch=arch))
     if not other.supported:
         return f"{bound.template.name} requires: {other.unmet}"
@@ -121,8 +124,8 @@ def arch_refusal(bound: BoundTemplate, source: KernelSource, arch: int) -> str:
 def plan_of(bound: BoundTemplate, source: KernelSource) -> Plan:
     """The launches of a recorded kernel for any n and device.
 
-    Raises TemplateError where something depends on n that must not (packed filters, or which constants there are),
-    where filters are prepared with a workspace, and where there is more of something than MOST.
+    Raises TemplateError if packed filters or the set of constants depend on n, if filters are prepared with a
+    workspace, or if something exceeds MOST.
     """
     return _Planner(bound, source).plan()
 
@@ -144,7 +147,7 @@ class _Planner:
         """derived values that depend on n or the device"""
         self._used: set[str] = set()
         self._maps: dict[str, TensorMapTemplate] = {}
-        """those that the config has"""
+        """the constants that the config has"""
         for name, expression in self._template.derived:
             folded = self._fold(expression)
             if isinstance(folded.value, (int, str)):
@@ -163,7 +166,7 @@ class _Planner:
                 self._maps.setdefault(template.name, template)
 
     def plan(self) -> Plan:
-        """Everything printed; derived values last, since only now it is known which are used."""
+        """All parts as C++; derived values last, because only then it is known which are used."""
         template = self._template
         for expression in (template.packed_w_bytes, *(part for stage in template.prepare for part in _parts(stage))):
             if self._runtime in self._follows_from(self._fold(expression)):
@@ -205,7 +208,7 @@ class _Planner:
         return fold(expression, self._known, self._template.operation, self._natural)
 
     def _follows_from(self, folded: Folded) -> frozenset[str]:
-        """Which of n and the device's names a value depends on, also through derived values."""
+        """On which of n and the device's names a value depends, also through derived values."""
         return frozenset().union(*(self._depends[name] for name in _names(folded)))
 
     def _cpp(self, expression: Expression) -> str:
@@ -214,7 +217,7 @@ class _Planner:
         return folded.cpp
 
     def _needs(self) -> tuple[tuple[Need, ...], tuple[Need, ...]]:
-        """The header's conditions that do not hold already for every n and device: of the device alone, and of n."""
+        """The header's conditions that depend on the device or on n, because they do not hold for all."""
         template = self._template
         of_device: list[Need] = []
         of_n: list[Need] = []
@@ -224,7 +227,7 @@ class _Planner:
                 needs = of_n if self._runtime in follows else of_device
                 needs.append(Need(self._cpp(condition.holds), f"{template.name} requires: {condition.reason}"))
         for name in self._open:
-            if self._runtime not in self._depends[name]:  # the kernel's text may have it as a constant
+            if self._runtime not in self._depends[name]:  # the kernel's text may use it as a constant
                 self._used.add(name)
                 value = int(self._tuned[name])
                 of_device.append(Need(f"{name} == {value}", f"its code is for a device with {name} = {value}"))
@@ -274,7 +277,7 @@ class _Planner:
 
 
 def _names(folded: Folded) -> frozenset[str]:
-    """The names that are left in it."""
+    """The names that remain in it."""
     return frozenset() if folded.value is not None else Expression(folded.text, "folded").names
 
 

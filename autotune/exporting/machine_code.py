@@ -1,4 +1,4 @@
-"""What decides an exported kernel's machine code, besides its text."""
+"""What affects an exported kernel's machine code, besides its text."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from autotune.compilation.compile import NVCC_FLAGS as TUNED_FLAGS
 from autotune.compilation.compile import architecture
 
 NVCC_FLAGS = (*(flag for flag in TUNED_FLAGS if flag != "-Xptxas=-v"), "-DAUTOTUNE_DEPENDENT_LAUNCH")
-"""of every architecture"""
+"""for every architecture"""
 ARCHS = (50, 52, 53, 60, 61, 62, 70, 72, 75, 80, 86, 87, 88, 89, 90, 100, 103, 110, 120, 121)
 """Compute capabilities times ten that nvcc 12 or 13 compiles for."""
 
 
 def gencode(archs: Iterable[int], text: str) -> list[str]:
-    """nvcc's options for machine code of these architectures."""
+    """nvcc's options for the machine code of these architectures."""
     numbers = [architecture(arch, text) for arch in archs]
     return [f"-gencode=arch=compute_{number},code=sm_{number}" for number in numbers]

@@ -1,4 +1,4 @@
-"""What an operation declares, as the templates of an export print it: in C++."""
+"""An operation's declaration in C++, for the templates of an export."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from autotune.operation.declarations import COMPUTED, DTYPE_BYTES, FILLS, READ, 
 from autotune.operation.operation import Operation
 
 MOST_AXES = 8
-"""Of an array: what the C interface's conv2d_array has room for."""
+"""Maximum number of axes of an array, as in the C interface's conv2d_array."""
 _FILES = ("kernels", "selftest", "benchmark", "dispatch", "golden", "operation")
 _TARGETS = ("all", "clean", "help", "install", "package", "test", "edit_cache", "rebuild_cache")
 _LIBRARIES = ("c", "cuda", "dl", "gcc", "gcc_s", "m", "pthread", "rt", "stdc++")
 NOT_EXPORTED = frozenset((*_FILES, *_TARGETS, *_LIBRARIES))
-"""Names of an operation whose files, CMake target or library would be taken for others."""
+"""Operation names that would collide with files, CMake targets or libraries of an export."""
 _STATUSES = frozenset(
     [
         "ok",
@@ -42,7 +42,7 @@ _STATUSES = frozenset(
         "reference",
     ]
 )
-"""What the C interface has constants of, in lower case."""
+"""Names of constants in the C interface, in lower case."""
 _TYPES = frozenset(
     [
         "Argument",
@@ -83,7 +83,7 @@ _TYPES = frozenset(
         "Whole",
     ]
 )
-"""Types of the library, which enumerations are, too."""
+"""Types of the library, with which enumerations must not collide."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,27 +95,27 @@ class ArrayView:
     doc: str
     when: str
     dtypes: tuple[str, ...]
-    """of its elements, for each of the problem's"""
+    """storage type of its elements, for each of the problem's"""
     extents: tuple[str, ...]
     fill: str
     least: str
     most: str
-    """of whole numbers as test data"""
+    """range of test data that are integers"""
     low: str
     high: str
-    """of uniform ones"""
+    """range of uniform test data"""
 
 
 @dataclass(frozen=True, slots=True)
 class OperationContext:
-    """An operation, its expressions in C++ on a `layer`."""
+    """An operation, with expressions in C++ on a `layer`."""
 
     name: str
     runtime: str
     reference: bool
-    """whether it is C++, which the self-test has too"""
+    """whether it is in C++, so that the self-test has it too"""
     error_unit: str
-    """of what the reference in C++ gives"""
+    """error units from the C++ reference"""
     roles: tuple[str, ...]
     fills: tuple[str, ...]
     dtypes: tuple[str, ...]
@@ -123,37 +123,37 @@ class OperationContext:
     sizes: tuple[Size, ...]
     words: tuple[tuple[str, tuple[str, ...]], ...]
     enumerations: tuple[tuple[str, tuple[str, ...]], ...]
-    """the words, and what they are made of"""
+    """the words, and their values"""
     constants: Mapping[str, Mapping[str, str]]
-    """name of each word in C, by enumeration"""
+    """C name of each word, by enumeration"""
     parts: tuple[Part, ...]
     derived: tuple[tuple[str, str], ...]
     rules: tuple[str, ...]
     arrays: tuple[ArrayView, ...]
     flops: str
     members: str
-    """initialisers of a problem from the C interface's"""
+    """initialisers of a problem from that of the C interface"""
     same_shape: str
     names: tuple[str, ...]
     """of the arrays"""
     inputs: tuple[str, ...]
-    """names of those that the reference takes"""
+    """names of the arrays that the reference takes"""
     input_data: str
     is_read: str
     is_output: str
-    """C++ of an `array`'s role"""
+    """C++ for an `array`'s role"""
     changes_what_it_reads: bool
     weight_names: tuple[str, ...]
     weights: str
-    """the names of those that are prepared, in words"""
+    """the names of prepared arrays, as text"""
     weights_set: str
     launched: str
-    """the names of those of each launch, in words"""
+    """the names of the arrays of each launch, as text"""
     launched_set: str
 
 
 def operation_context(operation: Operation) -> OperationContext:
-    """An operation as the templates print it. Raises StoreError for names that an export has for something else."""
+    """An operation for the templates. Raises StoreError for names that an export uses for something else."""
     _check_names(operation)
     names = operation.names_of(*ROLES)
     sizes = tuple(size.name for size in operation.sizes)
@@ -197,7 +197,7 @@ def operation_context(operation: Operation) -> OperationContext:
 
 
 def word_constants(operation: Operation) -> Mapping[str, Mapping[str, str]]:
-    """The name of each word in C, by enumeration: with the enumeration's where the word alone says too little."""
+    """The C name of each word, by enumeration; prefixed with the enumeration's name if the word alone is ambiguous."""
     times = Counter(word for words in operation.words.values() for word in words)
     prefix = operation.name.upper()
 
@@ -232,7 +232,7 @@ def _one_of(roles: tuple[Role, ...]) -> str:
 
 
 def _set(names: tuple[str, ...]) -> str:
-    """The arguments of the same names, assigned in C."""
+    """Assignments of the arguments with the same names, in C."""
     return ", ".join(f"arguments.{name} = {name}" for name in names)
 
 
@@ -270,6 +270,6 @@ def _cpp(expression: Expression, operation: Operation) -> str:
 
 
 def _listed(names: tuple[str, ...]) -> str:
-    """Names in words."""
+    """Names as text."""
     *before, last = names or ("",)
     return f"{', '.join(before)} and {last}" if before else last

@@ -1,5 +1,5 @@
-"""An exported folder proves itself: built from its files in fresh processes, its self-test run, and on a CUDA device
-timed interleaved with the tuner's own kernels. What was seen lands in the folder's `proof.txt`.
+"""Prove an exported folder: build it from its files in fresh processes, run its self-test, and on a CUDA device time it
+interleaved with the tuner's own kernels. The results are written to the folder's `proof.txt`.
 """
 
 from __future__ import annotations
@@ -27,9 +27,11 @@ from autotune.measurement.benchmark import paired_ratio
 from autotune.tempdirs import temporary_folder
 from autotune.trial import Timing
 
-ALLOWED = 0.02  # by which an exported kernel may be slower, where the noise floor is finer
+ALLOWED = 0.02  # by which an exported kernel may be slower, if the noise floor is lower
 TIMED_S = 3.0  # of each kernel's finals, wall clock
-_HOST_FLOPS = 5e8  # of a pass on the CPU, two dozen of which test a kernel; two cores do 1e8 a second
+_HOST_FLOPS = (
+    5e8  # FLOP of a pass on the CPU; testing a kernel takes two dozen passes, and two cores run 1e8 per second
+)
 
 
 class ProofFailed(AutotuneError):
@@ -38,23 +40,23 @@ class ProofFailed(AutotuneError):
 
 @dataclass(frozen=True, slots=True)
 class Beside:
-    """A kernel in the library, timed interleaved with the same kernel in the tuner."""
+    """A kernel of the library, timed interleaved with the tuner's own."""
 
     name: str
     own_us: tuple[float, ...]
-    """medians of the tuner's kernel, each with weights at addresses of its own"""
+    """medians of the tuner's kernel, each with weights at other addresses"""
     library_us: tuple[float, ...]
-    """those of the library's, likewise"""
+    """those of the library's, in the same way"""
     ratio: float
-    """median over rounds of the fastest of the library's over the slowest of the tuner's"""
+    """median over rounds of the fastest of the library's divided by the slowest of the tuner's"""
     surely: float
-    """the least that the ratio may be by chance: the lower end of its interval"""
+    """the lower end of the ratio's confidence interval"""
     allowed: float
-    """fraction by which it may be slower: ALLOWED, or the device's noise floor where that is coarser"""
+    """fraction by which it may be slower: ALLOWED, or the device's noise floor if that is larger"""
 
     @property
     def too_slow(self) -> bool:
-        """Whether the library lost what was tuned."""
+        """Whether the library is slower than the tuned kernel."""
         return self.ratio > 1 + self.allowed and self.surely > 1
 
     def __str__(self) -> str:
@@ -72,7 +74,7 @@ def _span(us: Sequence[float]) -> str:
 
 
 def beside(name: str, own: Sequence[Timing], library: Sequence[Timing], known_noise: float) -> Beside:
-    """What the timings of a kernel in the tuner and in the library say, of each with weights at several addresses."""
+    """Compare the timings of a kernel in the tuner and in the library, each with weights at several addresses."""
     slowest = max(own, key=lambda timing: timing.median_us)
     fastest = min(library, key=lambda timing: timing.median_us)
     low, ratio, _ = paired_ratio(fastest.samples_us, slowest.samples_us)
@@ -116,7 +118,7 @@ def prove(
         message = " ".join(str(error).split())
         _say(exported, "FAILED: do not use this library", message, *lines)
         raise ProofFailed(f"{exported.folder}: failed its proof, see {PROOF}: {message}") from None
-    except OSError as error:  # a folder for temporary files that is full, or that no program may be run in
+    except OSError as error:  # a full temporary folder, or one in which programs cannot run
         raise ToolchainError(
             f"{error.filename or tempfile.gettempdir()}: {error.strerror}; "
             "set TMPDIR to a folder that has room and that programs may be run in"
@@ -130,14 +132,16 @@ def _say(exported: Exported, *lines: str) -> None:
 
 
 def runs_on(exported: Exported, info: DeviceInfo) -> bool:
-    """Whether a device runs machine code of one of the architectures: of its own generation, not newer than itself."""
+    """Whether a device runs machine code for one of the architectures: of its own generation, and not newer than
+    itself.
+    """
     return any(arch // 10 == info.arch // 10 and arch <= info.arch for arch in exported.archs)
 
 
 def _sanitized(
     exported: Exported, sanitizer: Sanitizer | str, not_run: str, families: Mapping[str, KernelTemplate]
 ) -> Iterator[str]:
-    """What each check said of each kernel. Raises ProofFailed for what is no known false alarm."""
+    """The result of each check for each kernel. Raises ProofFailed for findings that are not known false alarms."""
     if isinstance(sanitizer, str):
         yield f"not checked for few images: {sanitizer}"
     else:
@@ -184,7 +188,7 @@ def _tested_on_host(
         stage("building the library for the CPU")
         try:
             built = build_for_host(exported, Path(folder), cxx=find_cxx(), cache=cache)
-        except Rejected as rejected:  # of the host device, which knows less than nvcc
+        except Rejected as rejected:  # of the host device, which supports less than nvcc
             yield f"not tested: the host device cannot compile a kernel: {rejected.message}"
         else:
             stage("running its self-test")
@@ -206,7 +210,7 @@ def _on_cuda(
         for kernel in exported.served:
             stage(f"timing {kernel.row.name} beside the tuner's own kernel")
             compared = _timed(kernel, built, evaluator, known_noise(kernel))
-            if compared.too_slow:  # a fresh worker's word counts
+            if compared.too_slow:  # repeated in a fresh worker before it counts
                 evaluator.refresh()
                 compared = _timed(kernel, built, evaluator, known_noise(kernel))
             yield str(compared)
@@ -217,7 +221,7 @@ def _on_cuda(
 
 
 def _timed(kernel: SelectedKernel, built: Built, evaluator: DeviceEvaluator, known_noise: float) -> Beside:
-    """A kernel in the library, verified for the tuned n, beside the tuner's own."""
+    """A kernel of the library, verified for the tuned n, for timing next to the tuner's own."""
     compiled = evaluator.compile(kernel.source)
     evaluator.begin_layer(kernel.problem)
     try:

@@ -1,4 +1,6 @@
-"""The Python package of an export: one runtime for every operation, and what converts PyTorch networks to conv2d's."""
+"""The Python package of an export: the runtime of all operations, and the conversion of PyTorch
+networks for conv2d's.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +17,9 @@ ANY_OPERATION = (
     *("__init__.py", "arrays.py", "dlpack.py", "interface.py", "prepared.py"),
     *("torch_declared.py", "torch_operator.py", "torch_runtime.py"),
 )
-"""Modules of the package that know no operation; an export adds `declared.py`, which says what its own is."""
+"""Modules of the package that are the same for all operations; an export adds `declared.py` with
+its own declaration.
+"""
 _OF_CONV2D = """\
 From Python, with `python` on the path: `autotune_runtime.prepare` for arrays of PyCUDA, CuPy or PyTorch, and
 `autotune_runtime.torch_convert.convert`, which replaces a PyTorch network's own convolutions by the kernels where they
@@ -31,11 +35,11 @@ _OLD_NAMES = {
     f'#include "{RUNTIME}.h"\n',
     "python/autotune_conv2d.py": f'raise ImportError("autotune_conv2d is now called {RUNTIME}: import {RUNTIME}")\n',
 }
-"""Files by path. One version after the new name they go."""
+"""Files for compatibility, by path; to be removed one version after the rename."""
 
 
 def named(text: str, declared: Operation) -> str:
-    """A text of the export's templates, which say conv2d where an operation's name belongs, with the name there."""
+    """A text of the export's templates, with the operation's name in place of conv2d."""
     if declared.name != CONV2D:
         text = text.replace(RUNTIME, f"autotune_{declared.name}")
     return text.replace(CONV2D, declared.name).replace(CONV2D.upper(), declared.name.upper())
@@ -68,5 +72,5 @@ INTERFACE = {interface!r}
 
 
 def package_words(declared: Operation) -> str:
-    """What the folder's README says of it."""
+    """The part of the folder's README about it."""
     return _OF_CONV2D if declared.name == CONV2D else named(_OF_ANY, declared)

@@ -1,4 +1,4 @@
-"""A recorded kernel that is to be exported, and which of several serves a problem."""
+"""A recorded kernel for an export, and the choice among several for one problem."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ class SelectedKernel:
     row: BestRow
     source: KernelSource
     header: str
-    """its family's, as it was when the kernel was tuned"""
+    """its family's, at the time of tuning"""
     admitted: tuple[str, ...]
-    """accuracy classes that its study lets win"""
+    """accuracy classes that its study admits"""
     floor_us: float | None
 
     @property
@@ -34,12 +34,12 @@ class SelectedKernel:
 
     @property
     def problem(self) -> Problem:
-        """What it was tuned on."""
+        """The device that it was tuned on."""
         return self.row.layer.problem
 
     @cached_property
     def bound(self) -> BoundTemplate:
-        """The recorded header with problem and device filled in."""
+        """The recorded header with the problem and the device filled in."""
         return BoundTemplate(
             template_of_header(self.source.config.template, self.header, self.problem.operation),
             self.problem,
@@ -48,10 +48,10 @@ class SelectedKernel:
 
 
 def serving(chosen: Iterable[SelectedKernel]) -> tuple[SelectedKernel, ...]:
-    """One kernel for each problem: the fastest that its study admits, in the order given.
+    """One kernel for each problem: the fastest that its study admits, in the given order.
 
-    What is deterministic comes before what is not, and what was tuned for a cold cache before what was for a hot one,
-    whose times are not comparable. Where the study admits none, the strictest accuracy class serves.
+    Deterministic kernels come before others, and kernels for a cold cache before those for a hot one, because their
+    times are not comparable. If the study admits none, the one with the strictest accuracy class is chosen.
     """
     best: dict[Problem, SelectedKernel] = {}
     for kernel in chosen:

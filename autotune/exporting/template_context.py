@@ -1,4 +1,4 @@
-"""Kernels as the templates of `templates/export` print them, and how those of one shape share its images."""
+"""Kernels in the form that the templates of `templates/export` need, and how those of one shape share images."""
 
 from __future__ import annotations
 
@@ -28,14 +28,14 @@ from autotune.problem import Problem
 
 @dataclass(frozen=True, slots=True)
 class KernelContext:
-    """A kernel as the templates print it."""
+    """A kernel for the templates."""
 
     identifier: str
     name: str
     """a string of C++"""
     stem: str
     label: str
-    """the name as it is"""
+    """the name, unescaped"""
     problem: Problem
     arrays: tuple[Array, ...]
     initialisers: tuple[str, ...]
@@ -56,11 +56,11 @@ class KernelContext:
     plan: Plan
     least_arch: int
     exact: bool
-    """for no other architecture than the one it was tuned for"""
+    """runs only on the architecture that it was tuned on"""
     codes: str
     """nvcc's options"""
     dependent: bool
-    """may be launched before the kernels before it have ended"""
+    """may start before preceding kernels have ended"""
 
 
 def view_of(kernel: SelectedKernel, identifier: str, archs: Sequence[int]) -> KernelContext:
@@ -95,7 +95,7 @@ def view_of(kernel: SelectedKernel, identifier: str, archs: Sequence[int]) -> Ke
 
 
 def waits_itself(source: KernelSource) -> bool:
-    """Whether a pass is one kernel, which may be launched before those before it end: `_ptx_dependent.cuh`."""
+    """Whether a pass is one kernel that may start before preceding ones have ended: `_ptx_dependent.cuh`."""
     return "begin_dependent();" in source.program.text and len(source.stages) == 1
 
 
@@ -114,7 +114,7 @@ def _least_arch(kernel: SelectedKernel) -> int:
 
 
 def _printed(plan: Plan) -> Plan:
-    """The plan with its reasons as strings of C++."""
+    """The plan with its reasons as C++ strings."""
     of_device, of_n = (
         tuple(Need(need.holds, c_string(need.reason)) for need in needs) for needs in (plan.device_needs, plan.n_needs)
     )
@@ -137,23 +137,23 @@ def _device_numbers(device: DeviceInfo) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Side:
-    """One of the kernels of a shape, in the order of the n that they were tuned at."""
+    """One of the kernels of a shape, in the order of the n that they were tuned for."""
 
     kernel: KernelContext
     threshold: str
     """name of the constant"""
     most_n: int
-    """images up to which it serves; 0: any number"""
+    """images up to which it is used; 0: any number"""
     next: KernelContext | None
 
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """What is dispatched for one shape of layer."""
+    """The dispatch of one shape of layer."""
 
     sides: tuple[Side, ...]
     others: str
-    """what is asked where the threshold's kernel does not serve: the kernels of the most images first"""
+    """the order of kernels if the threshold's kernel does not support the problem: most images first"""
 
 
 def shapes(views: Sequence[KernelContext]) -> list[Shape]:
@@ -174,7 +174,7 @@ def _side(view: KernelContext, after: KernelContext | None) -> Side:
 
 
 def identifiers(names: Sequence[str]) -> list[str]:
-    """Names of C++ for these names, each its own and none of the language's or the library's."""
+    """C++ names for these names, distinct from each other and from those of the language and the library."""
     found: list[str] = []
     for name in names:
         base = "tuned_" + re.sub(r"\W", "_", name, flags=re.ASCII)
@@ -186,19 +186,19 @@ def identifiers(names: Sequence[str]) -> list[str]:
 
 
 def _in_table(text: str) -> str:
-    """The text in a cell of Markdown, where nothing of it is markup."""
+    """The text in a cell of Markdown, with markup escaped."""
     return re.sub(r"[\\`*<>\[\]|&]", lambda found: f"&#{ord(found[0])};", in_comment(text))
 
 
 def c_string(text: str) -> str:
-    """A string literal of C++ with these characters, in UTF-8."""
+    """A C++ string literal of these characters, in UTF-8."""
     plain = (string.ascii_letters + string.digits + " !#$%&'()*+,-./:;<=>@[]^_`{|}~").encode()
     return '"' + "".join(chr(byte) if byte in plain else f"\\{byte:03o}" for byte in text.encode()) + '"'
 
 
 @dataclass(frozen=True, slots=True)
 class GoldenContext:
-    """A kernel's golden values as the template prints them."""
+    """A kernel's golden values for the template."""
 
     identifier: str
     name: str
@@ -212,7 +212,7 @@ class GoldenContext:
 
 @dataclass(frozen=True, slots=True)
 class SamplesContext:
-    """One set of them."""
+    """One data set of them."""
 
     output: int
     n: int
@@ -223,7 +223,7 @@ class SamplesContext:
 
 
 def golden_context(problem: Problem, source: KernelSource, identifier: str, name: str) -> GoldenContext:
-    """The golden values of a kernel's problem. Raises TemplateError where its reference fails."""
+    """The golden values of a kernel's problem. Raises TemplateError if its reference fails."""
     values = golden(problem)
     return GoldenContext(
         identifier=identifier,

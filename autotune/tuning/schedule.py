@@ -1,8 +1,9 @@
-"""All layers of a run in one pipeline: which of them starts the next config, and when their finals are held.
+"""All layers of a run in one pipeline: which layer starts the next config, and when finals run.
 
-Without a budget in total the first layer that has room goes first, and those behind it take what it leaves free: while
-its first results are awaited, while its finals are held. With one, the next config goes where `allocation` expects
-most of it. Either depends on nothing but the layers' histories, so that a resumed run goes on as it would have.
+Without a total budget the first layer that can start a config goes first, and later layers use the free capacity: while
+it waits for its first results, and during its finals. With a total budget the next config goes to the layer with the
+largest expected saving. Both orders depend only on the layers' histories, so a resumed run continues as the interrupted
+one would have.
 """
 
 from __future__ import annotations
@@ -22,19 +23,19 @@ from autotune.tuning.pipeline import Pipeline
 from autotune.tuning.trial_log import Network, Progress
 from autotune.tuning.tuned_layer import Run, TunedLayer
 
-HURRY = 0.5  # of a budget in total, after which no layer waits for another's results
-LISTING = 0.5  # of a time in total that listing the spaces counts for at most: no kernel is worse than a late one
-FIRST = 2.5  # evaluations' time that a layer's first one takes: its verification program is compiled, too
-AT_ROOFLINE = 1.02  # times its floor, from which a layer is left alone where others can use a common budget
+HURRY = 0.5  # of a total budget, after which no layer waits for another's results
+LISTING = 0.5  # largest share of a total time that listing the spaces counts as: a late kernel is better than none
+FIRST = 2.5  # duration of a layer's first evaluation in evaluations: its verification program is compiled, too
+AT_ROOFLINE = 1.02  # times its floor, from which a layer stops if other layers can use a shared budget
 TIME_IN_TOTAL, BUDGET_IN_TOTAL, ROOFLINE = "time in total", "budget in total", "at its roofline"
-"""why a layer stopped whose budget is shared"""
+"""reason of a layer that stopped because others use the shared budget"""
 
 
 class Schedule:
-    """Tunes layers of different shapes side by side.
+    """Tunes layers of different shapes concurrently.
 
-    `designs` makes what a layer's search starts with, when it starts. `listing_s` is what listing the layers' spaces
-    has taken of a time in total.
+    `designs` makes a layer's initial designs when its search starts. `listing_s` is the part of a total time that
+    listing the layers' spaces took.
     """
 
     def __init__(
@@ -57,7 +58,9 @@ class Schedule:
         """of one layer's finals, wall clock"""
 
     def run(self) -> tuple[LayerResult, ...]:
-        """Evaluate until the budgets, the time or the spaces end; the results of the layers that were begun."""
+        """Evaluate until the budgets, the time or the spaces are used up; return the results of the layers that
+        started.
+        """
         with self._pipeline as pipeline:
             for tuned in self._layers:
                 if tuned.suspects or tuned is self._layers[0]:
@@ -67,7 +70,7 @@ class Schedule:
                 chosen = self._next()
                 if chosen is not None and not chosen.begun:
                     self._begin(chosen)
-                elif chosen is not None:  # a proposal at a time: the devices' answers do not wait for the next
+                elif chosen is not None:  # one proposal at a time, so that results do not wait for the next one
                     chosen.ask(pipeline)
                 self._conclude()
                 pipeline.advance(wait=self._next() is None, beside=[future for _, future in self._finals.values()])
@@ -76,7 +79,7 @@ class Schedule:
 
     @property
     def _open(self) -> list[TunedLayer]:
-        """The layers that are not done; of an interrupted run those that were begun."""
+        """The layers that are not done; after an interruption only those that started."""
         interrupted = self._run.stopping()
         return [tuned for tuned in self._layers if tuned.result is None and (tuned.begun or not interrupted)]
 
@@ -89,31 +92,31 @@ class Schedule:
         tuned.begin(self._pipeline, self._designs(tuned.layer) if self._run.search else ())
 
     def _charge(self) -> None:
-        """Share the time that has passed out to the layers that are searched."""
+        """Divide the elapsed time among the layers that are being searched."""
         now = self._run.clock()
         searched = [tuned for tuned in self._layers if tuned.begun and not tuned.stopped]
         for tuned in searched:
             tuned.spent_s += (now - self._charged) / len(searched)
         self._charged = now
 
-    # Who is next.
+    # Which layer is next.
 
     def _next(self) -> TunedLayer | None:
-        """The layer that is to start a config now, or to begin; None while there is no room for one."""
+        """The layer that starts a config now, or begins; None if there is no capacity."""
         room = self._pipeline.has_room
         if self._must_wait() or not (room or self._shared):
             return None
         open_layers = [tuned for tuned in self._open if not tuned.stopped or not tuned.begun]
         waiting = [tuned for tuned in open_layers if not tuned.begun]
         taught = [tuned for tuned in waiting if self._taught(tuned)]
-        if not room:  # a layer takes some time to begin, which compilers that are busy leave
+        if not room:  # starting a layer takes time, while busy compilers still have work
             return next(iter(taught), None)
         ready = [tuned for tuned in open_layers if tuned.begun and tuned.has_room(self._pipeline)]
         taught = taught or ([] if ready and not self._hurried else waiting)
         if not self._shared:
             return min((*ready, *taught[:1]), key=self._layers.index, default=None)
         untried = [tuned for tuned in ready if not self._tried(tuned)]
-        if untried and (taught or self._hurried):  # or compilers are idle until all have begun
+        if untried and (taught or self._hurried):  # or compilers are idle until all have started
             return max(untried, key=self._gain_us)
         if taught:
             return taught[0]
@@ -121,15 +124,15 @@ class Schedule:
         return max(teaching or ready, key=self._gain_us, default=None)
 
     def _must_wait(self) -> bool:
-        """Whether finals that need the machine for themselves are due or held."""
+        """Whether finals that need the machine for themselves are due or running."""
         return self._run.evaluator.finals_alone and any(self._due(tuned) for tuned in self._layers)
 
     def _due(self, tuned: TunedLayer) -> bool:
-        """Whether a layer asks for nothing more and is not done."""
+        """Whether a layer starts no more configs and is not done."""
         return tuned.begun and bool(tuned.stopped) and tuned.result is None
 
     def _taught(self, tuned: TunedLayer) -> bool:
-        """Whether the layer that this one is to learn from, if there is one, has something to teach."""
+        """Whether the layer that this one learns from, if any, has enough results."""
         leader = self._leaders[self._layers.index(tuned)]
         if leader is None:
             return True
@@ -142,25 +145,25 @@ class Schedule:
 
     @property
     def _hurried(self) -> bool:
-        """Whether a budget runs out: a layer with nothing is worse than one that learnt from no other."""
+        """Whether a budget runs out: a layer without a kernel is worse than one that learnt from no other."""
         total_s, total = self._study.time_budget_total_s, self._study.trials_total
         bare = sum(1 for tuned in self._layers if not self._tried(tuned))
         if total_s is not None:
             each_s = self._elapsed_s / max(1, self._evaluations)
-            latest_s = self._searching_s(total_s) - FIRST * bare * each_s  # at which all can still get a kernel
+            latest_s = self._searching_s(total_s) - FIRST * bare * each_s  # at which every layer can still get a kernel
             return self._elapsed_s >= min(HURRY * self._searching_s(total_s), latest_s)
         return total is not None and self._evaluations >= min(HURRY * total, total - bare)
 
     def _searching_s(self, total_s: float) -> float:
-        """What listing and the finals of all layers leave of a time in total."""
+        """The total time that is left after listing and the finals of all layers."""
         return total_s - min(self._listing_s, LISTING * total_s) - self._finals_s * len(self._layers)
 
     def _tried(self, tuned: TunedLayer) -> int:
-        """A layer's evaluations, with those under way."""
+        """A layer's evaluations, including pending ones."""
         return tuned.evaluated + tuned.under_way(self._pipeline)
 
     def _gain_us(self, tuned: TunedLayer) -> float:
-        """What its next config is expected to save; without a correct kernel it counts as the slowest layer."""
+        """The expected saving of its next config; without a correct kernel it counts as the slowest layer."""
         slowest = max((one.best_us for one in self._layers if one.best_us), default=1.0)
         return expected_gain_us(
             count=tuned.layer.count,
@@ -169,10 +172,10 @@ class Schedule:
             floor_us=self._floor_us(tuned),
         )
 
-    # When it is enough.
+    # When to stop.
 
     def _end_what_is_done(self) -> None:
-        """Stop the layers that a common budget has nothing more for."""
+        """Stop the layers that gain nothing more from a shared budget."""
         if not self._shared:
             return
         spent = self._spent()
@@ -181,12 +184,14 @@ class Schedule:
                 tuned.stopped = spent or (ROOFLINE if self._at_roofline(tuned) else "")
 
     def _at_roofline(self, tuned: TunedLayer) -> bool:
-        """Whether there is hardly anything to gain; not where the floor is beaten, and so is wrong."""
+        """Whether there is almost nothing left to gain; false if a kernel is faster than the floor, which then is
+        wrong.
+        """
         floor, best_us = self._floor_us(tuned), tuned.best_us
         return floor is not None and best_us is not None and floor <= best_us <= AT_ROOFLINE * floor
 
     def _spent(self) -> str:
-        """Which budget in total is spent; empty while there is none."""
+        """The total budget that is used up; empty if none is."""
         total_s, total = self._study.time_budget_total_s, self._study.trials_total
         if total_s is not None and self._elapsed_s >= self._searching_s(total_s):
             return TIME_IN_TOTAL
@@ -200,11 +205,11 @@ class Schedule:
 
     @property
     def _evaluations(self) -> int:
-        """Evaluations of all layers, with those under way."""
+        """Evaluations of all layers, including pending ones."""
         return sum(tuned.evaluated for tuned in self._layers) + self._pipeline.under_way
 
     def _conclude(self) -> None:
-        """Begin the finals of layers that ask for nothing more, and go on with those whose turn has come."""
+        """Start the finals of layers that start no more configs, and resume those that can continue."""
         for tuned in self._layers:
             if self._due(tuned) and tuned not in self._finals and self._settled(tuned):
                 self._go_on(tuned, tuned.conclude(self._pipeline, self._finals_s))
@@ -213,27 +218,27 @@ class Schedule:
                 self._go_on(tuned, finals)
 
     def _settled(self, tuned: TunedLayer) -> bool:
-        """Whether nothing is under way that its finals would have to wait for."""
+        """Whether no pending trial must end before its finals."""
         if self._run.evaluator.finals_alone:
             return not self._pipeline.under_way and not self._finals
         return not tuned.under_way(self._pipeline)
 
     def _go_on(self, tuned: TunedLayer, finals: Generator[Future[object], None, None]) -> None:
-        """Let finals go on until they wait for something, or to their end."""
+        """Resume finals until they wait for something, or to their end."""
         self._finals.pop(tuned, None)
         for future in finals:
             if not future.done():
                 self._finals[tuned] = finals, future
                 return
 
-    # What is told.
+    # Progress.
 
     def _floor_us(self, tuned: TunedLayer) -> float | None:
         best = tuned.log.best
         return floor_us(tuned.layer.problem, best.accuracy, self._run.rates) if best else None
 
     def _observe(self, progress: Progress) -> None:
-        """Tell how far the network is, with how far one of its layers is."""
+        """Report the progress of the network with that of one of its layers."""
         timed = [tuned for tuned in self._layers if tuned.best_us]
         floors = [tuned.layer.count * floor for tuned in timed if (floor := self._floor_us(tuned)) is not None]
 

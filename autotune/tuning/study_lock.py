@@ -1,6 +1,6 @@
-"""One process at a time tunes a study on a kind of device into one database; the others wait for it to end.
+"""A lock with which one process at a time tunes a study on a kind of device into one database; others wait.
 
-The lock file also says what budget the run has, so that another process can show how far it is.
+The lock file has the run's budget, so that another process can show the progress.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ _LOOK_EVERY_S = 0.2
 _ADVICE = "set XDG_CACHE_HOME to a folder that can be"
 
 
-_LARGEST = 4096  # bytes of a lock file
+_LARGEST = 4096  # maximum size of a lock file
 
 
 @dataclass(frozen=True, slots=True)
 class RunBudget:
-    """When a run of a study began, and what it may spend."""
+    """The start of a run and its budget."""
 
     started_at: float
     """seconds since 1970"""
@@ -55,11 +55,11 @@ def study_lock(
     budget: RunBudget | None = None,
     sleep: Callable[[float], None] = time.sleep,
 ) -> Iterator[None]:
-    """Hold what `owned` names, once no other process does: a lock on a file in `folder`, gone with the process.
+    """Acquire the lock that `owned` identifies: a lock on a file in `folder`, which ends with the process.
 
-    Two runs of one study would propose the same configs under the same numbers; the later one finds them done when it
-    has the lock. `waits` is called before every further look, and may raise to give up. Raises StoreError where the
-    folder cannot be written.
+    Two concurrent runs of one study would propose the same configs under the same numbers; the later run finds them
+    done when it gets the lock. `waits` is called before every further attempt, and may raise to give up. Raises
+    StoreError if the folder cannot be written.
     """
     name = _name(owned)
     try:
@@ -75,7 +75,7 @@ def study_lock(
             except BlockingIOError:
                 waits()
                 sleep(_LOOK_EVERY_S)
-            except OSError as error:  # of a file system without locks
+            except OSError as error:  # on a file system without locks
                 raise StoreError(f"{folder}: cannot be locked: {error.strerror}; {_ADVICE}") from None
         if budget is not None:
             _write(file, budget)
@@ -83,7 +83,7 @@ def study_lock(
 
 
 def latest_run(folder: Path, *owned: object) -> LatestRun | None:
-    """The latest run that held this lock; None where none did on this machine, or its file cannot be read."""
+    """The latest run that held this lock; None if there was none on this machine, or its file cannot be read."""
     try:
         with open_regular(folder / _name(owned)) as file:
             budget = RunBudget(**json.loads(file.read(_LARGEST)))
@@ -101,7 +101,7 @@ def _name(owned: tuple[object, ...]) -> str:
 
 
 def _write(file: BinaryIO, budget: RunBudget) -> None:
-    """Write a run's budget; a full disk does not keep the run from starting."""
+    """Write a run's budget; a full disk does not prevent the run."""
     with suppress(OSError):
         file.truncate(0)
         file.write(json.dumps(asdict(budget)).encode())

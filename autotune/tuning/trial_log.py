@@ -1,4 +1,4 @@
-"""The trials of a layer while a run adds to them: what is known, what was cut off, the next number, how far it is."""
+"""The trials of a layer during a run: known results, interrupted trials, the next number, the progress."""
 
 from __future__ import annotations
 
@@ -14,15 +14,16 @@ from autotune.trial import Config, Outcome, Trial
 from autotune.tuning.layer_store import LayerStore
 
 Phase = Literal["listing", "start", "search", "finals"]
-"""Of a layer: its search spaces are listed, before any layer begins; nothing has ended yet, as its first kernels are
-compiled; trials end; finals are held."""
+"""The phases of a layer: its spaces are listed, before any layer starts; its first kernels are compiled; trials end;
+finals run.
+"""
 
-STRIKES = 2  # runs that ended while a kernel was running, after which it is quarantined
+STRIKES = 2  # interrupted runs of a kernel after which it is quarantined
 
 
 @dataclass(frozen=True, slots=True)
 class Network:
-    """How far the layers of a run are, each as often as the network runs it."""
+    """The progress of a run's layers, each weighted by its count."""
 
     layers: int
     """layers that the run tunes"""
@@ -31,67 +32,67 @@ class Network:
     now_us: float
     """time of the network with the best kernels so far, microseconds"""
     start_us: float
-    """with the best kernels of before, else the first correct ones"""
+    """with the previous best kernels, or else with the first correct ones"""
     floor_us: float | None
     """None: the device was not calibrated"""
     done: int
     """evaluations so far, earlier runs included"""
     budget: int
-    """evaluations at most"""
+    """maximum number of evaluations"""
     elapsed_s: float
     """seconds since the run began"""
     budget_s: float | None
-    """seconds for all layers, where they share a time budget"""
+    """total time in seconds, if the layers share one"""
     searching: int
-    """layers whose search goes on"""
+    """layers that are still being searched"""
     concluded: int
-    """layers whose finals are over"""
+    """layers whose finals have ended"""
     ended: bool
-    """the last report of all"""
+    """whether this is the last report of all"""
 
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """How far a layer is; given to the observer as each of its phases begins, and after every trial."""
+    """The progress of a layer; passed to the observer when a phase begins, and after every trial."""
 
     layer: str
     """study.layer"""
     done: int
     """evaluations so far, earlier runs included"""
     budget: int
-    """evaluations at most"""
+    """maximum number of evaluations"""
     best: Trial | None
     """the fastest correct trial so far; None before the first"""
     failures: Mapping[str, int]
-    """outcome to number of trials, correct ones left out"""
+    """outcome to number of trials, without correct ones"""
     elapsed_s: float
     """seconds since the layer began"""
     reused: int
     """trials whose result was already in the database"""
     ended: bool
-    """the layer's last report"""
+    """whether this is the layer's last report"""
     trial: Trial | None = None
-    """the one that has just ended; None in a report that no trial led to"""
+    """the trial that has just ended; None in a report without one"""
     network: Network | None = None
     """None: the layer is tuned alone"""
     phase: Phase = "search"
-    """what the layer is doing"""
+    """the current phase"""
 
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """One message of failures."""
+    """One message of failed trials."""
 
     message: str
     outcome: Outcome
     count: int
-    """how often it was seen"""
+    """number of occurrences"""
     config: Config
-    """one that has it"""
+    """an example"""
 
 
 class TrialLog:
-    """What a run knows of the trials of a layer, in the order in which they ended."""
+    """The trials of a layer that a run knows, in the order in which they ended."""
 
     def __init__(
         self,
@@ -116,12 +117,12 @@ class TrialLog:
 
     @property
     def elapsed_s(self) -> float:
-        """Since the run began with the layer."""
+        """Seconds since the run started the layer."""
         return self._clock() - self._started
 
     @property
     def next_number(self) -> int:
-        """What the next new trial is numbered."""
+        """The number of the next new trial."""
         return self._next
 
     def take_number(self) -> int:
@@ -130,17 +131,17 @@ class TrialLog:
         return self._next - 1
 
     def take_numbers(self, count: int) -> Sequence[int]:
-        """The smallest numbers that no trial has; what a killed run had taken and not used is given out again."""
+        """The smallest unused numbers; a number that a killed run had taken but not used is used again."""
         numbers = self._store.free_numbers(count)
         self._next = max((self._next, *(number + 1 for number in numbers[-1:])))
         return numbers
 
     def suspects(self, wanted: Callable[[Config], bool]) -> tuple[Suspect, ...]:
-        """The wanted trials that a killed run left running, by number, to be tried once more, each alone."""
+        """The wanted trials that a killed run left running, by number; each is tried again, alone."""
         return tuple(suspect for suspect in self._store.suspects() if wanted(suspect.trial.config))
 
     def quarantine(self, suspects: Sequence[Suspect], info: DeviceInfo) -> None:
-        """Quarantine the kernels that have taken down STRIKES runs, where something really runs."""
+        """Quarantine the kernels that were running when STRIKES runs ended, on a device that runs kernels."""
         for suspect in suspects:
             source_hash = suspect.key.source_hash
             if suspect.attempts >= STRIKES and source_hash is not None and info.can.compile:
@@ -148,7 +149,7 @@ class TrialLog:
                 self._store.quarantine(source_hash, "crash", message)
 
     def report(self, done: int, *, trial: Trial | None = None, ended: bool = False, phase: Phase = "search") -> None:
-        """Tell the observer how far the layer is."""
+        """Report the layer's progress to the observer."""
         self._observe(
             Progress(
                 layer=self.label,
@@ -165,7 +166,7 @@ class TrialLog:
         )
 
     def count_failure(self, trial: Trial) -> None:
-        """Count a trial that is not correct, under its outcome and its message."""
+        """Count a failed trial under its outcome and its message."""
         self.failures[trial.outcome.value] += 1
         seen = self.messages.get(trial.message)
         self.messages[trial.message] = (
@@ -185,7 +186,7 @@ class TrialLog:
             self.best = trial
 
     def disprove(self, disproved: Trial) -> None:
-        """Count a trial that was correct, and all with the same kernel, as what it turned out to be."""
+        """Count a trial that was correct, and all with the same kernel, under its new outcome."""
         self.count_failure(disproved)
         same = {trial.number for trial in self.trials if trial.source_hash == disproved.source_hash}
         self.trials = [

@@ -1,4 +1,4 @@
-"""The whole line: study, problem, template, space, render, compile, verify, measure, store, search."""
+"""Tune a study: study, problem, template, space, render, compile, verify, measure, store, search."""
 
 from __future__ import annotations
 
@@ -43,12 +43,11 @@ def tune(
     search: bool = True,
     finals: FinalsPlan | None = PLAIN_FINALS,
 ) -> tuple[LayerResult, ...]:
-    """Tune the layers of a study, all or those given, and return what came of each.
+    """Tune all or the given layers of a study and return the result of each.
 
-    Without `search` only the finals are held, on what the database has of the study. `finals` says how those are held;
-    None: not at all, so that `best` stays as it is where finals of a layer's shape decided it.
-
-    Raises StudyError when a layer has no family, before anything is run.
+    Without `search` it only runs the finals, on the stored trials of the study. `finals` are the settings of the
+    finals; None: no finals, so that `best` does not change where earlier finals decided it. Raises StudyError before
+    anything runs if a layer has no family.
     """
     began_s = clock()
     check_study(study, templates)
@@ -59,7 +58,7 @@ def tune(
     for layer in chosen:
         if spaces and stopping():
             break
-        if len(chosen) > 1:  # a thousand take minutes
+        if len(chosen) > 1:  # a thousand layers take minutes
             observe(_listing(study, layer, len(chosen)))
         spaces[layer.name] = open_spaces(study, layer, templates, evaluator)
     chosen = chosen[: len(spaces)]
@@ -91,7 +90,7 @@ def tune(
 
 
 def _listing(study: Study, layer: Layer, layers: int) -> Progress:
-    """The report that a layer's search spaces are listed; what the database has of it is not known yet."""
+    """The report that a layer's search spaces are listed, before its stored trials are read."""
     budget = study.trials_total or study.trials * layers
     network = Network(
         layers, 0, 0.0, 0.0, None, 0, budget, 0.0, study.time_budget_total_s, searching=layers, concluded=0, ended=False
@@ -102,7 +101,7 @@ def _listing(study: Study, layer: Layer, layers: int) -> Progress:
 
 
 def check_study(study: Study, templates: Mapping[str, KernelTemplate]) -> None:
-    """Raise StudyError when a study names a family, a parameter, a value or a sampler that does not exist."""
+    """Raise StudyError if a study names an unknown family, parameter, value or sampler."""
     where = str(study.path or study.name)
     for name, narrowed in (*((name, {}) for name in study.templates or ()), *(study.space or {}).items()):
         _check_family(where, name, narrowed, templates)
@@ -119,7 +118,7 @@ def check_study(study: Study, templates: Mapping[str, KernelTemplate]) -> None:
 def _check_family(
     where: str, name: str, narrowed: Mapping[str, Sequence[Value]], templates: Mapping[str, KernelTemplate]
 ) -> None:
-    """Raise StudyError when there is no such family, or it has not the parameters and values that are kept."""
+    """Raise StudyError for an unknown family, or for parameters and values that it does not have."""
     if name not in templates:
         raise StudyError(
             f"{where}: no template named {name!r}{did_you_mean(name, templates)}; there are {', '.join(templates)}"
@@ -138,7 +137,7 @@ def initial_designs(
     tuned: Sequence[TopTrial],
     rates: Mapping[str, float],
 ) -> tuple[InitialDesign, ...]:
-    """What the search of a layer starts with: the best configs of similar layers and devices, else the prior's."""
+    """The initial design of a layer: the best configs of similar layers and devices, or else that of the prior."""
     most = min(MOST, study.trials)
     if study.warm_start:
         design = warm_start(layer.problem, info, tuned, spaces, most)
@@ -150,7 +149,7 @@ def initial_designs(
 
 
 def tuned_before(study: Study, layer: Layer, scope: Scope, store: Store, info: DeviceInfo) -> tuple[TopTrial, ...]:
-    """What the database has of layers and devices that a search of this layer may begin from."""
+    """The stored trials of layers and devices from which a search of this layer may start."""
     if not study.warm_start:
         return ()
     kinds = ("cuda", "replay") if info.kind == "replay" else (info.kind,)
@@ -158,7 +157,7 @@ def tuned_before(study: Study, layer: Layer, scope: Scope, store: Store, info: D
 
 
 def _check_calibrated(info: DeviceInfo, rates: Mapping[str, float]) -> Mapping[str, float]:
-    """What a device does per second. Raises DeviceError when it lacks what a prior needs."""
+    """The rates of a device. Raises DeviceError if it lacks one that a prior needs."""
     if not {"copy", "fp32"} <= rates.keys():
         advice = (
             "leave the prior out"
@@ -170,7 +169,7 @@ def _check_calibrated(info: DeviceInfo, rates: Mapping[str, float]) -> Mapping[s
 
 
 def _check_memory(study: Study, layer: Layer, info: DeviceInfo) -> None:
-    """Raise StudyError when the arrays of a layer and its second set of test data exceed the device's memory."""
+    """Raise StudyError if the arrays of a layer and its second set of test data exceed the device's memory."""
     problem = layer.problem
     needed, one, two = (2 * problem.with_runtime(n).tensor_bytes for n in (problem.runtime_size, 1, 2))
     if needed > info.memory_bytes:
@@ -184,18 +183,18 @@ def _check_memory(study: Study, layer: Layer, info: DeviceInfo) -> None:
 
 
 def measurement_mode(study: Study) -> str:
-    """How trials are verified and timed, as part of their identity."""
+    """The way in which trials are verified and timed, as part of their identity."""
     return study.measure.cache
 
 
 def open_spaces(
     study: Study, layer: Layer, templates: Mapping[str, KernelTemplate], evaluator: Evaluator
 ) -> list[SearchSpace]:
-    """The search spaces of the families that serve a layer; small ones also when empty, for their rejections' sake.
+    """The search spaces of the families that support a layer; small ones also if empty, to record their rejections.
 
-    A family whose `search_when` does not hold is left out where another one has a config, unless the study names it.
-
-    Raises StudyError when the layer does not fit the device's memory, NoTemplate when no family serves it, saying why.
+    A family whose `search_when` does not hold is left out if another family has a config, unless the study names it.
+    Raises StudyError if the layer does not fit the device's memory, and NoTemplate with the reasons if no family
+    supports it.
     """
     _check_memory(study, layer, evaluator.info)
     listed = evaluator.listed(layer.problem, cache=study.measure.cache)

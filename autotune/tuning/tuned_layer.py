@@ -1,4 +1,4 @@
-"""A layer while it is tuned: ask, render, compile, verify, measure, store, tell, and the finals at the end."""
+"""A layer during tuning: ask, render, compile, verify, measure, store, tell, and the finals at the end."""
 
 from __future__ import annotations
 
@@ -29,25 +29,25 @@ from autotune.tuning.layer_store import LayerStore
 from autotune.tuning.pipeline import LayerQueue, Pipeline, rejected_trial
 from autotune.tuning.trial_log import Phase, Progress, TrialLog
 
-SHARE = 5  # a fifth of a budget is under way at most: the rest of a small one learns from what came before
-RECORDED_REJECTIONS = 1000  # configs of a family's full product, up to which each rejected one is stored
+SHARE = 5  # at most a fifth of a budget is pending, so that the rest of a small budget learns from earlier results
+RECORDED_REJECTIONS = 1000  # size of a family's full product up to which each rejected config is stored
 
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """A part of a run on a cluster: a layer's next evaluations, after earlier parts of the same run."""
+    """The limits of a part of a cluster run: a layer's next evaluations, after earlier parts of the same run."""
 
     evaluations: int
-    """new ones; the layer is then paused"""
+    """new evaluations; the layer is then paused"""
     spent_s: float
-    """of the layer's time budget, by earlier parts"""
+    """of the layer's time budget, used by earlier parts"""
     first_number: int
     """of the run's first trial: the best trial before it is the incumbent of the finals"""
 
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """What one run of `tune` is asked for, the same for all its layers."""
+    """The settings of one run of `tune`, shared by all its layers."""
 
     study: Study
     evaluator: Evaluator
@@ -55,18 +55,18 @@ class Run:
     stopping: Callable[[], bool]
     clock: Callable[[], float] = time.perf_counter
     search: bool = True
-    """False: only the finals, on what the database holds"""
+    """False: only the finals, on stored trials"""
     finals: FinalsPlan | None = PLAIN_FINALS
     rates: Mapping[str, float] = field(default_factory=dict)
-    """what the device does per second; empty when it was never calibrated"""
+    """rates of the device; empty if it was never calibrated"""
     part: Part | None = None
-    """None: the run is whole"""
+    """None: the run has no parts"""
 
 
 class TunedLayer:
-    """One layer: starts a config in a pipeline whenever it is asked to, and holds the finals at the end.
+    """One layer: starts a config in a pipeline whenever it is asked to, and runs the finals at the end.
 
-    Nothing here waits: `Schedule` asks one layer or many, each as often as it deserves.
+    Nothing here waits: `Schedule` calls one layer or many.
     """
 
     def __init__(self, run: Run, layer: Layer, spaces: Sequence[SearchSpace], store: LayerStore) -> None:
@@ -75,7 +75,7 @@ class TunedLayer:
         self.spaces = {space.template: space for space in spaces}
         self.bounds = {space.template: space.bound for space in spaces}
         self.spent_s = 0.0
-        """this run's time for the layer, while it was searched: its share of what layers under way together took"""
+        """this run's search time of the layer: its share of the time of concurrent layers"""
         self.log = TrialLog(
             store,
             label=store.name,
@@ -95,7 +95,7 @@ class TunedLayer:
         self._evaluated_before = len(self.log.evaluated)
         self.begun = False
         self.stopped = "" if run.search else "finals only"
-        """why it asks for nothing more; empty while it does"""
+        """why it starts no more configs; empty while it does"""
         self.result: LayerResult | None = None
         """once all is done"""
         if not any(space.default for space in spaces):
@@ -106,7 +106,7 @@ class TunedLayer:
         self._queue: LayerQueue | None = None
 
     def begin(self, pipeline: Pipeline, designs: Sequence[InitialDesign]) -> None:
-        """Get ready to ask; what a killed run left running is tried again first, each alone."""
+        """Prepare the search; first, each trial that a killed run left running is tried again, alone."""
         self.begun, self.designs = True, designs
         self._unrecorded = self._find_rejections()
         self.search = Search(
@@ -141,27 +141,27 @@ class TunedLayer:
 
     @property
     def best_us(self) -> float | None:
-        """The fastest kernel's time; None without a correct one."""
+        """The fastest kernel's time; None without a correct kernel."""
         return self.log.best.median_us if self.log.best else None
 
     @property
     def start_us(self) -> float | None:
-        """The time that this run began with: that of the best kernel before it, else of its first correct one."""
+        """The time at the start of this run: of the best earlier kernel, or else of its first correct one."""
         if self.incumbent is not None:
             return self.incumbent.median_us
         return next((trial.median_us for trial in self.log.trials if trial.median_us is not None), None)
 
     @property
     def evaluated(self) -> int:
-        """Distinct kernels that were compiled or tried to, in the study's whole history."""
+        """Number of distinct kernels that were compiled or tried to, in the study's whole history."""
         return len(self.log.evaluated)
 
     def under_way(self, pipeline: Pipeline) -> int:
-        """Configs that were started and have no result yet."""
+        """Number of configs that were started and have no result yet."""
         return pipeline.of(self._queue) if self._queue else 0
 
     def has_room(self, pipeline: Pipeline) -> bool:
-        """Whether another config is worth starting before one has ended."""
+        """Whether another config is worth starting before a pending one has ended."""
         if self._queue is None or not pipeline.has_room:
             return False
         if pipeline.of(self._queue) >= max(1, self.study.trials // SHARE):
@@ -169,7 +169,7 @@ class TunedLayer:
         return not pipeline.supplies(self._queue) or not self.search.is_random
 
     def ask(self, pipeline: Pipeline) -> None:
-        """Start the next config, or say why not: `stopped`."""
+        """Start the next config, or set the reason why not: `stopped`."""
         assert self._queue is not None  # noqa: S101 - it has begun and not stopped
         self.stopped = self._why_stop(pipeline.pending(self._queue))
         if not self.stopped:
@@ -180,7 +180,7 @@ class TunedLayer:
                 pipeline.start(self._queue, self.log.take_number(), config, self.search.proposed_by(config))
 
     def conclude(self, pipeline: Pipeline, finals_s: float) -> Generator[Future[object], None, None]:
-        """Hold the finals, for `finals_s`, and make the result; nothing of the layer is under way any more."""
+        """Run the finals, for `finals_s`, and make the result; no trials of the layer are pending any more."""
         if self._queue is not None:
             yield cast("Future[object]", self._queue.ready)
             self._queue.ready.result()
@@ -195,7 +195,7 @@ class TunedLayer:
                 self._report(phase="finals")
                 finals = yield from self._hold(replace(plan, budget_s=finals_s), pipeline)
         if not self.run_of.stopping():
-            self._record_rejections()  # while the device holds the finals of the next layer
+            self._record_rejections()  # while the device runs the finals of the next layer
         self._report(ended=True)
         self.result = LayerResult(
             layer=self.layer,
@@ -230,18 +230,18 @@ class TunedLayer:
         return finals.hold(self.log.trials, self.incumbent)
 
     def _with_data(self, measure: Callable[[], InTurn]) -> InTurn:
-        """What measures, once the devices have the layer's data; a search has had them made."""
+        """The evaluator, once the devices have the layer's data, which a search has already requested."""
         if self._queue is None:
             self.evaluator.begin_layer(self.layer.problem)
         return measure()
 
     def _disprove(self, trial: Trial, message: str) -> None:
-        """A correct trial whose kernel went wrong in the finals: it stands with no time any more."""
+        """Record that the kernel of a correct trial was wrong in the finals: it has no time any more."""
         self.store.disprove(trial.source_hash or "", message)
         self.log.disprove(replace(trial, outcome=Outcome.WRONG_RESULT, reason="wrong_after_timing", message=message))
 
     def _design_results(self) -> tuple[DesignResult, ...]:
-        """What came of the configs that the search started with, from what proposed them."""
+        """The results of the initial configs, by the design that proposed them."""
         results = []
         for design in self.designs:
             trials = [trial for trial in self.log.trials if self.search.proposed_by(trial.config) == design.by]
@@ -252,13 +252,13 @@ class TunedLayer:
         return tuple(results)
 
     def _undecided(self, new: int) -> bool:
-        """Whether trials came since the last finals, or none were held: a run may have been ended before its own."""
+        """Whether there are trials since the last finals, or no finals: a run may have ended before its own."""
         if new > 0:
             return True
         state = self.store.finals_state()
         return len(entrants(self.log.trials, [])) > 1 if state == "none" else state == "outdated"
 
-    # What is there already.
+    # Stored results.
 
     def _incumbent(self) -> Trial | None:
         """The best trial before this run."""
@@ -273,7 +273,7 @@ class TunedLayer:
         return space is not None and space.row_of(config) is not None
 
     def _find_rejections(self) -> list[tuple[int, Config]]:
-        """The configs that break a rule and have no trial yet, of spaces small enough to list them, numbered."""
+        """The configs that break a rule and have no trial yet, numbered, of spaces small enough to list them."""
         missing = []
         for space in self.spaces.values():
             for config in space.rejected(RECORDED_REJECTIONS):
@@ -285,7 +285,7 @@ class TunedLayer:
         return list(zip(self.log.take_numbers(len(missing)), missing, strict=True))
 
     def _record_rejections(self) -> None:
-        """Keep a trial for each of those, with the reasons; which takes as long as a few proposals."""
+        """Store a trial for each of those, with the reasons; this takes as long as a few proposals."""
         found = []
         for number, config in self._unrecorded:
             try:
@@ -299,7 +299,7 @@ class TunedLayer:
     # Asking and starting.
 
     def _why_stop(self, pending: set[str]) -> str:
-        """Why no further config is to be started, with these sources under way; empty while there is no reason."""
+        """Why no further config is started, with these sources pending; empty if there is no reason."""
         if self.run_of.stopping():
             return INTERRUPTED
         limit = self.study.time_budget_s
@@ -317,7 +317,7 @@ class TunedLayer:
         return ""
 
     def _ended(self, trial: Trial, *, known: bool) -> None:
-        """Count a trial that is stored, and tell the search."""
+        """Count a stored trial, and tell the search."""
         self.log.add(trial, known=known)
         self.search.tell(trial)
         self._report(trial)

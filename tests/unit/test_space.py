@@ -25,7 +25,7 @@ from autotune.trial import Config, Value
 from tests.benchmarks.search_cost import large_space
 from tests.unit.tiny import DEVICE, SMALL, bind, tiny
 
-PARAMS = ("a", "b", "d", "e")
+PARAMS = ("a", "b", "e", "f")
 
 
 @dataclasses.dataclass(frozen=True)
