@@ -53,23 +53,27 @@ def find_library(exported: Path | None = None) -> Path:
 
 @functools.cache
 def load(path: str | Path | None = None) -> Library:
-    """A library, loaded once in a process; None: the one beside this package."""
+    """The library, loaded once in a process; None: the one in the folder of this package."""
     return Library(INTERFACE, path)
 
 
 def run(*arrays: object, library: Library | None = None, **named: object) -> object:
-    """Enqueue a pass; see `prepared.run`. `library` None: the one beside this package."""
+    """Enqueue a pass; see `prepared.run`. `library` None: the one in the folder of this package."""
     return prepared.run(library or load(), *arrays, **named)
 
 
 def prepare(*weights: object, library: Library | None = None, **named: object) -> Prepared:
-    """The operation with these weights, prepared once; see `Prepared`. `library` None: the one beside this package."""
+    """The operation with these weights, prepared once; see `Prepared`. `library` None: the one in the folder of this
+    package.
+    """
     return Prepared(library or load(), *weights, **named)
 
 
 @functools.cache
 def torch_operator(path: str | Path | None = None) -> Callable[..., object]:
-    """The operator for PyTorch, registered once in a process; conv2d's is called as `torch.nn.functional.conv2d`."""
+    """The operator for PyTorch, registered once in a process; conv2d's has the signature of
+    `torch.nn.functional.conv2d`.
+    """
     if INTERFACE.name == "conv2d":
         from .torch_convolution import conv2d
 

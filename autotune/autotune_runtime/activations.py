@@ -1,9 +1,8 @@
-"""The activations that an epilogue may end with: one entry each, from which every other form is made.
+"""The activations of epilogues: one entry each, from which every other form is generated.
 
 `in_cpp` gives the CUDA and float64 forms, `activated` evaluates the expression with any set of functions, such as
-NumPy's. A kernel's own function in `templates/_epilogue.cuh` is written by hand where it is faster.
-
-This module needs Python alone: exported packages have it, and so have autotune's importers, references and templates.
+NumPy's. A faster function for kernels is written by hand in `templates/_epilogue.cuh`. This module needs only Python:
+exported packages contain it, and autotune's importers, references and templates use it.
 """
 
 from __future__ import annotations
@@ -22,19 +21,19 @@ class Activation:
     """An activation of a sum v."""
 
     word: str
-    """the end of an epilogue's name"""
+    """the last part of an epilogue's name"""
     name: str
-    """of PyTorch's module"""
+    """class of PyTorch's module"""
     expression: str
-    """in Python's, of v and of `min max exp erfc tanh log1p`, which C has too"""
+    """in Python, of v and the functions `min max exp erfc tanh log1p`, which C also has"""
     steepest: float
-    """the largest absolute slope, rounded up: an error of the sum counts as often in the output"""
+    """the largest absolute slope, rounded up: an error of the sum is multiplied by at most this"""
     operator: str = ""
-    """PyTorch's, in torch.ops.aten; empty: the word"""
+    """PyTorch's operator in torch.ops.aten; empty: the word"""
     options: Mapping[str, object] = field(default_factory=dict)
-    """what the operator must be given besides v"""
+    """the operator's arguments besides v"""
     rounds: bool = True
-    """whether an output may be rounded where v is a whole number"""
+    """whether an output may be rounded if v is an integer"""
 
     @property
     def aten(self) -> str:
@@ -42,7 +41,7 @@ class Activation:
         return self.operator or self.word
 
     def __call__(self, v: float) -> float:
-        """The activation of a number."""
+        """Apply the activation to a number."""
         return float(activated(self.word, v, SCALAR))
 
 
@@ -54,7 +53,7 @@ SCALAR: Mapping[str, Callable[..., float]] = {
     "tanh": math.tanh,
     "log1p": math.log1p,
 }
-"""What expressions may call, for single numbers."""
+"""The functions of expressions, for single numbers."""
 
 ACTIVATIONS = (
     Activation("relu", "ReLU", "max(v, 0)", 1.0, rounds=False),
@@ -80,7 +79,7 @@ T = TypeVar("T")
 
 
 def activated(word: str, v: T, functions: Mapping[str, Callable[..., object]]) -> T:
-    """An activation of anything that has arithmetic, with the functions that expressions may call."""
+    """Apply an activation to anything that has arithmetic, with the functions of expressions."""
     made: T = eval(_compiled(BY_WORD[word].expression), dict(functions), {"v": v})  # noqa: S307 - the table's own text
     return made
 
@@ -91,7 +90,7 @@ def _compiled(expression: str) -> CodeType:
 
 
 def in_cpp(word: str, *, single: bool) -> str:
-    """An activation's expression in C++, of `v`, in float or in double."""
+    """An activation's expression in C++, as a function of `v`, in float or in double."""
     return _in_cpp(ast.parse(BY_WORD[word].expression, mode="eval").body, "f" if single else "")
 
 

@@ -1,4 +1,6 @@
-"""Arrays of PyCUDA, CuPy, PyTorch, or with `__cuda_array_interface__` or DLPack: where they lie, streams, memory."""
+"""Arrays of PyCUDA, CuPy, PyTorch, or with `__cuda_array_interface__` or DLPack: their memory,
+streams, and new arrays.
+"""
 
 from __future__ import annotations
 
@@ -12,21 +14,21 @@ from typing import Any, NamedTuple
 from .dlpack import described
 
 _TYPESTRS = {"f32": ("<f4",), "f16": ("<f2",), "bf16": ("<V2", "|V2"), "i32": ("<i4",)}
-"""How arrays call a storage type; NumPy has no name of its own for bf16."""
+"""The names of storage types in arrays; NumPy has none for bf16."""
 
 _OF_TORCH = {"torch.float32": "f32", "torch.float16": "f16", "torch.bfloat16": "bf16", "torch.int32": "i32"}
 
 
 class View(NamedTuple):
-    """Where a dense array lies."""
+    """The memory of a dense array."""
 
     address: int
     shape: tuple[int, ...]
     elements: str
-    """what the array calls its elements: a typestr, or for PyTorch's tensors the dtype as here"""
+    """the element type as the array names it: a typestr, or for PyTorch's tensors the dtype's name in this package"""
     element_bytes: int
     device: int | None
-    """its number; None where the array does not tell, as PyCUDA's"""
+    """its number; None if the array does not tell, as with PyCUDA"""
 
     @property
     def size_bytes(self) -> int:
@@ -55,7 +57,7 @@ def check(view: View, what: str, dtype: str, shape: tuple[int, ...]) -> None:
 
 
 def _described(array: Any, what: str) -> Mapping[str, Any]:
-    """What an array says of itself. Raises TypeError where it is none in a GPU's memory."""
+    """The array's description of itself. Raises TypeError unless it is in a GPU's memory."""
     interface: Mapping[str, Any] | None = getattr(array, "__cuda_array_interface__", None) or described(array)
     if interface is None:
         raise TypeError(
@@ -66,7 +68,7 @@ def _described(array: Any, what: str) -> Mapping[str, Any]:
 
 
 def dtype_of(view: View, what: str) -> str:
-    """What an array's elements are called here. Raises ValueError for those that no kernel takes."""
+    """This package's name of an array's element type. Raises ValueError for a type that no kernel supports."""
     for dtype, typestrs in _TYPESTRS.items():
         if view.elements in (dtype, *typestrs):
             return dtype
@@ -74,7 +76,7 @@ def dtype_of(view: View, what: str) -> str:
 
 
 def _of_torch(array: Any) -> str | None:
-    """The dtype of a tensor of PyTorch's, whose typestr of bfloat16 is that of float16; None for other arrays."""
+    """The dtype of a PyTorch tensor, because bfloat16 has the typestr of float16; None for other arrays."""
     return _OF_TORCH.get(str(array.dtype), str(array.dtype)) if _library_of(array) == "torch" else None
 
 
@@ -84,7 +86,9 @@ def _device(array: Any) -> int | None:
 
 
 def on_device_of(array: Any) -> AbstractContextManager[object]:
-    """Make an array's device the calling thread's for a while; where it does not tell which, the current one stays."""
+    """Make an array's device the calling thread's current one for the block; keep the current one if the array does not
+    tell.
+    """
     library = _library_of(array)
     if library == "torch":
         import torch
@@ -103,9 +107,10 @@ def _dense(shape: Sequence[int], strides: Sequence[int], element_bytes: int) -> 
 
 
 def stream_address(stream: object, array: object) -> int:
-    """cudaStream_t of a stream of PyCUDA, CuPy, PyTorch or cuda.core, or a number; None: the one current for the array.
+    """The cudaStream_t of a stream of PyCUDA, CuPy, PyTorch or cuda.core, or a number; None: the array's current
+    stream.
 
-    What has no notion of a current stream, as PyCUDA, gets the default stream.
+    Libraries without a current stream, such as PyCUDA, get the default stream.
     """
     if stream is None:
         library = _library_of(array)
@@ -125,19 +130,19 @@ def stream_address(stream: object, array: object) -> int:
 
 
 def torch_stream(device: Any) -> int:
-    """The stream that is current for a tensor's device.
+    """The current stream for a tensor's device.
 
-    As PyTorch's own compiler asks for it: `torch.cuda.current_stream` makes an object of it first, which takes half as
-    long as a launch.
+    PyTorch's own compiler gets it in the same way: `torch.cuda.current_stream` first creates an object, which takes
+    half as long as a launch.
     """
     stream: int = sys.modules["torch"]._C._cuda_getCurrentRawStream(device.index)
     return stream
 
 
 def empty_like(array: object, shape: Sequence[int], stream: int) -> object:
-    """A new array of this shape with the device, kind and dtype of another, to be used on a stream.
+    """A new array of this shape with the device, kind and dtype of another, for use on a stream.
 
-    Raises TypeError for an array of none of the libraries that are known here.
+    Raises TypeError for an array of an unknown library.
     """
     library = _library_of(array)
     if library not in _EMPTY:
@@ -148,7 +153,7 @@ def empty_like(array: object, shape: Sequence[int], stream: int) -> object:
 
 
 def workspace_like(array: object, size_bytes: int, stream: int) -> object:
-    """At least this many bytes of memory where another array lies, to be used on a stream."""
+    """At least this many bytes of memory on another array's device, for use on a stream."""
     return empty_like(array, (math.ceil(size_bytes / view(array, "x").element_bytes),), stream)
 
 
@@ -166,13 +171,13 @@ def _cupy(array: Any, shape: tuple[int, ...], stream: int) -> object:
         on = kind.from_external(_Stream(stream))
     else:  # before CuPy 14
         on = cupy.cuda.ExternalStream(stream)
-    with array.device, on:  # its pool gives memory back to the stream that it was taken on
+    with array.device, on:  # its pool returns memory to the stream on which it was allocated
         return cupy.empty(shape, array.dtype)
 
 
 @dataclass(frozen=True, slots=True)
 class _Stream:
-    """A stream by its address, as the CUDA stream protocol has it."""
+    """A stream with this address, in the form of the CUDA stream protocol."""
 
     address: int
 

@@ -1,4 +1,4 @@
-"""ATen's operators, as torch.export writes them and PyTorch captures them -> the operators of a `Graph`."""
+"""Convert ATen's operators, from torch.export or a PyTorch capture, to the operators of a `Graph`."""
 
 from __future__ import annotations
 
@@ -38,56 +38,56 @@ class Call:
     """A call of an operator."""
 
     name: str
-    """as ATen has it, without the underscore of those that work in place; empty for operators that are not ATen's"""
+    """its name in ATen, without the underscore of in-place operators; empty for other operators"""
     arguments: Mapping[str, Argument]
-    """by their names in the operator's schema; those that are not given are the schema's defaults"""
+    """by name in the operator's schema; the others have the schema's defaults"""
     writes: tuple[str, ...]
     """tensors"""
     in_place: bool = False
     path: str = ""
-    """of the module that calls it, such as layer1.0.conv1"""
+    """path of the module that calls it, such as layer1.0.conv1"""
     inner: tuple[str, ...] = ()
-    """convolutions that run within it, by the paths of their modules"""
+    """convolutions inside it, by the paths of their modules"""
     why_not: str = "in a part of the network that runs on a condition, or under other settings"
-    """why no kernel computes these"""
+    """why no kernel computes them"""
     varies: bool = False
-    """whether its results differ from call to call, though it reads no tensor"""
+    """whether its results differ from call to call although it reads no tensor"""
 
     def number(self, name: str, default: float) -> float:
-        """An argument that is a number."""
+        """A number as an argument."""
         value = self.limit(name)
         return default if value is None else value
 
     def limit(self, name: str) -> float | None:
-        """An argument that is a number, or is missing."""
+        """A number as an argument, or None."""
         value = self.arguments.get(name)
         return value if isinstance(value, (int, float)) else None
 
     def whole(self, name: str, axes: int, default: int) -> tuple[int, ...]:
-        """An argument that has a number for each axis, or one for all."""
+        """An argument with a number for each axis, or one for all."""
         value = self.arguments.get(name)
         given = [value] if isinstance(value, int) else value if isinstance(value, (list, tuple)) else []
         numbers = tuple(each for each in given if isinstance(each, int))
         return numbers * axes if len(numbers) == 1 else numbers or (default,) * axes
 
     def tensor(self, name: str) -> str:
-        """The name of a tensor; empty where the argument is none."""
+        """The name of a tensor; empty if the argument is not a tensor."""
         value = self.arguments.get(name)
         return value.name if isinstance(value, Ref) else ""
 
     @property
     def tensors(self) -> tuple[str, ...]:
-        """All that it is given, also in lists."""
+        """All arguments, also those in lists."""
         return tuple(refs(self.arguments.values()))
 
     @property
     def is_convolution(self) -> bool:
-        """Whether it is one of any kind."""
+        """Whether it is a convolution of any kind."""
         return self.name in _CONVOLUTIONS or self.name.startswith("cudnn_convolution")
 
     @property
     def trains(self) -> bool:
-        """Whether it does what it does in training alone."""
+        """Whether it has its training behaviour."""
         with_statistics = self.name not in NORMS or bool(self.tensor("running_mean"))
         return bool(self.number("training", 0) and with_statistics) or (
             self.name in _DROPOUTS and bool(self.number("train", 0))
@@ -96,13 +96,13 @@ class Call:
 
 @dataclass(frozen=True, slots=True)
 class TensorType:
-    """What is known of a tensor besides its values."""
+    """The properties of a tensor besides its values."""
 
     shape: Shape = ()
     dtype: str = ""
-    """a word of a study, or what PyTorch calls one that studies have not"""
+    """a word of a study, or PyTorch's name of one that studies do not have"""
     layouts: frozenset[str] = frozenset()
-    """in which it is stored without gaps; images of one pixel or one channel in both"""
+    """layouts in which it is contiguous; both for images of one pixel or one channel"""
 
 
 NORMS = ("batch_norm", "_native_batch_norm_legit_no_training")
@@ -133,12 +133,12 @@ _PRODUCTS = {
 
 
 def clipped(least: float | None, most: float | None) -> Function:
-    """x between two numbers, each of which may be missing."""
+    """x limited to an interval, either end of which may be missing."""
     return lambda x: min(max(x, -math.inf if least is None else least), math.inf if most is None else most)
 
 
 def hard_sigmoid(slope: float = 1 / 6, offset: float = 0.5) -> Function:
-    """A line between 0 and 1."""
+    """A line, limited to 0 and 1."""
     return lambda x: min(max(slope * x + offset, 0.0), 1.0)
 
 
@@ -167,7 +167,7 @@ _UNARY: Mapping[str, Callable[[Call], Function]] = {
 
 
 def _elementwise(call: Call) -> Function | None:
-    """What an operator of one tensor computes, if it is known."""
+    """The function that an operator of one tensor computes, if it is known."""
     if call.name in _UNARY:
         return _UNARY[call.name](call)
     named = [each for each in ACTIVATIONS if each.aten == call.name]
@@ -177,13 +177,13 @@ def _elementwise(call: Call) -> Function | None:
 
 @dataclass(frozen=True, slots=True)
 class Operand:
-    """What an operator of two operands is given."""
+    """An operand of an operator of two."""
 
     tensor: str = ""
     """its name; empty for a constant"""
     type: TensorType = TensorType()
     number: float | None = None
-    """of a constant that is one known number"""
+    """the value, if it is one known number"""
 
 
 def binary(
@@ -193,7 +193,7 @@ def binary(
     shape: Shape,
     constants: tuple[str, ...],
 ) -> Operator:
-    """An elementwise operator of two operands, which makes a tensor of this shape."""
+    """An elementwise operator of two operands, whose result has this shape."""
     one, other = operands
     reads = tuple(each.tensor for each in operands if each.tensor)
     if len(reads) == 2:
@@ -224,20 +224,20 @@ def _per_channel(constant: Shape, made: Shape) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Calls:
-    """A network's calls, in an order in which they can run."""
+    """A network's calls, in execution order."""
 
     calls: tuple[Call, ...]
     tensors: Mapping[str, TensorType]
     images: tuple[str, ...]
-    """tensors that a caller gives"""
+    """tensors that the caller passes"""
     constants: Mapping[str, str]
-    """the network's own tensors, to the names that parameters have in the model"""
+    """the network's own tensors, with their parameter names in the model"""
     outputs: frozenset[str]
     layout: str | None = None
     """of all convolutions; None: of each as its images and filters are stored"""
 
     def graph(self) -> Graph:
-        """Raises ValueError where calls are in no order."""
+        """Convert the calls to a graph. Raises ValueError if they are not in execution order."""
         return _Reader(self).graph()
 
 
@@ -248,14 +248,14 @@ class _Reader:
         self._constants: dict[str, tuple[str, ...]] = {
             name: (name,) for name in network.constants if name not in written
         }
-        """tensors that do not depend on the images, to the network's own that they are computed of"""
+        """tensors that do not depend on the images, with the network's own tensors from which they are computed"""
         self._known = {*network.constants, *network.images}
         self._now: dict[str, str] = {}
-        """tensors that were written in place, to the results of the writers"""
+        """tensors that were written in place, with the results of the writers"""
         given = (self._type(name) for call in network.calls if call.is_convolution for name in call.tensors)
         last = any(each.layouts == {"nhwc"} for each in given)
         self._either = network.layout or ("nhwc" if last else "nchw")
-        """the layout of a tensor that is stored in both layouts at once"""
+        """the layout of tensors that are contiguous in both layouts"""
 
     def graph(self) -> Graph:
         operators = tuple(each for call in self._network.calls for each in self._operators(call))
@@ -267,7 +267,7 @@ class _Reader:
         for label in call.inner:
             yield Operator((), (), convolution=Convolution(label, None, call.why_not, None))
         if not call.writes:
-            return  # asks for a size, or asserts something
+            return  # reads a size, or asserts something
         if not {*call.tensors} <= self._known or not self._known.isdisjoint(call.writes):
             raise ValueError(f"{call.name} reads what is not written yet, or writes again")
         self._known.update(call.writes)
@@ -281,11 +281,11 @@ class _Reader:
             self._now[self._latest(call.tensors[0])] = call.writes[0]
 
     def _latest(self, name: str) -> str:
-        """The tensor that has a tensor's memory now."""
+        """The tensor that currently has a tensor's memory."""
         latest = name
         while latest in self._now:
             latest = self._now[latest]
-        while name != latest:  # what was written many times is found in one step the next time
+        while name != latest:  # shorten the path for the next lookup
             self._now[name], name = latest, self._now[name]
         return latest
 
@@ -319,7 +319,9 @@ class _Reader:
         return Operand("", self._type(tensor), call.limit(name))
 
     def _label(self, call: Call) -> str:
-        """The name of the parameter with its filters, without `weight`, else the path of the module that calls it."""
+        """The name of the parameter with its filters, without `weight`, or else the path of the module that
+        calls it.
+        """
         filters = self._network.constants.get(call.tensor("weight"), "")
         return filters.removesuffix("weight").removesuffix(".") or call.path or call.writes[0]
 
@@ -343,14 +345,16 @@ class _Reader:
         return convolution(self._label(call), geometry, why_not)
 
     def _layout(self, call: Call) -> str:
-        """Of a convolution's images and filters; the network's where the filters are stored in both layouts."""
+        """The layout of a convolution's images and filters; the network's if the filters are contiguous in both
+        layouts.
+        """
         images, filters = (self._type(call.tensor(name)).layouts for name in ("input", "weight"))
         if {"nhwc"} in (images, filters):
             return "nhwc"
         return self._either if filters == {"nchw", "nhwc"} else "nchw"
 
     def _product(self, call: Call) -> MatrixProduct | None:
-        """The matrix product that the call computes; None if it computes none, or its size is unknown."""
+        """The matrix product that the call computes; None if it is not one, or its size is unknown."""
         made, label = self._shape(call.writes[0]), self._label(call)
         if call.name == "scaled_dot_product_attention":
             query, key = (self._shape(call.tensor(name)) for name in ("query", "key"))

@@ -1,4 +1,4 @@
-"""A problem of conv2d with names of its own for its sizes, as the conversion of networks handles it."""
+"""A problem of conv2d with fields for its sizes, for the conversion of networks."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ class Problem:
 
     @property
     def declared(self) -> DeclaredProblem:
-        """The same problem, as of any operation."""
+        """The same problem as a general operation's."""
         return INTERFACE.problem(dataclasses.asdict(self))
 
     @property
@@ -69,10 +69,10 @@ class Problem:
 
     @property
     def activation(self) -> str:
-        """The word of the function that ends its epilogue, such as relu; empty where there is none."""
+        """The activation of its epilogue, such as relu; empty if there is none."""
         return self.epilogue.removeprefix("none").removeprefix("bias").removeprefix("_add").removeprefix("_")
 
 
 def epilogue_name(*, residual: bool, activation: str) -> str:
-    """The name of an epilogue with a bias; `activation` is a word such as relu, or empty. Not every one exists."""
+    """The name of an epilogue with a bias; `activation` is a word such as relu, or empty. Not every name exists."""
     return "_".join(("bias", *(("add",) if residual else ()), *((activation,) if activation else ())))

@@ -1,4 +1,4 @@
-"""What conv2d declares of its problems and their arrays. The export of another operation has its own here."""
+"""The declaration of conv2d: its problems and their arrays. The export of another operation has its own here."""
 
 from __future__ import annotations
 

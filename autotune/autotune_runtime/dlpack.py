@@ -1,4 +1,4 @@
-"""What an array says of itself by the DLPack protocol, in the words of `__cuda_array_interface__`."""
+"""An array's description by the DLPack protocol, in the terms of `__cuda_array_interface__`."""
 
 from __future__ import annotations
 
@@ -28,16 +28,16 @@ class _Tensor(ctypes.Structure):
 
 
 def described(array: Any) -> dict[str, Any] | None:
-    """Shape, typestr, strides in bytes and address of an array in a GPU's memory, and which; None for any other.
+    """Shape, typestr, strides in bytes, address and device of an array in a GPU's memory; None for any other.
 
-    The array must be ready on the stream that it is used on: nothing waits here.
+    The array must be ready on the stream on which it is used: this function does not wait.
     """
     if not hasattr(array, "__dlpack__"):
         return None
     kind, device = array.__dlpack_device__()
     if int(kind) not in _CUDA:
         return None
-    capsule = array.__dlpack__(stream=-1)  # which frees what it refers to when it goes; the array stays
+    capsule = array.__dlpack__(stream=-1)  # deleting it frees its references; the array stays
     pointer_of = ctypes.pythonapi.PyCapsule_GetPointer
     pointer_of.restype, pointer_of.argtypes = ctypes.c_void_p, (ctypes.py_object, ctypes.c_char_p)
     tensor = _Tensor.from_address(pointer_of(capsule, b"dltensor"))

@@ -1,8 +1,8 @@
-"""A network as a small graph, and what each convolution's kernel computes besides the convolution.
+"""A network as a small graph, and what each convolution's kernel computes in addition to the convolution.
 
-ONNX files, archives of torch.export and the graphs that PyTorch captures are read to the same `Graph`, and `fuse` is
-the one matcher, so that import-model, convert and the backend of torch.compile agree. It stands here, and imports
-neither autotune nor NumPy nor PyTorch, because every exported package has a copy.
+ONNX files, torch.export archives and PyTorch's captured graphs are all read into a `Graph`, and `fuse` is the only
+matcher, so import-model, convert and the backend of torch.compile agree. This module is in every exported package, so
+it imports neither autotune nor NumPy nor PyTorch.
 """
 
 from __future__ import annotations
@@ -17,24 +17,24 @@ from .conv2d import Problem, epilogue_name
 from .declared import INTERFACE
 
 Shape: TypeAlias = "tuple[int | None, ...]"
-"""Sizes of a tensor; None: one that is not known before the network runs."""
+"""Sizes of a tensor; None: unknown before the network runs."""
 Function: TypeAlias = Callable[..., float]
-"""What an elementwise operator computes of an element of each tensor that it reads, in their order."""
+"""The function of an elementwise operator, of one element of each tensor that it reads, in order."""
 
 MOST_OPERATORS = 16
-"""Behind a tensor that are looked at for an activation: GELU written out has five."""
+"""Maximum number of operators of an activation; GELU written out has five."""
 _SAMPLES = (*(each / 4 for each in range(-48, 49)), -60.0, 60.0)
 _CLOSE = 1e-5  # files have float32 constants; the two kinds of GELU differ by 5e-4
 
 
 @dataclass(frozen=True, slots=True)
 class Geometry:
-    """What a network says of a convolution; sequences have a number for each spatial axis."""
+    """A convolution's arguments; sequences have a number for each spatial axis."""
 
     x: Shape
     """[N, C, ...]"""
     w: Shape
-    """[K, C/groups, ...], of a transposed one [C, K/groups, ...]"""
+    """[K, C/groups, ...]; [C, K/groups, ...] if transposed"""
     y: Shape
     stride: Sequence[int]
     before: Sequence[int]
@@ -45,7 +45,7 @@ class Geometry:
     transposed: bool = False
     bias: bool = False
     dtype: str = "f32"
-    """a word of a study, or what the network calls one that studies have not"""
+    """a word of a study, or the network's name of one that studies do not have"""
     layout: str = "nchw"
 
 
@@ -54,25 +54,25 @@ class Convolution:
     """A convolution of any kind."""
 
     label: str
-    """what a person calls it, such as layer1.0.conv1"""
+    """a name for people, such as layer1.0.conv1"""
     problem: Problem | None
-    """the convolution and its bias; None where no kernel computes it"""
+    """the convolution and its bias; None if no kernel computes it"""
     why_not: str
     """why `problem` is None"""
     flops: int | None
-    """a multiply-add counted as two; None where its sizes are not known"""
+    """a multiply-add counted as two; None if its sizes are unknown"""
     sizes: Mapping[str, int | str] = field(default_factory=dict)
-    """sizes and words of the operation `conv`, where that has the convolution and conv2d does not; else empty"""
+    """sizes and words of the operation `conv`, if that supports the convolution and conv2d does not; else empty"""
 
 
 @dataclass(frozen=True, slots=True)
 class MatrixProduct:
-    """A product of matrices of any kind, in the words of the operation `gemm`."""
+    """A product of matrices of any kind, in the terms of the operation `gemm`."""
 
     label: str
     flops: int
     sizes: Mapping[str, int] = field(default_factory=dict)
-    """batch, m, n and k; empty where no kernel computes it"""
+    """batch, m, n and k; empty if no kernel computes it"""
     transposes: str = "nn"
     bias: bool = False
     dtype: str = "f32"
@@ -82,15 +82,16 @@ class MatrixProduct:
 
 @dataclass(frozen=True, slots=True)
 class Operator:
-    """One operator of a network. What is computed of the network's own tensors alone is no operator."""
+    """One operator of a network. Computations on the network's own tensors alone are not operators."""
 
     reads: tuple[str, ...]
     writes: tuple[str, ...]
     kind: str = "other"
-    """copy: returns what it reads; affine: scales and shifts each channel by constants; addition: of two tensors of one
-    shape; convolution; other"""
+    """copy: returns its input; affine: scales and shifts each channel by constants; addition: of two tensors of one
+    shape; convolution; other
+    """
     function: Function | None = None
-    """elementwise; None where it is not, or is not known"""
+    """elementwise function; None if there is none, or if it is unknown"""
     constants: tuple[str, ...] = ()
     """the network's own tensors that it reads, such as filters"""
     convolution: Convolution | None = None
@@ -99,18 +100,18 @@ class Operator:
 
 @dataclass(frozen=True, slots=True)
 class Graph:
-    """Operators in an order in which they can run."""
+    """Operators in execution order."""
 
     operators: tuple[Operator, ...]
     outputs: frozenset[str]
     """tensors that the network returns"""
     inputs: tuple[Shape, ...] = ()
     layout: str = "nchw"
-    """how the network itself stores its images"""
+    """layout in which the network stores its images"""
     readers: Mapping[str, tuple[int, ...]] = field(init=False)
-    """positions of the operators that read a tensor"""
+    """positions of the operators that read each tensor"""
     constant_readers: Mapping[str, int] = field(init=False)
-    """how many operators read one of the network's own tensors"""
+    """number of operators that read each of the network's own tensors"""
 
     def __post_init__(self) -> None:
         readers: dict[str, list[int]] = {}
@@ -124,32 +125,32 @@ class Graph:
         object.__setattr__(self, "constant_readers", constants)
 
     def only_reader(self, tensor: str) -> int | None:
-        """The position of the operator that alone reads a tensor, which nobody else sees."""
+        """The position of the only operator that reads a tensor, if nobody else sees the tensor."""
         found = self.readers.get(tensor, ())
         return found[0] if len(found) == 1 and tensor not in self.outputs else None
 
 
 @dataclass(frozen=True, slots=True)
 class Fused:
-    """A convolution and the operators behind it that its kernel computes; positions in the graph, in its order."""
+    """A convolution and the following operators that its kernel computes; positions in the graph, in order."""
 
     at: int
     convolution: Convolution
     folded: tuple[int, ...] = ()
-    """scales and shifts, and copies before them: they become part of the filters and the bias"""
+    """scales and shifts, and copies before them, which are folded into the filters and the bias"""
     addition: int | None = None
     copied: tuple[int, ...] = ()
     """copies before the addition"""
     activation: str = ""
     """its word"""
     activated: tuple[int, ...] = ()
-    """the operators that the activation consists of, and copies before them"""
+    """the operators of the activation, and copies before them"""
 
     @property
     def epilogues(self) -> tuple[str, ...]:
-        """What a kernel may compute behind the sums, that with the most of what follows first.
+        """The epilogues that a kernel may compute, the most complete first.
 
-        Where something follows a convolution without a bias, the kernel's bias is zeros.
+        If an operator follows a convolution without a bias, the kernel's bias is zero.
         """
         problem = self.convolution.problem
         own = self.convolution.sizes.get("epilogue", "none") if problem is None else problem.epilogue
@@ -167,11 +168,12 @@ def fuse(
     may_add: Callable[[int, str, int], bool] = lambda _at, _tensor, _by: True,
     all_ranks: bool = False,
 ) -> tuple[Fused, ...]:
-    """Every convolution of a network that a kernel computes, in the network's order; with `all_ranks` conv's, too.
+    """Every convolution of a network that a kernel computes, in the network's order; with `all_ranks` also those of
+    conv.
 
-    Of two convolutions that meet in an addition the one that is computed last takes it: the other is its residual.
-    Without `residuals` none does; `may_add` refuses one: it is given the position of a convolution, the tensor that
-    comes of it, and the position of the addition.
+    If two convolutions meet in an addition, the one that runs last takes it, with the other as its residual. Without
+    `residuals` none takes it. `may_add` may refuse an addition: its arguments are the position of the convolution, its
+    output tensor, and the position of the addition.
     """
     found: list[Fused] = []
     taken: set[int] = set()
@@ -189,7 +191,7 @@ def _never(_at: int, _tensor: str, _by: int) -> bool:
 def _fused(
     graph: Graph, at: int, convolution: Convolution, taken: set[int], may_add: Callable[[int, str, int], bool]
 ) -> Fused:
-    """What a kernel does with a convolution; the addition that it takes is noted."""
+    """The kernel's part of a convolution; the addition that it takes is recorded."""
     foldable = all(graph.constant_readers[name] == 1 for name in graph.operators[at].constants)
     tensor = graph.operators[at].writes[0]
     folded: tuple[int, ...] = ()
@@ -216,7 +218,9 @@ def _fused(
 
 
 def activation_behind(graph: Graph, tensor: str) -> tuple[str, tuple[int, ...]]:
-    """The word of the activation that is all that becomes of a tensor, and its operators; an empty word for none."""
+    """The word of the activation that is the only use of a tensor, and its operators; an empty word if
+    there is none.
+    """
     if tensor in graph.outputs:
         return "", ()
     values: dict[str, Sequence[float]] = {tensor: _SAMPLES}
@@ -252,7 +256,7 @@ _OUTPUTS = {each.word: _computed(each, [_SAMPLES]) for each in ACTIVATIONS}
 
 
 def _alone(graph: Graph, values: Mapping[str, object], parts: list[int]) -> bool:
-    """Whether nothing but the parts reads what they read, and each but the last is read."""
+    """Whether only these parts read their inputs, and all but the last are read."""
     inside = [name for name in values if name not in graph.operators[parts[-1]].writes]
     return all(
         name not in graph.outputs and graph.readers.get(name, ()) and {*graph.readers[name]} <= {*parts}
@@ -277,7 +281,7 @@ def convolution(label: str, geometry: Geometry, why_not: str = "") -> Convolutio
 def matrix_product(
     label: str, a: Shape, b: Shape, y: Shape, transposes: str, dtype: str, *, bias: bool = False, why_not: str = ""
 ) -> MatrixProduct | None:
-    """A product a [..., M, K] b of an output y [..., M, N], or why no kernel computes it; None of unknown size.
+    """A product a [..., M, K] b of an output y [..., M, N], or why no kernel computes it; None if its size is unknown.
 
     b is [..., K, N], with the transposes nt [..., N, K]. A b of two dimensions is multiplied by all of a at once.
     """
@@ -300,18 +304,18 @@ def matrix_product(
 
 
 def product_epilogue(graph: Graph, at: int, of: MatrixProduct) -> str:
-    """The epilogue of a product's kernel: its bias, and the activation that alone reads the output."""
+    """The epilogue of a product's kernel: its bias, and the activation that is the only reader of the output."""
     word, _ = activation_behind(graph, graph.operators[at].writes[0])
     return epilogue_name(residual=False, activation=word) if of.bias or word else "none"
 
 
 def sizes(shape: Shape) -> str:
-    """A shape in words, such as 1x3x?x?."""
+    """A shape as text, such as 1x3x?x?."""
     return "x".join("?" if size is None else str(size) for size in shape)
 
 
 def product(factors: Sequence[int | None]) -> int | None:
-    """Of all sizes; None where one is not known."""
+    """The product of all sizes; None if one is unknown."""
     known = [size for size in factors if size is not None]
     return math.prod(known) if len(known) == len(factors) else None
 
@@ -334,7 +338,7 @@ def _why_not(geometry: Geometry) -> str:
 
 
 def _beyond_conv2d(geometry: Geometry) -> str:
-    """Why conv2d does not have a convolution that conv has; empty where it has it."""
+    """Why conv2d does not support a convolution that conv supports; empty if it does."""
     axes = len(geometry.w) - 2
     if axes != 2:
         return f"a {axes}-d convolution"
@@ -366,7 +370,7 @@ def _problem(of: Geometry) -> Problem:
 
 
 def _flops(geometry: Geometry) -> int | None:
-    """Each element of y, of a transposed one of x, meets the filter's sizes behind the first."""
+    """FLOP: each element of y, or of x if transposed, is multiplied by the filter sizes after the first."""
     if not (geometry.x and geometry.y and geometry.w):
         return None
     return product((2, *(geometry.x if geometry.transposed else geometry.y), *geometry.w[1:]))

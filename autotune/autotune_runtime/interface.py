@@ -1,4 +1,4 @@
-"""The C interface of an exported library in Python, whatever its operation. Arrays are plain device addresses here."""
+"""The C interface of an exported library in Python, for any operation. Arrays are device addresses here."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ ABI_VERSION = 2
 
 
 Enqueue: TypeAlias = Callable[[int, int, Sequence[int]], None]
-"""Takes a stream, the address of a workspace, and the addresses of all arrays in the order of the interface."""
+"""A function of a stream, the address of a workspace, and the addresses of all arrays in the order of the interface."""
 
 
 class Status(enum.IntEnum):
-    """What a call of the library came to."""
+    """The status of a call of the library."""
 
     OK = 0
     BAD_PROBLEM = 1
@@ -36,7 +36,7 @@ class Status(enum.IntEnum):
 
 
 class LibraryError(RuntimeError):
-    """The library refused a call; the message is its own words."""
+    """The library refused a call; the message is the library's."""
 
     def __init__(self, status: Status, message: str) -> None:
         super().__init__(message)
@@ -52,7 +52,7 @@ class InterfaceSize:
 
     name: str
     default: int | None
-    """None: it must be given"""
+    """None: required"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,27 +62,27 @@ class InterfaceArray:
     name: str
     role: str
     axes: Mapping[str, tuple[str, ...]]
-    """its extents, as expressions, by layout; of no name where the operation has no word for it"""
+    """its extents as expressions, by layout; under an empty name if the operation has no layouts"""
     dtypes: Mapping[str, str]
-    """what its elements are stored as, by the problem's dtype"""
+    """element type, by the problem's dtype"""
     optional: bool
-    """whether some problems have none"""
+    """whether some problems lack it"""
 
 
 @dataclass(frozen=True, slots=True)
 class Interface:
-    """What an operation declares of its problems and their arrays, in the order of the C interface."""
+    """An operation's declaration of its problems and their arrays, in the order of the C interface."""
 
     name: str
     runtime: str
-    """the size that may be any; all others are compiled in"""
+    """the size that is given at run time; all others are compiled in"""
     sizes: tuple[InterfaceSize, ...]
     words: Mapping[str, tuple[str, ...]]
-    """what each enumeration may be; the first is the default"""
+    """the values of each enumeration; the first is the default"""
     arrays: tuple[InterfaceArray, ...]
 
     def problem(self, given: Mapping[str, int | str]) -> DeclaredProblem:
-        """The problem of these sizes and words. Raises ValueError for one that there is not, or that is missing."""
+        """The problem of these sizes and words. Raises ValueError for one that is unknown or missing."""
         names = {size.name for size in self.sizes} | self.words.keys()
         for name in given:
             if name not in names:
@@ -118,7 +118,7 @@ class DeclaredProblem:
 
     @property
     def runtime_size(self) -> int:
-        """The size that may be any."""
+        """The size that is given at run time."""
         return int(self.values[self.interface.runtime])
 
     def with_runtime(self, size: int) -> DeclaredProblem:
@@ -135,12 +135,12 @@ class DeclaredProblem:
 
 @dataclass(frozen=True, slots=True)
 class Kernel:
-    """A kernel of the library and what it was tuned for."""
+    """A kernel of the library and the problem it was tuned for."""
 
     name: str
     """study.layer"""
     problem: DeclaredProblem
-    """what it was tuned on; it serves other run-time sizes too"""
+    """the problem it was tuned for; it also runs other run-time sizes"""
     accuracy: str
     """fp32, fp32-3xtf32, tf32, fp16, fp16-acc16 or bf16"""
     deterministic: bool
@@ -158,12 +158,12 @@ class ArrayShape:
     role: str
     dtype: str
     shape: tuple[int, ...]
-    """the last extent is densest"""
+    """the last extent is contiguous"""
     size_bytes: int
 
 
 def int32(number: int) -> int:
-    """The number, which ctypes would cut to 32 bits. Raises ValueError when it has more."""
+    """The number. Raises ValueError if it has more than 32 bits, which ctypes would cut off."""
     if not -(2**31) <= number < 2**31:
         raise ValueError(f"{number} is too large for the library, whose sizes have 32 bits")
     return number
@@ -205,7 +205,7 @@ class Library:
     def __init__(self, interface: Interface, path: str | Path | None = None) -> None:
         """Load a library; `path` None: the one that `find_library` finds.
 
-        Raises OSError when it cannot be loaded, ImportError when it has another interface than this loader.
+        Raises OSError if it cannot be loaded, ImportError if it has another interface than this loader.
         """
         self.interface = interface
         self.path = find_library(interface.name) if path is None else Path(path).resolve()
@@ -222,7 +222,7 @@ class Library:
         self._declare()
         arguments = struct.Struct(f"{3 + len(interface.arrays)}Q")
         self.arguments_bytes, self.pack = arguments.size, arguments.pack
-        """NAME_arguments of its size, a workspace and its bytes, and addresses in the order of the arrays"""
+        """NAME_arguments: its size, a workspace and its bytes, and addresses in the order of the arrays"""
         self._problem = ctypes.c_int32 * (len(interface.sizes) + len(interface.words))
         kernel = [
             ("name", ctypes.c_char_p),
@@ -235,7 +235,7 @@ class Library:
         self._kernel = type("Kernel", (ctypes.Structure,), {"_fields_": kernel})
 
     def function(self, name: str) -> Callable[..., int]:
-        """A function of the library. Raises AttributeError where it has none of this name."""
+        """A function of the library. Raises AttributeError if it does not have the function."""
         found: Callable[..., int] = getattr(self._c, f"{self.interface.name}_{name}")
         return found
 
@@ -244,7 +244,7 @@ class Library:
         return found.decode() if isinstance(found, bytes) else None
 
     def _declare(self) -> None:
-        """Types of what is called: an address must not be cut to an int."""
+        """Declare argument types, because ctypes would truncate an address to an int."""
         pointer = ctypes.c_void_p
         arguments: dict[str, tuple[type, ...]] = {
             "workspace_size": (pointer, pointer),
@@ -268,7 +268,7 @@ class Library:
 
     @property
     def version(self) -> str:
-        """What wrote the library, such as `autotune 0.1.0`."""
+        """The program that wrote the library, such as `autotune 0.1.0`."""
         return self._text("library_version") or ""
 
     def kernels(self) -> tuple[Kernel, ...]:
@@ -283,11 +283,11 @@ class Library:
         return Kernel(*words, bool(found.deterministic), found.device.decode(), found.median_us)
 
     def _of(self, problem: DeclaredProblem) -> ctypes.Array[ctypes.c_int32]:
-        """The problem's numbers. Raises ValueError for one that a field cannot hold."""
+        """The problem's numbers. Raises ValueError for one that does not fit its field."""
         return self._problem(*map(int32, problem.numbers))
 
     def array_shapes(self, problem: DeclaredProblem) -> tuple[ArrayShape, ...]:
-        """The arrays that a problem has; its run-time size may be 0. Raises LibraryError where it is no problem."""
+        """The arrays of a problem; its run-time size may be 0. Raises LibraryError for an invalid problem."""
         if problem.runtime_size == 0:
             layout, runtime = str(problem.values.get("layout", "")), self.interface.runtime
             axes = {array.name: array.axes[layout] for array in self.interface.arrays}
@@ -311,17 +311,21 @@ class Library:
         return tuple(shapes)
 
     def kernel_name(self, problem: DeclaredProblem) -> str | None:
-        """The kernel that serves a problem on the current context's device; None where there is none."""
+        """The kernel for a problem on the current context's device; None if there is none."""
         return self._text("kernel_name", ctypes.byref(self._of(problem)))
 
     def workspace_bytes(self, problem: DeclaredProblem) -> int:
-        """Bytes of workspace of a pass on the current context's device. Raises where there is no kernel for it."""
+        """Bytes of workspace of a pass on the current context's device. Raises LibraryError if there is no kernel for
+        it.
+        """
         size = ctypes.c_uint64()
         self.call("workspace_size", ctypes.byref(self._of(problem)), ctypes.byref(size))
         return size.value
 
     def prepared(self, problem: DeclaredProblem, arrays: Mapping[str, int], stream: int) -> int:
-        """The address of a handle with the kernel for a problem on the current context's device, weights copied."""
+        """The address of a handle with the kernel for a problem on the current context's device; the weights are
+        copied.
+        """
         address = ctypes.c_void_p()
         arguments = self.arguments(arrays, 0, 0)
         self.call("prepare", ctypes.byref(self._of(problem)), arguments, stream, ctypes.byref(address))
@@ -335,7 +339,7 @@ class Library:
         workspace_bytes: int = 0,
         stream: int = 0,
     ) -> None:
-        """Enqueue a pass on arrays, given by their addresses, in one call. Raises in the library's words."""
+        """Enqueue a pass on arrays, given by their addresses, in one call. Raises LibraryError."""
         arguments = self.arguments(arrays, workspace, workspace_bytes)
         self.call("forward", ctypes.byref(self._of(problem)), arguments, stream)
 
@@ -345,49 +349,49 @@ class Library:
         return self.pack(self.arguments_bytes, workspace, workspace_bytes, *addresses)
 
     def call(self, function: str, *arguments: object) -> None:
-        """Call a function that returns a status. Raises LibraryError when it is not OK."""
+        """Call a function that returns a status. Raises LibraryError if it is not OK."""
         status = self.function(function)(*arguments)
         if status:
             raise self.error(status)
 
     def error(self, status: int) -> LibraryError:
-        """What the library says of the calling thread's latest call, which returned this status."""
+        """The library's message about the calling thread's latest call, which returned this status."""
         message, more = self._text("status_text", status) or "", self._text("last_error")
         return LibraryError(Status(status), f"{message} ({more})" if more else message)
 
 
 class Handle:
-    """A kernel made ready for one problem's shape on one device; freed by `release` or when nothing refers to it.
+    """A kernel that is prepared for one problem's shape on one device; freed by `release` or when it is deleted.
 
-    It may run on several streams at once, each with a workspace of its own.
+    It may run on several streams at once, each with its own workspace.
     """
 
     def __init__(self, library: Library, problem: DeclaredProblem, arrays: Mapping[str, int], stream: int = 0) -> None:
-        """Choose the kernel for a problem on the current context's device and copy the weights among the arrays.
+        """Choose the kernel for a problem on the current context's device and copy the weights.
 
-        `arrays` are device addresses. Once the stream has reached this point they may be changed or freed, and the
-        handle may be run on other streams. Raises LibraryError.
+        `arrays` are device addresses. Once the stream has reached this point the weights may be changed or freed, and
+        the handle may run on other streams. Raises LibraryError.
         """
         self._library = library
         self._address: int | None = library.prepared(problem, arrays, stream)
-        # Freeing waits for the device to be done with it. Not at exit: the driver may be gone by then.
+        # Freeing waits for the device. Not at exit, when the driver may already be gone.
         self._free = weakref.finalize(self, library.function("release"), self._address)
         self._free.atexit = False
         self.kernel_name = library._text("handle_kernel_name", self._address) or ""
         """study.layer of its kernel"""
 
     def workspace_bytes(self, n: int) -> int:
-        """Bytes of workspace of a pass of run-time size n. Raises where the kernel does not serve so much."""
+        """Bytes of workspace of a pass with run-time size n. Raises LibraryError if the kernel does not support n."""
         size = ctypes.c_uint64()
         self._library.call("handle_workspace_size", self._address, int32(n), ctypes.byref(size))
         return size.value
 
     def enqueuer(self, n: int) -> Enqueue:
-        """What enqueues a pass of run-time size n; it raises LibraryError.
+        """A function that enqueues a pass with run-time size n; it raises LibraryError.
 
-        The workspace has `workspace_bytes(n)`; the address of an array that is not of a launch is 0. Nothing is
-        allocated and nothing waits, so that a pass may be captured into a CUDA graph. All that does not change between
-        passes is looked up here: a network of small layers waits for the rest.
+        The workspace has `workspace_bytes(n)` bytes; the address of an array that is not part of a launch is 0. The
+        function neither allocates nor waits, so a pass may be captured into a CUDA graph. Everything that is the same
+        for all passes is looked up here, because small layers are limited by the rest.
         """
         workspace_bytes, number, arguments_bytes = self.workspace_bytes(n), int32(n), self._library.arguments_bytes
         run, address, pack, error = (
@@ -405,6 +409,6 @@ class Handle:
         return enqueue
 
     def release(self) -> None:
-        """Wait for the device to be done with the handle and free it; it must not be run again."""
+        """Wait until the device has finished with the handle and free it; it must not run again."""
         self._free()
         self._address = None

@@ -1,4 +1,4 @@
-"""An operation on arrays of CuPy, PyTorch or PyCUDA: its problem comes from their shapes, and outputs are made."""
+"""An operation on arrays of CuPy, PyTorch or PyCUDA: its problem follows from their shapes, and outputs are created."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from .arrays import View
 from .interface import DeclaredProblem, Enqueue, Handle, Interface, InterfaceArray, Library
 
 GIVEN = ("in", "weights", "inout")
-"""Roles of the arrays that a caller gives; all others are made where they are not given."""
+"""Roles of the arrays that a caller passes; all others are created if they are not given."""
 WEIGHTS = ("weights",)
 CALLED = ("in", "inout")
-"""Of the given arrays, those that are prepared once, and those of each pass."""
+"""The given arrays that are prepared once, and those of each pass."""
 RETURNED = ("out", "inout")
 
 
 Made: TypeAlias = tuple[tuple[str, str, tuple[int, ...]], ...]
-"""Arrays that are not given, the given one that they are made like, and their shapes."""
+"""Arrays to create, the given array whose kind they have, and their shapes."""
 
 
 def problem_of(
@@ -28,9 +28,9 @@ def problem_of(
     dtypes: Mapping[str, str],
     named: Mapping[str, int | str],
 ) -> DeclaredProblem:
-    """The problem of arrays with these shapes and dtypes; `named` are sizes and words that these do not say.
+    """The problem of arrays with these shapes and dtypes; `named` are the sizes and words that they do not determine.
 
-    Raises ValueError where two arrays disagree, and where a size is left open.
+    Raises ValueError if two arrays disagree, or if a size is missing.
     """
     found: dict[str, int | str] = dict(named)
     layout = str(named.get("layout", interface.words.get("layout", ("",))[0]))
@@ -49,7 +49,7 @@ def problem_of(
 
 
 def _problems_dtype(array: InterfaceArray, dtype: str) -> str | None:
-    """The problem's dtype that an array's says; None where that may be several."""
+    """The problem's dtype for the dtype of an array; None if several are possible."""
     saying = [word for word, stored in array.dtypes.items() if stored == dtype]
     return saying[0] if len(saying) == 1 else None
 
@@ -61,11 +61,11 @@ def run(
     workspace: object = None,
     **named: object,
 ) -> object:
-    """Enqueue a pass on the given arrays, by their place among those that are read or by name; return the outputs.
+    """Enqueue a pass on the given arrays, by position among those that are read or by name; return the outputs.
 
-    Outputs that are not given are new arrays of the first one's kind; so is a workspace where one is needed. Sizes and
-    words that no shape says are given by name. `stream` None: the one that is current for the first array. Raises
-    LibraryError in the library's words, TypeError and ValueError for arrays that do not fit.
+    Outputs that are not given are new arrays of the first one's kind, and so is the workspace. Sizes and words that no
+    shape determines are passed by name. `stream` None: the current one for the first array. Raises LibraryError with
+    the library's message, TypeError and ValueError for arrays that do not match.
     """
     given, sizes = _Takes(library.interface, GIVEN).given(positional, named)
     views = {name: arrays.view(array, name) for name, array in given.items()}
@@ -86,15 +86,15 @@ def run(
 class Prepared:
     """An operation with weights that were prepared once; call it with the other arrays that are read.
 
-    It serves any run-time size. The weights are copied: they may be changed or freed once its stream has reached the
-    point where it was made. It belongs to the weights' device (PyCUDA: the current one); any thread may call it, on any
-    stream, several at once.
+    It runs any run-time size. The weights are copied: they may be changed or freed once its stream has reached the
+    point where it was made. It belongs to the weights' device (PyCUDA: the current one). Several threads may call it at
+    once, on any streams.
     """
 
     def __init__(self, library: Library, *positional: object, stream: object = None, **named: object) -> None:
-        """Prepare the given weights, by their place among the weights or by name.
+        """Prepare the given weights, by position among the weights or by name.
 
-        Sizes and words that their shapes do not say are given by name, or as further arrays of such shapes; the
+        Sizes and words that their shapes do not determine are passed by name, or as further arrays of such shapes; the
         run-time size, by which the kernel is chosen, is 1 by default. Raises as `run`.
         """
         interface = library.interface
@@ -123,7 +123,7 @@ class Prepared:
         return self.handle.kernel_name
 
     def __call__(self, *positional: object, stream: object = None, workspace: object = None, **named: object) -> object:
-        """Enqueue a pass on the arrays that are read and no weights; return the outputs. Raises as `run`."""
+        """Enqueue a pass on the arrays that are read, without weights; return the outputs. Raises as `run`."""
         given, sizes = self._takes.given(positional, named)
         views = {name: arrays.view(array, name) for name, array in given.items()}
         asked: tuple[object, ...] = tuple(sizes.items())
@@ -145,7 +145,7 @@ class Prepared:
 
 @dataclass(frozen=True, slots=True)
 class _Plan:
-    """A pass on arrays of known shapes, which were checked."""
+    """A pass on arrays of known and checked shapes."""
 
     made: Made
     workspace_bytes: int
@@ -154,7 +154,7 @@ class _Plan:
     order: tuple[str, ...]
     """all arrays"""
     outputs: tuple[str, ...]
-    """those that are returned, if there are such"""
+    """the outputs, if they are given"""
 
 
 def _plan(interface: Interface, made: Made, workspace_bytes: int, enqueue: Enqueue | None) -> _Plan:
@@ -170,7 +170,7 @@ def _pass(
     workspace: object,
     stream: object,
 ) -> object:
-    """Make what is missing and enqueue a pass; the outputs."""
+    """Create missing arrays and enqueue a pass; return the outputs."""
     first = next(iter(given.values()))
     on = arrays.stream_address(stream, first)
     for name, like, shape in plan.made:
@@ -191,7 +191,7 @@ def _pass(
 
 
 class _Takes:
-    """What a call takes by place, and which of what it is given by name is an array."""
+    """The positional arguments of a call, and which of the named ones are arrays."""
 
     def __init__(self, interface: Interface, roles: tuple[str, ...]) -> None:
         self.expected = [array.name for array in interface.arrays if array.role in roles]
@@ -204,9 +204,10 @@ class _Takes:
     def given(
         self, positional: tuple[object, ...], named: Mapping[str, object]
     ) -> tuple[dict[str, object], dict[str, object]]:
-        """Arrays by name, and what else is named. Raises TypeError where there is no array, or one too many.
+        """Arrays by name, and the other named arguments.
 
-        A size may have the name of an array, as conv2d's width and filters do: a number is the size.
+        Raises TypeError for a missing array or one too many. A size may have the name of an array, as conv2d's width
+        and filters do: a number is the size.
         """
         if len(positional) > len(self.expected):
             raise TypeError(f"{self.words}; got {len(positional)} arrays")
@@ -235,9 +236,10 @@ def _made(
     roles: tuple[str, ...],
     others: Mapping[str, View] | None = None,
 ) -> Made:
-    """What is made besides the given arrays, and like which of them; `others` are given elsewhere.
+    """The arrays to create in addition to the given ones, and which of these they resemble; `others` are given
+    elsewhere.
 
-    Raises ValueError for arrays that do not fit the problem or each other; each of `roles` must be given.
+    Raises ValueError for arrays that do not match the problem or each other; each of `roles` must be given.
     """
     declared = {array.name: array for array in library.array_shapes(problem)}
     for name, view in views.items():

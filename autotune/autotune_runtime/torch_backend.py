@@ -1,6 +1,6 @@
-"""`torch.compile(model, backend="autotune")`: convolutions by an exported library's kernels, the rest by Inductor.
+"""`torch.compile(model, backend="autotune")`: convolutions with an exported library's kernels, the rest with Inductor.
 
-PyTorch finds the backend through its entry point where autotune is installed; from an exported folder alone it is
+PyTorch finds the backend through its entry point if autotune is installed; with only an exported folder use
 `torch.compile(model, backend=autotune_runtime.torch_backend.autotune)`.
 """
 
@@ -24,7 +24,7 @@ from .torch_layers import ConvGraph, Inference
 from .torch_runtime import TrainingMode
 
 LIBRARY = "AUTOTUNE_LIBRARY"
-"""environment variable: the library's path, or the folder's that it was exported to"""
+"""environment variable: the path of the library, or of the exported folder"""
 _LOG = logging.getLogger(__name__)
 
 
@@ -72,7 +72,7 @@ def autotune(
 
 
 def _library(given: object) -> str:
-    """The library's path. Raises FileNotFoundError, with what to do."""
+    """The library's path. Raises FileNotFoundError with instructions."""
     named = given or os.environ.get(LIBRARY)
     if not named:
         try:
@@ -90,7 +90,7 @@ def _library(given: object) -> str:
 def _guarded(
     compiled: Callable[..., object], made: Lifted, baked: list[Tensor], graph: fx.GraphModule, taken: list[object]
 ) -> Callable[..., object]:
-    """The compiled graph as long as what it took of the inputs is what it was."""
+    """Run the compiled graph as long as the properties of the inputs that it used are the same."""
 
     def versions() -> list[int]:
         return [0 if tensor.is_inference() else tensor._version for tensor in baked]

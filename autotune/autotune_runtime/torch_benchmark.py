@@ -1,7 +1,7 @@
-"""A tuned layer timed interleaved with what PyTorch would run otherwise: the same work, from CUDA graphs, cold caches.
+"""Time a tuned layer interleaved with PyTorch's alternatives: the same work, in CUDA graphs, with cold caches.
 
-A contender's passes are recorded in one CUDA graph, each on images, filters and outputs of its own, and the caches are
-written over before it is replayed. So neither Python nor launches nor what an earlier pass left in a cache is timed.
+A contender's passes are recorded in one CUDA graph, each with its own images, filters and outputs, and the caches are
+overwritten before it is replayed. So neither Python nor launches nor data cached by an earlier pass affect the time.
 """
 
 from __future__ import annotations
@@ -24,27 +24,27 @@ from .conv2d import Problem
 from .torch_convolution import activated
 from .torch_runtime import Runtime
 
-ROUNDS = 21  # of a race; its result is their median
-SAMPLE_US = 400.0  # that the passes of one sample take together: the launch of a graph is noise then
+ROUNDS = 21  # of a race; the result is their median
+SAMPLE_US = 400.0  # duration of the passes of one sample, for which the launch of a graph is negligible
 MOST_PASSES = 32  # in a sample
-MOST_BYTES = 1 << 30  # that the arrays of all passes may take
+MOST_BYTES = 1 << 30  # maximum size of the arrays of all passes
 WRONG = 0.05  # difference as a fraction of the largest output: more than any accuracy class rounds
 
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """What every contender of a race computes."""
+    """The work of every contender of a race."""
 
     kernel: Problem
-    """what the library's kernel does of it; PyTorch's kernels do the rest behind it"""
+    """the part that the library's kernel computes; PyTorch's kernels compute the rest after it"""
     residual: bool
-    """a tensor of the output's shape is added behind the convolution"""
+    """whether a tensor of the output's shape is added after the convolution"""
     activation: str
-    """the word of what follows then; empty: nothing"""
+    """the word of the activation after that; empty: none"""
 
     @property
     def words(self) -> str:
-        """What comes with the convolution."""
+        """The rest of the work, after the convolution."""
         parts = [
             *(["residual"] if self.residual else []),
             *([BY_WORD[self.activation].name] if self.activation else []),
@@ -58,12 +58,12 @@ class Times:
 
     tuned_us: float
     rivals: tuple[tuple[str, float], ...]
-    """what PyTorch can run instead, by name, the fastest first"""
+    """PyTorch's alternatives by name, fastest first"""
 
 
 @dataclass(frozen=True, slots=True)
 class Arrays:
-    """What one pass reads: images, PyTorch's layer and the tuned one on filters of their own, and what is added."""
+    """The inputs of one pass: images, PyTorch's layer and the tuned layer with their own filters, and the residual."""
 
     x: Tensor
     conv: nn.Conv2d
@@ -75,7 +75,8 @@ Pass: TypeAlias = Callable[[Arrays], Tensor]
 
 
 def race(work: Work, conv: nn.Conv2d, tune: Callable[[nn.Conv2d], nn.Module], runtime: Runtime) -> Times | None:
-    """Time a convolution's tuned layer, which `tune` makes, and PyTorch's ways; None where it disagrees with PyTorch.
+    """Time a convolution's tuned layer, which `tune` makes, and PyTorch's alternatives; None if it disagrees with
+    PyTorch.
 
     Operators that PyTorch lacks here, or that compute something else, are left out.
     """
@@ -95,11 +96,11 @@ def race(work: Work, conv: nn.Conv2d, tune: Callable[[nn.Conv2d], nn.Module], ru
         return None
     fused, followed = _fused(work), _with_one_kernel_behind(work, runtime)
     if fused is not None:
-        with suppress(RuntimeError):  # cuDNN has no such kernel for this layer, or there is no cuDNN
+        with suppress(RuntimeError):  # cuDNN has no such kernel for this layer, or is not installed
             if agrees(fused, clipped=True):
                 contenders[f"cuDNN's fused{work.words}{'' if work.activation else ' with a ReLU besides'}"] = fused
     if followed is not None:
-        with suppress(RuntimeError):  # there is no Triton
+        with suppress(RuntimeError):  # Triton is not installed
             if agrees(followed):
                 contenders[f"torch.compile's{work.words}"] = followed
     once_us = min(_once_us(partial(run, first), device, runtime) for run in contenders.values())
@@ -107,7 +108,7 @@ def race(work: Work, conv: nn.Conv2d, tune: Callable[[nn.Conv2d], nn.Module], ru
     count = max(1, min(MOST_PASSES, MOST_BYTES // each_bytes, math.ceil(SAMPLE_US / once_us)))
     sets = [first, *(_arrays(work, conv, tune) for _ in range(count - 1))]
     for arrays in sets:
-        contenders["tuned"](arrays)  # filters are prepared with their first use, which a capture does not allow
+        contenders["tuned"](arrays)  # the first use prepares the filters, which a capture does not allow
     samples = {name: _sample(run, sets, device, runtime) for name, run in contenders.items()}
     rounds = [{name: sample() for name, sample in samples.items()} for _ in range(ROUNDS)]
     medians = {name: statistics.median(times[name] for times in rounds) for name in samples}
@@ -130,7 +131,7 @@ def _arrays(work: Work, conv: nn.Conv2d, tune: Callable[[nn.Conv2d], nn.Module])
 
 
 def _tuned(work: Work, arrays: Arrays) -> Tensor:
-    """The tuned layer; what it does not fuse are PyTorch's kernels behind it."""
+    """The tuned layer, followed by PyTorch's kernels for the operators that it does not fuse."""
     kernel = work.kernel
     y: Tensor = arrays.tuned(arrays.x, arrays.z) if kernel.has_residual else arrays.tuned(arrays.x)
     added = work.residual and not kernel.has_residual
@@ -138,7 +139,7 @@ def _tuned(work: Work, arrays: Arrays) -> Tensor:
 
 
 def _separate(work: Work, arrays: Arrays) -> Tensor:
-    """The network's own operators, in place where they can be."""
+    """The network's own operators, in place if possible."""
     return _followed(arrays.conv(arrays.x), arrays.z if work.residual else None, work.activation)
 
 
@@ -147,9 +148,9 @@ def _followed(y: Tensor, z: Tensor | None, activation: str) -> Tensor:
 
 
 def _fused(work: Work) -> Pass | None:
-    """cuDNN's operator that does all of the work at once, which `torch.compile` takes; None where there is none.
+    """cuDNN's fused operator, which `torch.compile` uses; None if there is none.
 
-    It always has a ReLU, which costs it nothing: work without an activation races against it, too.
+    It always has a ReLU, which costs nothing, so it is a contender for work without an activation, too.
     """
 
     def options(conv: nn.Conv2d) -> tuple[object, ...]:
@@ -173,9 +174,9 @@ def _fused(work: Work) -> Pass | None:
 
 
 def _with_one_kernel_behind(work: Work, runtime: Runtime) -> Pass | None:
-    """As `torch.compile` runs it: cuDNN's convolution, then bias, residual and activation in one kernel, in place.
+    """As with `torch.compile`: cuDNN's convolution, then bias, residual and activation in one kernel, in place.
 
-    None where cuDNN has an operator for all of it.
+    None if cuDNN has a fused operator for all of it.
     """
     if work.activation in ("", "relu"):
         return None
@@ -195,7 +196,7 @@ def _with_one_kernel_behind(work: Work, runtime: Runtime) -> Pass | None:
 
 
 def _once_us(run: Callable[[], Tensor], device: torch.device, runtime: Runtime) -> float:
-    """Microseconds of a pass, about: in the first, cudnn.benchmark chooses its algorithm."""
+    """Approximate microseconds of a pass; in the first pass cudnn.benchmark chooses its algorithm."""
     for _ in range(3):
         run()
     body = runtime.recorded(device, run)
@@ -203,7 +204,7 @@ def _once_us(run: Callable[[], Tensor], device: torch.device, runtime: Runtime) 
 
 
 def _sample(run: Pass, sets: list[Arrays], device: torch.device, runtime: Runtime) -> Callable[[], float]:
-    """A function that measures microseconds of a pass over as many passes as there are sets of arrays."""
+    """A function that measures microseconds per pass over as many passes as there are sets of arrays."""
     body = runtime.recorded(device, lambda: [run(arrays) for arrays in sets])
     runtime.time_ms(device, body)
     return lambda: 1000 * runtime.time_ms(device, body) / len(sets)

@@ -1,7 +1,7 @@
-"""A PyTorch network -> graphs of ATen operators: by `torch.export`, as import-model has them, or what Dynamo captured.
+"""Capture a PyTorch network as graphs of ATen operators, by `torch.export`, as in import-model, or from Dynamo.
 
-A network that torch.export refuses as a whole, because its course depends on values, is captured by its largest parts
-that torch.export takes.
+If torch.export refuses a network as a whole, because its control flow depends on values, the largest parts that
+torch.export accepts are captured.
 """
 
 from __future__ import annotations
@@ -24,28 +24,29 @@ from torch.utils._pytree import tree_leaves, tree_map
 
 from .torch_example import has_hooks, replaced, run, tensors_of
 
-_FEWEST = 2  # images that are captured: PyTorch takes a size of 1 for a constant
+_FEWEST = 2  # batch size of the capture, because PyTorch takes a size of 1 for a constant
 
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """A graph that stands in a network, or is all of it."""
+    """A captured graph of a part of a network, or of all of it."""
 
     path: str
     graph: fx.GraphModule
     arguments: tuple[object, ...]
-    """of its only call"""
+    """the arguments of its only call"""
     labels: Mapping[str, str] = field(default_factory=dict)
-    """of parameters whose names in the graph are not the model's: these names"""
+    """parameters whose names in the graph differ from the model's, with the latter"""
     is_convolution: bool = False
-    """whether the part was nothing but a convolution"""
+    """whether the part was a single convolution"""
 
 
 def capture(network: nn.Module, arguments: tuple[object, ...]) -> tuple[nn.Module, tuple[Part, ...]]:
-    """The network, which is changed, with graphs in the place of what can be captured, and these.
+    """Replace the parts of the network that can be captured by graphs; return the network, which is changed, and the
+    graphs.
 
-    All of it where torch.export takes it; else the largest parts that ran once and of which nobody else reads
-    parameters.
+    All of it becomes one graph if torch.export accepts it; otherwise the largest parts that ran once and whose
+    parameters nobody else reads.
     """
     graph = exported(network, arguments)
     if graph is not None:
@@ -69,7 +70,7 @@ def _parts(network: nn.Module, arguments: tuple[object, ...]) -> Iterator[Part]:
 
 
 def _given(network: nn.Module, arguments: tuple[object, ...]) -> dict[nn.Module, tuple[object, ...]]:
-    """What each part was called with that ran once, with tensors by position."""
+    """The arguments of each part that ran once, with tensors by position."""
     given: dict[nn.Module, tuple[object, ...]] = {}
     runs = Counter[nn.Module]()
 
@@ -88,9 +89,9 @@ def _given(network: nn.Module, arguments: tuple[object, ...]) -> dict[nn.Module,
 
 
 def _can_stand_for(network: nn.Module, arguments: tuple[object, ...], part: nn.Module, graph: fx.GraphModule) -> bool:
-    """Whether the network computes the same with a graph in a part's place, also with other values in its parameters.
+    """Whether the network computes the same with a graph in place of a part, also after changes of its parameters.
 
-    Else something besides the part's call reads them, or asks the part for what a graph has not.
+    If not, something besides the part's call reads them, or uses attributes that a graph does not have.
     """
 
     calls = 0
@@ -122,7 +123,7 @@ def _can_stand_for(network: nn.Module, arguments: tuple[object, ...], part: nn.M
 
 
 def exported(network: nn.Module, arguments: tuple[object, ...]) -> fx.GraphModule | None:
-    """The network as torch.export has it, for any sizes that it allows; None where it has none.
+    """The network captured by torch.export for all sizes that it allows; None if it fails.
 
     Parts with hooks stay modules, so that their hooks run.
     """
@@ -140,7 +141,7 @@ def exported(network: nn.Module, arguments: tuple[object, ...]) -> fx.GraphModul
 
 def _program(network: nn.Module, arguments: tuple[object, ...], shapes: object) -> torch.export.ExportedProgram | None:
     try:
-        # What the network asked of sizes is part of the graph then, and fails there for other sizes.
+        # the network's reads of sizes are part of the graph then, and fail there for other sizes
         return torch.export.export(
             network, arguments, dynamic_shapes=shapes, prefer_deferred_runtime_asserts_over_guards=True
         )
@@ -149,12 +150,12 @@ def _program(network: nn.Module, arguments: tuple[object, ...], shapes: object) 
 
 
 def _any_sizes(arguments: tuple[object, ...]) -> object:
-    """What torch.export is told of the arguments' sizes: that each may be another, where the network allows it."""
+    """torch.export's description of the arguments' sizes: each may vary, if the network allows it."""
     return tree_map(lambda each: (Dim.AUTO,) * each.dim() if isinstance(each, Tensor) else None, arguments)
 
 
 def _enough(arguments: tuple[object, ...]) -> tuple[object, ...]:
-    """The arguments with two images where they have one."""
+    """The arguments with two images instead of one."""
     tensors = [each for each in tensors_of(arguments) if each.dim()]
     if any(each.shape[0] != 1 for each in tensors):
         return arguments
@@ -165,14 +166,14 @@ def _enough(arguments: tuple[object, ...]) -> tuple[object, ...]:
 
 
 class Sizes:
-    """Refuses arguments of other sizes than a graph computes with. A forward pre-hook, which looks at sizes once."""
+    """Refuses arguments of other sizes than those of the graph. A forward pre-hook, which checks sizes only once."""
 
     def __init__(self, fixed: Mapping[int, Mapping[int, int]], asked: fx.GraphModule) -> None:
         self._fixed, self._asked = fixed, asked
         self._known: set[tuple[tuple[int, ...], ...]] = set()
 
     def __call__(self, _: nn.Module, inputs: tuple[object, ...]) -> None:
-        """Raises ValueError."""
+        """Raise ValueError for other sizes."""
         if torch.compiler.is_compiling():
             return
         tensors = tensors_of(inputs)
@@ -218,7 +219,7 @@ def _module(program: torch.export.ExportedProgram, opaque: Mapping[str, nn.Modul
 
 
 def _asked(graph: fx.Graph) -> fx.GraphModule:
-    """What a network asked of the sizes of its arguments, which is no longer part of its graph then."""
+    """Move the network's checks of its arguments' sizes out of its graph, into one of their own."""
     of_sizes = {*graph.find_nodes(op="placeholder")}
     questions = []
     for node in graph.nodes:
@@ -239,7 +240,7 @@ def _asked(graph: fx.Graph) -> fx.GraphModule:
 
 
 class _Opaque(nn.Module):
-    """Stands for a part with hooks while a network is captured."""
+    """Replaces a part with hooks during a capture."""
 
     def __init__(self, name: str, part: nn.Module) -> None:
         super().__init__()
@@ -252,7 +253,7 @@ class _Opaque(nn.Module):
 
 
 _OPAQUE: dict[str, nn.Module] = {}
-"""parts by name, on the meta device, which say what shape comes out"""
+"""parts by name, on the meta device, which determine the shape of the output"""
 
 
 _NAMESPACE = __name__.rpartition(".")[0].replace(".", "_")  # that of this copy of the package
@@ -275,7 +276,7 @@ OPAQUE = getattr(torch.ops, _NAMESPACE).part.default
 
 @contextlib.contextmanager
 def _quiet() -> Iterator[None]:
-    """PyTorch's warnings and logs of a capture, and the graph that it prints where one fails, are kept back.
+    """Suppress PyTorch's warnings and logs during a capture, and the graph that it prints if the capture fails.
 
     torch.export reads cudnn.allow_tf32, which PyTorch refuses while convolutions have another precision than RNNs.
     """
@@ -298,23 +299,23 @@ def _quiet() -> Iterator[None]:
 
 @dataclass(slots=True)
 class Lifted:
-    """A network that takes some of a graph's inputs, those left; parameters and buffers are its own."""
+    """A network that takes some of a graph's inputs; parameters and buffers are its own."""
 
     part: Part
     taken: list[int]
-    """positions of the inputs that are parameters and buffers of the network's"""
+    """positions of the inputs that are the network's parameters and buffers"""
     rest: list[int]
-    """positions of those that it is called with"""
+    """positions of the inputs that are passed in a call"""
 
 
 def lifted(graph: fx.GraphModule, inputs: Sequence[object]) -> Lifted:
-    """What Dynamo captured as ATen's operators, with the parameters and buffers among its inputs as attributes."""
+    """Dynamo's captured graph in ATen's operators, with the parameters and buffers among its inputs as attributes."""
     originals = graph.graph.find_nodes(op="placeholder")
     network = _in_aten(graph, [node.meta["example_value"] for node in originals])
     nodes = network.graph
     placeholders = nodes.find_nodes(op="placeholder")
     made = Lifted(Part("", network, ()), [], [])
-    network.meta["dynamo_compile_id"] = graph.meta.get("dynamo_compile_id")  # else CUDA graphs copy all parameters
+    network.meta["dynamo_compile_id"] = graph.meta.get("dynamo_compile_id")  # otherwise CUDA graphs copy all parameters
 
     labels: dict[str, str] = {}
     body = next(node for node in nodes.nodes if node.op != "placeholder")
@@ -344,15 +345,16 @@ def lifted(graph: fx.GraphModule, inputs: Sequence[object]) -> Lifted:
 
 def _in_aten(graph: fx.GraphModule, fakes: Sequence[object]) -> fx.GraphModule:
     mode = next((each.fake_mode for each in fakes if isinstance(each, torch._subclasses.FakeTensor)), None)
-    dispatcher = torch._dispatch.python.enable_python_dispatcher()  # for sizes that are symbols
+    dispatcher = torch._dispatch.python.enable_python_dispatcher()  # for symbolic sizes
     with contextlib.nullcontext() if mode is None else mode, torch.no_grad(), dispatcher:
         made: fx.GraphModule = make_fx(graph, pre_dispatch=True)(*fakes)
     return made
 
 
 def _label(placeholder: fx.Node) -> str:
-    """The name of a parameter in the model, from Dynamo's L['self']._modules['conv']._parameters['bias']; empty where
-    it is none's."""
+    """The name of a parameter in the model, from Dynamo's L['self']._modules['conv']._parameters['bias']; empty if it
+    is not one.
+    """
     source = getattr(placeholder, "_dynamo_source", None)
     name = "" if source is None else source.name
     text = str(name() if callable(name) else name)  # a method in older versions of PyTorch
@@ -360,5 +362,5 @@ def _label(placeholder: fx.Node) -> str:
 
 
 def _example(given: object) -> object:
-    """An input as a network may be run on it: what Dynamo has as a symbol is the number that it stands for now."""
+    """An input for running a network: a symbol of Dynamo becomes the number that it currently stands for."""
     return given.node.hint if isinstance(given, torch.SymInt) else given

@@ -1,4 +1,4 @@
-"""Tuned kernels in the place of a PyTorch network's convolutions, wherever they are faster."""
+"""Replace a PyTorch network's convolutions by tuned kernels, if they are faster."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from .torch_layers import ConvLayer, Inference, read_network
 from .torch_runtime import Runtime, TrainingMode
 
 NOT_CAPTURED = "is in no part of the network that torch.export captures and that ran once"
-MARGIN = 0.02  # fraction by which a kernel must be faster to win; otherwise PyTorch's convolution stays
+MARGIN = 0.02  # fraction by which a kernel must be faster; otherwise PyTorch's convolution stays
 
 
 class TunedConv2d(nn.Conv2d):
@@ -36,7 +36,7 @@ class TunedConv2d(nn.Conv2d):
     """
 
     def __init__(self, conv: nn.Conv2d, problem: Problem, library: str) -> None:
-        """Take over a convolution's parameters; `problem` says shapes, layout and epilogue."""
+        """Take over a convolution's parameters; `problem` determines shapes, layout and epilogue."""
         sizes = (conv.in_channels, conv.out_channels, conv.kernel_size, conv.stride, conv.padding, conv.dilation)
         super().__init__(*sizes, conv.groups, bias=conv.bias is not None, device="meta")
         self.weight, self.bias = conv.weight, conv.bias
@@ -55,9 +55,9 @@ class TunedConv2d(nn.Conv2d):
         self.eval()
 
     def forward(self, input: Tensor, z: Tensor | None = None) -> Tensor:  # noqa: A002 - nn.Conv2d's name, by which it may be called
-        """y [N, K, P, Q] of images [N, C, H, W] and the residual z [N, K, P, Q]."""
+        """Compute y [N, K, P, Q] from images [N, C, H, W] and the residual z [N, K, P, Q]."""
         x, own = input, self._parameters
-        weight, bias = own.get("weight"), own.get("bias")  # as an attribute each would take 0.8 us
+        weight, bias = own.get("weight"), own.get("bias")  # reading each as an attribute would take 0.8 us
         if weight is None or bias is None:
             weight, bias = self.weight, self.zeros if self.bias is None else self.bias
         if not torch.compiler.is_dynamo_compiling():
@@ -72,7 +72,7 @@ class TunedConv2d(nn.Conv2d):
         return activated(y if z is None else y + z, self.problem.activation)
 
     def train(self, mode: bool = True) -> TunedConv2d:  # noqa: FBT001, FBT002 - as nn.Module has it
-        """Raises TrainingMode unless `mode` is False."""
+        """Raise TrainingMode unless `mode` is False."""
         if mode:
             raise TrainingMode("a TunedConv2d is for inference alone: train the network that it was converted from")
         return super().train(mode)
@@ -85,18 +85,18 @@ class TunedConv2d(nn.Conv2d):
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """What became of a convolution."""
+    """The result for a convolution."""
 
     layer: str
     """its path in the network"""
     problem: Problem | None
-    """what was looked for in the library, with what follows the convolution and is fused"""
+    """the problem that was looked up in the library, including the fused operators after the convolution"""
     kernel: str
-    """study.layer; empty where there is none"""
+    """study.layer; empty if there is none"""
     tuned_us: float | None
-    """a pass of the kernel; None where it was not timed"""
+    """time of a pass of the kernel; None if it was not timed"""
     torch_us: float | None
-    """a pass of the fastest way that PyTorch has to do the same work, interleaved with the kernel's"""
+    """time of a pass of PyTorch's fastest way to do the same work, interleaved with the kernel's"""
     swapped: bool
     why: str
 
@@ -113,11 +113,11 @@ class Row:
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """A row for each convolution; printed, it is a table."""
+    """A row for each convolution; it prints as a table."""
 
     rows: tuple[Row, ...]
     folded: int = 0
-    """batch norms that are part of the convolutions before them now"""
+    """number of batch norms that were folded into the convolutions before them"""
 
     def __str__(self) -> str:
         head = ("layer", "x", "filters", "epilogue", "kernel", "tuned us", "PyTorch us", "", "why")
@@ -160,7 +160,7 @@ def convert(
 
     Raises TrainingMode for a network in training mode, LibraryError when the library fails.
     """
-    with torch.inference_mode(mode=False):  # which makes tensors whose changes nobody notices
+    with torch.inference_mode(mode=False):  # which makes tensors whose changes are not counted
         found = read_network(module, example)
         path = str(find_library() if library is None else Path(library).resolve())
         return swap(found, path, margin)
@@ -197,7 +197,7 @@ def _cudnn_benchmark() -> Iterator[None]:
 
 
 class _Judge:
-    """Decides about convolutions; those of one problem are timed once."""
+    """Decides which convolutions to replace; those with the same problem are timed once."""
 
     def __init__(self, path: str, margin: float) -> None:
         self._margin = margin
@@ -207,7 +207,7 @@ class _Judge:
         self._times: dict[Work, Times | None] = {}
 
     def row(self, layer: ConvLayer) -> Row:
-        """What becomes of a layer."""
+        """Decide about a layer."""
         if layer.problem is None:
             return Row(layer.name, None, "", None, None, swapped=False, why=layer.why_not)
         device = layer.conv.weight.device
@@ -228,7 +228,7 @@ class _Judge:
         return rows[0]
 
     def _raced(self, layer: ConvLayer, problem: Problem, kernel: str, runtime: Runtime) -> Row:
-        """What becomes of a layer, if this kernel is to compute this problem in its place."""
+        """Decide about a layer, given the problem that the kernel would compute."""
         work = Work(problem, layer.residual, layer.activation)
         if work not in self._times:
             self._times[work] = race(work, layer.conv, lambda conv: TunedConv2d(conv, problem, self._path), runtime)
@@ -244,7 +244,7 @@ class _Judge:
         return Row(layer.name, problem, kernel, times.tuned_us, rival_us, swapped=ratio > 1 + self._margin, why=why)
 
     def _serves(self, problem: Problem) -> tuple[str, str]:
-        """The kernel for a problem on the current device, or nothing, and why it will not do, or nothing."""
+        """The kernel for a problem on the current device, or None, and why it cannot be used, or an empty text."""
         try:
             self._library.workspace_bytes(problem.declared)
         except LibraryError as error:
@@ -259,6 +259,6 @@ class _Judge:
 
 
 def _tf32_is_allowed() -> bool:
-    """Whether PyTorch may; once its newer switch was used the older one cannot be read."""
+    """Whether PyTorch may use TF32; after its newer switch was used the older one cannot be read."""
     newer = getattr(torch.backends.cudnn, "conv", None)
     return bool(torch.backends.cudnn.allow_tf32 if newer is None else newer.fp32_precision == "tf32")

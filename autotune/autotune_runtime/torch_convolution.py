@@ -20,18 +20,19 @@ from .interface import DeclaredProblem, Library
 from .torch_operator import Operator, Tensors
 
 DTYPES = {torch.float32: "f32", torch.float16: "f16", torch.bfloat16: "bf16"}
-_NAME = "autotune_runtime"  # that errors begin with
+_NAME = "autotune_runtime"  # prefix of error messages
 
 
 @dataclass(frozen=True, slots=True)
 class Convolution:
-    """What an exported library's kernel is asked for. As a text it is one argument of the operator.
+    """The arguments for an exported library's kernel.
 
-    PyTorch's dispatcher takes 0.3 us for each argument, and Inductor writes the text into the code that it makes.
+    As text they are one argument of the operator. PyTorch's dispatcher takes 0.3 us for each argument, and Inductor
+    writes the text into the code that it generates.
     """
 
     path: str
-    """the library's"""
+    """path of the library"""
     stride_h: int = 1
     stride_w: int = 1
     pad_h: int = 0
@@ -42,19 +43,19 @@ class Convolution:
     activation: str = ""
     """its word; empty: none"""
     channels_last: bool = False
-    """the kernel is one for NHWC, and so is what is returned"""
+    """the kernel is for NHWC, and so is the output"""
     or_pytorch: bool = False
-    """what no kernel serves is computed by PyTorch's convolution, with one warning"""
+    """problems without a kernel are computed by PyTorch's convolution, with one warning"""
 
     @property
     def sizes(self) -> tuple[tuple[int, int], tuple[int, int], tuple[int, int], int]:
-        """Stride, padding, dilation and groups, as PyTorch's operators take them."""
+        """Stride, padding, dilation and groups, as arguments of PyTorch's operators."""
         pairs = ((self.stride_h, self.stride_w), (self.pad_h, self.pad_w), (self.dilation_h, self.dilation_w))
         return (*pairs, self.groups)
 
     @property
     def text(self) -> str:
-        """Read back by `convolution_of`."""
+        """As text, which `convolution_of` parses."""
         return json.dumps(asdict(self))
 
     @property
@@ -77,7 +78,7 @@ class Convolution:
         return (x.shape[0], weight.shape[0], p, q)
 
     def problem(self, launched: Tensors, weights: Tensors) -> DeclaredProblem:
-        """The problem that it is on x, z, and filters and bias."""
+        """The problem for x, z, filters and bias."""
         (x, z), (weight, bias) = launched, weights
         assert x is not None and weight is not None  # noqa: PT018, S101 - as the schema says
         epilogue = "none" if bias is None else epilogue_name(residual=z is not None, activation=self.activation)
@@ -87,7 +88,7 @@ class Convolution:
         return Problem.of(sizes, DTYPES[x.dtype], "nhwc" if self.channels_last else "nchw", epilogue).declared
 
     def made(self, launched: Tensors, weights: Tensors, device: torch.device) -> dict[str, Tensor]:
-        """An output [N, K, P, Q] without values. Raises ValueError where the tensors do not fit."""
+        """An output [N, K, P, Q] without values. Raises ValueError if the tensors do not match."""
         (x, z), (weight, bias) = launched, weights
         assert x is not None and weight is not None  # noqa: PT018, S101 - as the schema says
         y_shape = self.y_shape(x, weight)
@@ -97,11 +98,11 @@ class Convolution:
 
     @property
     def instead(self) -> Callable[[Tensors, Tensors], Tensor] | None:
-        """PyTorch's convolution, if that may run where no kernel serves."""
+        """PyTorch's convolution, if it may replace a missing kernel."""
         return self._by_pytorch if self.or_pytorch else None
 
     def _by_pytorch(self, launched: Tensors, weights: Tensors) -> Tensor:
-        """The same by PyTorch's operators, stored as a kernel would store it."""
+        """The same by PyTorch's operators, in the layout of a kernel."""
         (x, z), (weight, bias) = launched, weights
         assert x is not None  # noqa: S101 - as the schema says
         y = functional.conv2d(x, weight, bias, *self.sizes)
@@ -134,7 +135,7 @@ class Convolution:
 
 
 def activated(y: Tensor, word: str) -> Tensor:
-    """An activation of a tensor, in place; the tensor itself for the word identity, and for none."""
+    """Apply an activation to a tensor in place; return it unchanged for the word identity, and for none."""
     if word not in BY_WORD:
         return y
     made: Tensor = _in_place(word)(y, **BY_WORD[word].options)
@@ -143,14 +144,14 @@ def activated(y: Tensor, word: str) -> Tensor:
 
 @functools.cache
 def _in_place(word: str) -> Callable[..., Tensor]:
-    """PyTorch's operator, whose overload it need not look for in each call."""
+    """PyTorch's operator with its overload, which is then not looked up in each call."""
     overload: Callable[..., Tensor] = getattr(torch.ops.aten, f"{BY_WORD[word].aten}_").default
     return overload
 
 
 @functools.cache
 def convolution_of(text: Hashable) -> Convolution:
-    """A convolution from its text."""
+    """Parse a convolution from its text."""
     return Convolution(**json.loads(str(text)))
 
 
@@ -165,7 +166,7 @@ def _split(
 
 
 _NAMESPACE = (__package__ or _NAME).replace(".", "_")
-"""autotune_runtime in an exported folder; autotune's own copy has another, so that both can be in one process."""
+"""autotune_runtime in an exported folder; autotune's own copy has another name, so that both can be in one process."""
 CONV2D = Operator(
     INTERFACE,
     _NAMESPACE,
@@ -173,7 +174,7 @@ CONV2D = Operator(
     _split,
     convolution_of,
 )
-"""The operator itself; `conv2d` is the convenient way to it."""
+"""The operator itself; `conv2d` has a more convenient signature."""
 
 
 def conv2d(
@@ -190,12 +191,12 @@ def conv2d(
     channels_last: bool = False,
     library: str | None = None,
 ) -> Tensor:
-    """`torch.nn.functional.conv2d`, z added and then an activation, by the library's kernel for x's shape.
+    """`torch.nn.functional.conv2d`, then the addition of z and an activation, by the library's kernel for x's shape.
 
-    x, weight, bias and z are of one dtype and on one device, z [N, K, P, Q] of the output's shape; `activation` is a
-    word such as relu; both need a bias. `channels_last`: the kernel is one for NHWC, and so is what is returned.
-    `library` is a path, None: the one that `find_library` finds. Raises LibraryError where the library has no kernel,
-    TrainingMode where gradients are wanted.
+    x, weight, bias and z have one dtype and device, and z has the output's shape [N, K, P, Q]; `activation` is a word
+    such as relu; both need a bias. `channels_last`: the kernel is for NHWC, and so is the output. `library` is a path;
+    None: the one that `find_library` finds. Raises LibraryError if the library has no kernel, TrainingMode if gradients
+    are required.
     """
     path = str(find_library()) if library is None else library
     (stride_h, stride_w), (pad_h, pad_w), (dilation_h, dilation_w) = stride, padding, dilation

@@ -1,4 +1,6 @@
-"""The PyTorch operator of an operation as it is declared, which gives its schema and rules for tensors without data."""
+"""The PyTorch operator of an operation, whose declaration determines its schema and its rules for
+tensors without data.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +20,7 @@ _NAMES = {dtype: name for name, dtype in DTYPES.items()}
 
 
 def operator_of(library: Library) -> Operator:
-    """`torch.ops.autotune_NAME.NAME`; call it with tensors, and sizes and words by name."""
+    """`torch.ops.autotune_NAME.NAME`; call it with tensors, and with sizes and words by name."""
     interface = library.interface
     arrays = given_arrays(interface)
     launched, weights = ([array for array in arrays if (array.role in WEIGHTS) is kept] for kept in (False, True))
@@ -37,10 +39,12 @@ def operator_of(library: Library) -> Operator:
 
 
 def schema(interface: Interface) -> str:
-    """The operator's schema: tensors that are read or changed, then sizes that no shape says, and words by name."""
+    """The operator's schema: tensors that are read or changed, then sizes that no shape determines, and
+    words by name.
+    """
     given = given_arrays(interface)
     axes = _axes(array for array in given if not array.optional)
-    perhaps = _axes(given) - axes  # what nothing says where an array is left out
+    perhaps = _axes(given) - axes  # of optional arrays alone
     tensors, marks = [], iter("abcdefgh")
     for array in given:
         kind = f"Tensor({next(marks)}!)" if array.role == "inout" else "Tensor"

@@ -1,4 +1,4 @@
-"""A network that runs on an example: with which arguments, and what each of its parts is given then."""
+"""Run a network on an example, and record the arguments of its parts."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from .torch_runtime import TrainingMode
 
 
 def refuse_training(module: nn.Module) -> None:
-    """Raise TrainingMode where some part of a network trains."""
+    """Raise TrainingMode if some part of a network is in training mode."""
     for name, part in module.named_modules():
         if part.training:
             where = f"its part {name}" if name else "the network"
@@ -22,9 +22,9 @@ def refuse_training(module: nn.Module) -> None:
 
 
 def example_arguments(module: nn.Module, example: object) -> tuple[object, ...]:
-    """The arguments of a call: a tensor, a tuple of arguments, or the sizes of a tensor, which is made of noise.
+    """The arguments of a call: a tensor, a tuple of arguments, or the sizes of a tensor to fill with noise.
 
-    The noise is stored channels-last where filters are.
+    The noise is stored channels-last if filters are.
     """
     if isinstance(example, Tensor):
         return (example,)
@@ -41,17 +41,17 @@ def example_arguments(module: nn.Module, example: object) -> tuple[object, ...]:
 
 @dataclass(frozen=True, slots=True)
 class ExampleRun:
-    """What a run came to: outputs, and what else the network may have written."""
+    """The result of a run: outputs, and other tensors that the network may have written."""
 
     outputs: object
     arguments: list[Tensor]
-    """those that are tensors, as they were afterwards"""
+    """the tensors among the arguments, after the run"""
     buffers: dict[str, Tensor]
-    """by their paths, as they were afterwards"""
+    """by path, after the run"""
 
 
 def run(network: nn.Module, arguments: tuple[object, ...]) -> ExampleRun:
-    """Run a network on an example: arguments, buffers and random numbers are as they were afterwards."""
+    """Run a network on an example and restore arguments, buffers and the state of random numbers."""
     with undisturbed(network, arguments) as given:
         outputs = network(*given)
         return ExampleRun(outputs, tensors_of(given), dict(network.named_buffers()))
@@ -59,14 +59,16 @@ def run(network: nn.Module, arguments: tuple[object, ...]) -> ExampleRun:
 
 @contextmanager
 def undisturbed(network: nn.Module, arguments: tuple[object, ...]) -> Iterator[tuple[object, ...]]:
-    """Copies of arguments, for a while in which a network has copies of its buffers; random numbers are given back."""
+    """Copies of the arguments for a block in which a network has copies of its buffers; the random
+    state is restored.
+    """
     gpus = {tensor.device for tensor in tensors_of(arguments) if tensor.is_cuda}
     with _copied_buffers(network), torch.random.fork_rng(gpus):
         yield copied(arguments)
 
 
 def copied(arguments: tuple[object, ...]) -> tuple[object, ...]:
-    """The arguments of a call with copies of their tensors; of one that is given twice there is one."""
+    """The arguments of a call with copies of their tensors; one that occurs twice is copied once."""
     copies = {id(tensor): tensor.clone() for tensor in tensors_of(arguments)}
     made: tuple[object, ...] = tree_map(lambda given: copies.get(id(given), given), arguments)
     return made
@@ -79,7 +81,7 @@ def tensors_of(value: object) -> list[Tensor]:
 
 @contextmanager
 def _copied_buffers(network: nn.Module) -> Iterator[None]:
-    """Give a network copies of its buffers for a while."""
+    """Give a network copies of its buffers inside the block."""
     places = [
         (part._buffers, name, buffer)
         for part in network.modules()
@@ -97,7 +99,7 @@ def _copied_buffers(network: nn.Module) -> Iterator[None]:
 
 
 def replaced(network: nn.Module, part: nn.Module, other: nn.Module) -> nn.Module:
-    """The network with another part in the place of one, by every path; the other itself where the one is all of it."""
+    """Replace a part of the network by another, at every path; return the other itself if the part is all of it."""
     for parent in [*network.modules()]:
         for name, child in [*parent._modules.items()]:
             if child is part:
@@ -116,10 +118,10 @@ def has_hooks(part: nn.Module) -> bool:
 
 
 def changes_are_counted(part: nn.Module) -> bool:
-    """Whether PyTorch counts changes of a network's tensors: it does not of inference tensors."""
+    """Whether PyTorch counts changes of a network's tensors; it does not for inference tensors."""
     return not any(each.is_inference() for each in (*part.parameters(), *part.buffers()))
 
 
 def is_channels_last(x: Tensor) -> bool:
-    """Whether a tensor is stored NHWC; one that could be either is NCHW."""
+    """Whether a tensor is stored NHWC; one that could be either counts as NCHW."""
     return x.is_contiguous(memory_format=torch.channels_last) and not x.is_contiguous()

@@ -1,4 +1,4 @@
-"""Scales and shifts behind a convolution, such as batch norms, as part of its filters and bias."""
+"""Fold scales and shifts after a convolution, such as batch norms, into its filters and bias."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from torch import Tensor, fx
 def scale_and_shift(
     conv: fx.Node, chain: Sequence[fx.Node], value: Callable[[fx.Node], Tensor], weight: Tensor
 ) -> tuple[Tensor, Tensor]:
-    """What operators do to each channel of a convolution's output y: f(y) = scale * y + shift, in float64.
+    """The effect of operators on each channel of a convolution's output y: f(y) = scale * y + shift, in float64.
 
-    Each operator of the chain reads the output of the one before, and else tensors whose values `value` knows.
+    Each operator of the chain reads the output of the previous one, and otherwise tensors whose values `value` knows.
     """
 
     def behind(number: float) -> Tensor:
@@ -30,9 +30,9 @@ def scale_and_shift(
 
 
 def with_scale_and_shift(weight: Tensor, bias: Tensor | None, scale: Tensor, shift: Tensor) -> tuple[Tensor, Tensor]:
-    """Filters [K, C/groups, R, S] and bias [K] of a convolution with a scale and a shift behind it, of its dtype.
+    """Filters [K, C/groups, R, S] and bias [K] of a convolution, including a scale and a shift after it, in its dtype.
 
-    Computed in float64: in half precision a small epsilon of a batch norm would be 0.
+    Computed in float64, because in half precision a small epsilon of a batch norm would be 0.
     """
     made = weight.double() * scale.view(-1, 1, 1, 1)
     total = shift if bias is None else bias.double() * scale + shift

@@ -1,4 +1,4 @@
-"""A captured PyTorch network as the graph that kernels are matched on: its calls, and what a run of them showed."""
+"""A captured PyTorch network as the graph for matching kernels: its calls, and the observations of a run."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from .torch_convolution import DTYPES
 from .torch_example import undisturbed
 
 _RANDOM = ("rand", "normal", "bernoulli", "multinomial", "dropout")
-"""What the names of operators begin with whose results differ from call to call."""
+"""Prefixes of the names of operators whose results differ from call to call."""
 
 
 @dataclass(frozen=True, slots=True)
 class Read:
-    """A part that was read."""
+    """A part that was converted to a graph."""
 
     part: Part
     graph: Graph
@@ -32,7 +32,7 @@ class Read:
 
 
 def read(part: Part) -> Read:
-    """Run a captured graph on its example, and read it."""
+    """Run a captured graph on its example, and convert it."""
     follow_writers(part.graph.graph)
     seen = Seen(part.graph)
     seen.observe(part.arguments)
@@ -82,7 +82,7 @@ def _call(node: fx.Node, modules: dict[str, nn.Module], seen: Seen) -> Call:
 
 
 def arguments_of(node: fx.Node) -> dict[str, object]:
-    """What an operator is given, by the names in its schema."""
+    """The arguments of an operator, by the names in its schema."""
     names = [each.name for each in node.target._schema.arguments]
     return dict(zip(names, node.args, strict=False)) | node.kwargs
 
@@ -103,7 +103,7 @@ def _named(node: fx.Node, seen: Seen) -> dict[str, Argument]:
 
 
 def _argument(value: object, seen: Seen) -> Argument:
-    """An argument; None for a size that is computed."""
+    """An argument; None for a computed size."""
     if isinstance(value, fx.Node):
         return Ref(value.name) if seen.storages[value] else None
     if isinstance(value, (list, tuple)):
@@ -112,7 +112,7 @@ def _argument(value: object, seen: Seen) -> Argument:
 
 
 def follow_writers(graph: fx.Graph) -> None:
-    """Let who reads a tensor after it was written in place read it from the writer, which returned it."""
+    """Let readers of a tensor that was written in place read it from the writer, which returned it."""
     order = {node: at for at, node in enumerate(graph.nodes)}
     for node in graph.nodes:
         if isinstance(node.target, torch._ops.OpOverload) and node.target._schema.is_mutable and node.args:
@@ -124,7 +124,7 @@ def follow_writers(graph: fx.Graph) -> None:
 
 @dataclass(frozen=True, slots=True)
 class _Kind:
-    """What two tensors must share that a kernel adds."""
+    """The properties that two tensors must share for a kernel to add them."""
 
     shape: torch.Size
     dtype: torch.dtype
@@ -133,15 +133,15 @@ class _Kind:
 
 @dataclass(frozen=True, slots=True)
 class TensorIs:
-    """A tensor besides its values."""
+    """The properties of a tensor besides its values."""
 
     kind: _Kind
     layouts: frozenset[str]
-    """in which it is stored without gaps; images of one pixel or one channel in both"""
+    """layouts in which it is contiguous; both for images of one pixel or one channel"""
 
     @classmethod
     def of(cls, tensor: Tensor) -> TensorIs:
-        """What a tensor is."""
+        """The properties of a tensor."""
         formats = {"nchw": torch.contiguous_format}
         if tensor.dim() == 4:
             formats["nhwc"] = torch.channels_last
@@ -150,9 +150,9 @@ class TensorIs:
 
 
 class Seen(fx.Interpreter):
-    """A graph that was run once: each node's output, the memory that it lies in, and the memory that was written.
+    """A graph that was run once: each node's output, its memory, and the memory that was written.
 
-    A storage is known by a weak reference, which is never another's, though memory is used again.
+    A storage is identified by a weak reference, which is unique even if its memory is used again.
     """
 
     def __init__(self, graph: fx.GraphModule) -> None:
@@ -163,12 +163,12 @@ class Seen(fx.Interpreter):
         self.written: dict[fx.Node, frozenset[StorageWeakRef]] = {}
 
     def observe(self, arguments: tuple[object, ...]) -> None:
-        """Run the graph on copies, whose versions are counted, whatever mode the caller is in."""
+        """Run the graph on copies, whose versions are counted, in any mode of the caller."""
         with torch.inference_mode(mode=False), torch.no_grad(), undisturbed(self.module, arguments) as given:
             self.run(*given)
 
     def run_node(self, n: fx.Node) -> object:
-        """Note what a node does."""
+        """Record a node's output and writes."""
         before = [(tensor, _version(tensor)) for given in n.all_input_nodes for tensor in _tensors(self.env[given])]
         result = super().run_node(n)
         self.written[n] = frozenset(_storage(tensor) for tensor, version in before if _version(tensor) != version)
@@ -178,21 +178,23 @@ class Seen(fx.Interpreter):
         return result
 
     def may_add(self, conv: fx.Node, z: fx.Node, addition: fx.Node, layout: str) -> bool:
-        """Whether a kernel that is called where z is added computes the same as convolution and addition do."""
+        """Whether a kernel that runs where z is added computes the same as the convolution and the addition."""
         y_is, z_is = self.tensors.get(conv), self.tensors.get(z)
         if y_is is None or z_is is None or y_is.kind != z_is.kind or layout not in z_is.layouts:
             return False
         images = frozenset[StorageWeakRef]().union(*(self.storages[each] for each in conv.all_input_nodes))
         if any(self.written[each] & images for each in self._between(conv, addition)):
-            return False  # the images are no longer what they were
+            return False  # the images have been overwritten
         return not self.written[addition] & self.storages[z] or not self._read_elsewhere(z, addition)
 
     def _between(self, first: fx.Node, last: fx.Node) -> Iterator[fx.Node]:
-        """The nodes that ran behind one and before another."""
+        """The nodes that ran after one and before another."""
         return (node for node, at in self.order.items() if self.order[first] < at < self.order[last])
 
     def _read_elsewhere(self, z: fx.Node, writer: fx.Node) -> bool:
-        """Whether anyone but through a writer's result sees what it wrote into z's memory: a caller, a later reader."""
+        """Whether its write into z's memory is visible other than through its result: to a caller, or to a later
+        reader.
+        """
         memory = self.storages[z]
         outside = (node for node in self.order if node.op in ("placeholder", "get_attr"))
         later = (node for node, at in self.order.items() if at > self.order[writer])
@@ -214,7 +216,9 @@ def _tensors(value: object) -> list[Tensor]:
 
 
 def _version(tensor: Tensor) -> int:
-    """A number that grows when its memory is written; what inference mode made cannot be written outside of it."""
+    """A number that grows when its memory is written; tensors made in inference mode cannot be written
+    outside of it.
+    """
     return 0 if tensor.is_inference() else tensor._version
 
 

@@ -1,4 +1,4 @@
-"""The convolutions of a PyTorch network: their problems, what their kernels compute besides, and kernels for them."""
+"""The convolutions of a PyTorch network: their problems, their fused operators, and modules for their kernels."""
 
 from __future__ import annotations
 
@@ -23,30 +23,30 @@ class ConvLayer:
     """A convolution in a network that was run once."""
 
     name: str
-    """of its filters in the model, such as layer1.0.conv1"""
+    """name of its filters in the model, such as layer1.0.conv1"""
     conv: nn.Conv2d
     """the convolution with the parameters that it has now"""
     problem: Problem | None
-    """the convolution and its bias; None where no kernel could take its place"""
+    """the convolution and its bias; None if no kernel can compute it"""
     why_not: str
     """why `problem` is None"""
     fused: Fused | None
-    """what its kernel can take in"""
+    """the operators that its kernel can fuse"""
     node: fx.Node
 
     @property
     def residual(self) -> bool:
-        """Whether a tensor as large as its output is added to it."""
+        """Whether a tensor of the output's shape is added to it."""
         return self.fused is not None and self.fused.addition is not None
 
     @property
     def activation(self) -> str:
-        """The word of the activation behind it; empty: none."""
+        """The word of the activation after it; empty: none."""
         return "" if self.fused is None else self.fused.activation
 
     @property
     def problems(self) -> tuple[Problem, ...]:
-        """What a kernel may compute in its place, that with the most of what follows first; () where none can."""
+        """The problems that a kernel may compute in its place, the most complete first; () if there is none."""
         if self.problem is None or self.fused is None:
             return ()
         return tuple(replace(self.problem, epilogue=name) for name in self.fused.epilogues if name in EPILOGUES)
@@ -54,7 +54,7 @@ class ConvLayer:
 
 @dataclass(slots=True)
 class Inference:
-    """A network that may be changed, and the graphs that were captured of it."""
+    """A copy of a network, and the graphs that were captured from it."""
 
     network: nn.Module
     arguments: tuple[object, ...]
@@ -62,16 +62,16 @@ class Inference:
 
     @property
     def layers(self) -> tuple[ConvLayer, ...]:
-        """All convolutions that were captured, in the order in which they run."""
+        """All captured convolutions, in execution order."""
         return tuple(layer for part in self.parts for layer in part.layers)
 
     @property
     def folded(self) -> tuple[str, ...]:
-        """The convolutions that have batch norms in them now, once for each."""
+        """The convolutions into which batch norms were folded, once for each batch norm."""
         return tuple(name for part in self.parts for name in part.folded)
 
     def finish(self) -> nn.Module:
-        """The network with what was taken."""
+        """The network with its replacements."""
         for part in self.parts:
             self.network = replaced(self.network, part.part.graph, part.finished())
         return self.network
@@ -80,8 +80,8 @@ class Inference:
 def read_network(module: nn.Module, example: object) -> Inference:
     """Capture a copy of a network on an example, fold its batch norms and find its convolutions.
 
-    `example_arguments` says what an example may be. No parameter of the copy requires gradients, none is an inference
-    tensor. Raises TrainingMode where some part of the network trains.
+    `example_arguments` describes valid examples. No parameter of the copy requires gradients, and none is an inference
+    tensor. Raises TrainingMode if some part of the network is in training mode.
     """
     refuse_training(module)
     with torch.inference_mode(mode=False), torch.no_grad():
@@ -92,12 +92,12 @@ def read_network(module: nn.Module, example: object) -> Inference:
 
 
 class ConvGraph:
-    """A captured part, its convolutions found and its batch norms folded; kernels may take places in it."""
+    """A captured part with its convolutions, its batch norms folded, in which kernels may replace operators."""
 
     def __init__(self, part: Part) -> None:
         self.part = part
         self.baked: list[Tensor] = []
-        """the network's own tensors that filters and biases of convolutions are made of"""
+        """the network's own tensors from which filters and biases of convolutions are computed"""
         self.folded: list[str] = []
         """convolutions, once for each batch norm"""
         self._read = read(part)
@@ -108,7 +108,7 @@ class ConvGraph:
         part.graph.recompile()
 
     def take(self, layer: ConvLayer, problem: Problem, tuned: nn.Module) -> None:
-        """Let a kernel's module compute a layer, and what its problem has besides the convolution."""
+        """Let a kernel's module compute a layer, with the fused operators of its problem."""
         fused, nodes, gone = layer.fused, self.part.graph.graph, [layer.node]
         at, given = layer.node, [arguments_of(layer.node)["input"]]
         if fused is not None and fused.addition is not None and problem.has_residual:
@@ -124,7 +124,7 @@ class ConvGraph:
         _erase(gone)
 
     def finished(self) -> nn.Module:
-        """The part with what was taken; of a part that is a convolution alone, what took its place."""
+        """The part with its replacements; for a part that is a single convolution, the replacement itself."""
         network, nodes = self.part.graph, self.part.graph.graph
         for node in nodes.find_nodes(op="get_attr"):
             if not node.users:
@@ -174,7 +174,7 @@ class ConvGraph:
         return self._value(given) if isinstance(given, fx.Node) else None
 
     def _value(self, node: fx.Node) -> Tensor:
-        """What a node computes of the network's own tensors."""
+        """The value of a node that depends only on the network's own tensors."""
         if node not in self._values:
             if node.op == "get_attr":
                 value = attribute(self.part.graph, str(node.target))
@@ -186,7 +186,7 @@ class ConvGraph:
         return self._values[node]
 
     def _store(self, node: fx.Node, weight: Tensor, bias: Tensor) -> None:
-        """Give a convolution of the graph these parameters, under the names of those that it had."""
+        """Give a convolution of the graph these parameters, under the names of its earlier ones."""
         network, nodes, given = self.part.graph, self.part.graph.graph, arguments_of(node)
         before = {name: given.get(name) for name in ("weight", "bias")}
         at = before["weight"]
@@ -203,7 +203,7 @@ class ConvGraph:
         node.args, node.kwargs = (given.pop("input"), given.pop("weight"), given.pop("bias")), given
 
     def _placed(self, layer: ConvLayer, tuned: nn.Module) -> str:
-        """The path at which a module is now: that of the parameters, or one at which nothing is."""
+        """Put a module at a free path, that of the parameters if possible; return the path."""
         network, label = self.part.graph, layer.name.removeprefix(f"{self.part.path}.") or layer.node.name
         name, number = label, 1
         while not _is_free(network, name, ("weight", "bias")):
@@ -227,7 +227,7 @@ def _parameter(tensor: Tensor) -> nn.Parameter:
 
 
 def _set_parameter(network: nn.Module, path: str, tensor: Tensor) -> None:
-    """Put a parameter at a path, whose owners are made where they are missing."""
+    """Set a parameter at a path; create missing owners."""
     *owners, name = path.split(".")
     for each in owners:
         if not hasattr(network, each):
@@ -239,7 +239,7 @@ def _set_parameter(network: nn.Module, path: str, tensor: Tensor) -> None:
 
 
 def _is_free(network: nn.Module, path: str, allowed: tuple[str, ...]) -> bool:
-    """Whether a module may be put at a path: nothing is there, or what holds these parameters and nothing else."""
+    """Whether a module may be put at a path: it is free, or has only these parameters."""
     for name in path.split("."):
         if not hasattr(network, name):
             return True
@@ -252,6 +252,6 @@ def _is_free(network: nn.Module, path: str, allowed: tuple[str, ...]) -> bool:
 
 
 def _erase(nodes: list[fx.Node]) -> None:
-    """Remove nodes that nothing else reads, the last first."""
+    """Remove nodes that nothing reads, the last first."""
     for node in reversed(nodes):
         node.graph.erase_node(node)

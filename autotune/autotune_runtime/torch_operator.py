@@ -1,8 +1,8 @@
-"""A PyTorch operator of an exported library, whatever its operation, for inference: there is no backward pass.
+"""A PyTorch operator of an exported library, for any operation and for inference: there is no backward pass.
 
 It is functional, has rules for tensors without data (`torch.compile`) and for autocast, runs on the current stream of
 its tensors' device, and may be captured into CUDA graphs. Weights are prepared when they are first used with a shape,
-and again when they changed.
+and again after they have changed.
 """
 
 from __future__ import annotations
@@ -41,11 +41,11 @@ Tensors: TypeAlias = Sequence[Tensor | None]
 
 
 class Call(Protocol):
-    """What an operator is asked for besides its tensors: those of a launch, and weights."""
+    """A call of the operator without its tensors: those of a launch, and weights."""
 
     @property
     def library(self) -> Library:
-        """The library that has the kernels."""
+        """The path of the library."""
 
     @property
     def channels_last(self) -> bool:
@@ -53,77 +53,77 @@ class Call(Protocol):
 
     @property
     def instead(self) -> Callable[[Tensors, Tensors], object] | None:
-        """PyTorch's way to the same outputs where no kernel serves; None: an error is raised."""
+        """PyTorch's computation of the same outputs if there is no kernel; None: an error is raised."""
 
     def problem(self, launched: Tensors, weights: Tensors) -> DeclaredProblem:
         """The problem of these tensors. Raises ValueError."""
 
     def made(self, launched: Tensors, weights: Tensors, device: torch.device) -> dict[str, Tensor]:
-        """New tensors for outputs and scratch. Raises ValueError where the given tensors do not fit each other."""
+        """New tensors for outputs and scratch. Raises ValueError if the given tensors do not match each other."""
 
 
 Split: TypeAlias = Callable[..., tuple[Tensors, Tensors, Hashable]]
-"""From an operator's arguments to tensors of a launch, weights, and what `CallOf` takes."""
+"""Converts an operator's arguments to tensors of a launch, weights, and the arguments of `CallOf`."""
 CallOf: TypeAlias = Callable[[Hashable], Call]
 
 
 def given_arrays(interface: Interface) -> list[InterfaceArray]:
-    """The arrays that an operator is called with, those that every problem has first."""
+    """The arrays in a call of the operator, those that every problem has first."""
     return sorted((array for array in interface.arrays if array.role in GIVEN), key=lambda array: array.optional)
 
 
 @dataclass(frozen=True, slots=True)
 class _Pass:
-    """A kernel with its weights, ready to run for a shape."""
+    """A kernel with its weights, prepared for a shape."""
 
     handle: Handle
     enqueue: Enqueue
     channels_last: bool
     makes: tuple[tuple[int, Callable[[], Tensor]], ...]
-    """of outputs, then of scratch: the place among all arrays, and what makes it"""
+    """for outputs, then scratch: the position among all arrays, and a function that makes it"""
     workspace: Callable[[], Tensor] | None
-    """what makes one; None: none is needed"""
+    """a function that makes one; None: none is needed"""
     capturing: Callable[[], bool]
     stream: Callable[[], int]
 
 
 @dataclass(slots=True)
 class _Kept:
-    """What is prepared of weights as they were at some time."""
+    """The prepared kernels for one state of the weights."""
 
     of: weakref.ref[Tensor] | None
-    """the first of them; when it dies, this is forgotten"""
+    """the first weight; when it is deleted, this entry is removed"""
     stamp: tuple[int, ...]
     weights: dict[str, Tensor]
-    """keep the memory, so that no other tensor comes to have the same address"""
+    """keep the memory, so that no other tensor gets the same address"""
     captured: set[Handle]
-    """in CUDA graphs, which may be replayed as long as the weights live; also of earlier values"""
+    """used in CUDA graphs, which may be replayed as long as the weights live; also of earlier values"""
     handles: dict[tuple[object, ...], Handle] = field(default_factory=dict)
     """by shape and kernel"""
     passes: dict[tuple[object, ...], _Pass] = field(default_factory=dict)
     """by shape and run-time size"""
     refused: set[tuple[object, ...]] = field(default_factory=set)
-    """those of `passes` that PyTorch computes, since no kernel serves them"""
+    """those of `passes` that PyTorch computes, because no kernel supports them"""
 
 
 class Operator:
-    """`torch.ops.NAMESPACE.NAME`, made once in a process."""
+    """`torch.ops.NAMESPACE.NAME`, created once in a process."""
 
     def __init__(self, interface: Interface, namespace: str, schema: str, split: Split, call_of: CallOf) -> None:
         self.interface = interface
         self._split, self._call_of = split, call_of
         self._launched = [array for array in given_arrays(interface) if array.role in CALLED]
         self._places = [(at, interface.arrays.index(array)) for at, array in enumerate(self._launched)]
-        """of tensors of a launch: the place among these, and among all arrays"""
+        """for tensors of a launch: the position among these, and among all arrays"""
         self._weights = [array.name for array in given_arrays(interface) if array.role in WEIGHTS]
         self._none = (0,) * len(interface.arrays)
         made = [(at, array) for at, array in enumerate(interface.arrays) if array.role not in GIVEN]
         self._makes = [(at, array.name) for at, array in sorted(made, key=lambda each: each[1].role != "out")]
-        """place and name of outputs, then of scratch"""
+        """position and name of outputs, then scratch"""
         self._outputs = sum(array.role == "out" for _, array in made)
         self._name = __name__.split(".")[-2]
         self._kept: dict[int, _Kept] = {}
-        """by id of the first weight, as long as it lives: a `WeakTensorKeyDictionary` takes ten times as long"""
+        """by id of the first weight, as long as it lives; a `WeakTensorKeyDictionary` takes ten times as long"""
         self._preparing = threading.Lock()
         self._runtimes: dict[str, Runtime] = {}
         self._registrations = torch.library.Library(namespace, "DEF")
@@ -136,7 +136,7 @@ class Operator:
         return self.operator(*tensors, **named)
 
     def support(self, device_type: str, runtime: Runtime) -> None:
-        """Let the operator run on a type of device, such as cuda."""
+        """Enable the operator on a type of device, such as cuda."""
         self._runtimes[device_type] = runtime
         name, key = self.interface.name, device_type.upper()
         self._registrations.impl(name, self._run, key)
@@ -145,14 +145,14 @@ class Operator:
             self._registrations.impl(name, self._under_autocast, f"Autocast{key}")
 
     def runtime_of(self, device: torch.device) -> Runtime | None:
-        """What the operator runs with on a device; None where it does not run."""
+        """The device's functions for the operator; None if it does not run there."""
         return self._runtimes.get(device.type)
 
     def call_cached(self, key: Hashable, launched: Tensors, weights: Tensors) -> object:
-        """The operator where it ran before on such tensors, past PyTorch's dispatcher, which takes half of the time.
+        """Run a prepared operator directly, without PyTorch's dispatcher, which takes half of the time.
 
-        None where it did not, or where a mode, a transform, autocast, a tracer or a profiler would miss the call: then
-        the operator is to be called.
+        None if it has not run on such tensors before, or if a mode, a transform, autocast, a tracer or a profiler would
+        miss the call: then call the operator.
         """
         watched = (
             _len_torch_dispatch_stack()
@@ -173,7 +173,7 @@ class Operator:
         return made if self._outputs else None
 
     def _ran(self, key: Hashable, launched: Tensors, weights: Tensors) -> object:
-        """A pass that is prepared; None where it is not. A network of small layers waits for this function."""
+        """A prepared pass; None if it is not prepared. Small layers are limited by this function."""
         if is_grad_enabled():
             self._refuse_gradients(launched, weights)
         kept = self._kept.get(id(weights[0]) if weights else 0)
@@ -184,7 +184,7 @@ class Operator:
             for tensor in weights:
                 if tensor is not None:
                     stamp += (tensor.data_ptr(), tensor._version)
-        except RuntimeError:  # an inference tensor has no version, and is not prepared
+        except RuntimeError:  # an inference tensor has no version, so its kernel is not prepared
             return None
         if stamp != kept.stamp:
             return None
@@ -219,7 +219,7 @@ class Operator:
         return made[0] if self._outputs == 1 else tuple(made[: self._outputs])
 
     def _first(self, key: Hashable, launched: Tensors, weights: Tensors, call: Call) -> object:
-        """A pass that is not prepared; it is prepared for the next ones."""
+        """A pass that is not prepared; it is prepared for the next calls."""
         device = _device(launched)
         like = call.made(launched, weights, torch.device("meta"))
         problem = call.problem(launched, weights)
@@ -246,7 +246,7 @@ class Operator:
             return self._once(launched, weights, call, problem, runtime) if made is None else made
 
     def _refusal(self, weights: Tensors, call: Call, problem: DeclaredProblem) -> str:
-        """Why PyTorch must compute a problem; empty where a kernel does. Raises LibraryError where PyTorch may not."""
+        """Why PyTorch must compute a problem; empty if a kernel does. Raises LibraryError if PyTorch may not."""
         if any(map(_is_inference, weights)):
             return _INFERENCE
         try:
@@ -258,7 +258,7 @@ class Operator:
         return ""
 
     def _of_now(self, weights: Tensors, runtime: Runtime) -> _Kept:
-        """What is prepared of weights; nothing is where one of them changed since."""
+        """The prepared kernels for weights; they are dropped if one of the weights has changed."""
         key, first = id(weights[0]) if weights else 0, weights[0] if weights else None
         found, stamp = self._kept.get(key), _stamp(weights)
         if found is None or found.stamp != stamp:
@@ -281,14 +281,14 @@ class Operator:
         like: Mapping[str, Tensor],
         device: torch.device,
     ) -> _Pass:
-        """A pass on the current device, with the weights prepared unless another run-time size did that."""
+        """A pass on the current device, with weights that are prepared unless another run-time size did so."""
         library = call.library
         which = (library.path, problem.with_runtime(1).numbers, library.kernel_name(problem))
         if which not in kept.handles:
             placed = {name: _placed(weight, channels_last=call.channels_last) for name, weight in kept.weights.items()}
             addresses = {name: weight.data_ptr() for name, weight in placed.items()}
             kept.handles[which] = Handle(library, problem, addresses, runtime.stream(device))
-            runtime.synchronize(device)  # from now on any stream may run it, and the copies may go
+            runtime.synchronize(device)  # from now on any stream may run it, and the copies may be freed
         handle, n = kept.handles[which], problem.runtime_size
         workspace = torch.empty(handle.workspace_bytes(n), dtype=torch.uint8, device="meta")
         return _Pass(
@@ -304,7 +304,7 @@ class Operator:
     def _once(
         self, launched: Tensors, weights: Tensors, call: Call, problem: DeclaredProblem, runtime: Runtime
     ) -> object:
-        """A pass on the current device whose weights are not kept."""
+        """A pass on the current device whose prepared weights are not kept."""
         device = _device(launched)
         arrays = {name: weight for name, weight in zip(self._weights, weights, strict=True) if weight is not None}
         tensors = {name: _placed(weight, channels_last=call.channels_last) for name, weight in arrays.items()}
@@ -323,7 +323,7 @@ class Operator:
         return outputs[0] if self._outputs == 1 else outputs
 
     def _refuse_gradients(self, *tensors: Tensors) -> None:
-        """Raise TrainingMode where gradients are wanted."""
+        """Raise TrainingMode if gradients are required."""
         if torch.is_grad_enabled() and any(
             each is not None and each.requires_grad for some in tensors for each in some
         ):
@@ -347,7 +347,9 @@ class Operator:
         return made if self._outputs else None
 
     def _under_autocast(self, *positional: object, **named: object) -> object:
-        """The operator where autocast is on: launches get the weights' dtype, for which the kernel was chosen."""
+        """The operator under autocast: tensors of a launch are cast to the weights' dtype, for which the kernel was
+        chosen.
+        """
         launched, weights, _ = self._split(*positional, **named)
         dtype = next((weight.dtype for weight in weights if weight is not None), None)
         others = {id(weight) for weight in weights}
@@ -363,7 +365,7 @@ def _device(launched: Tensors) -> torch.device:
 
 
 def _which(key: Hashable, launched: Tensors) -> tuple[object, ...]:
-    """What a pass is found by, as `_ran` has it."""
+    """The key of a pass in `_ran`."""
     which = [key]
     for tensor in launched:
         if tensor is not None:
@@ -376,25 +378,27 @@ def _is_inference(weight: Tensor | None) -> bool:
 
 
 def _stamp(weights: Tensors) -> tuple[int, ...]:
-    """What differs when weights have other values, as `_ran` has it where PyTorch counts changes."""
+    """The part of the key in `_ran` that changes with the values of weights, if PyTorch counts changes."""
     given = [weight for weight in weights if weight is not None]
     return tuple(of for each in given for of in (each.data_ptr(), -1 if each.is_inference() else each._version))
 
 
 def _maker(like: Tensor, device: torch.device) -> Callable[[], Tensor]:
-    """What makes tensors like one without data. A dtype as a keyword would take longer than all else."""
+    """A function that makes tensors like one without data. A dtype as a keyword would take longer than
+    everything else.
+    """
     return partial(torch.empty(0, dtype=like.dtype, device=device).new_empty_strided, like.shape, like.stride())
 
 
 def _placed(tensor: Tensor, *, channels_last: bool) -> Tensor:
-    """The tensor, or a copy where the library refuses how it is stored."""
+    """The tensor, or a copy if the library does not accept its layout."""
     memory_format = _LAST if channels_last and tensor.dim() == 4 else torch.contiguous_format
     placed = tensor.contiguous(memory_format=memory_format)
     return placed.clone() if placed.data_ptr() % _ALIGNMENT else placed
 
 
 def _launchable(array: InterfaceArray, tensor: Tensor, *, channels_last: bool) -> Tensor:
-    """A tensor as the library takes it. Raises ValueError for one that is to be changed and is stored otherwise."""
+    """A tensor that the library accepts. Raises ValueError for one that is to be changed and has another layout."""
     placed = _placed(tensor, channels_last=channels_last)
     if placed is not tensor and array.role == "inout":
         raise ValueError(f"{array.name}: is changed in place, and must be contiguous and aligned to {_ALIGNMENT} bytes")

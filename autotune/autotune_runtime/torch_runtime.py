@@ -1,4 +1,4 @@
-"""What the operator and its race ask of a kind of device, and PyTorch's CUDA devices."""
+"""The interface to a kind of device for the operator and its benchmark, implemented for PyTorch's CUDA devices."""
 
 from __future__ import annotations
 
@@ -12,22 +12,22 @@ from torch import Tensor
 
 from .arrays import torch_stream
 
-_FLUSH_L2_SIZES = 4  # times the L2 size written before a sample; long enough to hide the launch that follows
-_MOST_SHAPES = 10_000  # of a network; Dynamo gives up after 8 by itself
+_FLUSH_L2_SIZES = 4  # times the L2 size, written before a sample; takes long enough to hide the next launch
+_MOST_SHAPES = 10_000  # limit for a network; Dynamo's own is 8
 
 
 class TrainingMode(RuntimeError):
-    """A network that trains was given, or a tuned layer was to be trained: the kernels have no backward pass."""
+    """A network was in training mode, or a tuned layer was to be trained: the kernels have no backward pass."""
 
 
 class Runtime(Protocol):
-    """What is asked of a kind of device."""
+    """The functions of a kind of device."""
 
     def current(self, device: torch.device) -> AbstractContextManager[object]:
-        """Make a device the calling thread's for a while."""
+        """Make a device the calling thread's current one for the block."""
 
     def stream(self, device: torch.device) -> int:
-        """The current stream, as the library takes it."""
+        """The current stream, in the library's form."""
 
     def synchronize(self, device: torch.device) -> None:
         """Wait for the current stream."""
@@ -36,13 +36,15 @@ class Runtime(Protocol):
         """Whether the current stream is being captured into a graph."""
 
     def at_once(self, run: Callable[..., Tensor]) -> Callable[..., Tensor]:
-        """A function of tensors whose operators become one kernel for the shapes that it is called with."""
+        """Compile a function of tensors so that its operators become one kernel for the shapes of its calls."""
 
     def recorded(self, device: torch.device, run: Callable[[], object]) -> Callable[[], None]:
-        """What `run` enqueues as a graph; the function replays it. What `run` returns lives until all is recorded."""
+        """Record the work of `run` as a graph; return a function that replays it. The results of `run` live until the
+        recording has ended.
+        """
 
     def time_ms(self, device: torch.device, run: Callable[[], None]) -> float:
-        """Time of what `run` enqueues on the current stream, from its beginning to its end, with cold caches."""
+        """Time of the work of `run` on the current stream, from start to end, with cold caches."""
 
 
 class Cuda:

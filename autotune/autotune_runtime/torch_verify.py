@@ -1,4 +1,4 @@
-"""A converted network against the original in float64: relative error and top-1 agreement of both."""
+"""Compare a converted network and the original with the original in float64: relative error and top-1 agreement."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ from torch.utils._pytree import tree_flatten, tree_map
 from .torch_example import copied, example_arguments, tensors_of
 
 FEWEST = 1e-3
-"""Share of an output's norm that must differ between images: below, outputs say nothing about the network."""
+"""Share of an output's norm that must differ between images; below it the outputs say nothing about the network."""
 
 
 @dataclass(frozen=True, slots=True)
 class Agreement:
-    """How near a network comes to the float64 network."""
+    """The agreement of a network with the float64 network."""
 
     relative_error: float
-    """norm of the difference as a fraction of the norm of the outputs, of that output where it is largest"""
+    """norm of the difference as a fraction of the norm of the outputs, for the output where it is largest"""
     top1: int | None
-    """images with the same largest class; None where outputs are no [N, classes]"""
+    """images with the same largest class; None if outputs are not [N, classes]"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,11 +36,11 @@ class Verification:
     original: Agreement
     converted: Agreement
     variation: float
-    """what differs between images, as a fraction of the outputs' norm; nan for one image"""
+    """norm of the differences between images, as a fraction of the outputs' norm; nan for one image"""
 
     @property
     def degenerate(self) -> bool:
-        """Whether outputs hardly depend on the images, or are zeros, so that agreement says nothing."""
+        """Whether outputs hardly depend on the images, or are zeros, so that agreement means nothing."""
         return not self.variation >= FEWEST and self.images > 1
 
     def __str__(self) -> str:
@@ -60,7 +60,8 @@ class Verification:
 def verify(original: nn.Module, converted: Callable[..., object], example: object) -> Verification:
     """Run both, and the original in float64, on images: a tensor, a tuple of arguments or the sizes of a tensor.
 
-    Half-precision values go to float64 exactly. The float64 network takes four times the memory of one in half.
+    Half-precision values are exact in float64. The float64 network takes four times the memory of one in half
+    precision.
     """
     arguments = example_arguments(original, example)
     with torch.no_grad():
@@ -76,8 +77,8 @@ def verify(original: nn.Module, converted: Callable[..., object], example: objec
 def calibrated(module: nn.Module, example: object) -> nn.Module:
     """A copy of a network whose batch norms have the statistics of an example's images.
 
-    For random weights: with the statistics that a network begins with its outputs may all be zeros. The pass is in
-    training mode, with dropout off, and in float32, or float64 where the network or the images have any.
+    Use it with random weights: with a network's initial statistics its outputs may all be zeros. The pass is in
+    training mode, with dropout off, and in float32, or in float64 if the network or the images have any.
     """
     network, wide = copy.deepcopy(module), copy.deepcopy(module)
     given = copied(example_arguments(module, example))
@@ -109,7 +110,7 @@ def _double(given: object) -> object:
 
 
 def _leaves(outputs: object) -> list[Tensor]:
-    """The tensors of a network's output, which may be in tuples and dictionaries."""
+    """The tensors in a network's output, also in tuples and dictionaries."""
     return [leaf.double() for leaf in tree_flatten(outputs)[0] if _is_float(leaf)]
 
 
