@@ -56,7 +56,8 @@ AWKWARD: Mapping[str, Conv2dProblem] = {
     ),
 }
 
-CONV, GEMM, MAX_POOL2D, SOFTMAX, STENCIL = map(operation, ("conv", "gemm", "max_pool2d", "softmax", "stencil"))
+CONV, CONV_TRANSPOSE, GEMM = map(operation, ("conv", "conv_transpose", "gemm"))
+MAX_POOL2D, SOFTMAX, STENCIL = map(operation, ("max_pool2d", "softmax", "stencil"))
 CONV_PROBLEMS: Mapping[str, Problem] = {
     label: make_problem(CONV, {**sizes, **words, "n": 2})
     for label, words, sizes in (
@@ -86,9 +87,31 @@ CONV_PROBLEMS: Mapping[str, Problem] = {
     )
 }
 """Of one to three dimensions, padded on one side alone or on both."""
+TRANSPOSED_PROBLEMS: Mapping[str, Problem] = {
+    label: make_problem(CONV_TRANSPOSE, {**sizes, **words, "n": 2})
+    for label, words, sizes in (
+        (
+            *("up", {"epilogue": "bias_relu"}),
+            {"c": 6, "h": 5, "w": 7, "k": 9, "r": 4, "s": 4, "stride_h": 2, "stride_w": 2, "padding_h": 1}
+            | {"padding_w": 1, "groups": 3},
+        ),
+        (
+            *("volume", {"layout": "nhwc", "dtype": "f16", "epilogue": "bias"}),
+            {"c": 16, "d": 4, "h": 6, "w": 5, "k": 24, "t": 3, "r": 3, "s": 5, "padding_h": 1, "padding_w": 2},
+        ),
+        (
+            *("gaps", {"layout": "nhwc"}),
+            {"c": 8, "d": 3, "h": 4, "w": 5, "k": 5, "t": 3, "r": 2, "s": 3, "stride_d": 2, "stride_h": 3}
+            | {"stride_w": 2, "dilation_w": 2, "output_padding_d": 1, "output_padding_w": 1, "padding_d": 1},
+        ),
+        (*("floats", {"layout": "nhwc", "epilogue": "bias_add"}), {"c": 36, "w": 50, "k": 64, "s": 3, "dilation_w": 3}),
+    )
+}
+"""With overlaps and with gaps between the taps of neighbouring inputs."""
 PROBLEMS: Mapping[str, Problem] = {
     **AWKWARD,
     **{f"conv {label}": problem for label, problem in CONV_PROBLEMS.items()},
+    **{f"conv_transpose {label}": problem for label, problem in TRANSPOSED_PROBLEMS.items()},
     **{
         f"softmax {rows}x{columns} {dtype}": make_problem(SOFTMAX, {"rows": rows, "columns": columns, "dtype": dtype})
         for rows, columns, dtype in ((3, 100, "f32"), (2, 33, "bf16"), (5, 4096, "f16"), (1, 1, "f32"))

@@ -61,8 +61,10 @@ class Convolution:
     """why `problem` is None"""
     flops: int | None
     """a multiply-add counted as two; None if its sizes are unknown"""
+    operation: str = ""
+    """conv or conv_transpose, if that supports the convolution and conv2d does not"""
     sizes: Mapping[str, int | str] = field(default_factory=dict)
-    """sizes and words of the operation `conv`, if that supports the convolution and conv2d does not; else empty"""
+    """its sizes and words; else empty"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -274,7 +276,8 @@ def convolution(label: str, geometry: Geometry, why_not: str = "") -> Convolutio
     if why_not:
         return Convolution(label, None, why_not, _flops(geometry))
     if beyond := _beyond_conv2d(geometry):
-        return Convolution(label, None, beyond, _flops(geometry), _conv_sizes(geometry))
+        operation = "conv_transpose" if geometry.transposed else "conv"
+        return Convolution(label, None, beyond, _flops(geometry), operation, _beyond_sizes(geometry))
     return Convolution(label, _problem(geometry), "", _flops(geometry))
 
 
@@ -322,15 +325,13 @@ def product(factors: Sequence[int | None]) -> int | None:
 
 def _why_not(geometry: Geometry) -> str:
     axes = len(geometry.w) - 2
-    if geometry.transposed:
-        return "a transposed convolution"
     if axes not in (1, 2, 3):
         return f"a {axes}-d convolution"
     if not geometry.x or None in geometry.x or None in geometry.w:
         return f"the size of its input is not known before the network runs: {sizes(geometry.x) or '?'}"
     if len(geometry.x) != len(geometry.w):
         return f"its input has {len(geometry.x)} dimensions, not {len(geometry.w)}"
-    if geometry.x[1] != (geometry.w[1] or 0) * geometry.groups:
+    if geometry.x[1] != (geometry.w[0] if geometry.transposed else (geometry.w[1] or 0) * geometry.groups):
         return f"its input {sizes(geometry.x)} has not the channels of its filters {sizes(geometry.w)}"
     if geometry.dtype not in INTERFACE.words["dtype"]:
         return f"computes in {geometry.dtype}"
@@ -338,7 +339,9 @@ def _why_not(geometry: Geometry) -> str:
 
 
 def _beyond_conv2d(geometry: Geometry) -> str:
-    """Why conv2d does not support a convolution that conv supports; empty if it does."""
+    """Why conv2d does not support a convolution that conv or conv_transpose supports; empty if it does."""
+    if geometry.transposed:
+        return "a transposed convolution"
     axes = len(geometry.w) - 2
     if axes != 2:
         return f"a {axes}-d convolution"
@@ -347,16 +350,31 @@ def _beyond_conv2d(geometry: Geometry) -> str:
     return ""
 
 
-def _conv_sizes(of: Geometry) -> dict[str, int | str]:
+def _beyond_sizes(of: Geometry) -> dict[str, int | str]:
     axes, taps = "dhw"[5 - len(of.w) :], "trs"[5 - len(of.w) :]
+    k = (of.w[1] or 0) * of.groups if of.transposed else of.w[0]
     numbers: dict[str, int | str] = dict(
-        zip(("n", "c", *axes, "k", *taps), [size or 0 for size in (*of.x, of.w[0], *of.w[2:])], strict=True)
+        zip(("n", "c", *axes, "k", *taps), [size or 0 for size in (*of.x, k, *of.w[2:])], strict=True)
     )
-    named = {"stride_{}": of.stride, "pad_{}": of.before, "pad_{}_end": of.after, "dilation_{}": of.dilation}
+    named = {"stride_{}": of.stride, "dilation_{}": of.dilation}
+    if of.transposed:
+        named |= {"padding_{}": of.before, "output_padding_{}": _output_padding(of)}
+    else:
+        named |= {"pad_{}": of.before, "pad_{}_end": of.after}
     for name, values in named.items():
         numbers |= {name.format(axis): value for axis, value in zip(axes, values, strict=True)}
     words = {"dtype": of.dtype, "layout": of.layout, "epilogue": "bias" if of.bias else "none"}
     return {**numbers, "groups": of.groups, **words}
+
+
+def _output_padding(of: Geometry) -> list[int]:
+    """What a transposed convolution's output has at its end beyond equal padding; 0 of an unknown size."""
+    return [
+        0 if extent is None else extent - ((size or 1) - 1) * stride + 2 * pad - dilation * ((taps or 1) - 1) - 1
+        for extent, size, stride, pad, dilation, taps in zip(
+            of.y[2:], of.x[2:], of.stride, of.before, of.dilation, of.w[2:], strict=True
+        )
+    ]
 
 
 def _pads(numbers: Sequence[int]) -> str:

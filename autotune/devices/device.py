@@ -153,8 +153,10 @@ class Launch:
     args: tuple[np.generic | BoundTensorMap, ...]
 
 
+CONVOLUTIONS = ("conv2d", "conv", "conv_transpose")
+"""Operations that PyTorch has as convolutions."""
 BASELINES: Mapping[str, tuple[str, ...]] = MappingProxyType(
-    {"cudnn": ("conv2d", "conv"), "inductor": ("conv2d", "conv"), "cublas": ("gemm",)}
+    {"cudnn": CONVOLUTIONS, "inductor": CONVOLUTIONS, "cublas": ("gemm",)}
 )
 """Libraries that can be timed next to the kernels, each with its operations."""
 

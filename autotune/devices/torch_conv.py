@@ -1,8 +1,8 @@
-"""Convolutions by PyTorch's operators, as `torch_baseline` times them: those of conv2d and of conv."""
+"""Convolutions by PyTorch's operators, as `torch_baseline` times them: those of conv2d, conv and conv_transpose."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from autotune.problem import Problem
@@ -28,7 +28,8 @@ def inputs(problem: Problem, layout: str, random: Callable[..., torch.Tensor]) -
         return random(*shape).contiguous(memory_format=memory_format)
 
     x = laid_out(sizes["n"], sizes["c"], "dhw")
-    w = laid_out(sizes["k"], sizes["c"] // sizes["groups"], "trs")
+    first, second = ("c", "k") if problem.names()["transposed"] else ("k", "c")
+    w = laid_out(sizes[first], sizes[second] // sizes["groups"], "trs")
     bias = random(sizes["k"]) if problem.has("bias") else None
     return x, w, bias, laid_out(sizes["n"], sizes["k"], "opq") if problem.has("z") else None
 
@@ -47,6 +48,8 @@ def operators(problem: Problem, *, fused: bool) -> Callable[..., torch.Tensor]:
     axes, activation = _axes(names), str(names["activation"])
     sizes = {name: int(value) for name, value in names.items() if isinstance(value, int)}
     stride, dilation = ([sizes[f"{name}_{axis}"] for axis in axes] for name in ("stride", "dilation"))
+    if names["transposed"]:
+        return _transposed(sizes, axes, stride, dilation, activation)
     front, behind = ([sizes[f"pad_{axis}{end}"] for axis in axes] for end in ("", "_end"))
     pad = [min(pair) for pair in zip(front, behind, strict=True)]
     more = [each - common for *sides, common in reversed(list(zip(front, behind, pad, strict=True))) for each in sides]
@@ -65,6 +68,27 @@ def operators(problem: Problem, *, fused: bool) -> Callable[..., torch.Tensor]:
         return torch.cudnn_convolution_relu(x, w, bias, stride, pad, dilation, groups)
 
     return in_one if fused else separate
+
+
+def _transposed(
+    sizes: Mapping[str, int], axes: str, stride: Sequence[int], dilation: Sequence[int], activation: str
+) -> Callable[..., torch.Tensor]:
+    """PyTorch's transposed convolution with pointwise kernels."""
+    from torch.nn import functional
+
+    from autotune.autotune_runtime.torch_convolution import activated
+
+    padding, output_padding = ([sizes[f"{name}_{axis}"] for axis in axes] for name in ("padding", "output_padding"))
+    convolution = functional.conv_transpose3d if len(axes) == 3 else functional.conv_transpose2d
+    groups = sizes["groups"]
+
+    def separate(x: torch.Tensor, w: torch.Tensor, bias: torch.Tensor | None, z: torch.Tensor | None) -> torch.Tensor:
+        y = convolution(x, w, bias, stride, padding, output_padding, groups, dilation)
+        if z is not None:
+            y += z
+        return activated(y, activation)
+
+    return separate
 
 
 def _axes(names: Mapping[str, Value]) -> str:

@@ -10,7 +10,7 @@ from autotune.autotune_runtime.fusion import Convolution, Graph, MatrixProduct, 
 from autotune.autotune_runtime.fusion import Fused as Epilogue
 from autotune.errors import StudyError
 from autotune.importing.network import plain
-from autotune.operation.registry import CONV, operation
+from autotune.operation.registry import operation
 from autotune.problem import Conv2dProblem, Problem, make_problem
 
 OPERATIONS = {"conv2d": "convolutions", "gemm": "products of matrices"}
@@ -87,7 +87,9 @@ def _convolution(found: Convolution, fused: Epilogue | None, op: str) -> Fused |
     if fused is None:
         return Unsupported(plain(found.label), plain(found.why_not, 1000), found.flops)
     if found.problem is None:
-        return Fused(plain(found.label), _of_conv({**found.sizes, "epilogue": fused.epilogues[0]}))
+        return Fused(
+            plain(found.label), _beyond_conv2d(found.operation, {**found.sizes, "epilogue": fused.epilogues[0]})
+        )
     return Fused(plain(found.label), _problem(replace(found.problem, epilogue=fused.epilogues[0])))
 
 
@@ -117,7 +119,7 @@ def _checked_operator(operator: Operator) -> Operator:
         return operator
     try:
         if found.problem is None:
-            _of_conv(found.sizes)
+            _beyond_conv2d(found.operation, found.sizes)
         else:
             _problem(found.problem)
     except StudyError as error:
@@ -125,9 +127,9 @@ def _checked_operator(operator: Operator) -> Operator:
     return operator
 
 
-def _of_conv(sizes: Mapping[str, int | str]) -> Problem:
+def _beyond_conv2d(name: str, sizes: Mapping[str, int | str]) -> Problem:
     """Raises StudyError."""
-    return make_problem(operation(CONV), sizes)
+    return make_problem(operation(name), sizes)
 
 
 def _problem(of: ConvProblem) -> Conv2dProblem:

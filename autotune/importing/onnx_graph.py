@@ -172,6 +172,8 @@ class GraphReader:
             why_not = "the sizes of its filters are not known, or do not fit its other sizes"
         elif any(name and name not in self._constants for name in proto.input[1:]):
             why_not = "its filters are computed by the network"
+        elif transposed and (node.word("auto_pad", "NOTSET") != "NOTSET" or "output_shape" in node.attributes):
+            why_not = "a transposed convolution whose padding follows from the size of its output"
         else:
             why_not = _contradiction(node, w)
         return convolution(_label(node), geometry, why_not)

@@ -50,6 +50,7 @@ constexpr int STRIDE_H = 1, STRIDE_W = 1;
 constexpr int PAD_H = 1, PAD_W = 1;
 [[maybe_unused]] constexpr bool PADDED_H = true, PADDED_W = true;
 constexpr bool DEEP = true;  // of three dimensions
+constexpr bool TRANSPOSED = false;  // w is [C, T, R, S, K], and its taps are in the opposite order
 [[maybe_unused]] constexpr int D = 5, STRIDE_D = 1, PAD_D = 2, DILATION_D = 1;
 [[maybe_unused]] constexpr int DILATION_H = 1, DILATION_W = 1;
 using EPILOGUE = Epilogue<true, false, identity>;
@@ -121,7 +122,9 @@ extern "C" __global__ void pack_filters(const Bits* __restrict__ w, unsigned* __
         const int channel = i / (SLICE_FILTERS * 4) % CHANNEL_SLICES * CHANNELS + tap % CHANNELS;
         const bool there = CONTIGUOUS_ROWS ? tap < S * C : channel < C;
         const int at = CONTIGUOUS_ROWS ? tap : tap / CHANNELS * C + channel;
-        if (there && once && k < K) word |= unsigned{w[((k * FILTER_D + frame) * R + row) * (S * C) + at]} << 16 * half;
+        const int filter_row = frame * R + row, rows = FILTER_D * R;
+        const int from = TRANSPOSED ? (at % C * (rows * S) + (rows - 1 - filter_row) * S + S - 1 - at / C) * K + k : (k * rows + filter_row) * (S * C) + at;
+        if (there && once && k < K) word |= unsigned{w[from]} << 16 * half;
     }
     packed_w[i] = word;
 }

@@ -49,6 +49,7 @@ constexpr int STRIDE_H = 2, STRIDE_W = 2;
 constexpr int PAD_H = 1, PAD_W = 1;
 constexpr int DILATION_H = 1, DILATION_W = 1;
 constexpr bool DEEP = false;  // of three dimensions
+constexpr bool TRANSPOSED = false;  // w is [C, T, R, S, K], and its taps are in the opposite order
 [[maybe_unused]] constexpr int STRIDE_D = 1, PAD_D = 0, DILATION_D = 1;
 using EPILOGUE = Epilogue<true, false, relu>;
 
@@ -139,8 +140,9 @@ extern "C" __global__ void split_filters(const float* __restrict__ w, float* __r
     constexpr int COUNT = K * TAPS * CHANNELS;
     const int i = static_cast<int>(blockIdx.x * 256 + threadIdx.x);
     if (i >= COUNT) return;
-    packed_w[i] = tf32_part<2>(w[i], 0);
-    packed_w[COUNT + i] = tf32_part<2>(w[i], 1);
+    const int from = TRANSPOSED ? (i % CHANNELS * TAPS + TAPS - 1 - i / CHANNELS % TAPS) * K + i / (CHANNELS * TAPS) : i;
+    packed_w[i] = tf32_part<2>(w[from], 0);
+    packed_w[COUNT + i] = tf32_part<2>(w[from], 1);
 }
 
 // Splits the pixels of all stages of the block's tiles; by the threads of SPLITTERS warps.

@@ -163,6 +163,8 @@ def expected(*, dtype: str = "f32", layout: str = "nchw") -> list[Layer]:
         return Conv2dProblem(n=2, h=8, w=8, **sizes, dtype=dtype, layout=layout, epilogue=epilogue)
 
     stem = replace(Conv2dProblem(2, 3, 16, 16, 8, 3, 3, 2, 2, 1, 1, epilogue="bias_silu"), dtype=dtype, layout=layout)
+    up: dict[str, int | str] = {"n": 2, "c": 16, "h": 8, "w": 8, "k": 4, "r": 2, "s": 2, "stride_h": 2, "stride_w": 2}
+    up["epilogue"] = "bias"
     wide = {"r": 3, "s": 3, "pad_h": 2, "pad_w": 2, "dilation_h": 2, "dilation_w": 2, "groups": 16}
     return [
         Layer("stem", stem),
@@ -171,6 +173,7 @@ def expected(*, dtype: str = "f32", layout: str = "nchw") -> list[Layer]:
         Layer("blocks-1-conv", of(c=16, k=16, epilogue="bias", **three), 2),
         Layer("blocks-1-shortcut-0", of(c=16, k=16, epilogue="bias_add_relu", **one), 2),
         Layer("depthwise", of(c=16, k=16, epilogue="bias_relu6", **wide)),
+        Layer("up", make_problem(operation("conv_transpose"), {**up, "dtype": dtype, "layout": layout})),
     ]
 
 
@@ -179,7 +182,6 @@ def test_a_model_becomes_a_study(models: Path, autotune: Command) -> None:
     assert list(found) == expected()
     text = Path("study.toml").read_text()
     assert ": blocks.1.conv, blocks.2.conv\n" in text
-    assert " %  up: a transposed convolution\n" in text
     assert " %  head: products of matrices, which --op gemm imports\n" in text
     assert autotune("tune", "study.toml", "--device", "null", "--trials", "1").code == 0
 

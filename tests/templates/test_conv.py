@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from types import ModuleType
+
 import numpy as np
 import pytest
 
 from autotune.compilation.toolchain import find_cxx
 from autotune.devices import torch_conv
 from autotune.evaluation.evaluator import DeviceEvaluator
-from autotune.exporting.golden import data_of, golden
+from autotune.exporting.golden import Doubles, data_of, golden
 from autotune.family.render import render
 from autotune.family.space import BoundTemplate
 from autotune.family.template_files import load_template
@@ -18,7 +21,7 @@ from autotune.problem import Problem, make_problem
 from autotune.trial import Config, Value
 from tests.compiled import host_device
 from tests.long_run import long_run
-from tests.problems import CONV, CONV_PROBLEMS
+from tests.problems import CONV, CONV_PROBLEMS, TRANSPOSED_PROBLEMS
 
 from .shipped_families import FILES, H200, default_of, family, output_bytes, refuses_changed, verify
 
@@ -35,6 +38,19 @@ BASE: dict[str, int | str] = {
 def changed(problem: Problem, **values: Value) -> Problem:
     """A problem of conv with other sizes or words."""
     return make_problem(CONV, {**problem.values, **values})
+
+
+def operands(torch: ModuleType, problem: Problem, data: Mapping[str, Doubles]) -> list[object]:
+    """x, w, bias and z as PyTorch's operator takes them."""
+
+    def operand(name: str) -> object:
+        values = data[name].reshape(problem.array(name).shape).astype(np.float32)
+        if problem.values["layout"] == "nhwc" and values.ndim > 1:
+            values = np.moveaxis(values, -1, 1)
+        flat = values.ndim > 1 and not problem.names()["deep"]
+        return torch.from_numpy(np.ascontiguousarray(values.squeeze(2) if flat else values))
+
+    return [operand(name) if problem.has(name) else None for name in ("x", "w", "bias", "z")]
 
 
 CAUSAL = CONV_PROBLEMS["causal"]
@@ -104,19 +120,55 @@ def test_kernel_and_golden_values_agree_with_pytorch(label: str) -> None:
     (samples,) = (each for each in golden(problem).sets if each.integers)
     np.testing.assert_allclose(y[list(samples.indices)], samples.values, rtol=1e-5, atol=1e-5)
 
-    def of_operator(name: str) -> object:
-        array = problem.array(name)
-        values = data[name].reshape(array.shape).astype(np.float32)
-        if problem.values["layout"] == "nhwc" and values.ndim > 1:
-            values = np.moveaxis(values, -1, 1)
-        flat = values.ndim > 1 and not problem.names()["deep"]
-        return torch.from_numpy(np.ascontiguousarray(values.squeeze(2) if flat else values))
-
-    arguments = [of_operator(name) if problem.has(name) else None for name in ("x", "w", "bias", "z")]
-    found = torch_conv.operators(problem, fused=False)(*arguments).numpy()
+    found = torch_conv.operators(problem, fused=False)(*operands(torch, problem, data)).numpy()
     if problem.values["layout"] == "nhwc":
         found = np.moveaxis(found, 1, -1)
     np.testing.assert_allclose(y, found.reshape(-1), rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.cxx
+@pytest.mark.parametrize("label", TRANSPOSED_PROBLEMS)
+def test_a_transposed_convolution_is_pytorchs(label: str) -> None:
+    torch = pytest.importorskip("torch", exc_type=ImportError)
+    given = TRANSPOSED_PROBLEMS[label]
+    problem = make_problem(given.operation, {**given.values, "dtype": "f32"})
+    config = default_of("conv_transpose_direct", problem)
+    assert config is not None
+    device, data = host_device(str(find_cxx())), data_of(problem, integers=True)
+    source = render(BoundTemplate(family("conv_transpose_direct"), problem, device.info), config)
+    inputs = {name: stored(values, "f32").tobytes() for name, values in data.items()}
+    y = np.frombuffer(output_bytes(device, source, inputs), np.float32)
+    device.close()
+    found = torch_conv.operators(problem, fused=False)(*operands(torch, problem, data)).numpy()
+    found = np.moveaxis(found, 1, -1) if problem.values["layout"] == "nhwc" else found
+    np.testing.assert_allclose(y, found.reshape(-1), rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.cxx
+@pytest.mark.parametrize(
+    ("name", "label", "values"),
+    [
+        ("implicit_gemm_sm90", "volume", {"window_rows": 6, "tile_n": 48, "schedule": "pingpong"}),
+        ("mma_gemm", "volume", {}),
+        *long_run(("implicit_gemm_3xtf32_sm90", "floats", {}), ("implicit_gemm_sm90", "floats", {"tile_m": 64})),
+    ],
+)
+def test_a_transposed_convolution_of_stride_1_turns_its_filters_round(
+    name: str, label: str, values: dict[str, int | str], host: DeviceEvaluator
+) -> None:
+    name, problem = f"conv_transpose_{name}", TRANSPOSED_PROBLEMS[label]
+    default = default_of(name, problem)
+    assert default is not None
+    verify(name, problem, {**default.params, **({} if "window_rows" not in values else BASE), **values}, host)
+
+
+@pytest.mark.parametrize("values", [{"stride_h": 2}, {"padding_h": 3}])
+def test_a_transposed_convolution_that_is_no_convolution_is_refused(values: dict[str, int]) -> None:
+    given = TRANSPOSED_PROBLEMS["volume"]
+    problem = make_problem(given.operation, {**given.values, **values})
+    for name in ("implicit_gemm_sm90", "mma_gemm"):
+        unmet = BoundTemplate(family(f"conv_transpose_{name}"), problem, H200).unmet
+        assert unmet.startswith("a transposed convolution has one group, stride 1")
 
 
 def test_a_file_that_names_another_operations_family_has_its_kernels() -> None:

@@ -119,7 +119,11 @@ def test_an_operation_of_a_user_is_tuned_on_a_cluster(autotune: Command) -> None
 @pytest.mark.parametrize(
     ("old", "new", "words"),
     [
-        ('op = "scale"', 'op = "scal"', "op: no operation 'scal' (did you mean 'scale'?); there are conv, conv2d, "),
+        (
+            'op = "scale"',
+            'op = "scal"',
+            "op: no operation 'scal' (did you mean 'scale'?); there are conv, conv2d, conv_transpose, ",
+        ),
         ("halo = 3", "hallo = 3", "layer[0] (wide).hallo: unknown key (did you mean 'halo'?)"),
         ("columns = 100", "", "columns"),
         ("halo = 3", "halo = 50", "halo = 50 leaves nothing of 100 columns"),
