@@ -2,23 +2,20 @@
 
 from __future__ import annotations
 
-from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
-from autotune.api.device_names import jobs_default
 from autotune.api.study_names import study_named
 from autotune.atomic_write import check_writable, write_whole
-from autotune.cli.devices import open_evaluator
 from autotune.cli.explain import explain as show_choices
 from autotune.cli.interrupts import end_interrupted
-from autotune.cli.options import DATABASE, DIRECTORIES, JOBS, open_filled, run_on
+from autotune.cli.options import DATABASE, DIRECTORIES, JOBS, run_on
 from autotune.cli.output import on_terminal
+from autotune.cli.run import open_run
 from autotune.cli.studies import STUDY
-from autotune.cli.study_lock import under_way
 from autotune.cli.tables import format_options, show
 from autotune.columns import Column
 from autotune.dispatch.dispatcher import PortfolioKernel
@@ -179,14 +176,10 @@ def dispatch(
         raise StudyError(f"{out}: is the study itself; give another --out")
     families = load_templates(directories)
     template = load_dispatch_template()
-    with (
-        open_filled(db) as store,
-        closing(open_evaluator(device, jobs or jobs_default())) as evaluator,
-        under_way(store, wanted, evaluator) as (observe, stopping),
-    ):
-        run = Run(wanted, families, evaluator, store, observe, stopping)
+    with open_run(wanted, device, jobs, db, on_results=True) as opened:
+        run = Run(wanted, families, opened.evaluator, opened.store, opened.observe, opened.stopping)
         built = build(run, template, kernels=kernels, explore=explore, holdout=holdout)
-        interrupted = stopping()
+        interrupted = opened.stopping()
     if out is not None:
         write_whole(out, built.text.encode(), "--out")
     if style is None:

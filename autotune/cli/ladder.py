@@ -3,21 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from contextlib import closing
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
-from autotune.api.device_names import jobs_default
 from autotune.api.study_names import layers_named, study_named
-from autotune.cli.devices import open_evaluator
 from autotune.cli.interrupts import end_interrupted
 from autotune.cli.options import DATABASE, DIRECTORIES, JOBS, LAYERS, refuse_beside, run_on, writable
 from autotune.cli.profile import first_device, require_profiler, say, stalls_of
+from autotune.cli.run import open_run
 from autotune.cli.studies import STUDY
-from autotune.cli.study_lock import under_way
 from autotune.cli.tables import show, wide_format_options
 from autotune.columns import Column, Shares
 from autotune.compilation.toolchain import find_ncu
@@ -191,18 +188,16 @@ def _climb(
     profiled: bool,
 ) -> _Climbed:
     """Tune the techniques and compile the kernels to profile; then release the device."""
-    from autotune.store import Store
     from autotune.tuning.ladder import check_techniques, climb
 
     families = load_templates(directories, operations_of(study))
     check_techniques(study, families)  # before a database is made
-    with closing(open_evaluator(device, jobs or jobs_default())) as evaluator:
-        if profiled:
-            require_profiler(evaluator.info)
-        with Store(writable(db)) as store, under_way(store, study, evaluator) as (observe, stopping):
-            found = climb(study, families, evaluator, store, layers=layers, observe=observe, stopping=stopping)
-            kernels = _unprofiled(store, evaluator, found, families) if profiled else ()
-            return _Climbed(found, kernels, evaluator.info, evaluator.environment, interrupted=stopping())
+    check = require_profiler if profiled else lambda _: None
+    with open_run(study, device, jobs, db, check=check) as run:
+        evaluator, store = run.evaluator, run.store
+        found = climb(study, families, evaluator, store, layers=layers, observe=run.observe, stopping=run.stopping)
+        kernels = _unprofiled(store, evaluator, found, families) if profiled else ()
+        return _Climbed(found, kernels, evaluator.info, evaluator.environment, interrupted=run.stopping())
 
 
 def _unprofiled(

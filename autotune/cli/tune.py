@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 
 import click
 
 from autotune.analysis.rooflines import with_roofline
-from autotune.api.device_names import jobs_default
 from autotune.api.run_plan import Overrides, RunPlan, plan_run
 from autotune.api.study_names import stored_layers
 from autotune.cli.best import BEST_COLUMNS, answer, show_answers
 from autotune.cli.cluster import CLUSTER, DEVICE_CLASS, tune_on_cluster
-from autotune.cli.devices import open_evaluator
 from autotune.cli.end_to_end import show_end_to_end
 from autotune.cli.explain import unsupported_layers
 from autotune.cli.interrupts import end_interrupted
@@ -26,12 +23,10 @@ from autotune.cli.options import (
     LAYERS,
     SECONDS,
     Number,
-    open_filled,
     run_on,
-    writable,
 )
+from autotune.cli.run import open_run
 from autotune.cli.studies import STUDY
-from autotune.cli.study_lock import under_way
 from autotune.cli.summary import left, summary
 from autotune.cli.tables import format_options
 from autotune.cli.tuned_rule import search_and_show
@@ -255,43 +250,39 @@ def tune_and_show(
 ) -> None:
     """Tune the layers and print the results. Raises AutotuneError at the end for layers without a correct kernel."""
     from autotune.api.tuning import best_of, finals_plan, tune_layers
-    from autotune.store import Store
 
     study = plan.study
-    with (
-        closing(open_evaluator(device, jobs or jobs_default())) as evaluator,  # before a database is made, too
-        Store(writable(db)) if search and not only_unsupported else open_filled(db) as store,
-    ):
-        with under_way(store, study, evaluator) as (observe, stopping):
-            if only_unsupported:
-                plan = replace(plan, layers=unsupported_layers(store, plan.layers, evaluator.info))
-                click.echo(f"without a kernel: {', '.join(layer.name for layer in plan.layers) or 'none'}", err=True)
-            if not search and not best_of(store, study, plan.names, evaluator.info):
-                raise StoreError(
-                    f"{db}: no correct kernel of {study.name} on {evaluator.info.name} to compare; "
-                    f"{store.best.advice(study.name, evaluator.info)}"
-                )
-            finals = finals_plan(study, baselines, finals_seconds, evaluator.info, on_interrupt=finals_on_interrupt)
-            tuned = tune_layers(
-                plan,
-                evaluator,
-                store,
-                fresh=fresh,
-                search=search,
-                finals=finals,
-                observe=observe,
-                stopping=stopping,
+    with open_run(study, device, jobs, db, on_results=only_unsupported or not search) as opened:
+        evaluator, store, info = opened.evaluator, opened.store, opened.evaluator.info
+        if only_unsupported:
+            plan = replace(plan, layers=unsupported_layers(store, plan.layers, info))
+            click.echo(f"without a kernel: {', '.join(layer.name for layer in plan.layers) or 'none'}", err=True)
+        if not search and not best_of(store, study, plan.names, info):
+            raise StoreError(
+                f"{db}: no correct kernel of {study.name} on {info.name} to compare; "
+                f"{store.best.advice(study.name, info)}"
             )
-            interrupted = stopping()
-        if search and study.end_to_end and not isinstance(evaluator, DeviceEvaluator):
-            click.echo(f"{study.name}: the {evaluator.info.kind} device copies nothing: kernels only", err=True)
-        for result in tuned.layers:
-            for line in summary(result):
-                click.echo(line, err=True)
-        if not tuned.end_to_end or style is None:
-            show_answers([answer(with_roofline(store, row)) for row in tuned.best], BEST_COLUMNS, style)
-        if tuned.end_to_end:
-            show_end_to_end(tuned.end_to_end, style)
+        tuned = tune_layers(
+            plan,
+            evaluator,
+            store,
+            fresh=fresh,
+            search=search,
+            finals=finals_plan(study, baselines, finals_seconds, info, on_interrupt=finals_on_interrupt),
+            observe=opened.observe,
+            stopping=opened.stopping,
+        )
+        answers = [answer(with_roofline(store, row)) for row in tuned.best]
+        interrupted = opened.stopping()
+    if search and study.end_to_end and not isinstance(evaluator, DeviceEvaluator):
+        click.echo(f"{study.name}: the {info.kind} device copies nothing: kernels only", err=True)
+    for result in tuned.layers:
+        for line in summary(result):
+            click.echo(line, err=True)
+    if not tuned.end_to_end or style is None:
+        show_answers(answers, BEST_COLUMNS, style)
+    if tuned.end_to_end:
+        show_end_to_end(tuned.end_to_end, style)
     if interrupted:
         end_interrupted(left(study, plan.layers, tuned.layers, "tuned" if search else "compared"))
     if lacking := [result for result in tuned.layers if result.best is None]:

@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-from contextlib import closing
 from typing import TYPE_CHECKING
 
 import click
 
-from autotune.api.device_names import jobs_default
 from autotune.api.run_plan import RunPlan
-from autotune.cli.devices import open_evaluator
 from autotune.cli.dispatch import KERNELS, LAYERS
 from autotune.cli.interrupts import end_interrupted
-from autotune.cli.options import refuse_beside, writable
+from autotune.cli.options import refuse_beside
 from autotune.cli.output import on_terminal
-from autotune.cli.study_lock import under_way
+from autotune.cli.run import open_run
 from autotune.cli.tables import show
 from autotune.escape import counted
 from autotune.study import NamedRule, distinct_layers
@@ -44,21 +41,16 @@ def search_and_show(
     from autotune.dispatch.cells import Run
     from autotune.dispatch.header import load_dispatch_template
     from autotune.dispatch.rule_search import search_rule
-    from autotune.store import Store
 
     refuse_beside("a rule is the target", *_OF_LAYERS)
     template = load_dispatch_template()
-    with (
-        closing(open_evaluator(device, jobs or jobs_default())) as evaluator,
-        Store(writable(db)) as store,
-        under_way(store, plan.study, evaluator) as (observe, stopping),
-    ):
+    with open_run(plan.study, device, jobs, db) as opened:
         distinct = distinct_layers(plan.layers)
         held = held_out(len(distinct), holdout)
         layers = tuple(layer for at, layer in enumerate(distinct) if at not in held)
-        run = Run(plan.study, plan.families, evaluator, store, observe, stopping)
+        run = Run(plan.study, plan.families, opened.evaluator, opened.store, opened.observe, opened.stopping)
         found = search_rule(run, template, rule, layers)
-        interrupted = stopping()
+        interrupted = opened.stopping()
     if style is None:
         _show_all(found)
     else:
