@@ -20,7 +20,7 @@ COMMANDS: Mapping[str, tuple[str, ...]] = {
     "devices --rates": ("devices._RATE_COLUMNS",),
     "diff": ("diff._COLUMNS",),
     "dispatch": ("dispatch.LAYERS",),
-    "dispatch --explain": ("explain.COLUMNS",),
+    "dispatch --explain": ("dispatch.CHOICES",),
     "dispatch --table kernels": ("dispatch.KERNELS",),
     "dispatch --table rules": ("dispatch._RULES",),
     "dispatch --table thresholds": ("dispatch._THRESHOLDS",),

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from autotune.analysis.rerender import ANOTHER, render_current
+from autotune.compilation.compile import Target
 from autotune.devices.device import DeviceInfo, Environment
+from autotune.errors import Rejected, ToolchainError
 from autotune.family.source import KernelSource
 from autotune.family.template import KernelTemplate
-from autotune.store import BestRow
+from autotune.store import BestRow, Store
 from autotune.trial import LONG_US
+from autotune.workers.compilers import CompilePool
 
 _HASH_SHOWN = 12  # digits of a template's hash
 
@@ -93,3 +96,22 @@ def _template_now(
             return None
         again = ANOTHER
     return again if family is None else f"{family.hash[:_HASH_SHOWN]}, which {again}"
+
+
+def same_machine_code(store: Store, pool: CompilePool, best: BestRow, now: KernelSource) -> bool:
+    """Whether a best kernel and the one that its family renders now have the same launches and compile to the same
+    cubin.
+
+    False if that is unknown: for a device that is not a GPU, without nvcc, or if the kernel's text is not stored.
+    """
+    device = best.row.device
+    stored = store.sources.get(best.row.trial.source_hash or "")
+    if stored is None or not device.can.gpu or replace(now, program=stored.program).hash != stored.hash:
+        return False
+    target = Target(device.kind, device.arch)
+    compiled = [pool.submit(source.program, target) for source in (stored, now)]
+    try:
+        old_cubin, new_cubin = (binary.result().image for binary in compiled)
+    except (Rejected, ToolchainError):
+        return False
+    return old_cubin == new_cubin

@@ -4,22 +4,28 @@ from __future__ import annotations
 
 import asyncio
 import importlib.util
-from collections.abc import Callable, Sequence
-from contextlib import ExitStack, closing
+import math
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, closing, contextmanager
 from typing import TYPE_CHECKING
 
 import click
+from rich.live import Live
+from rich.table import Table
+from rich.text import Text
 
 from autotune.analysis.rooflines import best_per_class, with_roofline
 from autotune.api.device_names import device_names, devices_of_workers, jobs_default
 from autotune.api.run_plan import RunPlan
 from autotune.api.tuning import acquire_study_lock
 from autotune.cli.best import BEST_COLUMNS, answer, show_answers
-from autotune.cli.cluster_progress import cluster_observer
 from autotune.cli.devices import open_evaluator
 from autotune.cli.interrupts import end_interrupted, stopping_on_interrupt
 from autotune.cli.options import writable
 from autotune.cli.summary import left, summary
+from autotune.cli.tables import console
 from autotune.errors import AutotuneError, StudyError, ToolchainError, shortened
 from autotune.problem import Layer
 from autotune.study import Study
@@ -30,6 +36,9 @@ if TYPE_CHECKING:
     from autotune.cluster.task import DeviceClass
     from autotune.store import Store
     from autotune.tuning.layer_finals import FinalsPlan
+
+if TYPE_CHECKING:
+    from autotune.cluster.coordinator import Overview
 
 CLUSTER = click.option(
     "--cluster",
@@ -235,3 +244,51 @@ def _require_distributed() -> None:
     """Raise ToolchainError without Dask."""
     if importlib.util.find_spec("distributed") is None:
         raise ToolchainError("Dask is not installed, which clusters need: pip install 'autotune-conv[cluster]'")
+
+
+_LINE_EVERY_S = 10.0  # between two lines into a pipe
+_MOST_WORKERS = 20  # shown one by one
+
+
+@contextmanager
+def cluster_observer() -> Iterator[Callable[[Overview], None]]:
+    """Show the progress of all workers."""
+    if not console(stderr=True).is_terminal:
+        yield _PlainLines()
+        return
+    with Live(console=console(stderr=True), refresh_per_second=4, transient=True) as live:
+        yield lambda overview: live.update(_table(overview))
+
+
+def overview_words(overview: Overview) -> str:
+    """Layers, trials and workers in a line."""
+    rate = overview.trials / overview.elapsed_s if overview.elapsed_s else 0.0
+    return (
+        f"{overview.done}/{overview.layers} layers in {overview.elapsed_s:.0f} s, {overview.trials} trials "
+        f"({rate:.1f}/s), {len(overview.doing)} of {overview.workers} workers busy"
+    )
+
+
+def _table(overview: Overview) -> Table:
+    table = Table.grid(padding=(0, 2))
+    table.add_row(Text(overview_words(overview)))
+    for name, doing in sorted(overview.doing.items())[:_MOST_WORKERS]:
+        table.add_row(Text(f"  {name}: {doing}"))
+    if len(overview.doing) > _MOST_WORKERS:
+        table.add_row(Text(f"  and {len(overview.doing) - _MOST_WORKERS} more"))
+    table.add_row(Text(f"  {overview.dashboard}"))
+    return table
+
+
+class _PlainLines:
+    """A line every few seconds."""
+
+    def __init__(self) -> None:
+        self._said = -math.inf
+
+    def __call__(self, overview: Overview) -> None:
+        now = time.monotonic()
+        if now - self._said >= _LINE_EVERY_S and overview.workers:
+            dashboard = f"; dashboard {overview.dashboard}" if self._said == -math.inf else ""
+            self._said = now
+            print(f"cluster: {overview_words(overview)}{dashboard}", file=sys.stderr, flush=True)

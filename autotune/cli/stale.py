@@ -50,7 +50,7 @@ def stale(what: str | None, db: str, directories: tuple[Path, ...], device: str 
     device. Templates are compared with the installed ones. A changed template is not listed if it renders the same
     kernel, or, where nvcc is installed, a kernel that compiles to the same machine code.
     """
-    from autotune.analysis.same_code import same_machine_code
+    from autotune.analysis.stale import same_machine_code
     from autotune.store import Store
     from autotune.workers.compilers import CompilePool
 

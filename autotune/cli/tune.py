@@ -12,8 +12,8 @@ from autotune.api.run_plan import Overrides, RunPlan, plan_run
 from autotune.api.study_names import stored_layers
 from autotune.cli.best import BEST_COLUMNS, answer, show_answers
 from autotune.cli.cluster import CLUSTER, DEVICE_CLASS, tune_on_cluster
+from autotune.cli.dispatch import unsupported_layers
 from autotune.cli.end_to_end import show_end_to_end
-from autotune.cli.explain import unsupported_layers
 from autotune.cli.interrupts import end_interrupted
 from autotune.cli.options import (
     DATABASE,

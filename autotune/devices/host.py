@@ -32,8 +32,7 @@ from autotune.devices.device import (
     Sample,
     Variation,
 )
-from autotune.devices.elf import Symbol, symbols
-from autotune.devices.host_compile import CHECK_FLAGS, FLAGS
+from autotune.devices.host_compile import CHECK_FLAGS, FLAGS, Symbol, symbols
 from autotune.devices.host_machine import cpu_name, last_cache_bytes, usable_cores
 from autotune.devices.host_runtime import ORDERS, HostLaunch, WatchedArray, load_runtime, symbol_address
 from autotune.devices.host_tensor_map import encode

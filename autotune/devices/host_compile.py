@@ -9,14 +9,15 @@ import hashlib
 import os
 import re
 import shutil
+import struct
 import subprocess
+from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 
 from autotune.compilation.cache import BinaryCache
 from autotune.compilation.compile import Binary, Program, Target, killed, no_kernel
 from autotune.compilation.toolchain import compiler_version, output_of
-from autotune.devices.elf import symbols
 from autotune.errors import Rejected, ToolchainError
 from autotune.tempdirs import temporary_folder
 from autotune.trial import Outcome, Resources
@@ -228,3 +229,35 @@ def _resources(image: bytes, text: str, *, dynamic: set[str]) -> Resources:
             message = f"the program uses too much {what} ({used} bytes, {most} at most)"
             raise Rejected(Outcome.COMPILE, "compile_error", message)
     return Resources(static_smem_bytes=shared, constant_bytes=constants)
+
+
+_SYMTAB = 2  # section type
+_OBJECT, _TLS = 1, 6  # symbol types
+
+
+@dataclass(frozen=True, slots=True)
+class Symbol:
+    """A variable of a library."""
+
+    size_bytes: int
+    thread_local: bool
+
+
+def symbols(image: bytes) -> dict[str, Symbol]:
+    """Every defined variable by name; the functions are left out. `image` is a whole library file."""
+    (sections_at,) = struct.unpack_from("<Q", image, 0x28)
+    section_bytes, section_count = struct.unpack_from("<HH", image, 0x3A)
+    sections = [
+        struct.unpack_from("<IIQQQQIIQQ", image, sections_at + i * section_bytes)[:7] for i in range(section_count)
+    ]
+    found: dict[str, Symbol] = {}
+    for _, kind, _, _, offset, size, link in sections:
+        if kind != _SYMTAB:
+            continue
+        names_at = sections[link][4]
+        for name, info, _, section, _, size_bytes in struct.iter_unpack("<IBBHQQ", image[offset : offset + size]):
+            if section and info & 15 in (_OBJECT, _TLS):
+                start = names_at + name
+                text = image[start : image.index(b"\0", start)].decode()
+                found[text] = Symbol(size_bytes, info & 15 == _TLS)
+    return found

@@ -15,7 +15,6 @@ import numpy as np
 from autotune.dispatch.cells import Run
 from autotune.dispatch.dispatcher import FAMILY, Dispatcher, Leaf, Rule, Split, leaves
 from autotune.dispatch.header import DispatchTemplate, Flat, render_dispatch
-from autotune.dispatch.interpolated import interpolated_layers
 from autotune.dispatch.matrix import build_matrix, technique_configs, tuned_rows
 from autotune.dispatch.plan import (
     Making,
@@ -23,6 +22,7 @@ from autotune.dispatch.plan import (
     chosen,
     ends_of,
     flat,
+    interpolated_layers,
     left_out,
     make,
     nearest,

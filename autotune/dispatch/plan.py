@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from itertools import pairwise
+from statistics import geometric_mean
 
 import numpy as np
 
@@ -23,7 +25,6 @@ from autotune.dispatch.dispatcher import (
     expected_relative_times,
 )
 from autotune.dispatch.header import Flat, PropertyTemplate
-from autotune.dispatch.interpolated import interpolated_layers
 from autotune.dispatch.portfolio import (
     NOTHING_FITS,
     Bools,
@@ -40,6 +41,7 @@ from autotune.dispatch.portfolio import (
 )
 from autotune.dispatch.thresholds import Costs, taken
 from autotune.distance import layer_distance, property_similarity
+from autotune.problem import Layer, Problem
 from autotune.trial import Config
 
 EVIDENCE = 3
@@ -241,3 +243,23 @@ def regrets(times_us: Sequence[float | None], best_us: Sequence[float]) -> Float
     return np.array(
         [np.inf if time_us is None else time_us / best - 1 for time_us, best in zip(times_us, best_us, strict=True)]
     )
+
+
+def interpolated_layers(layers: Sequence[Layer], but: Sequence[Layer] = ()) -> tuple[Layer, ...]:
+    """Each shape at the geometric mean of every two neighbouring batch sizes.
+
+    The study's own layers are left out, and so are the named ones. The count of an interpolated layer is the mean of
+    its shape's counts.
+    """
+    batches = sorted({layer.problem.runtime_size for layer in layers})
+    middles = [round(geometric_mean(pair)) for pair in pairwise(batches)]
+    shapes: dict[Problem, list[Layer]] = {}
+    for layer in layers:
+        shapes.setdefault(layer.problem.with_runtime(1), []).append(layer)
+    known = {layer.problem for layer in (*layers, *but)}
+    found = [
+        Layer(f"{same[0].name} at n = {n}", shape.with_runtime(n), round(geometric_mean(layer.count for layer in same)))
+        for shape, same in shapes.items()
+        for n in middles
+    ]
+    return tuple(layer for layer in found if layer.problem not in known)

@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 from autotune.autotune_runtime.fusion import Graph
 from autotune.errors import ModelError, shortened
-from autotune.importing.asked_sizes import asked
-from autotune.importing.network import plain
+from autotune.importing.network import asked, plain
 from autotune.importing.onnx_graph import GraphReader
 from autotune.importing.onnx_sizes import dims, with_sizes
 

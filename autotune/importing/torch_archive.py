@@ -16,8 +16,7 @@ from typing import IO
 
 from autotune.autotune_runtime.fusion import Graph
 from autotune.errors import ModelError
-from autotune.importing.asked_sizes import asked
-from autotune.importing.network import plain
+from autotune.importing.network import asked, plain
 from autotune.importing.torch_calls import Exported
 from autotune.importing.torch_sizes import UnsupportedSize, bound
 from autotune.interchange.recorded_space import Json

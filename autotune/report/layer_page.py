@@ -6,14 +6,15 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
 from datetime import datetime
+from itertools import groupby
 
-from markupsafe import Markup
+from markupsafe import Markup, escape
 
+from autotune.escape import printable
 from autotune.measurement.traffic import minimal_bytes
 from autotune.report.chart import Chart
 from autotune.report.contenders import Contest, contest
 from autotune.report.convergence import Family, by_second, by_trial, families, rows_of, steps
-from autotune.report.highlight import highlighted
 from autotune.report.results import LayerResults
 from autotune.report.roofline_chart import RooflinePoint, roofline
 from autotune.report.words import digits
@@ -245,3 +246,32 @@ def _phases(trials: Sequence[TrialRow]) -> tuple[PhaseTime, ...]:
     spent = {name: sum(getattr(phases, f"{name}_us") for phases in own) for name in names}
     whole = sum(spent.values())
     return tuple(PhaseTime(name, us, us / whole) for name, us in spent.items()) if whole else ()
+
+
+_KINDS = (
+    ("Comment.Preproc", "p"),
+    ("Comment", "c"),
+    ("Keyword", "k"),
+    ("Name.Builtin", "k"),
+    ("Literal.String", "s"),
+    ("Literal.Number", "n"),
+)
+"""The names of Pygments' tokens, as they begin, to classes of the style sheet; everything else is plain."""
+
+
+def highlighted(text: str) -> Markup:
+    """CUDA as HTML, every character of it escaped."""
+    from pygments.lexers import CudaLexer
+
+    tokens = ((_kind(str(token)), part) for token, part in CudaLexer(ensurenl=False).get_tokens(printable(text)))
+    pieces = []
+    for kind, parts in groupby(tokens, key=lambda one: one[0]):
+        joined = escape("".join(part for _, part in parts))
+        pieces.append(Markup("<i class={}>{}</i>").format(kind, joined) if kind else joined)
+    return Markup("").join(pieces)
+
+
+def _kind(token: str) -> str:
+    """The class of a token, which is written `Token.Comment.Single`."""
+    name = token.removeprefix("Token.")
+    return next((kind for begin, kind in _KINDS if name.startswith(begin)), "")

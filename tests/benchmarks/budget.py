@@ -18,7 +18,7 @@ from statistics import mean
 
 from autotune.replay.recorded_trials import read_recordings
 from autotune.replay.replay import replay_once
-from autotune.tuning.allocation import expected_gain_us
+from autotune.tuning.schedule import expected_gain_us
 
 PER_LAYER = (5, 10, 20, 40)
 MOST = 160  # evaluations of one layer

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 import pytest
 
-from autotune.expressions.banks import bank_conflicts
+from autotune.expressions.functions import bank_conflicts
 from autotune.family.space import Admission, BoundTemplate, SearchSpace
 from autotune.family.template_files import load_templates
 from autotune.problem import Conv2dProblem

@@ -17,7 +17,7 @@ from autotune.dispatch.builder import Built, build, held_out
 from autotune.dispatch.cells import Run
 from autotune.dispatch.dispatcher import DEFAULT, DEFAULT_FIRST
 from autotune.dispatch.header import load_dispatch_template
-from autotune.dispatch.interpolated import interpolated_layers
+from autotune.dispatch.plan import interpolated_layers
 from autotune.errors import StudyError
 from autotune.evaluation.null import NullEvaluator
 from autotune.family.source import KernelSource

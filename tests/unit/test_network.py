@@ -26,8 +26,8 @@ from autotune.store import Finals, Store, StudyRecord, Verdict
 from autotune.study import Study
 from autotune.study_reader import load_study
 from autotune.trial import Measured
-from autotune.tuning.allocation import expected_gain_us, leaders
 from autotune.tuning.layer_finals import FinalsPlan
+from autotune.tuning.schedule import expected_gain_us, leaders
 from autotune.tuning.trial_log import Progress
 from autotune.tuning.tune import tune
 from autotune.workers.worker import FinalsTimings
