@@ -17,7 +17,7 @@ _MOST_DIMS = 5
 _MOST_BOX = 256
 _MOST_PIXELS = 1024
 _MOST_STRIDE = 8
-_CORNERS = {4: range(-128, 128), 5: range(-16, 16)}
+_CORNERS = {3: range(-32768, 32768), 4: range(-128, 128), 5: range(-16, 16)}
 """of an im2col box, by the dimensions of its tensor"""
 
 
@@ -35,7 +35,7 @@ class TensorMap:
     """step between copied elements along each dimension; im2col: from window to window"""
     swizzle_bytes: int
     lower_corner: tuple[int, ...] = ()
-    """im2col: where the windows' first elements begin and end, [w, h] or [w, h, d]; empty: tiled"""
+    """im2col: where the windows' first elements begin and end, [w], [w, h] or [w, h, d]; empty: tiled"""
     upper_corner: tuple[int, ...] = ()
 
     @property
@@ -67,7 +67,7 @@ class TensorMap:
             ("boxes of a multiple of 16 bytes", inner_bytes % 16 == 0),
             ("boxes no wider than the swizzle", self.swizzle_bytes == 0 or inner_bytes <= self.swizzle_bytes),
             ("element strides of 1 to 8", all(1 <= stride <= _MOST_STRIDE for stride in self.element_strides)),
-            ("4 or 5 dimensions of im2col", not self.im2col or rank in _CORNERS),
+            ("3 to 5 dimensions of im2col", not self.im2col or rank in _CORNERS),
             ("1 to 1024 pixels of im2col", not self.im2col or 1 <= self.box_dim[1] <= _MOST_PIXELS),
             (f"corners of {allowed.start} to {allowed.stop - 1}", all(corner in allowed for corner in corners)),
         ]

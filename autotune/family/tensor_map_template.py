@@ -128,8 +128,8 @@ def _check_swizzle(expression: Expression, swizzle_bytes: int) -> None:
 
 
 def _check_lengths(made: TensorMapTemplate, table: Table) -> None:
-    """Check the number of values of each kind against the dimensions; im2col's boxes have two, its corners two or
-    three.
+    """Check the number of values of each kind against the dimensions; im2col's boxes have two, its corners one
+    to three.
     """
     rank, im2col = len(made.global_dim), bool(made.lower_corner or made.upper_corner)
     corners = rank - 2 if im2col else 0

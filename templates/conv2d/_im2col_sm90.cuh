@@ -23,6 +23,8 @@ __device__ __forceinline__ void load_pixels(unsigned char* to, const TensorMap& 
                                             Corner corner, int tap) {
     if constexpr (POINTWISE) {
         tma_load(to, &x_map, full, channel, pixel);
+    } else if constexpr (FLAT) {
+        tma_load_im2col(to, &x_map, full, channel, corner.left, corner.image, tap * DILATION_W);
     } else if constexpr (DEEP) {
         tma_load_im2col(to, &x_map, full, channel, corner.left, corner.top, corner.front, corner.image, tap % S * DILATION_W,
                         tap / S % R * DILATION_H, tap / (R * S) * DILATION_D);

@@ -43,7 +43,7 @@ constexpr int K = 24, R = 3, S = 3, TAPS = 27;
 [[maybe_unused]] constexpr int STRIDE_H = 1, STRIDE_W = 1;
 constexpr int PAD_H = 1, PAD_W = 1;
 constexpr int DILATION_H = 1, DILATION_W = 1;
-constexpr bool DEEP = true;  // of three dimensions
+constexpr bool DEEP = true, FLAT = false;  // of three dimensions, of one
 [[maybe_unused]] constexpr int STRIDE_D = 1, PAD_D = 2, DILATION_D = 1;
 constexpr int GROUPS = 1, GROUP_C = 16, GROUP_K = 24;
 [[maybe_unused]] constexpr bool POINTWISE = false;

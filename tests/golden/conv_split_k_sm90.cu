@@ -38,7 +38,7 @@ constexpr int O = 5, P = 9, Q = 10;
 constexpr int STRIDE_H = 1, STRIDE_W = 1;
 constexpr int PAD_H = 1, PAD_W = 1;
 constexpr int DILATION_H = 1, DILATION_W = 1;
-constexpr bool DEEP = true;  // of three dimensions
+constexpr bool DEEP = true, FLAT = false;  // of three dimensions, of one
 [[maybe_unused]] constexpr int STRIDE_D = 1, PAD_D = 2, DILATION_D = 1;
 using EPILOGUE = Epilogue<true, false, identity>;
 

@@ -48,7 +48,7 @@ constexpr bool POINTWISE = false;
 constexpr int STRIDE_H = 1, STRIDE_W = 1;
 constexpr int PAD_H = 0, PAD_W = 6;
 constexpr int DILATION_H = 1, DILATION_W = 3;
-constexpr bool DEEP = false;  // of three dimensions
+constexpr bool DEEP = false, FLAT = true;  // of three dimensions, of one
 constexpr bool TRANSPOSED = true;  // w is [C, T, R, S, K], and its taps are in the opposite order
 [[maybe_unused]] constexpr int STRIDE_D = 1, PAD_D = 0, DILATION_D = 1;
 using EPILOGUE = Epilogue<true, true, identity>;

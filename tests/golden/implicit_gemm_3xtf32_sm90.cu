@@ -48,7 +48,7 @@ constexpr bool POINTWISE = false;
 constexpr int STRIDE_H = 2, STRIDE_W = 2;
 constexpr int PAD_H = 1, PAD_W = 1;
 constexpr int DILATION_H = 1, DILATION_W = 1;
-constexpr bool DEEP = false;  // of three dimensions
+constexpr bool DEEP = false, FLAT = false;  // of three dimensions, of one
 constexpr bool TRANSPOSED = false;  // w is [C, T, R, S, K], and its taps are in the opposite order
 [[maybe_unused]] constexpr int STRIDE_D = 1, PAD_D = 0, DILATION_D = 1;
 using EPILOGUE = Epilogue<true, false, relu>;

@@ -181,7 +181,7 @@ __device__ __forceinline__ void barrier_wait(Barrier* barrier, int parity) {
 // tma_load completes the whole box's bytes at the barrier, as bulk_load does. tma_load_im2col reads pixels as a convolution's
 // window moves over them: of the box's pixels the first one's window begins at (w, h, n), the next one's a stride further on, in the
 // next row or image where a row or an image ends; `s` and `r` are the tap's offsets in the window. With depth `d` and `t`, rows, frames
-// and videos end in the same way.
+// and videos end in the same way, and so does a signal without rows.
 // tma_store writes a box, as bulk_store does: fence_bulk before, bulk_store_commit and bulk_store_wait_read after it.
 // store_staged: words of such a box, into shared memory.
 
@@ -217,6 +217,15 @@ __device__ __forceinline__ void tma_load(void* shared, const TensorMap* map, Bar
     asm volatile(
         "cp.async.bulk.tensor.4d.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1, {%2, %3, %4, %5}], [%6];" ::"r"(to),
         "l"(map), "r"(c0), "r"(c1), "r"(c2), "r"(c3), "r"(at)
+        : "memory");
+}
+
+__device__ __forceinline__ void tma_load_im2col(void* shared, const TensorMap* map, Barrier* barrier, int c, int w, int n, int s) {
+    const unsigned to = static_cast<unsigned>(__cvta_generic_to_shared(shared));
+    const unsigned at = static_cast<unsigned>(__cvta_generic_to_shared(barrier));
+    asm volatile(
+        "cp.async.bulk.tensor.3d.shared::cluster.global.im2col.mbarrier::complete_tx::bytes [%0], [%1, {%2, %3, %4}], [%5], {%6};" ::"r"(to),
+        "l"(map), "r"(c), "r"(w), "r"(n), "r"(at), "h"(static_cast<unsigned short>(s))
         : "memory");
 }
 
@@ -672,7 +681,7 @@ constexpr int K = 24, R = 3, S = 3, TAPS = 9;
 [[maybe_unused]] constexpr int STRIDE_H = 1, STRIDE_W = 1;
 constexpr int PAD_H = 1, PAD_W = 1;
 constexpr int DILATION_H = 1, DILATION_W = 1;
-constexpr bool DEEP = false;  // of three dimensions
+constexpr bool DEEP = false, FLAT = false;  // of three dimensions, of one
 [[maybe_unused]] constexpr int STRIDE_D = 1, PAD_D = 0, DILATION_D = 1;
 constexpr int GROUPS = 1, GROUP_C = 8, GROUP_K = 24;
 [[maybe_unused]] constexpr bool POINTWISE = false;
@@ -860,6 +869,8 @@ __device__ __forceinline__ void load_pixels(unsigned char* to, const TensorMap& 
                                             Corner corner, int tap) {
     if constexpr (POINTWISE) {
         tma_load(to, &x_map, full, channel, pixel);
+    } else if constexpr (FLAT) {
+        tma_load_im2col(to, &x_map, full, channel, corner.left, corner.image, tap * DILATION_W);
     } else if constexpr (DEEP) {
         tma_load_im2col(to, &x_map, full, channel, corner.left, corner.top, corner.front, corner.image, tap % S * DILATION_W,
                         tap / S % R * DILATION_H, tap / (R * S) * DILATION_D);

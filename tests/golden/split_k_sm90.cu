@@ -38,7 +38,7 @@ constexpr int O = 1, P = 11, Q = 13;
 constexpr int STRIDE_H = 1, STRIDE_W = 1;
 constexpr int PAD_H = 1, PAD_W = 1;
 constexpr int DILATION_H = 1, DILATION_W = 1;
-constexpr bool DEEP = false;  // of three dimensions
+constexpr bool DEEP = false, FLAT = false;  // of three dimensions, of one
 [[maybe_unused]] constexpr int STRIDE_D = 1, PAD_D = 0, DILATION_D = 1;
 using EPILOGUE = Epilogue<false, false, identity>;
 

@@ -64,6 +64,7 @@ WIDE = changed(CAUSAL, c=72, d=3, h=8, w=11, k=16, epilogue="bias_add_relu")
     [
         (CAUSAL, {"schedule": "pingpong", "tile_n": 104}),
         (WIDE, {"window_rows": 8, "schedule": "pingpong"}),
+        (changed(CONV_PROBLEMS["signal"], w=300, dilation_w=64, pad_w=128), {"tile_n": 80}),
         *long_run(
             (CAUSAL, {"window_rows": 6, "tile_n": 72, "schedule": "pingpong"}),
             (WIDE, {"window_rows": 16, "tile_n": 128, "epilogue_subtiles": 2}),
@@ -181,9 +182,9 @@ def test_a_file_that_names_another_operations_family_has_its_kernels() -> None:
 @pytest.mark.parametrize(
     ("values", "reason"),
     [
-        ({"pad_d": 16}, "padding fits a TMA corner (7 bits; of three dimensions 4)"),
-        ({"d": 40, "dilation_d": 9}, "a dilated filter fits a TMA corner (7 bits; of three dimensions 4)"),
-        ({"h": 40, "dilation_h": 9}, "a dilated filter fits a TMA corner (7 bits; of three dimensions 4)"),
+        ({"pad_d": 16}, "padding fits a TMA corner (7 bits; of one dimension 15, of three 4)"),
+        ({"d": 40, "dilation_d": 9}, "a dilated filter fits a TMA corner (7 bits; of one dimension 15, of three 4)"),
+        ({"h": 40, "dilation_h": 9}, "a dilated filter fits a TMA corner (7 bits; of one dimension 15, of three 4)"),
     ],
 )
 def test_what_a_tensor_map_of_five_dimensions_cannot_say_is_refused(values: dict[str, int], reason: str) -> None:

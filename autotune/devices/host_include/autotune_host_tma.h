@@ -127,6 +127,11 @@ inline void tma_load(void* shared, const TensorMap* map, Barrier* barrier, int c
 inline void tma_load(void* shared, const TensorMap* map, Barrier* barrier, int c0, int c1, int c2, int c3) {
     autotune_host::load_later("tma_load", shared, {*map, {c0, c1, c2, c3}, {}}, barrier, 4);
 }
+inline void tma_load_im2col(void* shared, const TensorMap* map, Barrier* barrier, int c, int w, int n, int s) {
+    if (!map->im2col) autotune_stop("trap", "tma_load_im2col of a tiled tensor map", __FILE__, __LINE__);
+    if (s < 0 || s > 65535) autotune_stop("trap", "im2col offsets are 0 to 65535", __FILE__, __LINE__);
+    autotune_host::load_later("tma_load_im2col", shared, {*map, {c, w, n}, {s}}, barrier, 3);
+}
 inline void tma_load_im2col(void* shared, const TensorMap* map, Barrier* barrier, int c, int w, int h, int n, int s, int r) {
     if (!map->im2col) autotune_stop("trap", "tma_load_im2col of a tiled tensor map", __FILE__, __LINE__);
     if (s < 0 || s > 255 || r < 0 || r > 255) autotune_stop("trap", "im2col offsets are 0 to 255", __FILE__, __LINE__);
