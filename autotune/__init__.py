@@ -1,8 +1,8 @@
 """autotune finds the fastest CUDA kernel for each layer of your network, checks it, and exports it as a library.
 
-A study names layers; templates generate CUDA; every generated kernel is compiled, verified against float64,
-timed and stored; the best kernel of each layer can be exported. `tune`, `best` and `export` are the whole of it; every
-failure is an `AutotuneError`. What is named here is loaded when it is first used.
+A study names layers. Templates generate CUDA kernels; every kernel is compiled, verified against float64, timed and
+stored, and the best kernel of each layer can be exported. The main functions are `tune`, `best` and `export`; every
+failure is an `AutotuneError`. Names are imported on first use.
 """
 
 from __future__ import annotations

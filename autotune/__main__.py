@@ -1,4 +1,4 @@
-"""What `autotune` and `python -m autotune` start."""
+"""The entry point of `autotune` and `python -m autotune`."""
 
 from __future__ import annotations
 

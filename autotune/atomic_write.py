@@ -1,4 +1,4 @@
-"""Files that are written: each has all of its content or is as it was; no link is followed, nothing else replaced."""
+"""Write files atomically: a file has all of its new content or stays as it was; links are not followed."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ from autotune.bounded_io import of_regular, open_regular
 from autotune.errors import StoreError, not_written
 
 _SQLITE = b"SQLite format 3\0"
-"""what a database of SQLite's begins with"""
+"""the first bytes of an SQLite database"""
 
 SETTINGS = "autotune.toml"
 """the file with defaults of options, and no other"""
 LOGS = ("-journal", "-wal", "-shm")
-"""what SQLite keeps beside a file"""
+"""suffixes of SQLite's files next to a database"""
 
 
 def check_writable(file: Path, option: str) -> None:
-    """Raise StoreError, before anything is run, where a file that an option names cannot lie.
+    """Raise StoreError, before anything runs, if a file that an option names cannot be written.
 
-    A device, a pipe or a link that is there already would be replaced by a file, and a results database be lost.
-    A command that can write to standard output takes `-` before it asks here; the others would make a file of it.
+    A device, a pipe or a link would be replaced by a file, and a results database would be lost. A command that can
+    write to standard output handles `-` before it calls this; for the others `-` would be a file.
     """
     if str(file) == "-":
         raise StoreError(f"-: standard output cannot be written here; name a file as {option}")
@@ -34,7 +34,7 @@ def check_writable(file: Path, option: str) -> None:
         raise StoreError(f"{file}: there is no folder {file.parent}; create it first or give another {option}")
     try:
         mode = os.lstat(file).st_mode
-    except OSError:  # nothing is there, or writing says what it is
+    except OSError:  # it does not exist, or writing it reports the error
         return
     if not stat.S_ISREG(mode):
         found = "is a folder" if stat.S_ISDIR(mode) else "is no regular file"
@@ -44,9 +44,10 @@ def check_writable(file: Path, option: str) -> None:
 
 
 def _is_database(file: Path) -> bool:
-    """Whether a file begins as SQLite's do; one that cannot be read may be replaced, or writing says why not.
+    """Whether a file begins like an SQLite database; one that cannot be read may be replaced, or writing reports the
+    error.
 
-    It must not be open in this process: to close it here would drop SQLite's locks on it.
+    The database must not be open in this process: closing the file would release SQLite's locks on it.
     """
     try:
         with open_regular(file) as content:
@@ -63,33 +64,35 @@ def folder_named(name: str | os.PathLike[str], option: str) -> Path:
 
 
 def open_lock(file: Path) -> BinaryIO:
-    """A file to be locked, empty where none is there. Raises OSError for a link, a device or a pipe."""
+    """Open a file for locking; create it if it does not exist. Raises OSError for a link, a device or a pipe."""
     flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
     return open(of_regular(os.open(file, flags, 0o666)), "r+b")
 
 
 def write_whole(file: Path, content: bytes, option: str) -> None:
-    """Write a file, in place of one that is there. Raises StoreError."""
+    """Write a file, or replace it. Raises StoreError."""
     with atomic_write(file, option) as begun:
         begun.write_bytes(content)
 
 
 @contextmanager
 def sibling_temp(file: Path) -> Iterator[Path]:
-    """A name for a new file in a file's folder; what has it goes with the block, and what SQLite keeps beside that."""
+    """Yield the path of a temporary file in a file's folder; it is removed after the block, with SQLite's files next to
+    it.
+    """
     begun = file.with_name(f".autotune-{secrets.token_hex(8)}")
     try:
         yield begun
     finally:
-        with suppress(OSError):  # nothing can be removed on a read-only mount, not even what is not there
+        with suppress(OSError):  # on a read-only mount even unlinking a missing file fails
             for suffix in ("", *LOGS):
                 Path(f"{begun}{suffix}").unlink(missing_ok=True)
 
 
 def publish(begun: Path, file: Path) -> bool:
-    """Let a finished database in a file beside have a name as well, which none has; it outlasts a power cut then.
+    """Give a finished temporary database a second name that no file has yet, synchronised to disk.
 
-    False where a file has it, or logs of one that is gone, or where no links can be made.
+    Returns False if a file has the name, or logs of a deleted one, or if links cannot be made.
     """
     if any(Path(f"{file}{suffix}").exists() for suffix in LOGS):
         return False  # SQLite would take them for this one's
@@ -104,7 +107,7 @@ def publish(begun: Path, file: Path) -> bool:
 
 @contextmanager
 def atomic_write(file: Path, option: str) -> Iterator[Path]:
-    """A new file beside a file that takes its place once the block has ended well. Raises StoreError."""
+    """Yield a temporary file that replaces a file after the block has succeeded. Raises StoreError."""
     check_writable(file, option)
     with sibling_temp(file) as begun:
         try:

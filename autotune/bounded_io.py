@@ -1,4 +1,4 @@
-"""Files that come from outside are read here: regular files only, and no more of them than their kind may have."""
+"""Read untrusted files: only regular files, and only up to the limit of their kind."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ Raises = Callable[[str], AutotuneError]
 
 
 def open_regular(path: Path) -> BinaryIO:
-    """A file to be read. Raises OSError where there is none that ends: for a device, a pipe or a socket."""
+    """Open a file for reading. Raises OSError for a device, a pipe or a socket, which may not end."""
     flags = os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC  # a pipe that nobody writes opens at once
     return open(of_regular(os.open(path, flags)), "rb")
 
@@ -48,7 +48,7 @@ def check_regular(status: os.stat_result) -> None:
 
 
 def read_bytes(path: Path, raises: Raises, most_bytes: int = TEXT_BYTES) -> bytes:
-    """What a file has in it. Raises the error of its kind for one that is larger or that cannot be read."""
+    """The content of a file. Raises the error of its kind if it is too large or cannot be read."""
     try:
         with open_regular(path) as file:
             content = file.read(most_bytes + 1)
@@ -60,7 +60,7 @@ def read_bytes(path: Path, raises: Raises, most_bytes: int = TEXT_BYTES) -> byte
 
 
 def larger(most_bytes: int) -> str:
-    """What to say of a content that is larger."""
+    """The message for a content that is too large."""
     return f"is larger than {most_bytes >> 20} MiB, the most that a file of its kind may have"
 
 

@@ -57,7 +57,7 @@ class Column(Generic[Row]):
     heading: str = ""
     """in a table; the key where it is empty"""
     text: Callable[[Row], Cell] | None = None
-    """what a table shows in place of the value"""
+    """the value for tables, if it differs"""
 
 
 Cells = Mapping[str, Any]
@@ -85,7 +85,7 @@ def words(cell: Cell) -> Plain:
 
 
 def write_json(rows: Iterable[Row], columns: Sequence[Column[Row]], out: TextIO) -> None:
-    """Write rows as one array of objects, each as it comes and on a line of its own."""
+    """Write rows as one array of objects, each on its own line as it comes."""
     before = "["
     for row in rows:  # not indented: json indents in Python, which takes five times as long
         text = json.dumps({column.key: _json(column.value(row)) for column in columns}, allow_nan=False)

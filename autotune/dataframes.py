@@ -31,7 +31,7 @@ class Table:
     """Records as rows with the same columns, to be made a frame of."""
 
     columns: Mapping[str, Sequence[Cell]]
-    """each of one type; None where a record has no such value"""
+    """each of one type; None for a record without the value"""
 
     def to_pandas(self) -> pandas.DataFrame:
         """A pandas frame. Raises AutotuneError where pandas is not installed."""
@@ -39,7 +39,7 @@ class Table:
             import pandas as library
         except ImportError:
             raise _lacking("pandas", "pip install pandas") from None
-        gaps = {int: "Int64", bool: "boolean"}  # what keeps whole numbers and flags as they are beside None
+        gaps = {int: "Int64", bool: "boolean"}  # keeps integers and booleans next to None
         return library.DataFrame(
             {
                 name: library.array(cells, dtype=gaps[kind]) if (kind := _kind(cells)) in gaps else cells

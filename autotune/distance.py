@@ -1,8 +1,9 @@
-"""How similar two layers, two devices and two configs are: what the results of one say of the other.
+"""The distances between layers, devices and configs, which tell how well results carry over.
 
-A distance is a sum over what differs; 0 means that a kernel's best config should be the same. It is a sum of absolute
-differences of logarithms and of mismatches, so exp(-distance) can serve as a covariance. A similarity is 1, or SAME,
-for the same. That of layers by their properties is in whole numbers, so that a compiled dispatcher comes to the same.
+A distance is a sum over the differences; 0 means that a kernel's best config should be the same. It is a sum of
+absolute differences of logarithms and of mismatches, so exp(-distance) can serve as a covariance. A similarity is 1, or
+SAME, for equal ones. Similarities of layers by their properties are computed in integers, so that a compiled dispatcher
+gets the same values.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ OTHER_SIZE = 0.5
 SAME = 1 << 24
 """The similarity of a layer's properties to themselves."""
 ORDER = 0.7
-"""Share of a parameter's distance between two configs that grows with how far apart its values stand."""
+"""Share of a parameter's distance that depends on the order of its values."""
 
 
 def layer_distance(one: Problem, other: Problem) -> float:
@@ -42,7 +43,7 @@ def layer_distance(one: Problem, other: Problem) -> float:
 
 
 def device_distance(one: DeviceInfo, other: DeviceInfo) -> float:
-    """How far apart two devices are; 0 for the same model, whatever its memory, recorded or real."""
+    """The distance of two devices; 0 for the same model, whatever its memory, recorded or real."""
     apart = OTHER_SIZE * abs(math.log2(max(1, one.sm_count) / max(1, other.sm_count)))
     return apart + (OTHER_ARCHITECTURE if one.arch != other.arch else 0.0)
 
@@ -64,7 +65,7 @@ def property_similarity(powers: Sequence[int], values: Ints, known: Ints) -> Int
 def config_similarity(params: Mapping[str, Sequence[Param]], configs: Sequence[Config]) -> Floats:
     """[configs, configs]; exp(-distance), 0 across families, given the parameters of each family.
 
-    A parameter adds up to 1 to a distance, ORDER of it by how far apart its values stand.
+    Each parameter contributes up to 1 to a distance, a share ORDER of it by the order of its values.
     """
     similar = np.zeros((len(configs), len(configs)))
     for family in {config.template for config in configs}:
@@ -80,6 +81,6 @@ def config_similarity(params: Mapping[str, Sequence[Param]], configs: Sequence[C
 
 
 def differences(one: Problem, other: Problem) -> str:
-    """What differs, as words: `k 12 -> 16, r 5 -> 7`; empty for the same problem."""
+    """The differences as text: `k 12 -> 16, r 5 -> 7`; empty for the same problem."""
     ours, theirs = one.values, other.values
     return ", ".join(f"{name} {ours[name]} -> {theirs[name]}" for name in ours if ours[name] != theirs[name])

@@ -35,7 +35,7 @@ _PASSWORDS = (
         r"\1\2***",
     ),
 )
-"""what passwords stand in: user information of URLs, options of URLs and of connection strings"""
+"""the parts of URLs and connection strings that may contain passwords"""
 
 
 def without_passwords(text: str) -> str:
@@ -84,7 +84,7 @@ class StoreError(AutotuneError):
 
 
 class StoreWarning(UserWarning):
-    """What a user should know about a results database that works; one line, which the command line prints."""
+    """A remark about a results database that works; one line, which the command line prints."""
 
 
 class ToolchainError(AutotuneError):
@@ -92,7 +92,7 @@ class ToolchainError(AutotuneError):
 
 
 class DeviceError(AutotuneError):
-    """The device does not exist or cannot do what was asked of it."""
+    """The device does not exist or does not support the request."""
 
 
 class DeviceLost(DeviceError):

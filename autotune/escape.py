@@ -1,4 +1,4 @@
-"""Texts of others as people read them: what they could do to a terminal, a page or a line is shown escaped."""
+"""Escape untrusted text for terminals, pages and single lines."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _CONTROL = re.compile(
 
 
 def printable(text: str) -> str:
-    """The text as it is shown to people: control characters but newline and tab escaped, passwords left out."""
+    """The text for people: control characters except newline and tab escaped, passwords removed."""
     return _CONTROL.sub(lambda found: found[0].encode("unicode_escape").decode(), without_passwords(text))
 
 

@@ -1,8 +1,8 @@
-"""What parameters of shipped families, and keys of headers, were called before they got the terms of CUDA and CUTLASS.
+"""Earlier names of parameters of shipped families, and of keys of headers and studies.
 
-What was written under old names can still be read: databases older than schema 0009 are migrated; later ones keep their
-configs as they are, and `KernelTemplate.today` maps each. T4 files are mapped where they are read. A study file or a
-header that has an old name gets an error that names the new one.
+Recorded configs keep their names, and `KernelTemplate.current_config` maps each. Recorded headers and stored studies
+are mapped when they are read, and so are T4 files. A study file or a header with an old name gets an error that names
+the new one.
 """
 
 from __future__ import annotations
@@ -45,7 +45,9 @@ PARAMETERS: Mapping[str, Mapping[str, str]] = {
     "mma_toeplitz": _pairs("rows=thread_p bands=row_tiles slots=stages staging=epilogue_stages"),
     "windowed": _pairs("patch_q=thread_q patch_p=thread_p maps=tile_k unroll_maps=unroll_k"),
 }
-"""Family to the names that its parameters had and have. No name is on both sides: a config of today stays as it is."""
+"""Family to the earlier and current names of its parameters. No name is on both sides, so a current config is not
+changed.
+"""
 HEADER_KEYS = _pairs("tuned_for=search_when padded_outputs=padded_work conflicts=bank_conflicts")
 """Keys of a family's header: the old word and the new."""
 STUDY_KEYS = {"span": "end_to_end = true or false", "stop_below": "min_gain"}
@@ -55,7 +57,7 @@ _ONE_CONDITION = {"supports": "the family supports the problem", "arch": "the fa
 
 
 def current_header(header: Mapping[str, object]) -> dict[str, object]:
-    """A recorded header's content under the keys and in the forms of today."""
+    """A recorded header's content with current keys and forms."""
     content = {HEADER_KEYS.get(key, key): value for key, value in header.items()}
     for key, reason in _ONE_CONDITION.items():
         if isinstance(content.get(key), str):
@@ -64,7 +66,7 @@ def current_header(header: Mapping[str, object]) -> dict[str, object]:
 
 
 def current_study(study: Mapping[str, object]) -> dict[str, object]:
-    """A stored study's content under the keys of today."""
+    """A stored study's content with current keys."""
     content = dict(study)
     if "stop_below" in content:
         content["min_gain"] = content.pop("stop_below")
@@ -74,11 +76,11 @@ def current_study(study: Mapping[str, object]) -> dict[str, object]:
 
 
 def current(family: str, values: Mapping[str, V]) -> dict[str, V]:
-    """A config's values, or whatever is kept by parameter, under the names that a family's parameters have now."""
+    """A config's values, or any values by parameter, under the current names of a family's parameters."""
     names = PARAMETERS.get(family, {})
     return {names.get(name, name): value for name, value in values.items()}
 
 
 def renamed(family: str, name: str) -> str | None:
-    """What a parameter that a family no longer has is called now; None where it was not renamed."""
+    """The current name of a family's renamed parameter; None if it was not renamed."""
     return PARAMETERS.get(family, {}).get(name)

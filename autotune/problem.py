@@ -35,7 +35,7 @@ class Problem(ABC):
     @property
     @abstractmethod
     def operation(self) -> Operation:
-        """What it is a problem of."""
+        """Its operation."""
 
     @property
     @abstractmethod
@@ -76,7 +76,7 @@ class Problem(ABC):
 
     @property
     def filled(self) -> tuple[Array, ...]:
-        """The arrays whose content a kernel needs, also those that it changes."""
+        """The arrays whose content a kernel reads, including those that it changes."""
         return tuple(array for array in self.arrays if array.role in READ)
 
     @property
@@ -91,7 +91,7 @@ class Problem(ABC):
 
     @property
     def dtype(self) -> str:
-        """What its arrays are stored as."""
+        """The storage type of its arrays."""
         return str(self.values["dtype"])
 
     @property
@@ -115,7 +115,7 @@ class Problem(ABC):
         return sum(array.size_bytes for array in self.arrays)
 
     def names(self) -> dict[str, Value]:
-        """The names that template expressions see: sizes and words, and what the operation derives from them."""
+        """The names in template expressions: sizes and words, and the values that the operation derives from them."""
         return dict(_evaluated(self.operation, self).names)
 
 
@@ -180,11 +180,8 @@ class DeclaredProblem(Problem):
 class Conv2dProblem(Problem):
     """One conv2d forward pass: sizes, stride, padding, dilation, groups, storage type, layout and epilogue.
 
-    What these may be, and what follows from them, is declared in `templates/conv2d/operation.toml`; this record gives
-    the fields types.
-
-    Raises StudyError when a size is out of range, the filter exceeds the padded input, or groups do not
-    divide c and k.
+    `templates/conv2d/operation.toml` declares the valid values and the derived ones; this record adds typed fields.
+    Raises StudyError if a size is out of range, the filter exceeds the padded input, or groups do not divide c and k.
     """
 
     n: int
@@ -227,7 +224,7 @@ class Conv2dProblem(Problem):
 
     @property
     def operation(self) -> Operation:
-        """conv2d as it comes along."""
+        """The bundled operation conv2d."""
         return operation(CONV2D)
 
     @property
@@ -247,7 +244,7 @@ class Conv2dProblem(Problem):
 
     @property
     def activation(self) -> str:
-        """What its epilogue applies to the finished sums; `identity` where that is nothing."""
+        """The function that its epilogue applies to the finished sums; `identity` if there is none."""
         return str(_evaluated(self.operation, self).names["activation"])
 
     def with_runtime(self, value: int) -> Conv2dProblem:
@@ -292,7 +289,7 @@ def as_conv2d(problem: Problem, what: str) -> Conv2dProblem:
 
 @dataclass(frozen=True, slots=True)
 class _Evaluated:
-    """What follows from a problem's sizes and words."""
+    """The values derived from a problem's sizes and words."""
 
     names: Mapping[str, Value]
     arrays: tuple[Array, ...]

@@ -1,4 +1,4 @@
-"""What comes with the tool, in the wheel or at the top of a checkout: templates, studies, and results of two GPUs."""
+"""Bundled files, in the wheel or in a checkout: templates, studies, and results of two GPUs."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 from autotune.errors import StoreError
 
 RECORDED = {"recorded": "h200.db", "recorded-networks": "networks.db", "recorded-h100": "h100.db"}
-"""names of the results that come along, of an H200 and of an H100, and their files"""
+"""names and files of the bundled results, of an H200 and of an H100"""
 
 
 def shipped(kind: str) -> Path:
@@ -19,17 +19,17 @@ def shipped(kind: str) -> Path:
 
 
 def recorded_database(name: str) -> Path:
-    """Results that come along."""
+    """The path of bundled results."""
     return shipped("studies") / "recorded" / RECORDED[name]
 
 
 def results_named(name: str | Path) -> Path:
-    """A results database: one that comes along by its name, else a path."""
+    """A results database: a bundled one by its name, else a path."""
     return recorded_database(str(name)) if str(name) in RECORDED else Path(name)
 
 
 def check_writable_results(database: Path) -> None:
-    """Raise StoreError for a database that comes along, whatever its path is called by."""
+    """Raise StoreError for a bundled database under any path."""
     for name in RECORDED:
         file = recorded_database(name)
         if os.path.exists(database) and file.exists() and os.path.samefile(database, file):

@@ -20,7 +20,7 @@ ADMITTED: Mapping[str, tuple[str, ...]] = {
 }
 """A study's `accuracy` to the accuracy classes that may win."""
 SAMPLERS = ("default", "random", "tpe", "tpe_ordinal", "nsgaii", "cmaes")
-"""What a study's `sampler` may be: this project's own, chance, and Optuna's; `search` has them."""
+"""The values of a study's `sampler`: the project's own, random, and Optuna's; implemented in `search`."""
 _DEFAULT_ACCURACY = {"f32": "fp32", "f16": "fp16", "bf16": "bf16"}
 _SIXTEEN_BITS = ("fp16", "bf16")
 SPILL_LIMIT_BYTES = 1024  # on an H200 no kernel with more came within 40 % of its layer's best
@@ -51,7 +51,7 @@ class Technique:
     """`[[technique]]`: a line of a ladder, one family with some of its parameters kept to a few values."""
 
     name: str
-    """what the ladder calls it"""
+    """its name in the ladder"""
     template: str
     """its family"""
     space: Mapping[str, tuple[Value, ...]]
@@ -80,9 +80,9 @@ class NamedRule:
     """
 
     name: str
-    """what the rule is called"""
+    """its name"""
     properties: tuple[str, ...]
-    """what the threshold may be on"""
+    """the properties that the threshold may test"""
     below: tuple[str, ...]
     """techniques or families below the threshold"""
     above: tuple[str, ...]
@@ -150,7 +150,7 @@ class Study:
 
     @property
     def certain_trials(self) -> int:
-        """Evaluations that each layer gets, whatever happens to others; 0 where something else may end its search."""
+        """Evaluations that each layer certainly gets; 0 if something else may end its search."""
         ends = (self.time_budget_s, self.trials_total, self.time_budget_total_s, self.min_gain)
         return self.trials if all(end is None for end in ends) else 0
 

@@ -20,7 +20,7 @@ from autotune.toml_table import Table, did_you_mean, is_time, read_toml
 from autotune.trial import END_TO_END, Value
 
 FindOperation = Callable[[str], Operation]
-"""An operation by its name. Raises TemplateError where there is none."""
+"""Returns an operation by its name. Raises TemplateError if there is none."""
 NAME_CHARACTERS = 100
 """Of a study or a layer, the most: an export's files are named after them."""
 _SIZES = ("n", "c", "h", "w", "k", "r", "s")
@@ -39,7 +39,7 @@ _TECHNIQUE_KEYS = {"name", "template", "space", "report", "reported_ms", "report
 
 
 def shipped_study(name: str) -> Study:
-    """A study that comes along, whatever file of its name lies here."""
+    """A bundled study, even if a file in this folder has its name."""
     return load_study(shipped("studies") / f"{name}.toml")
 
 
@@ -68,7 +68,7 @@ def find_study(name: str) -> Path:
 
 
 def load_study(path: str | Path, directories: Sequence[Path] = ()) -> Study:
-    """Read a study file, whose operations come along, lie in `directories` or beside it.
+    """Read a study file, whose operations are bundled, in `directories` or next to it.
 
     Raises StudyError: path, line or dotted key, what was expected.
     """
@@ -135,7 +135,7 @@ def _study(default: str, table: Table, text: str, find: FindOperation) -> Study:
 
 
 def _name(table: Table, default: str, note: str = "") -> str:
-    """What a study or a layer is called."""
+    """The name of a study or a layer."""
     name = table.word("name", default)
     if not name or any(not (letter.isalnum() or letter in "-_") for letter in name):
         raise table.error("name", f"{name!r}: expected letters, digits, - and _{note}")
@@ -290,7 +290,7 @@ def _layers(study: Table, find: FindOperation) -> tuple[Layer, ...]:
 
 
 def _operation(table: Table, otherwise: Operation, find: FindOperation) -> Operation:
-    """What the table's `op` names."""
+    """The operation at the table's `op`."""
     if "op" not in table:
         return otherwise
     try:

@@ -1,4 +1,4 @@
-"""`Study` -> TOML: what a study that was built in Python, or derived from another, would say as a file."""
+"""`Study` -> TOML: the file of a study that was built in Python or derived from another."""
 
 from __future__ import annotations
 
@@ -31,13 +31,13 @@ def written(study: Study) -> Study:
 
 
 def known_to(study: Study) -> FindOperation:
-    """The operations of its layers, and those that come along."""
+    """Finds the operations of its layers and the bundled ones."""
     own = {layer.problem.operation.name: layer.problem.operation for layer in study.layers}
     return lambda name: own[name] if name in own else operation(name)
 
 
 def study_toml(study: Study) -> str:
-    """The text of a study file; what is as the default is left out."""
+    """The text of a study file without default values."""
     lines = [f"name = {_toml(study.name)}"]
     lines += [f"{key} = {_toml(getattr(study, key))}" for key in _KEYS if getattr(study, key) != _STUDY[key]]
     if study.end_to_end is not None:

@@ -1,4 +1,4 @@
-"""Folders for temporary files: none is left behind, whenever a signal comes."""
+"""Temporary folders that are removed even if a signal ends the run."""
 
 from __future__ import annotations
 
@@ -16,9 +16,10 @@ _made: set[str] = set()
 
 @contextmanager
 def temporary_folder() -> Iterator[str]:
-    """A folder that goes with the block; its name is known before it is made, so a signal in between leaves none.
+    """A folder that is removed after the block. Its name is recorded before it is created, so a signal in between
+    leaves none.
 
-    Raises OSError where none can be made.
+    Raises OSError if it cannot be created.
     """
     folder = os.path.join(tempfile.gettempdir(), f"autotune-{secrets.token_hex(8)}")
     _made.add(folder)
@@ -27,7 +28,7 @@ def temporary_folder() -> Iterator[str]:
         yield folder
     finally:
         remove(folder)
-        if not os.path.lexists(folder):  # to remove it opens files, of which there may be too many
+        if not os.path.lexists(folder):  # removing it opens files, and there may be too many open files
             _made.discard(folder)
 
 

@@ -19,7 +19,7 @@ from autotune.errors import AutotuneError, shortened
 
 LARGEST = 2**63 - 1  # a whole number in SQLite
 _SHOWN = 40  # characters of a JSON value that is of a wrong kind
-_MESSAGE_SHOWN = 400  # characters of what is wrong with it
+_MESSAGE_SHOWN = 400  # characters of an error about it
 _MOST_TABLES = 1000  # of one kind, such as layers
 _MOST_BITS = 4096  # of a whole number, which Python prints up to 14,000
 _MOST_DOTS = 32  # in a dotted key, whose reading takes the square of them
@@ -36,16 +36,16 @@ def is_whole(word: str, least: int, most: int) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """Values by key. Every method raises the error of the file's kind for a value that is not what is asked for."""
+    """Values by key. Every method raises the error of the file's kind for an invalid value."""
 
     content: Mapping[str, object]
     raises: Raises
     file: str
     key: str = ""
-    """where in the file it stands, dotted; empty for the file itself"""
+    """its dotted key in the file; empty for the file itself"""
 
     def error(self, key: str, what: str) -> AutotuneError:
-        """What is wrong with one key of this table."""
+        """An error about one key of this table."""
         return self.raises(f"{self.file}: {self.path(key)}: {shortened(what, _MESSAGE_SHOWN)}")
 
     def path(self, key: str) -> str:
@@ -60,7 +60,7 @@ class Table:
         return self.content.get(key, default)
 
     def allow(self, keys: Collection[str]) -> None:
-        """Refuse the first key that is not one of these, with the nearest one that is."""
+        """Raise an error for the first unknown key, with the most similar known one."""
         for key in self.content:
             if key not in keys:
                 raise self.error(key, f"unknown key{did_you_mean(key, keys)}; known keys are {', '.join(sorted(keys))}")
@@ -128,11 +128,11 @@ class Table:
     # Tables and lists.
 
     def table(self, key: str, expected: str) -> Table:
-        """A table, empty where the key is absent; `expected` says what should stand there."""
+        """A table, empty if the key is absent; `expected` describes a valid value for the error."""
         return self.below(key, self.content.get(key, {}), expected)
 
     def tables(self, key: str, expected: str, *, label: str = "") -> tuple[Table, ...]:
-        """A list of tables, each named `key[index]`, with what it has of a `label` in parentheses."""
+        """A list of tables, each named `key[index]`, with its `label` in parentheses."""
         value = self.content.get(key, [])
         if not isinstance(value, list):
             raise self.error(key, expected)
@@ -184,7 +184,7 @@ def read_toml(text: str, raises: Raises, file: str, *, what: str = "", first: in
 
 
 def _key_of_a_huge_number(content: Mapping[str, object]) -> str:
-    """The outermost key below which a number stands that nothing can print; empty where there is none."""
+    """The outermost key with a number that cannot be printed; empty if there is none."""
     for key, value in content.items():
         waiting: list[object] = [value]
         while waiting:
@@ -197,7 +197,7 @@ def _key_of_a_huge_number(content: Mapping[str, object]) -> str:
 
 
 def did_you_mean(word: str, allowed: Iterable[str]) -> str:
-    """The nearest word that is allowed, in parentheses; empty where none is near."""
+    """The most similar allowed word, in parentheses; empty if none is similar."""
     close = difflib.get_close_matches(word, list(allowed), 1)
     return f" (did you mean {close[0]!r}?)" if close else ""
 

@@ -1,6 +1,6 @@
-"""Records of what happened to one config: Config, Outcome, Resources, Timing, Trial.
+"""Records of the result of one config: Config, Outcome, Resources, Timing, Trial.
 
-They are what the worker sends back, what the store keeps and what the search is told.
+The worker returns them, the store keeps them, and the search is told them.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ END_TO_END = "end_to_end"
 """The measurement mode of trials timed from host memory to host memory, and the template of their configs."""
 
 ACCURACY_CLASSES = ("fp32", "fp32-3xtf32", "tf32", "fp16", "fp16-acc16", "bf16")
-"""What a kernel's arithmetic promises; the error bound of each is in `verify`."""
+"""The accuracy class of a kernel's arithmetic; `verify` has the error bound of each."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +66,7 @@ class Config:
 
 @dataclass(frozen=True, slots=True)
 class Resources:
-    """What the compiler says one kernel needs; the largest over a source's stages."""
+    """The resources of a kernel as reported by the compiler; the maximum over a source's stages."""
 
     registers: int = 0
     """registers a thread"""
@@ -109,7 +109,7 @@ class Timing:
 
 
 LEAST, MOST = 1e-30, 1e30
-"""of a time in microseconds, or a rate per second: far beyond each, and what is computed of some is a finite number"""
+"""limit of a time in microseconds or a rate per second: far beyond real values, and finite in sums"""
 
 
 def is_measured(number: float) -> bool:
@@ -154,7 +154,7 @@ class Phases:
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """What running one verified kernel told."""
+    """The result of running one verified kernel."""
 
     timing: Timing
     """of the verified kernel"""
@@ -172,7 +172,7 @@ class Measured:
 
 @dataclass(frozen=True, slots=True)
 class EndToEndParts:
-    """What a host-to-host time is made of: its parts alone, one after another, microseconds."""
+    """The parts of a host-to-host time, each measured alone, in microseconds."""
 
     copy_in_us: float
     """copies from host memory, microseconds"""

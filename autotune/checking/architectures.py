@@ -83,12 +83,12 @@ class Architectures:
         return ArchResult(arch, source, "")
 
     def close(self) -> None:
-        """Give up what has not begun, and wait for what has."""
+        """Cancel compilations that have not started, and wait for the others."""
         self._threads.shutdown(wait=True, cancel_futures=True)
 
 
 def device_of(arch: int) -> DeviceInfo:
-    """A small device of an architecture; of one that is not known yet, with the least shared memory since 8.6."""
+    """A small device of an architecture; for an unknown one, with the least shared memory since 8.6."""
     return DeviceInfo("cuda", f"sm_{arch}", arch, 40, 1 << 34, smem_per_block_bytes=SMEM_BYTES.get(arch, 101376))
 
 

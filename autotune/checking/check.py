@@ -40,11 +40,11 @@ class CheckRow:
     factors: tuple[int, ...]
     """value indices of the plan's factors; empty where the row is of no case"""
     device: str
-    """what it ran on: cuda, host or host:check"""
+    """the kind of device: cuda, host or host:check"""
 
     @property
     def problem(self) -> Problem:
-        """What the outcome is of."""
+        """The part of the check that the outcome is about."""
         return self.source.problem
 
 
@@ -68,7 +68,9 @@ def _no_limit() -> bool:
 
 
 def checker_of(evaluator: Evaluator) -> Checker:
-    """What verifies on a device. Raises DeviceError for one that runs nothing and would call everything correct."""
+    """The checker for a device. Raises DeviceError for a device that runs nothing, which would find every kernel
+    correct.
+    """
     if not isinstance(evaluator, Checker):
         raise DeviceError(
             f"{evaluator.info.kind}: runs nothing, so it cannot verify a kernel; "
@@ -158,7 +160,7 @@ class FamilyCheck:
         return HOST_CHECK if on is self._sanitizing else on.info.kind
 
     def _evaluator_for(self, problem: Problem) -> Evaluator:
-        """What verifies the next case."""
+        """The verifier for the next case."""
         self._wait -= 1
         late = self._seconds[True] > _SANITIZED_SHARE * sum(self._seconds.values())
         if self._sanitizing is None or self._wait >= 0 or late or problem.flops > _SANITIZED_FLOPS:
@@ -188,7 +190,7 @@ class FamilyCheck:
         factors: tuple[int, ...],
         on: Evaluator,
     ) -> CheckRow | None:
-        """What becomes of one binary with one number of images after the other; None where the device refuses them."""
+        """Verify one binary with several numbers of images; None if the device refuses them."""
         errors: list[ErrorStats] = []
         source = sources[0]
         checker, device = checker_of(on), self._device(on)

@@ -1,4 +1,4 @@
-"""What a check exercised, what it did not and why, and what its failures have in common."""
+"""The coverage of a check: what was tested, what was not and why, and what its failures have in common."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Gap:
     what: str
     why: str
     pairs: tuple[str, ...] = ()
-    """each, where it stands for several pairs of values"""
+    """of each pair, if it stands for several pairs of values"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +47,7 @@ class Coverage:
 
 
 def coverage(check: FamilyCheck) -> Coverage:
-    """How much of what the family claims was exercised, and what was not."""
+    """How much of the supported problems and configs was tested, and what was not."""
     plan = check.plan
     derived = _features(plan) if plan.derivation.problems else []
     return Coverage(
@@ -95,7 +95,7 @@ def _params(plan: CasePlan) -> list[Gap]:
 
 
 def _refused(plan: CasePlan, wanted: Sequence[tuple[int, int]]) -> str:
-    """What refuses some values of parameters on the problem that comes nearest: the fewest rules broken."""
+    """The reason why some values of parameters are refused, on the problem that breaks the fewest rules."""
     reasons = []
     for subject in plan.subjects:
         values = {param.name: param.values[0] for param in plan.template.params}

@@ -1,4 +1,4 @@
-"""What compute-sanitizer wrote, as findings of one line each; which of them are known to be false."""
+"""The findings in compute-sanitizer's output, one line each, and which of them are known to be false."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _LINE = re.compile(r"\bkernel\.cu:(\d+)")
 _NOISE = re.compile(
     r"\+0x[0-9a-f]+|\(((?:[^()]|\([^()]*\))*\*(?:[^()]|\([^()]*\))*)\)| at 0x[0-9a-f]+| \[\d+ hazards\]"
 )
-_NEIGHBOURS = 2  # lines after one that is named which belong to its statement
+_NEIGHBOURS = 2  # lines after a named one that belong to its statement
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +66,7 @@ KNOWN = (
     FalseAlarm("mma_strip", "racecheck", _RACE, (r"\bto\[.*= loaded\[", r"leading\(rows\.of\["), _REGISTER_BARRIER),
     FalseAlarm("mma_pair", "racecheck", _RACE, (r"= from\[", r"\bstored\b"), _LANE_FOR_WARP),
 )
-"""What racecheck says of shipped families, and docs/sanitizers.md shows to be wrong."""
+"""Findings of racecheck in shipped families that docs/sanitizers.md shows to be false."""
 
 
 def finished(log: str) -> bool:
@@ -94,7 +94,7 @@ def false_alarm(found: Finding, family: str, tool: str, text: str, known: Sequen
 
 
 def _plain(log: str) -> str:
-    """The tool's own lines, without what stands before each of them; what others wrote is left out."""
+    """The tool's own lines, without their prefixes."""
     lines = (line[len(_PREFIX) :] for line in log.splitlines() if line.startswith(_PREFIX))
     return "\n".join(line.removeprefix(" ") for line in lines)
 

@@ -19,7 +19,7 @@ _SHARE = 0.85  # of the device's memory that a check may take
 
 @dataclass(frozen=True, slots=True)
 class LargeProblem:
-    """A large problem with a config for it, or why none is tried."""
+    """A large problem with a config for it, or the reason why none is tried."""
 
     bound: BoundTemplate
     config: Config | None

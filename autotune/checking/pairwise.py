@@ -17,7 +17,7 @@ Rows = npt.NDArray[np.int16]
 """Value indices [rows, factors]; -1 where a factor has no value."""
 
 SINGLE = 100
-"""What a value that is new counts, where a new pair counts 1: each value is tried before all of its pairs."""
+"""The weight of a new value, relative to a new pair: each value is tried before all of its pairs."""
 _FRESH = 256  # gains that are computed anew at once
 _CHUNK = 4096  # rows whose gains are computed together; bounds the memory
 
@@ -70,7 +70,7 @@ class Covering:
     def _new(
         self, left: int, right: int, one: npt.NDArray[np.int32], other: npt.NDArray[np.int32]
     ) -> npt.NDArray[np.intp]:
-        """Note the pairs of two columns; where each that was not known before stands first."""
+        """Record the pairs of two columns; return the first position of each new one."""
         first = self._first
         feasible = self._feasible[first[left] : first[left + 1], first[right] : first[right + 1]]
         keys = one * np.int32(feasible.shape[1]) + other
@@ -82,7 +82,7 @@ class Covering:
         return new
 
     def take(self, row: npt.NDArray[np.int16]) -> None:
-        """Count a row's pairs no more when others are chosen."""
+        """Mark a row's pairs as covered."""
         one, other = self._pairs(row)
         self._weight[one, other] = 0
 
@@ -96,10 +96,10 @@ class Covering:
         return values[self._left], values[self._right]
 
     def greedy(self, rows: Rows) -> Iterator[int]:
-        """Positions of rows, each time one that adds the most to what is covered, until none adds anything.
+        """Positions of rows, each time one that covers the most new pairs, until none covers any.
 
-        A row that is not taken is not proposed again. A gain never grows, so only the largest known gains are computed
-        anew.
+        A row that is rejected is not proposed again. A gain never grows, so only the largest known gains are computed
+        again.
         """
         gains = np.concatenate(
             [np.zeros(0, np.int32), *(self._gains(rows[at : at + _CHUNK]) for at in range(0, len(rows), _CHUNK))]
@@ -141,9 +141,8 @@ class Covering:
         return self._feasible[own, own], self._covered[own, own]
 
     def open_pairs(self, left: range, right: range, *, feasible: bool) -> list[tuple[int, int, int, int]]:
-        """Pairs that are not covered, as (factor, value, factor, value).
-
-        Those that are feasible, or those that are not though both values are.
+        """Pairs that are not covered, as (factor, value, factor, value): those that are feasible, or those that are not
+        although both values are.
         """
         one, other = self._blocks(left, right)
         if feasible:

@@ -40,10 +40,10 @@ class FeatureValue:
 
     name: str
     sizes: tuple[Bound, ...]
-    """what it gives to each of the feature's sizes"""
+    """the value of each of the feature's sizes"""
     when: Bound
     decides: frozenset[str]
-    """features that say nothing beside it"""
+    """features that have no effect together with it"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,11 +53,11 @@ class Feature:
     name: str
     sizes: tuple[str, ...]
     values: tuple[FeatureValue, ...]
-    """the first is what a plain problem has"""
+    """the first one is that of a plain problem"""
 
     @property
     def numeric(self) -> bool:
-        """Whether its values are numbers, whatever others are."""
+        """Whether its values are numbers."""
         return not any(bound.names for value in self.values for bound in value.sizes)
 
 
@@ -93,7 +93,7 @@ class ProblemFeatures:
 
     @property
     def values(self) -> tuple[tuple[str, tuple[str, ...]], ...]:
-        """Name and values of each feature, words first; the first value is what a plain problem has."""
+        """Name and values of each feature, words first; the first value is that of a plain problem."""
         shapes = ((feature.name, tuple(value.name for value in feature.values)) for feature in self.features)
         return (*self.word_values, *shapes)
 
@@ -103,7 +103,7 @@ class ProblemFeatures:
 
     @property
     def _of_shapes(self) -> frozenset[str]:
-        """The names that a shape decides: its sizes, and what is derived from them alone."""
+        """The names that depend on the shape alone: sizes, and values derived from them."""
         found = {size for feature in self.features for size in feature.sizes}
         for name, bound in self.operation.derived:
             if bound.names <= found:
@@ -178,9 +178,9 @@ def problem_features(declared: Operation) -> ProblemFeatures:
 
 
 def read_features(declared: Operation, folder: Path | None = None) -> ProblemFeatures:
-    """What a folder, by default the operation's own, declares; without a file, some values of each size.
+    """The features that a folder declares, by default the operation's own; without a file, some values of each size.
 
-    Raises TemplateError naming the dotted key, or where sizes without a file are too many.
+    Raises TemplateError naming the dotted key, or if there are too many sizes without a file.
     """
     path = (folder or declared.folder) / FILE
     if not path.exists():
@@ -190,7 +190,7 @@ def read_features(declared: Operation, folder: Path | None = None) -> ProblemFea
 
 
 def _undeclared(declared: Operation, path: Path) -> ProblemFeatures:
-    """Each size is a feature, the run-time size where there is no other; one that may be left out has few values."""
+    """Each size is a feature, the run-time size only if there is no other; one that may be omitted has few values."""
     always = Expression("true", str(path)).bind({})
     features = []
     for size in declared.sizes:
@@ -209,7 +209,7 @@ def _undeclared(declared: Operation, path: Path) -> ProblemFeatures:
 
 
 def _small(declared: Operation, features: Sequence[Feature], path: Path) -> tuple[Bound, ...]:
-    """The rule that leaves out what takes a CPU long. None where the cost follows from what no shape says."""
+    """The rule that excludes problems that take a CPU long. None if the cost does not depend on the shape alone."""
     made = {feature.name for feature in features}
     first = {name: words[0] for name, words in declared.enumerations.items()}
     unit: dict[str, Value] = {declared.runtime: 1, **first}

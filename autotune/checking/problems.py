@@ -28,9 +28,9 @@ from autotune.trial import Value
 
 _POOL = 4000  # problems of the product among which the greedy choice is made, besides one for each pair
 _ACTIVATED = 2000  # shapes, at random, that each activation is tried on: all are of one, and it sees none of them
-_PLACE = ""  # a column beside those of sizes
+_PLACE = ""  # a column in addition to those of sizes
 _Admitted = dict[tuple[Tree, ...], npt.NDArray[np.intp]]
-"""What is left of `supports`, and of the derived names, once words are known: where shapes stand that it admits."""
+"""`supports` and the derived names with known words folded in, and the shapes that satisfy them."""
 _TRIES = 400  # problems that may turn out to have no config before the others are left out
 
 
@@ -55,10 +55,10 @@ class Derivation:
 def derive(
     template: KernelTemplate, device: DeviceInfo, covering: Covering, seed: int, *, most: int | None = None
 ) -> Derivation:
-    """Problems for which the family has a config, until all pairs of features that it serves occur, or `most`.
+    """Problems for which the family has a config, until all pairs of supported features occur, or `most`.
 
-    `covering` is of their values; what is feasible and what is covered is noted there. Raises TemplateError where
-    `supports` does for a problem.
+    `covering` records which pairs of their values are feasible and which are covered. Raises TemplateError if
+    `supports` fails for a problem.
     """
     declared = template.operation
     features = problem_features(declared)
@@ -102,7 +102,7 @@ def _rotated(numbers: Sequence[int], by: int) -> tuple[int, ...]:
 
 
 def with_runtimes(problem: Problem, sizes: Iterable[int]) -> Iterator[Problem]:
-    """The problem at these run-time sizes, but for those that its rules refuse."""
+    """The problem at these run-time sizes, except those that its rules refuse."""
     for size in sizes:
         with suppress(StudyError):
             yield problem.with_runtime(size)
@@ -124,7 +124,7 @@ def _supported(
     rng: np.random.Generator,
     seen: _Admitted,
 ) -> tuple[Rows, npt.NDArray[np.intp]]:
-    """The problems of one layout, type and epilogue that the family may serve, and where their shapes stand."""
+    """The problems of one layout, type and epilogue that the family may support, and their shapes."""
     declared = template.operation
     features = problem_features(declared)
     known = declared.names_from({declared.runtime: features.runtime[0], **words})

@@ -1,6 +1,6 @@
-"""Is a chosen kernel sound for few images? Run once more where what a GPU forgives is seen.
+"""Run a selected kernel once under a sanitizer, for few images, to find errors that a GPU tolerates.
 
-On the CPU that is `host:check`, whose verdict is about the same text compiled as C++; on a GPU compute-sanitizer, about
+On the CPU this is `host:check`, which checks the same text compiled as C++; on a GPU compute-sanitizer, which checks
 the machine code.
 """
 
@@ -30,14 +30,14 @@ from autotune.trial import Outcome
 from autotune.workers.profiled import Job
 
 SMALL_N = (1, 9)
-"""Images: one, and more than most kernels take at once; odd, so that what is taken in pairs has a rest."""
+"""Numbers of images: one, and more than most kernels process at once; odd, so that pairs leave a remainder."""
 TOOLS = ("memcheck", "racecheck", "initcheck")
 HOST_CHECK = "host:check"
 CLEAN, FALSE_ALARM, FAULT, NOT_RUN = "clean", "false alarm", "fault", "not run"
 _LINES: Mapping[str, tuple[str, ...]] = {"cuda": ("-lineinfo",)}
-"""What has a compiler tell the lines of instructions; the machine code stays the same."""
+"""nvcc's option for line information; the machine code is the same."""
 _OPTIONS: Mapping[str, tuple[str, ...]] = {
-    "memcheck": ("--padding", "1024", "--report-api-errors", "no"),  # PyCUDA's own failures are told by its process
+    "memcheck": ("--padding", "1024", "--report-api-errors", "no"),  # the process reports PyCUDA's own failures
     "racecheck": ("--racecheck-report", "analysis"),
     "initcheck": (),
 }
@@ -57,9 +57,9 @@ class Winner:
     name: str
     source: KernelSource
     bound: BoundTemplate
-    """its family's header as it was, with problem and device"""
+    """its family's recorded header, with problem and device"""
     family: KernelTemplate | None = None
-    """as it is installed now, whose lines messages name where it still renders the kernel"""
+    """its family as installed now; messages name its lines if it still renders the kernel"""
 
     @property
     def template(self) -> str:
@@ -68,7 +68,7 @@ class Winner:
 
     @property
     def runtime(self) -> str:
-        """What its run-time size is called."""
+        """The name of its run-time size."""
         return self.source.problem.operation.runtime
 
     def with_source_lines(self, message: str) -> str:
@@ -80,7 +80,7 @@ class Winner:
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """What one tool said of one kernel."""
+    """The verdict of one tool on one kernel."""
 
     kernel: str
     template: str
@@ -101,7 +101,7 @@ class Verdict:
 
 
 class Sanitizer(Protocol):
-    """What winners are checked with."""
+    """A sanitizer for winners."""
 
     @property
     def tool_count(self) -> int:
@@ -111,7 +111,7 @@ class Sanitizer(Protocol):
         """A verdict for each winner and tool, in the winners' order."""
 
     def close(self) -> None:
-        """End what it holds."""
+        """Release its resources."""
 
 
 class HostCheck:
@@ -131,7 +131,7 @@ class HostCheck:
         for winner, binary in zip(winners, compiled, strict=True):
             try:
                 ready = binary.result()
-            except Rejected as rejected:  # what a GPU's compiler took: the host device knows less
+            except Rejected as rejected:  # although a GPU's compiler accepted it: the host device supports less
                 yield self._verdict(winner, (), NOT_RUN, f"the host device cannot compile it: {rejected.message}")
             else:
                 yield self._verified(winner, ready)
@@ -214,7 +214,7 @@ class ComputeSanitizer:
             try:
                 for answered in asked:
                     yield answered.result()
-            finally:  # Ctrl-C: what has not begun does not begin
+            finally:  # Ctrl-C: cancel the kernels that have not started
                 for waiting in asked:
                     waiting.cancel()
 
@@ -270,7 +270,7 @@ class ComputeSanitizer:
 
 
 def judged(winner: Winner, tool: str, log: str, status: int, words: str) -> tuple[str, str]:
-    """A verdict's word and message, from a tool's log, and the exit status and last words of what it watched."""
+    """A verdict's word and message, from a tool's log and the exit status and last output of the watched process."""
     last = next((line.strip() for line in reversed(words.splitlines()) if line.strip()), "it said nothing")
     if not finished(log):
         tail = [line.lstrip("= ") for line in log.splitlines() if line.strip("= ")]

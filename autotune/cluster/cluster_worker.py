@@ -46,7 +46,7 @@ Prepared = tuple[list[SearchSpace], tuple[InitialDesign, ...]]
 
 
 class OpenDevice:
-    """A device with what it has prepared for the latest layers."""
+    """A device with the data of the latest layers."""
 
     def __init__(self, evaluator: Evaluator) -> None:
         self.evaluator = evaluator
@@ -184,12 +184,12 @@ class _Stop:
         return True
 
     def _ask(self) -> Future[bool]:
-        """Wait for the Event beside the task. `distributed.Event` would open a client in every worker."""
+        """Wait for the task's Event. `distributed.Event` would open a client in every worker."""
         waiting = self._worker.scheduler.event_wait(name=self._event, timeout=_EVENT_S)
         return asyncio.run_coroutine_threadsafe(waiting, self._worker.loop.asyncio_loop)
 
     def close(self) -> None:
-        """Wait no longer."""
+        """Stop waiting."""
         self._answer.cancel()
 
 
@@ -257,5 +257,5 @@ async def _connected(worker: ClusterWorker, stopping: Callable[[], bool]) -> boo
 
 
 def worker_name(device: str | None) -> str:
-    """What a worker is called by default."""
+    """The default name of a worker."""
     return f"{socket.gethostname()}-{device or 'default'}"

@@ -28,7 +28,7 @@ from autotune.problem import Layer, Problem
 from autotune.study import distinct_layers
 from autotune.tuning.layer_result import INTERRUPTED, LayerResult
 
-LOOK_S = 0.5  # between two looks at what is to be done
+LOOK_S = 0.5  # seconds between two checks for new work
 MEET_S = 2.0  # between two looks for new workers
 STOP_S = 20.0  # for tasks to end after Ctrl-C
 CLOSE_S = 5.0  # for the connection to close
@@ -43,7 +43,7 @@ class Overview:
 
     workers: int
     doing: Mapping[str, str]
-    """the name of each busy worker to what it tunes"""
+    """the name of each busy worker to its current layer"""
     layers: int
     """times classes"""
     done: int
@@ -55,7 +55,7 @@ class Overview:
 
 @dataclass(frozen=True, slots=True)
 class ClusterResult:
-    """What tuning a study on one device class came to."""
+    """The result of tuning a study on one device class."""
 
     device_class: DeviceClass
     results: tuple[LayerResult, ...]
@@ -85,7 +85,7 @@ class SchedulerLost(Exception):
 
 
 class Coordinator:
-    """Tunes a study on every device class that workers bring, or on those that are wanted."""
+    """Tunes a study on every device class of the workers, or on the wanted ones."""
 
     def __init__(
         self,
@@ -149,7 +149,7 @@ class Coordinator:
         )
 
     async def _find_scheduler(self) -> None:
-        """Wait a little for the first; one that is lost later is waited for. Raises StudyError where there is none."""
+        """Wait a short time for the first worker, but any time for lost ones. Raises StudyError if there is none."""
         until = time.monotonic() + FIRST_S
         while not self._stopping():
             try:

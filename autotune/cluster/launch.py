@@ -61,7 +61,7 @@ class LocalCluster:
     processes: tuple[subprocess.Popen[bytes], ...]
 
     def gone(self) -> str:
-        """How the workers ended, once none is left; empty before."""
+        """How the workers ended, after the last one has; empty before."""
         codes = [process.poll() for process in self.processes]
         if any(code is None for code in codes):
             return ""

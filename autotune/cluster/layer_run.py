@@ -93,7 +93,7 @@ class LayerRun:
         return tuple(trial for trial in wanted if id(trial) in chosen)
 
     def task(self, topic: str) -> LayerTask:
-        """The next evaluations, given all trials by now."""
+        """The task for the next evaluations, given all trials so far."""
         run, study, stored = self._run, self._run.study, self._stored
         stored.running.clear()
         self.workers.clear()
@@ -124,12 +124,12 @@ class LayerRun:
 
     @property
     def doing(self) -> str:
-        """What the worker of the task at hand does."""
+        """What the worker of the current task is doing."""
         best = "" if self._best_us is None else f", best {self._best_us:.1f} us"
         return f"{self.layer.name} {self.evaluated}/{self._run.study.trials}{best}"
 
     def hear(self, call: Report) -> None:
-        """Store what the task has reported."""
+        """Store a report of the task."""
         running = len(self._stored.running)
         call(self._stored)
         self.reports += 1

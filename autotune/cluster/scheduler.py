@@ -21,7 +21,7 @@ CONNECT_S = 10.0  # within which a scheduler answers
 
 
 def address_of(cluster: str) -> str:
-    """The address of a scheduler, or that in a scheduler file. Raises StudyError for what is neither."""
+    """The address of a scheduler, or that in a scheduler file. Raises StudyError for anything else."""
     if "://" in cluster:
         return cluster
     path = Path(cluster)
@@ -37,9 +37,9 @@ def address_of(cluster: str) -> str:
 
 
 async def knock(cluster: str) -> None:
-    """Reach a scheduler's port, and no more.
+    """Connect to a scheduler's port, to see whether it is reachable.
 
-    Raises OSError where nobody listens or no host has that name, TimeoutError, and StudyError for what is no address.
+    Raises OSError if nobody listens or no host has that name, TimeoutError, and StudyError for an invalid address.
     """
     address = address_of(cluster)
     try:
@@ -104,9 +104,8 @@ class Workers:
 
 
 def workers_of(key: str, *, dask_scheduler: Scheduler) -> Mapping[str, Workers]:
-    """Run on a scheduler: its autotune workers by the label of their device class.
-
-    `key` is that of their startup information.
+    """Run on a scheduler: return its autotune workers by the label of their device class. `key` identifies their
+    startup information.
     """
     found: dict[str, Workers] = {}
     for label, quantities in dask_scheduler.resources.items():

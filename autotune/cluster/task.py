@@ -1,4 +1,4 @@
-"""What travels between `tune --cluster` and its workers: a task, the calls that report its trials, and its end."""
+"""The messages between `tune --cluster` and its workers: a task, the reports of its trials, and its end."""
 
 from __future__ import annotations
 
@@ -57,12 +57,12 @@ class LayerTask:
     """`study.layer`"""
     part: Part
     families: Mapping[str, str]
-    """each family's hash, which must be that of the worker's"""
+    """each family's hash, which must equal that of the worker's"""
     files: Mapping[str, str]
-    """name to text of the user's own families, of what they include and of their operations"""
+    """name and text of the user's own families, their included files and their operations"""
     finals: FinalsPlan
     rates: Mapping[str, float]
-    """what the device does per second"""
+    """rates of the device"""
     tuned: tuple[TopTrial, ...]
     """the best trials of similar layers, for a warm start"""
     trials: tuple[Trial, ...]
@@ -92,7 +92,7 @@ class TaskReport:
 
 @dataclass(frozen=True, slots=True)
 class TaskEnd:
-    """What a task returns after all of its reports."""
+    """The result of a task, after all of its reports."""
 
     result: LayerResult
     spent_s: float

@@ -1,1 +1,1 @@
-"""What turns a program into a binary: compilers found, run, and their results kept."""
+"""Compile a program to a binary: find compilers, run them, cache the results."""

@@ -1,7 +1,7 @@
-"""Compiled programs kept by content: source, flags, target and compiler decide the key, so a hit is never stale.
+"""Compiled programs by content: the key covers source, flags, target and compiler, so an entry is never stale.
 
-A file per program, written beside its place and renamed into it, so that processes can share the folder. diskcache
-would do the same, but keeps pickles, which this project does not read from disk.
+Each program is a file, written under another name and renamed, so that processes can share the folder. diskcache would
+do the same, but it stores pickles, which autotune does not read from disk.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _TRIM_EVERY = 200  # writes of one process between two looks at the folder's siz
 
 @dataclass(frozen=True, slots=True)
 class CacheState:
-    """What a cache folder holds."""
+    """The content of a cache folder."""
 
     folder: str
     entries: int
@@ -35,7 +35,7 @@ class CacheState:
 
 
 class BinaryCache:
-    """A folder of compiled programs, safe between processes; what was used longest ago makes room for the new."""
+    """A folder of compiled programs, safe to share between processes; the least recently used ones are dropped."""
 
     def __init__(self, folder: Path, *, limit_bytes: int = DEFAULT_LIMIT_BYTES) -> None:
         self.folder = folder
@@ -103,7 +103,7 @@ class BinaryCache:
         return CacheState(str(self.folder), len(sizes), sum(sizes), self.limit_bytes)
 
     def trim(self, limit_bytes: int | None = None) -> None:
-        """Drop what was used longest ago until the folder is under the limit."""
+        """Drop the least recently used programs until the folder is below the limit."""
         limit = self.limit_bytes if limit_bytes is None else limit_bytes
         files = sorted(self._files())
         total = sum(size for _, size, _ in files)

@@ -19,7 +19,7 @@ from autotune.trial import Outcome, Resources
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """What a program is compiled for."""
+    """The target of a compilation."""
 
     kind: str
     """cuda | host | null"""
@@ -65,13 +65,15 @@ UNUSED_HEADERS = ("-D_GLIBCXX_BITS_SPECFUN_H",)
 of CPU time that an empty kernel takes. Device code has none of them; where the guard is another, nothing changes."""
 _CUDA_INCLUDE = Path(__file__).parent / "cuda_include"
 PRELUDE = ("-D__CUDA_RUNTIME_H__", "-include", str(_CUDA_INCLUDE / "prelude.h"), f"-I{_CUDA_INCLUDE}")
-"""The include guard of `cuda_runtime.h` and what kernels use of it: 180 of the 255 ms that are left. Also what they use
-of `cuda_fp16.h` and `cuda_bf16.h`. The cubin is the same; a text that needs more is compiled without."""
+"""The include guard of `cuda_runtime.h` and the declarations that kernels use from it: this saves 180 of the remaining
+255 ms. Also the declarations that they use from `cuda_fp16.h` and `cuda_bf16.h`. The cubin is the same; a text that
+needs more is compiled with the full headers.
+"""
 _PTXAS_SPILL = re.compile(r"(\d+) bytes spill stores, (\d+) bytes spill loads")
 _PTXAS_USED = re.compile(r"Used (\d+) registers")
 _PTXAS_SMEM = re.compile(r"(\d+) bytes smem")
 _CONSTANT_SECTION = b".nv.constant3"  # user constant memory; ptxas does not report it from sm_90 on
-_OF_A_LINKER = ("ld returned", "linker command failed")  # what g++ and clang say of one that failed
+_OF_A_LINKER = ("ld returned", "linker command failed")  # message of g++ and clang for a compiler that failed
 MAX_MESSAGE = 2000  # characters of a compiler's or driver's words that a trial keeps
 
 
@@ -82,7 +84,7 @@ def compile_cubin(program: Program, arch: int, nvcc: Path) -> Binary:
 
 
 def compile_ptx(program: Program, arch: int, nvcc: Path) -> str:
-    """The PTX of which `compile_cubin` makes machine code; raises what that raises."""
+    """The PTX from which `compile_cubin` makes machine code; raises the same errors."""
     options = [*nvcc_options(program, arch), "-ptx"]
     try:
         image, _ = _run_nvcc(nvcc, program.text, [*PRELUDE, *options])
@@ -96,7 +98,7 @@ def _run_nvcc(nvcc: Path, text: str, options: Sequence[str]) -> tuple[bytes, str
         source, image = Path(folder) / "kernel.cu", Path(folder) / "kernel.image"
         source.write_text(text)
         command = [str(nvcc), *options, "-o", str(image), str(source)]
-        environ = {**os.environ, "TMPDIR": folder}  # where one that is killed leaves its files
+        environ = {**os.environ, "TMPDIR": folder}  # for the files of a compiler that is killed
         try:
             done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=folder, env=environ)
         except OSError as error:
@@ -143,7 +145,7 @@ def no_kernel(entry: str) -> Rejected:
 
 
 def killed(status: int) -> str:
-    """What to say of a compiler that a signal ended, such as the kernel's out-of-memory killer's; else nothing."""
+    """The message for a compiler that a signal ended, such as that of the kernel's out-of-memory killer; else empty."""
     return f"the compiler was killed by {signal.Signals(-status).name}" if status < 0 else ""
 
 
@@ -184,9 +186,10 @@ def ptxas_resources(log: str) -> Resources:
 
 
 def first_errors(log: str, folder: str) -> str:
-    """The first lines of a compiler's output that say `error`, without the temporary folder's name.
+    """The first lines of a compiler's output with `error`, without the temporary folder's name.
 
-    A compiler's own line about a linker that failed is none of them: what failed stands before it, without the word.
+    The compiler's own line about a linker that failed does not count; the error is in an earlier line without this
+    word.
     """
     lines = [line.replace(f"{folder}/", "").strip() for line in log.splitlines()]
     errors = [line for line in lines if "error" in line.lower() and not any(words in line for words in _OF_A_LINKER)]

@@ -77,7 +77,9 @@ def compiler_version(compiler: Path) -> str:
 
 
 def output_of(tool: Path, *words: str) -> str:
-    """What a tool prints. Raises ToolchainError where it cannot be run, such as a file that is no program."""
+    """The output of a tool. Raises ToolchainError if it cannot be run, for example because the file is
+    not a program.
+    """
     try:
         return subprocess.run([str(tool), *words], capture_output=True, text=True, check=False, errors="replace").stdout
     except OSError as error:
@@ -97,7 +99,7 @@ def find_sanitizer(environ: Mapping[str, str] = os.environ, *, system: Path = SY
 
 
 def _find_tool(name: str, why: str, environ: Mapping[str, str], system: Path) -> Path:
-    """A tool, or ToolchainError saying what it is for."""
+    """The path of a tool. Raises ToolchainError that tells what it is needed for."""
     if tool := _cuda_tool(name, environ, system):
         return tool
     raise ToolchainError(f"{name} not found: {why} and put {name} on the PATH")

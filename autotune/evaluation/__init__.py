@@ -1,1 +1,1 @@
-"""What kernels are evaluated with: devices in worker processes, or nothing at all."""
+"""Evaluators of kernels: devices in worker processes, or one that runs nothing."""

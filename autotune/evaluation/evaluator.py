@@ -1,4 +1,4 @@
-"""What tuning evaluates kernels with: `Evaluator`, and the one over devices in worker processes."""
+"""The interface for evaluating kernels, `Evaluator`, and its implementation with devices in worker processes."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from autotune.workers.worker import (
     VerifyRequest,
 )
 
-_ENTERED = 4  # times that a kernel and its library are timed beside each other, each with weights of its own
+_ENTERED = 4  # times that a kernel and its library are timed next to each other, each time with other weights
 
 
 class Evaluator(Protocol):
@@ -60,7 +60,7 @@ class Evaluator(Protocol):
         """The only configs of a layer that can be evaluated; None where any can."""
 
     def expect(self, problem: Problem) -> None:
-        """Start on what a layer needs before its first kernel: `begin_layer` will follow."""
+        """Prepare a layer before its first kernel: `begin_layer` will follow."""
 
     def begin_layer(self, problem: Problem) -> None:
         """Get ready for a layer, and keep what earlier ones need. Raises DeviceError when the device refuses it."""
@@ -69,10 +69,10 @@ class Evaluator(Protocol):
         """Start compiling; the future raises Rejected('compile', ...)."""
 
     def evaluate(self, source: KernelSource, binary: Binary, *, cache: str, best_us: float | None) -> Measured:
-        """Verify and time one kernel; to the end where `best_us` is None, else in a race against that time, infinite
-        where none is known, and the layer's fastest kernel so far.
+        """Verify and time one kernel. With `best_us` None it is timed to the end, otherwise in a race against that time
+        (infinite if unknown) and the layer's fastest kernel so far.
 
-        Raises Rejected with its outcome, DeviceLost when the device is gone.
+        Raises Rejected with its outcome, DeviceLost if the device is gone.
         """
 
     def finals(
@@ -97,7 +97,7 @@ class Evaluator(Protocol):
 
 @runtime_checkable
 class Checker(Protocol):
-    """What kernels are verified with and not timed; not every evaluator runs them."""
+    """An evaluator that can also verify kernels without timing them."""
 
     def verify(self, source: KernelSource, binary: Binary) -> ErrorStats:
         """Verify one kernel of the current layer. Raises as `evaluate` does."""
@@ -105,7 +105,7 @@ class Checker(Protocol):
 
 @runtime_checkable
 class Chooser(Protocol):
-    """What dispatchers are compiled and asked with; not every evaluator is one."""
+    """An evaluator that can also compile and run dispatchers."""
 
     def build(self, program: Program) -> Future[Binary]:
         """Start compiling a program that is no config's."""
@@ -115,7 +115,7 @@ class Chooser(Protocol):
 
 
 class DeviceEvaluator:
-    """Evaluates on `host`, or on one or several `cuda:N` of the same model, with a pool of compilers beside them."""
+    """Evaluates on `host`, or on one or several `cuda:N` of the same model, with a pool of compilers."""
 
     def __init__(
         self,
@@ -130,7 +130,7 @@ class DeviceEvaluator:
         self._pool = CompilePool(jobs, cache, deadline_s=deadlines.compile_s)
         self._workers: list[DeviceWorker] = []
         self._checks: dict[Program, Future[Binary]] = {}
-        """verification programs, most of which serve several layers"""
+        """verification programs, most of which are valid for several layers"""
         try:
             kind = parse_device(devices[0])[0]
             self._pool.start(kind)  # while the devices are opened
@@ -151,7 +151,7 @@ class DeviceEvaluator:
             self._idle.put(worker)
 
     def _runtime(self, kind: str) -> Binary | None:
-        """What every worker on this kind of device loads first."""
+        """The program that every worker on this kind of device loads first."""
         program = runtime_program(kind)
         return None if program is None else self._pool.submit_own(program, Target(kind), "its runtime").result()
 
@@ -174,8 +174,9 @@ class DeviceEvaluator:
 
     @property
     def ahead(self) -> int:
-        """One config for each compile slot; for each device one that runs, two at hand and a compiled one, so that
-        neither devices nor compilers wait when the other is slow for once."""
+        """One config for each compile slot, and for each device one that runs, two in its queue and a compiled one, so
+        that neither devices nor compilers wait if the other is slow once.
+        """
         return self._jobs + 4 * len(self._workers)
 
     @property
@@ -190,7 +191,7 @@ class DeviceEvaluator:
 
     @property
     def target(self) -> Target:
-        """What kernels are compiled for."""
+        """The target of compilations."""
         return Target(self.info.kind, self.info.arch, check=self._workers[0].name == "host:check")
 
     def listed(self, problem: Problem, *, cache: str) -> None:

@@ -66,7 +66,7 @@ class NullEvaluator(SequentialEvaluator):
         )
         self._pool = ThreadPoolExecutor(int(self._compilers), "null-compile") if self._compilers else None
         self._device = threading.Lock()
-        """held by what runs"""
+        """held while a kernel runs"""
 
     @property
     def info(self) -> DeviceInfo:

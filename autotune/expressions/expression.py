@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 Names = Mapping[str, Value]
 
-_SHOWN = 400  # characters of an expression, and of what is wrong with it, in a message
+_SHOWN = 400  # characters of an expression, and of its error, in a message
 
 _BINARY: Mapping[type[nodes.BinExpr], str] = {
     nodes.Add: "+",
@@ -41,7 +41,7 @@ _BINARY: Mapping[type[nodes.BinExpr], str] = {
 
 @dataclass(frozen=True, slots=True)
 class Known:
-    """A subtree whose value no longer depends on anything."""
+    """A subtree whose value is constant."""
 
     value: Evaluated
 
@@ -96,7 +96,7 @@ class _Unsupported(Exception):
 
 
 def _fold(node: nodes.Expr, known: Names) -> Tree:
-    """What is left of a parsed expression once all that `known` decides is decided."""
+    """A parsed expression with everything that `known` determines folded in."""
     match node:
         case nodes.Const():
             return Known(node.value)
@@ -148,7 +148,7 @@ def apply(operation: str, *arguments: Tree) -> Tree:
 
 
 def words_of(tree: Tree) -> Iterator[str]:
-    """The words that a tree may yield, as far as they stand in it."""
+    """The words that a tree may yield, as far as they are literal in it."""
     match tree:
         case Known(str(word)):
             yield word
@@ -303,14 +303,14 @@ class Bound:
         return value
 
     def value(self, names: Names) -> int | bool:
-        """The value, int or bool as it came. Raises TemplateError for anything else."""
+        """The value, int or bool. Raises TemplateError for anything else."""
         value = self._value(names)
         if not isinstance(value, int):
             raise self._expression.error(f"yields {value!r}, expected a whole number or true/false")
         return value
 
     def any(self, names: Names) -> Evaluated:
-        """The value, of any kind. Raises TemplateError where there is none."""
+        """The value, of any kind. Raises TemplateError if it has none."""
         return self._value(names)
 
     def column(self, columns: Columns) -> Column:
@@ -374,7 +374,7 @@ class Expression:
         return tuple(_compared(self._node))
 
     def folded(self, known: Names) -> Tree:
-        """What is left of the expression once all that `known` decides is decided."""
+        """The expression with everything that `known` determines folded in."""
         return _fold(self._node, known)
 
     def bind(self, known: Names) -> Bound:
@@ -382,5 +382,5 @@ class Expression:
         return Bound(self, self.folded(known))
 
     def error(self, what: str) -> TemplateError:
-        """A TemplateError that names this expression and where it stands."""
+        """A TemplateError that names this expression and its key."""
         return TemplateError(f"{self.where}: expression {shortened(self.text, _SHOWN)!r} {shortened(what, _SHOWN)}")

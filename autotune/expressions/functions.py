@@ -1,4 +1,4 @@
-"""What expressions of a header do to the values of one config; `columns` has the same for many."""
+"""The functions of header expressions for the values of one config; `vectorized` has the same for many."""
 
 from __future__ import annotations
 

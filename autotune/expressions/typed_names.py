@@ -12,7 +12,9 @@ from autotune.toml_table import Table, did_you_mean
 
 
 def never_words(expression: Expression, words: Mapping[str, Sequence[str]]) -> str:
-    """What is wrong with an expression that compares an enumeration with what is no word of it; empty if nothing is."""
+    """The error of an expression that compares an enumeration with a word that it does not have; empty if there is
+    none.
+    """
     for name, word in expression.compared:
         if word not in words.get(name, (word,)):
             near = did_you_mean(word, words[name])
@@ -30,7 +32,9 @@ def number_names(numbers: Set[str], derived: Iterable[tuple[str, Expression]]) -
 
 
 def no_condition(expression: Expression, numbers: Set[str]) -> str:
-    """What is wrong with a condition that yields a number, where each but 0 would count as true; empty otherwise."""
+    """The error of a condition that yields a number, of which each but 0 would count as true; empty if
+    there is none.
+    """
     if not _is_number(expression.folded({}), numbers):
         return ""
     text = quoted(expression.text)
@@ -57,9 +61,8 @@ _ARITHMETIC = frozenset(("+", "-", "*", "//", "%", "**", "neg", *FUNCTIONS)) - {
 def expression_of(
     table: Table, key: str, text: str, known: Set[str], words: Mapping[str, Sequence[str]] = MappingProxyType({})
 ) -> Bound:
-    """An expression that stands under a key of a table.
-
-    Raises the table's error for a name that is not known there, and for a word that none of `words` ever is.
+    """An expression at a key of a table. Raises the table's error for an unknown name, and for a word that none of
+    `words` has.
     """
     expression = Expression(text, f"{table.file}: {table.path(key)}")
     for name in sorted(expression.names - known):

@@ -1,8 +1,7 @@
-"""What expressions do to many configs at once: a column holds one value per config.
+"""Evaluate expressions for many configs at once: a column holds one value per config.
 
-A space has up to millions of partial configs; evaluated one by one they take seconds, as columns a tenth of that.
-Whatever a column cannot hold exactly, and whatever would raise for one of its rows, raises here: the caller then goes
-row by row.
+A space has up to millions of partial configs; one by one they take seconds, as columns a tenth of that. Values that a
+column cannot hold exactly, and errors in one of its rows, raise here, and the caller then evaluates row by row.
 """
 
 from __future__ import annotations
@@ -99,7 +98,7 @@ def chosen(
     yes: Callable[[Columns], Operand],
     no: Callable[[Columns], Operand],
 ) -> Operand:
-    """What one function makes of the rows for which a mask is true and another of the rest; neither sees the others."""
+    """The results of one function for the rows in which a mask is true, and of another for the others."""
     if not isinstance(mask, np.ndarray):
         return yes(columns) if mask else no(columns)
     if mask.all():

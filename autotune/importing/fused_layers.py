@@ -14,7 +14,7 @@ from autotune.operation.registry import operation
 from autotune.problem import Conv2dProblem, Problem, make_problem
 
 OPERATIONS = {"conv2d": "convolutions", "gemm": "products of matrices"}
-"""What a study may be of, to what there is in a network."""
+"""The operation of a study to the operators that it covers in a network."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,7 +27,7 @@ class Fused:
 
 @dataclass(frozen=True, slots=True)
 class Unsupported:
-    """What is in no layer of the study."""
+    """An operator that is in no layer of the study, and the reason."""
 
     label: str
     why: str
@@ -38,7 +38,7 @@ class Unsupported:
 
 @dataclass(frozen=True, slots=True)
 class Findings:
-    """What a network consists of, in its order."""
+    """The layers and the unsupported operators of a network, in its order."""
 
     op: str
     images: int | None
@@ -47,7 +47,7 @@ class Findings:
 
     @property
     def served_flops(self) -> int:
-        """FLOPs of what a kernel can compute."""
+        """FLOPs that kernels can compute."""
         return sum(each.problem.flops for each in self.fused)
 
     @property

@@ -1,4 +1,4 @@
-"""What a user names -> `Graph`, one for each number of images."""
+"""A model that the user names -> `Graph`, one for each batch size."""
 
 from __future__ import annotations
 
@@ -24,19 +24,19 @@ class Request:
     source: str
     """a file, or PACKAGE.MODULE:NAME or FILE.py:NAME, which is Python code that is run"""
     inputs: tuple[tuple[int, ...], ...] = ()
-    """sizes of the network's inputs in order; those that are left out are the file's own"""
+    """sizes of the network's inputs in order; missing ones are those of the file"""
     batches: tuple[int, ...] = ()
-    """numbers of images; (): that of the inputs"""
+    """batch sizes; (): that of the inputs"""
     dtype: str | None = None
-    """None: what the network computes in"""
+    """None: the network's own type"""
     layout: str | None = None
     """None: how the network stores its filters"""
 
 
 def read_source(request: Request, stage: Callable[[str], None] = lambda _: None) -> tuple[Graph, ...]:
-    """A network for each of the batches; `stage` is told what is under way where that takes seconds.
+    """A network for each of the batch sizes; `stage` is called when a stage that takes seconds begins.
 
-    Raises ModelError: what is wrong with the source or missing, in one line.
+    Raises ModelError with one line about what is wrong with the source or missing.
     """
     return tuple(_networks(request, stage))
 

@@ -20,9 +20,11 @@ if TYPE_CHECKING:
     from onnx import GraphProto, ModelProto, NodeProto, TensorProto, ValueInfoProto
 
 LARGEST_BYTES = 2**31 - 1
-"""What protobuf can read; larger models have their weights in files of their own."""
+"""Maximum size that protobuf can read; larger models have their weights in separate files."""
 _MOST_GROWN = 200_000
-"""operators with functions inlined, of which a file of kilobytes may make any number; networks have some thousands"""
+"""maximum number of operators after functions are inlined, which could be any number from a small file; networks have
+some thousands
+"""
 _DEEPEST = 100
 _LARGE = 64  # numbers in a constant: fewer may be sizes that shape inference needs, more are weights
 
@@ -66,7 +68,7 @@ def _network(
     shapes = asked(str(path), {each.name: dims(each.type.tensor_type.shape) for each in images}, inputs, batch)
     for each, shape in zip(images, shapes, strict=True):
         _set_sizes(each, shape)
-    for each in model.graph.output:  # what a file says of other sizes than those asked for
+    for each in model.graph.output:  # the checker's message about sizes that differ from the requested ones
         each.type.tensor_type.ClearField("shape")
     try:
         inferred = with_sizes(model)
@@ -151,7 +153,7 @@ def _check(model: ModelProto, path: Path) -> None:
 
 
 def _line(error: Exception) -> str:
-    """What an error says, in one line of bounded length."""
+    """An error's message in one line of bounded length."""
     return shortened(re.sub(r"\s+", " ", str(error)).strip(), 200) or type(error).__name__
 
 

@@ -49,7 +49,7 @@ _BINARY: Mapping[str, Callable[[float, float], float]] = {
 
 @dataclass(frozen=True, slots=True)
 class _Node:
-    """An operator as the file has it, with its attributes by name and what it reads that is no constant."""
+    """An operator of the file, with its attributes by name and its inputs that are not constants."""
 
     proto: NodeProto
     attributes: Mapping[str, object]
@@ -101,7 +101,7 @@ class GraphReader:
             self._store(tensor.name, tensor)
 
     def network(self, inputs: tuple[Shape, ...]) -> Graph:
-        """The graph's operators, those that compute constants left out."""
+        """The graph's operators, without those that compute constants."""
         operators = [each for node in self._graph.node for each in self._operators(node)]
         outputs = frozenset(each.name for each in self._graph.output)
         return Graph(tuple(operators), outputs, inputs, self._layout)
@@ -253,7 +253,7 @@ def _nested(graphs: Iterable[GraphProto]) -> Iterator[str]:
 
 
 def _captured(graph: GraphProto) -> Iterator[str]:
-    """What a graph reads of those around it: an operator's graphs see the tensors of the graph that it is in."""
+    """The tensors that an operator's graphs read from the graph that contains it."""
     made = {each.name for each in (*graph.input, *graph.initializer)}
     for proto in graph.node:
         for name in (*proto.input, *(each for inner in _inner(proto) for each in _captured(inner))):
@@ -264,7 +264,7 @@ def _captured(graph: GraphProto) -> Iterator[str]:
 
 
 def _contradiction(node: _Node, w: Shape) -> str:
-    """What an operator says of itself that cannot be; an empty word where all fits."""
+    """The error of an operator with contradictory attributes; an empty text if there is none."""
     how, taps = node.word("auto_pad", "NOTSET"), node.whole("kernel_shape", ())
     if how not in _PADDED:
         return f"its auto_pad {plain(how)} is none of {', '.join(_PADDED)}"

@@ -20,7 +20,7 @@ _MOST_NUMBERS = 64
 _COMPUTED = frozenset(
     ("Cast", "Slice", "Gather", "Concat", "Unsqueeze", "Squeeze", "Reshape", "Identity", "Floor", "Ceil", "Min", "Max")
 ) | {"Add", "Sub", "Mul", "Div"}
-"""Operators on sizes, none of which makes much of little."""
+"""Operators on sizes, none of which turns a small tensor into a large one."""
 
 
 def with_sizes(model: ModelProto) -> ModelProto:
@@ -57,7 +57,7 @@ def shapes(graph: GraphProto) -> Mapping[str, Shape]:
 
 
 def _computed(model: ModelProto) -> Iterator[tuple[str, NDArray[np.generic]]]:
-    """Small tensors that are known now: sizes, and what is computed of them and of constants."""
+    """Small tensors with known values: sizes, and values computed from them and from constants."""
     from onnx import numpy_helper
     from onnx.reference import ReferenceEvaluator
 

@@ -1,4 +1,4 @@
-"""What was found in a network -> the text of a study file."""
+"""The layers found in a network -> the text of a study file."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class NamedLayer:
     name: str
     problem: Problem
     labels: tuple[str, ...]
-    """what the network calls them"""
+    """their names in the network"""
     share: float
     """of the FLOPs of the whole network, at its number of images"""
 
@@ -50,7 +50,7 @@ def named_layers(networks: Sequence[Findings]) -> tuple[NamedLayer, ...]:
 def study_text(
     name: str, title: Iterable[str], networks: Sequence[Findings], layers: Sequence[NamedLayer], accuracy: str | None
 ) -> str:
-    """A study file; what no kernel serves is a comment with its reason and its share of the FLOPs."""
+    """A study file; comments list the unsupported operators with the reason and their share of the FLOPs."""
     settings = {"name": _name(name) or "network"} | ({} if accuracy is None else {"accuracy": accuracy})
     head = [*(f"# {plain(line, 1000)}" for line in title), *_left_out(networks[0])]
     lines = [*head, *(f"{key} = {json.dumps(value, ensure_ascii=False)}" for key, value in settings.items())]
@@ -58,7 +58,7 @@ def study_text(
 
 
 def summaries(source: str, networks: Sequence[Graph], found: Sequence[Findings]) -> Iterator[str]:
-    """What a study has of a network, a line for each number of images."""
+    """How much of a network the study covers, a line for each batch size."""
     for network, each in zip(networks, found, strict=True):
         inputs = ", ".join(map(sizes, network.inputs)) or "no inputs"
         known = " known" if any(left.flops is None for left in each.left_out) else ""
@@ -67,7 +67,7 @@ def summaries(source: str, networks: Sequence[Graph], found: Sequence[Findings])
 
 
 def reasons(found: Findings) -> Iterator[str]:
-    """What is left out, by reason, the largest share of the FLOPs first."""
+    """Unsupported operators by reason, the largest share of the FLOPs first."""
     labels: dict[str, list[str]] = {}
     flops: dict[str, list[int | None]] = {}
     for each in found.left_out:

@@ -19,7 +19,7 @@ _DTYPES = {7: "f32", 6: "f16", 13: "bf16", 8: "float64", 1: "uint8", 2: "int8"} 
 
 @dataclass(frozen=True, slots=True)
 class Exported:
-    """What an archive's JSON has in it."""
+    """The types in an archive's JSON."""
 
     calls: tuple[Call, ...]
     sizes: Mapping[str, tuple[Size, ...]]
@@ -113,7 +113,7 @@ def _dtype(kind: int) -> str:
 
 
 def entry(value: Json, *keys: str) -> Json:
-    """What stands below keys of a JSON document. Raises KeyError or TypeError."""
+    """The value at keys of a JSON document. Raises KeyError or TypeError."""
     for key in keys:
         if not isinstance(value, Mapping):
             raise TypeError(f"expected an object with {key}")
@@ -122,7 +122,7 @@ def entry(value: Json, *keys: str) -> Json:
 
 
 def entries(value: Json, *keys: str) -> Sequence[Json]:
-    """The list that stands below keys. Raises KeyError or TypeError."""
+    """The list at keys of a JSON document. Raises KeyError or TypeError."""
     found = entry(value, *keys)
     if isinstance(found, str) or not isinstance(found, Sequence):
         raise TypeError(f"expected a list at {'.'.join(keys)}")
@@ -130,7 +130,7 @@ def entries(value: Json, *keys: str) -> Sequence[Json]:
 
 
 def optional(value: Json, key: str, default: str) -> Json:
-    """What stands at a key, if something does."""
+    """The value at a key, if there is one."""
     return value.get(key, default) if isinstance(value, Mapping) else default
 
 

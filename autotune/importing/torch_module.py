@@ -84,7 +84,7 @@ def _depends_on_values(error: BaseException | None) -> bool:
 
 
 def _builder(source: str) -> Callable[[], nn.Module]:
-    """What builds the model."""
+    """The function or class that builds the model."""
     from torch import nn
 
     where, _, name = source.rpartition(":")
@@ -117,12 +117,12 @@ def _builder(source: str) -> Callable[[], nn.Module]:
 def _parameters(function: Callable[..., object]) -> Sequence[str]:
     try:
         return tuple(inspect.signature(function).parameters)
-    except (TypeError, ValueError):  # of what is written in C
+    except (TypeError, ValueError):  # for functions written in C
         return ()
 
 
 def _module(source: str, where: str) -> ModuleType:
-    """The module that a source names, by its file or as it is imported; the current folder comes last."""
+    """The module of a source, by its file or by its import path; the current folder comes last."""
     path = Path(where)
     try:
         if where.endswith(".py"):
@@ -156,7 +156,7 @@ def _run(path: Path) -> ModuleType:
 
 @contextlib.contextmanager
 def _apart() -> Iterator[None]:
-    """What a model prints goes to standard error; PyTorch says nothing; the paths stay as they were."""
+    """Send the model's output to standard error, silence PyTorch, and restore the import paths."""
     paths, disabled = sys.path[:], logging.root.manager.disable
     try:
         with contextlib.redirect_stdout(sys.stderr), warnings.catch_warnings():

@@ -1,6 +1,6 @@
-"""Exhaustively recorded search spaces, whatever file they come from: a `Recording`, itself a space to search.
+"""Exhaustively recorded search spaces from any kind of file: a `Recording`, which is a space to search.
 
-The configs of a recording are its feasible space. Several families recorded on one layer are a `JointRecording`.
+Its configs are the feasible space. Several families recorded on one layer are a `JointRecording`.
 """
 
 from __future__ import annotations
@@ -35,8 +35,9 @@ FAILURES = {
     "timeout": (Outcome.TIMEOUT, "hang"),
     "correctness": (Outcome.WRONG_RESULT, "wrong"),
 }
-"""The words of both formats for a failed config. What the file lists was tried, so a config that broke a limit of
-the device counts as a failed launch and costs an evaluation like any other failure."""
+"""The words of both formats for a failed config. The file lists only configs that were tried, so a config that exceeded
+a limit of the device counts as a failed launch and costs an evaluation like any other failure.
+"""
 
 OTHER_FAILURE = (Outcome.RUNTIME, "other")
 FAILED_TIME_MS = 1e20
@@ -50,7 +51,7 @@ class RecordedParam:
     name: str
     values: tuple[Value, ...]
     written: tuple[Json, ...]
-    """each value as the file has it; a fraction or a list stands in `values` as its text"""
+    """each value as in the file; `values` has a fraction or a list as text"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,7 +119,7 @@ class Recording:
             return None
 
     def trial(self, number: int, config: Config) -> Trial:
-        """What the recording says of a config, as a trial; StudyError when it was not recorded."""
+        """The recorded result of a config as a trial. Raises StudyError if it was not recorded."""
         row = self.row_of(config)
         if row is None:
             raise StudyError(f"{self.name}: the config {config} was not recorded")
@@ -146,7 +147,7 @@ class JointRecording:
         return min(space.optimum_us for space in self.spaces)
 
     def trial(self, number: int, config: Config) -> Trial:
-        """What the recording says of a config, as a trial; StudyError when it was not recorded."""
+        """The recorded result of a config as a trial. Raises StudyError if it was not recorded."""
         return self._space(config).trial(number, config)
 
     def entry(self, config: Config) -> dict[str, Json]:
@@ -170,7 +171,7 @@ class Record:
 
 
 def timed(values: Mapping[str, Value], time: float, us_per_unit: float) -> Record:
-    """A config with its time, or a failure where that is none."""
+    """A config with its time, or a failure if it has none."""
     if not (time < FAILED_TIME_MS and is_measured(time * us_per_unit)):
         return Record(values, None, OTHER_FAILURE)
     return Record(values, time * us_per_unit, None)
@@ -179,7 +180,7 @@ def timed(values: Mapping[str, Value], time: float, us_per_unit: float) -> Recor
 def recording_of(
     name: str, template: str, device_name: str, params: Sequence[tuple[str, Sequence[Json]]], records: Iterable[Record]
 ) -> Recording:
-    """A recording from its records; StudyError when one does not fit the parameters or none is correct."""
+    """A recording from its records. Raises StudyError if one does not match the parameters or none is correct."""
     fields = tuple(_param(f"{name}: {param}", param, values) for param, values in params)
     positions = [{value: i for i, value in enumerate(param.values)} for param in fields]
     found: dict[tuple[int, ...], Record] = {}

@@ -33,7 +33,7 @@ T4_VERSION = "1.0.0"
 
 
 def read_t4(path: Path, document: Table) -> Recording:
-    """The space of a T4 file, each parameter's values ascending. Raises StudyError where it is none."""
+    """The space of a T4 file, each parameter's values ascending. Raises StudyError for any other file."""
     version = document.get("schema_version", T4_VERSION)
     if version != T4_VERSION:
         raise StudyError(f"{path}: schema_version = {quoted(version)}: this autotune reads T4 {T4_VERSION}")

@@ -101,12 +101,12 @@ _CPP = frozenset(
 
 
 def is_name(name: str) -> bool:
-    """Whether a name may stand in expressions, in C++ and in Python."""
+    """Whether a name can be used in expressions, in C++ and in Python."""
     return name.isidentifier() and name.isascii() and name not in _CPP and not keyword.iskeyword(name)
 
 
 def what_is_wrong(name: str) -> str:
-    """Why it is none."""
+    """Why it cannot."""
     if name.isidentifier() and name.isascii():
         return f"{name!r} is a word of C++ or Python; choose another name"
     return f"{name!r} is no name; expected letters, digits and _, no digit first"
@@ -121,7 +121,7 @@ def strings(table: Table, key: str, value: object, example: str = '["4"]') -> li
 
 
 def expression_word(table: Table, key: str, default: str = "") -> str:
-    """The text of an expression, for which a whole number and true stand as well. Raises the table's error."""
+    """The text of an expression, which may also be an integer or true. Raises the table's error."""
     value = table.get(key, default)
     if isinstance(value, bool | int):
         return str(value).lower()
@@ -131,7 +131,7 @@ def expression_word(table: Table, key: str, default: str = "") -> str:
 
 
 class ArrayReader:
-    """Reads one of them; `expression` reads an expression that stands under a key of a table."""
+    """Reads the declaration of an array; `expression` reads the expression at a key of a table."""
 
     def __init__(
         self,
@@ -189,7 +189,7 @@ class ArrayReader:
         return {layout: strings(shapes, layout, shapes.get(layout)) for layout in layouts}
 
     def dtypes(self) -> Mapping[str, str]:
-        """What elements are stored as by the problem's dtype: that, or what `dtype` says, for all or for each."""
+        """The element type for each of the problem's dtypes: the same, or that of `dtype`, for all or for each."""
         array, words = self.table, self.words["dtype"]
         match array.get("dtype", {}):
             case str(dtype):

@@ -28,8 +28,9 @@ WHOLE_RANGE = {
 """The least and the largest whole number of test data, by storage type."""
 Role = Literal["in", "weights", "out", "inout", "scratch"]
 ROLES: tuple[Role, ...] = ("in", "weights", "out", "inout", "scratch")
-"""in, out and inout: arrays of each launch. weights: what is prepared once and used for many. scratch: arrays whose
-content nobody needs, before a launch or behind it."""
+"""in, out and inout: arrays of each launch. weights: prepared once and used for many launches. scratch: arrays whose
+content does not matter before or after a launch.
+"""
 READ: tuple[Role, ...] = ("in", "weights", "inout")
 """Roles of arrays whose content a kernel needs."""
 COMPUTED: tuple[Role, ...] = ("out", "inout")
@@ -79,10 +80,10 @@ class Rule:
 
     holds: Bound
     message: str
-    """what is said where it is not met, with expressions in ${...}"""
+    """the error for a violation, with expressions in ${...}"""
 
     def broken(self, names: Mapping[str, Value]) -> str:
-        """What is said of a problem that breaks the rule; empty where it does not."""
+        """The error for a problem that breaks the rule; empty if it does not."""
         if self.holds.integer(names):
             return ""
         where = self.holds.expression.where
@@ -91,7 +92,7 @@ class Rule:
 
 @dataclass(frozen=True, slots=True)
 class Bounds:
-    """How far outputs may be from the reference, besides the rounding of what is stored."""
+    """The error bound of outputs, in addition to the rounding of the storage type."""
 
     model: ErrorModel
     rtol: float = 0.0
@@ -100,7 +101,7 @@ class Bounds:
     """of a tolerance, added to that"""
 
     def unit(self, value: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
-        """What errors are measured in where outputs are not sums; their reference's values give it."""
+        """The unit of errors for outputs that are not sums, computed from their reference values."""
         return self.atol + self.rtol * abs(value)
 
 
@@ -114,7 +115,7 @@ class Apart:
     """whether it is for a factor of two, and not for any difference"""
 
     def apart(self, one: Mapping[str, Value], other: Mapping[str, Value]) -> float:
-        """What it adds to the distance of two problems with these names."""
+        """Its contribution to the distance of two problems with these names."""
         if self.factors:
             return self.weight * abs(math.log2(max(1, self.of.integer(one)) / max(1, self.of.integer(other))))
         return self.weight if self.of.any(one) != self.of.any(other) else 0.0
@@ -148,7 +149,7 @@ class Array:
     axes: tuple[str, ...]
     """what each extent is, such as `n` or `c // groups`"""
     shape: tuple[int, ...]
-    """as it is stored, the last axis densest"""
+    """in storage order, the last axis contiguous"""
     dtype: str
     per_item: bool
     """whether there is one for each unit of the run-time size, as for each image"""
@@ -176,9 +177,8 @@ class Array:
 
     @property
     def steps(self) -> tuple[int, int, int]:
-        """Of range and permutation: length of the last axis, what is added from a place and a row to the next.
-
-        At place i of row r is (i * step + r * shift) % length.
+        """For range and permutation: length of the last axis, and the increments for a position and a row. At position
+        i of row r the value is (i * step + r * shift) % length.
         """
         length = self.shape[-1]
         if self.fill == "range":
@@ -211,7 +211,7 @@ class ArrayTemplate:
     low: float
     high: float
     windows: Mapping[str, Mapping[str, Bound]]
-    """by axis, what a Window has"""
+    """by axis, the fields of a Window"""
 
     def evaluate(self, names: Mapping[str, Value], runtime: str) -> Array:
         """The array of a problem with these names."""

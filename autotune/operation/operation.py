@@ -1,6 +1,6 @@
-"""What an operation is but for its kernels: its sizes, arrays and cost, as its folder's `operation.toml` declares them.
+"""An operation without its kernels: its sizes, arrays and cost, as its folder's `operation.toml` declares them.
 
-Everything that loops over the arrays of a problem, or over its sizes, asks here.
+All code that loops over the arrays of a problem, or over its sizes, uses it.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ FILE = "operation.toml"
 REFERENCE = "reference.cuh"
 NUMPY_REFERENCE = "reference.py"
 RESERVED = ("packed_w", "workspace", "i")  # what kernels may take besides the arrays and the run-time size
-_ACTIVATIONS = ("identity", *BY_WORD)  # what `activation = "all"` stands for
+_ACTIVATIONS = ("identity", *BY_WORD)  # the activations that `activation = "all"` means
 _OF_ARGUMENTS = ("size_bytes", "workspace_bytes", "stream")  # of an export's functions, besides arrays
 _MOST_WORDS = 1000  # of a word; conv2d's epilogue has 19
 _KEYS = {
@@ -65,11 +65,13 @@ class Operation:
 
     name: str
     folder: Path
-    """where its file, its reference and its families lie"""
+    """the folder of its file, its reference and its families"""
     text: str
     """the file's"""
     references: tuple[tuple[str, str], ...]
-    """name and text of each reference in the folder, of which there must be one; none of an operation of a database"""
+    """name and text of each reference in the folder, of which one is required; empty for an operation
+    from a database
+    """
     runtime: str
     """the size that a kernel takes when it is launched"""
     sizes: tuple[Size, ...]
@@ -80,7 +82,7 @@ class Operation:
     rules: tuple[Rule, ...]
     arrays: tuple[ArrayTemplate, ...]
     similarity: tuple[tuple[Apart, ...], ...]
-    """what makes up the distance of two problems, in the order in which it is added up"""
+    """the terms of the distance of two problems, in the order of the sum"""
     reduction: Bound
     flops: Bound
     bounds: Bounds
@@ -103,22 +105,22 @@ class Operation:
 
     @property
     def numbers(self) -> frozenset[str]:
-        """Those of them that are numbers, none of which is below 0."""
+        """Those of them that are numbers, none of which is negative."""
         return self.names - self.enumerations.keys()
 
     @property
     def numeric_names(self) -> frozenset[str]:
-        """The names that are numbers: sizes, and what is derived as a number."""
+        """The names of numbers: sizes, and derived values that are numbers."""
         sizes = frozenset(size.name for size in self.sizes)
         return number_names(sizes, ((name, bound.expression) for name, bound in self.derived))
 
     @property
     def enumerations(self) -> Mapping[str, tuple[str, ...]]:
-        """What each word and each part of a word may be."""
+        """The values of each word and of each part of a word."""
         return {**self.words, **{part.name: part.values for part in self.parts}}
 
     def parts_of(self, word: str) -> tuple[Part, ...]:
-        """The parts that the words of an enumeration are made of; none where they are no more than themselves."""
+        """The parts of an enumeration's words; empty if its words have none."""
         return tuple(part for part in self.parts if part.word == word)
 
     def names_of(self, *roles: Role) -> tuple[str, ...]:
@@ -155,9 +157,9 @@ class Operation:
         return frozenset(found)
 
     def complete(self, given: Mapping[str, Value]) -> dict[str, Value]:
-        """Every size and word of a problem in the file's order, defaults where one is not given.
+        """Every size and word of a problem in the file's order, with defaults for missing ones.
 
-        Raises StudyError for a name that is none of them, and for a size without a default that is missing.
+        Raises StudyError for an unknown name, and for a missing size without a default.
         """
         names = (*(size.name for size in self.sizes), *self.words)
         for name in given:
@@ -172,7 +174,7 @@ class Operation:
         return {**values, **{name: given.get(name, words[0]) for name, words in self.words.items()}}
 
     def names_from(self, values: Mapping[str, Value]) -> dict[str, Value]:
-        """Sizes and words of a problem, the parts of the words, and what is derived from as many sizes as there are."""
+        """Sizes and words of a problem, the parts of the words, and the values derived from the sizes."""
         names = {**values, **{part.name: part.of[str(values[part.word])] for part in self.parts}}
         for name, bound in self.derived:
             if bound.names <= names.keys():
@@ -197,7 +199,7 @@ class Operation:
                 raise StudyError(why)
 
     def arrays_of(self, names: Mapping[str, Value]) -> tuple[Array, ...]:
-        """The arrays of a problem with these names, in the file's order; those that it has none of are left out."""
+        """The arrays of a problem with these names, in the file's order, without those that it does not have."""
         return tuple(array.evaluate(names, self.runtime) for array in self.arrays if array.when.integer(names))
 
 
@@ -279,7 +281,7 @@ class _Reader:
         )
 
     def message(self, text: str) -> str:
-        """What a rule says; the expressions in it are read."""
+        """The text of a rule's error, with its expressions parsed."""
         if not text.strip() or not text.isprintable():
             what = "expected a message of one line, for where the rule does not hold"
             raise self.table.error("rules", f"{text!r}: {what}")
@@ -306,7 +308,7 @@ class _Reader:
                 raise self.section("parts").error(name, "a size has this name; choose another one")
 
     def check_arrays(self, arrays: Sequence[ArrayTemplate], runtime: str) -> None:
-        """Arrays have names of their own as arguments, and their parts lie where test data repeat."""
+        """Check that arrays have distinct argument names, and that their parts are where test data repeat."""
         independent = self.table.flag("independent", default=True)
         taken = {runtime, *RESERVED, *_OF_ARGUMENTS}
         for index, array in enumerate(arrays):
@@ -356,7 +358,7 @@ class _Reader:
         return words
 
     def composed(self, name: str, first: Sequence[str]) -> tuple[tuple[str, ...], tuple[Part, ...]]:
-        """All words of an enumeration of two parts, those that [words] has before the others, and the parts."""
+        """All words of an enumeration of two parts, those in [words] first, and the parts."""
         table = self.section("parts").table(name, "expected two lists of words")
         if len(table.content) != 2:
             raise self.section("parts").error(name, "expected two lists of words")

@@ -1,4 +1,4 @@
-"""Where operations are found: those that come along, and folders of a user's directories."""
+"""Find operations: the bundled ones, and those in folders of a user's directories."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ CONV = "conv"
 
 @lru_cache
 def operation(name: str) -> Operation:
-    """An operation that comes along, read once. Raises TemplateError naming the dotted key, or those that there are."""
+    """A bundled operation, read once. Raises TemplateError for a name that is not bundled, or naming the dotted key."""
     names = _declared_in(shipped("templates"))
     if name not in names:
         raise TemplateError(f"no operation {quoted(name)}{did_you_mean(name, names)}; there are {', '.join(names)}")
@@ -30,9 +30,9 @@ def operation(name: str) -> Operation:
 
 
 def operations(directories: Sequence[Path] = ()) -> Mapping[str, Operation]:
-    """Every operation by name: those that come along, then those of folders in `directories` that have a file of one.
+    """Every operation by name: the bundled ones, then those in folders in `directories`.
 
-    Raises TemplateError for a file that is wrong, and for a second operation of one name.
+    Raises TemplateError for an invalid file, and for a second operation with the same name.
     """
     found = {name: operation(name) for name in _declared_in(shipped("templates"))}
     for directory in directories:
@@ -50,9 +50,9 @@ def operations(directories: Sequence[Path] = ()) -> Mapping[str, Operation]:
 
 
 def find_operation(name: str, directories: Sequence[Path] = ()) -> Operation:
-    """The operation of this name: one that comes along, else the first that a folder in the directories declares.
+    """The operation of this name: a bundled one, else the first that a folder in the directories declares.
 
-    Raises TemplateError where there is none.
+    Raises TemplateError if there is none.
     """
     names = _declared_in(shipped("templates"))
     if name not in names:
@@ -68,10 +68,10 @@ def find_operation(name: str, directories: Sequence[Path] = ()) -> Operation:
 
 
 def operations_here(recorded: Iterable[Operation], what: str | Path | None) -> tuple[Operation, ...]:
-    """Of operations that a results database declares, those whose folders lie beside a study's file or in the current
+    """Of operations that a results database declares, those whose folders are next to a study's file or in the current
     directory.
 
-    `what` is asked about: such a file, or the name of a study or layer. Raises TemplateError for a file that is wrong.
+    `what` is such a file, or the name of a study or layer. Raises TemplateError for an invalid file.
     """
     names = dict.fromkeys(each.name for each in recorded if is_name(each.name))
     own = (name for name in names if name not in _declared_in(shipped("templates")))

@@ -17,7 +17,7 @@ REPLAYED = "replay"
 """The kind of device of trials that were themselves read from a recording."""
 
 Measured = tuple[Problem, tuple[str, str, int, int, int], tuple[str, str, str], str]
-"""What trials must share to be compared: layer, device, environment and measurement mode."""
+"""The fields that trials must share to be compared: layer, device, environment and measurement mode."""
 
 
 def read_recordings(path: Path) -> tuple[Recording | JointRecording, ...]:
@@ -37,9 +37,9 @@ def is_database(path: Path) -> bool:
 
 
 def recorded_layers(path: Path) -> tuple[JointRecording, ...]:
-    """The layers of a results database: what was evaluated of each family is that family's feasible space.
+    """The layers of a results database: the evaluated configs of each family are its feasible space.
 
-    Raises StudyError when the database has no correct trial.
+    Raises StudyError if the database has no correct trial.
     """
     with Store(path, create=False) as store:
         recordings = tuple(
@@ -65,9 +65,9 @@ def stored_recordings(store: Store, problems: Sequence[Problem] | None = None) -
 
 
 def measured_rows(store: Store, problems: Sequence[Problem] | None = None) -> dict[Measured, tuple[TrialRow, ...]]:
-    """The evaluated configs of some problems or of all, oldest first, by what makes them comparable.
+    """The evaluated configs of some problems or of all, oldest first, grouped into comparable ones.
 
-    Of a config that was evaluated several times the latest trial counts.
+    If a config was evaluated several times, the latest trial counts.
     """
     found: dict[Measured, dict[tuple[str, str], TrialRow]] = {}
     if problems is None:
@@ -85,7 +85,7 @@ def measured_rows(store: Store, problems: Sequence[Problem] | None = None) -> di
 
 
 def _recording(store: Store, name: str, rows: Sequence[TrialRow]) -> Recording | None:
-    """One family's trials, oldest first, but for those that its newest header does not know; None without a time."""
+    """One family's trials, oldest first, without those that its newest header does not know; None without a time."""
     newest = rows[-1]
     declared = store.templates.params(newest.trial.config.template, newest.template_hash)
     params = [(param, declared.get(param, ())) for param in newest.trial.config.params]

@@ -26,7 +26,7 @@ WITHIN = 1.05
 
 
 class Recorded(Protocol):
-    """What a search can be run on without a device: one family's recording, or several families'."""
+    """A space for a search without a device: one family's recording, or several families'."""
 
     @property
     def name(self) -> str: ...
@@ -49,7 +49,7 @@ class Run:
     best: tuple[float, ...]
     """best found / optimum after each evaluation, infinite before the first correct config"""
     elapsed_s: tuple[float, ...]
-    """spent in search until each evaluation was told"""
+    """search time until each evaluation was told"""
     refused: RejectedProposals
     """proposals that cost nothing, as no config was evaluated"""
 

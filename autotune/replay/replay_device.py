@@ -1,6 +1,6 @@
-"""The `replay` device: the trials that a results database has of one device, answered again. Runs nothing.
+"""The `replay` device, which answers with the trials that a results database has of one device.
 
-`replay:FILE` takes the database's only device; `replay:FILE@NAME` names one of several. Only what was recorded can be
+`replay:FILE` takes the database's only device; `replay:FILE@NAME` names one of several. Only recorded configs can be
 evaluated, so a study's search spaces shrink to the recorded configs of its layers.
 """
 
@@ -28,7 +28,7 @@ _SAMPLES = 5  # of a recorded median in the finals
 
 
 _Key = tuple[str, frozenset[tuple[str, Value]]]
-"""A config whatever the order of its parameters, which a family may change."""
+"""A config regardless of the order of its parameters, which a family may change."""
 
 
 class ReplayEvaluator(SequentialEvaluator):
@@ -53,7 +53,7 @@ class ReplayEvaluator(SequentialEvaluator):
 
     @property
     def info(self) -> DeviceInfo:
-        """The recorded device, of the kind `replay`: what is stored here was not measured here."""
+        """The recorded device, with the kind `replay`, because its results are not measured here."""
         return self._info
 
     @property
@@ -62,7 +62,7 @@ class ReplayEvaluator(SequentialEvaluator):
         return self._environment
 
     def listed(self, problem: Problem, *, cache: str) -> frozenset[Config]:
-        """The recorded configs of a layer. Raises DeviceError when there are none."""
+        """The recorded configs of a layer. Raises DeviceError if there are none."""
         found = self._trials.get((problem, cache))
         if found is None:
             known = "; ".join(f"{known} ({measurement_mode})" for known, measurement_mode in self._trials)
@@ -83,7 +83,7 @@ class ReplayEvaluator(SequentialEvaluator):
         return Binary(Target(REPLAYED), b"", trial.resources, "", source.program.entries)
 
     def evaluate(self, source: KernelSource, binary: Binary, *, cache: str, best_us: float | None) -> Measured:
-        """What was recorded of a config."""
+        """The recorded result of a config."""
         trial = self._trial(source, cache)
         if trial.outcome != Outcome.CORRECT or trial.timing is None:
             raise _failure(trial)
@@ -98,7 +98,7 @@ class ReplayEvaluator(SequentialEvaluator):
         budget_s: float,
         seed: int,
     ) -> FinalsTimings:
-        """The recorded medians once more. Raises DeviceError for a baseline: none is recorded."""
+        """The recorded medians. Raises DeviceError for a baseline, because none is recorded."""
         if baselines:
             raise DeviceError("replay: libraries are measured on CUDA devices only")
         medians = [self._trial(source, cache).median_us for source, _ in kernels]
@@ -111,7 +111,9 @@ class ReplayEvaluator(SequentialEvaluator):
 
 
 def _file_and_device(rest: str) -> tuple[Path, str]:
-    """`FILE` or `FILE@NAME`; a file whose name has an @ is taken as it is. Raises DeviceError for a URL, whole."""
+    """Parse `FILE` or `FILE@NAME`; if a file with an @ in its name exists, the text is its name. Raises DeviceError for
+    a URL.
+    """
     if "://" in rest:
         raise DeviceError(f"replay:{rest}: expected replay:FILE with FILE a results database, not a URL")
     file, at, device = rest.rpartition("@")
@@ -121,7 +123,7 @@ def _file_and_device(rest: str) -> tuple[Path, str]:
 
 
 def _rows(path: Path, device: str) -> list[TrialRow]:
-    """A database's trials of one device. Raises DeviceError when it has several and none is named, or none."""
+    """A database's trials of one device. Raises DeviceError if it has none, or if it has several and none is named."""
     with Store(path, create=False) as store:
         groups = measured_rows(store)
     devices = {rows[0].device.identity: rows[0].device for rows in groups.values()}
@@ -141,7 +143,7 @@ def _key(config: Config) -> _Key:
 
 
 def _recorded(trials: Mapping[_Key, Trial], config: Config) -> Trial | None:
-    """The trial of a config, or the one that lacks the parameters which came to the family since."""
+    """The trial of a config, or that of the config without parameters that were added to the family later."""
     template, items = key = _key(config)
     if key in trials:
         return trials[key]

@@ -1,4 +1,4 @@
-"""Numbers to places on an axis, and the round ones among them that are written beside it."""
+"""Positions of numbers on an axis, and the round numbers for its labels."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class Axis:
     logarithmic: bool = True
 
     def share(self, value: float) -> float:
-        """Where a value lies: 0 at the low end, 1 at the high end; values beyond an end lie at it."""
+        """The position of a value: 0 at the low end, 1 at the high end; values beyond an end are at that end."""
         value = min(max(value, self.low), self.high)
         if self.logarithmic:
             return math.log(value / self.low) / math.log(self.high / self.low)

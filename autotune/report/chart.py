@@ -1,4 +1,4 @@
-"""A chart's parts, placed: what the page draws as SVG."""
+"""The parts of a chart with their positions, for the SVG in the page."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from autotune.report.axis import Axis
 
 WIDTH, HEIGHT = 560, 330
 LEFT, RIGHT, TOP, BOTTOM = 70, 14, 26, 44
-"""around what is drawn in"""
+"""margins of the plot area"""
 _LINE = 14.0
 """height of a line of text"""
 
 
 @dataclass(frozen=True, slots=True)
 class Tick:
-    """A place on an axis and what is written beside it."""
+    """A position on an axis and its label."""
 
     at: float
     label: str
@@ -30,7 +30,7 @@ class Mark:
     y: float
     title: str
     link: str
-    """the id of what it leads to; empty for nothing"""
+    """the id of the link's target; empty without a link"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +52,7 @@ class Dots:
     kind: str
     """a class of the style sheet"""
     rows: str
-    """what the ids of its family's rows begin with"""
+    """prefix of the ids of its family's rows"""
     path: str
     failed: bool = False
 
@@ -67,7 +67,7 @@ class Line:
 
 @dataclass(frozen=True, slots=True)
 class Label:
-    """Words in the chart, with what they belong to."""
+    """Labels in the chart, with the points they belong to."""
 
     x: float
     y: float
@@ -101,7 +101,7 @@ class Plane:
     y: Axis
 
     def place(self, x: float, y: float) -> tuple[float, float]:
-        """Where two values lie in the picture, to a tenth of a unit."""
+        """The position of two values in the picture, to a tenth of a unit."""
         across = LEFT + self.x.share(x) * (WIDTH - LEFT - RIGHT)
         down = TOP + (1 - self.y.share(y)) * (HEIGHT - TOP - BOTTOM)
         return round(across, 1), round(down, 1)
@@ -119,14 +119,14 @@ class Plane:
         return Line(kind, f"M{x:g} {y:g}" + "".join(f"H{x:g}V{y:g}" for x, y in others) + f"H{end:g}")
 
     def ticks(self, say_x: Callable[[float], str], say_y: Callable[[float], str]) -> tuple[tuple[Tick, ...], ...]:
-        """What is written beside both axes."""
+        """The labels of both axes."""
         across = tuple(Tick(self.place(value, self.y.low)[0], say_x(value)) for value in self.x.ticks())
         down = tuple(Tick(self.place(self.x.low, value)[1], say_y(value)) for value in self.y.ticks())
         return across, down
 
 
 def apart(labels: Sequence[Label]) -> tuple[Label, ...]:
-    """The labels, moved down or up where they would lie upon each other; all stay within the picture."""
+    """The labels, moved up or down so that they do not overlap; all stay within the picture."""
     found: list[Label] = []
     below = TOP - _LINE / 2
     for label in sorted(labels, key=lambda label: label.y):

@@ -1,4 +1,4 @@
-"""finals -> contenders: who was measured in turn, with confidence intervals, and what the winner was compared with."""
+"""finals -> contenders: the kernels of the finals with confidence intervals, and the winner's comparisons."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _CLOSE = 1.05
 
 @dataclass(frozen=True, slots=True)
 class Contender:
-    """One of those that were measured in turn."""
+    """One of the kernels that were timed interleaved."""
 
     name: str
     """`winner`, `starting config`, `cudnn nhwc`; empty for one more finalist"""
@@ -33,12 +33,12 @@ class Contender:
 
     @property
     def rival(self) -> bool:
-        """Whether it is what a user would run instead."""
+        """Whether it is what a user would run otherwise."""
         return self.row is None
 
     @property
     def interval_us(self) -> tuple[float, float]:
-        """The ends of its confidence interval, the median where there is none."""
+        """The ends of its confidence interval, or the median if it has none."""
         return self.time_us - (self.half_us or 0.0), self.time_us + (self.half_us or 0.0)
 
 
@@ -55,7 +55,7 @@ class Contest:
     floor_us: float | None
 
     def across(self, axis: Axis, time_us: float) -> float | None:
-        """Where a time lies, in per cent of an axis; None beyond its ends."""
+        """The position of a time on an axis, in per cent; None beyond its ends."""
         return round(100 * axis.share(time_us), 2) if axis.low <= time_us <= axis.high else None
 
     def width(self, axis: Axis, contender: Contender) -> tuple[float, float]:
@@ -65,7 +65,7 @@ class Contest:
 
 
 def contest(finals: FinalsRow, trials: Mapping[int, TrialRow], floor_us: float | None) -> Contest | None:
-    """Finals with what is known of each contender; None where nothing is kept of them. `trials` by their ids."""
+    """Finals with the details of each contender; None if nothing is stored of them. `trials` by their ids."""
     finalists, rivals = _finalists(finals, trials), _rivals(finals)
     if not finalists and not rivals:
         return None

@@ -15,7 +15,7 @@ _COLOURS = 7
 """families that have one of their own; the others share the last class"""
 NO_COLOURS: Mapping[str, str] = MappingProxyType({})
 _SLOWEST = 16.0
-"""times the best, up to which the axis of time reaches; slower trials lie at its end"""
+"""end of the time axis as a multiple of the best time; slower trials are at its end"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +52,7 @@ def families(trials: Sequence[TrialRow], kinds: Mapping[str, str] = NO_COLOURS) 
 def by_trial(
     section: str, trials: Sequence[TrialRow], floor_us: float | None, kinds: Mapping[str, str]
 ) -> Chart | None:
-    """Every trial's time by its place, with the best so far; None without a time. Failed ones lie along the top."""
+    """Every trial's time by its number, with the best so far; None without a time. Failed trials are along the top."""
     timed = [(place, us) for place, row in enumerate(trials) if (us := row.median_us)]
     if not timed:
         return None
@@ -80,7 +80,7 @@ def by_trial(
 
 
 def rows_of(section: str, family: int) -> str:
-    """What the ids of a family's rows begin with, in a layer's section."""
+    """Prefix of the ids of a family's rows in a layer's section."""
     return f"{section}f{family}r"
 
 
@@ -139,12 +139,12 @@ def _fall_by_second(trials: Sequence[TrialRow], ended: Mapping[int, float]) -> l
 
 
 def _near_best_s(fall: Sequence[tuple[float, float]]) -> float:
-    """When the best so far came within 1 % of what it ended with."""
+    """When the best so far came within 1 % of the final best."""
     return next(second for second, us in fall if us <= 1.01 * fall[-1][1])
 
 
 def time_axis(trials: Sequence[TrialRow], floor_us: float | None) -> Axis:
-    """Times of correct trials, of which there is one, and the floor where it is near; not far beyond the best."""
+    """Times of correct trials, of which there is at least one, and the floor if it is near; bounded above."""
     timed = [us for row in trials if (us := row.median_us)]
     best_us = min(timed)
     near = [floor_us] if floor_us is not None and floor_us > best_us / _SLOWEST else []

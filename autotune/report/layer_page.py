@@ -1,4 +1,4 @@
-"""results -> page: what a layer's part of the page shows, ready to be set."""
+"""results -> page: a layer's part of the page, ready for the template."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ from autotune.store import TrialRow, Verdict
 from autotune.trial import Outcome, Value
 
 _MESSAGE_CHARACTERS = 160
-"""of what a failed trial said; `autotune show` has the whole"""
+"""characters of a failed trial's message; `autotune show` prints all of it"""
 _FAMILIES_BELOW_ROOF = 4
-"""families whose best is named in a roofline, beside the winner's"""
+"""families, besides the winner's, whose best is named in a roofline"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +35,7 @@ class TrialLine:
     id: str
     """of the row where something leads to it; empty elsewhere"""
     cells: tuple[str, ...]
-    """second, the parameters that differ within the family, remark; none has a tab or ends a line"""
+    """second, the parameters that differ within the family, remark; none contains a tab or a line break"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +44,7 @@ class TrialTable:
 
     family: Family
     rows: str
-    """what the ids of its rows begin with"""
+    """prefix of the ids of its rows"""
     shared: tuple[tuple[str, Value], ...]
     """parameters that all of its trials set alike"""
     params: tuple[str, ...]
@@ -222,7 +222,7 @@ def _cells(row: TrialRow, begun: datetime, params: Sequence[str]) -> Iterator[st
 
 
 def _remark(row: TrialRow) -> str:
-    """What there is to know of a trial beside its time."""
+    """The details of a trial besides its time."""
     words = [row.proposed_by] if row.proposed_by != "search" else []
     words += ["reused"] if row.reused else []
     words += [row.origin] if row.origin != "measured" else []

@@ -23,9 +23,9 @@ from autotune.report.results import LayerResults, Results
 from autotune.report.roofline_chart import RooflinePoint, roofline
 
 _OPEN_LAYERS = 2
-"""Layers up to which each section stands open."""
+"""Number of layers up to which each section is open."""
 _SOURCES = 8
-"""Layers up to which the winners' texts come along unless something else is asked for: each is up to 0.1 MB."""
+"""Number of layers up to which the winners' texts are included by default: each is up to 0.1 MB."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +45,9 @@ class NetworkPage:
 
     @property
     def widest(self) -> float:
-        """The largest ratio of two times, either way, as a logarithm to base 2; at least that of twice."""
+        """The largest ratio of two times, in either direction, as a logarithm to base 2; at least that of a factor of
+        2.
+        """
         ratios = [
             one.rival.against_us / one.rival.median_us
             for one in self.network.layers
@@ -106,12 +108,12 @@ def _environment() -> Environment:
 
 
 def _shown(value: object) -> object:
-    """What is set of a value: of other people's words nothing that a reader could mistake."""
+    """Escape a value for the page, including characters that could mislead a reader."""
     return value if isinstance(value, Markup | int | float) else printable(str(value))
 
 
 def _text(environment: Environment, name: str) -> str:
-    """A file of the templates' folder, as it is."""
+    """A file of the templates' folder, unchanged."""
     assert environment.loader is not None  # noqa: S101  # it was given one
     text, _, _ = environment.loader.get_source(environment, name)
     return text

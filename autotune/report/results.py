@@ -46,7 +46,7 @@ class LayerResults:
     rival: Verdict | None
     """the fastest baseline of these classes, in the finals that the winner won"""
     finals: tuple[FinalsRow, ...]
-    """those that still count, oldest first"""
+    """those that are not superseded, oldest first"""
     events: tuple[Cells, ...]
     """how the best came about: the rows of `history`"""
     importances: tuple[FamilyImportance, ...]
@@ -60,21 +60,22 @@ class LayerResults:
 
 @dataclass(frozen=True, slots=True)
 class Results:
-    """What a report is made of."""
+    """The content of a report."""
 
     name: str
     """as asked for"""
     layers: tuple[LayerResults, ...]
     networks: tuple[Network, ...]
-    """what the layers come to, for each device and measurement mode; none for a single layer"""
+    """totals of the layers for each device and measurement mode; empty for a single layer"""
     studies: tuple[Study, ...]
     """the study files, as they were read last"""
 
 
 def results(store: Store, what: str, devices: Sequence[DeviceInfo] | None = None) -> Results:
-    """Everything of a study, `study.layer` or layer, on some devices or on all. Raises StoreError where there is none.
+    """Everything about a study, `study.layer` or layer, on some devices or on all. Raises StoreError if there is
+    nothing.
 
-    Nothing is computed here that a command does not say, too: `best`, `history`, `importance`, `ladder`.
+    Everything in it is also the answer of a command: `best`, `history`, `importance`, `ladder`.
     """
     from autotune.store import space_advice
 
@@ -107,7 +108,7 @@ def results(store: Store, what: str, devices: Sequence[DeviceInfo] | None = None
 
 @dataclass(frozen=True, slots=True)
 class _Shared:
-    """What was asked of the store once for all layers."""
+    """The queries that the report makes once for all layers."""
 
     store: Store
     studies: dict[str, Study]

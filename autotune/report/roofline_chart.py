@@ -15,7 +15,7 @@ from autotune.report.words import count, digits, microseconds, rate
 
 _UNIT_NAMES = {"fp32": "FFMA", "tf32": "TF32 tensor cores", "fp16": "16-bit tensor cores"}
 _BESIDE = WIDTH - 190
-"""Where labels beside points end: to the right of here they stand to the left of their points."""
+"""End of the range for labels on the right of points; further right they are on the left of their points."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +48,7 @@ def roofline(
     points: Sequence[RooflinePoint],
     rates: Sequence[Rate],
 ) -> Chart | None:
-    """A roofline of the device's calibrated rates; None where it was never calibrated or nothing stands below it."""
+    """A roofline of the device's calibrated rates; None if it was never calibrated or has no points."""
     best = best_rates(rates)
     if "copy" not in best or not points:
         return None
@@ -79,7 +79,7 @@ def roofline(
 
 
 def _roofs(best: dict[str, float], accuracies: set[str]) -> dict[str, float]:
-    """The units that the classes use, FFMA first, with what they do per second of use to a class."""
+    """The units that the classes use, FFMA first, with their rates in terms of the class's operations."""
     units = {"fp32": best["fp32"]} if "fp32" in best else {}
     for accuracy in sorted(accuracies & ARITHMETIC_RATE.keys()):
         unit, _ = ARITHMETIC_RATE[accuracy]
@@ -118,7 +118,7 @@ def _marks(plane: Plane, points: Sequence[RooflinePoint]) -> tuple[Mark, ...]:
 
 
 def _labels(plane: Plane, points: Sequence[RooflinePoint]) -> tuple[Label, ...]:
-    """Names beside the points, to the side with room, those of one side apart from each other."""
+    """Names next to the points, on the side with more space, without overlaps."""
     named = [one for one in points if one.labelled]
     found: list[Label] = []
     for one in named:

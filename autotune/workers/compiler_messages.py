@@ -1,5 +1,7 @@
-"""What passes between a parent and a worker that compiles: apart from what a worker with a device needs, and with it
-NumPy and all that measures, so that a compiler starts in a third of the time.
+"""Messages between a parent and a worker that compiles.
+
+They are separate from those of a worker with a device, which need NumPy and all of measurement, so that a compiler
+starts in a third of the time.
 """
 
 from __future__ import annotations

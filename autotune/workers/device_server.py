@@ -1,4 +1,4 @@
-"""What a worker process does that alone holds its device: requests answered one by one."""
+"""The loop of a worker process that owns a device: answer requests one by one."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from autotune.workers.worker import (
 
 
 class WorkerServer:
-    """What a worker holds between requests."""
+    """The state of a worker between requests."""
 
     def __init__(
         self, clock: Callable[[], float], open_named: Callable[[str, Binary | None], Device] = open_device
@@ -46,7 +46,7 @@ class WorkerServer:
         """the last kernel to be evaluated did"""
 
     def answer(self, request: DeviceRequest) -> Reply:
-        """Do what a request asks."""
+        """Execute a request."""
         match request:
             case OpenRequest(name, runtime, first):
                 self._device = self._open(name, runtime)

@@ -1,4 +1,4 @@
-"""One device and the worker that holds it: kernels are sent there, and what they ruin is replaced."""
+"""One device and its worker process: send kernels to it, and replace it after a kernel has ruined it."""
 
 from __future__ import annotations
 
@@ -56,24 +56,24 @@ class Deadlines:
     evaluate_s: float = 60.0
     """loading, verifying (four runs) and timing one kernel"""
     compile_s: float | None = None
-    """one compilation; None adapts to what was seen"""
+    """timeout of one compilation; None adapts to the observed times"""
 
 
 DEADLINES = Deadlines()
 
 
 class DeviceWorker:
-    """One device and the worker that holds it, replaced whenever a kernel ruins it.
+    """One device and its worker, which is replaced whenever a kernel ruins it.
 
-    `AT_HAND` threads may call `evaluate` at once, and others `begin_layer`, `finals` or `refresh`, which wait for what
-    runs; whatever else is asked for comes alone. The worker keeps the data of many layers, those used last where half
-    of its memory has no room for all.
+    `AT_HAND` threads may call `evaluate` at once, and others `begin_layer`, `finals` or `refresh`, which wait for
+    running work; any other call must come alone. The worker keeps the data of many layers; if half of its memory is too
+    small for all, those used last.
     """
 
     def __init__(self, name: str, deadlines: Deadlines, runtime: Binary | None) -> None:
         self.name = name
         self._layers: dict[Problem, LayerRequest] = {}
-        """those that were begun"""
+        """the layers that were prepared"""
         self._held: dict[Problem, int] = {}
         """layers whose data the present worker has, with their bytes at most; the one used last comes last"""
         self._deadlines = deadlines
@@ -146,7 +146,7 @@ class DeviceWorker:
                 ) from None
             self._revive(layer)
         except Rejected as error:
-            self.drop()  # it holds what was made already
+            self.drop()  # it has the data already
             raise DeviceError(f"{self.name}: {problem}: its data cannot be made: {error.message}") from None
         self._held[problem] = needed
 
@@ -249,7 +249,7 @@ class DeviceWorker:
         return reply
 
     def refresh(self) -> None:
-        """End the worker, once what runs there has ended."""
+        """End the worker, after its current work."""
         with self._alone():
             self.drop()
 
@@ -316,12 +316,12 @@ class DeviceWorker:
 
 
 def _data_bytes(problem: Problem) -> int:
-    """What a layer takes in a worker at most: two data sets with references, and copies for short kernels."""
+    """Maximum memory for a layer in a worker: two data sets with references, and copies for short kernels."""
     return data_bytes(problem) + min(COPIES_BYTES, MOST_PASSES * problem.tensor_bytes)
 
 
 def _made_within_s(problem: Problem) -> float:
-    """What data and reference of a layer may take where they are made on a busy CPU."""
+    """Maximum time for making a layer's data and reference on a busy CPU."""
     if in_numpy(problem.operation):
         return math.inf  # it has limits of its own
     return _LEAST_MADE_S + (problem.flops + problem.tensor_bytes) / _MADE_PER_S

@@ -45,7 +45,7 @@ class _Loaded:
     workspace: GuardedArray
     packed_w: GuardedArray
     owned: ExitStack
-    """what is given back with it"""
+    """resources that are released with it"""
 
     def scratch(self, size_bytes: int) -> int:
         """The address of memory that is given back with it."""
@@ -97,9 +97,9 @@ class LayerBench:
     def _each_pass(
         self, loaded: _Loaded, count: int, *, cold: bool, weights: Mapping[str, int] | None = None
     ) -> list[Callable[[], None]]:
-        """Functions that enqueue a forward pass; when several must be cold, each on arrays of its own.
+        """Functions that enqueue a forward pass; if several must be cold, each has its own arrays.
 
-        `weights`: addresses of those that all of them share, packed ones, too; None: each has its own.
+        `weights`: addresses of the weights that all of them share, packed ones, too; None: each has its own.
         """
         device, verifier, kernel, source = self._device, self.verifier, loaded.kernel, loaded.kernel.source
         shared = weights or {}
@@ -128,7 +128,7 @@ class LayerBench:
         return found
 
     def _check_again(self, source: KernelSource, passes: Passes, *, cold: bool) -> None:
-        """Whether a kernel's passes give what they must after many launches. Raises Rejected as `still_right` does."""
+        """Check a kernel's outputs after many launches. Raises Rejected as `still_right` does."""
         verifier = self.verifier
         tensors = verifier.tensors(verifier.normal)
         if passes.count > 1 and cold:
@@ -136,14 +136,14 @@ class LayerBench:
         verifier.still_right(source, tensors, partial(self._timed, passes, cold=cold))
 
     def _timed(self, passes: Passes, *, cold: bool) -> Sample:
-        """A sample of passes, on arrays that are as before a pass where one changes what it reads."""
+        """A sample of passes, on restored arrays if a pass changes its inputs."""
         verifier = self.verifier
         if verifier.changes_inputs:
             verifier.restore(verifier.normal)
         return self._device.time(passes, cold=cold)
 
     def _check_all_again(self, kernels: Sequence[_Loaded], entered: Sequence[Passes], *, cold: bool) -> None:
-        """Whether finalists are still right. Raises Disproved naming those that are not."""
+        """Check the finalists' outputs. Raises Disproved naming the wrong ones."""
         wrong = {}
         for position, (loaded, passes) in enumerate(zip(kernels, entered, strict=False)):
             try:
@@ -156,7 +156,7 @@ class LayerBench:
             raise Disproved(wrong)
 
     def _recorded(self, each: Sequence[Callable[[], None]], owned: ExitStack) -> Passes:
-        """Forward passes as one call, given back with what they belong to."""
+        """Forward passes as one call, released with their resources."""
         passes = self._device.record(each)
         owned.callback(passes.close)
         return passes
@@ -169,10 +169,11 @@ class LayerBench:
         return max(1, min(MOST_PASSES, room, math.ceil(_SAMPLE_US / pass_us)))
 
     def finals(self, request: FinalsRequest) -> FinalsTimings:
-        """Every contender is recorded the same way and has as many passes a sample, each on arrays of its own.
+        """Every contender is recorded in the same way and has the same number of passes per sample, each on its own
+        arrays.
 
-        But beside libraries passes share weights, as a library's do, and each kernel but the first has them at other
-        addresses: what those do to a kernel's time is no library's fault.
+        But next to libraries, passes share weights, as a library's do, and each kernel but the first has them at other
+        addresses, because the effect of addresses on a kernel's time is not due to the library.
         """
         device, verifier = self._device, self.verifier
         cold = request.cache == "cold"
@@ -275,7 +276,7 @@ class LayerBench:
             own = runs
         elif cold and passes.launch == "stream" and count == 1:
             later = (*runs[1:], *verified.on_integers)
-            # what the first of several and other data add or save, some per cent, makes no winner of one far behind
+            # first passes and other data differ by some per cent, which cannot make a slow kernel the winner
             own = (runs[0], *later) if surely_behind([run.us for run in later], best_us) else runs[1:]
         samples = Samples(partial(self._timed, passes, cold=cold), self._clocks, own)
         measure(samples, Race(best_us, Converged()))

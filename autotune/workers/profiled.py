@@ -1,7 +1,8 @@
-"""What a profiler or a sanitizer watches, `python -m autotune.workers.profiled JOB`: kernels, each once.
+"""The program that a profiler or a sanitizer watches, `python -m autotune.workers.profiled JOB`: it runs each kernel
+once.
 
-A process of its own with nothing else on the device, since both stop at every launch. Every array has the bytes that
-the kernel was promised, and nothing around them that it might touch unseen.
+It is a separate process with nothing else on the device, because both tools stop at every launch. Every array has
+exactly the bytes that the kernel was promised, without accessible memory around it.
 """
 
 from __future__ import annotations
@@ -34,11 +35,11 @@ Kernel = tuple[KernelSource, Binary]
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """What is launched; written as a pickle."""
+    """The kernels to launch, written as a pickle."""
 
     device: str
     kernels: tuple[Kernel, ...]
-    """those that compute one problem, one after another, have their images, filters and outputs in common"""
+    """consecutive kernels for one problem share images, filters and outputs"""
     first_round: bool
     """leave out all rounds of a kernel's stages but the first"""
 

@@ -1,4 +1,4 @@
-"""What AddressSanitizer and UndefinedBehaviorSanitizer said of a kernel on `host:check`, in one line."""
+"""The report of AddressSanitizer or UndefinedBehaviorSanitizer about a kernel on `host:check`, in one line."""
 
 from __future__ import annotations
 
@@ -21,7 +21,9 @@ _UNDEFINED = re.compile(r"kernel\.cu:(\d+):\d+: runtime error: (.+)")
 
 
 def explained(rejected: Rejected, source: KernelSource) -> Rejected:
-    """The rejection of a kernel whose worker a sanitizer ended, in its words; any other one as it is, shortened."""
+    """The rejection of a kernel whose worker a sanitizer ended, with the sanitizer's message; any other
+    one shortened.
+    """
     words = rejected.message
     if found := _UNDEFINED.search(words):
         return Rejected(rejected.outcome, "undefined", f"kernel.cu:{found[1]}: {found[2]}")
@@ -39,7 +41,7 @@ def explained(rejected: Rejected, source: KernelSource) -> Rejected:
 
 
 def _place(words: str, source: KernelSource) -> str:
-    """Which array an address lies beside, on which side and how far; empty where that is not known."""
+    """The array next to an address, the side and the distance; empty if unknown."""
     region, allocated = _REGION.search(words), _ALLOCATED.search(words)
     if not region or not allocated:
         return ""

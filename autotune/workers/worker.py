@@ -55,7 +55,7 @@ class Opened:
 
 @dataclass(frozen=True, slots=True)
 class LayerRequest:
-    """Make a layer's test data and reference, beside those of other layers. Answer: None."""
+    """Make a layer's test data and reference, in addition to those of other layers. Answer: None."""
 
     problem: Problem
     check: Binary
@@ -71,8 +71,9 @@ class EvaluateRequest:
     binary: Binary
     cache: str
     best_us: float | None
-    """median of the best kernel known, infinite where there is none yet: one far slower than this, or than what the
-    worker has measured, is not timed to the end; None: every one is"""
+    """median of the best known kernel, infinite if there is none: a kernel that is far slower than this, or than the
+    worker's own best, is not timed to the end; None: every kernel is
+    """
     behind: bool = False
     """sent while another was under way, and not to be run where that one failed"""
 
@@ -89,7 +90,7 @@ class VerifyRequest:
     source: KernelSource
     binary: Binary
     once: bool = False
-    """run it on normal data once, and no more"""
+    """run it on normal data only once"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,7 +115,7 @@ class FinalsTimings:
 
     kernels: tuple[Timing, ...]
     baselines: tuple[Timing | str, ...] = ()
-    """why not, for one that cannot run the layer"""
+    """the reason, if it cannot run the layer"""
     libraries: tuple[Timing, ...] = ()
 
 
@@ -160,7 +161,7 @@ class WorkerBug(Exception):
 class Worker:
     """A child process that answers requests, in its own process group, killed with its children.
 
-    What it and its compilers write to the folder for temporary files lies in one of its own, which ends with it.
+    Its temporary files, and those of its compilers, are in a folder that is removed with it.
     """
 
     def __init__(self, environ: Mapping[str, str] | None = None) -> None:
@@ -190,7 +191,7 @@ class Worker:
         return self.receive(deadline_s)
 
     def send(self, request: Request) -> None:
-        """Send a request, behind those that are not answered yet; a worker that is gone is noticed by `receive`."""
+        """Send a request after the unanswered ones; `receive` notices a worker that is gone."""
         with self._sending, contextlib.suppress(OSError):
             self._connection.send(request)
 
@@ -227,7 +228,7 @@ class Worker:
             self._connection.close()
 
     def _last_words(self) -> str:
-        """How the worker ended and what it printed last."""
+        """How the worker ended and its last output."""
         try:
             code = self._process.wait(timeout=5)
         except subprocess.TimeoutExpired:

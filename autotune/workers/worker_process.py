@@ -1,4 +1,4 @@
-"""What runs inside a worker process: a compiler's requests answered here, those of a device by what holds it.
+"""The main loop of a worker process: it answers a compiler's requests itself and passes those for a device on.
 
 Started as `python -m autotune.workers.worker_process FD`.
 """
@@ -30,7 +30,7 @@ class Compiler:
         self._compiles = False
 
     def answer(self, request: CompilerRequest | CompileRequest) -> Binary | None:
-        """Do what a request asks."""
+        """Execute a request."""
         if not self._compiles:
             self._compiles = True
             os.nice(_COMPILER_NICE)
@@ -90,5 +90,5 @@ if __name__ == "__main__":
     parent = Connection(int(sys.argv[1]))
     _end_with_parent(parent, sys.argv[2])
     serve(parent)
-    remove(sys.argv[2])  # whoever comes first, this or the one who waits for the parent's end
+    remove(sys.argv[2])  # either this or the thread that waits for the parent's end is first
     os._exit(0)
