@@ -29,7 +29,7 @@ def check_writable(file: Path, option: str) -> None:
     write to standard output handles `-` before it calls this; for the others `-` would be a file.
     """
     if str(file) == "-":
-        raise StoreError(f"-: standard output cannot be written here; name a file as {option}")
+        raise StoreError(f"-: this command cannot write to standard output; name a file as {option}")
     if not file.parent.is_dir():
         raise StoreError(f"{file}: there is no folder {file.parent}; create it first or give another {option}")
     try:
@@ -37,7 +37,7 @@ def check_writable(file: Path, option: str) -> None:
     except OSError:  # it does not exist, or writing it reports the error
         return
     if not stat.S_ISREG(mode):
-        found = "is a folder" if stat.S_ISDIR(mode) else "is no regular file"
+        found = "is a folder" if stat.S_ISDIR(mode) else "is not a regular file"
         raise StoreError(f"{file}: {found}; give another {option}")
     if _is_database(file):
         raise StoreError(f"{file}: is an SQLite database, which would be lost; give another {option}")

@@ -61,7 +61,7 @@ def read_bytes(path: Path, raises: Raises, most_bytes: int = TEXT_BYTES) -> byte
 
 def larger(most_bytes: int) -> str:
     """The message for a content that is too large."""
-    return f"is larger than {most_bytes >> 20} MiB, the most that a file of its kind may have"
+    return f"is larger than {most_bytes >> 20} MiB, the limit for this kind of file"
 
 
 def read_text(path: Path, raises: Raises, most_bytes: int = TEXT_BYTES) -> str:

@@ -33,4 +33,4 @@ def check_writable_results(database: Path) -> None:
     for name in RECORDED:
         file = recorded_database(name)
         if os.path.exists(database) and file.exists() and os.path.samefile(database, file):
-            raise StoreError(f"{name}: these results come along and are only read; give another --db")
+            raise StoreError(f"{name}: these bundled results are read-only; give another --db")

@@ -227,7 +227,7 @@ def _techniques(study: Table, layers: set[str]) -> tuple[Technique, ...]:
             trials=table.whole("trials", 0, least=1) if "trials" in table else None,
         )
         if technique.name in found:
-            raise table.error("name", f"{technique.name!r} stands twice")
+            raise table.error("name", f"{technique.name!r} occurs twice")
         found[technique.name] = technique
     return tuple(found.values())
 
@@ -259,7 +259,7 @@ def _rules(study: Table, techniques: set[str]) -> tuple[NamedRule, ...]:
             report=table.word("report", ""),
         )
         if rule.name in found:
-            raise table.error("name", f"{rule.name!r} stands twice")
+            raise table.error("name", f"{rule.name!r} occurs twice")
         found[rule.name] = rule
     return tuple(found.values())
 
@@ -282,7 +282,7 @@ def _layers(study: Table, find: FindOperation) -> tuple[Layer, ...]:
     for index, table in enumerate(study.tables("layer", expected, label="name")):
         layer = _layer(table, _operation(table, of_all, find))
         if layer.name in layers:
-            raise study.error(f"layer[{index}].name", f"{layer.name!r} stands twice; give each layer its own name")
+            raise study.error(f"layer[{index}].name", f"{layer.name!r} occurs twice; give each layer its own name")
         layers[layer.name] = layer
     if not layers:
         raise study.error("layer", expected)

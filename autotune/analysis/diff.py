@@ -48,7 +48,8 @@ def resolve(word: str, studies: Sequence[StudyRow], devices: Sequence[DeviceInfo
         "date": "ISO dates such as 2026-11-20 or 2026-11-20T14:00",
     }
     raise StoreError(
-        f"{word!r} is nothing to compare; there are {', '.join(known[kind] for kind in SIDES if by in (None, kind))}"
+        f"{word!r} is not a study, a device or a date; there are "
+        f"{', '.join(known[kind] for kind in SIDES if by in (None, kind))}"
     )
 
 

@@ -12,7 +12,7 @@ from autotune.family.template import KernelTemplate
 from autotune.problem import Problem, make_problem
 from autotune.store import Store, TrialRow
 
-ANOTHER = "renders another kernel by now"
+ANOTHER = "renders another kernel now"
 
 
 def kernel_of(row: TrialRow, store: Store, families: Mapping[str, KernelTemplate]) -> KernelSource | str:
@@ -21,7 +21,7 @@ def kernel_of(row: TrialRow, store: Store, families: Mapping[str, KernelTemplate
     if stored is not None:
         return stored
     again = rerender(row, families)
-    return f"its text is not kept, and {row.trial.config.template} {again}" if isinstance(again, str) else again
+    return f"its text is not stored, and {row.trial.config.template} {again}" if isinstance(again, str) else again
 
 
 def located(problem: Problem, families: Mapping[str, KernelTemplate]) -> Problem:
@@ -50,8 +50,8 @@ def render_current(row: TrialRow, families: Mapping[str, KernelTemplate]) -> Ker
         return "is not installed"
     config = family.current_config(row.trial.config)
     if config is None:
-        return "has other parameters or values by now"
+        return "has other parameters or values now"
     try:
         return render(BoundTemplate(family, row.problem, row.device), config)
     except Rejected as rejected:
-        return f"refuses the config by now: {rejected.message}"
+        return f"refuses the config now: {rejected.message}"

@@ -73,8 +73,8 @@ def _warn_of_others(evaluator: Evaluator, warn: Warn) -> None:
     if isinstance(evaluator, DeviceEvaluator):
         for name, percent in evaluator.shared.items():
             warn(
-                f"{name}: other programs keep it busy for {percent} % of the time, so what is timed now is too slow; "
-                "end them or take another GPU"
+                f"{name}: other programs keep it busy for {percent} % of the time, so times measured now are too "
+                "slow; end them or use another GPU"
             )
 
 

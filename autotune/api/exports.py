@@ -190,7 +190,7 @@ def _selected(store: Store, what: str, db: str, asked: ExportRequest, on: Callab
     rows = _fastest(rows, ADMITTED[asked.admit]) if asked.admit else rows
     wanted = {row.name for row in store.studies.layers(what) if matches(row.name, asked.layers)}
     missing = wanted - {row.name for row in rows}
-    return _Selection(rows, None, dict.fromkeys(sorted(missing), f"without such a kernel in {db}"))
+    return _Selection(rows, None, dict.fromkeys(sorted(missing), f"no such kernel in {db}"))
 
 
 def _best(store: Store, what: str, asked: ExportRequest, on: Callable[[DeviceInfo], bool]) -> Sequence[BestRow]:
@@ -251,7 +251,9 @@ def _dispatched(store: Store, made: DispatcherRow, dispatcher: Dispatcher, layer
             assert latest.trial.timing is not None  # noqa: S101 - a correct trial has one
             rows.append(BestRow(made.study, one.layer, latest.trial.timing, "median", latest))
         else:
-            why = "nothing of the dispatcher fits it" if one.kernel is None else "its kernel was not measured on it"
+            why = (
+                "no kernel of the dispatcher supports it" if one.kernel is None else "its kernel was not measured on it"
+            )
             left_out[f"{made.study}.{one.layer.name}"] = why
     return _Selection(rows, dispatcher, left_out)
 
@@ -287,7 +289,8 @@ def proof_of(written: WrittenExport, *, stage: Callable[[str], None] = lambda _:
         else:
             opened.callback(device.close)
             if not runs_on(exported, device.info):
-                device = f"{device.info.name} is for none of {', '.join(f'sm_{arch}' for arch in exported.archs)}"
+                archs = ", ".join(f"sm_{arch}" for arch in exported.archs)
+                device = f"the library is for {archs} and not for {device.info.name}"
         try:
             sanitizer, not_run = sanitizer_here(jobs_default(), gpu=not isinstance(device, str))
             if not isinstance(sanitizer, str):

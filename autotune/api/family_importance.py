@@ -78,7 +78,7 @@ def importances(
             raise StoreError(f"--family {unknown[0]}: {db} has nothing of this name{hint}")
         family = f"the family {' or '.join(families)}" if families else "any family"
         raise StoreError(
-            f"{db}: {name}: there are not 20 correct trials of {family}, too few to say anything; replayed ones count "
+            f"{db}: {name}: fewer than 20 correct trials of {family} were measured; replayed trials count only "
             f"where they were measured"
         )
     return rows

@@ -43,7 +43,7 @@ def open_sanitizer(
         evaluator = DeviceEvaluator([device], jobs, cache=binary_cache())
         return _on_gpu(device, evaluator, jobs, tools or TOOLS, small_n, logs)
     if device != HOST_CHECK:
-        raise DeviceError(f"{device}: no sanitizer watches it; expected cuda:N or {HOST_CHECK}")
+        raise DeviceError(f"{device}: no sanitizer supports it; expected cuda:N or {HOST_CHECK}")
     if tools:
         raise DeviceError(f"{device}: {', '.join(tools)} needs a CUDA device; leave it out for the host's own")
     return HostCheck(DeviceEvaluator([HOST_CHECK], jobs, cache=binary_cache(), deadlines=_DEADLINES), small_n)
@@ -70,7 +70,7 @@ def sanitizer_here(jobs: int, *, gpu: bool) -> tuple[Sanitizer | str, str]:
 
     Without AddressSanitizer a message takes its place. Raises ToolchainError without a C++ compiler.
     """
-    why = "there is no CUDA device that they are for"
+    why = "this machine has no CUDA device"
     if gpu:
         try:
             return open_sanitizer("cuda:0", jobs), ""

@@ -28,13 +28,15 @@ def new_operation(name: str, directory: Path = Path()) -> tuple[Path, ...]:
     Raises TemplateError for a name that is invalid or taken, StoreError if the files cannot be written.
     """
     if not (name.isidentifier() and name.isascii()) or name.startswith("_"):
-        raise TemplateError(f"{name!r}: expected letters, digits and _, a letter first: a kernel is named so")
+        raise TemplateError(
+            f"{name!r}: expected letters, digits and _, a letter first: it becomes the name of a kernel"
+        )
     if not is_name(name) or name == "main":
         raise TemplateError(what_is_wrong(name))
     if len(name) > NAME_CHARACTERS:
         raise TemplateError(f"{shortened(name)}: has {len(name)} characters: expected at most {NAME_CHARACTERS}")
     if name in operations():
-        raise TemplateError(f"{name}: an operation of this name comes along; give another")
+        raise TemplateError(f"{name}: autotune has an operation of this name; give another")
     if f"{name}.toml" == SETTINGS:
         raise TemplateError(f"{name}: its study would be {SETTINGS}, the name of the settings file; give another")
     starter = shipped("templates") / "starter"

@@ -43,7 +43,7 @@ def study_named(name: str, db: str | Path, directories: Sequence[Path] = ()) -> 
         if stored is None:
             raise
         if not stored.text:
-            raise StudyError(f"{name}: {db} has its results without its file; give the file") from None
+            raise StudyError(f"{name}: {db} has its results but not its file; give the file") from None
         study = parse_study(
             stored.text, name, f"study {name} of {db}", partial(find_operation, directories=(*directories, Path()))
         )

@@ -69,17 +69,17 @@ def tune(
     on_trial: OnTrial | None = None,
     stopping: Callable[[], bool] = lambda: False,
 ) -> TuneResult:
-    """Tune the layers of a study, or some of them, and return what came of each.
+    """Tune all or some of the layers of a study and return the result of each.
 
     `study` is a `Study`, a study file or the name of a shipped or stored study; `device` is named as on the command
-    line, by default the first CUDA device, else the host. `trials` and `time_budget_s` overrule the study's, per layer.
-    `templates` are folders of further families; `jobs` compilers run at once, by default one a core. Run it again to
-    resume: nothing is evaluated twice. It ends in order, after the trials at hand, once `stopping` returns true; with a
-    StoreError where another process tunes the study and this one was to wait for it. Warns (UserWarning) where other
-    programs' kernels run on the GPU.
+    line, by default the first CUDA device, or else the host. `trials` and `time_budget_s` replace the study's, per
+    layer. `templates` are folders of more families; `jobs` is the number of parallel compilers, by default one per
+    core. Call it again to resume: nothing is evaluated twice. When `stopping` returns true it ends after the running
+    trials. If another process is tuning the study it waits, and raises StoreError if `stopping` returns true meanwhile.
+    It warns (UserWarning) if other programs use the GPU.
 
-    Raises StudyError, TemplateError, DeviceError, ToolchainError or StoreError before anything is run, and
-    KeyboardInterrupt after Ctrl-C, when the trials at hand have ended and are stored; a second Ctrl-C ends at once.
+    Raises StudyError, TemplateError, DeviceError, ToolchainError or StoreError before anything runs, and
+    KeyboardInterrupt after Ctrl-C, once the running trials have ended and are stored; a second Ctrl-C ends it at once.
     """
     folders = tuple(map(Path, templates))
     check_writable_results(path_of(db))
@@ -99,7 +99,7 @@ def tune(
         """Called while another process has the lock of the study."""
         _raise_if(interrupted())
         if stopping():
-            raise StoreError(f"{store.path}: another process tunes {wanted.name} into it; was told to stop waiting")
+            raise StoreError(f"{store.path}: another process tunes {wanted.name} into it; stopped waiting")
 
     def observe(progress: Progress) -> None:
         if on_trial is not None and progress.trial is not None:

@@ -61,7 +61,7 @@ def _described(array: Any, what: str) -> Mapping[str, Any]:
     interface: Mapping[str, Any] | None = getattr(array, "__cuda_array_interface__", None) or described(array)
     if interface is None:
         raise TypeError(
-            f"{what}: a {type(array).__name__} is no array on a GPU: it has no __cuda_array_interface__, "
+            f"{what}: a {type(array).__name__} is not an array on a GPU: it has no __cuda_array_interface__, "
             "nor is it in a GPU's memory by __dlpack__"
         )
     return interface

@@ -332,7 +332,7 @@ def _why_not(geometry: Geometry) -> str:
     if len(geometry.x) != len(geometry.w):
         return f"its input has {len(geometry.x)} dimensions, not {len(geometry.w)}"
     if geometry.x[1] != (geometry.w[0] if geometry.transposed else (geometry.w[1] or 0) * geometry.groups):
-        return f"its input {sizes(geometry.x)} has not the channels of its filters {sizes(geometry.w)}"
+        return f"its input {sizes(geometry.x)} does not have the channels of its filters {sizes(geometry.w)}"
     if geometry.dtype not in INTERFACE.words["dtype"]:
         return f"computes in {geometry.dtype}"
     return ""

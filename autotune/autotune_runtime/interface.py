@@ -217,7 +217,7 @@ class Library:
         if version != ABI_VERSION:
             raise ImportError(
                 f"{self.path} has version {version} of the interface and this loader version {ABI_VERSION}; "
-                "take the python folder that was exported with it"
+                "use the python folder that was exported with it"
             )
         self._declare()
         arguments = struct.Struct(f"{3 + len(interface.arrays)}Q")

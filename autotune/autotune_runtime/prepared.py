@@ -199,7 +199,7 @@ class _Takes:
         self.words = f"{interface.name} takes {', '.join(self.expected)}"
         if roles == WEIGHTS:
             prepared = f"{self.words} to be prepared"
-            self.words = prepared if self.expected else f"{interface.name} has no weights to be prepared; call run"
+            self.words = prepared if self.expected else f"{interface.name} has no weights to prepare; call run"
 
     def given(
         self, positional: tuple[object, ...], named: Mapping[str, object]
@@ -249,7 +249,7 @@ def _made(
     placed = {**(others or {}), **views}
     where = {view.device: name for name, view in placed.items() if view.device is not None}
     if len(where) > 1:
-        raise ValueError("; ".join(f"{name}: lies on device {device}" for device, name in where.items()))
+        raise ValueError("; ".join(f"{name}: is on device {device}" for device, name in where.items()))
     like = {declared[name].dtype: name for name in reversed([*views])}
     made = []
     for name, array in declared.items():

@@ -234,7 +234,7 @@ class _Judge:
             self._times[work] = race(work, layer.conv, lambda conv: TunedConv2d(conv, problem, self._path), runtime)
         times = self._times[work]
         if times is None:
-            why = "computes something else than PyTorch"
+            why = "computes something different from PyTorch"
             return Row(layer.name, problem, kernel, None, None, swapped=False, why=why)
         rival, rival_us = times.rivals[0]
         ratio = rival_us / times.tuned_us

@@ -121,7 +121,9 @@ class Convolution:
         if any(tensor.device != x.device for tensor in tensors):
             raise ValueError(f"{_NAME}: not on one device: {', '.join(str(tensor.device) for tensor in tensors)}")
         if x.shape[1] != weight.shape[1] * self.groups:
-            raise ValueError(f"{_NAME}: x has not the channels of weight in {self.groups} groups: {_sizes(tensors)}")
+            raise ValueError(
+                f"{_NAME}: x does not have the channels of weight in {self.groups} groups: {_sizes(tensors)}"
+            )
         if self.activation and self.activation not in BY_WORD:
             expected = ", ".join(BY_WORD)
             raise ValueError(f"{_NAME}: activation {self.activation!r}: expected one of {expected}, or nothing")

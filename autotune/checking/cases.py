@@ -176,7 +176,7 @@ class CasePlan:
     def _nothing(self) -> str:
         """Why there is no case."""
         if self.left_out:
-            return f"{self.template.path}: serves no layer of the study: {'; '.join(map(': '.join, self.left_out))}"
+            return f"{self.template.path}: supports no layer of the study: {'; '.join(map(': '.join, self.left_out))}"
         if self.derivation.without_config:
             problem, reason = self.derivation.without_config[0]
             return (
@@ -184,8 +184,8 @@ class CasePlan:
                 f"the first values of all parameters are refused on {problem}: {reason}"
             )
         return (
-            f"{self.template.path}: supports: admits none of the problems that a check derives; "
-            f"give layers that it serves with --study FILE"
+            f"{self.template.path}: supports: holds for none of the problems that a check derives; "
+            f"give layers that it supports with --study FILE"
         )
 
     def _pool(self, subject: Subject, narrowed: Mapping[str, Sequence[Value]], rng: np.random.Generator) -> Rows:

@@ -241,4 +241,4 @@ def hint_at_reference(declared: Operation) -> str:
     """The sentence for an operation whose kernels are all wrong: suspect the reference, if it is a user's own."""
     if declared.name in operations():
         return ""
-    return f". All are wrong, the plainest too: is the reference in {declared.folder}?"
+    return f". All are wrong, even the simplest: check the reference in {declared.folder}"

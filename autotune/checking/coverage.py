@@ -15,11 +15,11 @@ from autotune.escape import counted
 from autotune.family.space import BoundTemplate
 from autotune.trial import Config, Outcome
 
-_NO_TIME = "not reached; --full exercises all"
+_NO_TIME = "not reached; --full tests all"
 _RULES = "the rules of the space refuse them on every derived problem"
 _SOME_RULES = f"{_RULES}, or those of the configs that were listed in spaces too large to be"
 
-_NO_PROBLEM = "`supports` or the rules of the space refuse them, or they are no problem or take long"
+_NO_PROBLEM = "`supports` or the rules of the space refuse them, or they are not valid problems, or take too long"
 _RARE = 4  # times as many right configs are there as have what counts as rare among them
 
 

@@ -243,14 +243,14 @@ class _Reader:
         if not runtime or not all(_is_whole(number) and 0 < number <= MAX_SIZE for number in runtime):
             raise table.error("runtime", f"expected numbers above 0, got {runtime!r}")
         if len(set(runtime)) < len(runtime):
-            raise table.error("runtime", f"a number stands twice in {runtime!r}")
+            raise table.error("runtime", f"a number occurs twice in {runtime!r}")
         rules = table.table("rules", "expected a table [rules]")
         features = tuple(self.feature(each) for each in table.tables("feature", "expected [[feature]]", label="name"))
         for name in sorted(self.sizes - {size for feature in features for size in feature.sizes}):
             raise table.error("feature", f"none makes the size {name!r}")
         names = {feature.name for feature in features}
         if len(names) < len(features) or names & self.declared.words.keys():
-            raise table.error("feature", "two features, or a feature and a word, are called alike")
+            raise table.error("feature", "two features, or a feature and a word, have the same name")
         for each, feature in zip(table.tables("feature", "", label="name"), features, strict=True):
             for name in sorted(frozenset().union(*(value.decides for value in feature.values)) - names):
                 raise each.error("decides", f"no feature {name!r}{did_you_mean(name, names)}")
@@ -271,7 +271,7 @@ class _Reader:
             if name not in self.sizes:
                 raise table.error("sizes", f"no size {name!r}{did_you_mean(name, self.sizes)}")
         if not table.word("name", ""):
-            raise table.error("name", "is empty; it is what is said of the feature")
+            raise table.error("name", "is empty; it describes the feature")
         values = table.table("values", "expected a list of numbers and expressions for each value")
         when, decides = (table.table(key, "expected a table of values") for key in ("when", "decides"))
         for other in (when, decides):

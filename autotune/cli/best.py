@@ -191,8 +191,8 @@ def _tell_why(store: Store, what: str | None, db: str, unanswered: Sequence[Prob
     spaces = store.studies.of_spaces(what)
     if spaces:
         click.echo(
-            f"{db}: {what or spaces[0]} was recorded elsewhere with another kernel, so none of it is a best "
-            f"kernel here; `autotune trials {what or spaces[0]} --sort median` lists it",
+            f"{db}: {what or spaces[0]} was recorded by another tool, so it has no best kernels; "
+            f"`autotune trials {what or spaces[0]} --sort median` lists it",
             err=True,
         )
     elif any(store.best.is_imported(place) for place in places):

@@ -154,7 +154,7 @@ def _counted(name: str, found: Iterator[CheckRow], most: int | None, seconds: fl
 
 
 def _hint(family: KernelTemplate, rows: Sequence[CheckRow]) -> str:
-    """Where every kernel is wrong, the plainest too, that the reference of a user's operation may be."""
+    """If every kernel is wrong: the hint that the reference of a user's operation may be wrong."""
     return hint_at_reference(family.operation) if all(row.outcome == Outcome.WRONG_RESULT for row in rows) else ""
 
 

@@ -195,7 +195,7 @@ def dispatch(
     else:
         _show(built, table, style)
     if interrupted:
-        end_interrupted("the dispatcher is made of what was measured until then")
+        end_interrupted("the dispatcher uses what was measured until then")
 
 
 def _show(built: Built, table: str, style: str | None) -> None:
@@ -216,8 +216,8 @@ def _show_all(built: Built, out: Path | None) -> None:
     _say("The rule:")
     for line in built.dispatcher.words():
         _say(f"  {line}")
-    _say("  The time to expect of a kernel follows from what it took on the layers that were measured, the more")
-    _say("  similar the more, and from what of the device it leaves idle; see docs/dispatch.md.")
+    _say("  The expected time of a kernel follows from its times on measured layers, weighted by their similarity,")
+    _say("  and from the part of the device that it leaves idle; see docs/dispatch.md.")
     _show(built, "kernels", None)
     for one in built.flat:
         _say(
@@ -225,7 +225,10 @@ def _show_all(built: Built, out: Path | None) -> None:
         )
     _show(built, "layers", None)
     show(
-        _ways(built), _WAYS, None, title="Regret of ways to choose, of layers that they have not seen but for the first"
+        _ways(built),
+        _WAYS,
+        None,
+        title="Regret of each way to choose, on layers that it has not seen (except for the first)",
     )
     ranks = _ranks(built)
     show(ranks, _RULES, None, title=f"Rules, {len(ranks)} tried")
@@ -233,13 +236,13 @@ def _show_all(built: Built, out: Path | None) -> None:
     _say(f"the default comes first for: {', '.join(defaulted) or 'none'}")
     waiting = [layer.layer.name for layer in built.layers if layer.kernel is None]
     if waiting:
-        _say(f"nothing fits, to be tuned (`autotune tune STUDY --only-unsupported`): {', '.join(waiting)}")
+        _say(f"no kernel supports; tune them (`autotune tune STUDY --only-unsupported`): {', '.join(waiting)}")
     how = "its C++ agrees on the device" if built.compiled else "its C++ was not compiled: nothing runs on this device"
     _say(
         f"{counted(built.configs, 'config')}, {counted(len(built.interpolated), 'layer')} interpolated, "
         f"{counted(built.measured, 'cell')} measured now, "
         f"{built.evaluated} rules tried now; {how}; "
-        f"rules within {built.within_us:.3g} us of all layers' time count as equals"
+        f"rules within {built.within_us:.3g} us of all layers' time count as equal"
     )
     if out is not None:
         click.echo(str(out))

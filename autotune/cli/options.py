@@ -30,7 +30,7 @@ def database_path(context: click.Context, option: click.Parameter, name: str) ->
         return str(results_named(name))
     near = did_you_mean(name, RECORDED)
     if near and name.startswith("recorded") and not Path(name).suffix and not Path(name).exists():
-        raise click.BadParameter(f"no results named {name} come along{near}")
+        raise click.BadParameter(f"there are no bundled results named {name}{near}")
     return name
 
 
@@ -78,7 +78,7 @@ def refuse_beside(flag: str, *names: str) -> None:
         if is_typed(str(param.name))
     ]
     if typed:
-        raise click.UsageError(f"{flag}: leave {' and '.join(typed)} out, which would do nothing")
+        raise click.UsageError(f"{flag}: leave {' and '.join(typed)} out, which has no effect")
 
 
 class Number(click.FloatRange):
@@ -137,7 +137,7 @@ OF_DEVICE = click.option(
 
 
 def run_on(
-    names: str = "cuda:N, host or null", default: str = "the first CUDA device, else the host"
+    names: str = "cuda:N, host or null", default: str = "the first CUDA device, or else the host"
 ) -> Callable[[Callable[..., None]], Callable[..., None]]:
     """`--device` for a command that runs kernels; its help lists the supported devices."""
     return click.option("--device", help=f"Run on this device: {names}; default: {default}.")

@@ -41,12 +41,12 @@ WINNER_LOST = 3
 def judge(plans: Sequence[LayerPlan], found: Sequence[Retimed], db: str) -> None:
     """End with the status that says whether the winners hold."""
     if not found:
-        raise StoreError(f"{db}: nothing was re-timed, so nothing is known of the winners")
+        raise StoreError(f"{db}: nothing was re-timed, so nothing is known about the winners")
     winners = {row.id for plan in plans for row in plan.winners}
     lost = [one for one in found if one.before.id in winners and one.retime.label in ("regressed", "failed")]
     if lost:
         words = ", ".join(f"{one.before.name} ({one.before.trial.accuracy}) {one.retime.label}" for one in lost)
-        click.echo(f"autotune: {len(lost)} of {len(winners)} winners are not what they were: {words}", err=True)
+        click.echo(f"autotune: {len(lost)} of {len(winners)} winners regressed or failed: {words}", err=True)
         sys.exit(WINNER_LOST)
 
 

@@ -49,7 +49,7 @@ def _numbers(context: click.Context, parameter: click.Parameter, value: str) -> 
 
 @click.command()
 @click.argument("what", metavar="[STUDY|LAYER]", required=False, shell_complete=studies_and_layers)
-@run_on("cuda:N or host:check", "the first CUDA device, else host:check")
+@run_on("cuda:N or host:check", "the first CUDA device, or else host:check")
 @click.option(
     "--n", "small_n", callback=_numbers, metavar="NUMBERS", default=_SMALL, show_default=True, help="Numbers of images."
 )

@@ -63,7 +63,7 @@ def _default_map(
     file: Path, table: Mapping[str, object], commands: Mapping[str, click.Command], old_options: Mapping[str, str]
 ) -> dict[str, object]:
     if file.name == SETTINGS and ("op" in table or _is_tables(table.get("layer"))):
-        raise SettingsError(f"{file}: looks like a study, and is read for the defaults of options; rename it")
+        raise SettingsError(f"{file}: looks like a study, but a file of this name holds defaults of options; rename it")
     found: dict[str, object] = {}
     every = {key: value for key, value in table.items() if not isinstance(value, dict)}
     own = {key: value for key, value in table.items() if isinstance(value, dict)}

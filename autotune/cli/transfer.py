@@ -86,7 +86,7 @@ def merge(other: str, db: str) -> None:
         f"there already: {counted(merged.known, 'trial')}",
     ]
     if merged.running:
-        words.append(f"{merged.running} left out that have not ended")
+        words.append(f"{counted(merged.running, 'running trial')} left out")
     click.echo(f"{db}: {', '.join(words)}", err=True)
 
 

@@ -98,9 +98,7 @@ def trials(
         if len(named) > len(listed) and limit == default:
             click.echo(f"{len(listed)} of {len(named)}; --limit 0 for all", err=True)
     if not listed and not everything:
-        click.echo(
-            "no such trial; --all has earlier generations too, and the problems that layers had before", err=True
-        )
+        click.echo("no such trial; --all includes earlier generations and earlier problems of the layers", err=True)
 
 
 def _source(store: Store, row: Cells) -> str | None:

@@ -446,7 +446,7 @@ def _evidence(effect: Effect, refusal: str) -> Iterator[str]:
     if effect.pairs > effect.nearest:
         yield f"all {effect.pairs} pairs {effect.low:.3f} to {effect.high:.3f}"
     if refusal:
-        yield f"refused beside the winner's other values: {refusal}"
+        yield f"refused together with the winner's other values: {refusal}"
     if effect.nearby is not None:
         also = ", ".join(effect.nearby.also)
         yield f"closest is trial {effect.nearby.row.number} with {also} changed too, {effect.nearby.ratio:.3f}"

@@ -116,7 +116,9 @@ class ClusterWorker(Worker):
         compilers: int | None = None,
         **options: object,
     ) -> None:
-        """Open `device`, by default the first CUDA device, else the host. The rest are the options of Dask's Worker."""
+        """Open `device`, by default the first CUDA device, or else the host. The rest are the options of
+        Dask's Worker.
+        """
         self.own = not isinstance(device, OpenDevice)
         """whether the device was opened here, and is closed with the worker"""
         if not isinstance(device, OpenDevice):
@@ -153,7 +155,7 @@ def next_evaluations(task: LayerTask) -> TaskEnd:
     """The Dask task. Each trial is reported as an event before this returns."""
     worker = get_worker()
     if not isinstance(worker, ClusterWorker):
-        raise DeviceError(f"{worker.address}: is no autotune worker")
+        raise DeviceError(f"{worker.address}: is not an autotune worker")
 
     def report(call: Report | None) -> None:
         worker.log_event(task.topic, pickle.dumps(TaskReport(task.id, str(worker.name), call)))

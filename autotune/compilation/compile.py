@@ -194,4 +194,4 @@ def first_errors(log: str, folder: str) -> str:
     lines = [line.replace(f"{folder}/", "").strip() for line in log.splitlines()]
     errors = [line for line in lines if "error" in line.lower() and not any(words in line for words in _OF_A_LINKER)]
     errors = errors or [line for line in lines if line]
-    return "\n".join(errors[:5])[:MAX_MESSAGE] or "the compiler failed without a word"
+    return "\n".join(errors[:5])[:MAX_MESSAGE] or "the compiler failed without a message"

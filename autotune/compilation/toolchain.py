@@ -60,7 +60,7 @@ def find_cxx(environ: Mapping[str, str] = os.environ) -> Path:
     if wanted:
         alone = ", without options or a launcher," if " " in wanted else ","
         raise ToolchainError(
-            f"CXX={wanted}: is no program that can be run; give a C++ compiler's path{alone} or unset CXX"
+            f"CXX={wanted}: is not a program that can be run; give a C++ compiler's path{alone} or unset CXX"
         )
     raise ToolchainError("no C++ compiler found; install one (Debian: apt-get install g++) or set CXX to one")
 

@@ -35,7 +35,7 @@ def build_pycuda(wheels: Path | None = None) -> None:
         command = [sys.executable, "-m", "pip", *into, REQUIREMENT]
         done = subprocess.run(command, env=_environment(home), check=False)
     if done.returncode:
-        raise ToolchainError(f"PyCUDA cannot be built: pip ended with status {done.returncode}; its words are above")
+        raise ToolchainError(f"PyCUDA cannot be built: pip ended with status {done.returncode}; its output is above")
 
 
 def _toolkit() -> Path:

@@ -125,7 +125,7 @@ def _recorded(
         for _ in range(3):  # cudnn.benchmark chooses its algorithm in the first pass, and Inductor compiles
             first = forward(*arrays[0])
         if not (first.float() - expected).abs().max() <= WRONG * expected.abs().max():
-            raise RuntimeError("computes something else than the plain operator")
+            raise RuntimeError("computes something different from the plain operator")
         del first, expected
         graph = torch_graph(lambda: [forward(*each) for each in arrays], pool)
     return Passes(graph.replay, len(arrays), launch="graph", close=graph.reset)

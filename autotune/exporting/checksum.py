@@ -31,7 +31,7 @@ def with_checksum(name: str, content: bytes) -> bytes:
     if suffix == CUBIN:
         return content
     if suffix not in _COMMENTS:
-        raise StoreError(f"{name}: a file of this kind cannot be sealed")
+        raise StoreError(f"{name}: a file of this kind cannot have a checksum")
     opened, closed = _COMMENTS[suffix]
     blank = b"\n\n\n" if suffix == ".py" else b"\n"  # formatters of Python want it before a comment
     above = content.rstrip(b"\n") + blank

@@ -123,7 +123,7 @@ def _check_names(kernel: SelectedKernel) -> None:
     symbols = (*source.program.entries, *(word for each in source.constants for word in (each.name, each.origin)))
     for words in (*symbols, *(name for name, _ in source.config.pairs)):
         if not _SYMBOL.fullmatch(words):
-            raise StoreError(f"{row.name}: cannot be exported: {words!r} is no name of C++")
+            raise StoreError(f"{row.name}: cannot be exported: {words!r} is not a valid C++ name")
 
 
 def _tuned_arch(served: Sequence[SelectedKernel]) -> int:

@@ -60,7 +60,7 @@ def write_folder(
     """
     for name in texts:
         if not _inside(name):
-            raise StoreError(f"{name}: lies outside {folder}; its name is made of those of its study and layer")
+            raise StoreError(f"{name}: is outside {folder}; its name comes from its study and layer")
     target = Path(os.path.realpath(folder))
     _Earlier(folder, target).check_free(texts)  # before they are made, which takes time
     with _writing(folder):
@@ -133,7 +133,9 @@ class _Earlier:
             if at is None or self._is_own(at):
                 continue
             if not self.hashes or at not in self.edited:
-                raise StoreError(f"{self.folder / at}: is no file of an export and would be lost; give another --out")
+                raise StoreError(
+                    f"{self.folder / at}: is not a file of an export, and would be lost; give another --out"
+                )
             edited.append(str(self.folder / at))
         if edited:
             them = "them" if len(edited) > 1 else "it"

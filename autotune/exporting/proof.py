@@ -63,7 +63,7 @@ class Beside:
         moves = any(max(us) > (1 + ALLOWED) * min(us) for us in (self.library_us, self.own_us))
         return (
             f"{self.name}: {_span(self.library_us)} us, the tuner's own kernel {_span(self.own_us)} us"
-            f"{', by where weights lie' if moves else ''}: "
+            f"{', depending on the addresses of weights' if moves else ''}: "
             f"{100 * (self.ratio - 1):+.2f} % ({100 * self.allowed:.1f} % allowed)"
         )
 
@@ -208,7 +208,7 @@ def _on_cuda(
         yield from _tested(built, f"on {evaluator.info.name}", SELF_TEST_S)
         slow = []
         for kernel in exported.served:
-            stage(f"timing {kernel.row.name} beside the tuner's own kernel")
+            stage(f"timing {kernel.row.name} next to the tuner's own kernel")
             compared = _timed(kernel, built, evaluator, known_noise(kernel))
             if compared.too_slow:  # repeated in a fresh worker before it counts
                 evaluator.refresh()

@@ -104,7 +104,7 @@ class _Writer:
             case Apply(name, arguments) if name not in _NOT_IN_CPP:
                 return _called(name, [self.write(argument) for argument in arguments])
             case Apply() | Items():
-                raise self.expression.error("has a part that C++ cannot say")
+                raise self.expression.error("has a part that C++ cannot express")
 
     def kind(self, *sides: Tree) -> str:
         """The enumeration of the words in a comparison; empty for numbers."""
@@ -113,7 +113,7 @@ class _Writer:
 
     def membership(self, left: Folded, right: Folded, kind: str, *, inside: bool) -> Folded:
         if not isinstance(right.value, tuple):
-            raise self.expression.error("looks into something that is no list")
+            raise self.expression.error("indexes something that is not a list")
         sign, join = ("==", " || ") if inside else ("!=", " && ")
         cpp = join.join(f"{_held(left.cpp, left, _SUM)} {sign} {_constant(item, kind).cpp}" for item in right.value)
         text = f"{_held(left.text, left, _SUM)} {'in' if inside else 'not in'} {right.text}"

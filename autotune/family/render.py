@@ -165,5 +165,5 @@ def _size(bound: BoundTemplate, expression: Expression, names: dict[str, Value],
     """
     value = bound.bind(expression).integer(names)
     if not least <= value <= _LARGEST:
-        raise expression.error(f"is no size: expected {least} to 2^53, got {value}")
+        raise expression.error(f"is not a size: expected {least} to 2^53, got {value}")
     return value

@@ -44,7 +44,7 @@ def limited(path: Path, what: str, seconds: float) -> Iterator[None]:
     except MemoryError:
         raise TemplateError(f"{path}: {what} takes more memory than there is") from None
     except RecursionError:
-        raise TemplateError(f"{path}: {what} goes too deep") from None
+        raise TemplateError(f"{path}: {what} recurses too deeply") from None
     finally:
         signal.setitimer(signal.ITIMER_PROF, 0)
         signal.signal(signal.SIGPROF, previous)

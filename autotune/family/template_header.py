@@ -173,7 +173,7 @@ class HeaderReader:
         for name, value in self.table("params").content.items():
             key = f"params.{name}"
             if name in self.problem_and_device or name in FUNCTIONS or not name.isidentifier():
-                raise self.error(key, "not a free name: it is a problem size, a function or no identifier")
+                raise self.error(key, "not a free name: it is a problem size, a function or not an identifier")
             table = self.header.below(key, value, "expected { values = [...], doc = ... }")
             table.allow({"values", "doc"})
             values = table.get("values")
@@ -184,7 +184,7 @@ class HeaderReader:
             if any(not isinstance(item, (int, str)) for item in values) or len({type(item) for item in values}) > 1:
                 raise self.error(f"{key}.values", "values are whole numbers, words or true/false, all of one kind")
             if len(set(values)) < len(values):
-                raise self.error(f"{key}.values", "a value stands twice")
+                raise self.error(f"{key}.values", "a value occurs twice")
             doc = table.get("doc", "")
             if not isinstance(doc, str) or not doc:
                 raise self.error(f"{key}.doc", "say what the parameter does")
@@ -256,7 +256,8 @@ class HeaderReader:
             if argument not in arguments:
                 near = did_you_mean(str(argument), arguments)
                 raise stage.error(
-                    "args", f"{argument!r} is none{near}: expected a list of names out of {', '.join(arguments)}"
+                    "args",
+                    f"{argument!r} is not an argument{near}: expected a list of names out of {', '.join(arguments)}",
                 )
         return StageTemplate(
             entry=entry,
@@ -335,6 +336,5 @@ class HeaderReader:
 
 def not_a_class(word: str) -> str:
     """The message for an unknown accuracy class."""
-    return (
-        f"{word!r} is no accuracy class{did_you_mean(word, ACCURACY_CLASSES)}; there are {', '.join(ACCURACY_CLASSES)}"
-    )
+    near = did_you_mean(word, ACCURACY_CLASSES)
+    return f"{word!r} is not an accuracy class{near}; there are {', '.join(ACCURACY_CLASSES)}"

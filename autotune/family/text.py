@@ -61,7 +61,7 @@ class _Environment(ImmutableSandboxedEnvironment):
             return product(left, right) if operator == "*" else power(left, right)
         makes_text = isinstance(left, Sequence) if operator != "*" else not {type(left), type(right)} <= _NUMBERS
         if makes_text:
-            raise TemplateError(f"{operator} makes no text and no list; it is for numbers")
+            raise TemplateError(f"{operator} cannot make text or lists; it is for numbers")
         return super().call_binop(context, operator, left, right)
 
 
@@ -164,7 +164,7 @@ class Includes:
                     self._named[name, folder] = _named(name, folder)
                 files |= self._named[name, folder]
             if not files:
-                raise TemplateError(f"included file {quoted(name)} is not beside the template")
+                raise TemplateError(f"included file {quoted(name)} is not next to the template")
             chosen[name] = files
         return chosen[name]
 
@@ -195,7 +195,9 @@ def _named(name: str, folder: Path) -> dict[str, str]:
         if os.path.isfile(file):  # accepts names that no file can have
             own = os.path.basename(each) == each and not os.path.islink(file)
             if not own and not Path(file).resolve().is_relative_to(folder.resolve()):
-                raise TemplateError(f"included file {quoted(each)} lies outside {folder}, links followed; put it there")
+                raise TemplateError(
+                    f"included file {quoted(each)} is outside {folder} after following links; move it there"
+                )
             files[each] = file
     return files
 
@@ -220,7 +222,7 @@ def inline(text: str, includes: Iterable[tuple[str, str]]) -> str:
         if name in done:
             return ""
         if name not in contents:
-            raise TemplateError(f"includes {quoted(name)}, which is not beside the template")
+            raise TemplateError(f"includes {quoted(name)}, which is not next to the template")
         done.add(name)
         content = _PRAGMA_ONCE.sub("", contents[name])
         return _INCLUDE.sub(replace, content).rstrip("\n")

@@ -43,7 +43,7 @@ def read_onnx(
         return _network(path, model, inputs, batch, dtype, layout)
     except (KeyError, TypeError, ValueError, IndexError, AttributeError, ArithmeticError, RecursionError) as error:
         what = _line(error)
-        raise ModelError(f"{path}: is no ONNX model that can be read ({type(error).__name__}: {what})") from None
+        raise ModelError(f"{path}: is not an ONNX model that can be read ({type(error).__name__}: {what})") from None
 
 
 def _network(

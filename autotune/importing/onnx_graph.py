@@ -161,7 +161,7 @@ class GraphReader:
         ones = (1,) * max(len(w) - 2, 0)
         stride, dilation = node.whole("strides", ones), node.whole("dilations", ones)
         before, after = _padding(node, x, w, stride, dilation)
-        dtype = self._dtype or _DTYPES.get(self._types.get(proto.input[0], 0), "a type that studies have not")
+        dtype = self._dtype or _DTYPES.get(self._types.get(proto.input[0], 0), "a type that studies do not have")
         groups, bias = int(node.number("group", 1)), len(proto.input) > 2 and proto.input[2] != ""
         transposed = node.kind == "ConvTranspose"
         geometry = Geometry(x, w, y, stride, before, after, dilation, groups, transposed, bias, dtype, self._layout)
@@ -191,7 +191,7 @@ class GraphReader:
         added = names[2] if len(names) > 2 else ""
         if node.number("alpha", 1) != 1 or node.number("beta", 1) != 1 or len(self._shape(added)) > 1:
             why_not = "adds a matrix, or scales"
-        dtype = self._dtype or _DTYPES.get(self._types.get(names[0], 0), "a type that studies have not")
+        dtype = self._dtype or _DTYPES.get(self._types.get(names[0], 0), "a type that studies do not have")
         return matrix_product(_label(node), a, b, made, transposes, dtype, bias=bool(added), why_not=why_not)
 
     def _kind(self, node: _Node) -> str:
@@ -267,7 +267,7 @@ def _contradiction(node: _Node, w: Shape) -> str:
     """The error of an operator with contradictory attributes; an empty text if there is none."""
     how, taps = node.word("auto_pad", "NOTSET"), node.whole("kernel_shape", ())
     if how not in _PADDED:
-        return f"its auto_pad {plain(how)} is none of {', '.join(_PADDED)}"
+        return f"its auto_pad {plain(how)} is not one of {', '.join(_PADDED)}"
     if taps and tuple(taps) != w[2:]:
         return f"its kernel_shape is {plain(sizes(tuple(taps)))}, and its filters are {sizes(w[2:])}"
     return ""

@@ -67,7 +67,7 @@ def read_archive(
         raise ModelError(f"{name}: {plain(str(error))}; export the model for these sizes") from None
     except (KeyError, TypeError, ValueError, IndexError, AttributeError, RecursionError) as error:
         what = plain(f"{type(error).__name__}: {error}")
-        raise ModelError(f"{name}: is no torch.export archive that this version can read ({what})") from None
+        raise ModelError(f"{name}: is not a torch.export archive that this version can read ({what})") from None
 
 
 def _document(file: Path | IO[bytes], name: str) -> Json:
@@ -78,17 +78,17 @@ def _document(file: Path | IO[bytes], name: str) -> Json:
             if found is None and any(each.endswith("data.pkl") for each in names):
                 raise ModelError(f"{name}: {NO_PICKLES}")
             if found is None:
-                raise ModelError(f"{name}: is no torch.export archive: it has no {_GRAPHS[0]}")
+                raise ModelError(f"{name}: is not a torch.export archive: it has no {_GRAPHS[0]}")
             with archive.open(found) as graph:
                 text = graph.read(LARGEST_GRAPH_BYTES + 1)
     except OSError as error:
         raise ModelError(f"{name}: cannot be read: {error.strerror or error}") from None
     except _NO_ARCHIVE as error:
-        raise ModelError(f"{name}: is no torch.export archive: {error}") from None
+        raise ModelError(f"{name}: is not a torch.export archive: {error}") from None
     if len(text) > LARGEST_GRAPH_BYTES:
         raise ModelError(f"{name}: its graph has more than {LARGEST_GRAPH_BYTES} bytes")
     try:
         document: Json = json.loads(text)
     except (ValueError, RecursionError) as error:
-        raise ModelError(f"{name}: is no torch.export archive: its graph is not JSON: {error}") from None
+        raise ModelError(f"{name}: is not a torch.export archive: its graph is not JSON: {error}") from None
     return document

@@ -109,7 +109,7 @@ def _nested(graphs: Iterable[Json]) -> Iterator[str]:
 
 
 def _dtype(kind: int) -> str:
-    return _DTYPES.get(kind, "a type that studies have not")
+    return _DTYPES.get(kind, "a type that studies do not have")
 
 
 def entry(value: Json, *keys: str) -> Json:

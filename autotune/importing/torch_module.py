@@ -54,7 +54,7 @@ def archive_of_source(source: str, inputs: Sequence[tuple[int, ...]], stage: Cal
             except Exception as error:  # noqa: BLE001 - the model's own code runs, which may raise anything
                 if _depends_on_values(error):
                     raise ModelError(
-                        f"{source}: what it does depends on values that it computes, as a detector's boxes do; "
+                        f"{source}: its control flow depends on computed values, such as a detector's boxes; "
                         "name its backbone: a function that returns it, as my_module.py:backbone"
                     ) from None
                 failed = plain(f"{type(error).__name__}: {str(error).strip()}".partition("\n")[0], 300)

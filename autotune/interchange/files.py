@@ -62,7 +62,7 @@ def _text(path: Path) -> str:
         if len(content) > MOST_BYTES:
             raise StudyError(f"{path}: unpacked {larger(MOST_BYTES)}")
     if sum(map(content.count, (b",", b"[", b"{"))) > MOST_VALUES:
-        raise StudyError(f"{path}: has more than {MOST_VALUES} values, which is no recording of a search space")
+        raise StudyError(f"{path}: has more than {MOST_VALUES} values, which is not a recording of a search space")
     return decoded(content, StudyError, str(path))
 
 

@@ -49,7 +49,7 @@ def _reference(declared: Operation) -> tuple[str, str]:
     """Name and text of the operation's reference."""
     if not declared.references and not declared.folder.is_dir():
         raise TemplateError(
-            f"{declared.name}: the operation's folder is not here; name the one it lies in by --family-dir"
+            f"{declared.name}: the operation's folder is not here; name its parent folder with --family-dir"
         )
     if len(declared.references) != 1:
         what = "has both" if declared.references else f"{declared.name} has no reference"

@@ -109,7 +109,7 @@ def what_is_wrong(name: str) -> str:
     """Why it cannot."""
     if name.isidentifier() and name.isascii():
         return f"{name!r} is a word of C++ or Python; choose another name"
-    return f"{name!r} is no name; expected letters, digits and _, no digit first"
+    return f"{name!r} is not a name; expected letters, digits and _, no digit first"
 
 
 def strings(table: Table, key: str, value: object, example: str = '["4"]') -> list[str]:
@@ -218,7 +218,7 @@ class ArrayReader:
             near = did_you_mean(word, FILLS)
             raise self.table.error("fill", f"{word!r}: expected one of {', '.join(FILLS)}{near}")
         if whole and fill in ("normal", "uniform"):
-            raise self.table.error("fill", f"{fill} are no whole numbers, and it is stored as {whole[0]}")
+            raise self.table.error("fill", f"{fill} are not integers, and it is stored as {whole[0]}")
         return fill
 
     def integers(self, fill: Fill, *, is_read: bool) -> tuple[Bound, Bound]:

@@ -248,7 +248,7 @@ class _Reader:
         if runtime not in {size.name for size in sizes}:
             known = tuple(size.name for size in sizes)
             near = did_you_mean(runtime, known)
-            raise table.error("runtime", f"{runtime!r} is no size{near}; sizes are {', '.join(known)}")
+            raise table.error("runtime", f"{runtime!r} is not a size{near}; sizes are {', '.join(known)}")
         if "dtype" not in words:
             raise table.error("words.dtype", f"missing; expected some of {', '.join(FLOATS)}")
         for dtype in words["dtype"]:
@@ -352,7 +352,7 @@ class _Reader:
             raise table.error(name, f"has {len(words)} words: expected at most {_MOST_WORDS}")
         for word in words:
             if words.count(word) > 1:
-                raise table.error(name, f"{word!r} stands twice")
+                raise table.error(name, f"{word!r} occurs twice")
             if not is_name(word) and name != "dtype":  # which has words of its own
                 raise table.error(name, what_is_wrong(word))
         return words

@@ -38,7 +38,7 @@ class ReplayEvaluator(SequentialEvaluator):
         path, device = _file_and_device(rest)
         if not is_database(path):
             raise DeviceError(
-                f"replay:{path}: is no results database, so it knows no layers; `autotune replay {path}` scores the "
+                f"replay:{path}: is not a results database, so it has no layers; `autotune replay {path}` scores the "
                 f"search on it"
             )
         self._file = str(path)

@@ -66,7 +66,7 @@ class ListedSpaceModel:
         """
         _ = trial.relative_params  # Optuna samples on first access
         if trial.number not in self._asked:
-            raise ValueError(f"trial {trial.number} was enqueued with a config that is none of the feasible ones")
+            raise ValueError(f"trial {trial.number} was enqueued with a config that is not feasible")
         index = self._asked[trial.number]
         self.encoding.suggest(trial, index)
         return index
@@ -102,7 +102,7 @@ class ListedSpaceModel:
         known = self.encoding.every
         if name in known and known[name] != distribution:
             raise ValueError(f"{name}: the feasible configs have {known[name]}, the trial suggests {distribution}")
-        raise ValueError(f"{name} is no parameter of the feasible config that was chosen for trial {trial.number}")
+        raise ValueError(f"{name} is not a parameter of the feasible config that was chosen for trial {trial.number}")
 
     def end(self, study: Study, trial: FrozenTrial, state: TrialState, values: Sequence[float] | None) -> None:
         """Take in a trial that ends."""

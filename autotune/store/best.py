@@ -152,10 +152,10 @@ class BestStore:
         """
         named = f" {what}" if what else ""
         if self.is_imported(what, device):
-            return f"imported trials count once they were measured here: run `autotune retime{named}`"
+            return f"imported trials are ranked once they are re-timed here: run `autotune retime{named}`"
         ended = self._is_there(what, device, trials.c.outcome != str(Outcome.RUNNING))
         if ended and not self._is_there(what, device, CORRECT):
-            return f"no trial of it was correct: `autotune trials{named}` has each one's words"
+            return f"no trial of it was correct: `autotune trials{named}` shows each message"
         return otherwise
 
     def of_study(self, study: str, generation: int, what: str | None = None) -> tuple[BestRow, ...]:

@@ -143,4 +143,4 @@ def _trial_rows(found: Recording, shared: Values, first_id: int) -> Iterator[tup
 
 def space_advice(what: str | None) -> str:
     """Why an answer about a layer does not cover an imported space, and the command that lists it."""
-    return f"{what} was recorded elsewhere with another kernel; `autotune trials {what} --sort median` lists it"
+    return f"{what} was recorded by another tool; `autotune trials {what} --sort median` lists it"

@@ -271,8 +271,8 @@ class _Merge:
         other = self._raw.execute(f"SELECT o.hash {both} AND ({differ})").fetchone()
         if other is not None:
             raise StoreError(
-                f"{self._shown}: its kernel {one_line(str(other[0]))} is another than the one of this hash here; "
-                f"nothing was merged, do not trust one of the files"
+                f"{self._shown}: its kernel {one_line(str(other[0]))} differs from the one with this hash here; "
+                f"nothing was merged, and one of the files is not to be trusted"
             )
         self._bring(sources, ("hash",))
         lacking = (

@@ -69,7 +69,7 @@ class CompilePool:
             return self._compile(program, target, self._fixed_deadline_s or FIRST_DEADLINE_S)
         except Rejected as error:
             raise ToolchainError(
-                f"{target.kind}: {what} cannot be compiled: {error.message}; see whether the compiler works"
+                f"{target.kind}: {what} cannot be compiled: {error.message}; check that the compiler works"
             ) from error
 
     def _compile(self, program: Program, target: Target, deadline_s: float | None = None) -> Binary:

@@ -36,7 +36,7 @@ def explained(rejected: Rejected, source: KernelSource) -> Rejected:
         return Rejected(rejected.outcome, "illegal_address", f"{where}: {error[1]}")
     verb = "reads" if access[1] == "READ" else "writes"
     reason = "oob_read" if access[1] == "READ" else "oob_write"
-    place = _place(words, source) or f"memory that is none of its arrays ({error[1]})"
+    place = _place(words, source) or f"memory outside its arrays ({error[1]})"
     return Rejected(rejected.outcome, reason, f"{where} {verb} {access[2]} bytes of {place}")
 
 

@@ -243,9 +243,9 @@ def test_loader_runs_on_the_device_of_the_filters(library: str) -> None:
     for at, y in enumerate(outputs):
         assert y.device.index == at
         assert close(y.cpu(), expected)
-    with pytest.raises(ValueError, match="w: lies on device 1; x: lies on device 0"):
+    with pytest.raises(ValueError, match="w: is on device 1; x: is on device 0"):
         convs[1](images[0])
-    with pytest.raises(ValueError, match="w: lies on device 1; bias: lies on device 0"):
+    with pytest.raises(ValueError, match="w: is on device 1; bias: is on device 0"):
         prepare(w.to("cuda:1"), bias.to("cuda:0"), library=load(library), **sizes)
 
 

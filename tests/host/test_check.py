@@ -75,7 +75,7 @@ def test_correct_family_passes_and_what_was_left_is_said(tmp_path: Path, host: D
     assert gaps["dtype f16, bf16"] == "`supports` refuses it"
     assert any(what.startswith("more than 2147483648 elements") and "GPU" in why for what, why in gaps.items())
     found = coverage(checking).features
-    assert gaps[f"{found.feasible - found.covered} pairs of features"] == "not reached; --full exercises all"
+    assert gaps[f"{found.feasible - found.covered} pairs of features"] == "not reached; --full tests all"
 
 
 @pytest.mark.long

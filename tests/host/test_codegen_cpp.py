@@ -141,5 +141,5 @@ def test_numbers_of_64_bits_and_nothing_beyond(cxx: str, tmp_path: Path) -> None
 
 @pytest.mark.parametrize("text", ["2 ** n", "bank_conflicts(4, n, [4, n])", "n in [a, b]"])
 def test_what_cpp_cannot_say_is_refused(text: str) -> None:
-    with pytest.raises(TemplateError, match=r"C\+\+ cannot say|looks into something that is no list"):
+    with pytest.raises(TemplateError, match=r"C\+\+ cannot express|indexes something that is not a list"):
         printed(text)

@@ -364,8 +364,18 @@ def test_proof_without_a_folder_for_temporary_files(tmp_path: Path, monkeypatch:
     [
         ((101.5,), 0.0, (100.0,), "101.50 us, the tuner's own kernel 100.00 us: +1.50 % (2.0 % allowed)"),
         ((102.5,), 0.03, (100.0,), "102.50 us, the tuner's own kernel 100.00 us: +2.50 % (3.0 % allowed)"),
-        ((390.0,), 0.0, (253.0, 392.0), "390.00 us, the tuner's own kernel 253.00 to 392.00 us, by where weights lie:"),
-        ((390.0,), 0.0, (392.0, 253.0), "390.00 us, the tuner's own kernel 253.00 to 392.00 us, by where weights lie:"),
+        (
+            (390.0,),
+            0.0,
+            (253.0, 392.0),
+            "390.00 us, the tuner's own kernel 253.00 to 392.00 us, depending on the addresses of weights:",
+        ),
+        (
+            (390.0,),
+            0.0,
+            (392.0, 253.0),
+            "390.00 us, the tuner's own kernel 253.00 to 392.00 us, depending on the addresses of weights:",
+        ),
         ((110.0, 102.0), 0.0, (101.0, 100.0), "102.00 to 110.00 us, the tuner's own kernel 101.00 us, by where"),
         ((102.0, 110.0), 0.0, (101.0, 100.0), "+0.99 %"),
     ],

@@ -283,7 +283,7 @@ def refused(library: str, what: str) -> None:
         ("strides", ValueError, "x: is not contiguous (C order); copy it first"),
         ("out", ValueError, "y: has shape (2, 4, 7, 9), but n is 3"),
         ("no out", TypeError, "cannot make an array like a DeviceArray; give the output"),
-        ("not on a GPU", TypeError, "x: a ndarray is no array on a GPU: it has no __cuda_array_interface__"),
+        ("not on a GPU", TypeError, "x: a ndarray is not an array on a GPU: it has no __cuda_array_interface__"),
         ("address", LibraryError, "a device pointer is not a multiple of 16 bytes"),
         ("workspace", ValueError, "workspace: has 8 bytes, expected "),
     ],

@@ -145,7 +145,7 @@ def test_convolution_is_swapped(name: str, on_cpu: OnHostDriver) -> None:
         ("one-sided", "pads 0x0 before and 1x1 after the image, not both alike"),
         ("hooked", "has forward hooks"),
         ("unknown", "the library has no kernel for this problem"),
-        ("wrong", "computes something else than PyTorch"),
+        ("wrong", "computes something different from PyTorch"),
         ("listed", "is in no part of the network that torch.export captures and that ran once"),
     ],
 )
@@ -271,7 +271,7 @@ def test_training_is_refused(how: str, words: str, on_cpu: OnHostDriver) -> None
             "dtypes",
             "must be of one dtype of torch.float32, torch.float16, torch.bfloat16: torch.float16, ",
         ),
-        ("channels", "x has not the channels of weight in 1 groups: [4, 2, 12, 12], [4, 1, 3, 3], [4]"),
+        ("channels", "x does not have the channels of weight in 1 groups: [4, 2, 12, 12], [4, 1, 3, 3], [4]"),
         ("no bias", "relu needs a bias"),
         ("bias", "expected bias [K], got [4, 1, 12, 12], [4, 1, 3, 3], [3]"),
         ("no kernel", "the library has no kernel for this problem"),

@@ -340,7 +340,7 @@ def test_archives_that_will_not_do_are_one_line(folder: Path, autotune: Command)
     refused(autotune("import-model", path), "net.pt2: is in training mode; call eval()")
     content = path.read_bytes()
     path.write_bytes(content[: len(content) // 2])
-    refused(autotune("import-model", path), "net.pt2: is no torch.export archive")
+    refused(autotune("import-model", path), "net.pt2: is not a torch.export archive")
     for text, word in (
         (b"{}", "graph_module"),
         (b"[" * 100_000, "not JSON"),
@@ -359,7 +359,7 @@ def test_archives_that_will_not_do_are_one_line(folder: Path, autotune: Command)
         made.writestr("readme", "nothing")
     refused(autotune("import-model", path), "it has no models/model.json")
     path.write_text("an error page")
-    refused(autotune("import-model", path), "net.pt2: is no torch.export archive")
+    refused(autotune("import-model", path), "net.pt2: is not a torch.export archive")
 
 
 @pytest.mark.filterwarnings("ignore::FutureWarning", "ignore::UserWarning", "ignore::DeprecationWarning")

@@ -159,7 +159,7 @@ def test_a_forged_provenance_costs_no_file(exported: Path, autotune: Command, na
 def test_a_provenance_that_is_none_is_somebody_elses_file(exported: Path, autotune: Command, content: bytes) -> None:
     (exported / "provenance.json").write_bytes(content)
     before = everything(exported)
-    refused(autotune(*EXPORT), "out/provenance.json: is no file of an export and would be lost")
+    refused(autotune(*EXPORT), "out/provenance.json: is not a file of an export, and would be lost")
     assert everything(exported) == before
 
 

@@ -85,7 +85,7 @@ def damaged(content: bytes, at: int = 80, seed: int = 0) -> bytes:
 
 GOOD = archive(graph())
 PLENTY = archive({"padding": "".join(map(str, range(2000))), **graph()}, zipfile.ZIP_LZMA)
-NOT_THAT = "is no torch.export archive"
+NOT_THAT = "is not a torch.export archive"
 ARCHIVES: Mapping[str, tuple[Callable[[], bytes], str]] = {
     # what it is, and what is said of it
     "nested": (lambda: archive(b"[" * (1 << 20)), "is not JSON"),

@@ -155,7 +155,7 @@ def test_a_compiler_that_is_no_program(content: bytes, folder: Path, fork_server
     compiler.write_bytes(content)
     words = ("check", "families/tiny.cu.j2", "--configs", "1", "--device", "host")
     ended = attacked(fork_server, folder, *words, env={"CXX": str(compiler)})
-    refused(ended, f"autotune: CXX={compiler}: is no program that can be run; ")
+    refused(ended, f"autotune: CXX={compiler}: is not a program that can be run; ")
     compiler.chmod(0o755)
     ended = attacked(fork_server, folder, *words, env={"CXX": str(compiler)})
     refused(ended, f"{compiler}: ")

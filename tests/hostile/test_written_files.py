@@ -52,7 +52,7 @@ def test_what_is_no_file_is_not_written_over(name: str, kind: str, outside: Path
     THERE[kind](path)
     before = identity(path)
     line = refused(attacked(fork_server, outside.parent, *WRITES[name], within_s=20), name)
-    assert "is no regular file; give another " in line or "exists already" in line
+    assert "is not a regular file; give another " in line or "exists already" in line
     assert identity(path) == before
     assert [(each.name, each.read_text()) for each in outside.iterdir()] == [("victim", "mine")]
     assert not (outside.parent / "own").exists()

@@ -302,7 +302,7 @@ def test_compiler_that_fails_on_what_verifies_kernels_is_named(tmp_path: Path, m
     words = str(raised.value)
     assert words.startswith("host: the program that verifies kernels with ")
     assert "reference.cuh cannot be compiled: " in words
-    assert words.endswith("; see whether the compiler works")
+    assert words.endswith("; check that the compiler works")
     assert "internal compiler error" in words
 
 

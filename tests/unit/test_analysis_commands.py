@@ -81,7 +81,7 @@ def test_why_says_when_there_is_nothing_to_explain(filled: Path, autotune: Comma
     assert "no study or layer 'large'" in autotune("why", "large").complaint
     change(filled, "UPDATE trials SET median_us = NULL, ranking_median_us = NULL, outcome = 'runtime'")
     complaint = autotune("why", "small").complaint
-    advice = "no trial of it was correct: `autotune trials small` has each one's words"
+    advice = "no trial of it was correct: `autotune trials small` shows each message"
     assert complaint == f"autotune.db: no best kernel of small to explain; {advice}"
 
 
@@ -141,7 +141,7 @@ def test_trials_are_of_the_problem_that_the_layer_is_now(folder: Path, tune: Com
     assert {row["generation"] for row in rows(autotune("trials", "small", "--json"))} == {2}
     assert {row["generation"] for row in rows(autotune("trials", "small", "--all", "--json"))} == {1, 2}
     finished = autotune("trials", "--outcome", "timeout")
-    assert finished.err.startswith("no such trial; --all has earlier generations too")
+    assert finished.err.startswith("no such trial; --all includes earlier generations")
 
 
 def test_diff_of_two_generations(folder: Path, tune: Command, autotune: Command) -> None:
@@ -172,10 +172,13 @@ def test_diff_of_dates_and_devices(filled: Path, autotune: Command) -> None:
     ("words", "complaint"),
     [
         (("small", "null"), "'small' is a study and 'null' a device; give two of study, device, date"),
-        (("small", "large"), "'large' is nothing to compare; there are the studies small, the devices null, ISO dates"),
-        (("small", "small@7"), "'small@7' is nothing to compare; there are the studies small, "),
+        (
+            ("small", "large"),
+            "'large' is not a study, a device or a date; there are the studies small, the devices null, ISO dates",
+        ),
+        (("small", "small@7"), "'small@7' is not a study, a device or a date; there are the studies small, "),
         (("small", "small", "two"), "autotune.db: no study or layer 'two'; it has "),
-        (("small", "small", "--by", "date"), "'small' is nothing to compare; there are ISO dates"),
+        (("small", "small", "--by", "date"), "'small' is not a study, a device or a date; there are ISO dates"),
     ],
 )
 def test_diff_of_what_cannot_be_compared(
@@ -234,9 +237,9 @@ def test_stale_tells_upgrades_and_changed_templates(filled: Path, autotune: Comm
     )
     assert doubts(autotune(*stale)) == [], "a parameter whose first value is what the family did before"
     for edit, words in (
-        (("float sum = 0.0f", "float sum = 0.f"), "renders another kernel by now"),
-        (("outputs <= 512", "outputs <= 1"), "refuses the config by now: a block computes at most 512 outputs"),
-        (("values = [false, true]", "values = [2]"), "has other parameters or values by now"),
+        (("float sum = 0.0f", "float sum = 0.f"), "renders another kernel now"),
+        (("outputs <= 512", "outputs <= 1"), "refuses the config now: a block computes at most 512 outputs"),
+        (("values = [false, true]", "values = [2]"), "has other parameters or values now"),
     ):
         write_family(filled.parent / "families", edit)
         ((changed, was, now, against),) = doubts(autotune(*stale))
@@ -255,7 +258,7 @@ def test_another_text_with_the_same_machine_code_puts_nothing_in_doubt(filled: P
     family.write_text(re.sub(r"\bsum\b", "accumulator", family.read_text()))
     assert doubts(autotune(*stale)) == [], "another name"
     write_family(filled.parent / "families", ("float sum = 0.0f", "float sum = 1.0f"))
-    assert str(doubts(autotune(*stale))[0][2]).endswith("which renders another kernel by now")
+    assert str(doubts(autotune(*stale))[0][2]).endswith("which renders another kernel now")
 
 
 def test_stale_compares_an_absent_device_with_its_newest_run(filled: Path, autotune: Command) -> None:
@@ -348,7 +351,7 @@ def test_merged_results_are_asked_about_and_count_once_retimed(folder: Path, tun
     assert autotune("merge", "other.db").code == 0
     none = autotune("best", "other", "--json")
     assert [row["match"] for row in rows(none)] == ["none"]
-    advice = "imported trials count once they were measured here: run `autotune retime other`"
+    advice = "imported trials are ranked once they are re-timed here: run `autotune retime other`"
     assert none.err == f"autotune.db: {advice}\n"
     for words in (("why", "other"), ("sanitize", "other"), ("export", "other", "--out", "out")):
         complaint = autotune(*words).complaint
@@ -404,8 +407,8 @@ def test_retime_says_what_it_cannot_do(filled: Path, autotune: Command) -> None:
     change(filled, "DELETE FROM source_paragraphs")
     finished = autotune("retime", "--device", "null", "--json")
     assert answered(1, finished) == []
-    assert "is not re-timed: its text is not kept, and tiny is not installed" in finished.err
-    assert finished.err.endswith("autotune.db: nothing was re-timed, so nothing is known of the winners\n")
+    assert "is not re-timed: its text is not stored, and tiny is not installed" in finished.err
+    assert finished.err.endswith("autotune.db: nothing was re-timed, so nothing is known about the winners\n")
     again = rows(autotune("retime", "--device", "null", "--family-dir", "families", "--json"))
     assert {row["label"] for row in again} == {"confirmed"}, "rendered again, the very same kernels"
     change(filled, "UPDATE devices SET name = 'other'")

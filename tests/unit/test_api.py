@@ -130,7 +130,7 @@ def test_best_is_asked_by_study_layer_file_problem_and_device(folder: Path, fill
         ({"study": "nosuch"}, StudyError, "nosuch: no such study file; shipped studies are"),
         ({"study": replace(STUDY, name="a/b")}, StudyError, "expected letters, digits"),
         ({"study": replace(STUDY, layers=())}, StudyError, "expected at least one"),
-        ({"study": replace(STUDY, layers=STUDY.layers * 2)}, StudyError, "'one' stands twice"),
+        ({"study": replace(STUDY, layers=STUDY.layers * 2)}, StudyError, "'one' occurs twice"),
         ({"study": replace(STUDY, templates=("tine",))}, StudyError, "no template named 'tine'"),
         ({"study": replace(STUDY, space={"tiny": {"threads": (7,)}})}, StudyError, "threads"),
         ({"device": "gpu"}, DeviceError, "gpu: no such device; there are cuda:N, host"),
@@ -210,7 +210,7 @@ def test_it_stops_waiting_for_another_process_when_asked_to(folder: Path) -> Non
         Store("autotune.db") as store,
         closing(NullEvaluator("")) as device,
         acquire_study_lock(store, STUDY, device.info, lambda: None),
-        pytest.raises(StoreError, match="another process tunes mine into it; was told to stop waiting"),
+        pytest.raises(StoreError, match="another process tunes mine into it; stopped waiting"),
     ):
         autotune.tune(STUDY, device="null", templates=FAMILIES, stopping=stopping)
     assert len(asked) == 2
@@ -248,7 +248,7 @@ def test_an_export_says_what_it_wrote_and_what_not(folder: Path, filled: Path) -
     autotune.tune(both, device="null:compile=1", templates=FAMILIES, layers=["two"])
     exported = autotune.export(both, "kernels", proof=False)
     assert [path.name for path in exported.sources] == ["small.one.null.cu"]
-    assert exported.left_out == {"small.two": "without such a kernel in autotune.db"}
+    assert exported.left_out == {"small.two": "no such kernel in autotune.db"}
     assert (exported.proof, exported.edited) == ((), ())
     with pytest.raises(StoreError, match="no study or layer 'nosuch'; it has small"):
         autotune.export("nosuch", "kernels")

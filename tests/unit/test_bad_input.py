@@ -57,7 +57,7 @@ STUDIES = {
     ),
     "a duplicate layer name": (
         ("s = 3\n", "s = 3\n" + SECOND),
-        "bad.toml: layer[1].name: 'one' stands twice; give each layer its own name",
+        "bad.toml: layer[1].name: 'one' occurs twice; give each layer its own name",
     ),
     "an unknown template": (
         ("trials = 10", 'templates = ["tinny"]'),
@@ -500,7 +500,7 @@ def test_a_study_with_nothing_to_export(folder: Path, autotune: Command) -> None
     tuned = autotune("tune", "small.toml", "--family-dir", "families", "--device", "null:hang=1")
     assert tuned.code == 1
     complaint = autotune("export", "small", "--out", "out").complaint
-    advice = "no trial of it was correct: `autotune trials small` has each one's words"
+    advice = "no trial of it was correct: `autotune trials small` shows each message"
     assert complaint == f"autotune.db: no kernel of small to export; {advice}"
     assert autotune("sanitize", "small").complaint.endswith(advice)
     assert not (folder / "out").exists()
@@ -566,7 +566,7 @@ def test_a_folder_with_files_that_are_no_exports(name: str, folder: Path, autotu
         name = "python/autotune_runtime/__init__.py"
     (folder / "mine" / name).write_text("{}")
     complaint = autotune("export", "small", "--out", "mine", "--no-proof").complaint
-    assert complaint == f"mine/{name}: is no file of an export and would be lost; give another --out"
+    assert complaint == f"mine/{name}: is not a file of an export, and would be lost; give another --out"
     assert (folder / "mine" / name).read_text() == "{}"
     assert len([path for path in (folder / "mine").rglob("*") if path.is_file()]) == 2
 
@@ -584,7 +584,7 @@ def test_a_file_beside_an_earlier_export_that_is_no_exports(folder: Path, autotu
     before = contents(folder / "out")
     renamed(filled, "other")
     complaint = autotune("export", "one", "--out", "out", "--no-proof").complaint
-    assert complaint == "out/other.one.null.cu: is no file of an export and would be lost; give another --out"
+    assert complaint == "out/other.one.null.cu: is not a file of an export, and would be lost; give another --out"
     assert contents(folder / "out") == before
 
 

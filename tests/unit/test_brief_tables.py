@@ -189,7 +189,7 @@ def test_what_is_longer_than_a_terminal_goes_through_the_pager(
 
 def test_a_notice_is_broken_between_words() -> None:
     shown = on_a_terminal("trials", "--db", SHIPPED, "--outcome", "runtime")
-    first = "no such trial; --all has earlier generations too, and the problems that layers"
+    first = "no such trial; --all includes earlier generations and earlier problems of the"
     assert shown.split("\n")[-3:] == [first, "had before", ""]
 
 

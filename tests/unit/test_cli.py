@@ -324,7 +324,7 @@ def test_layers_without_a_kernel_are_named_by_an_export(folder: Path, autotune: 
     assert half.code == 0, half.err
     finished = autotune("export", "small", "--out", "out", "--no-proof")
     assert (finished.code, finished.out) == (0, "out/small.one.null.cu\n")
-    assert "left out, without such a kernel in autotune.db: small.two" in finished.err
+    assert "left out, no such kernel in autotune.db: small.two" in finished.err
 
 
 @pytest.mark.cxx
@@ -421,7 +421,7 @@ def test_what_a_dispatcher_chooses_is_exported(folder: Path, filled: Path, autot
         store.dispatchers.add(scope, 0, made.to_json(), rows)
     finished = autotune(*words)
     assert (finished.code, finished.out) == (0, "out/small.one.null.cu\n")
-    assert finished.err.startswith("left out, nothing of the dispatcher fits it: small.other\n")
+    assert finished.err.startswith("left out, no kernel of the dispatcher supports it: small.other\n")
     text = (folder / "out" / "small.one.null.cu").read_text()
     assert " ".join(f"{name}={value}" for name, value in slowest.trial.config.pairs) in text
     assert "always: few" in (folder / "out" / "dispatcher.h").read_text()
@@ -546,7 +546,7 @@ def test_a_family_without_a_feasible_config_is_told_why(autotune: Command, folde
 def test_a_family_that_supports_no_derived_problem_is_told(autotune: Command, folder: Path) -> None:
     write_family(folder / "families", ("groups == 1", "groups == 999"))
     complaint = autotune("check", "families/tiny.cu.j2", "--device", "host").err.splitlines()[-1]
-    assert complaint.startswith("autotune: families/tiny.cu.j2: supports: admits none of the problems that a check")
+    assert complaint.startswith("autotune: families/tiny.cu.j2: supports: holds for none of the problems that a check")
 
 
 def test_a_strangers_family_goes_the_whole_line(tune: Command, autotune: Command, folder: Path) -> None:

@@ -222,7 +222,7 @@ def test_layers_of_operations_are_stored_side_by_side(tmp_path: Path) -> None:
         (
             'role = "in"',
             'role = "in"\ndtype = "i32"\nfill = "normal"',
-            "array[0] (x).fill: normal are no whole numbers, and it is stored as i32",
+            "array[0] (x).fill: normal are not integers, and it is stored as i32",
         ),
         (
             "[-2, 2]",
@@ -238,7 +238,7 @@ def test_layers_of_operations_are_stored_side_by_side(tmp_path: Path) -> None:
         ('"f16"]', '"f16"]\nmode = ["default"]', "words.mode: 'default' is a word of C++ or Python; choose"),
         ('runtime = "rows"', 'runtime = "row"', "runtime: 'row' is no size"),
         ("halo = {", "min = {", "sizes.min: a function has this name; choose another one"),
-        ("halo = {", '"ha-lo" = {', "sizes.ha-lo: 'ha-lo' is no name; expected letters, digits"),
+        ("halo = {", '"ha-lo" = {', "sizes.ha-lo: 'ha-lo' is not a name; expected letters, digits"),
         ("dtype = [", "rows = [", "words.rows: another in [sizes] has this name"),
         ("dtype = [", "kind = [", "words.dtype: missing; expected some of f32, f16, bf16"),
         (

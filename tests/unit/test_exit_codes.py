@@ -286,7 +286,7 @@ def test_a_winner_that_regressed_ends_retime_with_3(filled: Path, autotune: Comm
     change(filled, f"UPDATE measurements SET median_us = median_us * 0.5 WHERE trial_id IN ({OF_NUMBER} = {first})")
     ended = autotune("retime", *WORDS, "null", "--junit", "out.xml", "--best", "1", "--json")
     assert [row["label"] for row in answered(3, ended)] == ["regressed"]
-    assert ended.err.endswith("autotune: 1 of 1 winners are not what they were: small.one (fp32) regressed\n")
+    assert ended.err.endswith("autotune: 1 of 1 winners regressed or failed: small.one (fp32) regressed\n")
     ((_, result, message),) = cases(filled.parent / "out.xml")
     assert (result, message.split(":")[0]) == ("failure", "regressed")
 
@@ -305,7 +305,7 @@ def test_winners_that_cannot_be_run_are_skipped(filled: Path, autotune: Command)
     ended = autotune("retime", "--device", "null", "--junit", "out.xml")
     assert ended.code == 1
     ((_, result, message),) = cases(filled.parent / "out.xml")
-    assert (result, message) == ("skipped", "its text is not kept, and tiny is not installed")
+    assert (result, message) == ("skipped", "its text is not stored, and tiny is not installed")
     assert filled.read_bytes() == before
 
 

@@ -92,7 +92,7 @@ def test_the_command_lists_each_family_of_each_layer(autotune: Command) -> None:
 
 
 def test_what_cannot_be_told_is_one_line(autotune: Command, filled: Path) -> None:
-    assert "there are not 20 correct trials of any family" in autotune("importance", "small").complaint
+    assert "fewer than 20 correct trials of any family" in autotune("importance", "small").complaint
     assert "no study or layer 'other'" in autotune("importance", "other").complaint
     assert autotune("importance").code == 2
     wrong = autotune("importance", "small", "--family", "tine").complaint
@@ -100,10 +100,10 @@ def test_what_cannot_be_told_is_one_line(autotune: Command, filled: Path) -> Non
     recorded = Path(__file__).parents[1] / "data" / "recorded-spaces" / "convolution_milo-A6000.json.gz"
     assert autotune("import", recorded).code == 0
     assert autotune("importance", "convolution_milo-A6000").complaint == (
-        "autotune.db: convolution_milo-A6000 was recorded elsewhere with another kernel; "
+        "autotune.db: convolution_milo-A6000 was recorded by another tool; "
         "`autotune trials convolution_milo-A6000 --sort median` lists it"
     )
     assert autotune("report", "convolution_milo-A6000").complaint == (
-        "convolution_milo-A6000 was recorded elsewhere with another kernel; "
+        "convolution_milo-A6000 was recorded by another tool; "
         "`autotune trials convolution_milo-A6000 --sort median` lists it"
     )

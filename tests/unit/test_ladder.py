@@ -139,7 +139,7 @@ def test_a_ladder_that_cannot_be_profiled_is_not_climbed(
         option = beside.partition("=")[0]
         assert (refused.code, refused.err.splitlines()[-1]) == (
             2,
-            f"Error: --stored: leave {option} out, which would do nothing",
+            f"Error: --stored: leave {option} out, which has no effect",
         )
 
 

@@ -68,7 +68,7 @@ def test_an_operation_beside_a_named_study_is_found_from_elsewhere(autotune: Com
     written = autotune("export", "sub/mine.toml", "--out", "lib", "--no-proof", "--arch", "90")
     assert written.code == 0, written
     lost = autotune("export", "mine", "--out", "other", "--no-proof").complaint
-    assert lost.endswith("mine: the operation's folder is not here; name the one it lies in by --family-dir"), lost
+    assert lost.endswith("mine: the operation's folder is not here; name its parent folder with --family-dir"), lost
 
 
 @pytest.mark.long
@@ -80,7 +80,7 @@ def test_a_kernel_is_measured_again_where_its_folder_is_named(autotune: Command,
     lost = autotune("retime", "moved.small", "--device", "host")
     assert (lost.code, lost.err.splitlines()[-1]) == (
         1,
-        "autotune: moved: the operation's folder is not here; name the one it lies in by --family-dir",
+        "autotune: moved: the operation's folder is not here; name its parent folder with --family-dir",
     )
     again = autotune("retime", "moved.small", "--device", "host", "--family-dir", "there", "--json")
     assert [row["layer"] for row in json.loads(again.out)] == ["moved.small"]
@@ -92,7 +92,7 @@ def test_a_reference_that_every_kernel_contradicts_is_doubted(autotune: Command)
     path.write_text(path.read_text().replace("return x + bias", "return x - bias"))
     wrong = autotune("check", "doubted/doubted.cu.j2", "--device", "host", "--configs", "2")
     assert wrong.code == 1
-    doubt = "All are wrong, the plainest too: is the reference in doubted?"
+    doubt = "All are wrong, even the simplest: check the reference in doubted"
     assert wrong.err.endswith(f"2 of 2 configs failed; each kind is shown above. {doubt}\n"), wrong.err
     tuned = autotune("tune", "doubted.toml", "--device", "host", "--trials", "2", "--layer", "small")
     assert (tuned.code, tuned.err.rstrip().endswith(f"x bound). {doubt}")) == (1, True), tuned
@@ -101,7 +101,7 @@ def test_a_reference_that_every_kernel_contradicts_is_doubted(autotune: Command)
 @pytest.mark.parametrize(
     ("name", "words"),
     [
-        ("softmax", "softmax: an operation of this name comes along; give another"),
+        ("softmax", "softmax: autotune has an operation of this name; give another"),
         ("2d", "'2d': expected letters, digits and _, a letter first"),
         ("a/b", "'a/b': expected letters, digits and _"),
         ("class", "'class' is a word of C++ or Python; choose another name"),

@@ -130,7 +130,7 @@ MISTAKES = {
         "words.dtype: 'f64': expected some of f32, f16, bf16 (did you mean 'f16'?)",
     ),
     "a size that is nearly one": ('runtime = "n"', 'runtime = "grups"', "'grups' is no size (did you mean 'groups'?)"),
-    "a word twice": ('dtype = ["f32", ', 'dtype = ["f32", "f32", ', "words.dtype: 'f32' stands twice"),
+    "a word twice": ('dtype = ["f32", ', 'dtype = ["f32", "f32", ', "words.dtype: 'f32' occurs twice"),
     "no storage types": ('dtype = ["f32", ', 'types = ["f32", ', "words.dtype: missing"),
     "a number as an extent": ('nchw = ["k"]', "nchw = [4]", 'shape.nchw: expected a list of strings, such as ["4"]'),
     "a rule that speaks of nothing": ("${r}", "${rr}", "undeclared name 'rr'"),

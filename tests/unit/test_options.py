@@ -118,7 +118,7 @@ def test_the_recorded_database_by_name_is_only_read(autotune: Command, monkeypat
     for words in (("tune", "quickstart", "--device", "null"), ("clean", "--quarantine"), ("merge", "other.db")):
         for name in ("recorded", "recorded-networks", "recorded-h100"):
             complaint = autotune(*words, "--db", name).complaint
-            assert complaint == f"{name}: these results come along and are only read; give another --db"
+            assert complaint == f"{name}: these bundled results are read-only; give another --db"
     monkeypatch.setenv("AUTOTUNE_DB", "recorded")
     assert autotune("best", "lenet-k5").out == asked.out
 
@@ -129,7 +129,7 @@ def test_results_that_come_along_are_only_read_whatever_their_path(
     file = recorded_database("recorded-h100")
     (tmp_path / "linked.db").symlink_to(file)
     monkeypatch.chdir(file.parent)
-    refused = "recorded-h100: these results come along and are only read; give another --db"
+    refused = "recorded-h100: these bundled results are read-only; give another --db"
     for name in (file.name, str(tmp_path / "linked.db"), f"sqlite:///{file.name}", f"../recorded/{file.name}"):
         assert autotune("tune", "quickstart", "--device", "null", "--db", name).complaint == refused
     with pytest.raises(StoreError, match="recorded-h100: these results come along and are only read; give another db"):
@@ -164,8 +164,8 @@ def test_defaults_of_the_nearest_file(
         ('[tune]\ntrials = "many"\n', "trials: 'many' is not a valid integer range."),
         ("db = 3\n", "db: expected a path"),
         ('[best]\njson = "yes"\n', "json: expected true or false"),
-        ('op = "mine"\n', "looks like a study, and is read for the defaults of options; rename it"),
-        ("[[layer]]\nn = 1\n", "looks like a study, and is read for the defaults of options; rename it"),
+        ('op = "mine"\n', "looks like a study, but a file of this name holds defaults of options; rename it"),
+        ("[[layer]]\nn = 1\n", "looks like a study, but a file of this name holds defaults of options; rename it"),
     ):
         (folder / "autotune.toml").write_text(text)
         assert autotune("best").complaint == f"{folder / 'autotune.toml'}: {words}"

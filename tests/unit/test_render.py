@@ -293,7 +293,7 @@ def test_an_algorithm_of_its_own_has_flops_and_errors_of_its_own(tmp_path: Path)
     assert (plain.flops, plain.error_factor) == (None, 1)
     assert (own.flops, own.error_factor) == (SMALL.array("y").elements, 3)
     assert own.hash != source(bind(tiny(tmp_path)), turns=3).hash
-    with pytest.raises(TemplateError, match=r"error_factor: expression .* is no size: expected 1 to 2\^53, got 0"):
+    with pytest.raises(TemplateError, match=r"error_factor: expression .* is not a size: expected 1 to 2\^53, got 0"):
         source(bind(tiny(tmp_path, ("[params]", 'error_factor = "0"\n[params]'))))
 
 
@@ -312,5 +312,5 @@ def test_a_size_that_no_results_database_takes_is_an_error_of_the_template(
 ) -> None:
     own = key.partition(".")[0]
     takes = ('"x", "w", "y"', f'"x", "w", "{own}", "y"' if own in ("workspace", "packed_w") else '"x", "w", "y"')
-    with pytest.raises(TemplateError, match=rf"{key}: expression .* is no size: expected [01] to 2\^53, got {got}"):
+    with pytest.raises(TemplateError, match=rf"{key}: expression .* is not a size: expected [01] to 2\^53, got {got}"):
         source(bind(tiny(tmp_path, change, takes)))

@@ -207,7 +207,7 @@ def test_a_study_may_name_its_target(autotune: Command, folder: Path, monkeypatc
         ('below = "tiny"', 'below = "tinny"', "rule 'searched': no template named 'tinny' (did you mean 'tiny'?)"),
         ('["k", "n"]', '["m"]', "rule 'searched': property 'm': expected one of k, c,"),
         ('["k", "n"]', '["n"]', "rule 'searched': all layers have the same n: there is no threshold"),
-        ('name = "searched"', 'name = "given"', "rule[1].name: 'given' stands twice"),
+        ('name = "searched"', 'name = "given"', "rule[1].name: 'given' occurs twice"),
         ("trials = 30", "threshold = 5", "rule[1].property: a rule with a threshold has one name here"),
     ],
 )

@@ -58,7 +58,7 @@ def test_any_trial_or_config_is_printed(filled: Path, autotune: Command) -> None
     assert body(printed)
     rejected = next(row for row in trials if row["outcome"] == "invalid_config")
     refused = autotune("source", "small.one", "--trial", rejected["number"], "--family-dir", "families").complaint
-    assert "its text is not kept, and tiny refuses the config by now: " in refused
+    assert "its text is not stored, and tiny refuses the config now: " in refused
     slow = [row for row in trials if "threads=64 " in in_csv(row["config"]) and row["outcome"] == "correct"]
     fastest = min(slow, key=lambda row: float(str(row["median_us"])))
     whole = in_csv(fastest["config"])
@@ -128,7 +128,7 @@ def test_a_dropped_text_is_rendered_again(filled: Path, autotune: Command) -> No
     printed = autotune("source", "small.one").out
     change(filled, "DELETE FROM source_paragraphs")
     assert autotune("source", "small.one", "--family-dir", "families").out == printed
-    assert autotune("source", "small.one").complaint.endswith("its text is not kept, and tiny is not installed")
+    assert autotune("source", "small.one").complaint.endswith("its text is not stored, and tiny is not installed")
 
 
 def test_kernels_of_gpus_come_first_and_the_others_are_named(filled: Path, tune: Command, autotune: Command) -> None:

@@ -85,7 +85,7 @@ MISTAKES = {
     "layer of a number for a name": (('"one"', "1"), "layer[0].name: expected a string, got 1"),
     "duplicate layer": (
         ("s = 3\n", "s = 3\n" + SECOND.format('"one"')),
-        "layer[1].name: 'one' stands twice; give each",
+        "layer[1].name: 'one' occurs twice; give each",
     ),
     "no layer": ((STUDY[STUDY.index("[[layer]]") :], ""), "layer: expected at least one [[layer]]"),
     "empty list of layers": ((STUDY[STUDY.index("[[layer]]") :], "layer = []"), "layer: expected at least one"),
@@ -183,7 +183,7 @@ MISTAKES = {
     "technique is a table": (("trials = 10", "[technique]\na = 1"), "technique: expected [[technique]] tables"),
     "technique twice": (
         ("trials = 10", '[[technique]]\nname = "a"\ntemplate = "b"\n[[technique]]\nname = "a"\ntemplate = "b"'),
-        "technique[1].name: 'a' stands twice",
+        "technique[1].name: 'a' occurs twice",
     ),
     "rule is a table": (("trials = 10", "[rule]\na = 1"), "rule: expected [[rule]] tables"),
     "rule without a threshold": (

@@ -121,7 +121,7 @@ HEADER_MISTAKES = {
         ("[64, 32, 128, 256]", "[]"),
         r"params\.threads\.values: expected a list with at least",
     ),
-    "value twice": (("[64, 32, 128, 256]", "[64, 64]"), r"params\.threads\.values: a value stands twice"),
+    "value twice": (("[64, 32, 128, 256]", "[64, 64]"), r"params\.threads\.values: a value occurs twice"),
     "values of two kinds": (
         ("[64, 32, 128, 256]", '[64, "all"]'),
         r"params\.threads\.values: values are whole numbers,",
@@ -182,11 +182,11 @@ HEADER_MISTAKES = {
     "undeclared in the grid": (('"ceil_div(n * k', '"ceil_div(m * k'), r"stage\[0\]\.grid\[0\]: undeclared name 'm'"),
     "accuracy": (
         ('accuracy = "fp32"', 'accuracy = "fp23"'),
-        r"accuracy: 'fp23' is no accuracy class \(did you mean 'fp32'\?\); there are fp32, fp32-3xtf32, ",
+        r"accuracy: 'fp23' is not an accuracy class \(did you mean 'fp32'\?\); there are fp32, fp32-3xtf32, ",
     ),
     "accuracy in an expression": (
         ('accuracy = "fp32"', "accuracy = \"'fp16' if dtype == 'f16' else 'fp23'\""),
-        r"accuracy: 'fp23' is no accuracy class \(did you mean 'fp32'\?\)",
+        r"accuracy: 'fp23' is not an accuracy class \(did you mean 'fp32'\?\)",
     ),
     "undeclared in flops": (("[params]", 'flops = "2 * m"\n[params]'), "flops: undeclared name 'm'"),
     "expression of another kind": (('"outputs <= 512"', "[512]"), "constraints.*expected an expression in quotes, got"),

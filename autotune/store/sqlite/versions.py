@@ -167,6 +167,6 @@ def _not_kept(database: Database, version: int, kept: Path, error: Exception) ->
 def _warn(database: Database, version: int | None, kept: Path) -> None:
     message = (
         f"{database.shown}: brought from schema {version} to {newest_schema()}; "
-        f"the file as it was is kept as {one_line(kept.name)}"
+        f"the old file is kept as {one_line(kept.name)}"
     )
     warnings.warn(message, StoreWarning, stacklevel=2)

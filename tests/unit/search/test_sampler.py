@@ -294,7 +294,7 @@ def test_wrong_use_is_named() -> None:
     with pytest.raises(ValueError, match="suggest needs the space"):
         AutotuneSampler().suggest(optuna.create_study().ask())
     study = optuna.create_study(sampler=AutotuneSampler(space=SPACE))
-    with pytest.raises(ValueError, match="z is no parameter of the feasible config"):
+    with pytest.raises(ValueError, match="z is not a parameter of the feasible config"):
         study.ask().suggest_float("z", 0, 1)
     with pytest.raises(ValueError, match="minimises or maximises one value, the study has 2"):
         optuna.create_study(directions=["minimize", "maximize"], sampler=AutotuneSampler()).ask()

@@ -69,14 +69,22 @@ def test_words_stand_for_studies_devices_and_dates() -> None:
         ("h200", None, "'h200' is a device and a study; say which with --by device or --by study"),
         ("2026-11-20", None, "'2026-11-20' is a date and a study; say which with --by date or --by study"),
         ("a100", None, "'a100' fits NVIDIA A100-SXM4-40GB, NVIDIA A100-SXM4-80GB; give more of the name"),
-        ("lenet@4", None, "'lenet@4' is nothing to compare; there are the studies lenet@1 to lenet@3, h200, "),
+        (
+            "lenet@4",
+            None,
+            "'lenet@4' is not a study, a device or a date; there are the studies lenet@1 to lenet@3, h200, ",
+        ),
         (
             "lenet",
             "device",
-            "'lenet' is nothing to compare; there are the devices NVIDIA H200, NVIDIA A100-SXM4-40GB, ",
+            "'lenet' is not a study, a device or a date; there are the devices NVIDIA H200, NVIDIA A100-SXM4-40GB, ",
         ),
-        ("0001-01-01T00:00+14:00", "date", "'0001-01-01T00:00+14:00' is nothing to compare; there are ISO dates"),
-        ("yesterday", "date", "'yesterday' is nothing to compare; there are ISO dates such as 2026-11-20"),
+        (
+            "0001-01-01T00:00+14:00",
+            "date",
+            "'0001-01-01T00:00+14:00' is not a study, a device or a date; there are ISO dates",
+        ),
+        ("yesterday", "date", "'yesterday' is not a study, a device or a date; there are ISO dates such as 2026-11-20"),
     ],
 )
 def test_a_word_that_stands_for_nothing_or_too_much(word: str, by: str | None, words: str) -> None:

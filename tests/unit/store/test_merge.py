@@ -218,8 +218,8 @@ def test_two_kernels_that_claim_one_hash_are_refused(store: Store, other: Path) 
     with pytest.raises(StoreError) as caught:
         merge(other, merge_into)
     assert str(caught.value) == (
-        f"{other}: its kernel {source_of(config_of(1)).hash} is another than the one of this hash here; nothing was "
-        f"merged, do not trust one of the files"
+        f"{other}: its kernel {source_of(config_of(1)).hash} differs from the one with this hash here; nothing was "
+        f"merged, and one of the files is not to be trusted"
     )
     assert dumped_text(merge_into) == before
 

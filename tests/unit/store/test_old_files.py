@@ -80,7 +80,7 @@ def test_an_old_file_goes_on_where_it_was_and_is_kept(old: Path) -> None:
     (note,) = noted
     kept = old.with_name("old.schema-12.20261120T000002Z.db")
     assert str(note.message) == (
-        f"{old}: brought from schema 12 to {newest_schema()}; the file as it was is kept as {kept.name}"
+        f"{old}: brought from schema 12 to {newest_schema()}; the old file is kept as {kept.name}"
     )
     with Store(kept, create=False) as store:
         assert best_of(store) == BEST
@@ -142,7 +142,7 @@ def test_a_later_schema_is_a_function_in_a_list(store: Store, monkeypatch: pytes
     monkeypatch.setattr(versions, "MIGRATIONS", (add_column,))
     with Store(store.path, create=False) as opened:
         assert opened.query("SELECT instructions FROM trials").rows == ((None,),), "seen through a copy"
-    with pytest.warns(StoreWarning, match="brought from schema 13 to 14; the file as it was is kept"):
+    with pytest.warns(StoreWarning, match="brought from schema 13 to 14; the old file is kept"):
         written(store.path)
     with Store(store.path, create=False) as opened:
         assert len(opened.best.list()) == 1
