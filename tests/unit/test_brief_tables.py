@@ -190,7 +190,7 @@ def test_what_is_longer_than_a_terminal_goes_through_the_pager(
 def test_a_notice_is_broken_between_words() -> None:
     shown = on_a_terminal("trials", "--db", SHIPPED, "--outcome", "runtime")
     first = "no such trial; --all includes earlier generations and earlier problems of the"
-    assert shown.split("\n")[-3:] == [first, "had before", ""]
+    assert shown.split("\n")[-3:] == [first, "layers", ""]
 
 
 def test_a_command_and_a_number_with_its_unit_are_not_broken() -> None:
