@@ -27,6 +27,8 @@ SAMPLES = 256  # outputs of each data set, if the self-test's own reference comp
 ALL_SAMPLES = 1024  # the same if only these are compared
 MOST_PRODUCTS = 200_000_000  # FLOP of the self-test's own reference, about a second
 _UNITS = 3  # the first run-time size that is not divisible by a power of two
+_SIXTEENS = (112, 64, 32, 16)  # further run-time sizes, of which the largest up to the tuned size is tested
+_QUICK_FLOPS, _QUICK_ELEMENTS = 50_000_000, 1 << 21  # of a further run-time size; both data sets take a second
 _NEXT_SIZES = 1000  # number of sizes to try
 _OUTPUTS = 1003  # minimum, if a unit of the run-time size has fewer outputs than a warp has threads
 _WARP = 32
@@ -55,6 +57,8 @@ class Golden:
 
     n: int
     least_n: int
+    more_n: tuple[int, ...]
+    """others, up to the tuned size, that take little time"""
     most_outputs: int
     """number of outputs that the self-test's own reference computes"""
     sets: tuple[Samples, ...]
@@ -67,19 +71,20 @@ def golden(problem: Problem) -> Golden:
     Raises TemplateError if a reference in numpy fails.
     """
     n, least = self_test_sizes(problem)
+    more = tuple(size for size in _more_sizes(problem) if size not in (n, least))
     most = max(ALL_SAMPLES, MOST_PRODUCTS // problem.reduction)
     if problem.operation.name in _CONVOLUTIONS:
         sets = (_of_convolution(problem.with_runtime(n), integers=each) for each in (True, False))
-        return Golden(n, least, most, tuple(sets))
+        return Golden(n, least, more, most, tuple(sets))
     if not in_numpy(problem.operation):
-        return Golden(n, least, most, ())
+        return Golden(n, least, more, most, ())
     samples = (
         some
-        for size in dict.fromkeys((n, least))
+        for size in dict.fromkeys((n, least, *more))
         for integers in (True, False)
         for some in _of_numpy(problem.with_runtime(size), integers=integers)
     )
-    return Golden(n, least, most, tuple(samples))
+    return Golden(n, least, more, most, tuple(samples))
 
 
 def self_test_sizes(problem: Problem) -> tuple[int, int]:
@@ -88,6 +93,20 @@ def self_test_sizes(problem: Problem) -> tuple[int, int]:
     few = max(1, min(_UNITS, MOST_PRODUCTS // (a_unit * problem.reduction)))
     wanted = few if a_unit >= _WARP else max(few, -(-_OUTPUTS // a_unit))
     return _size_from(problem, wanted), _size_from(problem, 1)
+
+
+def _more_sizes(problem: Problem) -> tuple[int, ...]:
+    """A multiple of 16, beyond 100 where there is one, and the tuned size, if a CPU runs the kernel there in time."""
+    found = []
+    for sizes in (_SIXTEENS, (problem.runtime_size,)):
+        for size in sizes:
+            with suppress(StudyError):
+                each = problem.with_runtime(min(size, problem.runtime_size))
+                elements = sum(array.elements for array in each.arrays)
+                if each.runtime_size == size and each.flops <= _QUICK_FLOPS and elements <= _QUICK_ELEMENTS:
+                    found.append(size)
+                    break
+    return tuple(dict.fromkeys(found))
 
 
 def _size_from(problem: Problem, least: int) -> int:

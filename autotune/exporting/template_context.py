@@ -204,6 +204,7 @@ class GoldenContext:
     name: str
     n: int
     least_n: int
+    more_n: tuple[int, ...]
     factor: str
     exact_on_integers: bool
     most_outputs: int
@@ -230,6 +231,7 @@ def golden_context(problem: Problem, source: KernelSource, identifier: str, name
         name=name,
         n=values.n,
         least_n=values.least_n,
+        more_n=values.more_n,
         factor=(source.error_factor * bound_factor(source.accuracy, problem)).hex(),
         exact_on_integers=source.error_factor == 1 and exact_on_integers(source.accuracy, problem),
         most_outputs=values.most_outputs,

@@ -385,6 +385,8 @@ void test_kernel(const Golden &golden, const conv2d_kernel &kernel, CUcontext co
         right(each, "with a handle");
         if (golden.least_n != golden.n)
             right(Case(with_runtime_size(problem, golden.least_n), golden, each.whole), "at the least size");
+        for (int more = 0; more < golden.more; ++more)
+            right(Case(with_runtime_size(problem, golden.more_n[more]), golden, each.whole), "at a larger size");
         const Pass pass(each, most);
         if (in_one_call) {
             forward(each, pass, nullptr);
@@ -399,8 +401,10 @@ void test_kernel(const Golden &golden, const conv2d_kernel &kernel, CUcontext co
     at_once(cases, most, context, "two handles at once",
             [&](int i, const Pass &pass, CUstream stream) { handles[i].run(cases[i], pass, stream); });
     const bool exact = activation_error(PlainProblem(problem), 1.0, 1.0) == 0.0;
-    std::printf("%s: right at %s = %d and %d; largest error %.3f of the bound%s\n", golden.kernel, RUNTIME_NAME, golden.n,
-                golden.least_n, worst,
+    std::string more;
+    for (int i = 0; i < golden.more; ++i) more += (i ? " and " : ", also at ") + std::to_string(golden.more_n[i]);
+    std::printf("%s: right at %s = %d and %d%s; largest error %.3f of the bound%s\n", golden.kernel, RUNTIME_NAME,
+                golden.n, golden.least_n, more.c_str(), worst,
                 !golden.exact_on_integers ? "" : exact ? ", integers exact" : ", sums of integers exact");
 }
 

@@ -339,7 +339,9 @@ def test_activations_and_residuals_pass_the_self_test(cxx: str, tmp_path: Path) 
     assert passed, told
     for word, problem in sizes.items():
         exact = "integers exact" if problem.activation == "relu6" else "sums of integers exact"
-        assert re.search(rf"tested\.{word}: right at n = 3 and 1; .*, {exact}$", told, re.MULTILINE), told
+        assert re.search(
+            rf"tested\.{word}: right at n = 3 and 1, also at 16 and 20; .*, {exact}$", told, re.MULTILINE
+        ), told
 
 
 def test_proof_says_why_the_library_does_not_link(tmp_path: Path) -> None:

@@ -50,6 +50,7 @@ SOFTMAX = (
     first_of(family("softmax_rows"), "many", rows=500, columns=33),
     first_of(family("softmax_rows"), "half", rows=64, columns=100, dtype="f16"),
 )
+MORE_SIZES = {"few": "16 and 20", "many": "112 and 500", "half": "64"}
 STENCIL = (first_of(family("stencil_rows"), "points", n=4, h=9, w=33),)
 
 
@@ -61,7 +62,7 @@ def softmax(cxx: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[OnHo
     assert passed, said
     lines = said.splitlines()[1:]
     assert [line.partition(";")[0] for line in lines] == [
-        *(f"tested.{name}: right at rows = 3 and 1" for name in ("few", "many", "half")),
+        *(f"tested.{name}: right at rows = 3 and 1, also at {more}" for name, more in MORE_SIZES.items()),
         *("refusals: right", "self-test passed"),
     ]
     with host_driver(library) as run:
@@ -235,9 +236,21 @@ def test_a_new_operation_of_a_user_is_exported(cxx: str, tmp_path: Path) -> None
     passed, said = self_test(built_for_host(exported, tmp_path / "built", cxx=cxx))
     assert passed, said
     # The sizes of a problem that is tested are at least a warp's outputs.
-    assert "tested.small: right at rows = 51 and 1;" in said
+    assert "tested.small: right at rows = 51 and 1, also at 64;" in said
     export_library([kernel], tmp_path / "again", ())
     assert contents(tmp_path / "again") == contents(exported.folder)
+
+
+@pytest.mark.parametrize("wrong", ["rows % 16 == 0", "at >= 100LL * COLUMNS"])
+def test_a_kernel_that_is_wrong_at_some_sizes_only_fails_the_self_test(wrong: str, cxx: str, tmp_path: Path) -> None:
+    new_operation("add_bias", tmp_path)
+    path = tmp_path / "add_bias" / "add_bias.cu.j2"
+    path.write_text(path.read_text().replace("y[at] = from_float<T>(", f"y[at] = from_float<T>({wrong} ? 0.0f : "))
+    kernel = first_of(load_template(path), "small", rows=256, columns=20)
+    exported = export_library([kernel], tmp_path / "exported", ())
+    passed, said = self_test(built_for_host(exported, tmp_path / "built", cxx=cxx))
+    assert not passed
+    assert "at a larger size" in said
 
 
 @pytest.mark.parametrize("reference", ["reference.cuh", pytest.param("reference.py", marks=pytest.mark.long)])
