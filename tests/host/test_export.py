@@ -39,7 +39,7 @@ def test_library_is_right_and_refuses_wrong_calls(built: Built) -> None:
     for line, name in zip(
         lines[1:], ("constant", "packed", "chunked", "larger", "mapped", "rounded", "added"), strict=False
     ):
-        assert line.startswith(f"tested.{name}: right at n = 3 and 1; largest error 0.")
+        assert re.match(rf"tested\.{name}: right at n = 3 and 1(, also at .*)?; largest error 0\.", line), line
         assert line.endswith("of the bound, integers exact")
     assert lines[-2:] == ["refusals: right", "self-test passed"]
 

@@ -88,13 +88,13 @@ void* symbol(const Module* module, const char* prefix, const char* name) {
     return dlsym(module->library, full);
 }
 
-// The first members of TensorMap in autotune_host_tma.h, which is what CUtensorMap is to a kernel here.
+// TensorMap of autotune_host_tma.h, which is what CUtensorMap is to a kernel here.
 struct TensorMap {
     const void* address;
     int64_t global_dim[5];
     uint16_t box_dim[5], element_strides[5];
-    int16_t lower_corner[2], upper_corner[2];
-    uint8_t rank, element_bytes, swizzle_bytes, im2col, tf32, spare[47];
+    int16_t lower_corner[3], upper_corner[3];
+    uint8_t rank, element_bytes, swizzle_bytes, im2col, tf32, spare[43];
 };
 static_assert(sizeof(TensorMap) == 128, "as large as CUtensorMap");
 
@@ -139,11 +139,11 @@ int cuTensorMapEncodeIm2col(TensorMap* map, int type, uint32_t rank, void* addre
                             const uint32_t* element_strides, int, int swizzle, int, int) {
     const int encoded = encode(map, type, rank, address, global_dim, strides, element_strides, swizzle);
     if (encoded != SUCCESS) return encoded;
-    if (rank != 4 || channels < 1 || channels > 256 || pixels < 1 || pixels > 1024) return INVALID_VALUE;
+    if (rank < 3 || rank > 5 || channels < 1 || channels > 256 || pixels < 1 || pixels > 1024) return INVALID_VALUE;
     map->im2col = 1;
     map->box_dim[0] = static_cast<uint16_t>(channels);
     map->box_dim[1] = static_cast<uint16_t>(pixels);
-    for (int i = 0; i < 2; ++i) {
+    for (uint32_t i = 0; i < rank - 2; ++i) {
         if (lower_corner[i] < -128 || lower_corner[i] > 127 || upper_corner[i] < -128 || upper_corner[i] > 127) return INVALID_VALUE;
         map->lower_corner[i] = static_cast<int16_t>(lower_corner[i]);
         map->upper_corner[i] = static_cast<int16_t>(upper_corner[i]);
