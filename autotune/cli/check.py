@@ -16,6 +16,7 @@ from autotune.checking.architectures import Architectures, device_of
 from autotune.checking.cases import CasePlan
 from autotune.checking.check import CheckRow, FamilyCheck, checker_of, hint_at_reference
 from autotune.checking.coverage import Coverage, coverage, in_common
+from autotune.checking.dependence import doubtful_declarations
 from autotune.checking.problem_features import problem_features
 from autotune.checking.sanitize import HOST_CHECK
 from autotune.cli.completion import family_names
@@ -115,6 +116,7 @@ def check(
     if style:
         show(rows, _COLUMNS, style)
     reported = _said(checking, coverage(checking), rows, no_nvcc, every=gaps)
+    reported += doubtful_declarations([subject.bound.problem for subject in checking.plan.subjects])
     if no_sanitizers:
         reported.append(f"No config ran on host:check: {no_sanitizers}")
     elif sanitizing is not None:

@@ -176,3 +176,30 @@ def test_standard_headers_compile_on_the_host(autotune: Command, device: str) ->
     edit("mine.cu.j2", ('#include "_dtype', f'{lines}#include "_dtype'))
     checked = autotune("check", "mine/mine.cu.j2", "--device", device, "--configs", "1")
     assert checked.code == 0, checked
+
+
+@pytest.mark.parametrize(
+    ("name", "change", "warning"),
+    [
+        ("reference.py", ("x + bias, abs(x) + abs(bias)", "x + 0 * bias, abs(x)"), "no output depends on bias"),
+        (
+            "reference.py",
+            ("x + bias, abs(x) + abs(bias)", "0 * x + bias, abs(x) + abs(bias)"),
+            "no output depends on x",
+        ),
+        ("reference.py", ("x + bias, abs(x) + abs(bias)", "0 * x + 3, 0 * x + 3"), "y is the same for all inputs"),
+        ("operation.toml", ('flops = "rows * columns"', 'flops = "columns"'), "cost.flops does not grow with rows"),
+        ("operation.toml", ('reduction = "2"', 'reduction = "3"'), ""),
+    ],
+)
+def test_declarations_that_no_kernel_contradicts_are_warned_of(
+    autotune: Command, name: str, change: tuple[str, str], warning: str
+) -> None:
+    autotune("new-op", "mine")
+    edit(name, change)
+    checked = autotune("check", "mine/mine.cu.j2", "--device", "host", "--configs", "1")
+    warnings = [line for line in checked.out.splitlines() if line.startswith("warning: ")]
+    if warning:
+        assert f"warning: mine/{name}: {warning}" in warnings
+    else:
+        assert warnings == []
