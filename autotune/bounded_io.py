@@ -13,11 +13,7 @@ from autotune.errors import AutotuneError
 
 TEXT_BYTES = 1 << 20
 """Of a study, a template or a file that it includes: some 8,000 layers, or 20 times the largest family."""
-LINE_CHARACTERS = 1 << 24
-"""Of a dump, whose longest lines have a kernel's text, packed."""
 
-_BLOCK_CHARACTERS = 1 << 16
-"""that are read at once: to ask for one line after another takes four times as long"""
 
 Raises = Callable[[str], AutotuneError]
 """The error of a file's kind, of its message."""

@@ -9,6 +9,7 @@ and a migration in `schema.tables`, and a line in `analysis.trial_columns`.
 from autotune.store.best import BestRow
 from autotune.store.compaction import compact
 from autotune.store.comparable_trials import AlikeTrial
+from autotune.store.devices import NoiseFloor
 from autotune.store.dispatchers import DispatchedLayer, DispatcherRow, total_timing
 from autotune.store.dump import dump, load
 from autotune.store.end_to_end_timings import EndToEndRow
@@ -16,7 +17,6 @@ from autotune.store.finals import BASELINE, Finals, FinalsRow, Verdict
 from autotune.store.imported_spaces import Imported, import_recording, space_advice
 from autotune.store.layers import stored_problem
 from autotune.store.merge import Merged, merge
-from autotune.store.noise_floors import NoiseFloor
 from autotune.store.profiles import KernelProfile, ProfileRow
 from autotune.store.quarantine import QuarantineRow
 from autotune.store.result_rows import SORTS, Side

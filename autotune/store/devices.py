@@ -1,8 +1,9 @@
-"""Devices, environments and the runs on them."""
+"""Devices, environments and the runs that took place on them; rates and noise floors that were measured."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import math
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -11,10 +12,14 @@ from sqlalchemy import ColumnElement, Connection, RowMapping, select, update
 
 from autotune import __version__
 from autotune.devices.device import DeviceInfo, Environment
+from autotune.errors import StoreError
+from autotune.escape import one_line
+from autotune.measurement.rates import Rate, best_rates
 from autotune.store.rows import identify, insert, record_of, rows_of, values_of
-from autotune.store.schema.tables import devices, environments, runs, trials
+from autotune.store.schema.tables import devices, environments, noise_floors, rates, runs, trials
 from autotune.store.schema.types import Values
 from autotune.store.sqlite.database import Database
+from autotune.trial import is_measured
 
 IDENTITY = ("kind", "name", "arch", "sm_count", "memory_bytes")
 """The columns that identify a device."""
@@ -130,3 +135,99 @@ class Runs:
                 run_id = store_run(connection, device_id, environment_id, record, now)
             yield Run(connection, now, device_id, environment_id, run_id)
         self._ids[device_id, environment_id] = run_id
+
+
+@dataclass(frozen=True, slots=True)
+class RateStore:
+    """The calibrated rates of devices."""
+
+    database: Database
+
+    def add(self, device: DeviceInfo, environment: Environment, measured: Sequence[Rate]) -> None:
+        """Store the rates of a device that were measured together; they replace earlier rates of these units."""
+        with self.database.write() as connection:
+            shared = measured_on(connection, device, environment, self.database.now())
+            for rate in measured:
+                if not is_measured(rate.per_s):
+                    raise StoreError(
+                        f"rate {one_line(rate.unit)} = {rate.per_s}: expected a positive finite number per second"
+                    )
+                insert(connection, rates, {**shared, **values_of(rate, rates)})
+
+    def best(self, device: DeviceInfo) -> dict[str, float]:
+        """The highest rate of each unit of a device; empty if it was never calibrated."""
+        return best_rates(self.list(device))
+
+    def devices(self) -> tuple[DeviceInfo, ...]:
+        """The names of the devices that have stored rates."""
+        statement = select(devices).where(devices.c.id.in_(select(rates.c.device_id))).order_by(devices.c.name)
+        with self.database.read() as connection:
+            return tuple(device_of(row) for row in connection.execute(statement).mappings())
+
+    def list(self, device: DeviceInfo) -> tuple[Rate, ...]:
+        """A device's rates of each unit, by every method of its latest calibration.
+
+        Imported rates are used only if there are no others. Units are in the order in which they were first stored.
+        """
+        statement = (
+            select(rates).join(devices).where(*same_device(device)).order_by(rates.c.origin == "measured", rates.c.id)
+        )
+        latest: dict[str, tuple[str, datetime]] = {}
+        found: dict[str, dict[str, Rate]] = {}
+        with self.database.read() as connection:
+            for row in rows_of(connection, statement):
+                rate, calibration = record_of(Rate, row, rates), (row[rates.c.origin], row[rates.c.measured_at])
+                if latest.get(rate.unit) != calibration:
+                    latest[rate.unit] = calibration
+                    found[rate.unit] = {}
+                found[rate.unit][rate.method] = rate
+        return tuple(rate for methods in found.values() for rate in methods.values())
+
+
+@dataclass(frozen=True, slots=True)
+class NoiseFloor:
+    """The smallest difference that measurements on a device can resolve, from A/A runs."""
+
+    noise_us: float
+    noise_fraction: float
+    measured_at: datetime
+
+
+@dataclass(frozen=True, slots=True)
+class NoiseFloorStore:
+    """The noise floors of devices."""
+
+    database: Database
+
+    def add(
+        self,
+        device: DeviceInfo,
+        environment: Environment,
+        measurement_mode: str,
+        noise_us: float,
+        noise_fraction: float,
+    ) -> None:
+        """Store the noise floor of the device, from A/A runs."""
+        if not (math.isfinite(noise_us) and math.isfinite(noise_fraction)):
+            raise StoreError(f"noise floor {noise_us} us, {noise_fraction}: expected finite numbers")
+        with self.database.write() as connection:
+            shared = measured_on(connection, device, environment, self.database.now())
+            values: Values = {
+                "measurement_mode": measurement_mode,
+                "noise_us": noise_us,
+                "noise_fraction": noise_fraction,
+            }
+            insert(connection, noise_floors, {**shared, **values})
+
+    def latest(self, device: DeviceInfo, measurement_mode: str) -> NoiseFloor | None:
+        """The device's latest noise floor in a measurement mode; an imported one only if there is no other."""
+        statement = (
+            select(noise_floors)
+            .join(devices)
+            .where(noise_floors.c.measurement_mode == measurement_mode, *same_device(device))
+            .order_by(noise_floors.c.origin == "imported", noise_floors.c.id.desc())
+            .limit(1)
+        )
+        with self.database.read() as connection:
+            row = next(rows_of(connection, statement), None)
+            return None if row is None else record_of(NoiseFloor, row, noise_floors)

@@ -11,10 +11,9 @@ from autotune import __version__
 from autotune.atomic_write import publish, sibling_temp
 from autotune.errors import StoreError
 from autotune.escape import one_line
-from autotune.store.sqlite.connections import connect_for_reading
+from autotune.store.sqlite.connections import check_whole, connect_for_reading
 from autotune.store.sqlite.database import LOCK_TIMEOUT_S, path_of, utc_now
 from autotune.store.sqlite.error_messages import translate_errors
-from autotune.store.sqlite.integrity import check_whole
 from autotune.store.sqlite.open_database import open_for_reading, schema_of
 from autotune.store.sqlite.versions import newest_schema
 

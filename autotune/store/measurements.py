@@ -12,8 +12,7 @@ from sqlalchemy import RowMapping, select
 from autotune.errors import StoreError
 from autotune.store.rows import chunks, finite, record_of, rows_of, values_of
 from autotune.store.schema.tables import measurements
-from autotune.store.schema.texts import seven_digits
-from autotune.store.schema.types import Values
+from autotune.store.schema.types import Values, seven_digits
 from autotune.store.sqlite.database import Database
 from autotune.trial import LEAST, MOST, Timing, is_measured
 

@@ -7,13 +7,11 @@ from pathlib import Path
 from types import TracebackType
 
 from autotune.store.best import BestStore
-from autotune.store.device_rates import RateStore
-from autotune.store.devices import DeviceStore, Runs
+from autotune.store.devices import DeviceStore, NoiseFloorStore, RateStore, Runs
 from autotune.store.dispatchers import DispatcherStore
 from autotune.store.end_to_end_timings import EndToEndStore
 from autotune.store.finals import FinalsStore
 from autotune.store.measurements import MeasurementStore
-from autotune.store.noise_floors import NoiseFloorStore
 from autotune.store.profiles import ProfileStore
 from autotune.store.quarantine import QuarantineStore
 from autotune.store.result_cache import KnownStore
@@ -21,10 +19,9 @@ from autotune.store.result_rows import ResultStore
 from autotune.store.retimes import RetimeStore
 from autotune.store.run_context import ScopeStore
 from autotune.store.sources import SourceStore
-from autotune.store.sqlite.connections import connect_for_reading
+from autotune.store.sqlite.connections import check_whole, connect_for_reading
 from autotune.store.sqlite.database import LOCK_TIMEOUT_S, Clock, utc_now
 from autotune.store.sqlite.error_messages import translate_errors
-from autotune.store.sqlite.integrity import check_whole
 from autotune.store.sqlite.open_database import open_for_reading, open_for_writing
 from autotune.store.sqlite.query import QueryResult, QueryStream, run_query, stream_query
 from autotune.store.studies import StudyStore

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 from datetime import UTC, datetime
 from typing import Any
@@ -95,3 +96,26 @@ def as_json(value: object) -> str:
 def date_text(date: datetime) -> str:
     """The text of a date."""
     return date.astimezone(UTC).isoformat(timespec="microseconds").replace("+00:00", "Z")
+
+
+_BETWEEN = "\n\n"
+
+
+def paragraphs_of(text: str) -> list[str]:
+    """The parts between blank lines; joined by blank lines they are the text again."""
+    return text.split(_BETWEEN)
+
+
+def joined(paragraphs: list[str]) -> str:
+    """The text that `paragraphs_of` has split."""
+    return _BETWEEN.join(paragraphs)
+
+
+def paragraph_id(paragraph: str) -> int:
+    """The first 63 bits of its SHA-256."""
+    return int.from_bytes(hashlib.sha256(paragraph.encode()).digest()[:8], "big") >> 1
+
+
+def seven_digits(time_us: float) -> float:
+    """A time in the precision of CUDA's event timer, whose milliseconds are a float32."""
+    return float(f"{time_us:.7g}")
