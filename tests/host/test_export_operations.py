@@ -87,6 +87,49 @@ def rows_of(path: str, x: Array, out: Array) -> tuple[Array, str | None, list[st
     return np.array(there.array), kernel, said
 
 
+DEEP: dict[str, Value] = {
+    "c": 16,
+    "d": 5,
+    "h": 6,
+    "w": 7,
+    "k": 24,
+    "t": 3,
+    "r": 3,
+    "s": 3,
+    "pad_d": 2,
+    "dtype": "bf16",
+    "layout": "nhwc",
+}
+SIGNAL: dict[str, Value] = {
+    "c": 16,
+    "w": 70,
+    "k": 24,
+    "s": 3,
+    "pad_w": 40,
+    "dilation_w": 20,
+    "dtype": "f16",
+    "layout": "nhwc",
+}
+UP: dict[str, Value] = {"c": 6, "h": 6, "w": 7, "k": 5, "r": 4, "s": 4, "stride_h": 2, "stride_w": 2, "padding_h": 1}
+
+
+@pytest.mark.parametrize(
+    "kernels",
+    [
+        (
+            first_of(family("conv_implicit_gemm_sm90"), "deep", n=2, **DEEP),
+            first_of(family("conv_implicit_gemm_sm90"), "signal", n=2, **SIGNAL),
+        ),
+        (first_of(family("conv_transpose_direct"), "up", n=2, **UP),),
+    ],
+)
+def test_convolutions_of_any_rank_are_exported(kernels: tuple[SelectedKernel, ...], cxx: str, tmp_path: Path) -> None:
+    library = built_for_host(export_library(kernels, tmp_path / "exported", ()), tmp_path / "built", cxx=cxx)
+    passed, said = self_test(library)
+    assert passed, said
+    assert said.count(": right at n = ") == len(kernels)
+
+
 @pytest.mark.parametrize(("rows", "kernel"), [(7, "tested.few"), (200, "tested.many")])
 def test_python_runs_an_operation_of_any_size(rows: int, kernel: str, softmax: OnHostDriver) -> None:
     x = np.random.default_rng(3).standard_normal((rows, 33), np.float32)

@@ -139,12 +139,13 @@ int cuTensorMapEncodeIm2col(TensorMap* map, int type, uint32_t rank, void* addre
                             const uint32_t* element_strides, int, int swizzle, int, int) {
     const int encoded = encode(map, type, rank, address, global_dim, strides, element_strides, swizzle);
     if (encoded != SUCCESS) return encoded;
-    if (rank < 3 || rank > 5 || channels < 1 || channels > 256 || pixels < 1 || pixels > 1024) return INVALID_VALUE;
+    if (rank < 3 || channels < 1 || channels > 256 || pixels < 1 || pixels > 1024) return INVALID_VALUE;
     map->im2col = 1;
     map->box_dim[0] = static_cast<uint16_t>(channels);
     map->box_dim[1] = static_cast<uint16_t>(pixels);
-    for (uint32_t i = 0; i < rank - 2; ++i) {
-        if (lower_corner[i] < -128 || lower_corner[i] > 127 || upper_corner[i] < -128 || upper_corner[i] > 127) return INVALID_VALUE;
+    const int limit = rank == 3 ? 32768 : rank == 4 ? 128 : 16;  // corners of 16, 8 and 5 bits
+    for (uint32_t i = 0; i + 2 < rank; ++i) {
+        if (lower_corner[i] < -limit || lower_corner[i] >= limit || upper_corner[i] < -limit || upper_corner[i] >= limit) return INVALID_VALUE;
         map->lower_corner[i] = static_cast<int16_t>(lower_corner[i]);
         map->upper_corner[i] = static_cast<int16_t>(upper_corner[i]);
     }
