@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from autotune.api.answers import best
     from autotune.api.exports import ExportResult, export
     from autotune.api.family_importance import FamilyImportance, importance
-    from autotune.api.terms import Store
+    from autotune.api.python_store import Store
     from autotune.api.tuning import TuneResult, tune
     from autotune.errors import AutotuneError
     from autotune.problem import Conv2dProblem, Layer
@@ -49,7 +49,7 @@ _HOMES = {
     "autotune.api.answers": ("best",),
     "autotune.api.exports": ("ExportResult", "export"),
     "autotune.api.family_importance": ("FamilyImportance", "importance"),
-    "autotune.api.terms": ("Store",),
+    "autotune.api.python_store": ("Store",),
     "autotune.api.tuning": ("TuneResult", "tune"),
     "autotune.errors": ("AutotuneError",),
     "autotune.problem": ("Conv2dProblem", "Layer"),

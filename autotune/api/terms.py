@@ -6,12 +6,9 @@ import functools
 import inspect
 import re
 from collections.abc import Callable, Collection
-from pathlib import Path
 from typing import ParamSpec, TypeVar
 
-from autotune import store
 from autotune.errors import AutotuneError
-from autotune.store.sqlite.database import LOCK_TIMEOUT_S, Clock, utc_now
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -52,13 +49,3 @@ def _argument(option: re.Match[str], names: Collection[str]) -> str:
     if name.startswith("no_") and name[3:] in names:
         return f"{name[3:]}=False"
     return next((one for one in (name, f"{name}s") if one in names), name)
-
-
-class Store(store.Store):
-    __doc__ = store.Store.__doc__
-
-    @in_arguments
-    def __init__(
-        self, url: str | Path, *, create: bool = True, timeout_s: float = LOCK_TIMEOUT_S, clock: Clock = utc_now
-    ) -> None:
-        super().__init__(url, create=create, timeout_s=timeout_s, clock=clock)

@@ -768,3 +768,12 @@ def test_a_misspelt_layer_or_family_is_named(filled: Path, autotune: Command) ->
         assert (asked.code, json.loads(asked.out), asked.err.splitlines()[0]) == (0, [], said)
     assert "--family tinny: autotune.db has nothing" in autotune("trials", "--family", "tinny").err
     assert "has nothing" not in autotune("trials", "--family", "tiny", "--outcome", "timeout").err
+
+
+def test_help_is_printed_without_the_libraries_of_a_run() -> None:
+    script = (
+        "import sys; from autotune.cli import cli; cli(['best', '--help'], standalone_mode=False); "
+        "print(sorted({'numpy', 'optuna', 'sqlalchemy'} & sys.modules.keys()))"
+    )
+    finished = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    assert finished.stdout.endswith("\n[]\n")
