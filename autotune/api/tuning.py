@@ -189,7 +189,7 @@ def finals_plan(
     if libraries and not compared:
         of = ", ".join(sorted({layer.problem.operation.name for layer in study.layers}))
         raise StudyError(
-            f"--baseline {libraries[0]}: is for {' and '.join(BASELINES[libraries[0]])}, not for {of}; leave it out, "
+            f"--baseline {libraries[0]}: is for {', '.join(BASELINES[libraries[0]])}, not for {of}; leave it out, "
             "or have a kernel of your own as a baseline: its family's header says baseline = true"
         )
     if finals_s is not None and not is_time(finals_s):

@@ -378,7 +378,7 @@ def test_proof_without_a_folder_for_temporary_files(tmp_path: Path, monkeypatch:
             (392.0, 253.0),
             "390.00 us, the tuner's own kernel 253.00 to 392.00 us, depending on the addresses of weights:",
         ),
-        ((110.0, 102.0), 0.0, (101.0, 100.0), "102.00 to 110.00 us, the tuner's own kernel 101.00 us, by where"),
+        ((110.0, 102.0), 0.0, (101.0, 100.0), "102.00 to 110.00 us, the tuner's own kernel 101.00 us, depending on"),
         ((102.0, 110.0), 0.0, (101.0, 100.0), "+0.99 %"),
     ],
 )

@@ -180,7 +180,7 @@ def test_python_takes_arrays_by_dlpack(softmax: OnHostDriver) -> None:
     np.testing.assert_allclose(y, powers / powers.sum(axis=1, keepdims=True), rtol=1e-5)
     assert said[0] == "x: is not contiguous (C order); copy it first"
     assert said[1] == "x: its elements are |V8, expected one of f32, f16, bf16, i32"
-    assert said[2].startswith("x: a ndarray is no array on a GPU")
+    assert said[2].startswith("x: a ndarray is not an array on a GPU")
 
 
 @pytest.fixture(scope="module")

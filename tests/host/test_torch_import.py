@@ -282,7 +282,7 @@ def test_code_that_will_not_do_is_one_line(models: Path, autotune: Command) -> N
     refused(autotune("import-model", "my_models.py:number", *given), "it gives a int, not a torch.nn.Module")
     refused(autotune("import-model", "my_models.py:MODELS.x", *given), "my_models.py:MODELS.x")
     refused(autotune("import-model", "my_models.py:build", "--input", "2x4x16x16"), "channels")
-    refused(autotune("import-model", "my_models.py:Asking", *given), "depends on values", "name its backbone")
+    refused(autotune("import-model", "my_models.py:Asking", *given), "depends on computed values", "name its backbone")
     refused(autotune("import-model", "missing.py:build", *given), "there is no file missing.py")
     refused(autotune("import-model", "no_such_package.models:build", *given), "no module named no_such_package")
     Path("wrong.py").write_text("x = (")

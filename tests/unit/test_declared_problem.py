@@ -236,7 +236,7 @@ def test_layers_of_operations_are_stored_side_by_side(tmp_path: Path) -> None:
         ),
         ('name = "y"', 'name = "int"', "array[1] (int).name: 'int' is a word of C++ or Python"),
         ('"f16"]', '"f16"]\nmode = ["default"]', "words.mode: 'default' is a word of C++ or Python; choose"),
-        ('runtime = "rows"', 'runtime = "row"', "runtime: 'row' is no size"),
+        ('runtime = "rows"', 'runtime = "row"', "runtime: 'row' is not a size"),
         ("halo = {", "min = {", "sizes.min: a function has this name; choose another one"),
         ("halo = {", '"ha-lo" = {', "sizes.ha-lo: 'ha-lo' is not a name; expected letters, digits"),
         ("dtype = [", "rows = [", "words.rows: another in [sizes] has this name"),
@@ -316,7 +316,11 @@ def test_a_mistake_in_a_declaration_is_named(tmp_path: Path, old: str, new: str,
         ('reduction = "1"', 'reduction = "10 ** 400"', "cost.reduction is 1000000"),
         ('"rows * inner"', '"2 ** 63"', "cost.flops is 9223372036854775808: expected at most 2^62"),
         ('"rows", "inner"', '"rows", "2 ** 60"', "y would have more than 2^62 elements; make it smaller"),
-        ("[-2, 2]", "[-3000000000, 2]", "x: test data from -3000000000 to 2; expected whole numbers up to 1073741824"),
+        (
+            "[-2, 2]",
+            "[-3000000000, 2]",
+            "x: test data from -3000000000 to 2; expected whole numbers from -1073741824 to 1073741824",
+        ),
     ],
 )
 def test_a_mistake_that_a_problem_shows_is_named(tmp_path: Path, old: str, new: str, words: str) -> None:

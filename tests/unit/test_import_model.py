@@ -304,7 +304,7 @@ def test_a_convolution_that_contradicts_itself_is_left_out(autotune: Command, tm
     ]
     finished = autotune("import-model", saved(tmp_path / "net.onnx", [CONV, *wrong]))
     assert "1 of 3 convolutions" in finished.err
-    assert "  padded: its auto_pad SAME_UPPPER is none of NOTSET, SAME_UPPER, SAME_LOWER, VALID\n" in finished.err
+    assert "  padded: its auto_pad SAME_UPPPER is not one of NOTSET, SAME_UPPER, SAME_LOWER, VALID\n" in finished.err
     assert "  sized: its kernel_shape is 5x5, and its filters are 3x3\n" in finished.err
 
 

@@ -90,7 +90,7 @@ def test_a_further_activation_is_a_further_word(tmp_path: Path) -> None:
 
 MISTAKES = {
     "an unknown key": ('runtime = "n"', 'run_time = "n"', "run_time: unknown key (did you mean 'runtime'?)"),
-    "no such size": ('runtime = "n"', 'runtime = "m"', "runtime: 'm' is no size"),
+    "no such size": ('runtime = "n"', 'runtime = "m"', "runtime: 'm' is not a size"),
     "a name of nothing": ('"2 * n * k', '"2 * m * k', "cost.flops: undeclared name 'm'"),
     "an unknown role": (
         'role = "in"',
@@ -129,7 +129,11 @@ MISTAKES = {
         '["f32", "f64"',
         "words.dtype: 'f64': expected some of f32, f16, bf16 (did you mean 'f16'?)",
     ),
-    "a size that is nearly one": ('runtime = "n"', 'runtime = "grups"', "'grups' is no size (did you mean 'groups'?)"),
+    "a size that is nearly one": (
+        'runtime = "n"',
+        'runtime = "grups"',
+        "'grups' is not a size (did you mean 'groups'?)",
+    ),
     "a word twice": ('dtype = ["f32", ', 'dtype = ["f32", "f32", ', "words.dtype: 'f32' occurs twice"),
     "no storage types": ('dtype = ["f32", ', 'types = ["f32", ', "words.dtype: missing"),
     "a number as an extent": ('nchw = ["k"]', "nchw = [4]", 'shape.nchw: expected a list of strings, such as ["4"]'),

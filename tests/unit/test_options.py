@@ -132,14 +132,14 @@ def test_results_that_come_along_are_only_read_whatever_their_path(
     refused = "recorded-h100: these bundled results are read-only; give another --db"
     for name in (file.name, str(tmp_path / "linked.db"), f"sqlite:///{file.name}", f"../recorded/{file.name}"):
         assert autotune("tune", "quickstart", "--device", "null", "--db", name).complaint == refused
-    with pytest.raises(StoreError, match="recorded-h100: these results come along and are only read; give another db"):
+    with pytest.raises(StoreError, match="recorded-h100: these bundled results are read-only; give another db"):
         tune_in_python("quickstart", device="null", db=file.name)
 
 
 def test_a_recorded_database_whose_name_is_wrong_is_not_made(folder: Path, autotune: Command) -> None:
     refused = autotune("tune", "small.toml", "--family-dir", "families", "--device", "null", "--db", "recorded-h10")
     assert refused.code == 2
-    assert "no results named recorded-h10 come along (did you mean 'recorded-h100'?)" in refused.err
+    assert "there are no bundled results named recorded-h10 (did you mean 'recorded-h100'?)" in refused.err
     assert not (folder / "recorded-h10").exists()
     complaint = autotune("best", "--db", "recorded.db").complaint
     assert complaint.startswith("recorded.db: no such file"), "a file's name"

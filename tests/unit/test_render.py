@@ -155,7 +155,7 @@ def test_an_include_that_a_config_does_not_reach_is_not_in_its_text(tmp_path: Pa
 def test_an_included_name_may_follow_from_the_config(tmp_path: Path) -> None:
     family = ("constexpr int C =", '#include "_${order}.cuh"\nconstexpr int C =')
     (tmp_path / "_rows.cuh").write_text("// this is rows\n")
-    with pytest.raises(TemplateError, match=r"tiny\.cu\.j2: body includes '_columns\.cuh', which is not beside"):
+    with pytest.raises(TemplateError, match=r"tiny\.cu\.j2: body includes '_columns\.cuh', which is not next to"):
         source(bind(tiny(tmp_path, family)), order="columns")
     (tmp_path / "_columns.cuh").write_text("// this is columns\n")
     text = source(bind(tiny(tmp_path, family)), order="columns").program.text

@@ -49,7 +49,7 @@ def test_what_was_replayed_does_not_pass_for_measured(again: Command, autotune: 
     assert {(row.device.kind, row.device.name) for row in rows("autotune.db")} == {("replay", "replay of null")}
     assert "small.one on null" in autotune("replay", "recorded.db", "--seeds", 1).out
     assert "records no correct trial" in autotune("replay", "autotune.db", "--seeds", 1).complaint
-    assert autotune("importance", "small").complaint.endswith("replayed ones count where they were measured")
+    assert autotune("importance", "small").complaint.endswith("replayed trials count only where they were measured")
     assert autotune("export", "small", "--out", "kernels", "--no-proof").code == 0
     (kernel,) = Path("kernels").glob("*.cu")
     assert "replay of null: NOT TUNED FOR A GPU, nothing was run" in kernel.read_text()
@@ -119,7 +119,7 @@ def test_what_was_not_recorded_is_one_line(again: Command, autotune: Command, tm
         ("replay", "expected replay:FILE"),
         ("replay:", "expected replay:FILE"),
         ("replay:nothing.db", "nothing.db: cannot be read"),
-        ("replay:small.toml", "is no results database"),
+        ("replay:small.toml", "is not a results database"),
         ("replay:recorded.db@RTX 3090", "has no device 'RTX 3090'; it has null"),
     ],
 )

@@ -109,7 +109,7 @@ def test_the_same_database_gives_the_same_bytes(filled: Path, autotune: Command)
 def test_a_dash_is_standard_output(filled: Path, autotune: Command) -> None:
     autotune("report", "small.one", "--out", "one.html")
     assert autotune("report", "small.one", "--out", "-").out == Path("one.html").read_text(encoding="utf-8")
-    assert "standard output cannot be written here" in autotune("source", "small.one", "--out", "-").complaint
+    assert "this command cannot write to standard output" in autotune("source", "small.one", "--out", "-").complaint
     assert not Path("-").exists()
 
 

@@ -101,14 +101,14 @@ HEADER_MISTAKES = {
     "entry is no name": (('"conv2d_tiny"', '"conv2d tiny"'), r"stage\[0\]\.entry: expected the name of a kernel"),
     "unknown argument": (
         ('"x", "w"', '"x", "weights"'),
-        r"stage\[0\]\.args: 'weights' is none: expected a list of names out of x, w, bias",
+        r"stage\[0\]\.args: 'weights' is not an argument: expected a list of names out of x, w, bias",
     ),
     "nothing is computed": (('["x", "w", "y", "n"]', '["x", "w", "n"]'), "stage: none takes y, which is computed in"),
     "nothing is read": (('["x", "w", "y", "n"]', '["w", "y", "n"]'), "stage: none takes x, which is read in"),
     "arguments are a word": (('["x", "w", "y", "n"]', '"xwyn"'), r"stage\[0\]\.args: expected a list of names"),
     "argument is a table": (
         ('["x", "w", "y", "n"]', "[{ a = 1 }]"),
-        r"stage\[0\]\.args: .* is none: expected a list of names",
+        r"stage\[0\]\.args: .* is not an argument: expected a list of names",
     ),
     "block of two": (('["threads", "1", "1"]', '["threads", "1"]'), r"stage\[0\]\.block: expected three expressions"),
     "params is a word": (("[params]", 'params = "none"\n[unused]'), "params: expected a table|unused: unknown key"),
