@@ -44,6 +44,21 @@ def bound_factor(accuracy: str, problem: Problem) -> float:
     return error_factor(accuracy, problem.reduction) if problem.operation.bounds.model == "multilinear" else 1.0
 
 
+def too_loose(factor: int, accuracy: str, problem: Problem) -> str:
+    """What is wrong with a header's `error_factor` that lets wrong kernels pass; empty if it does not.
+
+    The magnitudes of L terms of random signs are some sqrt(L) times the output.
+    """
+    bounds = problem.operation.bounds
+    class_bound = bound_factor(accuracy, problem) * math.sqrt(problem.reduction)
+    allowed = factor * (bounds.rtol if bounds.model == "tolerance" else class_bound)
+    if factor == 1 or bounds.model == "exact" or allowed <= LOOSE:
+        return ""
+    return (
+        f"error_factor = {factor} allows errors of {allowed:.3g} times an output of {problem}; expected {LOOSE} at most"
+    )
+
+
 def exact_on_integers(accuracy: str, problem: Problem) -> bool:
     """Whether integer data must give the exact result: always for sums, except for half accumulation of long ones."""
     if problem.operation.bounds.model != "multilinear":
