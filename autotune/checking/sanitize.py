@@ -42,6 +42,7 @@ _OPTIONS: Mapping[str, tuple[str, ...]] = {
     "initcheck": (),
 }
 _HOST_FLOPS = 2e8  # of a run on `host:check`; two cores do 1e7 a second (matrix products) to 1e8 (the rest)
+_ONCE_FLOPS = 5e7  # of a run, beyond which there is one, in place of one for each order of warps and blocks
 _GPU_FLOPS = 1e11  # of a run under compute-sanitizer, which takes a thousand times as long as the kernel alone
 _DEADLINE_S = 300.0  # of one tool and kernel
 _FAULTY = 86  # exit status when a tool found something
@@ -115,7 +116,7 @@ class Sanitizer(Protocol):
 
 
 class HostCheck:
-    """AddressSanitizer, UndefinedBehaviorSanitizer and shuffled threads on the CPU."""
+    """AddressSanitizer, UndefinedBehaviorSanitizer, and several orders of warps and blocks, on the CPU."""
 
     def __init__(self, evaluator: DeviceEvaluator, small_n: Sequence[int] = SMALL_N) -> None:
         self._evaluator, self._small_n = evaluator, small_n
@@ -155,7 +156,7 @@ class HostCheck:
             try:
                 source = _with_n(winner, n)
                 self._evaluator.begin_layer(problem)
-                self._evaluator.verify(source, binary, once=True)
+                self._evaluator.verify(source, binary, once=problem.flops > _ONCE_FLOPS)
             except Rejected as rejected:
                 if rejected.outcome == Outcome.INVALID_CONFIG:
                     why = rejected.message

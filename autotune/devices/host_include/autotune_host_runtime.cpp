@@ -403,7 +403,7 @@ void note(Worker* w, const WatchedArray* array, Access access, uintptr_t address
 }
 
 // The compiler leaves out the call for a store where there was one for a load of the same word. What changed since this
-// block read it was written by this block.
+// block read it, or was about to write it again, was written by this block.
 void note_changes(Worker* w) {
     for (unsigned i = 0; i < w->read_count; ++i) {
         const Read& read = w->reads[i];
@@ -415,6 +415,11 @@ void note_changes(Worker* w) {
     w->read_count = 0;
 }
 
+bool is_of_another(const Worker* w, const WatchedArray* array, uintptr_t address) {
+    const Accesses kept = array->accesses[address - array->address];
+    return kept.writer && kept.writer != w->accessor && !kept.atomic;
+}
+
 inline void watch(Access access, const void* pointer, size_t bytes) {
     Worker* const w = self_worker;
     if (!w || !w->launch || !w->launch->array_count) return;
@@ -424,8 +429,10 @@ inline void watch(Access access, const void* pointer, size_t bytes) {
     for (unsigned i = 0; i < w->launch->array_count; ++i) {
         WatchedArray* const array = &w->launch->arrays[i];
         if (address - array->address >= array->bytes || address + bytes - array->address > array->bytes) continue;
-        note(w, array, access, address, bytes);
-        if (access != READ || bytes > sizeof Read::content) return;
+        // Blocks whose tiles overlap may write the same value to a word: what matters is whether the store changes it.
+        const bool again = access == WRITE && bytes <= sizeof Read::content && is_of_another(w, array, address);
+        if (!again) note(w, array, access, address, bytes);
+        if (!again && (access != READ || bytes > sizeof Read::content)) return;
         if (w->read_count == READS) note_changes(w);
         Read& read = w->reads[w->read_count++];
         read.array = array;
