@@ -189,7 +189,7 @@ _DEFECTS = (
         (
             (
                 _POOL_STORED,
-                f"{_POOL_STORED} if ({_POOL_THERE} > outputs[p][q][j]) stored.at[j] = 0;",
+                f"{{ {_POOL_STORED} if ({_POOL_THERE} > outputs[p][q][j]) stored.at[j] = 0; }}",
             ),
         ),
     ),
