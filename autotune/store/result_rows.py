@@ -104,6 +104,9 @@ class ResultStore:
             return _rows(connection, HISTORY, values)
 
 
+_NO_DEVICE = 0  # ids begin at 1
+
+
 def _side(connection: Connection, side: Side, what: str | None, where: str, suffix: str) -> dict[str, Any]:
     """The parameters of a side."""
     study_id, places = None, None
@@ -130,7 +133,8 @@ def _side(connection: Connection, side: Side, what: str | None, where: str, suff
 def _device_id(connection: Connection, device: DeviceInfo | None) -> int | None:
     if device is None:
         return None
-    return int(connection.execute(select(devices.c.id).where(*same_device(device))).scalar_one())
+    found = connection.execute(select(devices.c.id).where(*same_device(device))).scalar()
+    return _NO_DEVICE if found is None else int(found)
 
 
 def _rows(connection: Connection, sql: str, values: Mapping[str, Any]) -> tuple[Result, ...]:

@@ -11,6 +11,7 @@ from autotune.devices.device import BUSY_PERCENT, Device
 from autotune.errors import DeviceError
 from autotune.measurement.benchmark import Clocks
 from autotune.measurement.calibrate import calibrate
+from autotune.measurement.dependence import dependence
 from autotune.measurement.dispatcher_check import ChoicesRequest, choices
 from autotune.measurement.end_to_end_timer import EndToEndRequest, measure_end_to_end
 from autotune.measurement.verify import Verifier
@@ -19,6 +20,7 @@ from autotune.trial import Measured
 from autotune.workers.layer_bench import LayerBench
 from autotune.workers.worker import (
     CalibrateRequest,
+    DependenceRequest,
     DeviceRequest,
     EvaluateRequest,
     FinalsRequest,
@@ -75,6 +77,8 @@ class WorkerServer:
                 return measure_end_to_end(self._opened(), verifier, request, self._clock)
             case ChoicesRequest():
                 return choices(self._opened(), request)
+            case DependenceRequest(problems):
+                return dependence(problems)
 
     def _opened(self) -> Device:
         if self._device is None:

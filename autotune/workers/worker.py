@@ -23,6 +23,7 @@ from autotune.devices.device import Baseline, DeviceInfo, Environment
 from autotune.errors import AutotuneError
 from autotune.family.source import KernelSource
 from autotune.measurement.calibrate import Calibration
+from autotune.measurement.dependence import Dependence
 from autotune.measurement.dispatcher_check import Choices, ChoicesRequest
 from autotune.measurement.end_to_end_timer import EndToEndRequest, EndToEndTiming
 from autotune.problem import Problem
@@ -126,6 +127,13 @@ class CalibrateRequest:
     binary: Binary
 
 
+@dataclass(frozen=True, slots=True)
+class DependenceRequest:
+    """Run an operation's NumPy reference on these problems. Answer: Dependence."""
+
+    problems: tuple[Problem, ...]
+
+
 DeviceRequest = (
     OpenRequest
     | LayerRequest
@@ -135,10 +143,21 @@ DeviceRequest = (
     | CalibrateRequest
     | EndToEndRequest
     | ChoicesRequest
+    | DependenceRequest
 )
 Request = CompileRequest | CompilerRequest | DeviceRequest
 Reply = (
-    Binary | Opened | Measured | Skipped | ErrorStats | FinalsTimings | Calibration | EndToEndTiming | Choices | None
+    Binary
+    | Opened
+    | Measured
+    | Skipped
+    | ErrorStats
+    | FinalsTimings
+    | Calibration
+    | EndToEndTiming
+    | Choices
+    | Dependence
+    | None
 )
 
 

@@ -154,7 +154,7 @@ def test_a_tolerance_in_which_wrong_kernels_pass_is_refused(
         checked(path, host, rows=3, columns=93)
 
 
-@pytest.mark.parametrize(("times", "columns", "passes"), [("1e6", 90, False), ("1e6", 5, True), ("400", 91, True)])
+@pytest.mark.parametrize(("times", "columns", "passes"), [("1e6", 90, False), ("1e6", 5, False), ("400", 91, True)])
 def test_magnitudes_are_absurd_where_outputs_tell(
     tmp_path: Path, host: DeviceEvaluator, times: str, columns: int, *, passes: bool
 ) -> None:

@@ -19,7 +19,7 @@ from autotune.autotune_runtime.torch_layers import ConvGraph, ConvLayer, read_ne
 from autotune.importing.fused_layers import findings  # noqa: E402
 from autotune.importing.torch_archive import read_archive  # noqa: E402
 from autotune.importing.torch_module import archive_of  # noqa: E402
-from autotune.problem import as_conv2d  # noqa: E402
+from autotune.problem import Conv2dProblem  # noqa: E402
 
 
 def conv_norm(c: int, k: int, r: int = 3, act: nn.Module | None = None, **options: int) -> nn.Sequential:
@@ -182,7 +182,8 @@ def served(layers: Sequence[ConvLayer]) -> Counter[Problem]:
 
 def imported(network: nn.Module, size: tuple[int, ...]) -> tuple[Counter[Problem], int]:
     found = findings(read_archive(archive_of(network, [size]), "network", (), None, None, None), residuals=True)
-    problems = Counter(Problem(**asdict(as_conv2d(each.problem, "network"))) for each in found.fused)
+    conv2d = (each.problem for each in found.fused if isinstance(each.problem, Conv2dProblem))
+    problems = Counter(Problem(**asdict(problem)) for problem in conv2d)
     return problems, found.count
 
 

@@ -18,7 +18,7 @@ WORD = f"CAST(x'{NAME.encode().hex()}' AS TEXT)"
 PLACES = (
     "UPDATE study_layers SET name = ?",
     "UPDATE devices SET name = ?",
-    "UPDATE templates SET family = ?",
+    "UPDATE templates SET family = ? WHERE family = 'tiny'",
     "UPDATE trials SET message = ? WHERE outcome != 'correct'",
     "UPDATE trials SET config = replace(config, '\"rows\"', json_quote(?))",
     "UPDATE trials SET config = replace(config, '\"threads\"', json_quote(?))",

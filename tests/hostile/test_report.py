@@ -22,7 +22,7 @@ PLACES = (
     "UPDATE environments SET driver = ?, toolkit = ?, flags = ?",
     "UPDATE trials SET message = ?, reason = ? WHERE outcome != 'correct'",
     "UPDATE trials SET proposed_by = ?",
-    "UPDATE templates SET family = ?",
+    "UPDATE templates SET family = ? WHERE family = 'tiny'",
     "UPDATE verdicts SET against = ?",
     "UPDATE paragraphs SET text = ?",
     "UPDATE trials SET config = replace(config, '\"rows\"', json_quote(?))",

@@ -17,7 +17,7 @@ NO_VALUES = (
     "[trials]\nlimit = 1979-05-27",
     "db = ['a.db', 'b.db']",
     "[trials]\ndb = {a = 1}",
-    "[trials]\ntemplate = ['a', ['b']]",
+    "[trials]\nfamily = ['a', ['b']]",
 )
 
 

@@ -36,7 +36,7 @@ def renamed(filled: Path) -> Path:
         "UPDATE studies SET name = ?",
         "UPDATE devices SET name = ?",
         "UPDATE trials SET message = ? WHERE message != ''",
-        "UPDATE templates SET family = ?",
+        "UPDATE templates SET family = ? WHERE family = 'tiny'",
     ):
         change(filled, statement.replace("?", f"CAST(x'{HOSTILE.encode().hex()}' AS TEXT)"))
     return filled
