@@ -11,7 +11,7 @@ from autotune.measurement.guard_bands import GuardedArray
 from autotune.problem import Problem
 
 REFERENCE_BYTES = 256 << 20  # maximum for one reference
-_UNIT_REFERENCE_BYTES = 1 << 30  # and for a single unit of the run-time size, such as an image
+_UNIT_REFERENCE_BYTES = 4 << 30  # and for a single unit of the run-time size, such as an image or a video
 _REFERENCE_ELEMENT_BYTES = 12  # a double and a float per output
 _LEAST_UNITS = 3  # distinct units needed; with fewer, units swapped in pairs would be equal
 _PERIODS = (61, 53)  # images after which the two data sets repeat; primes, so that no power of two is a multiple
