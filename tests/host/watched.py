@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 
 import numpy as np
 
 from autotune.compilation.compile import Binary
-from autotune.devices.device import Baseline, Launch, Passes, Sample
+from autotune.devices.device import Baseline, Launch, Passes, Sample, Variation
 from autotune.devices.host import HostDevice, HostModule, HostOptions
 from autotune.measurement.reference import check_program
 from autotune.problem import Problem
@@ -31,6 +32,11 @@ class Watched(HostDevice):
         """passes of a baseline, and whether they are cold"""
         self.held: set[int] = set()
         """addresses of memory that was not given back"""
+
+    @contextmanager
+    def varied(self, how: Variation) -> Iterator[bool]:
+        """Not supported, so that runs of the verification may count as samples."""
+        yield False
 
     def allocate(self, size_bytes: int) -> int:
         """Note what is held."""

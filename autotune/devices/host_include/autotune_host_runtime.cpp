@@ -420,6 +420,16 @@ bool is_of_another(const Worker* w, const WatchedArray* array, uintptr_t address
     return kept.writer && kept.writer != w->accessor && !kept.atomic;
 }
 
+// Keeps what is there now, for note_changes.
+void remember(Worker* w, WatchedArray* array, uintptr_t address, size_t bytes) {
+    if (w->read_count == READS) note_changes(w);
+    Read& read = w->reads[w->read_count++];
+    read.array = array;
+    read.address = address;
+    read.bytes = static_cast<unsigned>(bytes);
+    memcpy(read.content, reinterpret_cast<const void*>(address), bytes);
+}
+
 inline void watch(Access access, const void* pointer, size_t bytes) {
     Worker* const w = self_worker;
     if (!w || !w->launch || !w->launch->array_count) return;
@@ -429,16 +439,21 @@ inline void watch(Access access, const void* pointer, size_t bytes) {
     for (unsigned i = 0; i < w->launch->array_count; ++i) {
         WatchedArray* const array = &w->launch->arrays[i];
         if (address - array->address >= array->bytes || address + bytes - array->address > array->bytes) continue;
+        if (access != WRITE || bytes > sizeof Read::content) {
+            note(w, array, access, address, bytes);
+            if (access == READ && bytes <= sizeof Read::content) remember(w, array, address, bytes);
+            return;
+        }
         // Blocks whose tiles overlap may write the same value to a word: what matters is whether the store changes it.
-        const bool again = access == WRITE && bytes <= sizeof Read::content && is_of_another(w, array, address);
-        if (!again) note(w, array, access, address, bytes);
-        if (!again && (access != READ || bytes > sizeof Read::content)) return;
-        if (w->read_count == READS) note_changes(w);
-        Read& read = w->reads[w->read_count++];
-        read.array = array;
-        read.address = address;
-        read.bytes = static_cast<unsigned>(bytes);
-        memcpy(read.content, pointer, bytes);
+        // Of a store of several words, some may be another block's.
+        for (size_t first = 0, end; first < bytes; first = end) {
+            const bool again = is_of_another(w, array, address + first);
+            for (end = first + 1; end < bytes && is_of_another(w, array, address + end) == again; ++end) {}
+            if (again)
+                remember(w, array, address + first, end - first);
+            else
+                note(w, array, WRITE, address + first, end - first);
+        }
         return;
     }
 }
