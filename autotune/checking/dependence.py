@@ -8,8 +8,8 @@ from typing import cast
 
 from autotune.checking.problems import with_runtimes
 from autotune.errors import TemplateError
-from autotune.measurement.dependence import Dependence
 from autotune.measurement.numpy_reference import in_numpy
+from autotune.measurement.unread_inputs import Dependence
 from autotune.operation.operation import FILE, NUMPY_REFERENCE
 from autotune.problem import Problem
 from autotune.workers.worker import DependenceRequest, Worker, WorkerLost

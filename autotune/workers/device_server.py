@@ -11,9 +11,9 @@ from autotune.devices.device import BUSY_PERCENT, Device
 from autotune.errors import DeviceError
 from autotune.measurement.benchmark import Clocks
 from autotune.measurement.calibrate import calibrate
-from autotune.measurement.dependence import dependence
 from autotune.measurement.dispatcher_check import ChoicesRequest, choices
 from autotune.measurement.end_to_end_timer import EndToEndRequest, measure_end_to_end
+from autotune.measurement.unread_inputs import dependence
 from autotune.measurement.verify import Verifier
 from autotune.problem import Problem
 from autotune.trial import Measured

@@ -23,9 +23,9 @@ from autotune.devices.device import Baseline, DeviceInfo, Environment
 from autotune.errors import AutotuneError
 from autotune.family.source import KernelSource
 from autotune.measurement.calibrate import Calibration
-from autotune.measurement.dependence import Dependence
 from autotune.measurement.dispatcher_check import Choices, ChoicesRequest
 from autotune.measurement.end_to_end_timer import EndToEndRequest, EndToEndTiming
+from autotune.measurement.unread_inputs import Dependence
 from autotune.problem import Problem
 from autotune.tempdirs import temporary_folder
 from autotune.trial import ErrorStats, Measured, Timing

@@ -70,8 +70,13 @@ def test_any_width(filled: Path, fork_server: ForkServer, width: int) -> None:
 
 
 def test_names_are_shown_escaped(filled: Path, fork_server: ForkServer) -> None:
-    for table, column in (("study_layers", "name"), ("devices", "name"), ("templates", "family")):
-        change(filled, f"UPDATE {table} SET {column} = CAST(x'{NAME.encode().hex()}' AS TEXT)")
+    for table, column, which in (
+        ("study_layers", "name", ""),
+        ("devices", "name", ""),
+        ("templates", "family", "tiny"),
+    ):
+        where = f" WHERE {column} = '{which}'" if which else ""
+        change(filled, f"UPDATE {table} SET {column} = CAST(x'{NAME.encode().hex()}' AS TEXT){where}")
     code, told = watched(filled.parent, fork_server, width=200)
     assert code == 130, told
     assert printable(NAME)[:12] in told

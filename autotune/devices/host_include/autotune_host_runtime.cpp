@@ -984,6 +984,8 @@ void run_on(Launch* launch, unsigned threads) {
 }
 
 void run_launch(Launch* launch, unsigned cores) {
+    // Of a store that another block is about to make, the value is not known yet, so blocks that are compared take turns.
+    if (launch->array_count) cores = 1;
     const uint64_t clusters = launch->blocks / launch->cluster;
     const unsigned at_once = clusters < cores ? static_cast<unsigned>(clusters) : cores;
     if (launch->cluster == 1) return run_on(launch, at_once);
