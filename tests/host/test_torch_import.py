@@ -206,7 +206,11 @@ def test_the_study_is_what_conversion_looks_for(
     looked_for = [layer.problems[0] for layer in read_network(network, (2, 3, 16, 16)).layers if layer.problem]
     found = layers(autotune, "my_models.py:build", "--input", "2x3x16x16")
     assert Counter(astuple(problem) for problem in looked_for) == Counter(
-        {tuple(layer.problem.values.values()): layer.count for layer in found}
+        {
+            tuple(layer.problem.values.values()): layer.count
+            for layer in found
+            if isinstance(layer.problem, Conv2dProblem)  # conversion leaves other convolutions to PyTorch
+        }
     )
 
 
@@ -220,7 +224,7 @@ def test_dtype_layout_and_batches(models: Path, autotune: Command) -> None:
     assert list(layers(autotune, "my_models.py:build", *words)) == expected(dtype="f16", layout="nhwc")
     found = layers(autotune, "my_models.py:last", "--input", "2x3x16x16", "--batch", "2,3")
     assert {layer.problem.values["layout"] for layer in found} == {"nhwc"}
-    assert [layer.problem.runtime_size for layer in found] == [2] * 6 + [3] * 6
+    assert [layer.problem.runtime_size for layer in found] == [2] * 7 + [3] * 7
 
 
 def test_a_module_of_the_current_folder_and_its_own_catalogue(
@@ -271,7 +275,7 @@ def test_what_a_model_prints_is_not_in_the_study(models: Path, autotune: Command
     ]
     assert "imported" not in finished.out
     Path("again.toml").write_text(finished.out)
-    assert len(load_study(Path("again.toml")).layers) == 6
+    assert len(load_study(Path("again.toml")).layers) == len(expected())
 
 
 def test_code_that_will_not_do_is_one_line(models: Path, autotune: Command) -> None:
