@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import fields, replace
+from dataclasses import fields
 from datetime import datetime
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
-from autotune.analysis.facts import Bounds, Facts, bounds, facts_of, held_on
+from autotune.analysis.facts import Bounds, bounds, facts_of, held_on
 from autotune.analysis.trial_columns import layer_name
 from autotune.columns import Cells
-from autotune.family.source import Stage
 from autotune.measurement.occupancy import Residency
 from autotune.store import launched, stored_problem
 from autotune.trial import END_TO_END, Config, Outcome, Resources
@@ -21,8 +20,6 @@ if TYPE_CHECKING:
     from autotune.store import Store, TrialRow
 
 _Shape = tuple[str, str, str | None]  # the columns for `stored_problem`
-_NO_FACTS = Facts(None, None, None, None, None)
-"""of a kernel on a device of which only the name is known"""
 _KEPT = 1 << 14  # kernels that share launches and resources
 
 
@@ -43,43 +40,46 @@ def trial_rows(store: Store, rows: Iterable[Mapping[str, Any]]) -> Iterator[Cell
     rates = {device_id: store.rates.best(device) for device_id, device in devices.items()}
 
     @lru_cache(_KEPT)
-    def held(device_id: int, stages: tuple[Stage, ...], registers: int, static_smem_bytes: int) -> Residency | None:
+    def held(device_id: int, launches: str | None, registers: int, static_smem_bytes: int) -> Residency | None:
+        stages, _ = launched(launches)
         return held_on(devices[device_id], stages, Resources(registers, static_smem_bytes=static_smem_bytes))
 
     @lru_cache(_KEPT)
-    def bound(
-        device_id: int, shape: tuple[str, str, str | None], accuracy: str, mode: str, flops: int | None
-    ) -> Bounds:
+    def bound(device_id: int, shape: _Shape, accuracy: str, mode: str, launches: str | None) -> Bounds:
         known = {} if mode == END_TO_END else rates[device_id]  # it includes copies, so a kernel's floor does not apply
+        _, flops = launched(launches)
         return bounds(devices[device_id], stored_problem(*shape), accuracy, known, flops)
 
     for row in rows:
-        shape, facts = (row["operation"], row["problem"], row["declaration"]), _NO_FACTS
-        registers, median_us, device_id = row["registers"] or None, row["median_us"], row["device_id"]
-        if row["operation"] is not None:
-            stages, flops = launched(row["launches"])
-            residency = held(device_id, stages, registers, row["static_smem_bytes"]) if registers else None
-            facts = replace(_NO_FACTS, residency=residency)
-            if median_us is not None:
-                within = bound(device_id, shape, row["accuracy"], row["measurement_mode"], flops)
-                facts = facts_of(residency, within, median_us)
+        shape, launches, device_id = _shape(row), row["launches"], row["device_id"]
+        registers, median_us = row["registers"] or None, row["median_us"]
+        residency = held(device_id, launches, registers, row["static_smem_bytes"]) if shape and registers else None
+        found = None
+        if shape and median_us is not None:
+            within = bound(device_id, shape, row["accuracy"], row["measurement_mode"], launches)
+            found = facts_of(residency, within, median_us)
         yield {
             **row,
             "layer": layer_name(row),
             "config": config_cell(row["template"], row["config"]),
-            "problem": None if row["operation"] is None else problem_words(shape),
+            "problem": problem_words(shape) if shape else None,
             "registers": registers,
             "spill_bytes": row["spill_bytes"] if registers else None,
             "smem_bytes": row["smem_bytes"] if row["source_hash"] and row["outcome"] != Outcome.RUNNING else None,
             "started": datetime.fromisoformat(row["started_at"]),
             "date": None if row["ended_at"] is None else datetime.fromisoformat(row["ended_at"]),
-            "gb_per_s": facts.gb_per_s,
-            "floor_fraction": facts.floor_fraction,
-            "limiter": facts.limiter,
-            "blocks_per_sm": facts.residency.blocks if facts.residency else None,
-            "warps_per_sm": facts.residency.warps if facts.residency else None,
-            "occupancy_limits": facts.residency.limits if facts.residency else None,
+            "gb_per_s": found and found.gb_per_s,
+            "floor_fraction": found and found.floor_fraction,
+            "limiter": found and found.limiter,
+            "blocks_per_sm": residency and residency.blocks,
+            "warps_per_sm": residency and residency.warps,
+            "occupancy_limits": residency and residency.limits,
         }
+
+
+def _shape(row: Mapping[str, Any]) -> _Shape | None:
+    """The columns of a problem; None for an imported space."""
+    return None if row["operation"] is None else (row["operation"], row["problem"], row["declaration"])
 
 
 def cells_of(row: TrialRow) -> Cells:
