@@ -7,9 +7,10 @@
 // as a double. The including file defines REFERENCE_FUNCTION and the enumerations Layout, Terms and Activation.
 
 // An output, and the sum of its terms' magnitudes times the activation's steepest slope, which its error bound is a
-// multiple of.
+// multiple of, and how many products it sums: none in the padding.
 struct Output {
     double value, magnitude;
+    long long products;
 };
 
 #include "_activated.cuh"
@@ -29,6 +30,7 @@ REFERENCE_FUNCTION Output reference_output(const Problem& problem, const Inputs&
     const int q = next(problem.q), p = next(problem.p), o = next(problem.o);
     if (!nhwc) k = next(problem.k);
     double sum = 0.0, magnitude = 0.0;
+    long long products = 0;
     const auto add = [&](double term) { sum += term, magnitude += term < 0.0 ? -term : term; };
     for (int t = 0; t < problem.t; ++t) {
         const int d = o * problem.stride_d - problem.pad_d + t * problem.dilation_d;
@@ -39,6 +41,7 @@ REFERENCE_FUNCTION Output reference_output(const Problem& problem, const Inputs&
             for (int s = 0; s < problem.s; ++s) {
                 const int w = q * problem.stride_w - problem.pad_w + s * problem.dilation_w;
                 if (w < 0 || w >= problem.w) continue;
+                products += c_group;
                 for (int c = 0; c < c_group; ++c) {
                     const long long channel = static_cast<long long>(k / k_group) * c_group + c;
                     const long long plane = nhwc ? image : image * problem.c + channel;  // of frames
@@ -53,5 +56,5 @@ REFERENCE_FUNCTION Output reference_output(const Problem& problem, const Inputs&
     if (problem.terms != Terms::none) add(in.bias[k]);
     if (problem.terms == Terms::bias_add) add(in.z[at]);
     const Activated output = activated(problem.activation, sum);
-    return {output.value, magnitude * output.steepest};
+    return {output.value, magnitude * output.steepest, products};
 }

@@ -49,6 +49,8 @@ class Samples:
     values: tuple[float, ...]
     units: tuple[float, ...]
     """the units of their errors; 0 if the self-test's own reference computes them"""
+    products: tuple[float, ...]
+    """how many products each sums; 0 if the self-test's own reference counts them"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,14 +132,14 @@ def _of_convolution(problem: Problem, *, integers: bool) -> Samples:
         integers,
         tuple(indices.tolist()),
         tuple(values.tolist()),
-        (0.0,) * len(indices),
+        *[(0.0,) * len(indices)] * 2,
     )
 
 
 def _of_numpy(problem: Problem, *, integers: bool) -> Iterator[Samples]:
     for expected in numpy_reference(problem, data_of(problem, integers=integers)):
         indices = _indices(expected.output.elements, ALL_SAMPLES)
-        found = (tuple(each[indices].tolist()) for each in (expected.value, expected.unit))
+        found = (tuple(each[indices].tolist()) for each in (expected.value, expected.unit, expected.products))
         yield Samples(expected.output.name, problem.runtime_size, integers, tuple(indices.tolist()), *found)
 
 

@@ -55,6 +55,7 @@ _TYPES = frozenset(
         "Declared",
         "Device",
         "Driver",
+        "ErrorBound",
         "Extents",
         "Failure",
         "Golden",

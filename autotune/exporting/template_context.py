@@ -20,7 +20,7 @@ from autotune.exporting.operation_context import word_constants
 from autotune.exporting.selected_kernel import SelectedKernel
 from autotune.family.comments import in_comment
 from autotune.family.source import KernelSource
-from autotune.measurement.bounds import bound_factor, exact_on_integers
+from autotune.measurement.bounds import ErrorBound, error_bound, exact_on_integers
 from autotune.measurement.exported import problem_numbers
 from autotune.operation.declarations import Array
 from autotune.problem import Problem
@@ -205,7 +205,8 @@ class GoldenContext:
     n: int
     least_n: int
     more_n: tuple[int, ...]
-    factor: str
+    bound: tuple[str, ...]
+    reduction: str
     exact_on_integers: bool
     most_outputs: int
     sets: tuple[SamplesContext, ...]
@@ -226,28 +227,30 @@ class SamplesContext:
 def golden_context(problem: Problem, source: KernelSource, identifier: str, name: str) -> GoldenContext:
     """The golden values of a kernel's problem. Raises TemplateError if its reference fails."""
     values = golden(problem)
+    bound = error_bound(source.accuracy, problem).times(source.error_factor)
     return GoldenContext(
         identifier=identifier,
         name=name,
         n=values.n,
         least_n=values.least_n,
         more_n=values.more_n,
-        factor=(source.error_factor * bound_factor(source.accuracy, problem)).hex(),
+        bound=tuple(number.hex() for number in bound.numbers),
+        reduction=float(problem.reduction).hex(),
         exact_on_integers=source.error_factor == 1 and exact_on_integers(source.accuracy, problem),
         most_outputs=values.most_outputs,
         sets=tuple(
             SamplesContext(
-                problem.operation.seed(each.output), each.n, each.integers, _samples(each), len(each.indices)
+                problem.operation.seed(each.output), each.n, each.integers, _samples(each, bound), len(each.indices)
             )
             for each in values.sets
         ),
     )
 
 
-def _samples(golden: Samples) -> tuple[str, ...]:
+def _samples(golden: Samples, bound: ErrorBound) -> tuple[str, ...]:
     """Initialisers, four to a line."""
+    columns = zip(golden.indices, golden.values, golden.units, golden.products, strict=True)
     words = [
-        f"{{{index}, {value.hex()}, {unit.hex()}}},"
-        for index, value, unit in zip(golden.indices, golden.values, golden.units, strict=True)
+        f"{{{index}, {value.hex()}, {bound.of(unit, products).hex()}}}," for index, value, unit, products in columns
     ]
     return tuple(" ".join(words[at : at + 4]) for at in range(0, len(words), 4))

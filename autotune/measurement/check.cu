@@ -69,22 +69,39 @@ __device__ inline void keep_largest(bits64* to, double value) {
     if (image > *static_cast<volatile bits64*>(to)) atomicMax(to, image);  // most threads need not queue for it
 }
 
-// Compare every output with ref[o % period_outputs]: |y - ref| <= c * magnitude + max(rounding * |ref|, LEAST_ROUNDING) + the activation's
-// own error. When c < 0 the sums are exact: so is y, as stored, where the activation has no error. An element whose bytes are all ones was never written. A thread takes one place of the period and
-// all outputs that share it, so that reference and bound are fetched and computed once.
+// What an output's error is measured in (of a sum, the magnitudes of its terms), and how many products it sums.
+struct ErrorUnit {
+    float size, products;
+};
+
+// As in bounds.py, where the numbers of each accuracy class are.
+struct ErrorBound {
+    double constant, growing, shrinking, most, least_term;
+    __device__ double of(double size, double products) const {
+        const double root = sqrt(fmax(1.0, products));
+        return fmin(most, constant + growing * root + shrinking / root) * (size + least_term * products);
+    }
+};
+
+// Compare every output with ref[o % period_outputs]: |y - ref| <= the bound of its unit + max(rounding * |ref|, LEAST_ROUNDING) + the
+// activation's own error. If the sums are exact, so is y, as stored, where the activation has no error. An element whose bytes are all
+// ones was never written. A thread takes one place of the period and all outputs that share it, so that reference and bound are fetched
+// and computed once.
 template <class Stored>
-__device__ inline void compared(const Problem& problem, const typename Stored::element* y, const double* ref, const float* magnitude,
-                                wide outputs, wide period_outputs, double c, double rounding, bits64* result) {
+__device__ inline void compared(const Problem& problem, const typename Stored::element* y, const double* ref, const ErrorUnit* units,
+                                wide outputs, wide period_outputs, bool exact_sums, const ErrorBound& allowed, double rounding,
+                                bits64* result) {
     double worst_over = 0.0, worst_abs = 0.0;
     bits64 wrong = 0, unwritten = 0, first = ~0ull;
     for (wide at = blockIdx.x * static_cast<wide>(blockDim.x) + threadIdx.x; at < period_outputs;
          at += static_cast<wide>(gridDim.x) * blockDim.x) {
-        const double exact = ref[at];
-        const double own = activation_error(problem, exact, static_cast<double>(magnitude[at]));
-        const bool equal = c < 0.0 && own == 0.0;
+        const double exact = ref[at], size = static_cast<double>(units[at].size);
+        const double own = activation_error(problem, exact, size);
+        const bool equal = exact_sums && own == 0.0;
         const double expected = equal ? Stored::to_double(Stored::from_double(exact)) : exact;
         const double rounded = own + fmax(rounding * fabs(exact), Stored::LEAST_ROUNDING);
-        const double bound = equal ? 0.0 : fmax(c, 0.0) * static_cast<double>(magnitude[at]) + rounded;
+        const double of_class = exact_sums ? 0.0 : allowed.of(size, static_cast<double>(units[at].products));
+        const double bound = equal ? 0.0 : of_class + rounded;
         double largest = 0.0;
 #pragma unroll 8
         for (wide o = at; o < outputs; o += period_outputs) {
@@ -128,11 +145,13 @@ __device__ inline void compared(const Problem& problem, const typename Stored::e
                                                    wide step, wide shift) {                                                \
         filled_indices<stored_##NAME>(to, elements, period, length, step, shift);                                          \
     }                                                                                                                      \
-    extern "C" __global__ void compare_##NAME(const stored_##NAME::element* y, const double* ref, const float* magnitude,   \
-                                              wide outputs, wide period_outputs, double c, double rounding,                \
-                                              bits64* result PROBLEM_PARAMETERS) {                                         \
+    extern "C" __global__ void compare_##NAME(const stored_##NAME::element* y, const double* ref, const ErrorUnit* units,  \
+                                              wide outputs, wide period_outputs, int exact_sums, double constant,          \
+                                              double growing, double shrinking, double most, double least_term,            \
+                                              double rounding, bits64* result PROBLEM_PARAMETERS) {                        \
         const Problem problem = {PROBLEM_ARGUMENTS};                                                                       \
-        compared<stored_##NAME>(problem, y, ref, magnitude, outputs, period_outputs, c, rounding, result);                          \
+        const ErrorBound allowed = {constant, growing, shrinking, most, least_term};                                       \
+        compared<stored_##NAME>(problem, y, ref, units, outputs, period_outputs, exact_sums != 0, allowed, rounding, result);\
     }
 
 // sum += a hash of all words and their positions (the finaliser of MurmurHash3, whose multiplications are 32 bits

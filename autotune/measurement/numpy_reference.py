@@ -4,7 +4,8 @@ It has a function `reference(p, ...)`. `p` has the problem's sizes, words and de
 come the arrays that are read in the operation's order, float64 in the declared shapes, None where the problem has none;
 it must not write to them.
 It returns the output, of its shape; for an operation of the error model `multilinear` a pair of that and of the
-sums of the terms' magnitudes. Of several outputs it returns as many of these, in the operation's order.
+sums of the terms' magnitudes, or a triple with the number of products of each output, where padding leaves fewer than
+`reduction`. Of several outputs it returns as many of these, in the operation's order.
 """
 
 from __future__ import annotations
@@ -78,6 +79,8 @@ class Expected:
     value: Doubles
     unit: Doubles
     """what its error is measured in"""
+    products: Doubles
+    """how many products it sums"""
 
 
 class _Names(SimpleNamespace):
@@ -108,7 +111,7 @@ def numpy_reference(problem: Problem, inputs: Mapping[str, Doubles]) -> tuple[Ex
     if not isinstance(several, tuple) or len(several) != len(outputs):
         names = ", ".join(output.name for output in outputs)
         raise TemplateError(f"{path}: {_FUNCTION} returns {_kind(several)}: expected a tuple of {names}")
-    return tuple(_expected(each, output, declared) for each, output in zip(several, outputs, strict=True))
+    return tuple(_expected(each, output, problem) for each, output in zip(several, outputs, strict=True))
 
 
 def _kept(values: Doubles) -> Doubles:
@@ -158,15 +161,16 @@ def _kind(found: object) -> str:
     return f"{len(found)} things" if isinstance(found, tuple) else type(found).__name__
 
 
-def _expected(found: object, output: Array, declared: Operation) -> Expected:
+def _expected(found: object, output: Array, problem: Problem) -> Expected:
     """What the function gave for one output."""
+    declared, most = problem.operation, float(problem.reduction)
     path, model = declared.folder / NUMPY_REFERENCE, declared.bounds.model
     if model != "multilinear":
         if isinstance(found, tuple):
             raise TemplateError(f"{path}: {_FUNCTION} returns tuple: expected one array, as it is {model}")
         value = _checked(found, output, declared)
-        return Expected(output, value, declared.bounds.unit(value))
-    if not isinstance(found, tuple) or len(found) != 2:
+        return Expected(output, value, declared.bounds.unit(value), np.full(value.shape, most))
+    if not isinstance(found, tuple) or len(found) not in (2, 3):
         expected = f"a pair of {output.name} and its terms' magnitudes"
         raise TemplateError(f"{path}: {_FUNCTION} returns {_kind(found)}: expected {expected}, as it is {model}")
     value = _checked(found[0], output, declared)
@@ -176,7 +180,15 @@ def _expected(found: object, output: Array, declared: Operation) -> Expected:
             f"{path}: {_FUNCTION} gives magnitudes of {output.name} that are below its values: expected the sums of "
             "the terms' absolute values, abs(x) + abs(bias) of x + bias"
         )
-    return Expected(output, value, magnitude)
+    products = (
+        _checked(found[2], output, declared, "the products of ") if len(found) == 3 else np.full(value.shape, most)
+    )
+    if np.any(products < 0) or np.any(products > most):
+        raise TemplateError(
+            f"{path}: {_FUNCTION} gives {products.min():g} to {products.max():g} products of {output.name}: expected "
+            f"0 to {most:g}, the reduction of {problem}"
+        )
+    return Expected(output, value, magnitude, products)
 
 
 def _checked(part: object, output: Array, declared: Operation, what: str = "") -> Doubles:

@@ -128,11 +128,16 @@ def entry_of(entry: str, dtype: str) -> str:
 
 
 def reference_arguments(
-    problem: Problem, tensors: Tensors, ref: int, magnitude: int, outputs: int
+    problem: Problem, tensors: Tensors, ref: int, units: int, outputs: int
 ) -> tuple[np.generic, ...]:
-    """Arguments of the entry `reference`: the inputs, where outputs and their terms' magnitudes go, how many, sizes."""
+    """Arguments of the entry `reference`: the inputs, where outputs and their error units go, how many, sizes."""
     inputs = map(tensors.address, problem.operation.inputs)
-    return (*map(np.uint64, (*inputs, ref, magnitude)), np.int64(outputs), *size_arguments(problem))
+    return (
+        *map(np.uint64, (*inputs, ref, units)),
+        np.float64(problem.reduction),
+        np.int64(outputs),
+        *size_arguments(problem),
+    )
 
 
 def size_arguments(problem: Problem) -> tuple[np.generic, ...]:

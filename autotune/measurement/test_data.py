@@ -12,7 +12,7 @@ from autotune.problem import Problem
 
 REFERENCE_BYTES = 256 << 20  # maximum for one reference
 _UNIT_REFERENCE_BYTES = 4 << 30  # and for a single unit of the run-time size, such as an image or a video
-_REFERENCE_ELEMENT_BYTES = 12  # a double and a float per output
+_REFERENCE_ELEMENT_BYTES = 16  # per output: a double, and two floats of its error unit
 _LEAST_UNITS = 3  # distinct units needed; with fewer, units swapped in pairs would be equal
 _PERIODS = (61, 53)  # images after which the two data sets repeat; primes, so that no power of two is a multiple
 

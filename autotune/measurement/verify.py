@@ -20,7 +20,7 @@ from autotune.compilation.compile import Binary
 from autotune.devices.device import POISON, Device, Launch, Order, Passes, Sample, Variation
 from autotune.errors import Rejected
 from autotune.family.source import KernelSource
-from autotune.measurement.bounds import ROUNDING, bound_factor, check_units, exact_on_integers
+from autotune.measurement.bounds import ROUNDING, check_units, error_bound, exact_on_integers
 from autotune.measurement.diagnosis import diagnosed
 from autotune.measurement.guard_bands import GUARD_BYTES, OUTPUT_GUARD, GuardedArray, with_array
 from autotune.measurement.launcher import LoadedKernel, Tensors
@@ -262,9 +262,9 @@ class Verifier:
         problem = self.problem
         references = {}
         for output in problem.with_runtime(period).outputs:
-            ref, magnitude = self.device.allocate(8 * output.elements), self.device.allocate(4 * output.elements)
-            references[output.name] = ref, magnitude
-            self._owned += [ref, magnitude]
+            ref, units = self.device.allocate(8 * output.elements), self.device.allocate(8 * output.elements)
+            references[output.name] = ref, units
+            self._owned += [ref, units]
         inputs = {array.name: self._array(array) for array in problem.filled}
         data = DataSet(inputs, period, references)
         self._fill(data, integers=integers)
@@ -284,8 +284,8 @@ class Verifier:
         """Of the first outputs of a reference."""
         for output in self.problem.with_runtime(data.period).outputs:
             some = min(output.elements, _LOOKED_AT)
-            values, magnitudes = map(self.device.read, data.references[output.name], (8 * some, 4 * some))
-            found = np.frombuffer(values, np.float64), np.frombuffer(magnitudes, np.float32)
+            values, units = map(self.device.read, data.references[output.name], (8 * some, 8 * some))
+            found = np.frombuffer(values, np.float64), np.frombuffer(units, np.float32)[::2]
             check_units(self.problem, output.name, *found)
 
     def _compute(self, data: DataSet) -> None:
@@ -296,9 +296,10 @@ class Verifier:
             for array in some.filled
         }
         for expected in numpy_reference(some, inputs):
-            ref, magnitude = data.references[expected.output.name]
+            ref, units = data.references[expected.output.name]
             self.device.write(ref, expected.value.tobytes())
-            self.device.write(magnitude, expected.unit.astype(np.float32).tobytes())
+            pairs = np.stack((expected.unit, expected.products), axis=1)
+            self.device.write(units, pairs.astype(np.float32).tobytes())
 
     def _fill(self, data: DataSet, *, integers: bool) -> None:
         problem = self.problem
@@ -365,7 +366,7 @@ class Verifier:
     ) -> ErrorStats:
         problem = self.problem
         exact = exact or problem.operation.bounds.model == "exact"
-        factor = -1.0 if exact else source.error_factor * bound_factor(source.accuracy, problem)
+        bound = error_bound(source.accuracy, problem).times(source.error_factor)
         self.device.write(self._result, struct.pack("<QQQQQ", 0, 0, 2**64 - 1, 0, 0))
         outputs = output.elements
         self._launch(
@@ -374,7 +375,8 @@ class Verifier:
             *map(np.uint64, (y, *data.references[output.name])),
             np.int64(outputs),
             np.int64(period.elements),
-            np.float64(factor),
+            np.int32(exact),
+            *map(np.float64, bound.numbers),
             np.float64(ROUNDING[output.dtype]),
             np.uint64(self._result),
             *size_arguments(problem),

@@ -6,9 +6,10 @@
 // as a double. The including file defines REFERENCE_FUNCTION and the enumerations Layout, Terms and Activation.
 
 // An output, and the sum of its terms' magnitudes times the activation's steepest slope, which its error bound is a
-// multiple of.
+// multiple of, and how many products it sums: none in the padding.
 struct Output {
     double value, magnitude;
+    long long products;
 };
 
 #include "_activated.cuh"
@@ -34,6 +35,7 @@ REFERENCE_FUNCTION Output reference_output(const Problem& problem, const Inputs&
     const int q = next(problem.q), p = next(problem.p), o = next(problem.o);
     if (!nhwc) k = next(problem.k);
     double sum = 0.0, magnitude = 0.0;
+    long long products = 0;
     const auto add = [&](double term) { sum += term, magnitude += term < 0.0 ? -term : term; };
     for (int t = 0; t < problem.t; ++t) {
         const int d = input_position(o, problem.padding_d, t, problem.dilation_d, problem.stride_d, problem.d);
@@ -42,6 +44,7 @@ REFERENCE_FUNCTION Output reference_output(const Problem& problem, const Inputs&
             for (int s = 0; h >= 0 && s < problem.s; ++s) {
                 const int w = input_position(q, problem.padding_w, s, problem.dilation_w, problem.stride_w, problem.w);
                 if (w < 0) continue;
+                products += c_group;
                 for (int c = 0; c < c_group; ++c) {
                     const long long channel = static_cast<long long>(k / k_group) * c_group + c;
                     const long long plane = nhwc ? image : image * problem.c + channel;  // of frames
@@ -56,5 +59,5 @@ REFERENCE_FUNCTION Output reference_output(const Problem& problem, const Inputs&
     if (problem.terms != Terms::none) add(in.bias[k]);
     if (problem.terms == Terms::bias_add) add(in.z[at]);
     const Activated output = activated(problem.activation, sum);
-    return {output.value, magnitude * output.steepest};
+    return {output.value, magnitude * output.steepest, products};
 }

@@ -118,10 +118,11 @@ Data data_of(const conv2d_problem &problem, bool whole) {
     return data;
 }
 
-// Outputs in double precision, all of them in their order or some by their index, and what their errors are measured in.
+// Outputs in double precision, all of them in their order or some by their index, what their errors are measured in, and
+// the bounds of their errors but for the activation's and the stored type's.
 struct Reference {
     std::vector<int64_t> index;
-    std::vector<double> value, unit;
+    std::vector<double> value, unit, bound;
 };
 
 // The golden values of an output for so many units of the run-time size; none where there are none.
@@ -134,6 +135,14 @@ const Samples *samples_of(const Golden &golden, int output, int32_t n, bool whol
 }
 
 #ifdef CONV2D_REFERENCE
+template <class Exact>
+auto products_of(const Exact &exact, double, int) -> decltype(static_cast<double>(exact.products)) {
+    return static_cast<double>(exact.products);
+}
+
+template <class Exact>
+double products_of(const Exact &, double reduction, long) { return reduction; }
+
 // So many outputs, all or the first, the last and others evenly strewn between them.
 std::vector<int64_t> strewn(int64_t outputs, int64_t most) {
     std::vector<int64_t> found(static_cast<size_t>(std::min(outputs, most)));
@@ -156,6 +165,7 @@ Reference reference(const conv2d_problem &problem, const Data &data, const Golde
         const Output exact = reference_output(plain, inputs, static_cast<long long>(i));
         found.value.push_back(exact.value);
         found.unit.push_back(error_unit(exact));
+        found.bound.push_back(golden.bound.of(found.unit.back(), products_of(exact, golden.reduction, 0)));
     }
     const Samples *const samples = samples_of(golden, output, problem.*RUNTIME_SIZE, whole);
     for (int i = 0; samples && i < samples->count; ++i) {
@@ -174,7 +184,8 @@ Reference reference(const conv2d_problem &problem, const Data &, const Golden &g
     for (int i = 0; i < samples->count; ++i) {
         found.index.push_back(samples->at[i].index);
         found.value.push_back(samples->at[i].value);
-        found.unit.push_back(samples->at[i].unit);
+        found.unit.push_back(0.0);
+        found.bound.push_back(samples->at[i].bound);
     }
     return found;
 }
@@ -279,7 +290,7 @@ private:
             const bool exact_sum = on_.whole && golden.exact_on_integers, equal = exact_sum && own == 0.0;
             const double wanted = equal ? as_stored(exact, dtype) : exact;
             const double rounded = own + std::max(rounding_of(dtype) * std::fabs(exact), least_rounding(dtype));
-            const double bound = equal ? 0.0 : (exact_sum ? 0.0 : golden.factor * expected.unit[i]) + rounded;
+            const double bound = equal ? 0.0 : (exact_sum ? 0.0 : expected.bound[i]) + rounded;
             const double error = std::fabs(found(at) - wanted);
             if (!(error <= bound)) wrong(at, std::to_string(wanted));
             if (bound > 0.0) worst = std::max(worst, error / bound);

@@ -248,11 +248,11 @@ def _reference(device: Device, problem: Conv2dProblem, weights: _Weights, binary
     module: Module = device.load(binary)
     owned.callback(module.unload)
     layer = _Convolution(device, chunk, weights, owned, dtype="f64", y_bytes_per_image=8 * outputs)
-    magnitude = layer.array(4 * chunk.output.elements)
+    units = layer.array(8 * chunk.output.elements)
 
     def run(images: int) -> None:
         count = images * outputs
-        args = reference_arguments(problem, layer.tensors, layer.y.address, magnitude.address, count)
+        args = reference_arguments(problem, layer.tensors, layer.y.address, units.address, count)
         blocks = min(_GRID, max(1, -(-count // _BLOCK)))
         module.launch(Launch("reference", (blocks, 1, 1), (_BLOCK, 1, 1), 0, args))
 

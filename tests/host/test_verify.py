@@ -14,10 +14,11 @@ from autotune.compilation.compile import Binary, Program, Target
 from autotune.devices.host import HostDevice
 from autotune.errors import Rejected
 from autotune.family.source import KernelSource, Stage
-from autotune.measurement.bounds import ROUNDING, error_factor, exact_on_integers
+from autotune.measurement.bounds import ROUNDING, error_bound, exact_on_integers
 from autotune.measurement.guard_bands import GuardedArray
 from autotune.measurement.launcher import LoadedKernel
 from autotune.measurement.reference import check_program
+from autotune.measurement.storage import stored
 from autotune.measurement.test_data import DataSet
 from autotune.measurement.verify import Verifier
 from autotune.problem import Conv2dProblem
@@ -30,6 +31,8 @@ pytestmark = pytest.mark.cxx
 Array = npt.NDArray[np.float64]
 MANY = Conv2dProblem(130, 64, 5, 5, 2, 4, 4)
 """More images than either data set holds different ones; 1024 products a sum."""
+EDGE = Conv2dProblem(61, 16, 1, 1, 32, 7, 7, pad_h=6, pad_w=6)
+"""Each output has one tap of 49 in the image: 16 of 784 products."""
 ODD = Conv2dProblem(1, 1, 3, 3, 1, 1, 1, dtype="f16", epilogue="bias")
 """Arrays of 2 and 18 bytes, which end inside a word."""
 TARGET = Target("host")
@@ -38,7 +41,7 @@ TARGET = Target("host")
 @pytest.fixture(scope="module")
 def checks(cxx: str) -> dict[Conv2dProblem, Binary]:
     """Verification programs, compiled."""
-    problems = [*AWKWARD.values(), MANY, ODD]
+    problems = [*AWKWARD.values(), MANY, EDGE, ODD]
     with ThreadPoolExecutor(2) as pool:
         binaries = pool.map(lambda problem: compiled(check_program(problem), cxx=cxx), problems)
         return dict(zip(problems, binaries, strict=True))
@@ -103,11 +106,15 @@ def test_reference_is_the_convolution(device: HostDevice, checks: dict[Conv2dPro
             expected = np.maximum(expected, 0.0)
         if problem.layout == "nhwc":
             expected, magnitude = expected.transpose(0, 2, 3, 1), magnitude.transpose(0, 2, 3, 1)
-        of_ref, of_magnitude = data.references["y"]
+        products = convolved(problem, np.ones_like(x), np.ones_like(w))
+        if problem.layout == "nhwc":
+            products = products.transpose(0, 2, 3, 1)
+        of_ref, of_units = data.references["y"]
         ref = np.frombuffer(device.read(of_ref, 8 * problem.array("y").elements))
-        found = np.frombuffer(device.read(of_magnitude, 4 * problem.array("y").elements), np.float32)
+        found = np.frombuffer(device.read(of_units, 8 * problem.array("y").elements), np.float32).reshape(-1, 2)
         assert np.all(abs(ref - expected.ravel()) <= 1e-13 * magnitude.ravel())
-        np.testing.assert_allclose(found, magnitude.ravel(), rtol=1e-6)
+        np.testing.assert_allclose(found[:, 0], magnitude.ravel(), rtol=1e-6)
+        np.testing.assert_array_equal(found[:, 1], products.ravel())
     verifier.close()
 
 
@@ -180,6 +187,18 @@ KERNEL(plain, image, same, same)
 KERNEL(tf32, image, shortened, same)
 KERNEL(half_sum, image, same, rounded)
 """
+EDGE_TEXT = (
+    KERNELS.split("// One output")[0]
+    + """
+extern "C" __global__ void tf32(const float* x, const float* w, float* y, int n) {  // one output a thread
+    const int at = blockIdx.x * blockDim.x + threadIdx.x, tap = 48 - at % 49, k = at / 49 % 32, image = at / 49 / 32;
+    if (image >= n) return;
+    float sum = 0.0f;
+    for (int c = 0; c < 16; ++c) sum = fmaf(shortened(x[image * 16 + c]), shortened(w[(k * 16 + c) * 49 + tap]), sum);
+    y[at] = sum;
+}
+"""
+)
 DISTANCES = (1, 2, 3, 4, 8, 16, 32, 53, 61, 64, 128)
 ENTRIES = ("plain", "tf32", "half_sum", *(f"shifted_{distance}" for distance in DISTANCES))
 MANY_TEXT = KERNELS + "".join(f"SHIFTED({distance})\n" for distance in DISTANCES)
@@ -254,6 +273,12 @@ def odd(cxx: str, device: HostDevice, checks: dict[Conv2dProblem, Binary]) -> Ve
     return Verified(device, ODD, checks[ODD], kernels, ODD_TEXT)
 
 
+@pytest.fixture(scope="module")
+def edge(cxx: str, device: HostDevice, checks: dict[Conv2dProblem, Binary]) -> Verified:
+    kernels = compiled(Program(EDGE_TEXT, ("tf32",)), cxx=cxx)
+    return Verified(device, EDGE, checks[EDGE], kernels, EDGE_TEXT)
+
+
 FORWARD = ("x", "w", "y", "n")
 
 
@@ -282,6 +307,11 @@ def test_error_bound_tells_accuracy_classes_apart(many: Verified) -> None:
     assert refused(many, "tf32", FORWARD, "fp32-3xtf32") == "wrong"
     assert many("half_sum", FORWARD, "fp16-acc16").over_bound < 1
     assert refused(many, "half_sum", FORWARD, "fp32") == "wrong"
+
+
+def test_a_bound_does_not_count_products_of_padding(edge: Verified) -> None:
+    assert 0.3 < edge("tf32", FORWARD, "tf32").over_bound < 1  # and 1.85 times a bound for 784 products
+    assert refused(edge, "tf32", FORWARD, "fp32-3xtf32") == "wrong"
 
 
 def test_arrays_that_end_inside_a_word_are_watched_to_their_end(odd: Verified) -> None:
@@ -313,8 +343,36 @@ def test_array_side_and_offset_of_a_write_outside_are_named(odd: Verified, entry
         ("fp16-acc16", 16, 8 * 2.0**-11),
     ],
 )
-def test_error_factor_of_each_class(accuracy: str, reduction: int, factor: float) -> None:
-    assert error_factor(accuracy, reduction) == pytest.approx(factor, rel=1e-15)
+def test_error_bound_of_each_class(accuracy: str, reduction: int, factor: float) -> None:
+    bound = error_bound(accuracy, ODD)
+    assert bound.factor(reduction) == pytest.approx(factor, rel=1e-15)
+    assert bound.times(3).of(2.0, reduction) == pytest.approx(6 * factor, rel=1e-2)
+
+
+@pytest.mark.parametrize("accuracy", ["tf32", "fp16", "bf16", "fp16-acc16"])
+@pytest.mark.parametrize("products", [1, 2, 4, 16, 49, 784])
+def test_a_kernel_that_rounds_its_inputs_meets_its_bound_whatever_the_number_of_products(
+    accuracy: str, products: int
+) -> None:
+    """Of 2^20 products of normal numbers; those of one product include some that are subnormal in f16."""
+    random = np.random.default_rng(products)
+    x, w = random.standard_normal((2, 2**20 // products, products)).astype(np.float32).astype(np.float64)
+    exact, size = np.sum(x * w, axis=1), np.sum(abs(x * w), axis=1)
+    if accuracy == "tf32":
+        shortened = [
+            ((each.astype(np.float32).view(np.uint32) + 0x1000) & 0xFFFFE000).view(np.float32) for each in (x, w)
+        ]
+    else:
+        shortened = [stored(each, "bf16" if accuracy == "bf16" else "f16") for each in (x, w)]
+    terms = np.prod(np.array(shortened, np.float64), axis=0)
+    found = np.sum(terms, axis=1)
+    if accuracy == "fp16-acc16":
+        found = np.zeros(len(terms))
+        for each in terms.T:
+            found = stored(found + each, "f16").astype(np.float64)
+    bound = error_bound(accuracy, MANY)
+    allowed = bound.factor(products) * (size + bound.least_term * products)
+    assert 0.05 < np.max(abs(found - exact) / allowed) < 1
 
 
 @pytest.mark.parametrize(("dtype", "digits"), [("f16", 11), ("bf16", 8)])
