@@ -1,17 +1,24 @@
-"""Plan a run: read a study, apply the overrides, and check it against its families."""
+"""Plan a run: read a study, apply the overrides, and check it against its families and the finals' settings."""
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
 
-from autotune.api.study_names import as_study, layers_named
-from autotune.errors import StudyError
+from autotune.api.study_names import as_study, layers_named, stored_layers
+from autotune.devices.device import BASELINES, DeviceInfo
+from autotune.devices.torch_baseline import baselines_of, require_torch
+from autotune.errors import DeviceError, StoreWarning, StudyError
+from autotune.family.space import narrow
 from autotune.family.template import KernelTemplate
 from autotune.family.template_files import load_templates
 from autotune.problem import Layer
-from autotune.study import NamedRule, Study, operations_of
+from autotune.study import SAMPLERS, NamedRule, Study, operations_of
+from autotune.toml_table import did_you_mean, is_time
+from autotune.trial import Value
+from autotune.tuning.layer_finals import FINALS_S, PLAIN_FINALS, TOGETHER_S, FinalsPlan
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +51,9 @@ class RunPlan:
     layers: tuple[Layer, ...]
     """all layers of the study, or some"""
     families: Mapping[str, KernelTemplate]
+    finals: FinalsPlan = PLAIN_FINALS
+    fresh: bool = False
+    """whether to start over; stored results stay"""
 
     @property
     def names(self) -> frozenset[str]:
@@ -74,17 +84,101 @@ def plan_run(
     *,
     layers: Sequence[str] = (),
     overrides: Overrides | None = None,
+    baselines: Sequence[str] = (),
+    finals_s: float | None = None,
+    finals_on_interrupt: bool = False,
+    fresh: bool = False,
 ) -> RunPlan:
     """Read a study, apply the overrides, and check it against its families, including those in `folders`.
 
-    Opens no device, and the database only to read the text of a stored study. Raises StudyError and TemplateError.
+    Opens no device, and the database only to read the text and the layers of a stored study. Warns (StoreWarning) if
+    the database has trials of layers that the study no longer has, unless the run starts over. Raises StudyError,
+    TemplateError and DeviceError.
     """
-    from autotune.tuning.tune import check_study
-
-    wanted = as_study(study, db, folders)
+    planned = as_study(study, db, folders)
     if overrides is not None:
-        wanted = overrides.of(wanted)
-    chosen = layers_named(wanted, layers)
-    families = load_templates(folders, operations_of(wanted))
-    check_study(wanted, families)
-    return RunPlan(wanted, chosen, families)
+        planned = overrides.of(planned)
+    chosen = layers_named(planned, layers)
+    families = load_templates(folders, operations_of(planned))
+    check_study(planned, families)
+    finals = _finals(planned, tuple(dict.fromkeys(baselines)), finals_s, on_interrupt=finals_on_interrupt)
+    if not fresh:
+        _warn_dropped_layers(planned, db)
+    return RunPlan(planned, chosen, families, finals, fresh)
+
+
+def check_study(study: Study, families: Mapping[str, KernelTemplate]) -> None:
+    """Raise StudyError if a study names an unknown family, parameter, value or sampler."""
+    where = str(study.path or study.name)
+    for name, narrowed in (*((name, {}) for name in study.templates or ()), *(study.space or {}).items()):
+        _check_family(where, name, narrowed, families)
+    for technique in study.techniques:
+        _check_family(f"{where}: technique {technique.name!r}", technique.template, technique.space, families)
+    for rule in study.rules:
+        for name in (*rule.below, *rule.above):
+            family, narrowed = study.side(name)
+            _check_family(f"{where}: rule {rule.name!r}", family, narrowed, families)
+    if study.sampler not in SAMPLERS:
+        raise StudyError(f"{where}: sampler = {study.sampler!r}: expected one of {', '.join(SAMPLERS)}")
+
+
+def _check_family(
+    where: str, name: str, narrowed: Mapping[str, Sequence[Value]], families: Mapping[str, KernelTemplate]
+) -> None:
+    """Raise StudyError for an unknown family, or for parameters and values that it does not have."""
+    if name not in families:
+        raise StudyError(
+            f"{where}: no template named {name!r}{did_you_mean(name, families)}; there are {', '.join(families)}"
+        )
+    try:
+        narrow(families[name], narrowed)
+    except StudyError as error:
+        raise StudyError(f"{where}: {error}") from None
+
+
+def _finals(study: Study, baselines: tuple[str, ...], finals_s: float | None, *, on_interrupt: bool) -> FinalsPlan:
+    """The settings of the finals. Raises DeviceError for an unknown library, StudyError for one without such kernels.
+
+    `check_baselines` checks the device.
+    """
+    if unknown := [name for name in baselines if name not in BASELINES]:
+        raise DeviceError(f"--baseline {unknown[0]}: expected one of {', '.join(BASELINES)}")
+    if baselines and not any(baselines_of(library, layer.problem) for library in baselines for layer in study.layers):
+        operations = ", ".join(sorted({layer.problem.operation.name for layer in study.layers}))
+        raise StudyError(
+            f"--baseline {baselines[0]}: is for {', '.join(BASELINES[baselines[0]])}, not for {operations}; leave it "
+            "out, or have a kernel of your own as a baseline: its family's header says baseline = true"
+        )
+    if finals_s is not None and not is_time(finals_s):
+        raise StudyError(f"finals_s = {finals_s}: expected seconds above 0")
+    together_s = None if finals_s else TOGETHER_S
+    return FinalsPlan(baselines, finals_s or FINALS_S, on_interrupt=on_interrupt, together_s=together_s)
+
+
+def check_baselines(finals: FinalsPlan, info: DeviceInfo) -> None:
+    """Raise DeviceError or ToolchainError if this device cannot time the libraries of the finals."""
+    if not finals.libraries:
+        return
+    if not info.can.gpu:
+        raise DeviceError(
+            f"{info.kind}: --baseline {finals.libraries[0]} is for CUDA devices; leave it out or give --device cuda:N"
+        )
+    require_torch()
+
+
+def _warn_dropped_layers(study: Study, db: str | Path) -> None:
+    """Warn (StoreWarning) about layers that have trials under the study's name but are no longer in the study.
+
+    A study that has none of the stored layers is a different study, which the store refuses.
+    """
+    names, problems = {layer.name for layer in study.layers}, {layer.problem for layer in study.layers}
+    stored = stored_layers(study.name, db)
+    kept = [row for row in stored if row.layer.name in names or row.layer.problem in problems]
+    dropped = [row.layer.name for row in stored if row.trials and row not in kept]
+    if kept and dropped:
+        warnings.warn(
+            f"{study.name}: {db} has trials of {', '.join(dropped)}, which this study no longer has; "
+            f"if it is another network, give it another name",
+            StoreWarning,
+            stacklevel=3,
+        )

@@ -18,8 +18,6 @@ from rich.text import Text
 
 from autotune.analysis.rooflines import best_per_class, with_roofline
 from autotune.api.device_names import device_names, devices_of_workers, jobs_default
-from autotune.api.run_plan import RunPlan
-from autotune.api.tuning import acquire_study_lock
 from autotune.cli.best import BEST_COLUMNS, answer, show_answers
 from autotune.cli.devices import open_evaluator
 from autotune.cli.interrupts import end_interrupted, stopping_on_interrupt
@@ -31,14 +29,11 @@ from autotune.problem import Layer
 from autotune.study import Study
 
 if TYPE_CHECKING:
+    from autotune.api.run_plan import RunPlan
     from autotune.cluster.coordinator import ClusterResult, Overview
     from autotune.cluster.layer_run import StudyRun
     from autotune.cluster.task import DeviceClass
     from autotune.store import Store
-    from autotune.tuning.layer_finals import FinalsPlan
-
-if TYPE_CHECKING:
-    from autotune.cluster.coordinator import Overview
 
 CLUSTER = click.option(
     "--cluster",
@@ -103,8 +98,6 @@ def tune_on_cluster(
     *,
     device: str | None,
     jobs: int | None,
-    fresh: bool,
-    finals: FinalsPlan,
 ) -> None:
     """Tune on workers and print the results of each device class. Raises AutotuneError for layers that
     were not tuned.
@@ -115,6 +108,7 @@ def tune_on_cluster(
     count = local_workers(cluster)
     study = plan.study
     _refuse(study, count, device, jobs)
+    from autotune.api.run import acquire_study_lock
     from autotune.cluster.layer_run import StudyRun
     from autotune.store import Store
 
@@ -130,7 +124,7 @@ def tune_on_cluster(
         ExitStack() as locks,
         cluster_observer() as observe,
     ):
-        run = StudyRun.begin(store, study, plan.families, finals, fresh=fresh)
+        run = StudyRun.begin(store, study, plan.families, plan.finals, fresh=plan.fresh)
         waited: set[str] = set()
 
         def lock(device_class: DeviceClass) -> None:

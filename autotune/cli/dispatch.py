@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING
 import click
 
 from autotune.api.answers import dispatcher_of
-from autotune.api.study_names import study_named
 from autotune.atomic_write import check_writable, write_whole
 from autotune.cli.best import layers_of_file, named_layers
 from autotune.cli.filters import one_device
@@ -26,17 +25,13 @@ from autotune.dispatch.dispatcher import Choice, PortfolioKernel
 from autotune.dispatch.header import Flat
 from autotune.errors import StoreError, StudyError
 from autotune.escape import counted
-from autotune.family.template_files import load_templates
 from autotune.problem import Layer, as_conv2d
 from autotune.toml_table import LARGEST
 
 if TYPE_CHECKING:
     from autotune.dispatch.builder import Built, Comparison
     from autotune.dispatch.rule_trials import Tried
-    from autotune.store import DispatchedLayer
-
-if TYPE_CHECKING:
-    from autotune.store import DispatcherRow, Store
+    from autotune.store import DispatchedLayer, DispatcherRow, Store
 
 TABLES = ("layers", "ways", "rules", "thresholds", "kernels")
 
@@ -173,19 +168,19 @@ def dispatch(
     if explain:
         show_choices(study, db, device, style)
         return
+    from autotune.api.run_plan import plan_run
     from autotune.dispatch.builder import build
     from autotune.dispatch.cells import Run
     from autotune.dispatch.header import load_dispatch_template
 
     if out is not None:
         check_writable(out, "--out")
-    wanted = study_named(study, db, directories)
-    if out is not None and wanted.path is not None and out.exists() and out.samefile(wanted.path):
+    plan = plan_run(study, db, directories)
+    if out is not None and plan.study.path is not None and out.exists() and out.samefile(plan.study.path):
         raise StudyError(f"{out}: is the study itself; give another --out")
-    families = load_templates(directories)
     template = load_dispatch_template()
-    with open_run(wanted, device, jobs, db, on_results=True) as opened:
-        run = Run(wanted, families, opened.evaluator, opened.store, opened.observe, opened.stopping)
+    with open_run(plan.study, device, jobs, db, on_results=True) as opened:
+        run = Run(plan.study, plan.families, opened.evaluator, opened.store, opened.observe, opened.stopping)
         built = build(run, template, kernels=kernels, explore=explore, holdout=holdout)
         interrupted = opened.stopping()
     if out is not None:

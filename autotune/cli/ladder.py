@@ -20,12 +20,12 @@ from autotune.columns import Column, Shares
 from autotune.compilation.toolchain import find_ncu
 from autotune.errors import StoreError, ToolchainError
 from autotune.family.template import KernelTemplate
-from autotune.family.template_files import load_templates
 from autotune.problem import Layer
-from autotune.study import Study, operations_of
+from autotune.study import Study
 
 if TYPE_CHECKING:
     from autotune.analysis.profile import Compiled
+    from autotune.api.run_plan import RunPlan
     from autotune.devices.device import DeviceInfo, Environment
     from autotune.evaluation.evaluator import Evaluator
     from autotune.store import KernelProfile, Store, TrialRow
@@ -145,24 +145,30 @@ def ladder(
     Gains are relative to the first technique and to the previous one. The table also shows the times that the report
     gives, which were measured on another GPU, and the metrics of the profiler.
     """
-    wanted = study_named(study, db, directories)
-    layers = layers_named(wanted, only_layers)
     if stored:
         refuse_beside("--stored", "device", "trials", "jobs", "profile")
-        _show_stored(wanted, layers, db, style)
+        recorded = study_named(study, db, directories)
+        _show_stored(recorded, layers_named(recorded, only_layers), db, style)
         return
+    from autotune.api.run_plan import Overrides, plan_run
+    from autotune.tuning.ladder import require_techniques
+
+    plan = plan_run(study, db, directories, layers=only_layers, overrides=Overrides(trials=trials))
+    require_techniques(plan.study)
     if trials is not None:
-        techniques = tuple(replace(one, trials=None) for one in wanted.techniques)
-        wanted = replace(wanted, trials=trials, techniques=techniques)
+        techniques = tuple(replace(one, trials=None) for one in plan.study.techniques)
+        plan = replace(plan, study=replace(plan.study, techniques=techniques))
     ncu = find_ncu() if profile else None  # before anything is tuned
-    climbed = _climb(wanted, layers, directories, device, jobs, db, profiled=profile)
+    climbed = _climb(plan, device, jobs, db, profiled=profile)
     failure = None
     if ncu is not None:
         failure = _profile(climbed, ncu, first_device(device), db)
     _show(climbed.ladder_steps, db, style)
     if climbed.interrupted:
         measured = sum(step.best is not None for step in climbed.ladder_steps)
-        end_interrupted(f"{measured} of {len(wanted.techniques) * len(layers)} rows were measured, the last in part")
+        end_interrupted(
+            f"{measured} of {len(plan.study.techniques) * len(plan.layers)} rows were measured, the last in part"
+        )
     if failure is not None:
         raise failure
 
@@ -178,9 +184,7 @@ class _Climbed:
 
 
 def _climb(
-    study: Study,
-    layers: Sequence[Layer],
-    directories: tuple[Path, ...],
+    plan: RunPlan,
     device: str | None,
     jobs: int | None,
     db: str,
@@ -188,15 +192,18 @@ def _climb(
     profiled: bool,
 ) -> _Climbed:
     """Tune the techniques and compile the kernels to profile; then release the device."""
-    from autotune.tuning.ladder import check_techniques, climb
+    from autotune.tuning.ladder import climb
 
-    families = load_templates(directories, operations_of(study))
-    check_techniques(study, families)  # before a database is made
     check = require_profiler if profiled else lambda _: None
-    with open_run(study, device, jobs, db, check=check) as run:
+    with open_run(plan.study, device, jobs, db, check=check) as run:
         evaluator, store = run.evaluator, run.store
-        found = climb(study, families, evaluator, store, layers=layers, observe=run.observe, stopping=run.stopping)
-        kernels = _unprofiled(store, evaluator, found, families) if profiled else ()
+        found = climb(
+            *(plan.study, plan.families, evaluator, store),
+            layers=plan.layers,
+            observe=run.observe,
+            stopping=run.stopping,
+        )
+        kernels = _unprofiled(store, evaluator, found, plan.families) if profiled else ()
         return _Climbed(found, kernels, evaluator.info, evaluator.environment, interrupted=run.stopping())
 
 

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
 from autotune.analysis.rooflines import with_roofline
-from autotune.api.run_plan import Overrides, RunPlan, plan_run
-from autotune.api.study_names import stored_layers
 from autotune.cli.best import BEST_COLUMNS, answer, show_answers
 from autotune.cli.cluster import CLUSTER, DEVICE_CLASS, tune_on_cluster
 from autotune.cli.dispatch import unsupported_layers
@@ -33,8 +33,11 @@ from autotune.cli.tuned_rule import search_and_show
 from autotune.devices.device import BASELINES
 from autotune.errors import AutotuneError, StoreError, StudyError, shortened
 from autotune.evaluation.evaluator import DeviceEvaluator
-from autotune.study import SAMPLERS, Study
+from autotune.study import SAMPLERS
 from autotune.toml_table import LARGEST
+
+if TYPE_CHECKING:
+    from autotune.api.run_plan import RunPlan
 
 BASELINE = click.option(
     "--baseline",
@@ -142,6 +145,8 @@ def tune(
     Run the command again to resume; nothing is evaluated twice. Ctrl-C stops after the running trials, without further
     finals, lists the layers that were not tuned, and exits with 130. Exits with 1 if any layer has no correct kernel.
     """
+    from autotune.api.run_plan import Overrides, plan_run
+
     plan = plan_run(
         study,
         db,
@@ -159,36 +164,23 @@ def tune(
             warm_start=warm_start,
             prior=prior,
         ),
+        baselines=baselines,
+        finals_s=finals_seconds,
+        finals_on_interrupt=finals_on_interrupt,
+        fresh=fresh,
     )
-    if not fresh:
-        _tell_dropped_layers(plan.study, db)
     if rule := plan.rule(target, trials):
         search_and_show(plan, rule, device, jobs, db, style, holdout=holdout)
-        return
-    if holdout is not None:
+    elif holdout is not None:
         raise StudyError("--holdout is for a rule: give --target")
-    if cluster is not None:
+    elif cluster is not None:
         if only_unsupported:
             raise StudyError("--only-unsupported needs one device; with --cluster name the layers by --layer")
-        from autotune.api.tuning import finals_plan
-
-        finals = finals_plan(plan.study, baselines, finals_seconds, None, on_interrupt=finals_on_interrupt)
-        tune_on_cluster(plan, cluster, classes, db, style, device=device, jobs=jobs, fresh=fresh, finals=finals)
-        return
-    if classes:
+        tune_on_cluster(plan, cluster, classes, db, style, device=device, jobs=jobs)
+    elif classes:
         raise StudyError("--device-class goes with --cluster; on this machine name the device by --device")
-    tune_and_show(
-        plan,
-        device,
-        jobs,
-        db,
-        style,
-        fresh=fresh,
-        baselines=baselines,
-        finals_seconds=finals_seconds,
-        only_unsupported=only_unsupported,
-        finals_on_interrupt=finals_on_interrupt,
-    )
+    else:
+        tune_and_show(plan, device, jobs, db, style, only_unsupported=only_unsupported)
 
 
 @click.command()
@@ -213,25 +205,10 @@ def compare(
     style: str | None,
 ) -> None:
     """Repeat only the finals of STUDY, with recorded kernels."""
-    plan = plan_run(study, db, directories, layers=only_layers)
-    tune_and_show(plan, device, jobs, db, style, baselines=baselines, finals_seconds=finals_seconds, search=False)
+    from autotune.api.run_plan import plan_run
 
-
-def _tell_dropped_layers(study: Study, db: str) -> None:
-    """Print the layers that have trials under the study's name but are no longer in the study.
-
-    A study that has none of the stored layers is a different study, which the store refuses.
-    """
-    names, problems = {layer.name for layer in study.layers}, {layer.problem for layer in study.layers}
-    stored = stored_layers(study.name, db)
-    kept = [row for row in stored if row.layer.name in names or row.layer.problem in problems]
-    dropped = [row.layer.name for row in stored if row.trials and row not in kept]
-    if kept and dropped:
-        click.echo(
-            f"{study.name}: {db} has trials of {', '.join(dropped)}, which this study no longer has; "
-            f"if it is another network, give it another name",
-            err=True,
-        )
+    plan = plan_run(study, db, directories, layers=only_layers, baselines=baselines, finals_s=finals_seconds)
+    tune_and_show(plan, device, jobs, db, style, search=False)
 
 
 def tune_and_show(
@@ -241,19 +218,17 @@ def tune_and_show(
     db: str,
     style: str | None,
     *,
-    fresh: bool = False,
     search: bool = True,
-    baselines: tuple[str, ...] = (),
-    finals_seconds: float | None = None,
     only_unsupported: bool = False,
-    finals_on_interrupt: bool = False,
 ) -> None:
     """Tune the layers and print the results. Raises AutotuneError at the end for layers without a correct kernel."""
-    from autotune.api.tuning import best_of, finals_plan, tune_layers
+    from autotune.api.run_plan import check_baselines
+    from autotune.api.tuning import best_of, tune_layers
 
     study = plan.study
-    with open_run(study, device, jobs, db, on_results=only_unsupported or not search) as opened:
-        evaluator, store, info = opened.evaluator, opened.store, opened.evaluator.info
+    check = partial(check_baselines, plan.finals)
+    with open_run(study, device, jobs, db, on_results=only_unsupported or not search, check=check) as run:
+        evaluator, store, info = run.evaluator, run.store, run.evaluator.info
         if only_unsupported:
             plan = replace(plan, layers=unsupported_layers(store, plan.layers, info))
             click.echo(f"without a kernel: {', '.join(layer.name for layer in plan.layers) or 'none'}", err=True)
@@ -262,18 +237,9 @@ def tune_and_show(
                 f"{db}: no correct kernel of {study.name} on {info.name} to compare; "
                 f"{store.best.advice(study.name, info)}"
             )
-        tuned = tune_layers(
-            plan,
-            evaluator,
-            store,
-            fresh=fresh,
-            search=search,
-            finals=finals_plan(study, baselines, finals_seconds, info, on_interrupt=finals_on_interrupt),
-            observe=opened.observe,
-            stopping=opened.stopping,
-        )
+        tuned = tune_layers(plan, run, search=search)
         answers = [answer(with_roofline(store, row)) for row in tuned.best]
-        interrupted = opened.stopping()
+        interrupted = run.stopping()
     if search and study.end_to_end and not isinstance(evaluator, DeviceEvaluator):
         click.echo(f"{study.name}: the {info.kind} device copies nothing: kernels only", err=True)
     for result in tuned.layers:

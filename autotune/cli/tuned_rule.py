@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING
 
 import click
 
-from autotune.api.run_plan import RunPlan
 from autotune.cli.dispatch import KERNELS, LAYERS
 from autotune.cli.interrupts import end_interrupted
 from autotune.cli.options import refuse_beside
@@ -17,6 +16,7 @@ from autotune.escape import counted
 from autotune.study import NamedRule, distinct_layers
 
 if TYPE_CHECKING:
+    from autotune.api.run_plan import RunPlan
     from autotune.dispatch.rule_search import SearchedRule
 
 _OF_LAYERS = (

@@ -90,7 +90,7 @@ _NO_FAILURES = (Outcome.CORRECT, Outcome.RUNNING)
 
 def _look(name: str, db: str) -> Group:
     from autotune.analysis.networks import stored_study
-    from autotune.api.tuning import latest_run_of
+    from autotune.api.run import latest_run_of
     from autotune.store import Store
 
     with Store(db, create=False) as store:

@@ -30,8 +30,9 @@ from autotune.evaluation.evaluator import Evaluator
 from autotune.family.space import SearchSpace
 from autotune.family.template import KernelTemplate
 from autotune.search import InitialDesign, single_threaded
+from autotune.tuning.initial_designs import initial_designs
 from autotune.tuning.schedule import Schedule
-from autotune.tuning.tune import initial_designs, open_spaces
+from autotune.tuning.tune import open_spaces
 from autotune.tuning.tuned_layer import Run
 
 INFO = "autotune-worker"
@@ -77,10 +78,11 @@ class OpenDevice:
                 finals=task.finals,
                 rates=task.rates,
                 part=task.part,
+                designs=designs,
             )
             parts = [(task.layer, spaces, ReportedLayer(task, report))]
             try:
-                (result,) = Schedule(run, parts, lambda _: designs).run()
+                (result,) = Schedule(run, parts).run()
             except DeviceLost as error:
                 self.lost = str(error)
                 raise

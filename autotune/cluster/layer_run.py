@@ -14,10 +14,11 @@ from autotune.search.warm_start import near
 from autotune.store import Store, StudyKey, StudyRecord, TemplateRecord, TopTrial
 from autotune.study import Study
 from autotune.trial import Outcome, Trial
+from autotune.tuning.initial_designs import tuned_before
 from autotune.tuning.layer_finals import FinalsPlan
 from autotune.tuning.layer_result import PAUSED, LayerResult
 from autotune.tuning.layer_store import StoredLayer
-from autotune.tuning.tune import check_study, measurement_mode, tuned_before
+from autotune.tuning.tune import measurement_mode
 from autotune.tuning.tuned_layer import Part
 
 
@@ -40,8 +41,7 @@ class StudyRun:
     def begin(
         store: Store, study: Study, families: Mapping[str, KernelTemplate], finals: FinalsPlan, *, fresh: bool
     ) -> StudyRun:
-        """Begin or resume. Raises StudyError for a study that names what does not exist."""
-        check_study(study, families)
+        """Begin or resume."""
         key = store.studies.begin(StudyRecord.of(study), fresh=fresh)
         hashes = {name: family.hash for name, family in families.items()}
         records = tuple(TemplateRecord(name, hashes[name], family.header) for name, family in families.items())
@@ -59,7 +59,7 @@ class LayerRun:
         self._first_number = self._stored.next_number()
         self._finals_before = self._stored.finals_state() if self._first_number else "none"
         self._others = self._known()
-        self._tuned = self._similar(tuned_before(study, layer, scope, store, info))
+        self._tuned = self._similar(tuned_before(study, layer, self._stored, info))
         self._rates = store.rates.best(info)
         self._spent_s = 0.0
         self._new = 0

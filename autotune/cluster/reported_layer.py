@@ -9,7 +9,7 @@ from operator import methodcaller
 
 from autotune.cluster.task import LayerTask, Report
 from autotune.family.source import KernelSource
-from autotune.store import Finals, Suspect
+from autotune.store import Finals, Suspect, TopTrial
 from autotune.trial import Config, Phases, Trial
 from autotune.tuning.layer_store import FinalsState
 
@@ -30,6 +30,10 @@ class ReportedLayer:
     def history(self) -> Sequence[Trial]:
         """The finished trials that the task was given."""
         return self._task.trials
+
+    def top_trials(self, kinds: Sequence[str], accuracies: Sequence[str]) -> tuple[TopTrial, ...]:  # noqa: ARG002
+        """The trials of similar layers that the coordinator chose."""
+        return self._task.tuned
 
     def suspects(self) -> Sequence[Suspect]:
         """The trials that an earlier run left running."""

@@ -45,7 +45,7 @@ from autotune.store import DispatchedLayer, StudyRecord, TargetScope, TemplateRe
 from autotune.study import Study, distinct_layers
 from autotune.trial import Outcome
 from autotune.tuning.finals_decision import LEAST_NOISE
-from autotune.tuning.tune import check_study, measurement_mode
+from autotune.tuning.tune import measurement_mode
 
 SEARCHED = "searched together"
 """`proposed_by` of a rule that `tune` searched."""
@@ -105,7 +105,6 @@ def build(
     there are too few layers, StoreError if one has no correct kernel.
     """
     study = run.study
-    check_study(study, run.templates)
     layers = distinct_layers(study.layers)
     for layer in layers:
         as_conv2d(layer.problem, "a dispatcher")

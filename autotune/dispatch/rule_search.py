@@ -31,7 +31,7 @@ from autotune.store import DispatchedLayer, StudyRecord, TemplateRecord, total_t
 from autotune.study import NamedRule, distinct_layers
 from autotune.trial import Config, Outcome, Trial
 from autotune.tuning.trial_log import Progress
-from autotune.tuning.tune import check_study, measurement_mode
+from autotune.tuning.tune import measurement_mode
 
 KNOWN = "known"
 """`proposed_by` of the best rule between kernels whose times are known already."""
@@ -72,7 +72,6 @@ class _Search:
         study, info = run.study, run.evaluator.info
         self.began_s = run.clock()
         self.where = f"{study.path or study.name}: rule {rule.name!r}"
-        check_study(study, run.templates)
         unknown = set(rule.properties) - {item.name for item in template.properties}
         if unknown:
             there = ", ".join(item.name for item in template.properties)

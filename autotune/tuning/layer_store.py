@@ -11,7 +11,7 @@ from typing import Literal, Protocol
 
 from autotune.devices.device import DeviceInfo, Environment
 from autotune.family.source import KernelSource
-from autotune.store import Finals, Scope, Store, Suspect, TrialKey, TrialRow
+from autotune.store import Finals, Scope, Store, Suspect, TopTrial, TrialKey, TrialRow
 from autotune.trial import Config, Trial
 
 FinalsState = Literal["none", "outdated", "current"]
@@ -27,6 +27,9 @@ class LayerStore(Protocol):
 
     def history(self) -> Sequence[Trial]:
         """The finished trials, ordered by number."""
+
+    def top_trials(self, kinds: Sequence[str], accuracies: Sequence[str]) -> tuple[TopTrial, ...]:
+        """The best trials of all layers on devices of these kinds, in these accuracy classes."""
 
     def suspects(self) -> Sequence[Suspect]:
         """The trials that a killed run left running."""
@@ -90,6 +93,10 @@ class StoredLayer:
     def history(self) -> Sequence[Trial]:
         """The finished trials, ordered by number; imported ones are left out."""
         return self.store.trials.history(self.scope)
+
+    def top_trials(self, kinds: Sequence[str], accuracies: Sequence[str]) -> tuple[TopTrial, ...]:
+        """The best trials of all layers on devices of these kinds, in these accuracy classes."""
+        return self.store.top_trials.list(self.scope, kinds=kinds, accuracies=accuracies)
 
     def suspects(self) -> Sequence[Suspect]:
         """The trials that a killed run left running."""

@@ -9,7 +9,7 @@ one would have.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Generator, Sequence
 from concurrent.futures import Future
 from dataclasses import replace
 
@@ -17,7 +17,6 @@ from autotune.distance import layer_distance
 from autotune.family.space import SearchSpace
 from autotune.measurement.roofline import floor_us
 from autotune.problem import Layer, Problem
-from autotune.search import InitialDesign
 from autotune.search.warm_start import NEAR
 from autotune.tuning.layer_result import LayerResult
 from autotune.tuning.layer_store import LayerStore
@@ -68,18 +67,16 @@ TIME_IN_TOTAL, BUDGET_IN_TOTAL, ROOFLINE = "time in total", "budget in total", "
 class Schedule:
     """Tunes layers of different shapes concurrently.
 
-    `designs` makes a layer's initial designs when its search starts. `listing_s` is the part of a total time that
-    listing the layers' spaces took.
+    `listing_s` is the part of a total time that listing the layers' spaces took.
     """
 
     def __init__(
         self,
         run: Run,
         layers: Sequence[tuple[Layer, Sequence[SearchSpace], LayerStore]],
-        designs: Callable[[Layer], Sequence[InitialDesign]],
         listing_s: float = 0.0,
     ) -> None:
-        self._run, self._designs, self._study = run, designs, run.study
+        self._run, self._study = run, run.study
         self._listing_s = listing_s
         observed = replace(run, observe=self._observe) if len(layers) > 1 else run
         self._layers = [TunedLayer(observed, layer, spaces, store) for layer, spaces, store in layers]
@@ -98,12 +95,12 @@ class Schedule:
         with self._pipeline as pipeline:
             for tuned in self._layers:
                 if tuned.suspects or tuned is self._layers[0]:
-                    self._begin(tuned)
+                    tuned.begin(pipeline)
             while self._open:
                 self._end_what_is_done()
                 chosen = self._next()
                 if chosen is not None and not chosen.begun:
-                    self._begin(chosen)
+                    chosen.begin(pipeline)
                 elif chosen is not None:  # one proposal at a time, so that results do not wait for the next one
                     chosen.ask(pipeline)
                 self._conclude()
@@ -121,9 +118,6 @@ class Schedule:
     def _shared(self) -> bool:
         """Whether the layers share one budget."""
         return self._study.time_budget_total_s is not None or self._study.trials_total is not None
-
-    def _begin(self, tuned: TunedLayer) -> None:
-        tuned.begin(self._pipeline, self._designs(tuned.layer) if self._run.search else ())
 
     def _charge(self) -> None:
         """Divide the elapsed time among the layers that are being searched."""

@@ -6,18 +6,15 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 
 from autotune.devices.device import DeviceInfo
-from autotune.errors import DeviceError, NoTemplate, StudyError
+from autotune.errors import NoTemplate, StudyError
 from autotune.evaluation.evaluator import Evaluator
-from autotune.family.space import Admission, BoundTemplate, SearchSpace, narrow, refusal
+from autotune.family.space import Admission, BoundTemplate, SearchSpace, refusal
 from autotune.family.template import KernelTemplate
 from autotune.problem import Layer
-from autotune.search import InitialDesign, single_threaded
-from autotune.search.prior import prior
-from autotune.search.warm_start import MOST, warm_start
-from autotune.store import Scope, Store, StudyRecord, TemplateRecord, TopTrial
-from autotune.study import SAMPLERS, Study, distinct_layers, unadmitted
-from autotune.toml_table import did_you_mean
-from autotune.trial import Value
+from autotune.search import single_threaded
+from autotune.store import Store, StudyRecord, TemplateRecord
+from autotune.study import Study, distinct_layers, unadmitted
+from autotune.tuning.initial_designs import check_calibrated
 from autotune.tuning.layer_finals import PLAIN_FINALS, FinalsPlan
 from autotune.tuning.layer_result import LayerResult
 from autotune.tuning.layer_store import StoredLayer
@@ -46,11 +43,10 @@ def tune(
     """Tune all or the given layers of a study and return the result of each.
 
     Without `search` it only runs the finals, on the stored trials of the study. `finals` are the settings of the
-    finals; None: no finals, so that `best` does not change where earlier finals decided it. Raises StudyError before
-    anything runs if a layer has no family.
+    finals; None: no finals, so that `best` does not change where earlier finals decided it. `templates` has every
+    family that the study names. Raises StudyError before anything runs if a layer has no family.
     """
     began_s = clock()
-    check_study(study, templates)
     chosen = study.layers if layers is None else layers
     if search and chosen:
         evaluator.expect(chosen[0].problem)
@@ -62,31 +58,20 @@ def tune(
             observe(_listing(study, layer, len(chosen)))
         spaces[layer.name] = open_spaces(study, layer, templates, evaluator)
     chosen = chosen[: len(spaces)]
-    info, rates = evaluator.info, store.rates.best(evaluator.info)
+    info, environment = evaluator.info, evaluator.environment
+    rates = store.rates.best(info)
     if search and study.prior and not (study.warm_start and store.studies.list()):
-        _check_calibrated(info, rates)
+        check_calibrated(info, rates)
     key = store.studies.begin(StudyRecord.of(study), fresh=fresh)
     records = [TemplateRecord(template.name, template.hash, template.header) for template in templates.values()]
-    run = Run(study, evaluator, observe, stopping, clock, search, finals, rates)
-    distinct = distinct_layers(chosen)
-    scopes = {
-        layer.name: store.scopes.open(
-            key, layer, evaluator.info, evaluator.environment, measurement_mode(study), records
-        )
-        for layer in distinct
-    }
-
-    def designs(layer: Layer) -> tuple[InitialDesign, ...]:
-        tuned = tuned_before(study, layer, scopes[layer.name], store, info)
-        return initial_designs(study, layer, spaces[layer.name], info, tuned, rates)
-
     parts = [
-        (layer, spaces[layer.name], StoredLayer(store, scopes[layer.name], info, evaluator.environment))
-        for layer in distinct
+        (layer, spaces[layer.name], StoredLayer(store, scope, info, environment))
+        for layer in distinct_layers(chosen)
+        for scope in [store.scopes.open(key, layer, info, environment, measurement_mode(study), records)]
     ]
-    schedule = Schedule(run, parts, designs, listing_s=clock() - began_s)
-    found = {result.layer.problem: result for result in schedule.run()}
-    return tuple(found[layer.problem].of(study.name, layer) for layer in chosen if layer.problem in found)
+    run = Run(study, evaluator, observe, stopping, clock, search, finals, rates)
+    results = {result.layer.problem: result for result in Schedule(run, parts, listing_s=clock() - began_s).run()}
+    return tuple(results[layer.problem].of(study.name, layer) for layer in chosen if layer.problem in results)
 
 
 def _listing(study: Study, layer: Layer, layers: int) -> Progress:
@@ -98,74 +83,6 @@ def _listing(study: Study, layer: Layer, layers: int) -> Progress:
     return Progress(
         f"{study.name}.{layer.name}", 0, study.trials, None, {}, 0.0, 0, ended=False, network=network, phase="listing"
     )
-
-
-def check_study(study: Study, templates: Mapping[str, KernelTemplate]) -> None:
-    """Raise StudyError if a study names an unknown family, parameter, value or sampler."""
-    where = str(study.path or study.name)
-    for name, narrowed in (*((name, {}) for name in study.templates or ()), *(study.space or {}).items()):
-        _check_family(where, name, narrowed, templates)
-    for technique in study.techniques:
-        _check_family(f"{where}: technique {technique.name!r}", technique.template, technique.space, templates)
-    for rule in study.rules:
-        for name in (*rule.below, *rule.above):
-            family, narrowed = study.side(name)
-            _check_family(f"{where}: rule {rule.name!r}", family, narrowed, templates)
-    if study.sampler not in SAMPLERS:
-        raise StudyError(f"{where}: sampler = {study.sampler!r}: expected one of {', '.join(SAMPLERS)}")
-
-
-def _check_family(
-    where: str, name: str, narrowed: Mapping[str, Sequence[Value]], templates: Mapping[str, KernelTemplate]
-) -> None:
-    """Raise StudyError for an unknown family, or for parameters and values that it does not have."""
-    if name not in templates:
-        raise StudyError(
-            f"{where}: no template named {name!r}{did_you_mean(name, templates)}; there are {', '.join(templates)}"
-        )
-    try:
-        narrow(templates[name], narrowed)
-    except StudyError as error:
-        raise StudyError(f"{where}: {error}") from None
-
-
-def initial_designs(
-    study: Study,
-    layer: Layer,
-    spaces: Sequence[SearchSpace],
-    info: DeviceInfo,
-    tuned: Sequence[TopTrial],
-    rates: Mapping[str, float],
-) -> tuple[InitialDesign, ...]:
-    """The initial design of a layer: the best configs of similar layers and devices, or else that of the prior."""
-    most = min(MOST, study.trials)
-    if study.warm_start:
-        design = warm_start(layer.problem, info, tuned, spaces, most)
-        if design.layers:
-            return (design,)
-    if study.prior:
-        return (prior(spaces, info, _check_calibrated(info, rates), most=most, seed=study.seed),)
-    return ()
-
-
-def tuned_before(study: Study, layer: Layer, scope: Scope, store: Store, info: DeviceInfo) -> tuple[TopTrial, ...]:
-    """The stored trials of layers and devices from which a search of this layer may start."""
-    if not study.warm_start:
-        return ()
-    kinds = ("cuda", "replay") if info.kind == "replay" else (info.kind,)
-    return store.top_trials.list(scope, kinds=kinds, accuracies=study.informative(layer.problem))
-
-
-def _check_calibrated(info: DeviceInfo, rates: Mapping[str, float]) -> Mapping[str, float]:
-    """The rates of a device. Raises DeviceError if it lacks one that a prior needs."""
-    if not {"copy", "fp32"} <= rates.keys():
-        advice = (
-            "leave the prior out"
-            if info.kind == "replay"
-            else "run `autotune devices --calibrate` with this database first"
-        )
-        raise DeviceError(f"prior: {info.name} was never calibrated; {advice}")
-    return rates
 
 
 def _check_memory(study: Study, layer: Layer, info: DeviceInfo) -> None:
@@ -227,9 +144,9 @@ def open_spaces(
             f"{space.template} has no feasible config: {refusal(space.bound, space.params) or 'none is recorded'}"
             for space in spaces
         ]
-        said = "; ".join([*empty, *refusals][:_SHOWN_REFUSALS])
+        reasons = "; ".join([*empty, *refusals][:_SHOWN_REFUSALS])
         more = len(empty) + len(refusals) - _SHOWN_REFUSALS
         raise NoTemplate(
-            f"{where} ({layer.problem}): no template supports it: {said}{f'; and {more} more' if more > 0 else ''}"
+            f"{where} ({layer.problem}): no template supports it: {reasons}{f'; and {more} more' if more > 0 else ''}"
         )
     return spaces

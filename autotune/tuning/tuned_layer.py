@@ -17,6 +17,7 @@ from autotune.search import InitialDesign, Search
 from autotune.study import Study
 from autotune.trial import Config, Outcome, Trial
 from autotune.tuning.finals_decision import entrants
+from autotune.tuning.initial_designs import initial_designs, tuned_before
 from autotune.tuning.layer_finals import PLAIN_FINALS, FinalsPlan, Held, InTurn, LayerFinals
 from autotune.tuning.layer_result import (
     INTERRUPTED,
@@ -61,6 +62,8 @@ class Run:
     """rates of the device; empty if it was never calibrated"""
     part: Part | None = None
     """None: the run has no parts"""
+    designs: Sequence[InitialDesign] | None = None
+    """made before, for the first part of a cluster run; None: each layer makes its own"""
 
 
 class TunedLayer:
@@ -105,9 +108,11 @@ class TunedLayer:
         self._unrecorded: list[tuple[int, Config]] = []
         self._queue: LayerQueue | None = None
 
-    def begin(self, pipeline: Pipeline, designs: Sequence[InitialDesign]) -> None:
+    def begin(self, pipeline: Pipeline) -> None:
         """Prepare the search; first, each trial that a killed run left running is tried again, alone."""
-        self.begun, self.designs = True, designs
+        self.begun = True
+        if self.run_of.search:
+            self.designs = self._initial_designs()
         self._unrecorded = self._find_rejections()
         self.search = Search(
             [space for space in self.spaces.values() if space.default],
@@ -115,7 +120,7 @@ class TunedLayer:
             seed=self.study.seed,
             budget=self.study.certain_trials,
             history=self.log.trials,
-            designs=designs,
+            designs=self.designs,
             watch=self.study.min_gain is not None,
         )
         self.log.quarantine(self.suspects, self.evaluator.info)
@@ -138,6 +143,15 @@ class TunedLayer:
             config = suspect.trial.config
             pipeline.start(queue, suspect.key.number, config, self.search.proposed_by(config))
             pipeline.drain()
+
+    def _initial_designs(self) -> Sequence[InitialDesign]:
+        """Made as the search starts, so that they include the results that this run has of similar layers."""
+        run = self.run_of
+        if run.designs is not None:
+            return run.designs
+        tuned = tuned_before(self.study, self.layer, self.store, self.evaluator.info)
+        spaces = [*self.spaces.values()]
+        return initial_designs(self.study, self.layer, spaces, self.evaluator.info, tuned, run.rates)
 
     @property
     def best_us(self) -> float | None:

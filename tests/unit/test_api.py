@@ -21,8 +21,8 @@ from pathlib import Path
 import pytest
 
 import autotune
+from autotune.api.run import acquire_study_lock
 from autotune.api.terms import arguments_for_options
-from autotune.api.tuning import acquire_study_lock
 from autotune.errors import DeviceError, StoreError, StudyError
 from autotune.evaluation.null import NullEvaluator
 from autotune.store import Store

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from autotune.api.tuning import acquire_study_lock
+from autotune.api.run import acquire_study_lock
 from autotune.cli.plots import bar, falling, sparkline
 from autotune.evaluation.null import NullEvaluator
 from autotune.store import Store

@@ -1,0 +1,87 @@
+"""Open a run that measures a study: device, database, Ctrl-C, and the lock of the study. Each such command uses it."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, closing, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from autotune.api.device_names import Say, Warn, cache_folder, evaluator_of, jobs_default
+from autotune.api.interrupts import orderly_interrupts
+from autotune.devices.device import DeviceInfo
+from autotune.errors import DeviceError
+from autotune.evaluation.evaluator import Evaluator
+from autotune.resources import check_writable_results
+from autotune.store import Store, path_of
+from autotune.study import Study
+from autotune.tuning.study_lock import LatestRun, RunBudget, latest_run, study_lock
+from autotune.tuning.trial_log import Progress
+
+
+@dataclass(frozen=True, slots=True)
+class OpenRun:
+    """What a run measures with."""
+
+    evaluator: Evaluator
+    store: Store
+    stopping: Callable[[], bool]
+    """whether Ctrl-C asked for the end"""
+    observe: Callable[[Progress], None]
+    """shows progress"""
+
+
+@contextmanager
+def open_run(
+    study: Study,
+    device: str | None,
+    jobs: int | None,
+    db: str | Path,
+    *,
+    on_results: bool = False,
+    check: Callable[[DeviceInfo], object] = lambda _: None,
+    say: Say = lambda *_: None,
+    warn: Warn = lambda *_: None,
+    interrupts: Callable[[], AbstractContextManager[Callable[[], bool]]] = orderly_interrupts,
+    waits: Callable[[Store, Callable[[], bool]], None],
+    observer: Callable[[], AbstractContextManager[Callable[[Progress], None]]],
+) -> Iterator[OpenRun]:
+    """Open the device, then the database, then wait until no other process measures the study.
+
+    A run `on_results` needs a database that has some. `check` raises for a device that the run cannot use. Nothing is
+    written before both are known to be in order. `waits` is called again and again while another process measures the
+    study, with the database and whether Ctrl-C was pressed; it may raise to give up.
+    """
+    check_writable_results(path_of(db))
+    if jobs is not None and jobs < 1:
+        raise DeviceError(f"jobs = {jobs}: expected at least 1 compiler")
+    if on_results:
+        with Store(db, create=False):
+            pass
+    with closing(evaluator_of(device, jobs or jobs_default(), say=say, warn=warn)) as evaluator:
+        check(evaluator.info)
+        with (
+            Store(db) as store,
+            interrupts() as stopping,
+            acquire_study_lock(store, study, evaluator.info, lambda: waits(store, stopping)),
+            observer() as observe,
+        ):
+            yield OpenRun(evaluator, store, stopping, observe)
+
+
+@contextmanager
+def acquire_study_lock(store: Store, study: Study, info: DeviceInfo, waits: Callable[[], None]) -> Iterator[None]:
+    """Wait while another process tunes this study on such a device into this database; `waits` may raise to give up."""
+    budget = RunBudget(time.time(), study.trials, study.trials_total, study.time_budget_total_s)
+    with study_lock(cache_folder() / "locks", *_owned(store, study.name, info), waits=waits, budget=budget):
+        yield
+
+
+def latest_run_of(store: Store, study: str, info: DeviceInfo) -> LatestRun | None:
+    """The latest run of a study on a device into this database; None if none is known on this machine."""
+    return latest_run(cache_folder() / "locks", *_owned(store, study, info))
+
+
+def _owned(store: Store, study: str, info: DeviceInfo) -> tuple[object, ...]:
+    return store.path.resolve(), study, info.identity
