@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from enum import StrEnum
 from typing import Literal
 
@@ -151,6 +151,10 @@ class Phases:
     measure_us: float = 0.0
     """timing"""
 
+    def __add__(self, later: Phases) -> Phases:
+        """The phases of two steps of one trial."""
+        return Phases(*(getattr(self, field.name) + getattr(later, field.name) for field in fields(Phases)))
+
 
 @dataclass(frozen=True, slots=True)
 class Measured:
@@ -162,12 +166,8 @@ class Measured:
     """its largest deviation from the reference"""
     too_slow: bool = False
     """timing stopped early, the race was lost"""
-    load_us: float = 0.0
-    """loading the module, microseconds"""
-    verify_us: float = 0.0
-    """verifying, microseconds"""
-    measure_us: float = 0.0
-    """timing, microseconds"""
+    phases: Phases = Phases()
+    """of loading, verifying and timing it"""
 
 
 @dataclass(frozen=True, slots=True)

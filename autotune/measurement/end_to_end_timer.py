@@ -25,7 +25,7 @@ from autotune.measurement.test_data import DataSet
 from autotune.measurement.verify import Verifier
 from autotune.operation.declarations import COMPUTED
 from autotune.problem import Problem
-from autotune.trial import EndToEndParts, ErrorStats, Measured, Outcome
+from autotune.trial import EndToEndParts, ErrorStats, Measured, Outcome, Phases
 
 _PAGE_BYTES = 4096  # the smallest page of hosts with CUDA
 _BUDGET_S = 2.0  # for samples of the total and its parts, wall clock
@@ -114,9 +114,11 @@ def measure_end_to_end(
         Measured(
             timing=all_samples[0].timing("hot", device.health()),
             error=error,
-            load_us=1e6 * (loaded - started),
-            verify_us=1e6 * (verified - loaded),
-            measure_us=1e6 * (measured - verified),
+            phases=Phases(
+                load_us=1e6 * (loaded - started),
+                verify_us=1e6 * (verified - loaded),
+                measure_us=1e6 * (measured - verified),
+            ),
         ),
         parts,
     )

@@ -2,8 +2,8 @@
 
 `schema` declares the tables and views. A noun's module holds its records and, as a class whose methods are
 transactions, what callers may ask of it; a record's field is the column of its name. Trials, the largest, have that
-class in `trial_store`. Another column of trials is a field of `trial.Trial` or its parts, a line
-and a migration in `schema.tables`, and a line in `analysis.trial_columns`.
+class in `trial_store`. Another column of trials is a field of `trial.Trial`, `Resources` or `Phases`, the code that
+measures it, a line in `analysis.trial_columns`, and docs/schema.json.
 """
 
 from autotune.store.best import BestRow

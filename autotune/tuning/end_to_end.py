@@ -217,12 +217,7 @@ class _EndToEndLine:
                 resources=resources,
                 smem_bytes=resources.static_smem_bytes + max(stage.smem_bytes for stage in self.whole.stages),
                 occupancy=self.kernel.row.trial.occupancy,
-                phases=Phases(
-                    compile_us=compile_us,
-                    load_us=measured.load_us,
-                    verify_us=measured.verify_us,
-                    measure_us=measured.measure_us,
-                ),
+                phases=Phases(compile_us=compile_us) + measured.phases,
             )
         self.store.trials.end(key, trial, parts)
         return trial

@@ -335,12 +335,7 @@ def _correct(trial: Trial, measured: Measured) -> Trial:
         reason="too_slow" if measured.too_slow else "",
         timing=measured.timing,
         error=measured.error,
-        phases=replace(
-            trial.phases,
-            load_us=measured.load_us,
-            verify_us=measured.verify_us,
-            measure_us=measured.measure_us,
-        ),
+        phases=trial.phases + measured.phases,
     )
 
 

@@ -30,7 +30,7 @@ from autotune.measurement.exported import Handle, prepared
 from autotune.measurement.guard_bands import GuardedArray
 from autotune.measurement.launcher import LoadedKernel, Tensors
 from autotune.measurement.verify import Verifier
-from autotune.trial import ErrorStats, Measured, Outcome
+from autotune.trial import ErrorStats, Measured, Outcome, Phases
 from autotune.workers.worker import COPIES_BYTES, MOST_PASSES, EvaluateRequest, FinalsRequest, FinalsTimings
 
 _LEAST_ROUNDS, _MOST_ROUNDS = 11, 400  # of the finals
@@ -290,9 +290,9 @@ class LayerBench:
             timing=timing,
             error=verified.error,
             too_slow=too_slow,
-            load_us=1e6 * (ready - started),
-            verify_us=1e6 * (done - ready),
-            measure_us=1e6 * (measured - done),
+            phases=Phases(
+                load_us=1e6 * (ready - started), verify_us=1e6 * (done - ready), measure_us=1e6 * (measured - done)
+            ),
         )
 
 

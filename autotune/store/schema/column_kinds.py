@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Iterator
+from dataclasses import fields
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any, get_args, get_type_hints
 
 from sqlalchemy import INTEGER, REAL, CheckConstraint, Column, ForeignKey, Index, MetaData, Table, UniqueConstraint
+from sqlalchemy import text as sql
 from sqlalchemy.types import TypeEngine
 
 from autotune.store.schema.types import Date, Flag, Json, Text
 from autotune.trial import LEAST, MOST
+
+if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
 
 metadata = MetaData()
 
@@ -55,6 +60,27 @@ mapping = _kind(Json, _JSON.format("object"))
 """A JSON object, in Python a dict."""
 json_object = _kind(Text, _JSON.format("object"))
 """A JSON object, in Python its text."""
+
+
+_PLAIN = {int: integer, float: real, str: text, bool: flag}
+
+
+def columns_of(
+    record: type[DataclassInstance], comment: str | None = None, *, null: bool = False, besides: Collection[str] = ()
+) -> Iterator[Column[Any]]:
+    """A column for each plain field of a record, except those `besides`; the comment is that of the first.
+
+    The default of a field is that of its column, so that the field can be added to a file that has rows.
+    """
+    hints = get_type_hints(record)
+    for field in fields(record):
+        kind, *more = get_args(hints[field.name]) or (hints[field.name],)
+        if field.name in besides or kind not in _PLAIN:
+            continue
+        may_be_null = null or type(None) in more
+        default = field.default if kind is str else sql(f"{field.default:g}")
+        yield _PLAIN[kind](field.name, comment, null=may_be_null, server_default=None if may_be_null else default)
+        comment = None
 
 
 def word(name: str, words: tuple[str, ...], comment: str | None = None, **more: Any) -> Column[Any]:

@@ -6,10 +6,11 @@ import re
 from collections.abc import Iterator
 from datetime import datetime
 from functools import cache
+from typing import Any
 
-from sqlalchemy import Connection, Table
+from sqlalchemy import Column, Connection, Table
 from sqlalchemy.dialects import sqlite
-from sqlalchemy.schema import CreateIndex, CreateTable
+from sqlalchemy.schema import CreateColumn, CreateIndex, CreateTable
 
 from autotune import __version__
 from autotune.store.schema.tables import metadata, schema_versions
@@ -35,6 +36,26 @@ def stamp(connection: Connection, version: int, now: datetime) -> None:
     """Record that this version of autotune brought the file to a schema."""
     row = {"version": version, "autotune_version": __version__, "applied_at": now}
     connection.execute(schema_versions.insert(), row)
+
+
+def lacking(connection: Connection) -> list[Column[Any]]:
+    """The declared columns that the tables of a file lack."""
+    statement = (
+        "SELECT tables.name, columns.name FROM sqlite_master AS tables, pragma_table_info(tables.name) AS columns "
+        "WHERE tables.type = 'table'"
+    )
+    found = {(table, name) for table, name in connection.exec_driver_sql(statement)}
+    tables = {table for table, _ in found}
+    columns = (column for table in metadata.sorted_tables if table.name in tables for column in table.c)
+    return [column for column in columns if (column.table.name, column.name) not in found]
+
+
+def add_columns(connection: Connection) -> None:
+    """Add the columns that a file lacks."""
+    for column in lacking(connection):
+        sql = CreateColumn(column).compile(dialect=_DIALECT)
+        rule = f" CHECK ({column.info['rule']})" if column.info.get("rule") else ""
+        connection.exec_driver_sql(f"ALTER TABLE {column.table.name} ADD COLUMN {sql}{rule}")
 
 
 def make_views(connection: Connection) -> None:

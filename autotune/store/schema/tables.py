@@ -8,6 +8,7 @@ from sqlalchemy import text as sql
 from autotune.store.schema.best_rule import KEY
 from autotune.store.schema.column_kinds import (
     array,
+    columns_of,
     date,
     flag,
     integer,
@@ -23,7 +24,7 @@ from autotune.store.schema.column_kinds import (
     text,
     word,
 )
-from autotune.trial import ACCURACY_CLASSES, Outcome
+from autotune.trial import ACCURACY_CLASSES, Outcome, Phases, Resources, Trial
 
 __all__ = ["metadata"]
 
@@ -35,7 +36,13 @@ CLASSES = ("", *ACCURACY_CLASSES)
 FIRST = 13
 """The schema that these tables were first declared for."""
 MIGRATIONS: tuple[Callable[[Connection], object], ...] = ()
-"""Each brings the tables of one schema to the next, from FIRST on; afterwards the views are made anew."""
+"""Each brings the tables of one schema to the next, from FIRST on; afterwards the views are made anew.
+
+A new column that may be NULL or has a default needs none: a file that lacks it gets it.
+"""
+
+DECLARED = ("number", "reason", "message", "source_hash", "accuracy", "deterministic", "smem_bytes", "occupancy")
+"""The fields of a trial whose columns are declared with a comment, a constraint or a reference."""
 
 schema_versions = table(
     "schema_versions",
@@ -261,10 +268,7 @@ trials = table(
     text("message", "the compiler's, driver's or checker's own words"),
     word("accuracy", CLASSES, "what the arithmetic promises, such as fp32; empty when rejected before rendering"),
     flag("deterministic"),
-    integer("registers", "a thread; this and the next three are NULL where no compiler reported them", null=True),
-    integer("spill_bytes", null=True),
-    integer("static_smem_bytes", null=True),
-    integer("constant_bytes", null=True),
+    *columns_of(Resources, "a thread; it and the other resources are NULL where no compiler reported them", null=True),
     integer("smem_bytes", "shared memory a block, static and dynamic"),
     real("occupancy", "theoretical, 0 to 1", null=True),
     real("error_over_bound", "at most 1 when correct; NULL when not verified or not a number", null=True),
@@ -276,15 +280,12 @@ trials = table(
         "imported and never re-timed, failed when re-timed, a copy, or another trial of its kernel was re-timed since",
         null=True,
     ),
-    real("render_us", "wall clock of its phases"),
-    real("compile_us"),
-    real("load_us"),
-    real("verify_us"),
-    real("measure_us"),
+    *columns_of(Phases, "wall clock of its phases"),
     date("started_at"),
     date("ended_at", "NULL while running", null=True),
     origin("measured here, or imported by a merge: unverified until re-timed here"),
     text("proposed_by", "what asked for it: search, default, warm_start ...", server_default="search"),
+    *columns_of(Trial, besides=DECLARED),
     UniqueConstraint("study_id", "tuning_target_id", "device_id", "environment_id", "measurement_mode", "number"),
     Index("trials_outcome", "study_id", "tuning_target_id", "outcome"),
     Index("trials_identity", "source_id", "device_id", "environment_id", "measurement_mode"),

@@ -10,7 +10,7 @@ from autotune.errors import StoreError
 from autotune.escape import one_line
 from autotune.store.sqlite.connections import LEAST_BYTES, connect_for_reading, connect_for_writing, may_write
 from autotune.store.sqlite.database import LOCK_TIMEOUT_S, Clock, Database, path_of, sqlite_engine, utc_now
-from autotune.store.sqlite.versions import bring_up_to_date, newest_schema, private_copy, version_of
+from autotune.store.sqlite.versions import bring_up_to_date, is_current, private_copy, version_of
 
 ANALYSIS_LIMIT = 1000
 """rows of each index to look at; takes milliseconds for any size (https://www.sqlite.org/lang_analyze.html)"""
@@ -94,8 +94,12 @@ def _written(path: Path, timeout_s: float, clock: Clock) -> Database:
 
 def _with_newest_schema(path: Path, timeout_s: float, clock: Clock) -> Database:
     """The file opened for reading, or a copy of its rows in the newest schema."""
-    version = schema_of(path, timeout_s)
-    if version == newest_schema():
+    version, current = None, False
+    if path.exists():
+        with closing(_reading(path, path, timeout_s, clock)) as database, database.read() as connection:
+            version = version_of(connection, path)
+            current = is_current(connection, version)
+    if current:
         return _reading(path, path, timeout_s, clock)
     with ExitStack() as stack:
         copy = stack.enter_context(private_copy(path, version, timeout_s, clock))

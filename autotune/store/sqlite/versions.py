@@ -14,7 +14,7 @@ from sqlalchemy import Connection, func, select
 from autotune.atomic_write import sibling_temp
 from autotune.errors import StoreError, StoreWarning
 from autotune.escape import one_line
-from autotune.store.schema.create import create, make_views, stamp
+from autotune.store.schema.create import add_columns, create, lacking, make_views, stamp
 from autotune.store.schema.from_12 import copy_12
 from autotune.store.schema.tables import FIRST, MIGRATIONS, schema_versions
 from autotune.store.sqlite.connections import connect_for_reading, connect_for_writing, switch_to_wal
@@ -56,23 +56,29 @@ def version_of(connection: Connection, path: Path) -> int | None:
     return int(version)
 
 
+def is_current(connection: Connection, version: int | None) -> bool:
+    """Whether a file of this version has the newest schema, with every declared column."""
+    return version == newest_schema() and not lacking(connection)
+
+
 def bring_up_to_date(database: Database) -> None:
     """Migrate the file to the newest schema and keep a copy of the older one. A file that is not autotune's is not
     touched.
     """
     with database.read() as connection:
         version = version_of(connection, database.path)
+        current = is_current(connection, version)
     if version == 12:
         _replace_12(database)
         return
     switch_to_wal(database.path, database.timeout_s)
-    if version == newest_schema():
+    if current:
         return
-    kept = None if version is None else _kept(database, version)
+    kept = None if version in (None, newest_schema()) else _kept(database, version)
     try:
         with database.write() as connection:
             version = version_of(connection, database.path)
-            if version != newest_schema():  # unless another process did it first
+            if not is_current(connection, version):  # unless another process did it first
                 if kept is not None:
                     _copy(database.file, kept, database.timeout_s)
                 migrate(connection, version, database.clock)
@@ -92,8 +98,10 @@ def migrate(connection: Connection, version: int | None, clock: Clock) -> None:
         return
     for each in MIGRATIONS[version - FIRST :]:
         each(connection)
+    add_columns(connection)
     make_views(connection)
-    stamp(connection, newest_schema(), clock())
+    if version != newest_schema():
+        stamp(connection, newest_schema(), clock())
 
 
 @contextmanager
@@ -144,7 +152,7 @@ def _replace_12(database: Database) -> None:
     _warn(database, 12, kept)
 
 
-def _kept(database: Database, version: int) -> Path:
+def _kept(database: Database, version: int | None) -> Path:
     """The name of the copy of an older file: its schema and the date."""
     path, date = database.path, database.now().strftime("%Y%m%dT%H%M%SZ")
     return path.with_name(f"{path.stem}.schema-{version}.{date}{path.suffix}")

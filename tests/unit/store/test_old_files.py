@@ -152,6 +152,29 @@ def test_a_later_schema_is_a_function_in_a_list(store: Store, monkeypatch: pytes
         Store(store.path)
 
 
+def test_a_file_gets_the_columns_that_it_lacks_when_it_is_written(store: Store) -> None:
+    run_trial(store, open_scope(store), correct(0, 10.0))
+    store.close()
+    raw = sqlite3.connect(store.path)
+    for (view,) in raw.execute("SELECT name FROM sqlite_master WHERE type = 'view'").fetchall():
+        raw.execute(f"DROP VIEW {view}")
+    for name in ("verify_us", "constant_bytes"):
+        raw.execute(f"ALTER TABLE trials DROP COLUMN {name}")
+    raw.commit()
+    raw.close()
+    before = store.path.read_bytes()
+    with Store(store.path, create=False) as opened:
+        (row,) = opened.trials.list()
+        assert (row.trial.phases.verify_us, row.trial.resources.constant_bytes) == (0.0, 0)
+        assert opened.query("SELECT verify_us, constant_bytes FROM results").rows == ((0.0, None),)
+    assert store.path.read_bytes() == before, "read through a copy"
+    with Store(store.path) as opened:
+        run_trial(opened, open_scope(opened), correct(1, 9.0))
+    with Store(store.path, create=False) as opened:
+        assert opened.query("SELECT number, verify_us FROM results").rows == ((0, 0.0), (1, 5000.0))
+    assert [file.name for file in store.path.parent.iterdir()] == [store.path.name], "nothing is lost: no copy is kept"
+
+
 def test_the_recorded_results_can_be_asked_where_nothing_may_be_written(tmp_path: Path) -> None:
     recorded = shipped("studies") / "recorded" / "h200.db"
     path = tmp_path / "h200.db"
