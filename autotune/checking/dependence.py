@@ -30,11 +30,28 @@ def doubtful_declarations(problems: Sequence[Problem]) -> list[str]:
             path = folder / NUMPY_REFERENCE
             warnings += [f"warning: {path}: no output depends on {name}" for name in found.unread]
             warnings += [f"warning: {path}: {name} is the same for all inputs" for name in found.constant]
+    warnings += [f"warning: {folder / FILE}: {told}" for told in _alike(problems)]
     runtime = problems[0].operation.runtime
     grown = [(one, other) for one in problems for other in with_runtimes(one, (2 * one.runtime_size,))]
     if grown and all(one.flops == other.flops for one, other in grown):
         warnings.append(f"warning: {folder / FILE}: cost.flops does not grow with {runtime}")
     return warnings
+
+
+def _alike(problems: Sequence[Problem]) -> list[str]:
+    """Arrays whose test data are the same in every run, so that a kernel can do without them."""
+    arrays = [array for problem in problems for array in problem.filled]
+    told = []
+    for name in dict.fromkeys(array.name for array in arrays):
+        own = [array for array in arrays if array.name == name]
+        fill = own[0].fill
+        only = {value for array in own for value in array.whole_bounds}
+        which = "whole numbers" if fill in ("normal", "uniform") else "test data"
+        if fill == "range":
+            told.append(f"test data of {name} are always 0, 1, 2, ...: a kernel that does not read them passes")
+        elif fill != "permutation" and len(only) == 1:
+            told.append(f"{which} of {name} are always {only.pop()}: a kernel that does not read them passes")
+    return told
 
 
 def _dependence(problems: Sequence[Problem]) -> Dependence:
