@@ -33,7 +33,7 @@ _SLICES, _SLICE_VALUES = 3, 2  # of the others: spaces of so many values for eac
 _DRAWN = 200  # of each space, among which the greedy choice is made, besides configs that have a rare pair
 _LEAST_HOST_IMAGES, _MOST_HOST_FLOPS = 3, 50_000_000  # of a study's layer on a CPU
 _SEVERAL = 3  # blocks on an axis of the grid: the first, the last and one between them
-_MANY = (112, 16)  # of a run-time size: a multiple of 16 beyond 100, or where that takes long at least that
+_MANY = (144, 16)  # of a run-time size: a multiple of 16 beyond 127, or where that takes long at least that
 _QUICK_FLOPS, _QUICK_ELEMENTS = 8_000_000, 1 << 20  # of a problem at more than its own run-time size
 
 

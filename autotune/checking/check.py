@@ -61,6 +61,7 @@ class _Started:
 
 _SANITIZED_EVERY = 4  # of so many cases one runs under sanitizers, where it takes about four times as long
 _SANITIZED_FLOPS = 3_000_000  # of a run-time size, at most: a matrix product takes seconds
+_LONG_S = 15.0  # of a run, that a larger run-time size is expected to take; it is then left out
 _SANITIZED_SHARE = 0.4  # of the time that verification takes, after which none follows for a while
 
 
@@ -193,17 +194,25 @@ class FamilyCheck:
         factors: tuple[int, ...],
         on: Evaluator,
     ) -> CheckRow | None:
-        """Verify one binary with several numbers of images; None if the device refuses them."""
+        """Verify one binary at several run-time sizes; None if the device refuses them.
+
+        Sizes that are expected to take long are left out: padding makes a kernel far slower than its FLOPs say.
+        """
         errors: list[ErrorStats] = []
         source = sources[0]
         checker, device = checker_of(on), self._device(on)
         begun = time.monotonic()
+        per_size = 0.0
         try:
             binary = compiling.result()
             begun = time.monotonic()
             for source in sources:
+                if per_size * source.problem.runtime_size > _LONG_S:
+                    break
+                at = time.monotonic()
                 on.begin_layer(source.problem)
                 errors.append(checker.verify(source, binary))
+                per_size = (time.monotonic() - at) / source.problem.runtime_size
                 self._note_blocks(source)
         except Rejected as rejected:
             run = [own.problem.runtime_size for own in sources[: len(errors) + 1]]
@@ -219,7 +228,7 @@ class FamilyCheck:
             return None
         finally:
             self._seconds[device == HOST_CHECK] += time.monotonic() - begun
-        images = tuple(own.problem.runtime_size for own in sources)
+        images = tuple(own.problem.runtime_size for own in sources[: len(errors)])
         worst = max(errors, key=lambda error: error.over_bound)
         return CheckRow(sources[0], images, Outcome.CORRECT, "", "", worst, factors, device)
 

@@ -40,7 +40,7 @@ from autotune.study_writer import study_toml
 from autotune.trial import Config, Outcome
 from autotune.workers.device_worker import Deadlines
 
-_DEADLINES = Deadlines(compile_s=300.0)  # a busy machine is no fault of the family's
+_DEADLINES = Deadlines(compile_s=300.0, evaluate_s=120.0)  # a busy machine is no fault of the family's
 _SHARE = 0.85  # of the time, after which no further case begins
 _SHOWN_PAIRS = 3
 

@@ -29,6 +29,7 @@ _EDITS = {
 DEFECTS: Mapping[tuple[str, str], str] = {
     ("new-op", "multiples of 16"): "rows % 16 == 0",
     ("new-op", "more than 100"): "rows > 100",
+    ("new-op", "128 and more"): "rows >= 128",
     ("new-op", "1"): "rows == 1",
     ("new-op", "from the third block on"): "blockIdx.x >= 2",
     ("new-op", "the last of several blocks"): "gridDim.x > 1 && blockIdx.x == gridDim.x - 1",
@@ -52,6 +53,23 @@ def test_kernel_that_is_wrong_at_some_sizes_is_found(
     template = KERNELS[kernel].template(tmp_path, ((old, new.format(DEFECTS[defect])),))
     rows = list(FamilyCheck(CasePlan(template, host.info), host).rows(most=_CASES))
     assert any(row.outcome == Outcome.WRONG_RESULT for row in rows)
+
+
+def test_an_error_beyond_a_thousand_columns_is_found(tmp_path: Path, host: DeviceEvaluator) -> None:
+    """Of an operation without a check.toml."""
+    old, new = _EDITS["new-op"]
+    template = KERNELS["new-op"].template(tmp_path, ((old, new.format("COLUMNS > 1024")),))
+    rows = FamilyCheck(CasePlan(template, host.info), host).rows(most=12)
+    assert any(row.outcome == Outcome.WRONG_RESULT for row in rows)
+
+
+@pytest.mark.long
+def test_a_size_that_takes_long_is_left_out(tmp_path: Path, host: DeviceEvaluator) -> None:
+    old, _ = _EDITS["new-op"]
+    wait = "if (blockIdx.x + threadIdx.x == 0) for (auto end = clock64() + 200000000LL * rows; clock64() < end;);"
+    template = KERNELS["new-op"].template(tmp_path, ((old, f"{old} {wait}"),))
+    (row,) = FamilyCheck(CasePlan(template, host.info), host).rows(most=1)
+    assert (row.outcome, row.images) == (Outcome.CORRECT, (3, 1, 2, 9))
 
 
 def test_the_page_has_the_table() -> None:
