@@ -17,7 +17,7 @@ from distributed import Client, Event, Future, KilledWorker
 
 from autotune import __version__
 from autotune.cluster.cluster_worker import INFO, next_evaluations
-from autotune.cluster.layer_run import LayerRun, StudyRun
+from autotune.cluster.layer_run import LayerRun, StudyRun, TunedBefore
 from autotune.cluster.scheduler import CONNECT_S, Workers, address_of, knock, prepare, workers_of
 from autotune.cluster.task import DeviceClass, TaskReport
 from autotune.devices.backends import KINDS
@@ -255,11 +255,12 @@ class Coordinator:
     async def _begin_layers(self, client: Client, topic: str) -> None:
         """Begin as many layers as workers run tasks; each holds its place until it is tuned."""
         for each in self._classes.values():
+            tuned: TunedBefore = {}
             for layer in self._layers:
                 if len(each.running) >= each.tasks:
                     break
                 if each.is_open(layer):
-                    run = LayerRun(self._run, each.device_class, layer)
+                    run = LayerRun(self._run, each.device_class, layer, tuned)
                     each.running[layer.name] = asyncio.create_task(self._tune(client, topic, each, run))
                     await asyncio.sleep(0)  # reports of other layers are stored meanwhile
 

@@ -21,6 +21,9 @@ from autotune.tuning.layer_store import StoredLayer
 from autotune.tuning.tune import measurement_mode
 from autotune.tuning.tuned_layer import Part
 
+TunedBefore = dict[tuple[str, ...], tuple[TopTrial, ...]]
+"""The trials of tuned layers on a device class, by their accuracy classes."""
+
 
 @dataclass(frozen=True, slots=True)
 class StudyRun:
@@ -51,7 +54,8 @@ class StudyRun:
 class LayerRun:
     """A layer while it is tuned, one task after another."""
 
-    def __init__(self, run: StudyRun, device_class: DeviceClass, layer: Layer) -> None:
+    def __init__(self, run: StudyRun, device_class: DeviceClass, layer: Layer, tuned: TunedBefore) -> None:
+        """`tuned` keeps the trials for a warm start, which layers that begin together read once."""
         self._run, self.device_class, self.layer = run, device_class, layer
         info, environment, study, store = device_class.info, device_class.environment, run.study, run.store
         scope = store.scopes.open(run.key, layer, info, environment, measurement_mode(study), run.records)
@@ -59,7 +63,13 @@ class LayerRun:
         self._first_number = self._stored.next_number()
         self._finals_before = self._stored.finals_state() if self._first_number else "none"
         self._others = self._known()
-        self._tuned = self._similar(tuned_before(study, layer, self._stored, info))
+        classes = study.informative(layer.problem)
+        if self._first_number:  # a resumed layer starts from the same trials as the run that it resumes
+            self._tuned = self._similar(tuned_before(study, layer, self._stored, info))
+        else:
+            if classes not in tuned:
+                tuned[classes] = tuned_before(study, layer, self._stored, info)
+            self._tuned = self._similar(tuned[classes])
         self._rates = store.rates.best(info)
         self._spent_s = 0.0
         self._new = 0

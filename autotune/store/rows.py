@@ -23,23 +23,25 @@ Record = TypeVar("Record", bound="DataclassInstance")
 
 
 @cache
-def _inserting(table: Table) -> Insert:
+def inserting(table: Table) -> Insert:
+    """An INSERT statement."""
     return table.insert()
 
 
 @cache
-def _inserting_unless_there(table: Table) -> Insert:
+def inserting_unless_there(table: Table) -> Insert:
+    """An INSERT that leaves out rows whose identity exists."""
     return insert_new(table).on_conflict_do_nothing()
 
 
 def insert(connection: Connection, table: Table, values: Values) -> int:
     """Insert a row and return its id."""
-    return int(connection.execute(_inserting(table), values).lastrowid)
+    return int(connection.execute(inserting(table), values).lastrowid)
 
 
 def insert_unless_there(connection: Connection, table: Table, values: Values) -> int | None:
     """Insert a row and return its id; None if a row with its identity exists."""
-    result = connection.execute(_inserting_unless_there(table), values)
+    result = connection.execute(inserting_unless_there(table), values)
     return int(result.lastrowid) if result.rowcount else None
 
 
@@ -88,7 +90,13 @@ def record_of(record: type[Record], row: RowMapping, /, *tables: Table, **rest: 
 
 def values_of(record: DataclassInstance, table: Table) -> Values:
     """The columns of a table that a record has fields of."""
-    return {field.name: getattr(record, field.name) for field in fields(record) if field.name in table.c}
+    return {name: getattr(record, name) for name in _shared_names(type(record), table)}
+
+
+@cache
+def _shared_names(record: type[DataclassInstance], table: Table) -> tuple[str, ...]:
+    """The fields of a record that are columns of a table."""
+    return tuple(field.name for field in fields(record) if field.name in table.c)
 
 
 def finite(value: float | None) -> float | None:

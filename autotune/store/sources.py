@@ -7,7 +7,6 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 
 from sqlalchemy import Connection, RowMapping, select, update
-from sqlalchemy.dialects.sqlite import insert as insert_new
 
 from autotune.compilation.compile import Program
 from autotune.devices.tensor_map import TensorMap
@@ -15,7 +14,7 @@ from autotune.errors import StoreError
 from autotune.family.source import ConstantSymbol, KernelSource, Stage, fields_of
 from autotune.family.tensor_map_template import NamedTensorMap
 from autotune.store.layers import problem_of
-from autotune.store.rows import insert_unless_there, rows_of
+from autotune.store.rows import insert_unless_there, inserting, inserting_unless_there, rows_of
 from autotune.store.run_context import Scope
 from autotune.store.schema.tables import layers, paragraphs, source_paragraphs, sources, templates, trials
 from autotune.store.schema.types import Values, escaped, joined, paragraph_id, paragraphs_of
@@ -54,9 +53,9 @@ def store_text(connection: Connection, source_id: int, text: str) -> None:
     parts = [escaped(part) for part in paragraphs_of(text)]
     ids = [paragraph_id(part) for part in parts]
     rows = [{"id": part_id, "text": part} for part_id, part in dict(zip(ids, parts, strict=True)).items()]
-    connection.execute(insert_new(paragraphs).on_conflict_do_nothing(), rows)
+    connection.execute(inserting_unless_there(paragraphs), rows)
     places = [{"source_id": source_id, "position": at, "paragraph_id": part_id} for at, part_id in enumerate(ids)]
-    connection.execute(source_paragraphs.insert(), places)
+    connection.execute(inserting(source_paragraphs), places)
 
 
 def text_of(connection: Connection, source_id: int) -> str | None:

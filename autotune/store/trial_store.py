@@ -6,6 +6,7 @@ import itertools
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from functools import cache
 from typing import Any
 
 from sqlalchemy import ColumnElement, Connection, Select, and_, bindparam, case, func, select, tuple_, update
@@ -51,9 +52,13 @@ class Suspect:
     started_at: datetime
 
 
+_IN_SCOPE = tuple(trials.c[name] == bindparam(name) for name in SCOPE)
+"""the trials of a scope, whose `identity` has the values"""
 _NUMBERED = select(trials.c.id, trials.c.outcome, trials.c.config, trials.c.attempts).where(
-    *(trials.c[name] == bindparam(name) for name in (*SCOPE, "number"))
+    *_IN_SCOPE, trials.c.number == bindparam("number")
 )
+_NUMBERS = select(trials.c.number).where(*_IN_SCOPE)
+_LAST_NUMBER = select(func.max(trials.c.number)).where(*_IN_SCOPE)
 
 # A copy is not ranked: the trial that it was copied from is, and may be measured again.
 _END = (
@@ -213,34 +218,31 @@ class TrialStore:
 
     def history(self, scope: Scope) -> tuple[Trial, ...]:
         """The scope's finished trials, ordered by number; imported ones are left out."""
-        finished = (trials.c.outcome != str(Outcome.RUNNING), trials.c.origin == "measured")
         with self.database.read() as connection:
-            statement = select_trials().where(within(scope), *finished).order_by(trials.c.number)
-            return tuple(trial_of(row) for row in rows_of(connection, statement))
+            return tuple(trial_of(row) for row in rows_of(connection, _finished(), scope.identity))
 
     def next_number(self, scope: TargetScope) -> int:
         """The number after the last trial of the scope, suspects included; 0 for the first."""
         with self.database.read() as connection:
-            last = connection.execute(select(func.max(trials.c.number)).where(within(scope))).scalar_one()
+            last = connection.execute(_LAST_NUMBER, scope.identity).scalar_one()
         return 0 if last is None else int(last) + 1
 
     def free_numbers(self, scope: TargetScope, count: int) -> tuple[int, ...]:
         """The smallest trial numbers that are free in the scope."""
         with self.database.read() as connection:
-            taken = set(connection.execute(select(trials.c.number).where(within(scope))).scalars())
+            taken = set(connection.execute(_NUMBERS, scope.identity).scalars())
         free = (number for number in itertools.count() if number not in taken)
         return tuple(itertools.islice(free, count))
 
     def suspects(self, scope: Scope) -> tuple[Suspect, ...]:
         """The scope's trials that a killed run left running."""
-        found = []
+        suspects = []
         with self.database.read() as connection:
-            running = select_trials().where(within(scope), trials.c.outcome == str(Outcome.RUNNING))
-            for row in rows_of(connection, running.order_by(trials.c.number)):
+            for row in rows_of(connection, _running(), scope.identity):
                 trial = trial_of(row)
                 key = TrialKey(row[trials.c.id], trial.number, trial.config, trial.source_hash)
-                found.append(Suspect(key, trial, row[trials.c.attempts], row[trials.c.started_at]))
-        return tuple(found)
+                suspects.append(Suspect(key, trial, row[trials.c.attempts], row[trials.c.started_at]))
+        return tuple(suspects)
 
     def list(
         self,
@@ -283,6 +285,23 @@ class TrialStore:
         """Finished trials that are comparable with one: same shape and circumstances, in any study."""
         with self.database.read() as connection:
             return tuple(alike(connection, row.id))
+
+
+# Building these statements takes longer than running them.
+
+
+@cache
+def _finished() -> Select[*tuple[Any, ...]]:
+    """The finished trials of a scope, without imported ones."""
+    finished = (trials.c.outcome != str(Outcome.RUNNING), trials.c.origin == "measured")
+    return select_trials().where(*_IN_SCOPE, *finished).order_by(trials.c.number)
+
+
+@cache
+def _running() -> Select[*tuple[Any, ...]]:
+    """The trials of a scope that run."""
+    running = trials.c.outcome == str(Outcome.RUNNING)
+    return select_trials().where(*_IN_SCOPE, running).order_by(trials.c.number)
 
 
 def _listed(outcome: str | None, sort: str, limit: int | None, kind: str | None) -> Select[*tuple[object, ...]]:

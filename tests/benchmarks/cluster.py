@@ -73,7 +73,7 @@ def record(folder: Path) -> Recording:
     recording, device = Recording(), OpenDevice(NullEvaluator(""))
     with Store(folder / "recorded.db") as store:
         run = LayerRun(
-            StudyRun.begin(store, study, families, PLAIN_FINALS, fresh=False), device.device_class, study.layers[0]
+            StudyRun.begin(store, study, families, PLAIN_FINALS, fresh=False), device.device_class, study.layers[0], {}
         )
         task = run.task("")
         task = replace(task, part=replace(task.part, evaluations=study.trials))

@@ -70,7 +70,7 @@ class Setting:
     def begin(self, study: Study, device: OpenDevice, layer: int = 0, *, fresh: bool = False) -> LayerRun:
         families = load_templates([self.folder / "families"])
         run = StudyRun.begin(self.store, study, families, PLAIN_FINALS, fresh=fresh)
-        return LayerRun(run, device.device_class, study.layers[layer])
+        return LayerRun(run, device.device_class, study.layers[layer], {})
 
 
 @pytest.fixture
