@@ -63,7 +63,7 @@ def bounds(
     device: DeviceInfo, problem: Problem, accuracy: str, rates: Mapping[str, float], flops: int | None
 ) -> Bounds:
     """The floor of such kernels; `flops` as in `facts`."""
-    return Bounds(None if device.kind == "host" else floor(problem, accuracy, rates, flops), minimal_bytes(problem))
+    return Bounds(None if device.can.cpu else floor(problem, accuracy, rates, flops), minimal_bytes(problem))
 
 
 def facts_of(held: Residency | None, within: Bounds, median_us: float) -> Facts:

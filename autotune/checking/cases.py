@@ -140,7 +140,7 @@ class CasePlan:
         none = [-1] * len(problem_features(self.template.operation).values)
         for number, layer in enumerate(layers):
             problem = layer.problem
-            if self.device.kind == "host":
+            if self.device.can.cpu:
                 most = max(_LEAST_HOST_IMAGES, _MOST_HOST_FLOPS * problem.runtime_size // problem.flops)
                 runtime, own = problem.operation.runtime, problem.runtime_size
                 problem = next(with_runtimes(problem, (min(own, most),)), problem)

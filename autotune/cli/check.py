@@ -170,7 +170,7 @@ def _architectures(jobs: int, *, each: bool) -> tuple[Architectures | None, str]
 
 def _sanitizing(evaluator: Evaluator, device: str | None) -> tuple[Evaluator | None, str]:
     """What runs some of the configs under sanitizers where the others run on `host`, or why nothing does."""
-    if evaluator.info.kind != "host" or device == HOST_CHECK:
+    if not evaluator.info.can.cpu or device == HOST_CHECK:
         return None, ""
     try:
         return DeviceEvaluator([HOST_CHECK], 1, cache=binary_cache(), deadlines=_DEADLINES), ""

@@ -97,5 +97,5 @@ def one_device(store: Store, device: str | None) -> DeviceInfo | None:
 
 def say_device(info: DeviceInfo, name: str, why: str) -> None:
     """Say on standard error which device was taken and why."""
-    remark = "; a CPU's ranking of kernels says nothing about a GPU's" if info.kind == "host" else ""
+    remark = "; a CPU's ranking of kernels says nothing about a GPU's" if info.can.cpu else ""
     click.echo(f"device {name}: {info.name} ({why}){remark}", err=True)

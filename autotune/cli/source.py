@@ -188,7 +188,7 @@ def _compiled(source: KernelSource, row: TrialRow, *, ptx: bool) -> str:
     from autotune.compilation.compile import compile_cubin, compile_ptx, disassemble
     from autotune.compilation.toolchain import find_nvcc, find_nvdisasm
 
-    if row.device.kind == "host":
+    if row.device.can.cpu:
         raise StoreError(f"{row.name}: tuned on the host, so it is machine code of no GPU; give --device")
     if ptx:
         return compile_ptx(source.program, row.device.arch, find_nvcc())

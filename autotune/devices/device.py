@@ -28,6 +28,8 @@ class Abilities:
 
     gpu: bool = False
     """kernels run on multiprocessors with the limits of DeviceInfo"""
+    cpu: bool = False
+    """kernels run on the cores that compile them; their times say nothing about a GPU"""
     compile: bool = False
     """kernels are compiled and run; otherwise times are computed or come from a recording"""
     graphs: bool = False
@@ -41,7 +43,7 @@ class Abilities:
 ABILITIES: Mapping[str, Abilities] = MappingProxyType(
     {
         "cuda": Abilities(gpu=True, compile=True, graphs=True, profile=True, sanitize=True),
-        "host": Abilities(compile=True, sanitize=True),
+        "host": Abilities(cpu=True, compile=True, sanitize=True),
     }
 )
 """By kind; other kinds run nothing."""

@@ -187,7 +187,7 @@ class DeviceEvaluator:
     @property
     def finals_alone(self) -> bool:
         """On a CPU, whose cores compilers would take."""
-        return self.info.kind == "host"
+        return self.info.can.cpu
 
     @property
     def target(self) -> Target:

@@ -53,7 +53,7 @@ def provenance(row: BestRow, source: KernelSource, floor_us: float | None) -> st
             f"device        {device.name} (sm_{device.arch}, {device.sm_count} SMs), driver {environment.driver}"
         )
     else:
-        why = "a CPU's ranking says nothing of one" if device.kind == "host" else "nothing was run"
+        why = "a CPU's ranking says nothing of one" if device.can.cpu else "nothing was run"
         lines.append(f"device        {device.kind} {device.name}: NOT TUNED FOR A GPU, {why}")
     lines.append(
         f"time          median {timing.median_us:.2f} us, quartiles {timing.q1_us:.2f} to {timing.q3_us:.2f} us, "
