@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from autotune.devices.device import DeviceInfo
 from autotune.errors import Rejected
 from autotune.family.render import render
 from autotune.family.source import KernelSource
@@ -11,6 +12,7 @@ from autotune.family.space import BoundTemplate
 from autotune.family.template import KernelTemplate
 from autotune.problem import Problem, make_problem
 from autotune.store import Store, TrialRow
+from autotune.trial import Config
 
 ANOTHER = "renders another kernel now"
 
@@ -35,23 +37,23 @@ def located(problem: Problem, families: Mapping[str, KernelTemplate]) -> Problem
 
 def rerender(row: TrialRow, families: Mapping[str, KernelTemplate]) -> KernelSource | str:
     """A trial's kernel as its family renders it now; or a message that its family renders another one."""
-    source = render_current(row, families)
+    source = render_current(row.trial.config, row.problem, row.device, families)
     if not isinstance(source, str) and row.trial.source_hash not in (None, source.hash):
         return ANOTHER
     return source
 
 
-def render_current(row: TrialRow, families: Mapping[str, KernelTemplate]) -> KernelSource | str:
-    """The kernel that a trial's family renders for its config now, even if it is another one; or why it
-    renders none.
-    """
-    family = families.get(row.trial.config.template)
+def render_current(
+    config: Config, problem: Problem, device: DeviceInfo, families: Mapping[str, KernelTemplate]
+) -> KernelSource | str:
+    """The kernel that a config's family renders now, even if it is another one; or why it renders none."""
+    family = families.get(config.template)
     if family is None:
         return "is not installed"
-    config = family.current_config(row.trial.config)
-    if config is None:
+    current = family.current_config(config)
+    if current is None:
         return "has other parameters or values now"
     try:
-        return render(BoundTemplate(family, row.problem, row.device), config)
+        return render(BoundTemplate(family, problem, device), current)
     except Rejected as rejected:
         return f"refuses the config now: {rejected.message}"

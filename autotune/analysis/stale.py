@@ -1,117 +1,80 @@
-"""best -> stale: best results that may be out of date after a change of driver, toolkit or template."""
+"""Rows of `stale` -> its cells: best results that may be out of date after a change of driver, toolkit or template."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
+from datetime import datetime
+from typing import Any
 
 from autotune.analysis.rerender import ANOTHER, render_current
+from autotune.analysis.trial_rows import config_cell
+from autotune.columns import Cells
 from autotune.compilation.compile import Target
-from autotune.devices.device import DeviceInfo, Environment
+from autotune.devices.device import DeviceInfo
 from autotune.errors import Rejected, ToolchainError
 from autotune.family.source import KernelSource
 from autotune.family.template import KernelTemplate
-from autotune.store import BestRow, Store
-from autotune.trial import LONG_US
+from autotune.store import Store, stored_problem
 from autotune.workers.compilers import CompilePool
 
 _HASH_SHOWN = 12  # digits of a template's hash
 
 
 @dataclass(frozen=True, slots=True)
-class Present:
-    """The environment with which a device's results are compared."""
+class StaleResults:
+    """Finds out which changes of templates matter."""
 
-    environment: Environment
-    against: str
-    """its source: `this machine`, or `its newest run` if the device is not here"""
+    store: Store
+    families: Mapping[str, KernelTemplate]
+    """as installed"""
+    pool: CompilePool
+    devices: Mapping[int, DeviceInfo]
+    """by their ids"""
 
+    def rows(self, rows: Iterable[Mapping[str, Any]]) -> Iterator[Cells]:
+        """The rows of `Store.results.stale` that put a result in doubt.
 
-@dataclass(frozen=True, slots=True)
-class StaleResult:
-    """One change since a best result was measured."""
+        A change of a template's text that does not change the kernel is left out.
+        """
+        for row in rows:
+            change = self._template_change(row) if row["changed"] == "template" else {}
+            if change is not None:
+                config = config_cell(row["template"], row["config"])
+                date = None if row["ended_at"] is None else datetime.fromisoformat(row["ended_at"])
+                yield {**row, "config": config, "date": date, **change}
 
-    best: BestRow
-    changed: str
-    """driver, toolkit, flags, launch or template"""
-    was: str
-    now: str
-    against: str
-
-
-def stale_results(
-    best: BestRow,
-    measured: Environment,
-    present: Present | None,
-    families: Mapping[str, KernelTemplate],
-    is_same: Callable[[BestRow, KernelSource], bool],
-) -> tuple[StaleResult, ...]:
-    """The changes since `best` was last measured, in the environment `measured`.
-
-    A change of a template's text that does not change this kernel is ignored. `is_same` tells whether a kernel that is
-    rendered as another text now is still the same. `present` is None if the device's current environment is unknown.
-    """
-    found = []
-    if present is not None:
-        found = [
-            StaleResult(best, changed, was, now, present.against)
-            for changed, was, now in (
-                ("driver", measured.driver, present.environment.driver),
-                ("toolkit", measured.toolkit, present.environment.toolkit),
-                ("flags", measured.flags, present.environment.flags),
-            )
-            if was != now
-        ]
-    if best.row.device.can.graphs and best.timing.launch == "stream" and best.timing.median_us < LONG_US:
-        found.append(StaleResult(best, "launch", "stream, with launch gaps", "graph", "how short kernels are timed"))
-    now = _template_now(best, families, is_same)
-    if now is not None:
-        found.append(StaleResult(best, "template", best.row.template_hash[:_HASH_SHOWN], now, "the installed families"))
-    return tuple(found)
-
-
-def present_of(
-    info: DeviceInfo,
-    opened: Sequence[tuple[DeviceInfo, Environment]],
-    recorded: Sequence[tuple[DeviceInfo, Environment]],
-) -> Present | None:
-    """The current environment of a device: as opened here, or else of its newest recorded run, or else unknown."""
-    for source, against in ((opened, "this machine"), (recorded, "its newest run")):
-        for device, environment in source:
-            if device.identity == info.identity:
-                return Present(environment, against)
-    return None
-
-
-def _template_now(
-    best: BestRow, families: Mapping[str, KernelTemplate], is_same: Callable[[BestRow, KernelSource], bool]
-) -> str | None:
-    """How the family has changed, if that changes the kernel; None if it renders the same kernel."""
-    family = families.get(best.row.trial.config.template)
-    if family is not None and family.hash == best.row.template_hash:
-        return None
-    again = render_current(best.row, families)
-    if not isinstance(again, str):
-        if best.row.trial.source_hash in (None, again.hash) or is_same(best, again):
+    def _template_change(self, row: Mapping[str, Any]) -> Cells | None:
+        """How a kernel's family has changed; None if it renders the same kernel, or one with the same machine code."""
+        family = self.families.get(row["template"])
+        if family is not None and family.hash == row["template_hash"]:
             return None
-        again = ANOTHER
-    return again if family is None else f"{family.hash[:_HASH_SHOWN]}, which {again}"
+        problem = stored_problem(row["operation"], row["problem"], row["declaration"])
+        device = self.devices[row["device_id"]]
+        now = render_current(config_cell(row["template"], row["config"]), problem, device, self.families)
+        if not isinstance(now, str):
+            if row["source_hash"] in (None, now.hash) or self._same_machine_code(row["source_hash"], device, now):
+                return None
+            now = ANOTHER
+        return {
+            "was": row["template_hash"][:_HASH_SHOWN],
+            "now": now if family is None else f"{family.hash[:_HASH_SHOWN]}, which {now}",
+            "compared_with": "the installed families",
+        }
 
+    def _same_machine_code(self, source_hash: str, device: DeviceInfo, now: KernelSource) -> bool:
+        """Whether a stored kernel and the one that its family renders now have the same launches and compile to the
+        same cubin.
 
-def same_machine_code(store: Store, pool: CompilePool, best: BestRow, now: KernelSource) -> bool:
-    """Whether a best kernel and the one that its family renders now have the same launches and compile to the same
-    cubin.
-
-    False if that is unknown: for a device that is not a GPU, without nvcc, or if the kernel's text is not stored.
-    """
-    device = best.row.device
-    stored = store.sources.get(best.row.trial.source_hash or "")
-    if stored is None or not device.can.gpu or replace(now, program=stored.program).hash != stored.hash:
-        return False
-    target = Target(device.kind, device.arch)
-    compiled = [pool.submit(source.program, target) for source in (stored, now)]
-    try:
-        old_cubin, new_cubin = (binary.result().image for binary in compiled)
-    except (Rejected, ToolchainError):
-        return False
-    return old_cubin == new_cubin
+        False if that is unknown: for a device that is not a GPU, without nvcc, or if the kernel's text is not stored.
+        """
+        stored = self.store.sources.get(source_hash)
+        if stored is None or not device.can.gpu or replace(now, program=stored.program).hash != stored.hash:
+            return False
+        target = Target(device.kind, device.arch)
+        compiled = [self.pool.submit(source.program, target) for source in (stored, now)]
+        try:
+            old_cubin, new_cubin = (binary.result().image for binary in compiled)
+        except (Rejected, ToolchainError):
+            return False
+        return old_cubin == new_cubin

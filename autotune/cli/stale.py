@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import closing
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
-from autotune.analysis.rooflines import best_per_class
 from autotune.api.device_names import binary_cache, jobs_default
 from autotune.api.study_names import name_of
 from autotune.cli.completion import studies_and_layers
@@ -19,20 +17,16 @@ from autotune.cli.devices import open_evaluator, present_devices
 from autotune.cli.options import DATABASE, DIRECTORIES
 from autotune.cli.progress import counting
 from autotune.cli.tables import format_options, show
-from autotune.columns import Column
+from autotune.columns import Cells, key_column
 from autotune.evaluation.null import NullEvaluator
-from autotune.family.template import KernelTemplate
 from autotune.family.template_files import load_templates
 from autotune.operation.registry import operations_here
 
 if TYPE_CHECKING:
-    from autotune.analysis.stale import StaleResult
     from autotune.devices.device import DeviceInfo, Environment
-    from autotune.family.source import KernelSource
-    from autotune.store import BestRow, RetimeRow
 
 
-_QUIET_S = 2.0  # for which `stale` says nothing but its answer
+_QUIET_S = 2.0  # without progress
 
 
 @click.command()
@@ -50,27 +44,36 @@ def stale(what: str | None, db: str, directories: tuple[Path, ...], device: str 
     device. Templates are compared with the installed ones. A changed template is not listed if it renders the same
     kernel, or, where nvcc is installed, a kernel that compiles to the same machine code.
     """
-    from autotune.analysis.stale import same_machine_code
-    from autotune.store import Store
+    from autotune.analysis.stale import StaleResults
+    from autotune.store import Store, stored_problem
     from autotune.workers.compilers import CompilePool
 
     name = name_of(what)
-    with Store(db, create=False) as store:
-        best = best_per_class(store.best.list(name))
-        families = load_templates(directories, operations_here((row.layer.problem.operation for row in best), what))
-        kinds = {row.row.device.kind for row in best}
-        opened = _opened(device, kinds)
-        retimes = store.retimes.list(name)
-        with closing(CompilePool(jobs_default(), binary_cache())) as pool, counting("stale", len(best)) as tell:
-            same = partial(same_machine_code, store, pool)
-            found = list(_stale_results(best, retimes, opened, store.devices.environments(), families, same, tell))
-    doubtful = {result.best.row.id for result in found}
+    with Store(db, create=False) as store, closing(CompilePool(jobs_default(), binary_cache())) as pool:
+        devices = store.devices.by_id()
+        rows = store.results.stale(name, _opened(device, {info.kind for info in devices.values()}))
+        shapes = {(row["operation"], row["problem"], row["declaration"]) for row in rows}
+        families = load_templates(
+            directories, operations_here((stored_problem(*shape).operation for shape in shapes), what)
+        )
+        with counting("stale", len(rows)) as tell:
+            found = list(StaleResults(store, families, pool, devices).rows(_counted(rows, tell)))
+    doubtful, best = ({row["trial_id"] for row in some} for some in (found, rows))
     click.echo(f"{len(doubtful)} of {len(best)} best results are doubtful", err=True)
     show(found, _STALE_COLUMNS, style)
 
 
+def _counted(rows: Iterable[Cells], tell: Callable[[int, str], None]) -> Iterator[Cells]:
+    """The rows; the progress is shown after _QUIET_S."""
+    begun = time.monotonic()
+    for done, row in enumerate(rows):
+        if time.monotonic() - begun > _QUIET_S:
+            tell(done, row["layer"])
+        yield row
+
+
 def _opened(device: str | None, kinds: set[str]) -> list[tuple[DeviceInfo, Environment]]:
-    """The devices of these kinds that are here, or the one asked for, as they are now."""
+    """The devices of these kinds in this machine, or the one that `--device` names, with their environments."""
     if device is not None:
         evaluator = open_evaluator(device, 1)
         evaluator.close()
@@ -82,37 +85,11 @@ def _opened(device: str | None, kinds: set[str]) -> list[tuple[DeviceInfo, Envir
     ]
 
 
-def _stale_results(
-    best: Sequence[BestRow],
-    retimes: Sequence[RetimeRow],
-    opened: Sequence[tuple[DeviceInfo, Environment]],
-    recorded: Sequence[tuple[DeviceInfo, Environment]],
-    families: Mapping[str, KernelTemplate],
-    is_same: Callable[[BestRow, KernelSource], bool],
-    tell: Callable[[int, str], None],
-) -> Iterator[StaleResult]:
-    from autotune.analysis.stale import present_of, stale_results
-
-    measured = {retime.row.id: retime.environment for retime in retimes if retime.timing is not None}  # the latest
-    begun = time.monotonic()
-    for done, row in enumerate(best):
-        if time.monotonic() - begun > _QUIET_S:
-            tell(done, row.name)
-        environment = measured.get(row.row.id, row.row.environment)
-        yield from stale_results(row, environment, present_of(row.row.device, opened, recorded), families, is_same)
-
-
 _STALE_COLUMNS = (
-    Column["StaleResult"]("layer", lambda result: result.best.name),
-    Column["StaleResult"]("device", lambda result: result.best.row.device.name),
-    Column["StaleResult"]("accuracy", lambda result: result.best.row.trial.accuracy),
-    Column["StaleResult"]("measurement_mode", lambda result: result.best.row.measurement_mode, terminal=False),
-    Column["StaleResult"]("median_us", lambda result: result.best.median_us),
-    Column["StaleResult"]("template", lambda result: result.best.row.trial.config.template),
-    Column["StaleResult"]("config", lambda result: result.best.row.trial.config, terminal=False),
-    Column["StaleResult"]("date", lambda result: result.best.row.ended_at, terminal=False),
-    Column["StaleResult"]("changed", lambda result: result.changed),
-    Column["StaleResult"]("was", lambda result: result.was),
-    Column["StaleResult"]("now", lambda result: result.now),
-    Column["StaleResult"]("compared_with", lambda result: result.against),
+    *map(key_column, ("layer", "device", "accuracy")),
+    key_column("measurement_mode", terminal=False),
+    *map(key_column, ("median_us", "template")),
+    key_column("config", terminal=False),
+    key_column("date", terminal=False),
+    *map(key_column, ("changed", "was", "now", "compared_with")),
 )

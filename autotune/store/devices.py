@@ -16,13 +16,11 @@ from autotune.errors import StoreError
 from autotune.escape import one_line
 from autotune.measurement.rates import Rate, best_rates
 from autotune.store.rows import identify, insert, record_of, rows_of, values_of
-from autotune.store.schema.tables import devices, environments, noise_floors, rates, runs, trials
+from autotune.store.schema.tables import DEVICE_IDENTITY, devices, environments, noise_floors, rates, runs
 from autotune.store.schema.types import Values
 from autotune.store.sqlite.database import Database
 from autotune.trial import is_measured
 
-IDENTITY = ("kind", "name", "arch", "sm_count", "memory_bytes")
-"""The columns that identify a device."""
 ENVIRONMENT_IDENTITY = ("driver", "toolkit", "flags")
 """The columns that identify an environment."""
 
@@ -40,7 +38,7 @@ def environment_of(row: RowMapping) -> Environment:
 def store_device(connection: Connection, info: DeviceInfo, now: datetime) -> int:
     """Id of a device; its limits are updated."""
     values = values_of(info, devices)
-    identity = {name: values.pop(name) for name in IDENTITY}
+    identity = {name: values.pop(name) for name in DEVICE_IDENTITY}
     device_id = identify(connection, devices, identity, {**values, "first_seen_at": now})
     connection.execute(update(devices).where(devices.c.id == device_id), values)
     return device_id
@@ -61,7 +59,7 @@ def store_run(connection: Connection, device_id: int, environment_id: int, recor
 
 def same_device(info: DeviceInfo) -> tuple[ColumnElement[bool], ...]:
     """The conditions that select this device's row of `devices`."""
-    return tuple(devices.c[name] == getattr(info, name) for name in IDENTITY)
+    return tuple(devices.c[name] == getattr(info, name) for name in DEVICE_IDENTITY)
 
 
 def measured_on(connection: Connection, info: DeviceInfo, record: Environment, now: datetime) -> Values:
@@ -88,19 +86,6 @@ class DeviceStore:
     def list(self) -> tuple[DeviceInfo, ...]:
         """Every recorded device, in the order first seen."""
         return tuple(self.by_id().values())
-
-    def environments(self) -> tuple[tuple[DeviceInfo, Environment], ...]:
-        """Each device that ran something, with the environment of its newest run; imported runs count as older."""
-        imported = select(trials.c.run_id).where(trials.c.origin == "imported").distinct()
-        statement = (
-            select(devices, runs, environments)
-            .join(runs, runs.c.device_id == devices.c.id)
-            .join(environments, environments.c.id == runs.c.environment_id)
-            .order_by(runs.c.id.not_in(imported), runs.c.id)
-        )
-        with self.database.read() as connection:
-            newest = {row[devices.c.id]: row for row in rows_of(connection, statement)}
-            return tuple((device_of(row), environment_of(row)) for row in newest.values())
 
 
 @dataclass(frozen=True, slots=True)

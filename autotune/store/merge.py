@@ -18,9 +18,9 @@ from sqlalchemy import Table
 from autotune.errors import StoreError
 from autotune.escape import one_line
 from autotune.store.devices import ENVIRONMENT_IDENTITY
-from autotune.store.devices import IDENTITY as DEVICE_IDENTITY
 from autotune.store.run_context import SCOPE
 from autotune.store.schema.tables import (
+    DEVICE_IDENTITY,
     devices,
     dispatched_layers,
     dispatchers,

@@ -1,24 +1,24 @@
-"""Run the SQL texts of `trials`, `diff` and `history`; each yields rows by column."""
+"""Run the SQL texts of `trials`, `diff`, `history` and `stale`; each yields rows by column."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
 from sqlalchemy import Connection, select, text
 
-from autotune.devices.device import DeviceInfo
+from autotune.devices.device import DeviceInfo, Environment
 from autotune.problem import Problem
 from autotune.store.best import FOREVER, target_of
 from autotune.store.devices import same_device
-from autotune.store.schema.tables import devices, studies, tuning_targets
+from autotune.store.schema.tables import DEVICE_IDENTITY, devices, studies, tuning_targets
 from autotune.store.schema.types import date_text
-from autotune.store.schema.views import HISTORY, LISTED, diff
+from autotune.store.schema.views import HISTORY, LISTED, STALE, diff
 from autotune.store.sqlite.database import Database
-from autotune.store.studies import current_places, find, one_of, spaces_named, target_ids
+from autotune.store.studies import LayerRef, current_places, find, one_of, spaces_named, target_ids
 from autotune.trial import Outcome
 
 SORTS = ("number", "median", "registers", "error", "started")
@@ -103,6 +103,20 @@ class ResultStore:
             values = {"places": json.dumps(places), "device_id": _device_id(connection, device)}
             return _rows(connection, HISTORY, values)
 
+    def stale(self, what: str | None, opened: Iterable[tuple[DeviceInfo, Environment]]) -> tuple[Result, ...]:
+        """The best kernels with a row for each change since they were last measured, and one for their template.
+
+        `opened` are the devices in this machine; a result of another device is compared with that device's newest run.
+        """
+        present = [
+            {name: getattr(device, name) for name in DEVICE_IDENTITY}
+            | {"driver": environment.driver, "toolkit": environment.toolkit, "flags": environment.flags}
+            for device, environment in opened
+        ]
+        with self.database.read() as connection:
+            places = None if what is None else _named(find(connection, what, self.database.shown))
+            return _rows(connection, STALE, {"places": places, "opened": json.dumps(present)})
+
 
 _NO_DEVICE = 0  # ids begin at 1
 
@@ -119,15 +133,19 @@ def _side(connection: Connection, side: Side, what: str | None, where: str, suff
         places = find(connection, what, where)
     everything = select(tuning_targets.c.id)
     targets = connection.execute(everything).scalars() if places is None else target_ids(places)
-    named = None if places is None else [(place.tuning_target_id, place.name) for place in current_places(places)]
     values = {
         "study_id": study_id,
         "device_id": _device_id(connection, side.device),
         "until": FOREVER if side.until is None else date_text(side.until),
         "targets": json.dumps(sorted(targets)),
-        "places": None if named is None else json.dumps(named),
+        "places": None if places is None else _named(places),
     }
     return {f"{name}{suffix}": value for name, value in values.items()}
+
+
+def _named(places: Iterable[LayerRef]) -> str:
+    """The parameter `:places`: tuning targets with their names, as JSON."""
+    return json.dumps([(place.tuning_target_id, place.name) for place in current_places(places)])
 
 
 def _device_id(connection: Connection, device: DeviceInfo | None) -> int | None:

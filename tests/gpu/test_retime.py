@@ -35,5 +35,6 @@ def test_a_kernel_is_timed_again_where_it_was_tuned(gpu: DeviceEvaluator, tmp_pa
             assert one.retime.label in ("confirmed", "moved", "regressed")
             assert one.ratio is not None
             assert 1 / DOUBLE < one.ratio < DOUBLE, f"{one.before.trial.config}: {one.ratio}"
-        assert len(store.retimes.list("retimed")) == len(retimed)
-        assert store.devices.environments()[-1][1].driver == gpu.environment.driver
+        assert [row.environment.driver for row in store.retimes.list("retimed")] == [gpu.environment.driver] * len(
+            retimed
+        )

@@ -30,6 +30,8 @@ __all__ = ["metadata"]
 
 RETIME_LABELS = ("confirmed", "moved", "regressed", "failed", "remeasured")
 """Labels of a retime: how the new time compares with the stored one."""
+DEVICE_IDENTITY = ("kind", "name", "arch", "sm_count", "memory_bytes")
+"""The columns that identify a device."""
 CLASSES = ("", *ACCURACY_CLASSES)
 """of accuracy; empty for a config that was never rendered"""
 
@@ -154,7 +156,7 @@ devices = table(
     array("grid_limits", "JSON array: x, y, z"),
     array("block_limits"),
     date("first_seen_at"),
-    UniqueConstraint("kind", "name", "arch", "sm_count", "memory_bytes"),
+    UniqueConstraint(*DEVICE_IDENTITY),
 )
 
 environments = table(

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
 
 from autotune.analysis.history import history_rows
+from autotune.devices.device import DeviceInfo, Environment
 from autotune.resources import RECORDED, recorded_database
 from autotune.store import BestRow, Finals, Store, Verdict
 
@@ -196,14 +198,25 @@ def test_a_kernel_that_is_not_deterministic_is_told_where_it_beats_the_others(st
     assert [event["number"] for event in store.results.history("lenet.conv1")] == [0, 2, 3]
 
 
-def test_devices_and_the_environment_of_their_newest_run(store: Store) -> None:
-    assert (store.devices.list(), store.devices.environments()) == ((), ())
-    for environment in (DRIVER_590, DRIVER_580):
-        open_scope(store, environment=environment)
+def test_a_result_is_compared_with_the_newest_run_on_its_device(store: Store) -> None:
+    assert store.devices.list() == ()
+    run_trial(store, open_scope(store, environment=DRIVER_590), correct(0, 10.0))
     open_scope(store, device=HOST)
     assert store.devices.list() == (H200, HOST)
-    assert [(info.kind, environment.driver) for info, environment in store.devices.environments()] == [
-        ("cuda", "580.159"),
-        ("host", "580.159"),
+
+    def doubts(*opened: tuple[DeviceInfo, Environment]) -> list[tuple[object, ...]]:
+        found = store.results.stale("lenet", opened)
+        rows = [tuple(row[key] for key in ("changed", "was", "now", "compared_with")) for row in found]
+        return [row for row in rows if row[0] not in ("launch", "template")]
+
+    assert doubts() == [], "the newest run is its own"
+    open_scope(store, environment=DRIVER_580)
+    assert doubts() == [("driver", DRIVER_590.driver, DRIVER_580.driver, "its newest run")]
+    assert doubts((H200, DRIVER_590), (HOST, DRIVER_580)) == []
+    assert doubts((H200, replace(DRIVER_590, toolkit="nvcc 14"))) == [
+        ("toolkit", DRIVER_590.toolkit, "nvcc 14", "this machine")
     ]
+    row = store.best.list("lenet")[0].row
+    store.retimes.add(row, H200, DRIVER_580, "confirmed", timing_of(10.0))
+    assert doubts() == [], "measured again with that driver"
     store.studies.begin(study_record())
