@@ -15,7 +15,7 @@ import numpy as np
 from autotune.dispatch.cells import Run
 from autotune.dispatch.dispatcher import FAMILY, Dispatcher, Leaf, Rule, Split, leaves
 from autotune.dispatch.header import DispatchTemplate, Flat, render_dispatch
-from autotune.dispatch.matrix import build_matrix, technique_configs, tuned_rows
+from autotune.dispatch.matrix import Matrix, build_matrix, served, technique_configs, tuned_rows
 from autotune.dispatch.plan import (
     Making,
     Plan,
@@ -33,7 +33,6 @@ from autotune.dispatch.plan import (
     times_of,
     with_default_first,
 )
-from autotune.dispatch.portfolio import Matrix, served
 from autotune.dispatch.rule_search import best_rule
 from autotune.dispatch.rule_space import Pair
 from autotune.dispatch.rule_trials import RuleTrials, Tried
@@ -118,7 +117,7 @@ def build(
     tuned = tuned_rows(run, layers)
     named = dict(technique_configs(study, [tuned[row] for row in rows]))
     key = run.store.studies.begin(StudyRecord.of(study))  # the first write, after every check that may refuse the study
-    beside = interpolated_layers([layers[row] for row in rows], but=layers) if explore else ()
+    interpolated = interpolated_layers([layers[row] for row in rows], but=layers) if explore else ()
     properties = [item.plain for item in template.properties]
     record = TemplateRecord(FAMILY, template.hash, template.header)
     info, environment = run.evaluator.info, run.evaluator.environment
@@ -127,13 +126,13 @@ def build(
     )
     searched = _searched(run, scope)
     named |= {} if searched is None else {_BELOW: searched.below, _ABOVE: searched.above}
-    matrix, measured = build_matrix(run, key, tuned, properties, held=held, interpolated=beside, named=named)
+    matrix, measured = build_matrix(run, key, tuned, properties, held=held, interpolated=interpolated, named=named)
     floor = run.store.noise_floors.latest(run.evaluator.info, measurement_mode(study))
     noise = max(LEAST_NOISE, floor.noise_fraction if floor else 0.0)
     making = Making(template.properties, kernels)
-    without = left_out(matrix, rows, making)
-    whole = make(matrix, rows, replace(making, wanted=tuple(matrix.techniques.values())))
-    plan = with_default_first(matrix, rows, whole, without)
+    left_out_configs = left_out(matrix, rows, making)
+    full = make(matrix, rows, replace(making, wanted=tuple(matrix.techniques.values())))
+    plan = with_default_first(matrix, rows, full, left_out_configs)
     rules = RuleTrials(run, template, matrix, rows, plan, scope, sorted(held))
     names = named_rules(study, matrix, plan)
     if searched is not None:
@@ -144,17 +143,17 @@ def build(
     decided = replace(plan, rule=final.rule)
     dispatcher = rules.dispatcher(final.rule)
     dispatched = (
-        *_dispatched(matrix, decided, rows, rows, without),
+        *_dispatched(matrix, decided, rows, rows, left_out_configs),
         *_dispatched(matrix, decided, rows, sorted(held), None),
     )
     run.store.dispatchers.add(scope, final.number, dispatcher.to_json(), dispatched)
-    found = flat(matrix, rows, decided)
+    flat_ranges = flat(matrix, rows, decided)
     return Built(
         dispatcher=dispatcher,
         layers=dispatched,
-        flat=found,
+        flat=flat_ranges,
         tried=tuple(sorted(tried, key=lambda one: (one.outcome != Outcome.CORRECT, one.total_us, leaves(one.rule)))),
-        text=render_dispatch(template, dispatcher, found),
+        text=render_dispatch(template, dispatcher, flat_ranges),
         compiled=rules.compiles,
         within_us=within_us,
         configs=len(matrix.configs),
@@ -168,7 +167,7 @@ def named_rules(study: Study, matrix: Matrix, plan: Plan) -> Mapping[Rule, str]:
     """The study's own rules that have a threshold, by name. Raises StudyError for a threshold on a property that no
     dispatcher knows.
     """
-    found: dict[Rule, str] = {}
+    names: dict[Rule, str] = {}
     for rule in study.rules:
         if rule.threshold is None:
             continue
@@ -178,8 +177,8 @@ def named_rules(study: Study, matrix: Matrix, plan: Plan) -> Mapping[Rule, str]:
                 f"{study.path or study.name}: rule {rule.name!r}: property {name!r}: expected one of "
                 f"{', '.join(item.name for item in plan.properties)}"
             )
-        found[_split(matrix, plan, Gap(name, rule.threshold), below, above)] = rule.name
-    return found
+        names[_split(matrix, plan, Gap(name, rule.threshold), below, above)] = rule.name
+    return names
 
 
 def _split(matrix: Matrix, plan: Plan, gap: Gap, below: str, above: str) -> Split:
@@ -251,12 +250,14 @@ WAYS = (
 
 def compare(layers: Sequence[DispatchedLayer]) -> tuple[Comparison, ...]:
     """The regret of each way to choose over layers."""
-    best = [layer.best_us for layer in layers]
+    best_us = [layer.best_us for layer in layers]
     weights = np.array([layer.layer.count for layer in layers], dtype=np.float64)
-    found = []
+    comparisons = []
     for name, column in WAYS:
-        regret = regrets([getattr(layer, column) for layer in layers], best)
+        regret = regrets([getattr(layer, column) for layer in layers], best_us)
         worst = int(np.argmax(regret))
-        mean = float(weights @ (regret * best) / (weights @ np.array(best)))
-        found.append(Comparison(name, float(np.median(regret)), float(regret[worst]), layers[worst].layer.name, mean))
-    return tuple(found)
+        mean = float(weights @ (regret * best_us) / (weights @ np.array(best_us)))
+        comparisons.append(
+            Comparison(name, float(np.median(regret)), float(regret[worst]), layers[worst].layer.name, mean)
+        )
+    return tuple(comparisons)

@@ -1,10 +1,10 @@
-"""store -> dispatch: the record of a dispatcher, which says what kernel serves a problem. Pure, and stored as JSON.
+"""store -> dispatch: a dispatcher, which chooses a kernel for a problem. It is a pure record, stored as JSON.
 
-A dispatcher has a few kernels, each with the predicate that says when it may serve, and with its relative times on the
-layers that the dispatcher knows; a rule, which may say by thresholds on properties of a problem which kernel comes
-first; and a safe default. Of the kernels that may serve a problem the first that the rule names is taken, else the one
-of which the least time is expected: its relative time, the mean of those on known layers, the more similar the more,
-times its padded outputs.
+A dispatcher has a few kernels, a rule and a safe default. Each kernel has a predicate, which decides whether it
+supports a problem, and its relative times on the layers that the dispatcher knows. The rule may name kernels to try
+first, by thresholds on properties of the problem. The dispatcher chooses the first kernel that the rule names and that
+supports the problem. If there is none, it chooses the kernel with the smallest expected time: the mean of its relative
+times, weighted by the similarity of each known layer to the problem, times its padded outputs.
 """
 
 from __future__ import annotations
@@ -34,9 +34,9 @@ _BELOW, _ABOVE = "below_", "above_"  # prefix of the parameters of the nodes bel
 
 @dataclass(frozen=True)
 class Property:
-    """An integer property of a problem, which determines how similar two problems are; thresholds may test it.
+    """An integer property of a problem, from which the similarity of two problems is computed; thresholds may test it.
 
-    The rule is trusted within a range of it.
+    The rule is trusted only within the property's range.
     """
 
     name: str
@@ -149,7 +149,7 @@ class Dispatcher:
         least, below = open_to[rule.property]
         if (least is not None and rule.threshold <= least) or (below is not None and rule.threshold >= below):
             raise StudyError(
-                f"dispatcher: {rule.property} < {rule.threshold} is asked where {rule.property} is "
+                f"dispatcher: {rule.property} < {rule.threshold} is tested where {rule.property} is "
                 + " and ".join(
                     f"{word} {value}" for word, value in (("at least", least), ("below", below)) if value is not None
                 )
@@ -260,8 +260,8 @@ def expected_relative_times(similar: Ints, known: Ints) -> Ints:
     """[layers, kernels]; the mean of relative times [known, kernels], weighted by the similarity of
     each known layer.
     """
-    found: Ints = similar @ known // similar.sum(axis=1, keepdims=True)
-    return found
+    mean: Ints = similar @ known // similar.sum(axis=1, keepdims=True)
+    return mean
 
 
 def rule_of(params: Mapping[str, Value], prefix: str = "") -> Rule:

@@ -142,7 +142,8 @@ def render_dispatch(
         words=dispatcher.words(),
         kernels=[_kernel(kernel) for kernel in dispatcher.all_kernels],
         thresholds=[
-            {"symbol": symbol, "value": split.threshold, "flat": _flat_words(split, flat)} for split, symbol in symbols
+            {"symbol": symbol, "value": split.threshold, "flat": _range_comment(split, flat)}
+            for split, symbol in symbols
         ],
         properties=[_property_values(item, docs.get(item.name, item.name)) for item in dispatcher.properties],
         rule=list(_rule_lines(dispatcher.rule, iter([symbol for _, symbol in symbols]), count(1))),
@@ -201,29 +202,29 @@ def _property_values(item: Property, doc: str) -> Mapping[str, object]:
 def _threshold_symbols(dispatcher: Dispatcher) -> list[tuple[Split, str]]:
     """Each threshold's name: K_THRESHOLD, numbered if a property has several."""
     seen: dict[str, int] = {}
-    found = []
+    symbols = []
     for split in dispatcher.splits:
         seen[split.property] = number = seen.get(split.property, 0) + 1
-        found.append((split, f"{split.property.upper()}_THRESHOLD{'' if number == 1 else f'_{number}'}"))
-    return found
+        symbols.append((split, f"{split.property.upper()}_THRESHOLD{'' if number == 1 else f'_{number}'}"))
+    return symbols
 
 
-def _flat_words(split: Split, flat: tuple[Flat, ...]) -> str:
-    return next((f"  // {found.least} to {found.most}" for found in flat if found.split is split), "")
+def _range_comment(split: Split, flat: tuple[Flat, ...]) -> str:
+    return next((f"  // {each.least} to {each.most}" for each in flat if each.split is split), "")
 
 
 def _ends(dispatcher: Dispatcher) -> list[Mapping[str, object]]:
     """The leaves of the rule, and the leaf for layers outside the range in which it is trusted."""
-    found = [
+    inside = [
         {"words": words, "function": f"end_{number}", "kernels": leaf.kernels}
         for number, (words, leaf) in enumerate(zip(dispatcher.words(), ends(dispatcher.rule), strict=True), 1)
     ]
-    unlike = {
+    outside = {
         "words": "a layer unlike those that were measured",
         "function": "out_of_range",
         "kernels": DEFAULT_FIRST.kernels,
     }
-    return [*found, unlike]
+    return [*inside, outside]
 
 
 def _rule_lines(rule: Rule, symbols: Iterator[str], numbers: Iterator[int]) -> Iterator[str]:

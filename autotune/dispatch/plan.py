@@ -25,7 +25,7 @@ from autotune.dispatch.dispatcher import (
     expected_relative_times,
 )
 from autotune.dispatch.header import Flat, PropertyTemplate
-from autotune.dispatch.portfolio import (
+from autotune.dispatch.matrix import (
     NOTHING_FITS,
     Bools,
     Floats,
@@ -39,7 +39,7 @@ from autotune.dispatch.portfolio import (
     served,
     suggested_configs,
 )
-from autotune.dispatch.thresholds import Costs, taken
+from autotune.dispatch.thresholds import Costs, serving_kernels
 from autotune.distance import layer_distance, property_similarity
 from autotune.problem import Layer, Problem
 from autotune.trial import Config
@@ -140,8 +140,8 @@ def expected_times(matrix: Matrix, rows: Sequence[int], plan: Plan) -> Ints:
     powers = [item.power for item in plan.properties]
     similar = property_similarity(powers, matrix.values[list(rows)], matrix.values[list(plan.known)])
     outputs = matrix.padded_outputs[np.ix_(list(rows), [*plan.kernels, matrix.default])]
-    found: Ints = expected_relative_times(similar, np.array(plan.relative_times).T) * outputs
-    return found
+    times: Ints = expected_relative_times(similar, np.array(plan.relative_times).T) * outputs
+    return times
 
 
 def out_of_range_rows(matrix: Matrix, rows: Sequence[int], plan: Plan) -> tuple[bool, ...]:
@@ -155,24 +155,24 @@ def out_of_range_rows(matrix: Matrix, rows: Sequence[int], plan: Plan) -> tuple[
 def ends_of(matrix: Matrix, rows: Sequence[int], plan: Plan) -> tuple[Leaf, ...]:
     """The leaf of the plan's rule for each of some layers; DEFAULT_FIRST outside the range in which it is trusted."""
     names = [item.name for item in plan.properties]
-    found = []
+    ends = []
     for row, outside in zip(rows, out_of_range_rows(matrix, rows, plan), strict=True):
         rule: Rule = DEFAULT_FIRST if outside else plan.rule
         while isinstance(rule, Split):
             rule = rule.below if matrix.values[row, names.index(rule.property)] < rule.threshold else rule.above
-        found.append(rule)
-    return tuple(found)
+        ends.append(rule)
+    return tuple(ends)
 
 
 def chosen(matrix: Matrix, rows: Sequence[int], plan: Plan) -> tuple[int, ...]:
     """The config that the plan chooses for each of some layers; -1 if none supports the layer."""
     columns = (*plan.kernels, matrix.default)
     fits, times = np.isfinite(matrix.times_us[np.ix_(list(rows), columns)]), expected_times(matrix, rows, plan)
-    found = []
+    configs = []
     for at, end in enumerate(ends_of(matrix, rows, plan)):
-        (position,) = taken(end, plan.names, fits[[at]], times[[at]]).tolist()
-        found.append(columns[position] if position >= 0 else -1)
-    return tuple(found)
+        (position,) = serving_kernels(end, plan.names, fits[[at]], times[[at]]).tolist()
+        configs.append(columns[position] if position >= 0 else -1)
+    return tuple(configs)
 
 
 def left_out(matrix: Matrix, rows: Sequence[int], making: Making) -> tuple[int, ...]:
@@ -215,19 +215,19 @@ def flat(matrix: Matrix, rows: Sequence[int], plan: Plan) -> tuple[Flat, ...]:
     """For each threshold, the range of values that gives the same choice for every layer."""
     values = matrix.values[list(rows)]
     names = [item.name for item in plan.properties]
-    found: list[Flat] = []
+    ranges: list[Flat] = []
 
     def visit(rule: Rule, here: Ints) -> None:
         if isinstance(rule, Leaf):
             return
         of = values[here, names.index(rule.property)]
         below = of < rule.threshold
-        found.append(Flat(rule, int(of[below].max()) + 1, int(of[~below].min())))
+        ranges.append(Flat(rule, int(of[below].max()) + 1, int(of[~below].min())))
         visit(rule.below, here[below])
         visit(rule.above, here[~below])
 
     visit(plan.rule, np.arange(len(rows)))
-    return tuple(found)
+    return tuple(ranges)
 
 
 def times_of(matrix: Matrix, rows: Sequence[int], configs: Sequence[int]) -> tuple[float | None, ...]:
@@ -257,9 +257,9 @@ def interpolated_layers(layers: Sequence[Layer], but: Sequence[Layer] = ()) -> t
     for layer in layers:
         shapes.setdefault(layer.problem.with_runtime(1), []).append(layer)
     known = {layer.problem for layer in (*layers, *but)}
-    found = [
+    interpolated = [
         Layer(f"{same[0].name} at n = {n}", shape.with_runtime(n), round(geometric_mean(layer.count for layer in same)))
         for shape, same in shapes.items()
         for n in middles
     ]
-    return tuple(layer for layer in found if layer.problem not in known)
+    return tuple(layer for layer in interpolated if layer.problem not in known)

@@ -1,7 +1,7 @@
 """space -> dispatch: the conditions under which one config supports a problem, without its family or a device.
 
-They are those of a search space, in the same order: what the family supports, its constraints, and the device's limits.
-Parameters and device limits are constants in them, so only the problem is left.
+They are the conditions of a search space, in the same order: what the family supports, its constraints, and the
+device's limits. Parameters and device limits are constants in them, so the problem is the only variable.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class Step:
 
 
 def all_busy() -> tuple[Step, ...]:
-    """The padded outputs if nothing is known about the kernel: nothing idles."""
+    """The padded outputs of a kernel that keeps the whole device busy."""
     return (Step(operation(CONV2D).outputs),)
 
 
@@ -40,9 +40,7 @@ class Predicate:
 
     steps: tuple[Step, ...]
     padded_outputs: tuple[Step, ...] = field(default_factory=all_busy)
-    """conditions and derived values, and last the padded outputs: those that the device could compute in the launch's
-    time
-    """
+    """derived values, and last the padded outputs: the outputs that the device could compute in the launch's time"""
 
     def holds(self, problem: Problem) -> bool:
         """Whether the problem meets every condition."""
@@ -89,16 +87,16 @@ def predicate(bound: BoundTemplate, config: Config) -> Predicate:
     known: dict[str, Value] = {**device_names(bound.device), **config.params}
     natural: set[str] = set()
     steps: list[Step] = []
-    asked: set[str] = set()
+    required: set[str] = set()
 
     def folded(expression: Expression) -> Folded:
         return fold(expression, known, template.operation, frozenset(natural))
 
     def require(expression: Expression, reason: str) -> None:
-        left = folded(expression)
-        if not left.value and left.text not in asked:
-            asked.add(left.text)
-            steps.append(Step(left.text, reason=reason))
+        result = folded(expression)
+        if not result.value and result.text not in required:
+            required.add(result.text)
+            steps.append(Step(result.text, reason=reason))
 
     for condition in (*template.supports, *template.arch):
         require(condition.holds, f"{template.name} requires: {condition.reason}")
@@ -106,12 +104,12 @@ def predicate(bound: BoundTemplate, config: Config) -> Predicate:
         for rule in level.before:
             require(rule.expression, rule.reason)
         for name, value in level.derived:
-            left = folded(value.expression)
-            if isinstance(left.value, (int, str)):
-                known[name] = left.value
+            result = folded(value.expression)
+            if isinstance(result.value, (int, str)):
+                known[name] = result.value
             else:
-                steps.append(Step(left.text, name=name))
-                natural |= {name} if left.natural else set()
+                steps.append(Step(result.text, name=name))
+                natural |= {name} if result.natural else set()
         for rule in level.after:
             require(rule.expression, rule.reason)
     derived = [step for step in steps if step.name]
@@ -132,9 +130,9 @@ def _used(steps: list[Step]) -> tuple[Step, ...]:
 def cpp_steps(steps: tuple[Step, ...]) -> tuple[tuple[Step, str], ...]:
     """The steps with their expressions as C++. Raises TemplateError for expressions that C++ does not have."""
     natural: set[str] = set()
-    found = []
+    texts = []
     for step in steps:
-        left = fold(Expression(step.text, step.name or step.reason), {}, operation(CONV2D), frozenset(natural))
-        natural |= {step.name} if step.name and left.natural else set()
-        found.append((step, left.cpp))
-    return tuple(found)
+        result = fold(Expression(step.text, step.name or step.reason), {}, operation(CONV2D), frozenset(natural))
+        natural |= {step.name} if step.name and result.natural else set()
+        texts.append((step, result.cpp))
+    return tuple(texts)

@@ -16,9 +16,8 @@ import numpy as np
 from autotune.dispatch.cells import SAFE, Row, Run, measure, read_row
 from autotune.dispatch.dispatcher import DEFAULT, FAMILY, Dispatcher, Leaf, PortfolioKernel, Split
 from autotune.dispatch.header import DispatchTemplate, dispatch_program
-from autotune.dispatch.matrix import default_config
+from autotune.dispatch.matrix import Bools, Ints, default_config
 from autotune.dispatch.plan import kernel_names
-from autotune.dispatch.portfolio import Bools, Ints
 from autotune.dispatch.rule_space import Pair, RuleSpace, Side
 from autotune.dispatch.rule_trials import check_choices, portfolio_kernel
 from autotune.dispatch.thresholds import Gap, gaps_of
@@ -36,7 +35,7 @@ from autotune.tuning.tune import measurement_mode
 KNOWN = "known"
 """`proposed_by` of the best rule between kernels whose times are known already."""
 TOGETHER = 4
-"""Rules that are asked for before the first one is told: kernels of one compile while those of another run."""
+"""Rules under way at once: the kernels of one are compiled while those of another run."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,8 +73,8 @@ class _Search:
         self.where = f"{study.path or study.name}: rule {rule.name!r}"
         unknown = set(rule.properties) - {item.name for item in template.properties}
         if unknown:
-            there = ", ".join(item.name for item in template.properties)
-            raise StudyError(f"{self.where}: property {unknown.pop()!r}: expected one of {there}")
+            names = ", ".join(item.name for item in template.properties)
+            raise StudyError(f"{self.where}: property {unknown.pop()!r}: expected one of {names}")
         searched = distinct_layers(layers)
         problems = {layer.problem for layer in searched}
         of_study = [layer for layer in distinct_layers(study.layers) if layer.problem not in problems]
@@ -104,22 +103,22 @@ class _Search:
             sampler=self.run_of.study.sampler,
             seed=self.run_of.study.seed,
             budget=self.rule.trials,
-            history=[trial for pair in self._tried() for trial in _told(spaces, pair, self.known[pair.config()])],
+            history=[trial for pair in self._tried() for trial in _in_spaces(spaces, pair, self.known[pair.config()])],
         )
         together = 1 if self.run_of.evaluator.ahead == 1 else TOGETHER
         while (left := self.rule.trials - len(self._tried())) > 0 and not self.run_of.stopping():
             numbers = range(self.next_number, self.next_number + min(left, together))
-            asked = [point for number in numbers if (point := search.ask(number))]
-            if not asked:
+            points = [point for number in numbers if (point := search.ask(number))]
+            if not points:
                 break
-            pairs = [of_template[point.template].pair(point) for point in asked]
+            pairs = [of_template[point.template].pair(point) for point in points]
             self._measure(pairs)
-            tried = [self._try(pair, search.proposed_by(point)) for point, pair in zip(asked, pairs, strict=True)]
+            tried = [self._try(pair, search.proposed_by(point)) for point, pair in zip(points, pairs, strict=True)]
             tried.append(self._try_known())
             for trial in filter(None, tried):
                 if pair := Pair.of(trial.config):
-                    for told in _told(spaces, pair, trial):
-                        search.tell(told)
+                    for each in _in_spaces(spaces, pair, trial):
+                        search.tell(each)
             self._report()
         self._report(ended=True)
         return self._judge()
@@ -128,9 +127,9 @@ class _Search:
         """Try the rules for which the study gives a threshold and techniques, then the best one between measured
         kernels.
         """
-        given = [(pair, rule.name) for rule in self.run_of.study.rules if (pair := self._given(rule))]
-        self._measure([pair for pair, _ in given])
-        for pair, name in given:
+        pairs = [(pair, rule.name) for rule in self.run_of.study.rules if (pair := self._pair_of(rule))]
+        self._measure([pair for pair, _ in pairs])
+        for pair, name in pairs:
             self._try(pair, name)
         self._try_known()
 
@@ -140,10 +139,10 @@ class _Search:
         """Every threshold between two layers, with the layers below it."""
         names = self.rule.properties
         values = np.stack([self._values(name) for name in names], axis=1)
-        found = {gap: self._below(gap) for gap in gaps_of(names, values)}
-        if not found:
+        gaps = {gap: self._below(gap) for gap in gaps_of(names, values)}
+        if not gaps:
             raise StudyError(f"{self.where}: all layers have the same {' and '.join(names)}: there is no threshold")
-        return found
+        return gaps
 
     def _values(self, name: str) -> Ints:
         """[layers]; a property."""
@@ -152,8 +151,8 @@ class _Search:
 
     def _below(self, gap: Gap) -> Bools:
         """[layers]; whether each layer is below a threshold."""
-        found: Bools = self._values(gap.property) < gap.threshold
-        return found
+        below: Bools = self._values(gap.property) < gap.threshold
+        return below
 
     def _spaces(self) -> list[RuleSpace]:
         """A space for each family below with each family above; kernels with known times are kept if it is
@@ -169,7 +168,7 @@ class _Search:
             )
         return [space for space in spaces if len(space.rows)]
 
-    def _given(self, rule: NamedRule) -> Pair | None:
+    def _pair_of(self, rule: NamedRule) -> Pair | None:
         """A rule with this threshold and the first kernel of each technique that supports its side; None if there is
         none.
         """
@@ -178,8 +177,8 @@ class _Search:
         gap = Gap(rule.properties[0], rule.threshold)
         mask, kernels = self._below(gap), []
         for names, layers in ((rule.below, mask), (rule.above, ~mask)):
-            found = [(side, rows) for side in self._sides(names) if len(rows := side.serving(layers))]
-            kernels += [side.config(int(rows[0])) for side, rows in found[:1]]
+            serving = [(side, rows) for side in self._sides(names) if len(rows := side.serving(layers))]
+            kernels += [side.config(int(rows[0])) for side, rows in serving[:1]]
         return Pair(gap, *kernels) if len(kernels) == 2 else None
 
     def _sides(self, names: Sequence[str]) -> list[Side]:
@@ -216,17 +215,17 @@ class _Search:
         weights = np.array([row.layer.count for row in self.rows])
         times = np.array([[row.times_us.get(config) or np.inf for config in kernels] for row in self.rows])
         weighted = (weights[:, None] * times).reshape(len(self.rows), len(kernels))
-        found: tuple[float, Pair] | None = None
+        best: tuple[float, Pair] | None = None
         for gap, mask in self.gaps.items():
             totals = [
                 np.where(allowed, weighted[layers].sum(axis=0), np.inf)
                 for allowed, layers in zip(sides, (mask, ~mask), strict=True)
             ]
             total = sum(float(one.min(initial=np.inf)) for one in totals)
-            if total < (found[0] if found else np.inf):
+            if total < (best[0] if best else np.inf):
                 below, above = (kernels[int(np.argmin(one))] for one in totals)
-                found = total, Pair(gap, below, above)
-        return found[1] if found else None
+                best = total, Pair(gap, below, above)
+        return best[1] if best else None
 
     # One rule.
 
@@ -293,11 +292,11 @@ class _Search:
         if best is None:
             raise StudyError(f"{self.where}: no rule is correct")
         pair, trial = best
-        made = self._dispatcher(pair)
+        dispatcher = self._dispatcher(pair)
         if isinstance(self.run_of.evaluator, Chooser):
-            binary = self.run_of.evaluator.build(dispatch_program(self.template, made)).result()
-            check_choices(self.run_of, made, binary, [row.layer for row in (*self.rows, *self.held_out)])
-        kernels = {row.layer: made.choose(row.layer.problem).kernel for row in (*self.rows, *self.held_out)}
+            binary = self.run_of.evaluator.build(dispatch_program(self.template, dispatcher)).result()
+            check_choices(self.run_of, dispatcher, binary, [row.layer for row in (*self.rows, *self.held_out)])
+        kernels = {row.layer: dispatcher.choose(row.layer.problem).kernel for row in (*self.rows, *self.held_out)}
         wanted = [
             (row, [kernel.config])
             for row in self.held_out
@@ -305,13 +304,13 @@ class _Search:
         ]
         self.measured += measure(self.run_of, self.key, wanted)
         layers = tuple(
-            _dispatched(row, kernels[row.layer], made, held_out=row in self.held_out)
+            _dispatched(row, kernels[row.layer], dispatcher, held_out=row in self.held_out)
             for row in (*self.rows, *self.held_out)
             if row.best_us is not None
         )
-        self.run_of.store.dispatchers.add(self.scope, trial.number, made.to_json(), layers)
+        self.run_of.store.dispatchers.add(self.scope, trial.number, dispatcher.to_json(), layers)
         return SearchedRule(
-            dispatcher=made,
+            dispatcher=dispatcher,
             layers=layers,
             total_us=trial.median_us or 0.0,
             tried=len(self._tried()),
@@ -334,7 +333,7 @@ class _Search:
         return Dispatcher(tuple(properties), tuple(kernels[:-1]), kernels[-1], rule)
 
 
-def _told(spaces: Sequence[RuleSpace], pair: Pair, trial: Trial) -> Iterator[Trial]:
+def _in_spaces(spaces: Sequence[RuleSpace], pair: Pair, trial: Trial) -> Iterator[Trial]:
     """A rule's trial in each space that contains the rule: kernels of a technique are also kernels of its family."""
     return (replace(trial, config=point) for space in spaces if (point := space.point(pair)))
 
@@ -345,18 +344,18 @@ def best_rule(trials: Iterable[Trial]) -> tuple[Pair, Trial] | None:
     return min(timed, key=lambda one: one[1].median_us or 0.0, default=None)
 
 
-def _dispatched(row: Row, kernel: PortfolioKernel | None, made: Dispatcher, *, held_out: bool) -> DispatchedLayer:
+def _dispatched(row: Row, kernel: PortfolioKernel | None, dispatcher: Dispatcher, *, held_out: bool) -> DispatchedLayer:
     """The row of a layer under a rule; other ways to choose are not evaluated."""
     time_us = None if kernel is None else row.times_us.get(kernel.config)
     return DispatchedLayer(
         layer=row.layer,
         role="held out" if held_out else "tuned",
         kernel=None if kernel is None else kernel.name,
-        default_first=made.choose(row.layer.problem).default_first,
+        default_first=dispatcher.choose(row.layer.problem).default_first,
         time_us=time_us,
         best_us=row.best_us or 0.0,
         left_out_us=None,
-        default_us=row.times_us.get(made.default.config),
+        default_us=row.times_us.get(dispatcher.default.config),
         single_us=None,
         nearest_us=None,
     )

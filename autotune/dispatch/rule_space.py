@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from autotune.dispatch.dispatcher import FAMILY
-from autotune.dispatch.portfolio import Bools, Ints
+from autotune.dispatch.matrix import Bools, Ints
 from autotune.dispatch.thresholds import Gap
 from autotune.family.space import ListedSpace, SearchSpace
 from autotune.family.template import Param
@@ -93,7 +93,7 @@ class Side:
         return np.flatnonzero(self.serves[:, layers].all(axis=1))
 
     def order(self, rng: np.random.Generator, first: Sequence[Config]) -> Ints:
-        """[kernels]; their positions in a random order, after those that come first."""
+        """[kernels]; their positions in a random order that begins with the configs in `first`."""
         named = [row for config in first if (row := self._row_of(config)) is not None]
         order = dict.fromkeys([*named, *rng.permutation(len(self.rows)).tolist()])
         return np.argsort(np.array([*order], dtype=np.int64))
@@ -104,9 +104,9 @@ class Side:
         values = config.params
         if any(values.get(one.name) not in one.values for one in self.params):
             return None
-        wanted = [one.values.index(values[one.name]) for one in self.params]
-        found = np.flatnonzero((self.rows == wanted).all(axis=1))
-        return int(found[0]) if len(found) else None
+        indices = [one.values.index(values[one.name]) for one in self.params]
+        matches = np.flatnonzero((self.rows == indices).all(axis=1))
+        return int(matches[0]) if len(matches) else None
 
 
 class RuleSpace(ListedSpace):
@@ -165,7 +165,7 @@ class RuleSpace(ListedSpace):
 
 
 def _some(low: Ints, high: Ints, orders: tuple[Ints, Ints], most: int) -> tuple[Ints, Ints]:
-    """The first kernels of each side in their orders, as many as give this number of pairs."""
+    """The first kernels of each side in their orders, as many as make at most `most` pairs."""
     each = math.isqrt(most)
     lows = min(len(low), max(each, most // len(high)))
     sides = ((low, orders[0], lows), (high, orders[1], most // lows))

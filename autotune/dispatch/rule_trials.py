@@ -16,8 +16,8 @@ from autotune.compilation.compile import Binary
 from autotune.dispatch.cells import Run
 from autotune.dispatch.dispatcher import DEFAULT_FIRST, Dispatcher, PortfolioKernel, Rule
 from autotune.dispatch.header import DispatchTemplate, dispatch_program, table_row
+from autotune.dispatch.matrix import Matrix, lost_us
 from autotune.dispatch.plan import Plan, chosen, costs_of
-from autotune.dispatch.portfolio import Matrix, lost_us
 from autotune.dispatch.predicate import predicate
 from autotune.dispatch.thresholds import best_tree, simplest
 from autotune.errors import Rejected, StudyError
@@ -50,12 +50,12 @@ class Tried:
 
 
 @dataclass(frozen=True, slots=True)
-class _Asked:
+class _PendingRule:
     """A rule that is being tried."""
 
     rule: Rule
     proposed_by: str
-    made: Dispatcher
+    dispatcher: Dispatcher
     binary: Future[Binary] | None
     """None: its trial is known, or nothing is compiled on this device"""
 
@@ -118,53 +118,55 @@ class RuleTrials:
             for name, column, times in zip(self.plan.names, columns, self.plan.relative_times, strict=True)
         )
 
-    def _begin(self, rule: Rule, proposed_by: str) -> _Asked:
+    def _begin(self, rule: Rule, proposed_by: str) -> _PendingRule:
         """Start compiling a rule, unless its trial is known."""
-        made, evaluator = self.dispatcher(rule), self.run_of.evaluator
+        dispatcher, evaluator = self.dispatcher(rule), self.run_of.evaluator
         binary = None
-        if isinstance(evaluator, Chooser) and made.config() not in self.known:
-            binary = evaluator.build(dispatch_program(self.template, made))
-        return _Asked(rule, proposed_by, made, binary)
+        if isinstance(evaluator, Chooser) and dispatcher.config() not in self.known:
+            binary = evaluator.build(dispatch_program(self.template, dispatcher))
+        return _PendingRule(rule, proposed_by, dispatcher, binary)
 
-    def _finish(self, asked: _Asked) -> Tried:
+    def _finish(self, pending: _PendingRule) -> Tried:
         """A rule's trial: the stored one, or else a new one that is verified and stored."""
-        config = asked.made.config()
-        total_us = self._total_us(asked.rule, self.rows)
+        config = pending.dispatcher.config()
+        total_us = self._total_us(pending.rule, self.rows)
         trial = self.known.get(config)
         if trial is None:
             trial = Trial(self.next_number, config, Outcome.CORRECT)
             try:
-                self._verify(asked)
+                self._verify(pending)
             except Rejected as rejected:
                 outcome = Outcome(rejected.outcome)
                 trial = replace(trial, outcome=outcome, reason=rejected.reason, message=rejected.message)
             time_us = total_us if trial.outcome == Outcome.CORRECT else None
-            self.run_of.store.dispatchers.add_trial(self.scope, trial, time_us, proposed_by=asked.proposed_by)
+            self.run_of.store.dispatchers.add_trial(self.scope, trial, time_us, proposed_by=pending.proposed_by)
             self.known[config] = trial
             self.next_number += 1
             self.evaluated += 1
-        held_out_us = self._total_us(asked.rule, self.held) if self.held else None
-        return Tried(asked.rule, total_us, held_out_us, trial.outcome, trial.reason, trial.number, asked.proposed_by)
+        held_out_us = self._total_us(pending.rule, self.held) if self.held else None
+        return Tried(
+            pending.rule, total_us, held_out_us, trial.outcome, trial.reason, trial.number, pending.proposed_by
+        )
 
-    def _verify(self, asked: _Asked) -> None:
+    def _verify(self, pending: _PendingRule) -> None:
         """Compare a dispatcher's choices, and those of its compiled form, with the verified trials of each layer.
 
         Raises Rejected: `unverified` for a choice that is not correct on its layer, `wrong_choice`, or the compiler's
         reason.
         """
         problems = [self.matrix.layers[row].problem for row in self.rows]
-        kernels = [asked.made.choose(problem).kernel for problem in problems]
+        kernels = [pending.dispatcher.choose(problem).kernel for problem in problems]
         positions = [-1 if kernel is None else self.kernels.index(kernel) for kernel in kernels]
-        serving = chosen(self.matrix, self.rows, replace(self.plan, rule=asked.rule))
+        serving = chosen(self.matrix, self.rows, replace(self.plan, rule=pending.rule))
         columns = (*self.plan.kernels, self.matrix.default)
         for row, position, config in zip(self.rows, positions, serving, strict=True):
             if (columns[position] if position >= 0 else -1) != config:
                 layer = self.matrix.layers[row].name
                 message = f"chooses {self._name(position)} for {layer}, which is not what was verified for it"
                 raise Rejected(Outcome.WRONG_RESULT, "unverified", message)
-        if asked.binary is not None:
+        if pending.binary is not None:
             check_choices(
-                self.run_of, asked.made, asked.binary.result(), [self.matrix.layers[row] for row in self.rows]
+                self.run_of, pending.dispatcher, pending.binary.result(), [self.matrix.layers[row] for row in self.rows]
             )
 
     def _name(self, position: int) -> str:
@@ -188,14 +190,14 @@ def portfolio_kernel(run: Run, problems: Sequence[Problem], name: str, config: C
     return PortfolioKernel(name, config, predicate(bound, config))
 
 
-def check_choices(run: Run, made: Dispatcher, binary: Binary, layers: Sequence[Layer]) -> None:
+def check_choices(run: Run, dispatcher: Dispatcher, binary: Binary, layers: Sequence[Layer]) -> None:
     """Compare the choices of a compiled dispatcher for some layers with its rule. Raises Rejected: `wrong_choice`."""
     evaluator = run.evaluator
     assert isinstance(evaluator, Chooser)  # noqa: S101 - it compiled the dispatcher
     table = tuple(table_row(layer.problem) for layer in layers)
-    names = {-1: "nothing", **dict(enumerate(kernel.name for kernel in made.all_kernels))}
+    names = {-1: "nothing", **dict(enumerate(kernel.name for kernel in dispatcher.all_kernels))}
     for layer, answer in zip(layers, evaluator.choices(ChoicesRequest(binary, table)), strict=True):
-        kernel = made.choose(layer.problem).kernel
+        kernel = dispatcher.choose(layer.problem).kernel
         expected = "nothing" if kernel is None else kernel.name
         if names.get(answer) != expected:
             message = f"chooses {names.get(answer, answer)} for {layer.name}, its rule {expected}"

@@ -1,7 +1,7 @@
 """matrix -> dispatch: the time that a rule loses over a set of layers, and the best thresholds between kernels.
 
-The loss is time, weighted by count, and not the number of layers that do not get their best kernel: so a threshold does
-not move between two kernels that are equally fast.
+The loss is time, weighted by count. It is not the number of layers that do not get their best kernel, so a threshold
+between two equally fast kernels does not move.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from itertools import pairwise
 import numpy as np
 
 from autotune.dispatch.dispatcher import FASTEST, Leaf, Rule, Split, ends, leaves
-from autotune.dispatch.portfolio import Bools, Floats, Ints
+from autotune.dispatch.matrix import Bools, Floats, Ints
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,14 +55,14 @@ class Costs:
 
     def lost_by(self, leaf: Leaf) -> Floats:
         """[layers]; the weighted loss in microseconds if they end at the same leaf."""
-        serving = taken(leaf, self.kernels, np.isfinite(self.lost_us), self.times)
-        lost: Floats = np.where(serving < 0, self.nothing_us, self.lost_us[np.arange(len(serving)), serving])
-        return lost
+        serving = serving_kernels(leaf, self.kernels, np.isfinite(self.lost_us), self.times)
+        lost_us: Floats = np.where(serving < 0, self.nothing_us, self.lost_us[np.arange(len(serving)), serving])
+        return lost_us
 
     def below(self, gap: Gap) -> Bools:
         """[layers]; whether each layer is below a threshold."""
-        found: Bools = self.values[:, self.properties.index(gap.property)] < gap.threshold
-        return found
+        below: Bools = self.values[:, self.properties.index(gap.property)] < gap.threshold
+        return below
 
     def part(self, rows: Bools) -> Costs:
         """The same of some of the layers."""
@@ -77,15 +77,15 @@ def gaps_of(properties: Sequence[str], values: Ints) -> Iterator[Gap]:
             yield Gap(name, between(low, high))
 
 
-def taken(leaf: Leaf, kernels: Sequence[str], fits: Bools, times: Ints) -> Ints:
+def serving_kernels(leaf: Leaf, kernels: Sequence[str], fits: Bools, times: Ints) -> Ints:
     """[layers]; the position of the kernel that a leaf chooses for each layer; -1: none supports it.
 
     `fits` and `times` are [layers, kernels]. For measured layers this is what `Dispatcher.choose` returns.
     """
-    found: Ints = np.where(fits.any(axis=1), np.argmin(np.where(fits, times, _LAST), axis=1), -1)
-    for position in reversed([kernels.index(name) for name in leaf.kernels]):
-        found = np.where(fits[:, position], position, found)
-    return found
+    positions: Ints = np.where(fits.any(axis=1), np.argmin(np.where(fits, times, _LAST), axis=1), -1)
+    for first in reversed([kernels.index(name) for name in leaf.kernels]):
+        positions = np.where(fits[:, first], first, positions)
+    return positions
 
 
 def between(low: int, high: int) -> int:
@@ -102,16 +102,18 @@ def best_tree(costs: Costs, depth: int) -> Rule:
     options = [FASTEST, *(Leaf((name,)) for name in costs.kernels)]
     lost = np.stack([costs.lost_by(leaf) for leaf in options], axis=1)
     least = float(lost.sum(axis=0).min())
-    found: Gap | None = None
+    best_gap: Gap | None = None
     for gap in gaps_of(costs.properties, costs.values) if depth else ():
         below = costs.below(gap)
         total = sum(float(lost[side].sum(axis=0).min()) for side in (below, ~below))
         if total < least and not math.isclose(total, least):  # by more than rounding
-            least, found = total, gap
-    if found is None:
+            least, best_gap = total, gap
+    if best_gap is None:
         return options[int(np.argmin(lost.sum(axis=0)))]
-    below = costs.below(found)
-    return Split(found.property, found.threshold, *(best_tree(costs.part(side), depth - 1) for side in (below, ~below)))
+    below = costs.below(best_gap)
+    return Split(
+        best_gap.property, best_gap.threshold, *(best_tree(costs.part(side), depth - 1) for side in (below, ~below))
+    )
 
 
 def simplest(costs: Costs, rules: Sequence[Rule], within_us: float) -> Rule:

@@ -10,6 +10,7 @@ import pytest
 
 from autotune.dispatch.dispatcher import DEFAULT_FIRST, FASTEST, Leaf, Rule, Split, ends
 from autotune.dispatch.header import load_dispatch_template
+from autotune.dispatch.matrix import Matrix, portfolio, served, suggested_configs
 from autotune.dispatch.plan import (
     Making,
     chosen,
@@ -21,7 +22,6 @@ from autotune.dispatch.plan import (
     with_default_first,
     with_interpolated,
 )
-from autotune.dispatch.portfolio import Matrix, portfolio, served, suggested_configs
 from autotune.dispatch.thresholds import Costs, best_tree, between, simplest
 from autotune.distance import SAME, property_similarity
 from autotune.problem import Conv2dProblem, Layer
