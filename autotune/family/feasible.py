@@ -42,8 +42,8 @@ class Rule:
     @property
     def expression(self) -> Expression:
         """The rule as one expression, without folding."""
-        whole = self.holds.expression
-        return whole if self.limit is None else Expression(f"({whole.text}) <= {self.limit}", whole.where)
+        value = self.holds.expression
+        return value if self.limit is None else Expression(f"({value.text}) <= {self.limit}", value.where)
 
     def met(self, names: Mapping[str, Value]) -> bool:
         """Whether the rule holds."""
@@ -112,56 +112,56 @@ class Tree:
         """the names that later levels use"""
 
     def feasible(self, *, most: int, visits: int) -> tuple[Rows, bool]:
-        """Feasible rows in lexicographic order, and whether they are all there are.
+        """Feasible rows in lexicographic order, and whether there are no others.
 
-        Ends once there are more than `most`, or after about so many visits to partial configs.
+        Stops at more than `most` rows, or after about `visits` partial configs.
         """
         width, chunk = len(self._params), min(CHUNK, LEAST_CHUNK * (1 + most))
-        found, count, visited = [self._no_rows], 0, 1
+        parts, count, visited = [self._no_rows], 0, 1
         at, columns = self._kept(0, Columns({}, 1))
         waiting = [(np.zeros((len(at), 0), np.int16), columns)]
         while waiting and count <= most and visited < visits:
             rows, columns = waiting.pop()
             depth = rows.shape[1]
             if depth == width:
-                found.append(rows)
+                parts.append(rows)
                 count += len(rows)
                 continue
             step = max(1, chunk // len(self._params[depth].values))
             if len(rows) > step:
-                parts = [np.arange(start, min(start + step, len(rows))) for start in range(0, len(rows), step)]
-                waiting += [(rows[part], columns.take(part)) for part in reversed(parts)]
+                pieces = [np.arange(start, min(start + step, len(rows))) for start in range(0, len(rows), step)]
+                waiting += [(rows[some], columns.take(some)) for some in reversed(pieces)]
                 continue
             rows, columns = self._grown(rows, columns)
             visited += len(rows)
             at, columns = self._kept(depth + 1, columns)
             if len(at):
                 waiting.append((rows[at], columns))
-        return np.concatenate(found), not waiting and count <= most
+        return np.concatenate(parts), not waiting and count <= most
 
     def sampled(self, rng: np.random.Generator, *, most: int, visits: int) -> Rows:
-        """Up to `most` feasible rows at random, in lexicographic order, each there once.
+        """Up to `most` distinct feasible rows, drawn at random, in lexicographic order.
 
-        A path takes one of those values of the next parameter that break no rule, each being equally likely, and ends
-        where there is none. Ends after about so many visits to partial configs.
+        A path draws the next parameter's value from those that break no rule, with equal probability, and ends if there
+        is none. Stops after about `visits` partial configs.
         """
-        found, count = [self._no_rows], 0
+        parts, count = [self._no_rows], 0
         while count < most and visits > 0:
             paths = min(PATHS, most - count)
             visits -= paths
             at, columns = self._kept(0, Columns({}, paths))
             rows = np.zeros((len(at), 0), np.int16)
             for depth, param in enumerate(self._params):
-                of = np.repeat(np.arange(len(rows)), len(param.values))
+                parent = np.repeat(np.arange(len(rows)), len(param.values))
                 rows, columns = self._grown(rows, columns)
                 visits -= len(rows)
                 at, columns = self._kept(depth + 1, columns)
-                order = np.lexsort((rng.random(len(at)), of[at]))
-                _, first = np.unique(of[at][order], return_index=True)
+                order = np.lexsort((rng.random(len(at)), parent[at]))
+                _, first = np.unique(parent[at][order], return_index=True)
                 rows, columns = rows[at[order[first]]], columns.take(order[first])
-            found.append(rows)
+            parts.append(rows)
             count += len(rows)
-        return np.unique(np.concatenate(found), axis=0)
+        return np.unique(np.concatenate(parts), axis=0)
 
     @property
     def _no_rows(self) -> Rows:
@@ -170,14 +170,14 @@ class Tree:
     def _grown(self, rows: Rows, columns: Columns) -> tuple[Rows, Columns]:
         """Every row with each value of the next parameter."""
         param, table = self._params[rows.shape[1]], self._tables[rows.shape[1]]
-        of = np.repeat(np.arange(len(rows)), len(table))
+        parent = np.repeat(np.arange(len(rows)), len(table))
         values = np.tile(np.arange(len(table), dtype=np.int16), len(rows))
-        columns = columns.take(of)
+        columns = columns.take(parent)
         columns[param.name] = table[values]
-        return np.column_stack([rows[of], values]), columns
+        return np.column_stack([rows[parent], values]), columns
 
     def _kept(self, depth: int, columns: Columns) -> tuple[npt.NDArray[np.intp], Columns]:
-        """The positions of those partial configs that break no rule of a level, and what later levels need of them."""
+        """The positions of partial configs that break no rule of a level, and the columns that later levels need."""
         columns[_POSITION] = np.arange(columns.size)
         kept = self._levels[depth].kept(columns)
         needed = {name: kept[name] for name in self._needed[depth] if name in kept}

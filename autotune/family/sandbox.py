@@ -51,7 +51,7 @@ def limited(path: Path, what: str, seconds: float) -> Iterator[None]:
 
 
 def _memory_bytes() -> int:
-    """The memory of this process; 0 if the system does not tell."""
+    """The memory of this process; 0 if it is unknown."""
     try:
         with open("/proc/self/statm", "rb") as file:
             return int(file.read().split()[1]) * resource.getpagesize()

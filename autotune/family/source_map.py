@@ -35,15 +35,15 @@ def with_source_lines(message: str, template: KernelTemplate, source: KernelSour
     """
     if not _LINE.search(message) and not _WORDS.search(message):
         return message
-    found = origins(template, source, device)
+    lines = origins(template, source, device)
 
     def extended(match: re.Match[str]) -> str:
         line = int(next(filter(None, match.groups())))
-        origin = found[line - 1] if 0 < line <= len(found) else ""
+        origin = lines[line - 1] if 0 < line <= len(lines) else ""
         return f"{match[0]} ({origin})" if origin else match[0]
 
-    told = _LINE.sub(extended, message)
-    return told if told != message else _WORDS.sub(extended, message)
+    extended_message = _LINE.sub(extended, message)
+    return extended_message if extended_message != message else _WORDS.sub(extended, message)
 
 
 def origins(template: KernelTemplate, source: KernelSource, device: DeviceInfo) -> tuple[str, ...]:

@@ -38,7 +38,7 @@ class Admission:
     listed: frozenset[Config] | None = None
     """the only configs admitted, for a device that can evaluate no others; None: all"""
     prune: bool = False
-    """whether the families' `[prune]` applies: it tells what is worth searching, not what is legal"""
+    """whether the families' `[prune]` applies, which excludes legal configs that are not worth searching"""
     by_dtype: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     """accuracy classes for storage types other than that of `accuracy`, for a predicate that holds for several"""
 
@@ -115,7 +115,7 @@ class BoundTemplate:
 
     @cached_property
     def searched(self) -> bool:
-        """Whether a search includes the family for this problem on this device if the study does not name it."""
+        """Whether a study that does not name the family searches it for this problem on this device."""
         return bool(self.bind(self.template.search_when).integer({}))
 
     @cached_property
@@ -183,8 +183,8 @@ class BoundTemplate:
         admission, text = self.admission, self.template.accuracy.text
 
         def among(classes: Iterable[str]) -> str:
-            words = ", ".join(f"'{word}'" for word in classes)
-            return f"(({text}) in ({words},))"
+            quoted_classes = ", ".join(f"'{name}'" for name in classes)
+            return f"(({text}) in ({quoted_classes},))"
 
         others = "".join(f"{among(classes)} if dtype == '{of}' else " for of, classes in admission.by_dtype.items())
         expression = Expression(others + among(admission.accuracy), f"{self.template.path}: accuracy")
@@ -318,7 +318,7 @@ class ListedSpace:
         return low if low < high else None
 
     def indices(self, config: Config) -> tuple[int, ...] | None:
-        """The value indices of a config; None for another family's, or one with a value that is excluded here."""
+        """The value indices of a config; None if it is of another family or has a value that the space excludes."""
         values = config.params
         if config.template != self.template or values.keys() != {param.name for param in self.params}:
             return None
@@ -419,8 +419,8 @@ def narrow(template: KernelTemplate, narrowed: Mapping[str, Sequence[Value]]) ->
     for name, values in narrowed.items():
         if name not in known:
             now = renamed(template.name, name)
-            there = f"it is {now} now" if now in known else f"{template.name} has {', '.join(known)}"
-            raise StudyError(f"space.{template.name}.{shortened(name)}: no such parameter; {there}")
+            hint = f"it is {now} now" if now in known else f"{template.name} has {', '.join(known)}"
+            raise StudyError(f"space.{template.name}.{shortened(name)}: no such parameter; {hint}")
         for value in values:
             if not any(value == own and type(value) is type(own) for own in known[name].values):
                 raise StudyError(

@@ -74,8 +74,8 @@ class KernelTemplate:
     accuracy: Expression
     deterministic: Expression
     padded_work: Expression
-    """outputs that could be computed in a launch's time: those of y, of tiles that reach past its edges
-    and of idle SMs
+    """outputs that the device could compute in a launch's time: those of y, those of tiles beyond its edges, and those
+    of idle SMs
     """
     params: tuple[Param, ...]
     derived: tuple[tuple[str, Expression], ...]
@@ -92,7 +92,7 @@ class KernelTemplate:
     """floating-point operations of the family's algorithm"""
     constants: tuple[ConstantTemplate, ...]
     tensor_maps: tuple[TensorMapTemplate, ...]
-    """of several with one name, a config has the first whose `when` holds"""
+    """if several have one name, a config uses the first whose `when` holds"""
     prepare: tuple[StageTemplate, ...]
     stages: tuple[StageTemplate, ...]
     packed_w_bytes: Expression
@@ -129,8 +129,8 @@ class KernelTemplate:
     def current_config(self, recorded: Config) -> Config | None:
         """A recorded config with the current parameters of the family, under their current names.
 
-        A parameter that it lacks was added later, and its first value is the earlier behaviour. None if it is another
-        family's, or has a parameter or a value that no longer exists.
+        A parameter that it lacks was added later, and its first value is the earlier behaviour. None if it
+        belongs to another family, or has a parameter or a value that no longer exists.
         """
         values = current(self.name, recorded.params)
         if recorded.template != self.name or not values.keys() <= {param.name for param in self.params}:

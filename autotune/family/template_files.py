@@ -44,14 +44,14 @@ def template_files(directories: Sequence[Path] = (), more: Sequence[Operation] =
         if directory != shipped("templates"):
             _refuse_unknown(directory, declared)
         paths += _families_in(directory, *(directory / name for name in declared))
-    found: dict[str, Path] = {}
+    files: dict[str, Path] = {}
     for path in (*paths, *_families_in(*(each.folder for each in more if each.name not in declared))):
         name = path.name.removesuffix(SUFFIX)
-        if name in found:
-            raise TemplateError(f"{path}: a family named {name!r} exists already in {found[name]}; rename the file")
+        if name in files:
+            raise TemplateError(f"{path}: a family named {name!r} exists already in {files[name]}; rename the file")
         if not path.name.startswith("_") and name != "dispatch":
-            found[name] = path
-    return found
+            files[name] = path
+    return files
 
 
 def _families_in(*folders: Path) -> list[Path]:
@@ -94,8 +94,8 @@ def load_template(path: Path, includes: Includes | None = None) -> KernelTemplat
     """
     (file, text), declared = _text_of(path), operation_of(path)
     template = _family(path.name.removesuffix(SUFFIX), file, text, declared)
-    found = (includes or Includes()).of(file, text, declared.folder)
-    return replace(template, operation=declared, includes=found)  # of the current reference
+    included = (includes or Includes()).of(file, text, declared.folder)
+    return replace(template, operation=declared, includes=included)  # of the current reference
 
 
 def default_values(path: Path) -> dict[str, Value]:
@@ -109,7 +109,7 @@ def default_values(path: Path) -> dict[str, Value]:
 
 
 def _text_of(path: Path) -> tuple[Path, str]:
-    """A family's text and its file: that of another operation if the file at `path` refers to it."""
+    """A family's file and text; if the file at `path` refers to another operation's family, those of that family."""
     text = read_text(path, TemplateError)
     if shared := _SHARED.fullmatch(text):
         path = path.parent.parent / f"{shared.group(1)}{SUFFIX}"

@@ -110,51 +110,51 @@ class Includes:
 
     def __init__(self) -> None:
         self._named: dict[tuple[str, Path], dict[str, str]] = {}
-        """of each name and folder the files there"""
+        """name and folder to the files in it"""
         self._chosen: dict[tuple[Path, ...], dict[str, dict[str, str]]] = {}
-        """of folders, in order, what each name stands for"""
+        """folders, in order, to the files of each name"""
         self._read: dict[str, tuple[str, list[tuple[int, str, bool]]]] = {}
-        """of each file its text, and what that includes"""
+        """file to its text and the includes of the text"""
 
     def of(self, path: Path, text: str, operation: Path) -> tuple[tuple[str, str], ...]:
         """Name and text of every file that a body includes, or imports macros of, and those that these include.
 
-        They lie beside it, in the folder of its operation, or are shared ones that come along. An expression in an
-        included name, as in `_element_${dtype}.cuh`, stands for every file that it may come to.
+        The files are next to the family, in the folder of its operation, or among the bundled ones. An expression in an
+        included name, as in `_element_${dtype}.cuh`, stands for every file that may have the name.
         """
-        found: dict[str, str] = {}
+        files: dict[str, str] = {}
         shared = shipped("templates")
-        beside = tuple(dict.fromkeys((path.parent, operation, shared)))  # so that a copied family finds its parts
+        folders = tuple(dict.fromkeys((path.parent, operation, shared)))  # so that a copied family finds its parts
 
         def visit(where: Path | str, content: str, included: Iterable[tuple[int, str, bool]]) -> None:
             for start, name, imported in included:
                 try:
-                    named = self._files(name, (shared,) if imported else beside)
+                    named = self._files(name, (shared,) if imported else folders)
                 except TemplateError as error:
                     line = content.count("\n", 0, start) + 1
                     raise TemplateError(f"{where}: line {line}: {error}") from None
                 for each, file in named.items():
-                    if each in found:
+                    if each in files:
                         continue
-                    if len(found) == MOST_INCLUDED:
+                    if len(files) == MOST_INCLUDED:
                         raise TemplateError(f"{where}: more than {MOST_INCLUDED} included files")
-                    found[each] = ""
+                    files[each] = ""
                     if file not in self._read:
                         read = read_text(Path(file), TemplateError)
                         if each == EPILOGUE:
-                            read += _activations_besides(read)
+                            read += _missing_activations(read)
                         self._read[file] = read, _included(read)
                     visit(file, *self._read[file])
-                    del found[each]
-                    found[each] = self._read[file][0]  # after its own includes
+                    del files[each]
+                    files[each] = self._read[file][0]  # after its own includes
 
         visit(path, text, _included(text))
-        return tuple(found.items())
+        return tuple(files.items())
 
     def _files(self, name: str, folders: tuple[Path, ...]) -> dict[str, str]:
-        """The files that an include may name; of two of one name that in the earlier folder.
+        """The files that an include may name; a file in an earlier folder hides its namesakes in later ones.
 
-        Raises TemplateError where there is none, and for one outside its folder, links followed.
+        Raises TemplateError if there is no file, and for a file that is outside its folder after following links.
         """
         chosen = self._chosen.setdefault(folders, {})
         if name not in chosen:
@@ -169,8 +169,8 @@ class Includes:
         return chosen[name]
 
 
-def _activations_besides(text: str) -> str:
-    """The CUDA functions of those activations that a text lacks, from the table of activations."""
+def _missing_activations(text: str) -> str:
+    """The CUDA functions of the activations that a text lacks."""
     return "".join(
         f"\n__device__ __forceinline__ float {word}(float v) {{ return {in_cpp(word, single=True)}; }}\n"
         for word in BY_WORD
@@ -188,7 +188,9 @@ def _included(text: str) -> list[tuple[int, str, bool]]:
 
 
 def _named(name: str, folder: Path) -> dict[str, str]:
-    """The files of a folder that an include may name. Raises TemplateError for one outside it, links followed."""
+    """The files of a folder that an include may name. Raises TemplateError for a file that is outside the folder after
+    following links.
+    """
     files = {}
     for each in _matching(name, folder):
         file = os.path.join(folder, each)
@@ -210,9 +212,9 @@ def _matching(name: str, folder: Path) -> list[str]:
 
 
 def inline(text: str, includes: Iterable[tuple[str, str]]) -> str:
-    """Rendered text with its quoted includes replaced by what it uses of them, each once, and single blank lines.
+    """Replace each quoted include of a rendered text, once, by what the text uses of the file, and merge blank lines.
 
-    Raises TemplateError for an include of anything else than those files and the toolkit's headers.
+    Raises TemplateError for an include other than these files and the toolkit's headers.
     """
     contents = dict(includes)
     done: set[str] = set()
@@ -227,8 +229,8 @@ def inline(text: str, includes: Iterable[tuple[str, str]]) -> str:
         content = _PRAGMA_ONCE.sub("", contents[name])
         return _INCLUDE.sub(replace, content).rstrip("\n")
 
-    whole = _INCLUDE.sub(replace, text)
-    for match in _DIRECTIVE.finditer(whole):
+    inlined = _INCLUDE.sub(replace, text)
+    for match in _DIRECTIVE.finditer(inlined):
         if not _OF_A_TOOLKIT.match(match.group()):
             raise TemplateError(f'has {quoted(match.group().strip())}; write #include "FILE" or <HEADER>')
-    return re.sub(r"\n{3,}", "\n\n", without_dead_code(whole, (contents[name] for name in done)))
+    return re.sub(r"\n{3,}", "\n\n", without_dead_code(inlined, (contents[name] for name in done)))

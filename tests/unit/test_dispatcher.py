@@ -173,11 +173,11 @@ def test_it_survives_being_written_down() -> None:
     [
         (
             Split("k", 13, Split("k", 13, Leaf(("few",)), Leaf(("fours",))), Leaf(("few",))),
-            "k < 13 is asked where k is below 13",
+            "k < 13 is tested where k is below 13",
         ),
         (
             Split("k", 13, Leaf(("few",)), Split("k", 8, Leaf(("few",)), Leaf(("fours",)))),
-            "k < 8 is asked where k is at least 13",
+            "k < 8 is tested where k is at least 13",
         ),
         (Leaf(("many",)), "names the kernel 'many', which it does not have"),
         (Split("maps", 13, Leaf(("few",)), Leaf(("fours",))), "asks for 'maps'; there are k, pixels"),
