@@ -20,7 +20,7 @@ __device__ __forceinline__ Corner window_corner(int pixel) {
 
 // Loads a box of pixels from `pixel` on.
 __device__ __forceinline__ void load_pixels(unsigned char* to, const TensorMap& x_map, Barrier* full, int channel, int pixel,
-                                            Corner corner, int tap) {
+                                            const Corner& corner, int tap) {
     if constexpr (POINTWISE) {
         tma_load(to, &x_map, full, channel, pixel);
     } else if constexpr (FLAT) {

@@ -101,6 +101,13 @@ constexpr int FILTER_TILES = WARP_TILES_K % 2 == 0 ? 2 : 1;  // tiles whose filt
 // First of the two filter rows whose last chunks make a step. Of an odd number of rows the last but one comes twice.
 __device__ __forceinline__ constexpr int odd_row(int step) { return R == 1 ? 0 : 2 * step < R - 2 ? 2 * step : R - 2; }
 
+// Where an element of a filter's row lies in w.
+__device__ __forceinline__ int filter_element(int k, int filter_row, int at) {
+    constexpr int ROWS = FILTER_D * R;
+    if constexpr (!TRANSPOSED) return (k * ROWS + filter_row) * (S * C) + at;
+    return (at % C * (ROWS * S) + (ROWS - 1 - filter_row) * S + S - 1 - at / C) * K + k;
+}
+
 extern "C" __global__ void pack_filters(const Bits* __restrict__ w, unsigned* __restrict__ packed_w) {
     constexpr int PACKED = 1 * SLICES * SLICE_FILTERS * 4;
     const int i = static_cast<int>(blockIdx.x * blockDim.x + threadIdx.x);
@@ -118,13 +125,12 @@ extern "C" __global__ void pack_filters(const Bits* __restrict__ w, unsigned* __
     unsigned word = 0;
     for (int half = 0; half < 2; ++half) {
         const int tap = in_run * 8 + lane % 4 * 2 + half;  // of the filter row
-        const int frame = i / (SLICE_FILTERS * 4) % SLICES / CHANNEL_SLICES;
+        const int frame = DEEP ? i / (SLICE_FILTERS * 4) % SLICES / CHANNEL_SLICES : 0;
         const int channel = i / (SLICE_FILTERS * 4) % CHANNEL_SLICES * CHANNELS + tap % CHANNELS;
         const bool there = CONTIGUOUS_ROWS ? tap < S * C : channel < C;
         const int at = CONTIGUOUS_ROWS ? tap : tap / CHANNELS * C + channel;
-        const int filter_row = frame * R + row, rows = FILTER_D * R;
-        const int from = TRANSPOSED ? (at % C * (rows * S) + (rows - 1 - filter_row) * S + S - 1 - at / C) * K + k : (k * rows + filter_row) * (S * C) + at;
-        if (there && once && k < K) word |= unsigned{w[from]} << 16 * half;
+        const int filter_row = frame * R + row;
+        if (there && once && k < K) word |= unsigned{w[filter_element(k, filter_row, at)]} << 16 * half;
     }
     packed_w[i] = word;
 }
