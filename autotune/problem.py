@@ -15,9 +15,10 @@ from functools import lru_cache
 from typing import Self
 
 from autotune.errors import StudyError, quoted
-from autotune.operation.declarations import COMPUTED, DRAWN, DTYPE_BYTES, KEPT, READ, WHOLE_RANGE, Array
+from autotune.operation.declarations import COMPUTED, DRAWN, KEPT, READ, Array
 from autotune.operation.operation import FILE, Operation
 from autotune.operation.registry import CONV2D, operation
+from autotune.operation.storage_types import TYPES
 from autotune.trial import Value
 
 _MOST_COUNT = 1 << 62  # elements, products and FLOP are 64-bit whole numbers
@@ -97,7 +98,7 @@ class Problem(ABC):
     @property
     def element_bytes(self) -> int:
         """Bytes of one stored element."""
-        return DTYPE_BYTES[self.dtype]
+        return TYPES[self.dtype].size_bytes
 
     @property
     def reduction(self) -> int:
@@ -144,7 +145,7 @@ class DeclaredProblem(Problem):
                 raise StudyError(f"{array.name} would have more than 2^62 elements; make it smaller")
             if array.role in READ and array.fill in DRAWN and array.least > array.most:
                 raise StudyError(f"{array.name}: there are no whole numbers from {array.least} to {array.most}")
-            low, high = WHOLE_RANGE[array.dtype]
+            low, high = TYPES[array.dtype].whole
             if array.role in READ and array.fill in DRAWN and not low <= array.least <= array.most <= high:
                 raise StudyError(
                     f"{array.name}: test data from {array.least} to {array.most}; expected whole numbers from {low} "

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from autotune.operation.operation import Operation
+from autotune.operation.storage_types import TYPES
 from autotune.problem import Layer, Problem
 from autotune.trial import Config, Value
 
@@ -17,11 +18,11 @@ ADMITTED: Mapping[str, tuple[str, ...]] = {
     "fp16": ("fp32", "fp32-3xtf32", "tf32", "fp16"),
     "fp16-acc16": ("fp32", "fp32-3xtf32", "tf32", "fp16", "fp16-acc16"),
     "bf16": ("fp32", "fp32-3xtf32", "tf32", "bf16"),
+    "fp64": ("fp64",),
 }
 """A study's `accuracy` to the accuracy classes that may win."""
 SAMPLERS = ("default", "random", "tpe", "tpe_ordinal", "nsgaii", "cmaes")
 """The values of a study's `sampler`: the project's own, random, and Optuna's; implemented in `search`."""
-_DEFAULT_ACCURACY = {"f32": "fp32", "f16": "fp16", "bf16": "bf16"}
 _SIXTEEN_BITS = ("fp16", "bf16")
 SPILL_LIMIT_BYTES = 1024  # on an H200 no kernel with more came within 40 % of its layer's best
 
@@ -179,7 +180,7 @@ class Study:
 
 def admitted_classes(accuracy: str | None, dtype: str) -> tuple[str, ...]:
     """The accuracy classes that may win in a study of this accuracy, on layers of a storage type."""
-    return ADMITTED[accuracy or _DEFAULT_ACCURACY[dtype]]
+    return ADMITTED[accuracy or TYPES[dtype].accuracy]
 
 
 def distinct_layers(layers: Iterable[Layer]) -> tuple[Layer, ...]:
@@ -198,7 +199,7 @@ def operations_of(study: Study) -> tuple[Operation, ...]:
 
 def unadmitted(accuracy: str | None, dtype: str) -> str:
     """Why a study of this accuracy lets no kernel win on layers of a storage type; empty where it lets one."""
-    own = _DEFAULT_ACCURACY[dtype]
+    own = TYPES[dtype].accuracy
     if accuracy is None or own in ADMITTED[accuracy]:
         return ""
     return f"accuracy {accuracy} admits no kernel of {dtype} layers; give {own}, or leave accuracy out"

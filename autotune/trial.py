@@ -33,7 +33,7 @@ class Outcome(StrEnum):
 END_TO_END = "end_to_end"
 """The measurement mode of trials timed from host memory to host memory, and the template of their configs."""
 
-ACCURACY_CLASSES = ("fp32", "fp32-3xtf32", "tf32", "fp16", "fp16-acc16", "bf16")
+ACCURACY_CLASSES = ("fp64", "fp32", "fp32-3xtf32", "tf32", "fp16", "fp16-acc16", "bf16")
 """The accuracy class of a kernel's arithmetic; `verify` has the error bound of each."""
 
 

@@ -13,10 +13,32 @@ from typing import Any, NamedTuple
 
 from .dlpack import described
 
-_TYPESTRS = {"f32": ("<f4",), "f16": ("<f2",), "bf16": ("<V2", "|V2"), "i32": ("<i4",)}
-"""The names of storage types in arrays; NumPy has none for bf16."""
+_TYPESTRS = {
+    "f32": ("<f4",),
+    "f16": ("<f2",),
+    "bf16": ("<V2", "|V2"),
+    "i32": ("<i4",),
+    "f64": ("<f8",),
+    "e4m3": ("<V1", "|V1"),
+    "e5m2": ("<f1", "|f1"),
+    "i8": ("|i1", "<i1"),
+    "u8": ("|u1", "<u1"),
+    "i64": ("<i8",),
+}
+"""The names of storage types in arrays; NumPy has none for bf16, e4m3 and e5m2, and these are ml_dtypes's."""
 
-_OF_TORCH = {"torch.float32": "f32", "torch.float16": "f16", "torch.bfloat16": "bf16", "torch.int32": "i32"}
+_OF_TORCH = {
+    "torch.float32": "f32",
+    "torch.float16": "f16",
+    "torch.bfloat16": "bf16",
+    "torch.int32": "i32",
+    "torch.float64": "f64",
+    "torch.float8_e4m3fn": "e4m3",
+    "torch.float8_e5m2": "e5m2",
+    "torch.int8": "i8",
+    "torch.uint8": "u8",
+    "torch.int64": "i64",
+}
 
 
 class View(NamedTuple):

@@ -64,9 +64,11 @@ class InterfaceArray:
     axes: Mapping[str, tuple[str, ...]]
     """its extents as expressions, by layout; under an empty name if the operation has no layouts"""
     dtypes: Mapping[str, str]
-    """element type, by the problem's dtype"""
+    """element type, by the values of a word"""
     optional: bool
     """whether some problems lack it"""
+    type_word: str = "dtype"
+    """that word"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,7 +144,7 @@ class Kernel:
     problem: DeclaredProblem
     """the problem it was tuned for; it also runs other run-time sizes"""
     accuracy: str
-    """fp32, fp32-3xtf32, tf32, fp16, fp16-acc16 or bf16"""
+    """fp64, fp32, fp32-3xtf32, tf32, fp16, fp16-acc16 or bf16"""
     deterministic: bool
     device: str
     """name of the device it was tuned on"""

@@ -37,8 +37,8 @@ def problem_of(
     for array in interface.arrays:
         if array.name not in shapes:
             continue
-        if "dtype" not in found and (dtype := _problems_dtype(array, dtypes[array.name])):
-            found["dtype"] = dtype
+        if array.type_word not in found and (dtype := _problems_dtype(array, dtypes[array.name])):
+            found[array.type_word] = dtype
         axes = array.axes[layout]
         if len(axes) != len(shapes[array.name]):
             raise ValueError(f"{array.name}: has shape {shapes[array.name]}, expected [{', '.join(axes)}]")
@@ -49,7 +49,7 @@ def problem_of(
 
 
 def _problems_dtype(array: InterfaceArray, dtype: str) -> str | None:
-    """The problem's dtype for the dtype of an array; None if several are possible."""
+    """The word of the problem for the dtype of an array; None if several are possible."""
     saying = [word for word, stored in array.dtypes.items() if stored == dtype]
     return saying[0] if len(saying) == 1 else None
 

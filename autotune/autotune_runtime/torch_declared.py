@@ -15,7 +15,18 @@ from .interface import DeclaredProblem, Interface, InterfaceArray, Library
 from .prepared import GIVEN, WEIGHTS, problem_of
 from .torch_operator import Operator, Tensors, given_arrays
 
-DTYPES = {"f32": torch.float32, "f16": torch.float16, "bf16": torch.bfloat16, "i32": torch.int32}
+DTYPES = {
+    "f32": torch.float32,
+    "f16": torch.float16,
+    "bf16": torch.bfloat16,
+    "i32": torch.int32,
+    "f64": torch.float64,
+    "e4m3": torch.float8_e4m3fn,
+    "e5m2": torch.float8_e5m2,
+    "i8": torch.int8,
+    "u8": torch.uint8,
+    "i64": torch.int64,
+}
 _NAMES = {dtype: name for name, dtype in DTYPES.items()}
 
 
@@ -56,7 +67,8 @@ def schema(interface: Interface) -> str:
         for size in interface.sizes
         if size.name not in axes
     ]
-    named += [f'str {name}="{words[0]}"' for name, words in interface.words.items() if name != "dtype"]
+    types = {"dtype", *(array.type_word for array in given)}  # which tensors say
+    named += [f'str {name}="{words[0]}"' for name, words in interface.words.items() if name not in types]
     made = sum(array.role == "out" for array in interface.arrays)
     returns = "Tensor" if made == 1 else f"({', '.join(['Tensor'] * made)})"
     return f"{interface.name}({', '.join((*tensors, *(['*', *named] if named else ())))}) -> {returns}"

@@ -13,7 +13,6 @@ from autotune.atomic_write import SETTINGS, check_writable, write_whole
 from autotune.cli.progress import stages
 from autotune.errors import ModelError
 from autotune.escape import counted
-from autotune.operation.declarations import FLOATS
 from autotune.study import ADMITTED, unadmitted
 
 LARGEST = 2**31 - 1  # of a size: what kernels count with
@@ -53,7 +52,9 @@ def _numbers(text: str, between: str, expected: str) -> tuple[int, ...]:
     callback=_batches,
     help="Batch sizes, such as 1,8,64; each layer is written once per size.",
 )
-@click.option("--dtype", type=click.Choice([*FLOATS]), help="Storage and compute type. Default: the network's.")
+@click.option(
+    "--dtype", type=click.Choice(["f32", "f16", "bf16"]), help="Storage and compute type. Default: the network's."
+)
 @click.option(
     "--layout",
     type=click.Choice(["nchw", "nhwc"]),

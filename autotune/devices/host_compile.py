@@ -24,6 +24,8 @@ from autotune.trial import Outcome, Resources
 
 _NO_HEADER = re.compile(r"fatal error: .*(No such file|file not found)")
 _NO_FUNCTION = re.compile(r"'__\w+' was not declared|undeclared identifier '__|arguments to '__\w+' that depend")
+_ASM = re.compile(r"\basm\s*(volatile\s*)?\(")
+_ASM_ERROR = re.compile(r"Error: |invalid 'asm'|in 'asm'|asm operand|unknown use of instruction|invalid instruction")
 _TEMPLATE = r"\btemplate\s*<[^;{{}}]*>[^;{{}}]*\bvoid\s+{entry}\s*\("
 """the entry of a program with one kernel, which has no name of its own"""
 INCLUDE = Path(__file__).parent / "host_include"
@@ -197,6 +199,11 @@ def _compile(cxx: str, arguments: list[str], text: str) -> tuple[bytes, str]:
             ) from error
         if done.returncode:
             message = killed(done.returncode) or _first_errors(done.stderr)
+            if _ASM.search(text) and _ASM_ERROR.search(done.stderr):
+                message = (
+                    f"{message}; the host runs no PTX: put asm(...) between #ifdef __CUDA_ARCH__ and #else, with the "
+                    "same in C++ behind #else, include the _ptx*.cuh that wraps it, or use a GPU (--device cuda:0)"
+                )
             for what, lacking in (("headers", _NO_HEADER), ("functions", _NO_FUNCTION)):
                 if lacking.search(message):
                     message = f"{message}; the host has few of CUDA's {what}: use a GPU (--device cuda:0)"

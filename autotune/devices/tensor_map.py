@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from autotune.operation.declarations import DTYPE_BYTES
+from autotune.operation.storage_types import TYPES
 
-ELEMENT_BYTES = {**DTYPE_BYTES, "tf32": 4}
+ELEMENT_BYTES = {**{name: each.size_bytes for name, each in TYPES.items()}, "tf32": 4}
 """of a tensor map's data types; tf32: f32 that a load rounds to the nearest TF32, ties to even"""
 SWIZZLES = (0, 32, 64, 128)
 """bytes of the pattern in which 16-byte chunks are swizzled"""

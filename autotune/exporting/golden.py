@@ -155,23 +155,18 @@ def _filled(array: Array, seed: int, *, integers: bool) -> Doubles:
     fill: Fill = "integers" if integers and array.fill in DRAWN else array.fill
     match fill:
         case "normal":
-            return stored(_normal(seed, count), array.dtype).astype(np.float64)
+            return stored(_normal(seed, count), array.dtype)
         case "uniform":
             random = (_mixed(seed, count) >> np.uint64(40)).astype(np.float64) / 2.0**24
-            return stored(array.low + (array.high - array.low) * random, array.dtype).astype(np.float64)
+            return stored(array.low + (array.high - array.low) * random, array.dtype)
         case "range" | "permutation":
             length, step, shift = array.steps
             at = np.arange(count, dtype=np.int64)
-            return _as_stored((at % length * step + at // length % length * shift) % length, array.dtype)
+            return stored((at % length * step + at // length % length * shift) % length, array.dtype)
         case "integers" | "ones" | "zeros":
             least, most = array.whole_bounds
             span = np.uint64(most - least + 1)
             return least + ((_mixed(seed, count) >> np.uint64(11)) % span).astype(np.float64)
-
-
-def _as_stored(values: npt.NDArray[np.int64], dtype: str) -> Doubles:
-    """Whole numbers as a storage type keeps them."""
-    return values.astype(np.float64) if dtype == "i32" else stored(values, dtype).astype(np.float64)
 
 
 def _mixed(seed: int, count: int) -> npt.NDArray[np.uint64]:

@@ -11,8 +11,9 @@ from autotune.expressions.expression import Expression
 from autotune.family.codegen_cpp import fold
 from autotune.measurement.numpy_reference import in_numpy
 from autotune.measurement.reference import error_unit
-from autotune.operation.declarations import COMPUTED, DTYPE_BYTES, FILLS, READ, ROLES, ArrayTemplate, Part, Role, Size
+from autotune.operation.declarations import COMPUTED, FILLS, READ, ROLES, ArrayTemplate, Part, Role, Size
 from autotune.operation.operation import Operation
+from autotune.operation.storage_types import TYPES
 
 MOST_AXES = 8
 """Maximum number of axes of an array, as in the C interface's conv2d_array."""
@@ -95,8 +96,10 @@ class ArrayView:
     role: str
     doc: str
     when: str
+    type_word: str
+    """the word that says the storage type of its elements"""
     dtypes: tuple[str, ...]
-    """storage type of its elements, for each of the problem's"""
+    """storage type of its elements, for each value of that word"""
     extents: tuple[str, ...]
     fill: str
     least: str
@@ -121,6 +124,7 @@ class OperationContext:
     fills: tuple[str, ...]
     dtypes: tuple[str, ...]
     dtype_bytes: tuple[int, ...]
+    dtype_floats: tuple[bool, ...]
     sizes: tuple[Size, ...]
     words: tuple[tuple[str, tuple[str, ...]], ...]
     enumerations: tuple[tuple[str, tuple[str, ...]], ...]
@@ -170,8 +174,9 @@ def operation_context(operation: Operation) -> OperationContext:
         error_unit=error_unit(operation.bounds),
         roles=ROLES,
         fills=FILLS,
-        dtypes=tuple(DTYPE_BYTES),
-        dtype_bytes=tuple(DTYPE_BYTES.values()),
+        dtypes=tuple(TYPES),
+        dtype_bytes=tuple(each.size_bytes for each in TYPES.values()),
+        dtype_floats=tuple(each.is_float for each in TYPES.values()),
         sizes=operation.sizes,
         words=tuple(operation.words.items()),
         enumerations=tuple(operation.enumerations.items()),
@@ -248,7 +253,8 @@ def _array(array: ArrayTemplate, operation: Operation) -> ArrayView:
         role=array.role,
         doc=shape if when == "true" else f"{shape}, where {when}",
         when=_cpp(array.when.expression, operation),
-        dtypes=tuple(array.dtypes[word] for word in operation.words["dtype"]),
+        type_word=array.type_word,
+        dtypes=tuple(array.dtypes[word] for word in operation.words[array.type_word]),
         extents=tuple(_cpp(extent, operation) for extent in _extents(texts, array.name)),
         fill=array.fill,
         least=_cpp(array.least.expression, operation),

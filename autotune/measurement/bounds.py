@@ -12,8 +12,6 @@ from autotune.errors import TemplateError
 from autotune.operation.operation import FILE
 from autotune.problem import Problem
 
-ROUNDING = {"f32": 0.0, "f16": 2.0**-11, "bf16": 2.0**-8, "i32": 0.0}  # unit roundoff of the stored output
-
 ABSURD = 1000.0  # times sqrt(L) for outputs: the magnitude of L terms with random signs is about sqrt(L)
 LOOSE = 0.5  # of the outputs; zeros would pass with a tolerance of 1, and the error of wrong kernels is about as large
 _LEAST_OUTPUTS = 16  # nonzero outputs needed; fewer may all be near 0 by chance
@@ -52,9 +50,10 @@ class ErrorBound:
         return self.constant, self.growing, self.shrinking, self.most, self.least_term
 
 
-_F32, _F16, _BF16 = 2.0**-24, 2.0**-11, 2.0**-8  # unit roundoff
+_F64, _F32, _F16, _BF16 = 2.0**-53, 2.0**-24, 2.0**-11, 2.0**-8  # unit roundoff
 _HALF_TERM = 2.0**-12  # an input below 2^-14 is rounded to a multiple of 2^-24; the other factor is below 8
 _CLASSES = {
+    "fp64": ErrorBound(constant=8 * _F64, growing=2 * _F64),  # the reference errs as much
     "fp32": ErrorBound(constant=4 * _F32, growing=_F32),
     "fp32-3xtf32": ErrorBound(constant=8 * _F32, growing=_F32),
     "tf32": ErrorBound(shrinking=16 * _F16, most=2 * _F16),

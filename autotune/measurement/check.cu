@@ -18,6 +18,12 @@ __device__ inline bits64 mixed(bits64 value) {  // splitmix64
     return value ^ (value >> 31);
 }
 
+// A factor near 1 that gives a double digits which no float has, so that a kernel that computes in float is found.
+template <class Stored>
+__device__ inline double below_float(bits64 random) {
+    return sizeof(typename Stored::element) > sizeof(float) ? 1.0 - static_cast<double>(random & 0xFFFFFF) * 0x1p-50 : 1.0;
+}
+
 // to[i] ~ N(0, scale^2) by Box-Muller; elements `period` apart are equal.
 template <class Stored>
 __device__ inline void filled_normal(typename Stored::element* to, wide elements, wide period, bits64 seed, float scale) {
@@ -26,7 +32,8 @@ __device__ inline void filled_normal(typename Stored::element* to, wide elements
         const bits64 random = mixed(seed + static_cast<bits64>(i % period));
         const float first = (static_cast<float>(random >> 40) + 0.5f) * (1.0f / 16777216.0f);
         const float second = static_cast<float>((random >> 8) & 0xFFFFFF) * (1.0f / 16777216.0f);
-        to[i] = Stored::from_float(scale * sqrtf(-2.0f * logf(first)) * cosf(6.2831853f * second));
+        const float value = scale * sqrtf(-2.0f * logf(first)) * cosf(6.2831853f * second);
+        to[i] = Stored::from_double(value * below_float<Stored>(random));
     }
 }
 
@@ -35,8 +42,12 @@ template <class Stored>
 __device__ inline void filled_uniform(typename Stored::element* to, wide elements, wide period, bits64 seed, float low, float high) {
     for (wide i = blockIdx.x * static_cast<wide>(blockDim.x) + threadIdx.x; i < elements;
          i += static_cast<wide>(gridDim.x) * blockDim.x) {
-        const float random = static_cast<float>(mixed(seed + static_cast<bits64>(i % period)) >> 40) * (1.0f / 16777216.0f);
-        to[i] = Stored::from_float(low + (high - low) * random);
+        const bits64 random = mixed(seed + static_cast<bits64>(i % period));
+        if constexpr (sizeof(typename Stored::element) > sizeof(float)) {
+            to[i] = Stored::from_double(low + static_cast<double>(high - low) * (static_cast<double>(random >> 11) * 0x1p-53));
+        } else {
+            to[i] = Stored::from_float(low + (high - low) * (static_cast<float>(random >> 40) * (1.0f / 16777216.0f)));
+        }
     }
 }
 

@@ -74,6 +74,7 @@ def interface_of(declared: Operation) -> Interface:
                 },
                 dtypes=dict(array.dtypes),
                 optional=array.when.expression.text != "true",
+                type_word=array.type_word,
             )
             for array in declared.arrays
         ),

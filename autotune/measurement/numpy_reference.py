@@ -24,8 +24,9 @@ import numpy as np
 import numpy.typing as npt
 
 from autotune.errors import TemplateError
-from autotune.operation.declarations import COMPUTED, FLOATS, WHOLE_RANGE, Array
+from autotune.operation.declarations import COMPUTED, Array
 from autotune.operation.operation import FILE, NUMPY_REFERENCE, REFERENCE, Operation
+from autotune.operation.storage_types import FLOATS, TYPES
 from autotune.problem import Problem
 from autotune.toml_table import did_you_mean
 
@@ -60,15 +61,6 @@ def _reference(declared: Operation) -> tuple[str, str]:
         path = declared.folder / REFERENCE
         raise TemplateError(f"{path}: gives one output, and {declared.name} has several; write {NUMPY_REFERENCE}")
     return name, text
-
-
-def values_of(content: bytes, dtype: str) -> Doubles:
-    """Stored elements as doubles."""
-    if dtype == "i32":
-        return np.frombuffer(content, np.int32).astype(np.float64)
-    if dtype == "bf16":
-        return (np.frombuffer(content, np.uint16).astype(np.uint32) << 16).view(np.float32).astype(np.float64)
-    return np.frombuffer(content, np.float16 if dtype == "f16" else np.float32).astype(np.float64)
 
 
 @dataclass(frozen=True, slots=True)
@@ -211,7 +203,7 @@ def _checked(part: object, output: Array, declared: Operation, what: str = "") -
         where = ", ".join(f"{axis} = {at}" for axis, at in zip(output.axes, place, strict=True))
         raise TemplateError(f"{of} {values[tuple(place)]} for {what}{output.name} at {where}: expected numbers")
     if output.dtype not in FLOATS:
-        low, high = WHOLE_RANGE[output.dtype]
+        low, high = TYPES[output.dtype].whole
         if not what and values.size and not (low <= values.min() and values.max() <= high):
             raise TemplateError(
                 f"{of} {values.min():.0f} to {values.max():.0f} for {output.name}: expected what {output.dtype} holds, "

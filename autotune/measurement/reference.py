@@ -19,6 +19,7 @@ from autotune.measurement.launcher import Tensors
 from autotune.measurement.numpy_reference import in_cuda, in_numpy
 from autotune.operation.declarations import Bounds
 from autotune.operation.operation import REFERENCE, Operation
+from autotune.operation.storage_types import TYPES, StorageType
 from autotune.problem import Problem
 
 ENTRIES = ("hash_words", "count_changed")
@@ -34,63 +35,30 @@ REFERENCE_FUNCTION double activation_error(const Problem&, double, double) {
 _STORED = """struct stored_{name} {{
     using element = {element};
     static constexpr double LEAST_ROUNDING = {least};
-    static __device__ inline float to_float(element value) {{ return {to_float}; }}
-    static __device__ inline element from_float(float value) {{ return {from_float}; }}
+    static __device__ inline float to_float(element value) {{ return static_cast<float>(value); }}
+    static __device__ inline element from_float(float value) {{ return static_cast<element>(value); }}
     static __device__ inline double to_double(element value) {{ return {to_double}; }}
     static __device__ inline element from_double(double value) {{ return {from_double}; }}
     static __device__ inline bool all_ones(element value) {{ return {all_ones}; }}
 }};
 """
-_AS_FLOAT = {
-    "to_double": "static_cast<double>(to_float(value))",
-    "from_double": "from_float(static_cast<float>(value))",
-}
-_CAST = {"to_float": "static_cast<float>(value)", "to_double": "static_cast<double>(value)"}
-_STORED_AS: Mapping[str, Mapping[str, str]] = {
-    "f32": {
-        "element": "float",
-        "least": "0.0",
-        "to_float": "value",
-        "from_float": "value",
-        **_AS_FLOAT,
-        "all_ones": "bits_of<unsigned>(value) == 0xFFFFFFFFu",
-    },
-    "f16": {
-        "element": "__half",
-        "least": "1.0 / (1 << 25)",  # half of the smallest number above 0
-        "to_float": "__half2float(value)",
-        "from_float": "__float2half_rn(value)",
-        **_AS_FLOAT,
-        "all_ones": "bits_of<unsigned short>(value) == 0xFFFFu",
-    },
-    "bf16": {
-        "element": "__nv_bfloat16",
-        "least": "0.0",
-        "to_float": "__bfloat162float(value)",
-        "from_float": "__float2bfloat16_rn(value)",
-        **_AS_FLOAT,
-        "all_ones": "bits_of<unsigned short>(value) == 0xFFFFu",
-    },
-    "i32": {
-        "element": "int",
-        "least": "0.0",
-        **_CAST,
-        "from_float": "static_cast<int>(value)",
-        "from_double": "static_cast<int>(value)",
-        "all_ones": "false",  # -1 is a number like any other
-    },
-    "f64": {
-        "element": "double",
-        "least": "0.0",
-        **_CAST,
-        "to_float": "static_cast<float>(value)",
-        "from_float": "value",
-        "from_double": "value",
-        "all_ones": "bits_of<unsigned long long>(value) == ~0ull",
-    },
-}
-"""The parts of `stored_NAME` that differ between types. f64 is for references of consecutive layers."""
-_INCLUDES = {"f16": "#include <cuda_fp16.h>\n", "bf16": "#include <cuda_bf16.h>\n"}
+_BITS = {1: "unsigned char", 2: "unsigned short", 4: "unsigned", 8: "unsigned long long"}
+
+
+def _stored(kind: StorageType) -> str:
+    """Conversions of a storage type, in C++. A type narrower than float is converted to and from float."""
+    bits = _BITS[kind.size_bytes]
+    exact = kind.is_float and kind.size_bytes <= 4
+    return _STORED.format(
+        name=kind.name,
+        element=kind.cuda,
+        least=kind.least_rounding.hex(),
+        to_double="static_cast<double>(to_float(value))" if exact else "static_cast<double>(value)",
+        from_double="from_float(static_cast<float>(value))" if exact else "static_cast<element>(value)",
+        all_ones=f"bits_of<{bits}>(value) == static_cast<{bits}>(-1)" if kind.is_float else "false",
+    )
+
+
 _VALUES = """using wide = long long;
 
 template <class Bits, class Element>
@@ -155,8 +123,14 @@ def _program(dtypes: Mapping[str, str], problem: Problem) -> Program:
     """`dtypes` are the storage types of the problem's arrays."""
     used = tuple(dict.fromkeys(dtypes.values()))
     entries = (*ENTRIES, *(entry_of(entry, dtype) for dtype in used for entry in OF_DTYPE))
-    stored = [_STORED.format(name=dtype, **_STORED_AS[dtype]) for dtype in used]
-    above = ("".join(_INCLUDES.get(dtype, "") for dtype in used), _VALUES, *stored, _prologue(problem, dtypes))
+    stored = [_stored(TYPES[dtype]) for dtype in used]
+    headers = dict.fromkeys(TYPES[dtype].header for dtype in used)
+    above = (
+        "".join(f"#include <{header}>\n" for header in headers if header),
+        _VALUES,
+        *stored,
+        _prologue(problem, dtypes),
+    )
     below = (_own("check.cu"), *(f"AUTOTUNE_CHECKS({dtype})" for dtype in used))
     if in_numpy(problem.operation):
         return Program("\n".join((*above, _NO_ACTIVATION, *below)), entries)

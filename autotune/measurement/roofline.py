@@ -10,6 +10,7 @@ from autotune.measurement.traffic import read_bytes, written_bytes
 from autotune.problem import Conv2dProblem, Problem
 
 ARITHMETIC_RATE: Mapping[str, tuple[str, float]] = {
+    "fp64": ("fp64", 1.0),  # not calibrated; no kernel beats the rate of FFMA
     "fp32": ("fp32", 1.0),
     "fp32-3xtf32": ("tf32", 1 / 3),  # three products for one
     "tf32": ("tf32", 1.0),

@@ -11,7 +11,8 @@ from functools import lru_cache
 import numpy as np
 import numpy.typing as npt
 
-from autotune.operation.declarations import COMPUTED, DTYPE_BYTES, READ, Array, Window
+from autotune.operation.declarations import COMPUTED, READ, Array, Window
+from autotune.operation.storage_types import TYPES
 from autotune.problem import Problem
 
 SECTOR_BYTES = 32
@@ -44,7 +45,7 @@ def written_bytes(problem: Problem) -> int:
 
 def needed_sectors(array: Array) -> int:
     """The number of an array's sectors with an element that some output needs."""
-    width = SECTOR_BYTES // DTYPE_BYTES[array.dtype]  # elements of a sector
+    width = SECTOR_BYTES // TYPES[array.dtype].size_bytes  # elements of a sector
     places = {axis: needed(array.shape[axis], window) for axis, window in enumerate(array.windows) if window}
     if not all(map(len, places.values())):
         return 0  # every output sees only padding

@@ -8,7 +8,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from autotune.measurement.numpy_reference import Doubles, numpy_reference
-from autotune.operation.declarations import DRAWN, FLOATS, Array
+from autotune.operation.declarations import DRAWN, Array
+from autotune.operation.storage_types import FLOATS
 from autotune.problem import Problem
 
 

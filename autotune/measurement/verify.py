@@ -20,15 +20,17 @@ from autotune.compilation.compile import Binary
 from autotune.devices.device import POISON, Device, Launch, Order, Passes, Sample, Variation
 from autotune.errors import Rejected
 from autotune.family.source import KernelSource
-from autotune.measurement.bounds import ROUNDING, check_units, error_bound, exact_on_integers
+from autotune.measurement.bounds import check_units, error_bound, exact_on_integers
 from autotune.measurement.diagnosis import diagnosed
 from autotune.measurement.guard_bands import GUARD_BYTES, OUTPUT_GUARD, GuardedArray, with_array
 from autotune.measurement.launcher import LoadedKernel, Tensors
-from autotune.measurement.numpy_reference import in_numpy, numpy_reference, values_of
+from autotune.measurement.numpy_reference import in_numpy, numpy_reference
 from autotune.measurement.reference import entry_of, reference_arguments, size_arguments
+from autotune.measurement.storage import decoded
 from autotune.measurement.test_data import DataSet, periods
 from autotune.operation.declarations import DRAWN, Array, Fill
 from autotune.operation.operation import FILE
+from autotune.operation.storage_types import TYPES
 from autotune.problem import Problem
 from autotune.trial import ErrorStats, Outcome
 
@@ -292,7 +294,7 @@ class Verifier:
         """The reference of the first units on the host, where the operation has it in numpy."""
         some = self.problem.with_runtime(data.period)
         inputs = {
-            array.name: values_of(self.device.read(data.inputs[array.name].address, array.size_bytes), array.dtype)
+            array.name: decoded(self.device.read(data.inputs[array.name].address, array.size_bytes), array.dtype)
             for array in some.filled
         }
         for expected in numpy_reference(some, inputs):
@@ -377,7 +379,7 @@ class Verifier:
             np.int64(period.elements),
             np.int32(exact),
             *map(np.float64, bound.numbers),
-            np.float64(ROUNDING[output.dtype]),
+            np.float64(TYPES[output.dtype].rounding),
             np.uint64(self._result),
             *size_arguments(problem),
         )

@@ -7,7 +7,8 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 
 from autotune.expressions.expression import Bound
-from autotune.operation.declarations import DRAWN, DTYPE_BYTES, FILLS, FLOATS, READ, ROLES, ArrayTemplate, Fill
+from autotune.operation.declarations import DRAWN, FILLS, READ, ROLES, ArrayTemplate, Fill
+from autotune.operation.storage_types import FLOATS, TYPES
 from autotune.toml_table import Table, did_you_mean
 
 _KEYS = {"name", "role", "shape", "dtype", "fill", "integers", "between", "when", "windows"}
@@ -154,7 +155,7 @@ class ArrayReader:
         if role is None:
             near = did_you_mean(str(table.get("role")), ROLES)
             raise table.error("role", f"{table.get('role')!r}: expected one of {', '.join(ROLES)}{near}")
-        shapes, dtypes = self.shapes(), self.dtypes()
+        shapes, (type_word, dtypes) = self.shapes(), self.dtypes()
         fill = self.fill(role in READ, dtypes)
         least, most = self.integers(fill, is_read=role in READ)
         low, high = self.between(fill)
@@ -165,6 +166,7 @@ class ArrayReader:
                 layout: tuple(self.expression(table, f"shape.{layout}".rstrip("."), extent) for extent in extents)
                 for layout, extents in shapes.items()
             },
+            type_word=type_word,
             dtypes=dtypes,
             when=self.bound(table, "when", "true"),
             fill=fill,
@@ -188,10 +190,17 @@ class ArrayReader:
         shapes.require(layouts)
         return {layout: strings(shapes, layout, shapes.get(layout)) for layout in layouts}
 
-    def dtypes(self) -> Mapping[str, str]:
-        """The element type for each of the problem's dtypes: the same, or that of `dtype`, for all or for each."""
-        array, words = self.table, self.words["dtype"]
+    def dtypes(self) -> tuple[str, Mapping[str, str]]:
+        """The word that says the element type, and the type for each of its values.
+
+        The word is `dtype`, or another word of types that `dtype` names; a type may also be the same for all, or be
+        given for each of the problem's dtypes.
+        """
+        array, word, words = self.table, "dtype", self.words["dtype"]
         match array.get("dtype", {}):
+            case str(other) if other in self.words and other not in TYPES:
+                word, words = other, self.words[other]
+                of = dict(zip(words, words, strict=True))
             case str(dtype):
                 of = dict.fromkeys(words, dtype)
             case {**named}:
@@ -199,13 +208,13 @@ class ArrayReader:
                     array.table("dtype", "").allow(words)
                 of = {word: str(named.get(word, word)) for word in words}
             case given:
-                known = ", ".join(DTYPE_BYTES)
+                known = ", ".join(TYPES)
                 raise array.error("dtype", f"expected one of {known}, or such a one for each dtype, got {given!r}")
         for dtype in of.values():
-            if dtype not in DTYPE_BYTES:
-                near = did_you_mean(dtype, DTYPE_BYTES)
-                raise array.error("dtype", f"{dtype!r}: expected one of {', '.join(DTYPE_BYTES)}{near}")
-        return of
+            if dtype not in TYPES:
+                near = did_you_mean(dtype, (*TYPES, *self.words))
+                raise array.error("dtype", f"{dtype!r}: expected one of {', '.join(TYPES)}, or a word of types{near}")
+        return word, of
 
     def fill(self, is_read: bool, dtypes: Mapping[str, str]) -> Fill:  # noqa: FBT001
         """How test data are made. Raises where nothing is filled, and for a type that cannot hold such data."""

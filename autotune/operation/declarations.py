@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Literal
 
 from autotune.errors import StudyError
 from autotune.expressions.expression import Bound, Expression
+from autotune.operation.storage_types import TYPES
 from autotune.trial import Value
 
 if TYPE_CHECKING:
@@ -17,15 +18,6 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
 MAX_SIZE = 2**31 - 1  # a size is a 32-bit int in every kernel
-FLOATS = ("f32", "f16", "bf16")
-DTYPE_BYTES = {"f32": 4, "f16": 2, "bf16": 2, "i32": 4}
-WHOLE_RANGE = {
-    "f32": (-(2**30), 2**30),
-    "f16": (-65504, 65504),
-    "bf16": (-(2**30), 2**30),
-    "i32": (-(2**31), 2**31 - 1),
-}
-"""The least and the largest whole number of test data, by storage type."""
 Role = Literal["in", "weights", "out", "inout", "scratch"]
 ROLES: tuple[Role, ...] = ("in", "weights", "out", "inout", "scratch")
 """in, out and inout: arrays of each launch. weights: prepared once and used for many launches. scratch: arrays whose
@@ -191,7 +183,7 @@ class Array:
     @property
     def size_bytes(self) -> int:
         """Bytes of the whole array."""
-        return self.elements * DTYPE_BYTES[self.dtype]
+        return self.elements * TYPES[self.dtype].size_bytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -202,8 +194,10 @@ class ArrayTemplate:
     role: Role
     shapes: Mapping[str, tuple[Bound, ...]]
     """by layout; of no name where the operation has no word for it"""
+    type_word: str
+    """the word that says what elements are stored as: dtype, or another word of types"""
     dtypes: Mapping[str, str]
-    """what elements are stored as, by the problem's dtype"""
+    """what elements are stored as, by the values of that word"""
     when: Bound
     fill: Fill
     least: Bound
@@ -221,7 +215,7 @@ class ArrayTemplate:
             role=self.role,
             axes=tuple(extent.expression.text for extent in extents),
             shape=tuple(extent.integer(names) for extent in extents),
-            dtype=self.dtypes[str(names["dtype"])],
+            dtype=self.dtypes[str(names[self.type_word])],
             per_item=any(runtime in extent.names for extent in extents),
             fill=self.fill,
             least=self.least.integer(names),

@@ -18,9 +18,7 @@ from autotune.expressions.typed_names import expression_of, number_names
 from autotune.operation.array_declarations import ArrayReader, expression_word, is_name, strings, what_is_wrong
 from autotune.operation.declarations import (
     COMPUTED,
-    DTYPE_BYTES,
     ERROR_MODELS,
-    FLOATS,
     IN_MESSAGE,
     MAX_SIZE,
     READ,
@@ -33,6 +31,7 @@ from autotune.operation.declarations import (
     Rule,
     Size,
 )
+from autotune.operation.storage_types import TYPES
 from autotune.toml_table import Table, did_you_mean, is_time, read_toml
 from autotune.trial import Value
 
@@ -250,12 +249,11 @@ class _Reader:
             near = did_you_mean(runtime, known)
             raise table.error("runtime", f"{runtime!r} is not a size{near}; sizes are {', '.join(known)}")
         if "dtype" not in words:
-            raise table.error("words.dtype", f"missing; expected some of {', '.join(FLOATS)}")
+            raise table.error("words.dtype", f"missing; expected some of {', '.join(TYPES)}")
         for dtype in words["dtype"]:
-            if dtype not in FLOATS:
-                near = did_you_mean(dtype, FLOATS)
-                other = "; an array of integers says dtype in its [[array]]" if dtype in DTYPE_BYTES else ""
-                raise table.error("words.dtype", f"{dtype!r}: expected some of {', '.join(FLOATS)}{other or near}")
+            if dtype not in TYPES:
+                near = did_you_mean(dtype, TYPES)
+                raise table.error("words.dtype", f"{dtype!r}: expected some of {', '.join(TYPES)}{near}")
         arrays = tuple(
             ArrayReader(each, words, self.expression).read()
             for each in table.tables("array", "expected [[array]]", label="name")

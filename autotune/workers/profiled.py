@@ -24,7 +24,8 @@ from autotune.devices.device import Device
 from autotune.family.source import KernelSource
 from autotune.measurement.launcher import LoadedKernel, Tensors
 from autotune.measurement.storage import encoded
-from autotune.operation.declarations import DRAWN, FLOATS
+from autotune.operation.declarations import DRAWN
+from autotune.operation.storage_types import FLOATS
 from autotune.problem import Problem
 
 _DRAWN = 1 << 24  # random numbers drawn for an array; a longer one repeats them

@@ -278,7 +278,7 @@ private:
                  ": output " + std::to_string(index) + " of " + DECLARED[output].name + " is " +
                  std::to_string(found(index)) + ", not " + wanted);
         };
-        for (size_t i = 0; dtype != Stored::i32 && size * i < content.size(); ++i)  // also of those that no golden value is of
+        for (size_t i = 0; is_float(dtype) && size * i < content.size(); ++i)  // also of those that no golden value is of
             if (std::all_of(&content[size * i], &content[size * i] + size, [](unsigned char byte) { return byte == 0xFF; }))
                 wrong(i, "written");
         const PlainProblem plain(on_.problem);

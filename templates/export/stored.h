@@ -18,65 +18,109 @@ inline double rounded(double value, int bits, int least_exponent) {  // to neare
     return std::nearbyint(value / unit) * unit;
 }
 
+// A floating-point type narrower than bf16's 8 bits of exponent.
+struct Narrow {
+    int exponent_bits, fraction_bits;
+    double most;  // beyond it numbers are that
+    constexpr int bias() const { return (1 << (exponent_bits - 1)) - 1; }
+};
+
+constexpr bool is_narrow(Stored dtype) { return dtype == Stored::f16 || dtype == Stored::e4m3 || dtype == Stored::e5m2; }
+
+constexpr Narrow narrow(Stored dtype) {
+    return dtype == Stored::f16 ? Narrow{5, 10, INFINITY} : dtype == Stored::e4m3 ? Narrow{4, 3, 448.0} : Narrow{5, 2, 57344.0};
+}
+
 inline double as_stored(double value, Stored dtype) {
-    if (dtype == Stored::i32) return value;
     if (dtype == Stored::f32) return static_cast<double>(static_cast<float>(value));
-    return dtype == Stored::f16 ? rounded(value, 11, -13) : rounded(value, 8, -125);
+    if (dtype == Stored::bf16) return rounded(value, 8, -125);
+    if (!is_narrow(dtype)) return value;
+    const Narrow kind = narrow(dtype);
+    return std::max(-kind.most, std::min(kind.most, rounded(value, kind.fraction_bits + 1, 2 - kind.bias())));
 }
 
 inline double rounding_of(Stored dtype) {  // of a value, as a fraction of it
-    return dtype == Stored::f32 || dtype == Stored::i32 ? 0.0 : std::ldexp(1.0, dtype == Stored::f16 ? -11 : -8);
+    if (dtype == Stored::bf16) return std::ldexp(1.0, -8);
+    return is_narrow(dtype) ? std::ldexp(1.0, -narrow(dtype).fraction_bits - 1) : 0.0;
 }
 
 inline double least_rounding(Stored dtype) {  // half of the smallest number above 0, where test data come near that
-    return dtype == Stored::f16 ? std::ldexp(1.0, -25) : 0.0;
+    return is_narrow(dtype) ? std::ldexp(1.0, -narrow(dtype).bias() - narrow(dtype).fraction_bits) : 0.0;
 }
 
-inline uint16_t half_bits(double value) {  // of a value that a half holds
-    const uint16_t sign = std::signbit(value) ? 0x8000 : 0;
+inline unsigned narrow_bits(double value, const Narrow &kind) {  // of a value that the type holds
+    const unsigned sign = std::signbit(value) ? 1u << (kind.exponent_bits + kind.fraction_bits) : 0;
     const double size = std::fabs(value);
-    if (size < std::ldexp(1.0, -14)) return static_cast<uint16_t>(sign | static_cast<uint16_t>(std::ldexp(size, 24)));
+    if (size < std::ldexp(1.0, 1 - kind.bias()))
+        return sign | static_cast<unsigned>(std::ldexp(size, kind.bias() - 1 + kind.fraction_bits));
     int exponent = 0;
-    const double fraction = std::frexp(size, &exponent);
-    return static_cast<uint16_t>(sign | (exponent + 14) << 10 | static_cast<uint16_t>((2.0 * fraction - 1.0) * 1024.0));
+    const double fraction = 2.0 * std::frexp(size, &exponent) - 1.0;
+    return sign | static_cast<unsigned>(exponent - 1 + kind.bias()) << kind.fraction_bits |
+           static_cast<unsigned>(std::ldexp(fraction, kind.fraction_bits));
 }
 
-inline double half_value(uint16_t bits) {
-    const int exponent = bits >> 10 & 31, fraction = bits & 1023;
-    const double size = exponent == 0    ? std::ldexp(fraction, -24)
-                        : exponent == 31 ? (fraction ? NAN : INFINITY)
-                                         : std::ldexp(1024 + fraction, exponent - 25);
-    return bits & 0x8000 ? -size : size;
+inline double narrow_value(unsigned bits, const Narrow &kind) {
+    const unsigned exponents = (1u << kind.exponent_bits) - 1, fractions = (1u << kind.fraction_bits) - 1;
+    const unsigned exponent = bits >> kind.fraction_bits & exponents, fraction = bits & fractions;
+    const bool infinite = kind.exponent_bits == 5 && exponent == exponents;  // e4m3 has one NaN and no infinity
+    const bool nan = infinite ? fraction != 0 : exponent == exponents && fraction == fractions;
+    const double size = nan ? NAN
+                        : infinite ? INFINITY
+                        : exponent == 0 ? std::ldexp(fraction, 1 - kind.bias() - kind.fraction_bits)
+                                        : std::ldexp(fractions + 1 + fraction,
+                                                     static_cast<int>(exponent) - kind.bias() - kind.fraction_bits);
+    return bits >> (kind.exponent_bits + kind.fraction_bits) & 1 ? -size : size;
 }
 
-inline std::vector<unsigned char> encode(const std::vector<double> &values, Stored dtype) {
-    const size_t size = bytes_of(dtype);
-    std::vector<unsigned char> bytes(size * values.size());
-    for (size_t i = 0; i < values.size(); ++i) {
-        if (dtype == Stored::i32) {
-            const int32_t whole = static_cast<int32_t>(values[i]);
-            std::memcpy(&bytes[size * i], &whole, size);
-            continue;
-        }
-        const float value = static_cast<float>(values[i]);
-        uint32_t image = 0;
-        std::memcpy(&image, &value, sizeof image);
-        const uint16_t narrow = dtype == Stored::f16 ? half_bits(values[i]) : static_cast<uint16_t>(image >> 16);
-        std::memcpy(&bytes[size * i], dtype == Stored::f32 ? static_cast<void const *>(&image) : &narrow, size);
+template <class T>
+void put(unsigned char *to, T value) { std::memcpy(to, &value, sizeof value); }
+
+template <class T>
+T taken(const unsigned char *at) {
+    T value{};
+    std::memcpy(&value, at, sizeof value);
+    return value;
+}
+
+inline void encode(double value, Stored dtype, unsigned char *to) {
+    const float single = static_cast<float>(value);
+    switch (dtype) {
+        case Stored::f32: return put(to, single);
+        case Stored::f16: return put(to, static_cast<uint16_t>(narrow_bits(value, narrow(dtype))));
+        case Stored::bf16: return put(to, static_cast<uint16_t>(taken<uint32_t>(reinterpret_cast<const unsigned char *>(&single)) >> 16));
+        case Stored::i32: return put(to, static_cast<int32_t>(value));
+        case Stored::f64: return put(to, value);
+        case Stored::e4m3:
+        case Stored::e5m2: return put(to, static_cast<uint8_t>(narrow_bits(value, narrow(dtype))));
+        case Stored::i8: return put(to, static_cast<int8_t>(value));
+        case Stored::u8: return put(to, static_cast<uint8_t>(value));
+        case Stored::i64: return put(to, static_cast<int64_t>(value));
     }
-    return bytes;
 }
 
 inline double decode(const unsigned char *at, Stored dtype) {
-    uint32_t image = 0;
-    uint16_t narrow = 0;
-    std::memcpy(bytes_of(dtype) == 4 ? static_cast<void *>(&image) : &narrow, at, bytes_of(dtype));
-    if (dtype == Stored::i32) return static_cast<int32_t>(image);
-    if (dtype == Stored::f16) return half_value(narrow);
-    if (dtype == Stored::bf16) image = uint32_t{narrow} << 16;
-    float value = 0.0f;
-    std::memcpy(&value, &image, sizeof value);
-    return value;
+    switch (dtype) {
+        case Stored::f32: return taken<float>(at);
+        case Stored::f16: return narrow_value(taken<uint16_t>(at), narrow(dtype));
+        case Stored::bf16: {
+            const uint32_t image = uint32_t{taken<uint16_t>(at)} << 16;
+            return taken<float>(reinterpret_cast<const unsigned char *>(&image));
+        }
+        case Stored::i32: return taken<int32_t>(at);
+        case Stored::f64: return taken<double>(at);
+        case Stored::e4m3:
+        case Stored::e5m2: return narrow_value(taken<uint8_t>(at), narrow(dtype));
+        case Stored::i8: return taken<int8_t>(at);
+        case Stored::u8: return taken<uint8_t>(at);
+        case Stored::i64: return static_cast<double>(taken<int64_t>(at));
+    }
+    return NAN;
+}
+
+inline std::vector<unsigned char> encode(const std::vector<double> &values, Stored dtype) {
+    std::vector<unsigned char> bytes(bytes_of(dtype) * values.size());
+    for (size_t i = 0; i < values.size(); ++i) encode(values[i], dtype, &bytes[bytes_of(dtype) * i]);
+    return bytes;
 }
 
 }  // namespace autotune_runtime

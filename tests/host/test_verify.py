@@ -14,13 +14,14 @@ from autotune.compilation.compile import Binary, Program, Target
 from autotune.devices.host import HostDevice
 from autotune.errors import Rejected
 from autotune.family.source import KernelSource, Stage
-from autotune.measurement.bounds import ROUNDING, error_bound, exact_on_integers
+from autotune.measurement.bounds import error_bound, exact_on_integers
 from autotune.measurement.guard_bands import GuardedArray
 from autotune.measurement.launcher import LoadedKernel
 from autotune.measurement.reference import check_program
 from autotune.measurement.storage import stored
 from autotune.measurement.test_data import DataSet
 from autotune.measurement.verify import Verifier
+from autotune.operation.storage_types import TYPES
 from autotune.problem import Conv2dProblem
 from autotune.trial import ACCURACY_CLASSES, Config, ErrorStats
 from tests.compiled import compiled
@@ -378,7 +379,7 @@ def test_a_kernel_that_rounds_its_inputs_meets_its_bound_whatever_the_number_of_
 @pytest.mark.parametrize(("dtype", "digits"), [("f16", 11), ("bf16", 8)])
 def test_a_number_halfway_between_two_outputs_is_within_the_rounding(dtype: str, digits: int) -> None:
     halfway = 1 + 2.0**-digits  # the next output above 1 is 2 ** (1 - digits) on
-    assert halfway - 1 <= ROUNDING[dtype] * halfway < 1.01 * (halfway - 1)
+    assert halfway - 1 <= TYPES[dtype].rounding * halfway < 1.01 * (halfway - 1)
 
 
 def test_only_long_half_sums_may_be_inexact_on_integers() -> None:

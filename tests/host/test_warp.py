@@ -163,3 +163,94 @@ def test_blocks_run_in_each_order(cxx: str, blocks: int) -> None:
     assert came["descending"] == list(reversed(range(blocks)))
     assert sorted(came["warps"]) == list(range(blocks))
     assert blocks < 12 or came["warps"] not in (came["ascending"], came["descending"])
+
+
+GROUPS = """
+#include <cooperative_groups.h>
+#include <cooperative_groups/reduce.h>
+namespace cg = cooperative_groups;
+
+extern "C" __global__ void groups(const int* x, int* y) {
+    __shared__ int parts[64 / 8];
+    cg::thread_block block = cg::this_thread_block();
+    cg::thread_block_tile<8> tile = cg::tiled_partition<8>(block);
+    const int t = block.thread_rank();
+    int sum = x[t];
+    for (int by = tile.size() / 2; by > 0; by /= 2) sum += tile.shfl_down(sum, by);
+    if (tile.thread_rank() == 0) parts[tile.meta_group_rank()] = sum;
+    block.sync();
+    const int largest = cg::reduce(tile, x[t], cg::greater<int>());
+    y[4 * t] = parts[t / 8];
+    y[4 * t + 1] = tile.shfl(x[t], 3) + tile.shfl_xor(x[t], 1) + tile.any(t == 9) + (tile.ballot(t % 8 == 2) == 4u);
+    y[4 * t + 2] = largest;
+    y[4 * t + 3] = __reduce_add_sync(~0u, x[t]) + static_cast<int>(__reduce_max_sync(~0u, static_cast<unsigned>(t)));
+}
+"""
+
+
+@pytest.mark.parametrize("order", ORDERS)
+def test_cooperative_groups_of_a_block(bench: Bench, order: Order) -> None:
+    x = np.random.default_rng(3).integers(-1000, 1000, 64, dtype=np.int32)
+    _, y = bench.run(GROUPS, "groups", (x, np.zeros((64, 4), np.int32)), block=64, order=order)
+    tiles, thread = x.reshape(8, 8), np.arange(64)
+    np.testing.assert_array_equal(y[:, 0], np.repeat(tiles.sum(axis=1), 8))
+    np.testing.assert_array_equal(y[:, 1], np.repeat(tiles[:, 3], 8) + x[thread ^ 1] + (thread // 8 == 1) + 1)
+    np.testing.assert_array_equal(y[:, 2], np.repeat(tiles.max(axis=1), 8))
+    np.testing.assert_array_equal(y[:, 3], np.repeat(x.reshape(2, 32).sum(axis=1), 32) + np.where(thread < 32, 31, 63))
+
+
+ACTIVE = """
+#include <cooperative_groups.h>
+extern "C" __global__ void active(const int* x, int* counts, unsigned* masks, int n) {
+    const int t = threadIdx.x;
+    if (x[t] > 0) {  // of a warp's lanes that are here one adds for all
+        const cooperative_groups::coalesced_group here = cooperative_groups::coalesced_threads();
+        if (here.thread_rank() == 0) atomicAdd(counts, static_cast<int>(here.size()));
+    }
+    __syncthreads();
+    if (t >= n) return;
+    masks[t] = __activemask();
+}
+"""
+
+
+@pytest.mark.parametrize("order", ORDERS)
+def test_lanes_that_are_active_in_a_branch_and_after_others_returned(bench: Bench, order: Order) -> None:
+    x = np.random.default_rng(4).integers(-1, 2, 64, dtype=np.int32)
+    arguments = (x, np.zeros(1, np.int32), np.zeros(64, np.uint32), np.int32(40))
+    _, counts, masks = bench.run(ACTIVE, "active", arguments, block=64, order=order)
+    assert counts[0] == np.count_nonzero(x > 0)
+    assert set(masks[:32]) == {0xFFFFFFFF}
+    assert set(masks[32:40]) == {0xFF}
+
+
+INTRINSICS = """
+extern "C" __global__ void intrinsics(float* y, int* i) {
+    __sincosf(0.5f, y, y + 1);
+    y[2] = __sinf(0.5f) - __cosf(0.5f) + __log2f(8.0f) + __exp10f(2.0f);
+    i[0] = __dp4a(0x01ff0203, 0x02037f80, 5);
+    i[1] = __dp4a(0x01ff0203u, 0x02037f80u, 5u);
+    i[2] = __dp4a(make_char4(1, -2, 3, -4), make_char4(5, 6, -7, 8), 9);
+}
+"""
+
+
+def test_fast_functions_and_products_of_bytes(bench: Bench) -> None:
+    y, i = bench.run(INTRINSICS, "intrinsics", (np.zeros(3, np.float32), np.zeros(3, np.int32)))
+    sine, cosine = np.sin(0.5), np.cos(0.5)
+    expected = np.array([sine, cosine, sine - cosine + 3 + 100])
+    np.testing.assert_allclose(y.astype(np.float64), expected, rtol=1e-6)
+    assert list(i) == [5 + 3 * -128 + 2 * 127 - 3 + 2, 5 + 3 * 128 + 2 * 127 + 255 * 3 + 2, 9 + 5 - 12 - 21 - 32]
+
+
+def test_ptx_is_refused_with_a_hint(bench: Bench) -> None:
+    text = """
+    extern "C" __global__ void lane(unsigned* y) {
+        unsigned own;
+        asm volatile("mov.u32 %0, %%laneid;" : "=r"(own));
+        y[threadIdx.x] = own;
+    }
+    """
+    with pytest.raises(Rejected, match="the host runs no PTX: put asm") as error:
+        bench.run(text, "lane", (np.zeros(32, np.uint32),), block=32)
+    assert error.value.outcome == "compile"

@@ -126,8 +126,8 @@ MISTAKES = {
     "three parts": ('terms = ["none"', 'more = ["a"]\nterms = ["none"', "parts.epilogue: expected two lists of words"),
     "an unknown storage type": (
         '["f32", "f16"',
-        '["f32", "f64"',
-        "words.dtype: 'f64': expected some of f32, f16, bf16 (did you mean 'f16'?)",
+        '["f32", "f63"',
+        "words.dtype: 'f63': expected some of f32, f16, bf16, i32, f64",
     ),
     "a size that is nearly one": (
         'runtime = "n"',

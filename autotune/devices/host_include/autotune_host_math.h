@@ -66,6 +66,13 @@ inline bool signbit(double a) { return __builtin_signbit(a); }
 inline float __saturatef(float a) { return a > 0 ? a < 1 ? a : 1 : 0; }
 inline float __expf(float a) { return __builtin_expf(a); }
 inline float __logf(float a) { return __builtin_logf(a); }
+inline float __log2f(float a) { return __builtin_log2f(a); }
+inline float __log10f(float a) { return __builtin_log10f(a); }
+inline float __exp10f(float a) { return __builtin_exp10f(a); }
+inline float __sinf(float a) { return __builtin_sinf(a); }
+inline float __cosf(float a) { return __builtin_cosf(a); }
+inline float __tanf(float a) { return __builtin_tanf(a); }
+inline void __sincosf(float a, float* sine, float* cosine) { *sine = __builtin_sinf(a), *cosine = __builtin_cosf(a); }
 inline float __powf(float a, float b) { return __builtin_powf(a, b); }
 inline float __fdividef(float a, float b) { return a / b; }
 
@@ -184,6 +191,22 @@ inline unsigned __funnelshift_l(unsigned low, unsigned high, unsigned shift) {
 }
 inline unsigned __funnelshift_r(unsigned low, unsigned high, unsigned shift) {
     return static_cast<unsigned>((static_cast<unsigned long long>(high) << 32 | low) >> (shift & 31));
+}
+// c and the four products of the bytes of two words.
+#define AUTOTUNE_DP4A(T, Byte)                                                                                      \
+    inline T __dp4a(T a, T b, T c) {                                                                               \
+        unsigned sum = static_cast<unsigned>(c);                                                                   \
+        for (int shift = 0; shift < 32; shift += 8)                                                                \
+            sum += static_cast<unsigned>(static_cast<Byte>(a >> shift) * static_cast<Byte>(b >> shift));           \
+        return static_cast<T>(sum);                                                                                \
+    }
+AUTOTUNE_DP4A(int, signed char)
+AUTOTUNE_DP4A(unsigned, unsigned char)
+#undef AUTOTUNE_DP4A
+inline int __dp4a(char4 a, char4 b, int c) { return c + a.x * b.x + a.y * b.y + a.z * b.z + a.w * b.w; }
+inline unsigned __dp4a(uchar4 a, uchar4 b, unsigned c) {
+    return c + static_cast<unsigned>(a.x * b.x) + static_cast<unsigned>(a.y * b.y) + static_cast<unsigned>(a.z * b.z) +
+           static_cast<unsigned>(a.w * b.w);
 }
 inline unsigned __byte_perm(unsigned a, unsigned b, unsigned selector) {
     const unsigned long long bytes = static_cast<unsigned long long>(b) << 32 | a;

@@ -65,7 +65,7 @@ constexpr unsigned ACCESSORS = 32000;              // blocks that are told apart
 constexpr unsigned READS = 4096;                   // that are remembered
 constexpr int PREFETCHED_LINES = 4;                // of the stack of the fiber after the next
 
-enum WarpKind { SYNC, BALLOT, SHFL, SHFL_UP, SHFL_DOWN, SHFL_XOR, TOGETHER };  // as in autotune_host_warp.h
+enum WarpKind { SYNC, BALLOT, SHFL, SHFL_UP, SHFL_DOWN, SHFL_XOR, TOGETHER, ACTIVE };  // as in autotune_host_warp.h
 
 struct alignas(64) Fiber {
 #ifdef AUTOTUNE_UCONTEXT
@@ -207,6 +207,7 @@ struct Worker {
     unsigned asleep_count;
     Fiber* lingering[MAX_THREADS];  // who goes on when nobody else can
     unsigned lingering_count;
+    bool asks_active;  // whether lanes of this block asked who is active
     Copy copies[MAX_COPIES];  // asked for and not done, in this order
     unsigned copy_count;
     unsigned groups[MAX_THREADS];  // groups of copies that a thread committed
@@ -509,11 +510,37 @@ inline Fiber* fiber_of(Worker* w, unsigned thread) {
     return fiber;
 }
 
+// Lanes of one warp that ask who is active at one place go on once no thread can go on otherwise: more do not come.
+bool answer_active(Worker* w) {
+    for (unsigned number = 0; 32 * number < w->launch->threads; ++number) {
+        Warp& warp = w->warps[number];
+        Fiber** const lanes = w->lanes + 32 * number;
+        unsigned members = 0;
+        int line = 0;
+        for (unsigned rest = warp.waiting; rest; rest &= rest - 1) {
+            const unsigned lane = static_cast<unsigned>(__builtin_ctz(rest));
+            if (lanes[lane]->warp.kind != ACTIVE || (members && lanes[lane]->line != line)) continue;
+            line = lanes[lane]->line;
+            members |= 1u << lane;
+        }
+        if (!members) continue;
+        warp.waiting &= ~members;
+        for (unsigned rest = members; rest; rest &= rest - 1) {
+            Fiber* const fiber = lanes[__builtin_ctz(rest)];
+            fiber->warp.result = members;
+            make_ready(w, fiber);
+        }
+        return true;
+    }
+    return false;
+}
+
 // The fiber that goes on when the current one cannot; nullptr when none can.
 inline Fiber* pick(Worker* w) {
     const unsigned thread = take_thread(w);
     if (thread < MAX_THREADS) return fiber_of(w, thread);
-    return w->lingering_count ? w->lingering[--w->lingering_count] : nullptr;
+    if (w->lingering_count) return w->lingering[--w->lingering_count];
+    return w->asks_active && answer_active(w) ? fiber_of(w, take_thread(w)) : nullptr;
 }
 
 Fiber* pick_when_woken(Worker* w);
@@ -560,6 +587,7 @@ void try_warp(Worker* w, unsigned warp_number, unsigned mask) {
     const unsigned members = mask & warp->waiting;
     unsigned ballot = 0;
     const Fiber* first = lanes[__builtin_ctz(members)];
+    if (first->warp.kind == ACTIVE) return;
     for (unsigned rest = members; rest; rest &= rest - 1) {
         const Fiber* fiber = lanes[__builtin_ctz(rest)];
         if (fiber->warp.mask != mask) return;  // it waits for others first
@@ -702,6 +730,7 @@ void run_block(Worker* w, Launch* launch, uint64_t block) {
     start_threads(w, launch, block);
     poison_smem(launch);
     w->arrived = w->asleep_count = w->lingering_count = w->copy_count = 0;
+    w->asks_active = false;
     memset(w->groups, 0, launch->threads * sizeof *w->groups);
     for (unsigned thread = 0; thread < launch->threads; ++thread) w->late[thread].first = w->late[thread].count = w->late[thread].group = 0;
     for (SomeBarrier& barrier : w->some_barriers) barrier.arrived = barrier.asleep = 0;
@@ -1156,7 +1185,8 @@ extern "C" unsigned long long autotune_warp(int kind, unsigned mask, unsigned lo
     fiber->warp.width = width;
     fiber->warp.value = value;
     w->warps[warp].waiting |= 1u << lane;
-    try_warp(w, warp, mask);
+    if (kind == ACTIVE) w->asks_active = true;
+    else try_warp(w, warp, mask);
     if (w->warps[warp].waiting >> lane & 1) suspend(w, fiber);
     return fiber->warp.result;
 }

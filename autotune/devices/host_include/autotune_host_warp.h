@@ -2,7 +2,7 @@
 #pragma once
 
 namespace autotune_host {
-enum WarpKind { SYNC, BALLOT, SHFL, SHFL_UP, SHFL_DOWN, SHFL_XOR, TOGETHER };  // as in the runtime
+enum WarpKind { SYNC, BALLOT, SHFL, SHFL_UP, SHFL_DOWN, SHFL_XOR, TOGETHER, ACTIVE };  // as in the runtime
 template <class T>
 inline T shuffle(int kind, unsigned mask, T value, unsigned source, int width, int line) {
     static_assert(sizeof(T) <= 8, "a shuffle moves at most 8 bytes");
@@ -41,4 +41,46 @@ inline T __shfl_down_sync(unsigned mask, T value, unsigned delta, int width = 32
 template <class T>
 inline T __shfl_xor_sync(unsigned mask, T value, int lanes, int width = 32, int line = __builtin_LINE()) {
     return autotune_host::shuffle(autotune_host::SHFL_XOR, mask, value, static_cast<unsigned>(lanes), width, line);
+}
+
+// The lanes that come here before the block can go on without them, which is as many as a GPU's scheduler may have.
+inline unsigned __activemask(int line = __builtin_LINE()) {
+    return static_cast<unsigned>(autotune_warp(autotune_host::ACTIVE, 0xffffffffu, 0, 0, 32, line));
+}
+
+namespace autotune_host {
+// Of the values of all lanes of a mask.
+template <class T, class Combine>
+inline T reduce(unsigned mask, T value, Combine combine, int line) {
+    unsigned long long lanes = mask & ~(1ull << __builtin_ctz(mask));
+    T result = __shfl_sync(mask, value, __builtin_ctz(mask), 32, line);
+    for (; lanes; lanes &= lanes - 1) result = combine(result, __shfl_sync(mask, value, __builtin_ctzll(lanes), 32, line));
+    return result;
+}
+}  // namespace autotune_host
+
+#define AUTOTUNE_REDUCE(T, name, combined)                                                            \
+    inline T __reduce_##name##_sync(unsigned mask, T value, int line = __builtin_LINE()) {            \
+        return autotune_host::reduce(mask, value, [](T a, T b) -> T { return combined; }, line);      \
+    }
+AUTOTUNE_REDUCE(unsigned, add, a + b)
+AUTOTUNE_REDUCE(unsigned, min, a < b ? a : b)
+AUTOTUNE_REDUCE(unsigned, max, a < b ? b : a)
+AUTOTUNE_REDUCE(int, add, static_cast<int>(static_cast<unsigned>(a) + static_cast<unsigned>(b)))
+AUTOTUNE_REDUCE(int, min, a < b ? a : b)
+AUTOTUNE_REDUCE(int, max, a < b ? b : a)
+AUTOTUNE_REDUCE(unsigned, and, a & b)
+AUTOTUNE_REDUCE(unsigned, or, a | b)
+AUTOTUNE_REDUCE(unsigned, xor, a ^ b)
+#undef AUTOTUNE_REDUCE
+
+// The lanes of a mask that have the same value.
+template <class T>
+inline unsigned __match_any_sync(unsigned mask, T value, int line = __builtin_LINE()) {
+    unsigned found = 0;
+    for (unsigned long long lanes = mask; lanes; lanes &= lanes - 1) {
+        const int lane = __builtin_ctzll(lanes);
+        if (__shfl_sync(mask, value, lane, 32, line) == value) found |= 1u << lane;
+    }
+    return found;
 }

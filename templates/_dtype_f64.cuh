@@ -1,0 +1,3 @@
+#pragma once
+
+using T = double;  // elements in memory

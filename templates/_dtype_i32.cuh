@@ -1,0 +1,3 @@
+#pragma once
+
+using T = int;  // elements in memory

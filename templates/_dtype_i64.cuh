@@ -1,0 +1,3 @@
+#pragma once
+
+using T = long long;  // elements in memory

@@ -1,0 +1,3 @@
+#pragma once
+
+using T = signed char;  // elements in memory

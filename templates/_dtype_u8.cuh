@@ -1,0 +1,3 @@
+#pragma once
+
+using T = unsigned char;  // elements in memory
