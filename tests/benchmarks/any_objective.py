@@ -1,9 +1,9 @@
-"""The default sampler on objectives that have nothing to do with kernels, beside Optuna's. Run by hand:
+"""Compare the default sampler with Optuna's on objectives that are not kernels. Run by hand:
 
     python tests/benchmarks/any_objective.py --seeds 10
 
-Prints for each objective and sampler how far the best value is above the minimum after so many trials, the median over
-seeds, and the seconds of a trial.
+Prints for each objective and sampler the distance of the best value from the minimum after some numbers of trials
+(median over seeds), and the seconds per trial.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ def hartmann(trial: Trial) -> float:
 
 
 def mixed(trial: Trial) -> float:
-    """Every kind of parameter; minimum 0."""
+    """An objective with every kind of parameter; minimum 0."""
     rate = math.log10(trial.suggest_float("rate", 1e-6, 1.0, log=True))
     layers, width = trial.suggest_int("layers", 1, 8), math.log2(trial.suggest_int("width", 16, 1024, log=True))
     drop = trial.suggest_float("drop", 0.0, 0.5, step=0.1)
@@ -62,7 +62,7 @@ def mixed(trial: Trial) -> float:
 
 
 def conditional(trial: Trial) -> float:
-    """Three families with parameters of their own; minimum 0."""
+    """Three families, each with its own parameters; minimum 0."""
     family = trial.suggest_categorical("family", ["tree", "linear", "net"])
     shared = trial.suggest_float("shared", 0, 1)
     if family == "tree":

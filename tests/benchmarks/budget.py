@@ -1,9 +1,9 @@
-"""What a network takes after a common budget: spent where most is to be gained, and in equal shares.
+"""The time of a network after a common budget: spent on the largest expected saving, or in equal shares.
 
     python tests/benchmarks/budget.py RECORDING... [--seeds 4] [--networks 60]
 
-Each layer of each recording is searched once a seed, up to the largest share. Networks are drawn from those searches:
-half to all of the layers, each 1 to 6 times. Times are over those of the recordings' optima; floors are not known.
+Each layer of each recording is searched once per seed, up to the largest share. Networks are drawn from these searches:
+half to all of the layers, each 1 to 6 times. Times are relative to the recordings' optima; floors are unknown.
 """
 
 from __future__ import annotations
@@ -33,12 +33,12 @@ class Searched:
     optimum_us: float
 
     def after(self, evaluations: int) -> float:
-        """The best time after so many, infinite before the first correct one."""
+        """The best time after this many evaluations; infinite before the first correct one."""
         return self.best_us[min(evaluations, len(self.best_us)) - 1] if evaluations else math.inf
 
 
 def common(layers: Sequence[Searched], budget: int) -> list[int]:
-    """Evaluations of each layer, one after another where most is to be gained; each has one first."""
+    """Evaluations of each layer: one each, then always the layer with the largest expected saving."""
     done = [1] * len(layers)
     for _ in range(budget - len(layers)):
         times = [layer.after(count) for layer, count in zip(layers, done, strict=True)]
@@ -54,7 +54,7 @@ def common(layers: Sequence[Searched], budget: int) -> list[int]:
 
 
 def over_optimum(layers: Sequence[Searched], done: Sequence[int]) -> float:
-    """The network's time over that of its optima."""
+    """The network's time divided by the time of its optima."""
     now_us = sum(layer.count * layer.after(count) for layer, count in zip(layers, done, strict=True))
     return now_us / sum(layer.count * layer.optimum_us for layer in layers)
 

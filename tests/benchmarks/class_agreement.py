@@ -3,9 +3,9 @@
     python -m tests.benchmarks.class_agreement lenet-k5 --device cuda:0 --db results.db
 
 conv, ReLU, 2x2 max pool, conv, ReLU, 2x2 max pool, two dense layers, ten classes. The images and the weights are random
-with a fixed seed; the dense layers' offsets and scales are such that, in float64, every class is about as frequent.
-The convolutions run on the device; everything else is NumPy in float64, the same for every kernel, so that whatever
-differs comes from the convolutions. The float64 network's convolutions are the verification program's, on doubles.
+with a fixed seed; the dense layers' offsets and scales make every class about equally frequent in float64.
+The convolutions run on the device. Everything else is NumPy in float64 and the same for every kernel, so that all
+differences come from the convolutions. The float64 network's convolutions are the verification program's, on doubles.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ from autotune.trial import ACCURACY_CLASSES
 
 CLASSES = 10
 _HIDDEN = 84  # units of the first dense layer: LeCun et al. 1998, layer F6
-_SLICE_BYTES = 64 << 20  # of float64 outputs in the host's memory at once, so that ReLU and pooling stay in cache reach
+_SLICE_BYTES = 64 << 20  # float64 outputs in host memory at a time, so that ReLU and pooling stay in cache
 _GRID, _BLOCK = 2048, 256  # most blocks and threads of the reference kernel, which strides over its outputs
 
 Array = npt.NDArray[np.float64]
@@ -59,25 +59,25 @@ class NetworkSpec:
 
 @dataclass(frozen=True, slots=True)
 class Agreement:
-    """How a network's predictions stand against those of float64."""
+    """How a network's predictions agree with those in float64."""
 
     images: int
     agreeing: int
     """images whose predicted class is the same"""
     largest_difference: float | None
-    """of a logit, whose standard deviation is 1; None when an output is no number"""
+    """largest difference of a logit, whose standard deviation is 1; None if an output is not a number"""
     largest_share: float
     """of the images in one class, in float64"""
 
     @property
     def fraction(self) -> float:
-        """Agreeing images over all."""
+        """The share of images that agree."""
         return self.agreeing / self.images
 
 
 @dataclass(frozen=True, slots=True)
 class _Weights:
-    """Of one convolution, exactly as they are stored: w [K, C/groups, R, S], bias [K]."""
+    """The weights of one convolution, exactly as stored: w [K, C/groups, R, S], bias [K]."""
 
     w: Array
     bias: Array
@@ -128,7 +128,7 @@ class Network:
         )
 
     def _hidden(self, first: Convolve, second: Convolve, chunk: int) -> Array:
-        """What the first dense layer makes of every image, `chunk` images at a time."""
+        """The first dense layer's outputs of every image, `chunk` images at a time."""
         rows = [
             second(first(self._x[start : start + chunk].astype(np.float64))).reshape(-1, self._dense[0].shape[0])
             @ self._dense[0]
@@ -168,12 +168,12 @@ def _weights(problem: Conv2dProblem, random: np.random.Generator) -> _Weights:
 
 
 def _most_images(outputs: int) -> int:
-    """Images whose reference fits its limit: a double and a float for each output."""
+    """The number of images whose reference fits its limit: a double and a float for each output."""
     return max(1, REFERENCE_BYTES // (12 * outputs))
 
 
 def _deviation(values: Array) -> Array:
-    """Standard deviation of each column; 1 where nothing varies."""
+    """Standard deviation of each column; 1 if the column is constant."""
     deviation: Array = values.std(axis=0)
     return np.where(deviation > 0, deviation, 1.0)
 
@@ -210,7 +210,7 @@ class _Convolution:
         self.tensors = Tensors({**addresses, problem.output.name: self.y.address})
 
     def __call__(self, x: Array, run: Callable[[int], None]) -> Array:
-        """Pooled output of at most n images; `run` launches what computes y and gets their number."""
+        """Pooled output of at most n images; `run` gets their number and launches the kernels that compute y."""
         problem = self.problem
         nhwc = problem.layout == "nhwc"
         outputs = []
@@ -260,7 +260,7 @@ def _reference(device: Device, problem: Conv2dProblem, weights: _Weights, binary
 
 
 def _kernel(device: Device, source: KernelSource, binary: Binary, weights: _Weights, owned: ExitStack) -> Convolve:
-    """A layer through a tuned kernel, at the batch size that it was tuned for; the last batch is filled up with 0."""
+    """A layer through a tuned kernel, at the batch size that it was tuned for; the last batch is padded with 0."""
     problem = as_conv2d(source.problem, "a network's accuracy")
     device.admit(problem)
     module = device.load(binary)
@@ -291,7 +291,7 @@ def chained(study: Study) -> tuple[Conv2dProblem, Conv2dProblem]:
 
 
 def kernels_of(study: Study, evaluator: DeviceEvaluator, store: Store) -> Mapping[str, tuple[BestRow, BestRow]]:
-    """Accuracy class to the fastest kernels of both layers; of fp32 where the class has none for a layer."""
+    """Accuracy class to the fastest kernels of both layers; fp32 kernels if the class has none for a layer."""
     best: list[dict[str, BestRow]] = []
     for layer in study.layers:
         rows = store.best.list(f"{study.name}.{layer.name}", kind=evaluator.info.kind)

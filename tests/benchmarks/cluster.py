@@ -1,10 +1,11 @@
-"""How busy `tune --cluster` keeps simulated GPUs of one second a kernel, and what a trial costs it and the scheduler.
+"""How busy `tune --cluster` keeps simulated GPUs that take one second per kernel, and what a trial costs in CPU time.
 
     python -m tests.benchmarks.cluster --folder DIR --gpus 1 8 64 256
 
-The scheduler and `tune` have a process each. The simulated GPUs share `--processes` others; each is a cluster worker
-with a layer of its own, which reports recorded trials, one a second, in place of a search: real workers search on
-their own hosts. Use is the time in kernels over GPUs x time between the first kernel's start and the last one's end.
+The scheduler and `tune` have one process each. The simulated GPUs share `--processes` other processes. Each GPU is a
+cluster worker with its own layer. It reports one recorded trial per second instead of searching, because real workers
+search on their own hosts. Utilization is the time in kernels divided by the number of GPUs and by the time from the
+first kernel's start to the last one's end.
 """
 
 from __future__ import annotations
@@ -41,7 +42,7 @@ from tests.unit.tiny import write_family
 
 DELAY_S = 1.0
 RECORDED = "recorded.pickle"
-AT_ONCE = 25  # workers that begin side by side
+AT_ONCE = 25  # workers that start at the same time
 
 
 @dataclass
@@ -61,10 +62,10 @@ class Recording:
         self.trials.append(trial)
 
     def add_rejected(self, trials: object) -> None:
-        """They take no time, and are left out."""
+        """Not reported: phases take no time here."""
 
     def add_finals(self, *words: object) -> None:
-        """Left out, too."""
+        """Not reported either."""
 
 
 def record(folder: Path) -> Recording:
@@ -83,14 +84,14 @@ def record(folder: Path) -> Recording:
 
 
 class SimulatedDevice(OpenDevice):
-    """A GPU of a second a kernel, with recorded results."""
+    """A simulated GPU that takes a second per kernel and reports recorded results."""
 
     def __init__(self, recording: Recording) -> None:
         super().__init__(NullEvaluator(""))
         self._recording = recording
 
     def run(self, task: LayerTask, report: Callable[[Report], None], stopping: Callable[[], bool]) -> TaskEnd:
-        """Report the next trials, one a second."""
+        """Report the next trials, one per second."""
         layer, done = ReportedLayer(task, report), len(task.trials)
         assert self._recording.result is not None
         for trial, source in list(zip(self._recording.trials, self._recording.sources, strict=True))[done:][
@@ -108,7 +109,7 @@ class SimulatedDevice(OpenDevice):
 
 
 async def simulate(address: str, folder: Path, numbers: range) -> None:
-    """Workers in this process, until the scheduler has gone."""
+    """Run workers in this process until the scheduler ends."""
     dask.config.set({"distributed.worker.use-file-locking": False, "temporary-directory": str(folder)})
     workers: list[ClusterWorker] = []
     recording = pickle.loads((folder / RECORDED).read_bytes())
@@ -132,7 +133,7 @@ def cpu_s(pid: int) -> float:
 
 
 async def measure(folder: Path, gpus: int, trials: int, processes: int) -> str:
-    """A study on so many GPUs: a line of the table."""
+    """Tune a study on this many GPUs; returns a row of the table."""
     write_family(folder / "families")
     (folder / "small.toml").write_text(study_of(gpus, trials).replace("trials =", 'sampler = "random"\ntrials =', 1))
     study, families = load_study(folder / "small.toml"), load_templates([folder / "families"])

@@ -1,11 +1,11 @@
-"""A network's study on one and on several GPUs of this host, through the cluster: kernels a minute, and the winners.
+"""Tune a network on one GPU and on several GPUs of this host through the cluster; compare speed and winners.
 
     python -m tests.benchmarks.cluster_gpus --folder DIR [--study resnet50-fp16] [--trials 30] [--devices cuda:0 cuda:1]
 
-First the first device alone has a worker, on its share of the cores, then each device has one on as many. A run
-begins with an empty database and no compiled kernels. Its window is from the first kernel's start to the end of the
-last one or of the last finals; the whole run also starts and ends the coordinator. Winners are compared layer by
-layer by the medians of their finals, and as a network by the sums of these with counts.
+The first run has a worker for the first device, on its share of the cores. The second run has a worker for each device,
+each on as many cores. Both start with an empty database and no compiled kernels. Kernels per minute are counted from
+the first kernel's start to the end of the last kernel or of the last finals; the whole run also starts and stops the
+coordinator. The medians of the finals compare the winners of each layer, and their weighted sums the networks.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from autotune.study import Study
 from autotune.study_reader import find_study, load_study
 
 NOISE = 0.03  # fraction by which a layer's best may differ between two runs
-REGISTERED_S = 10.0  # in which all workers have found the scheduler
+REGISTERED_S = 10.0  # seconds until all workers must have found the scheduler
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,27 +39,27 @@ class Run:
     window_s: float
     whole_s: float
     best_us: dict[str, float]
-    """of each layer, the median of its finals"""
+    """layer to the median of its finals"""
 
     @property
     def kernels_a_minute(self) -> float:
-        """In the window."""
+        """Kernels per minute, from the first kernel's start to the last one's end."""
         return 60 * self.kernels / self.window_s
 
     def network_us(self, study: Study) -> float:
-        """All layers, as often as the network has them."""
+        """The sum over all layers, weighted by their counts."""
         return sum(layer.count * self.best_us[layer.name] for layer in study.layers)
 
 
 def pinned(words: Sequence[object], cores: Sequence[int], cache: Path) -> subprocess.Popen[bytes]:
-    """A process on these cores alone, whose caches lie in a folder."""
+    """Start a process on these cores only, with its caches in a folder."""
     command = ["taskset", "-c", ",".join(map(str, cores)), sys.executable, "-m", *map(str, words)]
     settings = {"XDG_CACHE_HOME": str(cache), "DASK_DISTRIBUTED__LOGGING__DISTRIBUTED": "warning"}
     return subprocess.Popen(command, env={**os.environ, **settings})
 
 
 def tuned(folder: Path, study: Study, trials: int, devices: Sequence[str], share: int) -> Run:
-    """Tune with a worker for each device on `share` cores each; scheduler and coordinator run on the same ones."""
+    """Tune with a worker for each device on `share` cores each, which scheduler and coordinator also use."""
     cores = sorted(os.sched_getaffinity(0))[: share * len(devices)]
     cache, db = folder / "cache", folder / "results.db"
     folder.mkdir(parents=True)
@@ -95,7 +95,7 @@ def tuned(folder: Path, study: Study, trials: int, devices: Sequence[str], share
 
 
 def lines(study: Study, one: Run, several: Run) -> Iterator[str]:
-    """The two runs, what several gain, and the layers whose winners differ by more than noise."""
+    """The two runs, the speedup, and the layers whose winners differ by more than the noise."""
     yield "| GPUs | kernels | window, s | whole, s | kernels a minute | network, us |"
     yield "|---|---|---|---|---|---|"
     for run in (one, several):
@@ -111,7 +111,7 @@ def lines(study: Study, one: Run, several: Run) -> Iterator[str]:
 
 
 def main() -> None:
-    """Tune with one, then with all; print."""
+    """Tune with one device, then with all, and print both."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--folder", type=Path, required=True)
     parser.add_argument("--study", default="resnet50-fp16")

@@ -1,12 +1,12 @@
-"""Are recorded winners still the same machine code? Needs nvcc and a C++ compiler, no GPU.
+"""Check whether recorded winners still compile to the same machine code. Needs nvcc and a C++ compiler, but no GPU.
 
     python -m tests.benchmarks.cubins [--db studies/recorded/networks.db ...] [--jobs 2] [--gflop 0.5]
 
-Each recorded winner's text, and the text that its family renders of it now, are compiled for the GPU that it won on.
-Where the cubins differ, both run on the host device, one core, on the same normal data of a small problem: the recorded
-shape with as many images (rows, ...) as make `--gflop`. Prints a line a winner that is another text: same cubin, same
-bits, other bits, or why there is no telling; then the counts by family. Status 1 where bits differ or a cubin cannot
-be had.
+Compiles each recorded winner's text, and the text that its family renders now, for the GPU that it won on. If the
+cubins differ, both run on one core of the host device on the same normal data of a small problem: the recorded shape
+with as many images (rows, ...) as make `--gflop`. Prints a line for each winner whose text changed: same cubin, same
+bits, other bits, or why they cannot be compared; then the counts by family. Exits with 1 if bits differ or a kernel
+does not compile.
 """
 
 from __future__ import annotations
@@ -48,26 +48,26 @@ GOOD = ("same text", "same cubin", "same bits")
 POISON = 0xFF  # NaN in every type
 MOST_UNITS = 3  # images of a small problem: enough that two share a tile
 RENAMED = ("-Ddecrease_registers=warpgroup_reg_dealloc", "-Dincrease_registers=warpgroup_reg_alloc")
-"""what stored texts call of the host device's headers by the names of their day"""
+"""former names of the host device's functions that stored texts call"""
 LAUNCH_LIMIT_S = 600.0
-MOST_FLOPS = 40e9  # that the host device is given: some minutes
+MOST_FLOPS = 40e9  # deadline of the host device: some minutes
 
 
 @dataclass(frozen=True, slots=True)
 class Small:
-    """A winner that is another cubin now, at few images."""
+    """A winner whose cubin changed, with few images."""
 
     stored: KernelSource
     now: KernelSource
 
     @property
     def problem(self) -> Problem:
-        """What both compute."""
+        """The problem that both kernels compute."""
         return self.now.problem
 
 
 def small(winner: Winner, now: KernelSource, family: KernelTemplate, flops: float) -> Small:
-    """The same programs for as few images as make so many FLOPs. Raises Rejected where such a launch cannot be."""
+    """The same programs with as many images as make this many FLOPs. Raises Rejected if they cannot be launched."""
     problem = winner.row.row.problem
     most = min(problem.runtime_size, MOST_UNITS) if problem.operation.independent else problem.runtime_size
     units = max(1, min(most, int(flops * problem.runtime_size / problem.flops)))
@@ -89,12 +89,12 @@ def filled(array: Array, seed: int) -> bytes:
 
 @cache
 def host() -> HostDevice:
-    """One core, so that atomic additions come in one order."""
+    """Use one core, so that atomic additions have a fixed order."""
     return HostDevice(str(find_cxx()), HostOptions(cores=1, launch_limit_s=LAUNCH_LIMIT_S))
 
 
 def outputs(source: KernelSource) -> dict[str, bytes]:
-    """What one kernel makes of the normal data."""
+    """One kernel's outputs for the normal data."""
     device, problem = host(), source.problem
     binary = compile_host(source.program, Target("host"), cxx=str(find_cxx()))
     addresses = {array.name: device.allocate(array.size_bytes) for array in problem.arrays}
@@ -120,7 +120,7 @@ def outputs(source: KernelSource) -> dict[str, bytes]:
 
 
 def bits(winner: Winner, now: KernelSource, family: KernelTemplate, flops: float) -> str:
-    """Whether both programs give the same outputs, to the bit."""
+    """Whether both programs give bitwise equal outputs."""
     if replace(now, program=winner.stored.program).hash != winner.stored.hash:
         return "other launches"
     try:
@@ -135,7 +135,7 @@ def bits(winner: Winner, now: KernelSource, family: KernelTemplate, flops: float
 def compared(
     store: Store, study: str | None, families: Mapping[str, KernelTemplate], pool: CompilePool, flops: float
 ) -> Iterator[tuple[Winner, str]]:
-    """Each winner, and how today's kernel is like it."""
+    """Each winner, and how the current kernel compares with it."""
     started: list[tuple[Winner, tuple[Future[Binary], ...]]] = []
     for winner in winners(store, families, study):
         programs: list[Program] = []

@@ -1,11 +1,12 @@
-"""ResNet-50's convolutions in a chain on a GPU, launched one after the other, and before those before them have ended.
+"""Time ResNet-50's convolutions in a chain on a GPU, with and without programmatic dependent launch.
 
     python tests/benchmarks/dependent_launch.py FOLDER [--db studies/recorded/networks.db] [--n 64]
 
-The recorded winners of `resnet50-fp16` (other n: `resnet50-fp16-nN`), rendered from today's families, are exported to
-FOLDER and built. The 53 convolutions run on each other's outputs, residuals too, without pooling: a CUDA graph of each
-library, one of which is loaded with AUTOTUNE_DEPENDENT_LAUNCH=1. Prints the median times of a pass, in turns, how many
-of the kernels wait themselves, and whether both gave the same bits. Less than a minute on 16 cores.
+The recorded winners of `resnet50-fp16` (other n: `resnet50-fp16-nN`), rendered from the current families, are exported
+to FOLDER and built. The 53 convolutions run on each other's outputs, with residuals and without pooling. Each library
+runs from a CUDA graph, and one is loaded with AUTOTUNE_DEPENDENT_LAUNCH=1. Prints the median times of a pass,
+interleaved, the number of kernels that wait by themselves, and whether both gave the same bits. Takes less than a
+minute on 16 cores.
 """
 
 from __future__ import annotations
@@ -50,7 +51,7 @@ def main() -> None:
     (folder / "built").mkdir(exist_ok=True)
     plain = build_for_cuda(exported, folder / "built", nvcc=find_nvcc(), cxx=find_cxx()).library.resolve()
     early = plain.with_name("libearly.so")
-    shutil.copyfile(plain, early)  # loaded beside the other, and reads the variable for itself
+    shutil.copyfile(plain, early)  # loaded next to the other library; it reads the variable on its own
     problems = {name: as_conv2d(each.problem, study) for name, each in kernels.items()}
     steps = list(network(problems))
     waiting = sum(waits_itself(kernels[name].source) for name, _ in steps)
@@ -73,7 +74,7 @@ def main() -> None:
 
 
 def winners(database: Path, study: str) -> Iterator[tuple[str, SelectedKernel]]:
-    """The recorded winner of each layer, as today's families render it."""
+    """The recorded winner of each layer, as the current families render it."""
     templates = load_templates()
     with Store(database, create=False) as store:
         held = {row.winner.layer.problem: row.winner for row in sorted(store.finals.list(study), key=age)}
@@ -86,7 +87,7 @@ def winners(database: Path, study: str) -> Iterator[tuple[str, SelectedKernel]]:
 
 
 def age(row: FinalsRow) -> int:
-    """Later finals come later."""
+    """The order of finals: older ones first."""
     return row.sequence
 
 
@@ -123,7 +124,7 @@ def recorded(
         x, shortcut = image, image
         for name, beside in steps:
             problem = problems[name]
-            if x.shape[2] != problem.h:  # the pooling that this chain leaves out
+            if x.shape[2] != problem.h:  # in place of the pooling, which this chain leaves out
                 x = x[:, :, : problem.h, : problem.w].contiguous(memory_format=torch.channels_last)
             w, bias = weights[name]
             y = conv2d(

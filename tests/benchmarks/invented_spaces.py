@@ -1,12 +1,13 @@
-"""Recordings of kernels that do not exist, to see a search on spaces that nobody chose it by. Run by hand:
+"""Write recordings of invented kernels, to test the search on spaces that it was not designed on. Run by hand:
 
     python tests/benchmarks/invented_spaces.py FOLDER
     autotune replay FOLDER/*.json --seeds 10
     python tests/benchmarks/kernel_tuner_search.py FOLDER/*.json --seeds 8
 
-Writes Kernel Tuner cache files. A config takes the slowest of three stages plus a quarter of their sum; a stage
-depends on random products of parameters, as on threads a block or bytes a tile: on how far they are from their best, on
-what the last one leaves over, on their ratios. Beyond a limit registers spill; what needs too much of something fails.
+Writes Kernel Tuner cache files. The time of a config is that of the slowest of three stages plus a quarter of their
+sum. A stage depends on random products of parameters, as real kernels depend on threads per block or bytes per tile: on
+their distance from the best value, on remainders and on ratios. Registers spill beyond a limit, and configs that need
+too much of a resource fail.
 """
 
 from __future__ import annotations
@@ -38,10 +39,10 @@ SPACES: Sequence[tuple[int, int, float, float]] = (
     (9, 12000, 0.1, 0.01),
     (11, 40000, 0.3, 0.005),
 )
-"""Parameters, configs at most, share that fails, and noise as the log time's standard deviation."""
+"""The number of parameters, most configs, the share that fails, and the noise (standard deviation of the log time)."""
 
 MOST_LISTED = 1_500_000
-"""Configs of a whole product; of a larger one as many are drawn as DRAWN."""
+"""Largest product of values that is listed completely; DRAWN configs are drawn from a larger one."""
 DRAWN = 700_000
 
 
@@ -74,7 +75,7 @@ class Invented:
         return np.asarray(values[self.rows[:, param]])
 
     def two(self) -> tuple[Floats, Floats]:
-        """Two parameters that are no switches."""
+        """Two parameters with more than two values."""
         one, other = self.rng.choice(self._sized, 2, replace=False)
         return self.column(one), self.column(other)
 
@@ -84,7 +85,7 @@ class Invented:
         return np.asarray(np.sum([np.log2(self.column(param)) for param in chosen], axis=0))
 
     def constrain(self, most: int) -> None:
-        """Rule out configs by two products and a remainder where enough are left, then draw so many at most."""
+        """Rule out configs by two products and a remainder if enough are left, then draw at most this many."""
         for _ in range(2):
             size = self.product()
             low, high = np.quantile(size, [0.15, 0.75])
@@ -99,7 +100,7 @@ class Invented:
             self.rows = self.rows[allowed]
 
     def stage(self) -> Floats:
-        """What one stage of the kernel takes, 1 in the median."""
+        """The time of one stage of the kernel; the median is 1."""
         log_time = np.zeros(len(self.rows))
         for _ in range(self.rng.integers(2, 4)):
             size, other, weight = self.product(), self.product(), self.rng.uniform(0.05, 0.3)
@@ -118,7 +119,7 @@ class Invented:
         return np.asarray(time / np.median(time))
 
     def times(self, noise: float, failing: float) -> Floats:
-        """Milliseconds of each config, infinite where it fails."""
+        """Milliseconds of each config; infinite if it fails."""
         stages = np.array([self.stage() for _ in range(3)])
         time: Floats = stages.max(axis=0) + 0.25 * stages.sum(axis=0)
         registers = self.product() + 0.3 * self.product()
@@ -142,7 +143,7 @@ class Invented:
 
 
 def main() -> None:
-    """Write every space and say how hard it is."""
+    """Write every space and print how hard it is to search."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("folder", type=Path)
     folder: Path = parser.parse_args().folder

@@ -1,12 +1,12 @@
-"""Kernel Tuner's search strategies on recorded spaces, counted and scored as `autotune replay` does. Run by hand:
+"""Score Kernel Tuner's search strategies on recorded spaces as `autotune replay` does. Run by hand:
 
     pip install kernel_tuner==1.5.0
     python tests/benchmarks/kernel_tuner_search.py tests/data/recorded-spaces/convolution_milo-A6000.json.gz \
         --strategy genetic_algorithm --strategy simulated_annealing --seeds 10
 
-A recorded config costs one evaluation the first time it is asked for, also when it failed; repeats and configs that
-the recording lacks are free. Each budget is a run of its own, since some strategies schedule by it; a strategy that
-ends before its budget keeps its best.
+A recorded config costs one evaluation when it is first proposed, even if it failed. Repeats, and configs that the
+recording lacks, are free. Each budget is a separate run, because some strategies depend on it. If a strategy ends
+before its budget, its best result counts.
 """
 
 from __future__ import annotations
@@ -95,7 +95,7 @@ class Simulation:
 
 
 class Ordered(dict[str, None]):
-    """A set that remembers the order: what a runner has visited."""
+    """An ordered set of the configs that a runner has visited."""
 
     def add(self, key: str) -> None:
         """Note a config's first visit."""

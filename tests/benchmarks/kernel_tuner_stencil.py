@@ -1,14 +1,14 @@
-"""The stencil tuned by Kernel Tuner and by autotune, side by side, on the same kernels. Run by hand, on a GPU:
+"""Tune the stencil with Kernel Tuner and with autotune on the same kernels. Run by hand, on a GPU:
 
     pip install kernel_tuner==1.5.0
-    python tests/benchmarks/kernel_tuner_stencil.py              # each tool has 10 s a layer: within two minutes
+    python tests/benchmarks/kernel_tuner_stencil.py              # each tool has 10 s per layer: two minutes in total
     python tests/benchmarks/kernel_tuner_stencil.py --strategy brute_force --seconds 1200
 
 `stencil` is a port of Kernel Tuner's example of five points (examples/cuda/stencil.cu): block_size_x and block_size_y
-are block_w and block_h; `rows`, weights and edges that are computed are new. Kernel Tuner is given each config's kernel
-as the family renders it, and times it as it does, warm and without graphs; what each tool found best is then timed by
-autotune, cold. The rows of a layer come as they are measured, so that a run that is cut shows what it had; each config
-is told on standard error as it is timed.
+are block_w and block_h; `rows`, the weights and the computed edges are new. Kernel Tuner gets each config's kernel as
+the family renders it and times it in its own way, warm and without graphs. autotune then times the best config of each
+tool with a cold L2. Rows are printed as they are measured, so an interrupted run keeps them. Each config is printed on
+standard error when it is timed.
 """
 
 from __future__ import annotations
@@ -35,11 +35,11 @@ from autotune.resources import shipped
 from autotune.trial import Config
 
 FAMILY = "stencil_rows"
-MOST = 100_000  # evaluations; the time ends it
+MOST = 100_000  # evaluations; the time limit is reached first
 
 
 def by_kernel_tuner(bound: BoundTemplate, strategy: str, seconds: float) -> tuple[Config, float, int]:
-    """Its best config in so many seconds, the microseconds that it measured, and how many configs it ran."""
+    """Its best config after this many seconds, the microseconds that it measured, and how many configs it ran."""
     problem, names = bound.problem, [param.name for param in bound.template.params]
     sizes = {array.name: array.shape for array in problem.arrays}
     rng = np.random.default_rng(0)
@@ -60,7 +60,7 @@ def by_kernel_tuner(bound: BoundTemplate, strategy: str, seconds: float) -> tupl
             return False
         return True
 
-    with contextlib.redirect_stdout(sys.stderr):  # where it tells each config
+    with contextlib.redirect_stdout(sys.stderr):  # where it prints each config
         results, _ = tune_kernel(
             FAMILY,
             lambda values: render(bound, config(values)).program.text,
@@ -96,26 +96,26 @@ def by_autotune(study: autotune.Study, db: Path, device: str) -> autotune.TuneRe
 
 
 def kept_to(study: autotune.Study, configs: tuple[Config, ...]) -> autotune.Study:
-    """The study with no other values than those of some configs."""
+    """The study, limited to the values of some configs."""
     values = [config.params for config in configs]
     space = {name: tuple(dict.fromkeys(each[name] for each in values)) for name in values[0]}
     return dataclasses.replace(study, space={FAMILY: space}, trials=100)
 
 
 def row(*cells: object) -> None:
-    """A line of the table, at once."""
+    """Print a row of the table, flushed."""
     widths = (13, 13, 8, 7, 9)
     print(*(f"{cell!s:{width}}" for cell, width in zip(cells, widths, strict=False)), *cells[len(widths) :], flush=True)
 
 
 def begun(layer: str, what: str) -> float:
-    """Now, which is said on standard error."""
+    """The current time, with a note on standard error."""
     print(f"{layer}: {what} ...", file=sys.stderr, flush=True)
     return time.monotonic()
 
 
 def main() -> None:
-    """Print what each tool found, and both once more by one clock."""
+    """Print what each tool found, and time both results again with autotune."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("--device", default="cuda:0")
     parser.add_argument("--strategy", default="random_sample", help="Kernel Tuner's")

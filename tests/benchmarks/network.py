@@ -1,10 +1,10 @@
-"""What the compilers and the device wait for while a network is tuned: layer by layer, and all layers side by side.
+"""How long compilers and the device are idle while a network is tuned, layer by layer and all layers concurrently.
 
     python tests/benchmarks/network.py [STUDY] [--trials 16] [--compile-ms 1000] [--delay-ms 30] [--compilers 16]
     python tests/benchmarks/network.py [STUDY] [--trials 16] --device cuda:0 --sampler default
 
-Runs on the null device, whose compilations and measurements take the times given, or on another, where only the time
-that it takes is told. Finals take as long both ways, and neither finds anything compiled.
+Runs on the null device, whose compilations and measurements take the given times, or on another device, for which it
+prints only the total time. Finals take equally long in both cases, and no kernel is compiled in advance.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class Busy:
         self._lock = threading.Lock()
 
     def sleep(self, seconds: float) -> None:
-        """Sleep, and note who did for how long."""
+        """Sleep, and record for whom and how long."""
         before = time.perf_counter()
         time.sleep(seconds)
         with self._lock:
@@ -47,7 +47,7 @@ class Busy:
 
 
 def measured(study: Study, evaluator: Evaluator, *, one_by_one: bool) -> tuple[str, float]:
-    """Tune a study from nothing and say what it took, in words and in seconds."""
+    """Tune a study from an empty database; returns a description of the time, and the seconds."""
     families = load_templates()
     with tempfile.TemporaryDirectory() as folder, Store(Path(folder) / "network.db") as store:
         began = time.perf_counter()
@@ -63,7 +63,7 @@ def measured(study: Study, evaluator: Evaluator, *, one_by_one: bool) -> tuple[s
 
 
 def main() -> None:
-    """Tune both ways."""
+    """Tune in both ways."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("study", nargs="?", default="resnet50-fp16")
     parser.add_argument("--trials", type=int, default=16)

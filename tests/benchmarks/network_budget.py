@@ -1,10 +1,10 @@
-"""What a network takes after one minute of tuning and after five, each from an empty database.
+"""The time of a network after one minute of tuning and after five, each from an empty database.
 
     python tests/benchmarks/network_budget.py STUDY FOLDER [--budgets 60 300] [--device cuda:0]
 
-Each budget is a run of `autotune tune`, whose own time, its start included, is told as well. Then the winners of all
-runs are verified and timed in turns, layer by layer: kernels are compared under one clock, not two runs' finals. Every
-line is printed, and written to FOLDER/STUDY-budgets.txt, as soon as it is known.
+Each budget is a run of `autotune tune`, whose total time is also printed. Then the winners of all runs are verified and
+timed interleaved, layer by layer, because finals of different runs cannot be compared. Every line is printed, and
+written to FOLDER/STUDY-budgets.txt, as soon as it is known.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from autotune.store import Store
 from autotune.study import Study
 from autotune.study_reader import find_study, load_study
 
-MOST_TRIALS = 100_000  # of a layer: time alone ends a run
+MOST_TRIALS = 100_000  # per layer: only time ends a run
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,13 +39,13 @@ class Tuned:
 
 
 def tuned(study: str, folder: Path, budget_s: float, device: str) -> Tuned:
-    """Tune from an empty database; one that is there already is not tuned again."""
+    """Tune from an empty database; an existing database is not tuned again."""
     db = folder / f"{Path(study).stem}-{budget_s:g}.db"
     started = time.monotonic()
     if not db.exists():
         limits = ["--time-budget-total", f"{budget_s:g}", "--trials", str(MOST_TRIALS)]
         command = [sys.executable, "-m", "autotune", "tune", study, *limits, "--device", device, "--db", str(db), "-q"]
-        cache = {"XDG_CACHE_HOME": str(folder.resolve() / f"cache-{budget_s:g}")}  # nothing is compiled beforehand
+        cache = {"XDG_CACHE_HOME": str(folder.resolve() / f"cache-{budget_s:g}")}  # no kernel is compiled in advance
         subprocess.run(command, check=True, stdout=subprocess.DEVNULL, env={**os.environ, **cache})
     return Tuned(budget_s, time.monotonic() - started, db)
 
@@ -65,7 +65,7 @@ def winner(db: Path, study: Study, layer: Layer) -> KernelSource:
 def medians_us(
     layer: Layer, sources: Sequence[KernelSource], cache: str, evaluator: Evaluator, seconds: float
 ) -> list[float]:
-    """The kernels' times, in turns; of a kernel that several runs found, one time."""
+    """The kernels' times, interleaved; one time for a kernel that several runs found."""
     unlike = list({source.hash: source for source in sources}.values())
     compiled = [evaluator.compile(source) for source in unlike]
     evaluator.begin_layer(layer.problem)
@@ -80,7 +80,7 @@ def medians_us(
 def compared(
     study: Study, runs: Sequence[Tuned], evaluator: Evaluator, seconds: float, say: Callable[[str], None]
 ) -> None:
-    """A line a layer, then the network's times and how far each run is behind the last one."""
+    """A line for each layer, then the network's times and how much slower each run is than the last one."""
     sums = [0.0] * len(runs)
     say(f"{'layer':32} {'count':>5} " + " ".join(f"{f'{run.budget_s:g} s, us':>12}" for run in runs) + "  first / last")
     for layer in study.layers:

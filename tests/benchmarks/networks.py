@@ -1,13 +1,13 @@
-"""A whole network on a GPU: tuned, converted and timed beside what PyTorch can run, in one process.
+"""Tune and convert a whole network on a GPU, and time it against PyTorch's alternatives in one process.
 
     python tests/benchmarks/networks.py FOLDER NETWORK [--n 64] [--dtype float16] [--trials 30] [--max-autotune 8]
 
 NETWORK is one of torchvision's (resnet50) or `vae_decoder`, channels-last, random weights, batch norms calibrated. Its
-layers are tuned into FOLDER/NETWORK.db, exported and built. Then eager PyTorch in a CUDA graph, `torch.compile` in mode
-reduce-overhead, with --max-autotune MINUTES that too, the converted network in a CUDA graph and converted then
-compiled take turns. A sample is several passes over images of their own, from cold caches on, Python included, as a
-user's loop runs them. Both networks are verified against float64. The table and all figures, with clocks and the
-tuning's budget, go to FOLDER. `--device cpu` tries the script: nothing is tuned, swapped or put in a graph.
+layers are tuned into FOLDER/NETWORK.db, exported and built. These contenders are timed interleaved: eager PyTorch in a
+CUDA graph, `torch.compile` in mode reduce-overhead (with --max-autotune MINUTES also in that mode), the converted
+network in a CUDA graph, and the converted network compiled. A sample is several passes over different images from a
+cold L2, with host overhead, like a user's loop. Both networks are verified against float64. The table and all figures,
+with clocks and the tuning budget, go to FOLDER. `--device cpu` tests the script: it tunes, swaps and captures nothing.
 """
 
 from __future__ import annotations
@@ -38,13 +38,13 @@ from autotune.autotune_runtime.torch_verify import calibrated, verify
 from autotune.study_reader import load_study
 
 ROUNDS = 15
-SAMPLE_MS = 30.0  # of a sample, about
+SAMPLE_MS = 30.0  # milliseconds of a sample, about
 LEAST, MOST = 4, 64  # passes of a sample
-IMAGES_BYTES = 1 << 30  # that the images of a sample take at most
+IMAGES_BYTES = 1 << 30  # most bytes of the images of a sample
 FLUSH_BYTES = 256 << 20  # written before a sample: four times an H200's L2
 NOISE = 0.02  # fraction below which two times are called a tie
 CLOCKS = "clocks.sm,clocks.mem,power.draw,temperature.gpu,clocks_event_reasons.active"
-DTYPES = {"float16": "f16", "bfloat16": "bf16", "float32": "f32"}  # PyTorch's names to a study's
+DTYPES = {"float16": "f16", "bfloat16": "bf16", "float32": "f32"}  # PyTorch's dtypes to a study's
 OURS = ("converted, graph", "converted, compiled")
 
 Network: TypeAlias = Callable[[Tensor], Tensor]
@@ -68,7 +68,7 @@ class VaeDecoder(nn.Module):
 
 
 class Residual(nn.Module):
-    """Two convolutions with batch norms and what goes around them."""
+    """A residual block: two convolutions with batch norms."""
 
     def __init__(self, c: int) -> None:
         super().__init__()
@@ -81,7 +81,7 @@ class Residual(nn.Module):
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """A network's run: milliseconds of a pass of each contender, and under what they were taken."""
+    """A network's run: milliseconds per pass of each contender, and the conditions of the measurement."""
 
     network: str
     n: int
@@ -106,12 +106,12 @@ class Measured:
 
     @property
     def rival(self) -> str:
-        """The fastest that PyTorch has."""
+        """PyTorch's fastest contender."""
         return min((name for name in self.times_ms if name not in OURS), key=self.times_ms.__getitem__)
 
     @property
     def speedup(self) -> float:
-        """How many times as fast ours is as the fastest rival."""
+        """How many times as fast ours is, relative to the fastest rival."""
         return self.times_ms[self.rival] / min(self.times_ms[name] for name in OURS)
 
     @property
@@ -121,7 +121,7 @@ class Measured:
 
 
 def main() -> None:
-    """Tune where needed, time in turns, print."""
+    """Tune if needed, time interleaved, and print."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("folder", type=Path)
     parser.add_argument("network", help="a model of torchvision's, or vae_decoder")
@@ -199,7 +199,7 @@ def built(arguments: argparse.Namespace) -> tuple[nn.Module, Tensor]:
 
 
 def tuned(arguments: argparse.Namespace, shape: tuple[int, ...]) -> tuple[str, float, Path]:
-    """Tune, export and build: the command, its seconds, the library. What is in the database is not tuned again."""
+    """Tune, export and build: the command, its seconds, the library. Layers in the database are not tuned again."""
     folder: Path = arguments.folder
     name = f"{arguments.network}-n{arguments.n}-{arguments.accuracy or arguments.dtype}".replace("_", "-")
     autotune = [sys.executable, "-m", "autotune"]
@@ -226,7 +226,7 @@ def tuned(arguments: argparse.Namespace, shape: tuple[int, ...]) -> tuple[str, f
 def ready(
     arguments: argparse.Namespace, original: nn.Module, converted: nn.Module, x: Tensor
 ) -> tuple[dict[str, Network], dict[str, float]]:
-    """All contenders, warm, and the seconds that each took until then."""
+    """All contenders after warming up, and the seconds that each took to warm up."""
     on_gpu = x.is_cuda
     compiling = {"mode": "reduce-overhead"} if on_gpu else {"backend": "eager"}
     makers: dict[str, Callable[[], Network]] = {
@@ -255,7 +255,7 @@ def ready(
 
 @contextmanager
 def at_most(seconds: float) -> Iterator[None]:
-    """End what takes longer; 0: nothing does. PyTorch's compilers raise an error of their own where they are ended."""
+    """Stop the block after this time; 0: no limit. PyTorch's compilers raise their own error when they are stopped."""
     late: list[int] = []
 
     def stop(number: int, __: object) -> None:
@@ -275,7 +275,7 @@ def at_most(seconds: float) -> Iterator[None]:
 
 
 def graphed(network: nn.Module, x: Tensor) -> Network:
-    """A network in a CUDA graph; images are copied to its own before each replay, as a user's are."""
+    """A network in a CUDA graph; images are copied to the graph's input before each replay, as in a user's program."""
     given = x.clone(memory_format=torch.preserve_format)
     for _ in range(3):
         network(given)
@@ -293,7 +293,7 @@ def graphed(network: nn.Module, x: Tensor) -> Network:
 
 
 def timed(contenders: dict[str, Network], x: Tensor) -> tuple[dict[str, list[float]], tuple[str, ...]]:
-    """Milliseconds of a pass, by contender and round, in random order; clocks before, between and after."""
+    """Milliseconds per pass by contender and round, in random order; clocks before, between and after the samples."""
     clocks = [clock(x)]
     slowest_ms = max(sample(network, [x] * LEAST) for network in contenders.values())
     count = min(MOST, max(LEAST, int(SAMPLE_MS / slowest_ms)))
@@ -311,7 +311,7 @@ def timed(contenders: dict[str, Network], x: Tensor) -> tuple[dict[str, list[flo
 
 
 def sample(network: Network, passes: Sequence[Tensor]) -> float:
-    """Milliseconds of a pass, of several one behind another, from cold caches on and with all that Python does."""
+    """Milliseconds per pass of several consecutive passes from a cold L2, with host overhead."""
     device = passes[0].device
     torch.empty(FLUSH_BYTES, dtype=torch.uint8, device=device).zero_()
     wait = torch.cuda.synchronize if device.type == "cuda" else lambda: None
@@ -324,7 +324,7 @@ def sample(network: Network, passes: Sequence[Tensor]) -> float:
 
 
 def clock(x: Tensor) -> str:
-    """What nvidia-smi says of clocks, power and temperature now."""
+    """The current clocks, power and temperature from nvidia-smi."""
     if not x.is_cuda:
         return "-"
     query = ["nvidia-smi", f"--query-gpu={CLOCKS}", "--format=csv,noheader", f"--id={x.device.index or 0}"]
@@ -338,7 +338,7 @@ def spread(times: Sequence[float]) -> float:
 
 
 def lines(networks: Sequence[Measured]) -> Iterator[str]:
-    """The table in Markdown: a row a run, then the geometric mean, the losses, and under what each was taken."""
+    """The table in Markdown: a row for each run, then the geometric mean, the losses and the conditions."""
     names = list(dict.fromkeys(name for each in networks for name in each.times_ms))
     head = ["network", "n", "dtype", *(f"{name}, ms" for name in names), "ours / rival", "verdict", "swapped"]
     yield f"| {' | '.join([*head, 'error', 'top-1'])} |"

@@ -1,14 +1,14 @@
-"""Record the results that the docs speak of: ladders with profiles, dispatchers, finals, retimes, streams. On a GPU:
+"""Record the results that the docs use: ladders with profiles, dispatchers, finals, retimes, streams. On a GPU:
 
     python tests/benchmarks/record_database.py --device cuda:0 --base studies/recorded/h200.db --out recorded.db
     python tests/benchmarks/record_database.py --device cuda:0 --steps rates,networks --trials 120 \
         --fastest 12 --out h100.db
 
-Every step is a line that a user can type; this runs them one after another into the working database, says what each
-took, and writes a small copy: texts of the best kernels alone, of configs that a rule refuses one for each reason, and
-of what was found again after a fresh start the last.
-Nothing is done twice: run it again to resume into the same working database, `--steps` to do a part. A line that fails
-is told at the end and costs no other.
+Every step is a command that a user can type. The script runs them in order on the working database and prints the time
+of each. Then it writes a small copy with the texts of only the best kernels, one rejected config for each reason, and
+only the latest results of layers that were tuned again.
+Run it again with the same working database to resume; `--steps` runs only some steps. If a command fails, the others
+still run, and its error is printed at the end.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from autotune.store import Store, compact
 
 REPORTS = ("000", "001", "002", "003", "004")
 RULED = ("000", "003", "004")
-"""reports with a rule of dispatch"""
+"""reports that have a dispatch rule"""
 STUDIES = ("lenet-k5", "lenet-k7", "fashion-k7")
 STREAMED = ("conv1-n1000", "conv2-n1000", "conv2-n10000")
 Autotune = Callable[[Sequence[str]], tuple[int, str]]
@@ -35,7 +35,7 @@ NETWORKS = (
     *("vgg16-fp16", "decoders-bf16", "resnext50-fp16", "depthwise-fp16", "gemm-networks"),
 )
 STEPS = ("rates", "ladder", "dispatch", "tune", "retime", "profile", "streams", "networks")
-"""the last only where it is asked for: it is another database"""
+"""the last step runs only if it is named, because it records another database"""
 COUNTED = (
     "trials",
     "finals",
@@ -51,14 +51,14 @@ COUNTED = (
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What is recorded."""
+    """The options of a recording."""
 
     device: str
     steps: Sequence[str]
     reports: Sequence[str]
     profiled: bool
     ladder_trials: int | None
-    """of a technique and layer; None: as the study says"""
+    """evaluations of a technique on a layer; None: the study's"""
     trials: int
     """of a layer that is tuned"""
 
@@ -74,7 +74,7 @@ class Plan:
                 ("dispatch", f"reports/{report}", *on, "--kernels", "3") for report in RULED if report in self.reports
             ],
             "tune": [("tune", study, *on, "--trials", str(self.trials)) for study in STUDIES],
-            # What was re-timed counts instead of finals before it, so that they are held again.
+            # A retime supersedes earlier finals, so the finals are repeated.
             "retime": [
                 line
                 for study in STUDIES
@@ -97,14 +97,14 @@ def _rival(study: str) -> str:
 
 
 def as_process(words: Sequence[str]) -> tuple[int, str]:
-    """Run `autotune` with these words: its exit status, and what it said."""
+    """Run `autotune` with these words; returns its exit status and output."""
     command = [sys.executable, "-m", "autotune", *words]
     done = subprocess.run(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, check=False)
     return done.returncode, done.stderr
 
 
 def run(line: Sequence[str], db: Path, autotune: Autotune) -> str:
-    """Run one line; why it failed in the last line that it said, empty when it did not."""
+    """Run one command; returns the last line of its output if it failed, else an empty string."""
     started = time.perf_counter()
     status, err = autotune([*line, "--db", str(db), "--json"])
     said = err.strip().splitlines()[-1:] or [f"exit status {status}"]
@@ -114,7 +114,7 @@ def run(line: Sequence[str], db: Path, autotune: Autotune) -> str:
 
 
 def main(words: Sequence[str] | None = None, autotune: Autotune = as_process) -> int:
-    """Record what the command line asks for; the exit status."""
+    """Record what the command line selects; returns the exit status."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--device", default="cuda:0")
     parser.add_argument("--base", type=Path, help="results to add to; only read")
@@ -156,7 +156,7 @@ def main(words: Sequence[str] | None = None, autotune: Autotune = as_process) ->
 
 
 def counts(path: Path) -> str:
-    """How many rows the tables of results have."""
+    """The number of rows in each table of results."""
     asked = ", ".join(f"(SELECT count(*) FROM {table}) AS {table}" for table in COUNTED)
     with Store(path, create=False) as store:
         found = store.query(f"SELECT {asked}")

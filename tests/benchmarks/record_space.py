@@ -4,8 +4,8 @@
     autotune replay spaces.db
 
 Each space is one family on one layer, narrowed until it has at most `--configs` feasible configs by keeping every other
-value of the parameter that has the most. All of a space but one config is evaluated, in random order: a space that its
-share of the seconds does not suffice for leaves a random part behind, which is a space as well.
+value of the parameter that has the most. All configs of a space except one are evaluated in random order. If the
+time is too short, a random part of the space is recorded, which is a space as well.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from autotune.study import Study
 from autotune.trial import Value
 from autotune.tuning.tune import tune
 
-N = 1000  # images: enough to fill an H200, a tenth of what the studies of the reports have
+N = 1000  # images: enough to fill an H200; the studies of the reports have ten times as many
 LAYERS = {
     "k5-conv1": Conv2dProblem(N, 1, 70, 70, 12, 5, 5),
     "k5-conv2": Conv2dProblem(N, 12, 33, 33, 24, 5, 5),
@@ -45,7 +45,7 @@ SPACES = (
     ("register_gemm", "resnet-1x1"),
 )
 """Family and layer: direct and implicit ones, few and many channels, large and small filters. Each layer has one
-family: `autotune replay` takes all that was evaluated of a layer as one space."""
+family, because `autotune replay` reads all trials of a layer as one space."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,12 +53,12 @@ class Part:
     """The part of a family's space that is recorded."""
 
     values: Mapping[str, tuple[Value, ...]]
-    """what is kept of each parameter's values"""
+    """parameter to the values that are kept"""
     configs: int
 
 
 def part_of(template: KernelTemplate, problem: Conv2dProblem, evaluator: Evaluator, most: int) -> Part:
-    """A family's space on a problem, thinned out until it has at most so many configs."""
+    """A family's space on a problem, reduced to at most this many configs."""
     bound = BoundTemplate(template, problem, evaluator.info)
     values: dict[str, tuple[Value, ...]] = {param.name: param.values for param in template.params}
     while True:
@@ -70,11 +70,11 @@ def part_of(template: KernelTemplate, problem: Conv2dProblem, evaluator: Evaluat
 
 
 def record(family: str, layer: str, part: Part, evaluator: Evaluator, store: Store, seconds: float) -> str:
-    """Evaluate the part of one space, for so many seconds at most, and say what came of it."""
+    """Evaluate the part of one space for at most this many seconds, and print the result."""
     study = Study(
         name=f"space-{family}",
         layers=(Layer(layer, LAYERS[layer]),),
-        trials=part.configs - 1,  # of the whole space the search makes a walk in order
+        trials=part.configs - 1,  # with a budget for the whole space, the search would evaluate it in order
         time_budget_s=seconds,
         sampler="random",
         warm_start=False,

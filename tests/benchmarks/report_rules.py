@@ -1,4 +1,4 @@
-"""One study of the layers of all reports, with their rules and one that is searched: `dispatch` ranks them together.
+"""Print one study of the layers of all reports, with their rules and a searched one, to rank them with `dispatch`.
 
 python -m tests.benchmarks.report_rules > report-rules.toml
 """
@@ -13,7 +13,7 @@ from autotune.study_reader import shipped_study
 from autotune.study_writer import study_toml
 
 MOST_IMAGES = 10000
-"""A layer of fewer images counts as often as gives it as many."""
+"""A layer with fewer images gets a larger count, so that all layers have equally many images."""
 SEARCHED = NamedRule(
     name="k, both kernels searched",
     properties=("k",),
@@ -24,7 +24,7 @@ SEARCHED = NamedRule(
 
 
 def study() -> Study:
-    """Each layer once; of the techniques those that a rule names."""
+    """Each layer once, and the techniques that a rule names."""
     reports = [shipped_study(f"reports/{number:03}") for number in range(5)]
     named = [replace(layer, name=f"{report.name[-3:]}-{layer.name}") for report in reports for layer in report.layers]
     layers = [_weighted(layer) for layer in distinct_layers(named)]

@@ -1,11 +1,11 @@
-"""Are recorded winners as fast as their families render them now? Each in turns with the text that was recorded.
+"""Check whether recorded winners are as fast as before when their families render them now.
 
     python -m tests.benchmarks.rerendered [--db studies/recorded/networks.db ...] [--seconds 0.5]
 
-Of the best kernels of each database, those whose text has changed are compiled as stored and as rendered now. Where the
-machine code is the same, no more is done; else both are verified and timed on the first CUDA device. Prints a line a
-kernel, the slowest last, and the number of those that are the same. Status 1 where one is slower by more than 2 % and
-the noise, or wrong.
+Compiles the best kernels of each database whose text has changed, as stored and as rendered now. If the machine code
+differs, both are verified and timed interleaved on the first CUDA device. Prints a line for each kernel, the slowest
+last, and the number of kernels with the same machine code. Exits with 1 if one is wrong, or slower by more than 2 % and
+the noise.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ SLOWER = 0.02  # fraction, beyond the noise
 
 @dataclass(frozen=True, slots=True)
 class Changed:
-    """A recorded winner whose family renders another text now."""
+    """A recorded winner whose text has changed."""
 
     winner: Winner
     now: KernelSource
@@ -43,14 +43,14 @@ class Changed:
 
     @property
     def same(self) -> bool:
-        """Whether both are the same machine code."""
+        """Whether both have the same machine code."""
         before, after = (one.result() for one in self.compiled)
         return before.image == after.image
 
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """What came of one."""
+    """The result for one winner."""
 
     name: str
     template: str
@@ -61,7 +61,7 @@ class Line:
 
     @property
     def slower(self) -> bool:
-        """Whether today's is wrong, or slower beyond the noise."""
+        """Whether the current kernel is wrong, or slower by more than the noise."""
         return bool(self.wrong) or self.now_us > self.before_us * (1 + SLOWER + self.noise)
 
     def __str__(self) -> str:
@@ -72,7 +72,7 @@ class Line:
 def changed(
     store: Store, families: Mapping[str, KernelTemplate], evaluator: DeviceEvaluator
 ) -> Iterator[Changed | str]:
-    """The best kernels of a database whose text is another now; in words those that nothing renders."""
+    """The best kernels of a database whose text has changed; as messages those that no family renders."""
     for winner in winners(store, families):
         now = winner.now
         if isinstance(now, str):
@@ -82,7 +82,7 @@ def changed(
 
 
 def timed(one: Changed, families: Mapping[str, KernelTemplate], evaluator: DeviceEvaluator, seconds: float) -> Line:
-    """Both kernels, verified and in turns."""
+    """Verify both kernels and time them interleaved."""
     before, after = (compiled.result() for compiled in one.compiled)
     row, name, template = one.winner.row, one.winner.name, one.winner.template
     measurement_mode = row.row.measurement_mode

@@ -1,12 +1,12 @@
-"""ResNet-50 shape by shape on a GPU: ours beside everything that PyTorch can run instead, and whether verdicts agree.
+"""Compare ResNet-50's kernels with PyTorch's alternatives shape by shape on a GPU, and check whether verdicts agree.
 
     python tests/benchmarks/resnet50.py FOLDER [--n 64] [--trials 30] [--inductor] [--steps tune,build,time]
 
-Batch norm is folded, FP16, channels-last. The 23 shapes, four of which occur with a residual's addition and without,
-are tuned into FOLDER/resnet50.db: 27 layers. Then each is timed in three ways that share no timing code: the finals of
-`autotune tune`, with every baseline, `convert` of the exported library, and this script's own CUDA graphs of rotated
-inputs through PyTorch alone. Every contender does all of the work: bias, residual and ReLU. Prints a table, and writes
-it with all figures to FOLDER.
+Batch norm is folded, FP16, channels-last. The 23 shapes are tuned into FOLDER/resnet50.db as 27 layers, because four of
+them occur both with and without a residual. Then each layer is timed in three ways that share no timing code: the
+finals of `autotune tune` with every baseline, `convert` with the exported library, and this script's CUDA graphs of
+rotated inputs through PyTorch. Every contender does all of the work: bias, residual and ReLU. Prints a table, and
+writes it with all figures to FOLDER.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ NAME = "resnet50"
 DATABASE = ("--db", f"{NAME}.db")
 NOISE = 0.02  # fraction below which two times are called a tie
 ROUNDS = 25
-L2_SIZES = 2.0  # that the rotated inputs of a graph exceed together
+L2_SIZES = 2.0  # bytes that the rotated inputs of a graph exceed
 FEWEST, MOST = 4, 24  # rotated inputs
 
 Pass: TypeAlias = Callable[[Tensor, Tensor | None], Tensor]
@@ -63,12 +63,12 @@ class Shape:
     """ours and the fastest rival by `convert`"""
 
     def fastest(self, *words: str) -> float | None:
-        """The fastest contender of the finals with these words in its name, if there is one."""
+        """The fastest contender of the finals with these words in its name; None if there is none."""
         return min((us for name, us in self.compared.items() if all(word in name for word in words)), default=None)
 
     @property
     def verdicts(self) -> dict[str, str]:
-        """win, tie or loss, by who says it."""
+        """The verdict win, tie or loss of each method."""
         pairs = {
             "finals": (self.compared["ours"], self.fastest("cudnn")),
             "script": (self.own["ours"], min(self.own["separate"], self.own["fused"])),
@@ -78,17 +78,17 @@ class Shape:
 
     @property
     def equal(self) -> bool:
-        """Whether all said the same."""
+        """Whether all verdicts are the same."""
         return len(set(self.verdicts.values())) == 1
 
     @property
     def opposed(self) -> bool:
-        """Whether one said win where another said loss."""
+        """Whether one verdict is a win and another a loss."""
         return {"win", "loss"} <= set(self.verdicts.values())
 
 
 def main() -> None:
-    """Tune where needed, time in three ways, print."""
+    """Tune if needed, time in three ways, and print."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("folder", type=Path)
     parser.add_argument("--n", type=int, default=64, help="images")
@@ -104,7 +104,7 @@ def main() -> None:
         sizes = "x".join(map(str, example))
         autotune(folder, "import-model", "torchvision.models:resnet50", "--input", sizes, *words)
     steps = arguments.steps.split(",")
-    if "tune" in steps:  # what is there already is not evaluated again, but in finals with all baselines
+    if "tune" in steps:  # existing trials are not evaluated again, except in finals with all baselines
         baselines = ["--baseline", "cudnn", *(["--baseline", "inductor"] if arguments.inductor else [])]
         limits = ("--trials", str(arguments.trials), "--finals-seconds", "1.5")
         autotune(folder, "tune", f"{NAME}.toml", *DATABASE, *baselines, *limits)
@@ -126,7 +126,7 @@ def main() -> None:
 
 
 def resnet50() -> nn.Module:
-    """torchvision's, random weights, batch norm folded."""
+    """torchvision's ResNet-50 with random weights and folded batch norms."""
     import torchvision
     from torch.fx.experimental.optimization import fuse
 
@@ -137,7 +137,7 @@ def resnet50() -> nn.Module:
 
 
 def autotune(folder: Path, *words: str) -> None:
-    """Run a command in the folder, its words shown."""
+    """Print a command and run it in the folder."""
     subprocess.run([sys.executable, "-m", "autotune", *words], cwd=folder, check=True)
 
 
@@ -170,7 +170,7 @@ def measured(
 
 @torch.inference_mode()
 def timed(layer: ConvLayer, problem: Problem, library: str) -> dict[str, float]:
-    """Median microseconds of a pass of each contender, in turns, each a graph of rotated inputs."""
+    """Median microseconds per pass of each contender, interleaved, each a graph of rotated inputs."""
     conv, activation = layer.conv, problem.activation
     options = (conv.stride, conv.padding, conv.dilation, conv.groups)
     x = torch.randn((problem.n, problem.c, problem.h, problem.w), dtype=torch.half, device="cuda")
@@ -195,7 +195,7 @@ def timed(layer: ConvLayer, problem: Problem, library: str) -> dict[str, float]:
         return activated(y if z is None else y.add_(z), activation)
 
     def fused(x: Tensor, z: Tensor | None) -> Tensor:
-        """The operator's ReLU comes on top where the layer has none."""
+        """The operator's convolution; its ReLU is extra work if the layer has none."""
         if z is None:
             return torch.cudnn_convolution_relu(x, conv.weight, conv.bias, *options)
         return torch.cudnn_convolution_add_relu(x, conv.weight, z, 1.0, conv.bias, *options)
@@ -223,7 +223,7 @@ def timed(layer: ConvLayer, problem: Problem, library: str) -> dict[str, float]:
 
 
 def graph_of(run: Pass, inputs: list[tuple[Tensor, Tensor | None]]) -> Callable[[], None]:
-    """A pass on each input, recorded; every pass has an output of its own."""
+    """Capture a pass on each input; every pass has its own output."""
     for _ in range(3):
         run(*inputs[0])
     torch.cuda.synchronize()
@@ -240,7 +240,7 @@ def sign(ours_us: float, theirs_us: float) -> str:
 
 
 def lines(shapes: Sequence[Shape]) -> Iterator[str]:
-    """The table in Markdown, sums, and how far the verdicts agree."""
+    """The table in Markdown, the sums, and how many verdicts agree."""
     finals = _names(shape.compared for shape in shapes)
     own = _names(shape.own for shape in shapes)
     head = ["layer", "epilogue", "count", *finals, *(f"script: {name}" for name in own), "convert: ours", "rival"]
@@ -261,7 +261,7 @@ def lines(shapes: Sequence[Shape]) -> Iterator[str]:
 
 
 def totals(shapes: Sequence[Shape]) -> str:
-    """What all convolutions take with all of their epilogues, by the finals."""
+    """The time of all convolutions with their epilogues, from the finals."""
     contenders = {"ours": ["ours"], "cuDNN fused": ["cudnn", "fused"], "cuDNN": ["cudnn"], "Inductor": ["inductor"]}
     sums = {name: summed(shapes, [shape.fastest(*words) for shape in shapes]) for name, words in contenders.items()}
     times = ", ".join(f"{name} {'-' if us is None else f'{us / 1000:.3f} ms'}" for name, us in sums.items())
@@ -270,7 +270,7 @@ def totals(shapes: Sequence[Shape]) -> str:
 
 
 def summed(shapes: Sequence[Shape], times: Sequence[float | None]) -> float | None:
-    """Microseconds over all layers; None where one of the times is missing."""
+    """The sum over all layers in microseconds; None if a time is missing."""
     weighed = [shape.count * time for shape, time in zip(shapes, times, strict=True) if time is not None]
     return sum(weighed) if len(weighed) == len(shapes) else None
 
@@ -280,7 +280,7 @@ def _names(times: Iterable[dict[str, float]]) -> list[str]:
 
 
 def _us(time_us: float | None) -> str:
-    """A cell."""
+    """A time as a cell of the table."""
     return "-" if time_us is None else f"{time_us:.1f}"
 
 

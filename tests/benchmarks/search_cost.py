@@ -1,4 +1,4 @@
-"""What the search itself costs, on one core. Run by hand:
+"""Measure the time and memory of the search itself, on one core. Run by hand:
 
     python tests/benchmarks/search_cost.py
 
@@ -68,11 +68,11 @@ smem_bytes = "smem"
 """
 PARAMS = ("block_p", "block_q", "per_p", "per_q", "per_k", "chunk", "stages", "vector", "unroll", "filters")
 PROBLEM = Conv2dProblem(64, 64, 56, 56, 64, 3, 3)
-SHARE_FAILING = 8  # one in so many configs fails
+SHARE_FAILING = 8  # one in this many configs fails
 
 
 def cost_us(config: Config) -> float:
-    """A time for a config, infinite for some."""
+    """The time of a config; infinite for some."""
     values = config.params
     numbers = [int(values[name]) for name in PARAMS[:-1]]
     if sum(numbers) % SHARE_FAILING == 0:

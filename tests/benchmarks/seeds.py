@@ -1,8 +1,8 @@
-"""Do different seeds find kernels that are equally fast, and do the finals choose? Run on a GPU:
+"""Check whether different seeds find equally fast kernels, and whether the finals change the winner. Run on a GPU:
 
     python tests/benchmarks/seeds.py lenet-k5 --seeds 5 --trials 200
 
-Tunes every layer once with each seed, each time into an empty database, then times the winners of a layer in turns.
+Tunes every layer with each seed into an empty database, then times the winners of each layer interleaved.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from autotune.tuning.tune import tune
 
 @dataclass(frozen=True, slots=True)
 class Winner:
-    """What one seed came to on one layer."""
+    """The result of one seed on one layer."""
 
     seed: int
     trial: Trial
@@ -37,11 +37,11 @@ class Winner:
     evaluated: int
     seconds: float
     gain: float | None
-    """finals time of the search's fastest over the winner's, where the finals chose another kernel"""
+    """finals time of the search's fastest kernel over the winner's, if the finals chose another kernel"""
 
 
 def tuned(study: Study, layer: Layer, evaluator: DeviceEvaluator, finals_s: float) -> Winner:
-    """One layer tuned from nothing."""
+    """Tune one layer from an empty database."""
     with tempfile.TemporaryDirectory() as folder, Store(Path(folder) / "seeds.db") as store:
         started = time.perf_counter()
         (result,) = tune(

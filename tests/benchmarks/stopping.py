@@ -1,10 +1,10 @@
-"""What `min_gain` saves and loses: searches of recorded spaces, ended where their expected gain says so.
+"""What `min_gain` saves and loses: searches of recorded spaces, stopped by their expected gain.
 
     python tests/benchmarks/stopping.py tests/data/recorded-spaces/convolution{-RTX_3090,_milo-A6000}.json.gz \
         tests/data/databases/report-layers.db
 
-One evaluation at a time. Prints, for each fraction, after how many evaluations the runs end (those that never do, after
-all), and by how much their best is then behind that of all evaluations.
+Evaluates one config at a time. Prints, for each fraction, after how many evaluations the runs stop (after all of them
+if they never stop), and how much slower their best is than the best of all evaluations.
 """
 
 from __future__ import annotations
@@ -22,29 +22,29 @@ from autotune.replay.replay import Recorded
 from autotune.search import Search, single_threaded
 
 FRACTIONS = (0.05, 0.02, 0.01, 0.005)
-LEAST = 100  # configs; of fewer there is nothing to save
+LEAST = 100  # least configs of a space: with fewer there is nothing to save
 
 
 @dataclass(frozen=True, slots=True)
 class Watched:
-    """One whole search: before each evaluation what it expected to gain, and the best time after it."""
+    """A complete search: the expected gain before each evaluation, and the best time after it."""
 
     gains: Sequence[float | None]
     best_us: Sequence[float]
 
     def ended(self, fraction: float) -> int:
-        """Evaluations until less than the fraction is expected."""
+        """Evaluations until the expected gain is below the fraction."""
         ends = (count for count, gain in enumerate(self.gains) if gain is not None and gain < fraction)
         return next(ends, len(self.gains))
 
     def lost(self, fraction: float) -> float:
-        """By what part the best is slower then than after all evaluations."""
+        """How much slower the best is at that point than after all evaluations, as a fraction."""
         return self.best_us[self.ended(fraction) - 1] / self.best_us[-1] - 1
 
 
 @single_threaded()
 def watched(recorded: Recorded, *, seed: int, evaluations: int) -> Watched:
-    """Search a recording as far as it goes."""
+    """Search a recording to its end."""
     search = Search(recorded.spaces, sampler="default", seed=seed, budget=0, history=(), watch=True)
     gains: list[float | None] = []
     best_us = [float("inf")]
@@ -60,7 +60,7 @@ def watched(recorded: Recorded, *, seed: int, evaluations: int) -> Watched:
 
 
 def main() -> None:
-    """Print a line a fraction."""
+    """Print a line for each fraction."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seeds", type=int, default=4)
     parser.add_argument("--evaluations", type=int, default=250)

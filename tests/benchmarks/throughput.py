@@ -1,9 +1,9 @@
-"""Distinct kernels compiled, verified and timed per minute, beside Kernel Tuner on the same sources. Run on a GPU:
+"""Count kernels compiled, verified and timed per minute, and compare with Kernel Tuner. Run on a GPU:
 
     python tests/benchmarks/throughput.py lenet-k5 --configs 200 --seconds 60
 
-Prints a line a layer: ours with every phase's share, and Kernel Tuner 1.5 (where it is installed) on the same rendered
-kernels. Nothing is cached: every binary is compiled in this run.
+Prints a line for each layer: ours with the share of every phase, and Kernel Tuner 1.5, if it is installed, on the same
+rendered kernels. Nothing is cached: every binary is compiled in this run.
 """
 
 from __future__ import annotations
@@ -35,13 +35,13 @@ from autotune.tuning.tune import tune
 
 P = ParamSpec("P")
 R = TypeVar("R")
-LEAST_SAMPLES = 5  # of a kernel that counts
-NEAR = 1.05  # of the final best
+LEAST_SAMPLES = 5  # least samples of a kernel that counts
+NEAR = 1.05  # fraction of the final best
 STORING = ("known_hashes", "known", "begin_trial", "end_trial", "add_trial", "reuse_trial")
 
 
 class Watch:
-    """Seconds in which at least one of some calls was under way."""
+    """Seconds during which at least one of the calls was running."""
 
     def __init__(self) -> None:
         self.seconds = 0.0
@@ -55,7 +55,7 @@ class Watch:
             self._under_way, self._since = self._under_way + calls, now
 
     def over(self, call: Callable[P, R]) -> Callable[P, R]:
-        """The same call, its time added up."""
+        """The same call, with its time added."""
 
         def timed(*args: P.args, **kwargs: P.kwargs) -> R:
             self._add(1)
@@ -68,7 +68,7 @@ class Watch:
 
 
 def ours(study_name: str, layer: Layer, configs: int, devices: Sequence[str], folder: Path) -> list[KernelSource]:
-    """Tune one layer from nothing and print what it took; the sources that were evaluated."""
+    """Tune one layer from an empty database and print the time; returns the sources that were evaluated."""
     study = replace(load_study(find_study(study_name)), trials=configs, templates=("direct", "implicit_gemm"))
     evaluator = DeviceEvaluator(devices, len(os.sched_getaffinity(0)))
     templates = load_templates()
@@ -111,7 +111,7 @@ def ours(study_name: str, layer: Layer, configs: int, devices: Sequence[str], fo
 
 
 def kernel_tuner(layer: Layer, sources: list[KernelSource], seconds: float) -> None:
-    """The same kernels through Kernel Tuner, one after another as it does, for at most `seconds`."""
+    """Run the same kernels with Kernel Tuner, one after another, for at most `seconds`."""
     try:
         from kernel_tuner import tune_kernel
     except ImportError:

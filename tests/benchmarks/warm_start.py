@@ -1,10 +1,10 @@
-"""What a warm start is worth: each layer of some studies tuned with few evaluations, all that is known of it left out.
+"""Measure what warm starts gain: tune each layer of some studies with few evaluations, without its own results.
 
     python tests/benchmarks/warm_start.py --device cuda:0 --db studies/recorded/h200.db
 
-Prints a line a layer: the best of the full search in the database, and the best of so few evaluations as a multiple of
-it; with `--cold` they have no warm start. `--device replay:studies/recorded/h200.db` needs no GPU: then the recorded
-configs of a layer are all that can be proposed.
+Prints a line for each layer: the best of the full search in the database, and the best of few evaluations as a multiple
+of it. With `--cold` there is no warm start. `--device replay:studies/recorded/h200.db` needs no GPU, but can only
+propose the recorded configs of a layer.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ STUDIES = ("lenet-k5", "lenet-k7", "fashion-k7")
 
 @dataclass(frozen=True, slots=True)
 class LeftOut:
-    """One layer, tuned as if it had never been."""
+    """The result of one layer, tuned without its own results."""
 
     layer: str
     full_us: float
@@ -45,7 +45,7 @@ class LeftOut:
 
 
 def leave_out(db: Path, evaluator: Evaluator, studies: Sequence[Study]) -> Iterator[LeftOut]:
-    """Tune each layer of the studies from a copy of the database that knows nothing of it."""
+    """Tune each layer of the studies with a copy of the database that has no results of it."""
     with tempfile.TemporaryDirectory() as folder:
         whole, copy = Path(folder) / "whole.db", Path(folder) / "copy.db"
         shutil.copy(db, whole)
@@ -58,8 +58,8 @@ def leave_out(db: Path, evaluator: Evaluator, studies: Sequence[Study]) -> Itera
 
 
 def best_us(db: Path, study: Study, layer: Layer, evaluator: Evaluator) -> float:
-    """The best that the database has of a layer on this device, or on the one that is replayed, as accurate as the
-    study wants it."""
+    """The best kernel of a layer on this device, or on the replayed one, in the accuracy classes that the study
+    admits."""
     name, admitted = evaluator.info.name.removeprefix("replay of "), study.admitted(layer.problem)
     with Store(db, create=False) as store:
         found = [
@@ -75,7 +75,7 @@ def best_us(db: Path, study: Study, layer: Layer, evaluator: Evaluator) -> float
 
 
 def forget(db: Path, problem: Problem) -> None:
-    """Hide every trial of a problem, whatever its n, in a measurement mode that nobody asks for."""
+    """Hide every trial of a problem, at any n, by giving it a measurement mode that no query selects."""
     shape = [name for name in problem.values if name != "n"]
     same = " AND ".join(f"layers.{name} = ?" for name in shape)
     with closing(sqlite3.connect(db)) as connection, connection:
@@ -88,9 +88,9 @@ def forget(db: Path, problem: Problem) -> None:
 
 
 def tuned_us(study: Study, layer: Layer, evaluator: Evaluator, db: Path) -> float:
-    """The best time after the study's few evaluations; infinite where none is correct."""
+    """The best time after the study's few evaluations; infinite if no kernel is correct."""
     with (
-        warnings.catch_warnings(action="ignore", category=StoreWarning),  # an older file is brought up to date
+        warnings.catch_warnings(action="ignore", category=StoreWarning),  # bring an older file up to date
         Store(db) as store,
     ):
         (result,) = tune(study, load_templates(), evaluator, store, layers=(layer,))
@@ -100,7 +100,7 @@ def tuned_us(study: Study, layer: Layer, evaluator: Evaluator, db: Path) -> floa
 
 
 def main() -> None:
-    """Print a line a layer."""
+    """Print a line for each layer."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--device", default=None)
     parser.add_argument("--db", type=Path, default=Path("studies/recorded/h200.db"))

@@ -1,4 +1,4 @@
-"""The best kernels of a recorded database, each as stored and as its family renders it now."""
+"""The best kernels of a recorded database, as stored and as their families render them now."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ RECORDED = tuple(Path("studies/recorded", f"{name}.db") for name in ("networks",
 
 @dataclass(frozen=True, slots=True)
 class Winner:
-    """A recorded winner whose text is kept."""
+    """A recorded winner whose source text is stored."""
 
     row: BestRow
     stored: KernelSource
@@ -25,7 +25,7 @@ class Winner:
 
     @property
     def name(self) -> str:
-        """Layer, accuracy class and determinism: what has a winner of its own."""
+        """Layer, accuracy class and determinism; each combination has a winner."""
         trial = self.row.row.trial
         return f"{self.row.name} {trial.accuracy}{'' if self.stored.deterministic else ' nondeterministic'}"
 
@@ -36,7 +36,7 @@ class Winner:
 
 
 def winners(store: Store, families: Mapping[str, KernelTemplate], study: str | None = None) -> Iterator[Winner]:
-    """The best kernels for GPUs of a database, or of one study in it, whose texts are kept."""
+    """The best kernels for GPUs in a database, or in one of its studies, whose source texts are stored."""
     for row in store.best.list(study, kind="cuda"):
         stored = store.sources.get(row.row.trial.source_hash or "")
         if stored is not None:
