@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import importlib
 
-TYPE_CHECKING = False  # as type checkers know it; `typing` itself takes longer to load than all the rest here
+TYPE_CHECKING = False  # type checkers know this name; importing `typing` takes longer than the rest of this module
 if TYPE_CHECKING:
     from autotune.api.answers import best
     from autotune.api.exports import ExportResult, export
@@ -59,7 +59,7 @@ _HOMES = {
     "autotune.tuning.trial_log": ("Progress",),
 }
 
-if not TYPE_CHECKING:  # a type checker knows the names above, and would take any with this
+if not TYPE_CHECKING:  # a type checker knows the names above, and would accept any name with this function
 
     def __getattr__(name: str) -> object:
         for home, names in _HOMES.items():

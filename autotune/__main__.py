@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-# Built in: to import `signal` takes 10 ms more, for its enums, in which Ctrl-C is a traceback.
+# The built-in module: importing `signal` takes another 10 ms, during which Ctrl-C prints a traceback.
 import _signal as signal  # type: ignore[import-not-found]
 import gc
 import sys
 
 COLLECTED_AFTER = 50_000
-"""objects; from 700 on, as Python does, looking for cycles takes a sixth of a command over very many trials"""
+"""objects; with Python's default of 700, collecting garbage takes a sixth of a command over very many trials"""
 
 
 def main() -> None:
-    """Load the command line and run it. Until it is there a signal ends this at once: nothing is to be cleaned up."""
+    """Load the command line and run it. Until it is loaded, a signal ends the process at once."""
     if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
         signal.signal(signal.SIGINT, signal.SIG_DFL)
     try:

@@ -17,7 +17,7 @@ _SQLITE = b"SQLite format 3\0"
 """the first bytes of an SQLite database"""
 
 SETTINGS = "autotune.toml"
-"""the file with defaults of options, and no other"""
+"""the file with defaults of options; commands do not write it"""
 LOGS = ("-journal", "-wal", "-shm")
 """suffixes of SQLite's files next to a database"""
 
@@ -95,7 +95,7 @@ def publish(begun: Path, file: Path) -> bool:
     Returns False if a file has the name, or logs of a deleted one, or if links cannot be made.
     """
     if any(Path(f"{file}{suffix}").exists() for suffix in LOGS):
-        return False  # SQLite would take them for this one's
+        return False  # SQLite would use them as this database's logs
     with begun.open("rb") as written:
         os.fsync(written.fileno())
     try:

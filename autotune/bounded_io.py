@@ -12,21 +12,21 @@ from typing import BinaryIO
 from autotune.errors import AutotuneError
 
 TEXT_BYTES = 1 << 20
-"""Of a study, a template or a file that it includes: some 8,000 layers, or 20 times the largest family."""
+"""Most bytes of a study, a template or a file that it includes: about 8,000 layers, or 20 times the largest family."""
 
 
 Raises = Callable[[str], AutotuneError]
-"""The error of a file's kind, of its message."""
+"""Makes the error of a file's kind from its message."""
 
 
 def open_regular(path: Path) -> BinaryIO:
     """Open a file for reading. Raises OSError for a device, a pipe or a socket, which may not end."""
-    flags = os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC  # a pipe that nobody writes opens at once
+    flags = os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC  # so that a pipe without a writer opens at once
     return open(of_regular(os.open(path, flags)), "rb")
 
 
 def of_regular(descriptor: int) -> int:
-    """The descriptor of a regular file. Raises OSError, and closes it, for any other."""
+    """The descriptor if it is a regular file's. Otherwise closes it and raises OSError."""
     try:
         check_regular(os.fstat(descriptor))
     except OSError:
@@ -61,12 +61,12 @@ def larger(most_bytes: int) -> str:
 
 
 def read_text(path: Path, raises: Raises, most_bytes: int = TEXT_BYTES) -> str:
-    """The text of a file. Raises as `read_bytes` does, and where it is not UTF-8."""
+    """The text of a file. Raises as `read_bytes` does, and if it is not UTF-8."""
     return decoded(read_bytes(path, raises, most_bytes), raises, str(path))
 
 
 def decoded(content: bytes, raises: Raises, file: str) -> str:
-    """UTF-8 text with plain line ends, without the mark that Windows' editors put in front."""
+    """UTF-8 text with `\\n` line ends, without a byte order mark."""
     try:
         return content.decode("utf-8-sig").replace("\r\n", "\n").replace("\r", "\n")
     except UnicodeDecodeError as error:

@@ -19,7 +19,7 @@ Plain = str | int | float | bool | None
 
 @dataclass(frozen=True, slots=True)
 class Items:
-    """Several values in one cell: a list in JSON."""
+    """Several values in one cell; a list in JSON."""
 
     values: tuple[Plain, ...]
     between: str = " "
@@ -28,13 +28,13 @@ class Items:
 
 @dataclass(frozen=True, slots=True)
 class Shares:
-    """Names with a number each, the largest first: an object in JSON."""
+    """Names, each with a number, largest first; an object in JSON."""
 
     numbers: tuple[tuple[str, float], ...]
 
 
 Cell = Plain | Config | datetime | Items | Shares
-"""A config is an object of its parameters in JSON, a date is ISO 8601 with its zone, an infinity is null."""
+"""A value for JSON: a config as an object of its parameters, a date as ISO 8601 with its zone, an infinity as null."""
 Json = Plain | list[Plain] | dict[str, Plain]
 Row = TypeVar("Row")
 _Any = TypeVar("_Any")
@@ -42,7 +42,7 @@ _Any = TypeVar("_Any")
 
 @dataclass(
     frozen=True
-)  # without slots: Column[Row](...) sets an attribute of typing's, which slots of 3.11 cannot refuse
+)  # no slots: Column[Row](...) sets an attribute of `typing`, which fails with slots in Python 3.11
 class Column(Generic[Row]):
     """A column of an answer. Its key names the unit: `_us`, `_bytes`, `_fraction`."""
 
@@ -52,26 +52,26 @@ class Column(Generic[Row]):
     terminal: bool = True
     """whether a table shows it without `--wide`"""
     digits: int = 4
-    """significant ones of a fraction in a table"""
+    """significant digits of a fraction in a table"""
     below: bool = False
     """whether it has a line of its own under the row on a terminal"""
     heading: str = ""
-    """in a table; the key where it is empty"""
+    """heading in a table; empty: the key"""
     text: Callable[[Row], Cell] | None = None
     """the value for tables, if it differs"""
 
 
 Cells = Mapping[str, Any]
-"""A row of an SQL text by the keys of its columns, with the cells that are computed from it."""
+"""A row of an SQL query by the keys of its columns, with the cells that are computed from it."""
 
 
 def key_column(key: str, *, terminal: bool = True, below: bool = False, heading: str = "") -> Column[Cells]:
-    """The column of a row's cell of this key."""
+    """A column that reads this key of a row."""
     return Column(key, itemgetter(key), terminal=terminal, below=below, heading=heading)
 
 
 def words(cell: Cell) -> Plain:
-    """A cell as CSV has it."""
+    """A cell in CSV."""
     match cell:
         case Config():
             return " ".join([f"{name}={value}" for name, value in cell.pairs])
@@ -114,7 +114,7 @@ def write_csv(rows: Iterable[Row], columns: Sequence[Column[Row]], out: TextIO) 
 
 
 def _json(cell: object) -> Json:
-    """A cell that `json` cannot encode, as one that it can."""
+    """Convert a cell that `json` cannot encode."""
     match cell:
         case Config():
             return dict(cell.pairs)

@@ -1,4 +1,4 @@
-"""Records -> frames and charts: pandas, polars and Altair, where they are installed."""
+"""Records -> frames and charts: pandas, polars and Altair, if they are installed."""
 
 from __future__ import annotations
 
@@ -23,18 +23,18 @@ if TYPE_CHECKING:
 
 Record = TrialRow | BestRow | FamilyImportance
 
-_WIDTH, _HEIGHT = 560, 260  # of a chart, pixels
+_WIDTH, _HEIGHT = 560, 260  # size of a chart, pixels
 
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """Records as rows with the same columns, to be made a frame of."""
+    """Records as rows with the same columns, ready to become a frame."""
 
     columns: Mapping[str, Sequence[Cell]]
-    """each of one type; None for a record without the value"""
+    """columns, each of one type; None for a record without the value"""
 
     def to_pandas(self) -> pandas.DataFrame:
-        """A pandas frame. Raises AutotuneError where pandas is not installed."""
+        """A pandas frame. Raises AutotuneError if pandas is not installed."""
         try:
             import pandas as library
         except ImportError:
@@ -48,7 +48,7 @@ class Table:
         )
 
     def to_polars(self) -> polars.DataFrame:
-        """A polars frame. Raises AutotuneError where polars is not installed."""
+        """A polars frame. Raises AutotuneError if polars is not installed."""
         try:
             import polars as library
         except ImportError:
@@ -59,8 +59,8 @@ class Table:
 def table(records: Iterable[Record]) -> Table:
     """A row for each trial or best kernel, for each parameter of an importance.
 
-    Parameters of a config are columns `params_NAME`, as in Optuna's frames; one whose values are numbers and words is
-    all words.
+    Parameters of a config are columns `params_NAME`, as in Optuna's frames; a parameter with both
+    numbers and words becomes a column of words.
     """
     rows = [row for record in records for row in _rows(record)]
     names = dict.fromkeys(name for row in rows for name in row)
@@ -105,7 +105,7 @@ def convergence(trials: Iterable[TrialRow]) -> altair.FacetChart:
 
 
 def importance(families: Iterable[FamilyImportance]) -> altair.FacetChart:
-    """How much each parameter decided, a bar each, for each layer and family; an Altair chart."""
+    """The importance of each parameter as a bar, for each layer and family; an Altair chart."""
     values = [
         {
             "of": _shown(f"{family.layer} on {family.device}: {family.template}"),
@@ -127,12 +127,12 @@ def importance(families: Iterable[FamilyImportance]) -> altair.FacetChart:
 
 
 def _shown(text: str) -> str:
-    """A text in a chart: Altair sets it into a script of the page that shows the chart, which `</script>` would end."""
+    """Escape a text for a chart. Altair puts it into a script of the page, which `</script>` would end."""
     return printable(text).replace("<", "\\x3c")
 
 
 def _facets(chart: altair.Chart | altair.LayerChart) -> altair.FacetChart:
-    """A chart for each value of `of`, below each other, each with its own axes."""
+    """A chart for each value of `of`, stacked, each with its own axes."""
     return chart.facet(facet=_altair().Facet("of:N", title=None), columns=1).resolve_scale(
         x="independent", y="independent"
     )

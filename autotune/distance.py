@@ -1,4 +1,4 @@
-"""The distances between layers, devices and configs, which tell how well results carry over.
+"""The distances between layers, devices and configs; results carry over well between close ones.
 
 A distance is a sum over the differences; 0 means that a kernel's best config should be the same. It is a sum of
 absolute differences of logarithms and of mismatches, so exp(-distance) can serve as a covariance. A similarity is 1, or
@@ -32,7 +32,7 @@ ORDER = 0.7
 
 
 def layer_distance(one: Problem, other: Problem) -> float:
-    """How far apart two layers are; symmetric, 0 for the same problem, infinite for those of two operations.
+    """The distance of two layers; symmetric, 0 for the same problem, infinite for different operations.
 
     The operation's file has the weights.
     """

@@ -7,10 +7,10 @@ AutotuneError
     TemplateError    a template is wrong: path, line or key
     StoreError       the database cannot be used: newer schema, locked, not a database
     ToolchainError   nvcc or a C++ compiler is missing or broken, and how to get it
-    DeviceError      no such device, no driver, a device that cannot do what was asked
+    DeviceError      no such device, no driver, or a device that does not support the request
         DeviceLost   the device stopped answering and did not come back
-    Rejected         a config's own fault; becomes an Outcome, never escapes the line
-        Disproved    of several kernels that were timed together, those that are wrong by then
+    Rejected         a config cannot be used; becomes an Outcome, never leaves the pipeline
+        Disproved    kernels that are wrong after they were timed together
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ import re
 from collections.abc import Mapping
 
 _PASSWORDS = (
-    (re.compile(r"(?<=:)(/+[^\s/@:]{0,200}:)[^\0]{1,200}@"), r"\1***@"),  # a path has lost one of the slashes
-    (re.compile(r"(?<=:)(/+)[^\s:]{1,500}@"), r"\1***@"),  # a token in place of a user
+    (re.compile(r"(?<=:)(/+[^\s/@:]{0,200}:)[^\0]{1,200}@"), r"\1***@"),  # a path may have lost one of the slashes
+    (re.compile(r"(?<=:)(/+)[^\s:]{1,500}@"), r"\1***@"),  # a token instead of a user
     (re.compile(r"(?<![:/])(//[^\s/@:]{0,200}:)\S{1,500}@"), r"\1***@"),
-    (re.compile(r"(?<!\breplay)(?<=[\w%.]):[^\s/@:]{1,200}@(?=[\w\[])"), ":***@"),  # replay:FILE@DEVICE has none
-    (re.compile(r"(\bfile:[^\s?]{0,500}\?)\S{1,1000}"), r"\1***"),  # SQLite's, whose options may be a key
+    (re.compile(r"(?<!\breplay)(?<=[\w%.]):[^\s/@:]{1,200}@(?=[\w\[])"), ":***@"),  # replay:FILE@DEVICE has no password
+    (re.compile(r"(\bfile:[^\s?]{0,500}\?)\S{1,1000}"), r"\1***"),  # SQLite's, whose options may contain a key
     (
         re.compile(
             r"(passw(?:or)?d|pwd|passphrase|secret|token|hexkey|api_?key)(\s?=\s?|%3d)"
@@ -47,12 +47,12 @@ def without_passwords(text: str) -> str:
 
 
 def shortened(text: str, most: int = 100) -> str:
-    """A text of others as a message quotes it: cut where it is longer than that many characters."""
+    """A text from a file or a user as a message quotes it: cut after this many characters."""
     return text if len(text) <= most else f"{text[: most - 3]}..."
 
 
 def quoted(value: object) -> str:
-    """A value of others as a message quotes it."""
+    """A value from a file or a user as a message quotes it."""
     return shortened(repr(value))
 
 
@@ -113,7 +113,7 @@ class Rejected(AutotuneError):
 
 
 class Disproved(Rejected):
-    """Kernels that were right when they were verified are wrong after they were timed: position to message."""
+    """Kernels that passed verification are wrong after they were timed: position to message."""
 
     def __init__(self, messages: Mapping[int, str]) -> None:
         super().__init__("wrong_result", "wrong_after_timing", next(iter(messages.values())))
@@ -135,9 +135,9 @@ _LACKING = {
 
 
 def what_the_machine_lacks(error: BaseException) -> str | None:
-    """One line for an error of the machine, wherever it comes up, or of a file; None where it is another's.
+    """One line for an error of the machine or of a file; None for any other error.
 
-    Python's importer and the dynamic linker say in words alone that they have no memory or no file to open.
+    Python's importer and the dynamic linker report missing memory or files only in the text of the error.
     """
     words = str(error)
     number = error.errno if isinstance(error, OSError) else None

@@ -7,9 +7,9 @@ import re
 from autotune.errors import without_passwords
 
 _CONTROL = re.compile(
-    "[\x00-\x08\x0b-\x1f\x7f-\x9f"  # C0 but for tab and newline, DEL, C1
+    "[\x00-\x08\x0b-\x1f\x7f-\x9f"  # C0 except tab and newline, DEL, C1
     "\u00ad\u061c\u180e\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff\ufff9-\ufffb\U000e0000-\U000e007f"  # formats, bidi
-    "\ud800-\udfff]"  # surrogates: bytes of a name that are no UTF-8
+    "\ud800-\udfff]"  # surrogates: bytes of a name that are not UTF-8
 )
 
 
@@ -25,5 +25,5 @@ def one_line(text: str) -> str:
 
 
 def counted(count: int, one: str, many: str = "", *, form: str = "") -> str:
-    """So many of something in words: 1 study, 2 studies. Without `many` an s is added; `form` is the number's."""
+    """A count in words: 1 study, 2 studies. Without `many` the plural adds an s; `form` is the format of the number."""
     return f"{count:{form}} {one if count == 1 else many or f'{one}s'}"

@@ -49,11 +49,11 @@ PARAMETERS: Mapping[str, Mapping[str, str]] = {
 changed.
 """
 HEADER_KEYS = _pairs("tuned_for=search_when padded_outputs=padded_work conflicts=bank_conflicts")
-"""Keys of a family's header: the old word and the new."""
+"""Keys of a family's header: the old word and the new one."""
 STUDY_KEYS = {"span": "end_to_end = true or false", "stop_below": "min_gain"}
 """Keys of a study: the old word and what replaces it."""
 _ONE_CONDITION = {"supports": "the family supports the problem", "arch": "the family supports the architecture"}
-"""Tables of conditions that were one expression, and the reason of that."""
+"""Tables of conditions that were one expression, and the reason that such an expression gets."""
 
 
 def current_header(header: Mapping[str, object]) -> dict[str, object]:

@@ -1,4 +1,4 @@
-"""The start of the line: one problem of an operation (`Problem`) and a study's use of it (`Layer`).
+"""The start of the pipeline: one problem of an operation (`Problem`) and its use in a study (`Layer`).
 
 `Conv2dProblem` is the typed record of conv2d, whose letters are cuDNN's and CUTLASS's: input x [N, C, H, W],
 filters w [K, C/groups, R, S], output y [N, K, P, Q]. Layout `nhwc` stores x [N, H, W, C], w [K, R, S, C/groups],
@@ -21,14 +21,14 @@ from autotune.operation.registry import CONV2D, operation
 from autotune.operation.storage_types import TYPES
 from autotune.trial import Value
 
-_MOST_COUNT = 1 << 62  # elements, products and FLOP are 64-bit whole numbers
-_KEPT = 4096  # problems whose arrays and cost a process keeps
+_MOST_COUNT = 1 << 62  # elements, products and FLOPs must fit 64-bit integers
+_KEPT = 4096  # number of problems whose arrays and cost are cached
 
 
 class Problem(ABC):
-    """One problem of an operation: its sizes and words, and what its declaration says of them.
+    """One problem of an operation: its sizes and words, and the values that the declaration derives from them.
 
-    Two are equal where operation's name, sizes and words are.
+    Two problems are equal if the operation's name, the sizes and the words are equal.
     """
 
     __slots__ = ()
@@ -54,7 +54,7 @@ class Problem(ABC):
 
     @property
     def shape(self) -> tuple[tuple[str, Value], ...]:
-        """Its sizes and words but for the run-time size, at which one kernel serves it."""
+        """Its sizes and words without the run-time size; one kernel serves all problems that share them."""
         return tuple(item for item in self.values.items() if item[0] != self.operation.runtime)
 
     @property
@@ -67,7 +67,7 @@ class Problem(ABC):
         return next(array for array in self.arrays if array.name == name)
 
     def has(self, name: str) -> bool:
-        """Whether it has an array that not every problem has."""
+        """Whether it has this array, which not every problem of the operation has."""
         return any(array.name == name for array in self.arrays)
 
     @property
@@ -122,9 +122,9 @@ class Problem(ABC):
 
 @dataclass(frozen=True, slots=True)
 class DeclaredProblem(Problem):
-    """A problem of an operation that has no record of its own.
+    """A problem of an operation without its own record.
 
-    Raises StudyError where the sizes and words make no problem of the operation.
+    Raises StudyError if the sizes and words are not a valid problem of the operation.
     """
 
     operation: Operation = field(compare=False, repr=False)
@@ -245,7 +245,7 @@ class Conv2dProblem(Problem):
 
     @property
     def activation(self) -> str:
-        """The function that its epilogue applies to the finished sums; `identity` if there is none."""
+        """The function that its epilogue applies to the finished sums, or `identity`."""
         return str(_evaluated(self.operation, self).names["activation"])
 
     def with_runtime(self, value: int) -> Conv2dProblem:
@@ -271,9 +271,9 @@ _FIELDS = tuple(each.name for each in dataclasses.fields(Conv2dProblem))
 
 
 def make_problem(declared: Operation, given: Mapping[str, Value]) -> Problem:
-    """A problem of an operation, from its sizes and words; those left out are as the operation has them.
+    """A problem of an operation, from its sizes and words; missing ones have the operation's defaults.
 
-    Raises StudyError for a name that the operation does not have, and where they make no problem.
+    Raises StudyError for an unknown name, and if they are not a valid problem.
     """
     values = declared.complete(given)
     if declared.name == CONV2D:
@@ -282,7 +282,7 @@ def make_problem(declared: Operation, given: Mapping[str, Value]) -> Problem:
 
 
 def as_conv2d(problem: Problem, what: str) -> Conv2dProblem:
-    """A problem as conv2d's record. Raises StudyError saying that `what` is for conv2d alone for any other."""
+    """A problem as conv2d's record. For any other operation, raises StudyError that `what` supports only conv2d."""
     if isinstance(problem, Conv2dProblem):
         return problem
     raise StudyError(f"{what} is for {CONV2D} only, and this is {problem}")

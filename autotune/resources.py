@@ -8,11 +8,11 @@ from pathlib import Path
 from autotune.errors import StoreError
 
 RECORDED = {"recorded": "h200.db", "recorded-networks": "networks.db", "recorded-h100": "h100.db"}
-"""names and files of the bundled results, of an H200 and of an H100"""
+"""names and files of the bundled results (an H200 and an H100)"""
 
 
 def shipped(kind: str) -> Path:
-    """The folder `templates` or `studies` that came with this installation."""
+    """The folder `templates` or `studies` of this installation."""
     package = Path(__file__).resolve().parent
     installed = package / "shipped" / kind
     return installed if installed.is_dir() else package.parent / kind

@@ -1,4 +1,4 @@
-"""A study: layers, and how to tune them. `study_reader` and `study_writer` have its file."""
+"""A study: layers, and how to tune them. `study_reader` and `study_writer` read and write its file."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ ADMITTED: Mapping[str, tuple[str, ...]] = {
 SAMPLERS = ("default", "random", "tpe", "tpe_ordinal", "nsgaii", "cmaes")
 """The values of a study's `sampler`: the project's own, random, and Optuna's; implemented in `search`."""
 _SIXTEEN_BITS = ("fp16", "bf16")
-SPILL_LIMIT_BYTES = 1024  # on an H200 no kernel with more came within 40 % of its layer's best
+SPILL_LIMIT_BYTES = 1024  # on an H200, no kernel that spills more came within 40 % of its layer's best
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,12 +32,12 @@ class Measure:
     """`[measure]`: how a kernel is timed."""
 
     cache: str = "cold"
-    """cold: the L2 cache is written over before each sample; hot: it is left as the last run left it"""
+    """cold: L2 is flushed before each sample; hot: it is not"""
 
 
 @dataclass(frozen=True, slots=True)
 class EndToEnd:
-    """`end_to_end = true`: how the batch may be cut and moved. Every combination that makes sense is timed."""
+    """`end_to_end = true`: how the batch may be split and copied. Every useful combination is timed."""
 
     streams: tuple[int, ...] = (1, 2, 4, 8, 10)
     """numbers of CUDA streams to try"""
@@ -49,25 +49,25 @@ class EndToEnd:
 
 @dataclass(frozen=True, slots=True)
 class Technique:
-    """`[[technique]]`: a line of a ladder, one family with some of its parameters kept to a few values."""
+    """`[[technique]]`: a row of a ladder, one family with some of its parameters limited to a few values."""
 
     name: str
     """its name in the ladder"""
     template: str
     """its family"""
     space: Mapping[str, tuple[Value, ...]]
-    """parameter to the values that the technique has"""
+    """parameter to the values that the technique allows"""
     report: str = ""
-    """where the technique and its reported times come from"""
+    """the report that describes the technique and gives its times"""
     reported_ms: Mapping[str, float] = field(default_factory=dict)
     """layer name to the milliseconds that the report gives, on the report's GPU"""
     reported: str = ""
-    """what else the report says of it"""
+    """what else the report says about it"""
     trials: int | None = None
-    """distinct evaluated configs of a layer; None: as the study"""
+    """distinct evaluated configs per layer; None: the study's"""
 
     def has(self, config: Config) -> bool:
-        """Whether a config is one of this technique's."""
+        """Whether a config belongs to this technique."""
         values = config.params
         return config.template == self.template and all(values.get(name) in kept for name, kept in self.space.items())
 
@@ -89,16 +89,16 @@ class NamedRule:
     above: tuple[str, ...]
     """techniques or families from the threshold on"""
     threshold: int | None = None
-    """the least value on the upper side; None where it is searched"""
+    """the smallest value on the upper side; None if it is searched"""
     trials: int = 0
     """rules that a search evaluates; 0: threshold and techniques are given"""
     report: str = ""
-    """the report that describes it; empty for none"""
+    """the report that describes it; may be empty"""
 
 
 @dataclass(frozen=True, slots=True)
 class Study:
-    """A study file: layers, budget and what may be searched."""
+    """A study: layers, budget and search space."""
 
     name: str
     """its name in the database"""
@@ -125,17 +125,17 @@ class Study:
     sampler: str = "default"
     """search method, one of SAMPLERS"""
     warm_start: bool = True
-    """whether the best configs of like layers and devices in the database come first"""
+    """whether the search starts with the best configs of similar layers and devices in the database"""
     prior: bool = False
-    """whether configs with the smallest estimates from their launch geometry come first"""
+    """whether the search starts with the configs whose launch geometry gives the smallest estimated times"""
     templates: tuple[str, ...] | None = None
     """families to search; None: every family that supports the layer"""
     workspace_limit_bytes: int = 1 << 30
-    """configs that need more scratch memory are not evaluated, bytes"""
+    """bytes; configs that need more scratch memory are not evaluated"""
     spill_limit_bytes: int = SPILL_LIMIT_BYTES
-    """spill stores and loads a thread, beyond which a compiled kernel is not run on a GPU"""
+    """bytes of spill stores and loads per thread; a compiled kernel that spills more is not run on a GPU"""
     prune: bool = True
-    """whether configs that a family's `[prune]` holds not worth searching are left out"""
+    """whether the search skips configs that a family's `[prune]` rejects"""
     measure: Measure = Measure()
     """how kernels are timed"""
     space: Mapping[str, Mapping[str, tuple[Value, ...]]] | None = None
@@ -143,25 +143,25 @@ class Study:
     end_to_end: EndToEnd | None = None
     """None: kernels only"""
     techniques: tuple[Technique, ...] = ()
-    """what `autotune ladder` climbs, in order; the first is the baseline"""
+    """the rows of `autotune ladder`, in order; the first is the baseline"""
     rules: tuple[NamedRule, ...] = ()
-    """what `autotune dispatch` ranks among the rules that it tries"""
+    """rules that `autotune dispatch` ranks with its own"""
     target: str | None = None
     """the name of the rule that `autotune tune` searches; None: the layers are tuned"""
 
     @property
     def certain_trials(self) -> int:
-        """Evaluations that each layer certainly gets; 0 if something else may end its search."""
+        """Evaluations that each layer is certain to get; 0 if something else may end its search."""
         ends = (self.time_budget_s, self.trials_total, self.time_budget_total_s, self.min_gain)
         return self.trials if all(end is None for end in ends) else 0
 
     def narrowed(self, technique: Technique) -> Study:
-        """The study with nothing but one technique's family, values and trials."""
+        """The study limited to one technique's family, values and trials."""
         space = {technique.template: technique.space}
         return replace(self, templates=(technique.template,), space=space, trials=technique.trials or self.trials)
 
     def side(self, name: str) -> tuple[str, Mapping[str, tuple[Value, ...]]]:
-        """The family that a side of a rule names, by itself or as a technique, and the values that it is kept to."""
+        """The family that a side of a rule names, directly or as a technique, and the values that it is limited to."""
         technique = next((technique for technique in self.techniques if technique.name == name), None)
         if technique is not None:
             return technique.template, technique.space
@@ -172,8 +172,8 @@ class Study:
         return admitted_classes(self.accuracy, problem.dtype)
 
     def informative(self, problem: Problem) -> tuple[str, ...]:
-        """Accuracy classes whose trials a search of this problem may begin from: those admitted, and of the two 16-bit
-        types, which kernels treat alike, the other one's."""
+        """Accuracy classes whose trials may warm-start a search of this problem: the admitted ones, and those of the
+        other 16-bit type, because kernels treat both types alike."""
         admitted = self.admitted(problem)
         return tuple(dict.fromkeys([*admitted, *_SIXTEEN_BITS])) if {*admitted} & {*_SIXTEEN_BITS} else admitted
 
@@ -184,7 +184,7 @@ def admitted_classes(accuracy: str | None, dtype: str) -> tuple[str, ...]:
 
 
 def distinct_layers(layers: Iterable[Layer]) -> tuple[Layer, ...]:
-    """One layer of each shape, the first, which counts for all that have it: a shape is tuned once."""
+    """The first layer of each shape, which stands for all layers of that shape."""
     found: dict[Problem, Layer] = {}
     for layer in layers:
         first = found.setdefault(layer.problem, replace(layer, count=0))
@@ -193,12 +193,12 @@ def distinct_layers(layers: Iterable[Layer]) -> tuple[Layer, ...]:
 
 
 def operations_of(study: Study) -> tuple[Operation, ...]:
-    """The operations of its layers, each once."""
+    """The operations of its layers, without repetition."""
     return tuple(dict.fromkeys(layer.problem.operation for layer in study.layers))
 
 
 def unadmitted(accuracy: str | None, dtype: str) -> str:
-    """Why a study of this accuracy lets no kernel win on layers of a storage type; empty where it lets one."""
+    """Why no kernel can win on layers of a storage type in a study of this accuracy; empty if one can."""
     own = TYPES[dtype].accuracy
     if accuracy is None or own in ADMITTED[accuracy]:
         return ""

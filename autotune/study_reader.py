@@ -1,4 +1,4 @@
-"""The file a user writes: TOML -> `Study`."""
+"""A study file: TOML -> `Study`."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ from autotune.toml_table import Table, did_you_mean, is_time, read_toml
 from autotune.trial import END_TO_END, Value
 
 FindOperation = Callable[[str], Operation]
-"""Returns an operation by its name. Raises TemplateError if there is none."""
+"""Returns an operation by its name. Raises TemplateError if it is unknown."""
 NAME_CHARACTERS = 100
-"""Of a study or a layer, the most: an export's files are named after them."""
+"""Longest name of a study or a layer: an export's files are named after them."""
 _SIZES = ("n", "c", "h", "w", "k", "r", "s")
 _PAIRS = ("stride", "pad", "dilation")
 _LAYER_KEYS = {"name", "op", "count"}
@@ -53,9 +53,9 @@ def _shipped_files() -> list[Path]:
 
 
 def find_study(name: str) -> Path:
-    """A study's file: a path as given, else a shipped study of that name. Raises StudyError when there is neither."""
+    """A study's file: the given path, or else a shipped study of that name. Raises StudyError if neither exists."""
     path = Path(name)
-    if os.path.isfile(path):  # which takes names that no file can have
+    if os.path.isfile(path):  # which accepts names that no file can have
         return path
     if name in study_names():
         return shipped("studies") / f"{name}.toml"
@@ -80,7 +80,7 @@ def load_study(path: str | Path, directories: Sequence[Path] = ()) -> Study:
         if old in table:
             raise table.error(old, f"is now {new}")
     study = _study(file.stem, table, text, find)
-    for family in study.space or {}:  # not of stored texts, which were taken once
+    for family in study.space or {}:  # not for stored texts, which were accepted before
         if study.templates is not None and family not in study.templates:
             near = did_you_mean(family, study.templates)
             raise StudyError(f"{file}: space.{shortened(family)}: has no effect: templates does not name it{near}")
@@ -88,7 +88,7 @@ def load_study(path: str | Path, directories: Sequence[Path] = ()) -> Study:
 
 
 def parse_study(text: str, name: str, where: str = "", find: FindOperation = operation) -> Study:
-    """A study of its file's text; `name` is its default name, `where` the file, and `find` knows its operations.
+    """A study from its file's text; `name` is its default name, `where` the file, and `find` finds its operations.
 
     Keys of earlier versions are read, because stored studies have them. Raises StudyError as `load_study`.
     """
@@ -175,7 +175,7 @@ def _space(table: Table) -> Mapping[str, Mapping[str, tuple[Value, ...]]]:
 
 
 def _kept(params: Table) -> Mapping[str, tuple[Value, ...]]:
-    """The values that each parameter is kept to."""
+    """The values that each parameter is limited to."""
     narrowed: dict[str, tuple[Value, ...]] = {}
     for name, kept in params.content.items():
         items = kept if isinstance(kept, list) else [kept]
@@ -311,7 +311,7 @@ def _layer(table: Table, declared: Operation) -> Layer:
 
 
 def _allow(layer: Table, keys: Collection[str]) -> None:
-    """Refuse keys that no layer has, the study's own with where they go: below [[layer]] all are the layer's."""
+    """Reject keys that no layer has. For a key of the study the error says where it belongs."""
     for key in layer.content:
         if key in _STUDY_VALUES and key not in keys:
             raise layer.error(key, f"{key} is a key of the study: put it above the first [[layer]]")
@@ -319,7 +319,7 @@ def _allow(layer: Table, keys: Collection[str]) -> None:
 
 
 def _given(table: Table, declared: Operation) -> dict[str, Value]:
-    """Sizes and words by their names."""
+    """Sizes and words by name."""
     sizes = {size.name: size for size in declared.sizes}
     _allow(table, {*_LAYER_KEYS, *sizes, *declared.words})
     table.require([name for name, size in sizes.items() if size.default is None])
@@ -330,7 +330,7 @@ def _given(table: Table, declared: Operation) -> dict[str, Value]:
 
 
 def _conv2d(table: Table) -> dict[str, Value]:
-    """conv2d's, where stride, pad and dilation are of both axes, or two numbers."""
+    """conv2d's sizes and words; stride, pad and dilation are one number for both axes, or two numbers."""
     _allow(table, _CONV2D_KEYS)
     table.require(_SIZES)
     given: dict[str, Value] = {key: table.whole(key, 0, least=1) for key in _SIZES}

@@ -25,7 +25,7 @@ _BARE = re.compile(r"[A-Za-z0-9_-]+")
 
 
 def written(study: Study) -> Study:
-    """The study as its file would be read, with its text. Raises StudyError as `load_study` does."""
+    """The study as read back from its file, with its text. Raises StudyError as `load_study` does."""
     text = study_toml(study)
     return replace(parse_study(text, study.name, str(study.path or ""), known_to(study)), path=study.path)
 
@@ -114,5 +114,5 @@ def _key(name: str) -> str:
 
 
 def _toml(value: object) -> str:
-    """JSON's numbers, strings, flags and lists are TOML's, but for the control character that JSON does not escape."""
+    """A value as TOML: its JSON is valid, except for a control character that JSON does not escape."""
     return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")

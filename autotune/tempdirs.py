@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 _made: set[str] = set()
-"""by this process, and not removed yet"""
+"""folders that this process made and has not removed yet"""
 
 
 @contextmanager
@@ -28,13 +28,13 @@ def temporary_folder() -> Iterator[str]:
         yield folder
     finally:
         remove(folder)
-        if not os.path.lexists(folder):  # removing it opens files, and there may be too many open files
+        if not os.path.lexists(folder):  # removing it opens files, which fails if too many are open
             _made.discard(folder)
 
 
 @contextmanager
 def removing_leftovers() -> Iterator[None]:
-    """Remove, when the block ends, the folders made in it that nobody has removed, as a signal or a limit came."""
+    """At the end of the block, remove the folders made in it that still exist, as after a signal or a limit."""
     before = frozenset(_made)
     try:
         yield
@@ -45,7 +45,7 @@ def removing_leftovers() -> Iterator[None]:
 
 
 def remove(folder: str) -> None:
-    """Remove a folder into which processes that are being killed may write for another moment."""
+    """Remove a folder into which dying processes may still write."""
     for _ in range(100):
         shutil.rmtree(folder, ignore_errors=True)
         if not os.path.lexists(folder):

@@ -1,6 +1,6 @@
 """A table of a TOML or JSON file, read key by key; errors say the file, the dotted key, and what to write there.
 
-Study files, headers of templates and recorded search spaces are read so, each with the error of its own kind.
+It reads study files, headers of templates and recorded search spaces, and raises the error of each kind.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ from typing import TypeGuard
 from autotune.bounded_io import Raises
 from autotune.errors import AutotuneError, shortened
 
-LARGEST = 2**63 - 1  # a whole number in SQLite
-_SHOWN = 40  # characters of a JSON value that is of a wrong kind
-_MESSAGE_SHOWN = 400  # characters of an error about it
-_MOST_TABLES = 1000  # of one kind, such as layers
-_MOST_BITS = 4096  # of a whole number, which Python prints up to 14,000
-_MOST_DOTS = 32  # in a dotted key, whose reading takes the square of them
+LARGEST = 2**63 - 1  # largest integer in SQLite
+_SHOWN = 40  # most characters of a JSON value of a wrong kind in an error
+_MESSAGE_SHOWN = 400  # most characters of the parser's own error
+_MOST_TABLES = 1000  # most tables of one kind, such as layers
+_MOST_BITS = 4096  # most bits of an integer; Python prints up to 14,000
+_MOST_DOTS = 32  # most dots in a key; reading it takes time quadratic in them
 _MANY_DIGITS = re.compile(r"(?<![\w.-])[+-]?[0-9](?:_?[0-9]){1233,}+(?![\w.])")  # TOML's numbers have 64 bits
 _HUGE = f"a whole number of more than {_MOST_BITS} bits"
 _WORD = r"""(?:[\w-]++|"[^"\n]*+"|'[^'\n]*+')"""
@@ -30,7 +30,7 @@ _MANY_DOTS = re.compile(rf"(?<![\w-]){_WORD}(?:[ \t]*+\.[ \t]*+{_WORD}){{{_MOST_
 
 
 def is_whole(word: str, least: int, most: int) -> bool:
-    """Whether a word is a whole number within a range, in digits: Python makes no number of very many."""
+    """Whether a word is an integer in a range, written in digits; Python refuses to parse very long ones."""
     return word.isascii() and word.isdecimal() and len(word) <= len(str(most)) and least <= int(word) <= most
 
 
@@ -92,7 +92,7 @@ class Table:
         return value
 
     def words(self, key: str) -> tuple[str, ...]:
-        """A string, or a list of different strings."""
+        """A string, or a list of distinct strings."""
         value = self.content.get(key)
         several = value if isinstance(value, list) else [value]
         words = [word for word in several if isinstance(word, str)]
@@ -108,7 +108,7 @@ class Table:
         return value
 
     def fraction(self, key: str) -> float | None:
-        """A number between 0 and 1; None where the key is absent."""
+        """A number between 0 and 1; None if the key is absent."""
         value = self.content.get(key)
         if value is None:
             return None
@@ -117,7 +117,7 @@ class Table:
         return float(value)
 
     def seconds(self, key: str) -> float | None:
-        """Seconds above 0; None where the key is absent."""
+        """Seconds above 0; None if the key is absent."""
         value = self.content.get(key)
         if value is None:
             return None
@@ -165,7 +165,7 @@ class Table:
 
 
 def read_toml(text: str, raises: Raises, file: str, *, what: str = "", first: int = 0) -> Table:
-    """The table of a TOML text, which may be a part of its file: `what` names that, `first` is the lines above it."""
+    """The table of a TOML text. For a part of a file, `what` names it and `first` is the number of lines before it."""
     for pattern, why in ((_MANY_DOTS, f"more than {_MOST_DOTS} dots in a key"), (_MANY_DIGITS, _HUGE)):
         if found := pattern.search(text):
             raise raises(f"{file}: {what}line {text.count(chr(10), 0, found.start()) + 1 + first}: {why}")
@@ -177,14 +177,14 @@ def read_toml(text: str, raises: Raises, file: str, *, what: str = "", first: in
     except tomllib.TOMLDecodeError as error:
         message = re.sub(r"at line (\d+)", lambda found: f"at line {int(found.group(1)) + first}", str(error))
         raise raises(f"{file}: {what}is not TOML: {message}") from None
-    except ValueError:  # of Python's, for a number of more than some 4,000 digits
+    except ValueError:  # Python's error for a number of more than about 4,000 digits
         raise raises(f"{file}: {what}{_HUGE}") from None
     except RecursionError:
         raise raises(f"{file}: {what}is nested too deeply; there are tables in tables at most") from None
 
 
 def _key_of_a_huge_number(content: Mapping[str, object]) -> str:
-    """The outermost key with a number that cannot be printed; empty if there is none."""
+    """The outermost key with a number that cannot be printed, or an empty string."""
     for key, value in content.items():
         waiting: list[object] = [value]
         while waiting:

@@ -1,6 +1,6 @@
 """Records of the result of one config: Config, Outcome, Resources, Timing, Trial.
 
-The worker returns them, the store keeps them, and the search is told them.
+The worker returns them, the store keeps them, and the search learns from them.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ Launching = Literal["stream", "graph"]
 
 
 class Outcome(StrEnum):
-    """The word for a trial's end, and `running` before it."""
+    """How a trial ended; `running` before that."""
 
     RUNNING = "running"
     CORRECT = "correct"
@@ -69,11 +69,11 @@ class Resources:
     """The resources of a kernel as reported by the compiler; the maximum over a source's stages."""
 
     registers: int = 0
-    """registers a thread"""
+    """registers per thread"""
     spill_bytes: int = 0
-    """spill stores and loads a thread, bytes"""
+    """spill stores and loads per thread, bytes"""
     static_smem_bytes: int = 0
-    """static shared memory of a block, bytes"""
+    """static shared memory per block, bytes"""
     constant_bytes: int = 0
     """user constant memory (bank 3), bytes"""
 
@@ -91,9 +91,9 @@ class Timing:
     q3_us: float
     """third quartile, microseconds"""
     cache: str
-    """`cold` (L2 written over before each sample) or `hot`"""
+    """`cold` (L2 flushed before each sample) or `hot`"""
     sm_clocks_mhz: tuple[float, ...] = ()
-    """mean clock during each sample; empty where the device does not tell"""
+    """mean clock during each sample; empty if the device does not report it"""
     discarded: int = 0
     """samples at a throttled clock that were measured again"""
     throttled: int = 0
@@ -103,7 +103,7 @@ class Timing:
     launch: Launching = "stream"
     """how the passes were launched: `graph` or `stream`"""
     power_w: float | None = None
-    """power of the device after the last sample, watts; None where it does not report it"""
+    """power of the device after the last sample, watts; None if it does not report it"""
     temperature_c: float | None = None
     """both of the device, after the last sample"""
 
@@ -113,22 +113,22 @@ LEAST, MOST = 1e-30, 1e30
 
 
 def is_measured(number: float) -> bool:
-    """Whether it can be a time or a rate."""
+    """Whether it is a possible time or rate."""
     return LEAST <= number <= MOST
 
 
 LONG_US = 200.0
-"""From here on it makes no difference whether passes are launched one by one or replayed from a graph."""
+"""For times from here on, launching passes one by one or replaying them from a graph makes no difference."""
 
 
 def comparable(first: Timing, second: Timing) -> bool:
-    """Whether two timings were taken alike: launched the same way, or of kernels that are too long for that to show."""
+    """Whether two timings are comparable: launched in the same way, or of kernels so long that it does not matter."""
     return first.launch == second.launch or min(first.median_us, second.median_us) >= LONG_US
 
 
 @dataclass(frozen=True, slots=True)
 class ErrorStats:
-    """How far an output is from the float64 reference."""
+    """The deviation of an output from the float64 reference."""
 
     over_bound: float
     """largest |y - ref| / bound over all outputs; at most 1 when correct"""
@@ -143,7 +143,7 @@ class Phases:
     render_us: float = 0.0
     """rendering the source"""
     compile_us: float = 0.0
-    """compiling it; small where the binary was cached"""
+    """compiling it; small if the binary was cached"""
     load_us: float = 0.0
     """loading the module"""
     verify_us: float = 0.0
@@ -165,7 +165,7 @@ class Measured:
     error: ErrorStats
     """its largest deviation from the reference"""
     too_slow: bool = False
-    """timing stopped early, the race was lost"""
+    """timing stopped early because the kernel is too slow"""
     phases: Phases = Phases()
     """of loading, verifying and timing it"""
 
@@ -181,18 +181,18 @@ class EndToEndParts:
     copy_out_us: float
     """copies to host memory, microseconds"""
     hidden_fraction: float | None
-    """share of the copy time that the total does not show; None where the samples' noise exceeds the copies"""
+    """share of the copy time that overlaps with kernels; None if the noise of the samples exceeds the copies"""
     allocate_us: float
-    """allocating the host memory and touching it once; no part of the total"""
+    """allocating the host memory and touching it once; not part of the total"""
     host_bytes: int
     """host memory that the copies need, bytes"""
     distinct_segments: int
-    """segments whose test data differ from every other segment's"""
+    """segments whose test data differ from those of all other segments"""
 
 
 @dataclass(frozen=True, slots=True)
 class Trial:
-    """One config and what became of it."""
+    """One config and its result."""
 
     number: int
     """position in its subject's history, from 0; seeds the ask that proposed it"""
@@ -201,25 +201,25 @@ class Trial:
     outcome: Outcome
     """how the trial ended"""
     reason: str = ""
-    """a word beneath the outcome: too_slow, oob_write, unwritten, crash, hang, ..."""
+    """a word that refines the outcome: too_slow, oob_write, unwritten, crash, hang, ..."""
     message: str = ""
-    """the compiler's, driver's or checker's own words, shortened"""
+    """the message of the compiler, driver or checker, shortened"""
     source_hash: str | None = None
     """identity of the rendered source; None when rejected before rendering"""
     accuracy: str = ""
-    """its accuracy class, one of ACCURACY_CLASSES; empty when it is not known"""
+    """its accuracy class, one of ACCURACY_CLASSES; empty if unknown"""
     deterministic: bool = True
     """whether repeated runs give the same bits"""
     resources: Resources = field(default_factory=Resources)
     """registers, spills and memory that the compiler reports"""
     smem_bytes: int = 0
-    """static and dynamic shared memory of the hungriest stage"""
+    """static and dynamic shared memory of the stage that needs most"""
     occupancy: float | None = None
-    """theoretical: resident warps over the device's most; None where it has no meaning"""
+    """theoretical: resident warps over the device's maximum; None if not applicable"""
     timing: Timing | None = None
     """None unless the kernel is correct"""
     error: ErrorStats | None = None
-    """deviation from the float64 reference; None where it was not compared"""
+    """deviation from the float64 reference; None if not compared"""
     phases: Phases = field(default_factory=Phases)
     """where its time went"""
 
@@ -230,7 +230,7 @@ class Trial:
 
     @property
     def over_bound(self) -> float | None:
-        """Largest error over its bound; None when it was not measured."""
+        """Largest error over its bound; None if not measured."""
         return self.error.over_bound if self.error else None
 
     @property

@@ -1,4 +1,4 @@
-"""Programs compiled for the CPU once in a run of the tests: by whichever worker asks first, for all that ask."""
+"""Compile each program for the CPU once per test run, for all workers."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ HOST = Target("host")
 
 
 def compiled(program: Program, target: Target = HOST, *, cxx: str) -> Binary:
-    """A program; out of the cache that the runs of `autotune` have, too."""
+    """A program, from the cache that runs of `autotune` also use."""
     return _compiler(cxx)(program, target)
 
 
 def host_device(cxx: str, options: HostOptions | None = None) -> HostDevice:
-    """A host device in this process, whose runtime is compiled so."""
+    """A host device in this process, with a cached runtime."""
     return HostDevice(cxx, options, compiled(runtime_program(), cxx=cxx))
 
 
 def built_for_host(exported: Exported, into: Path, *, cxx: str) -> Built:
-    """An exported library over the host device, in a folder that may be new."""
+    """An exported library on the host device, in a folder that is created if needed."""
     into.mkdir(exist_ok=True)
     return build_for_host(exported, into, cxx=Path(cxx), cache=binary_cache())
 

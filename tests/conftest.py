@@ -1,4 +1,4 @@
-"""What a test needs of the machine (`gpu`, `nvcc`, `cxx`: resolved here alone); shared devices; golden files."""
+"""What a test needs from the machine (the markers `gpu`, `nvcc`, `cxx`), shared devices and golden files."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure() -> None:
-    """In the background of a script (`pytest &`) Ctrl-C is ignored, and by all that tests start: here it is heeded."""
+    """Restore Ctrl-C. Tests in the background of a script (`pytest &`), and processes that they start, ignore it."""
     if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
 
@@ -74,7 +74,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 def pytest_collection_finish() -> None:
-    """What was imported and collected stays: nobody looks for garbage in it after each few hundred objects."""
+    """Exclude imported modules and collected tests from garbage collection, because they live until the end."""
     gc.collect()
     gc.freeze()
     gc.set_threshold(COLLECTED_AFTER)
@@ -88,24 +88,24 @@ def update_golden(request: pytest.FixtureRequest) -> bool:
 
 @pytest.fixture(scope="session", autouse=True)
 def one_thread() -> Iterator[None]:
-    """Linear algebra keeps to one thread, as in a run: on two, each process's threads spin on the other's core."""
+    """Use one thread for linear algebra, as in a run: with two, a process's threads spin on the other's core."""
     with single_threaded():
         yield
 
 
 @pytest.fixture(scope="session")
 def run_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder of one run of the tests, which all of its workers have."""
+    """A folder that all workers of one test run share."""
     folder = tmp_path_factory.getbasetemp()
     return folder.parent if "PYTEST_XDIST_WORKER" in os.environ else folder
 
 
 @pytest.fixture(scope="session", autouse=True)
 def binaries(run_folder: Path) -> Iterator[None]:
-    """Compiled programs are kept for one run of the tests, by all of its workers, and not in the user's own cache."""
+    """Cache compiled programs for one test run and all of its workers, not in the user's cache."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("XDG_CACHE_HOME", str(run_folder / "cache"))
-        if "PYTHONDONTWRITEBYTECODE" in os.environ:  # else each of hundreds of processes compiles every module
+        if "PYTHONDONTWRITEBYTECODE" in os.environ:  # otherwise each of hundreds of processes compiles every module
             patch.delenv("PYTHONDONTWRITEBYTECODE")
             patch.setenv("PYTHONPYCACHEPREFIX", str(run_folder / "bytecode"))
         yield
@@ -113,7 +113,7 @@ def binaries(run_folder: Path) -> Iterator[None]:
 
 @pytest.fixture(scope="session")
 def fork_server(binaries: None) -> Iterator[ForkServer]:
-    """Where runs of `autotune` as processes of their own come from."""
+    """The server that starts `autotune` in separate processes."""
     opened = ForkServer()
     yield opened
     opened.close()
@@ -121,7 +121,7 @@ def fork_server(binaries: None) -> Iterator[ForkServer]:
 
 @pytest.fixture(scope="session")
 def host(binaries: None) -> Iterator[DeviceEvaluator]:
-    """The host device; all tests share compiled programs, verification's above all, through a cache."""
+    """The host device; a cache shares compiled programs, mainly those of verification, among all tests."""
     evaluator = DeviceEvaluator(["host"], 2, cache=binary_cache())
     yield evaluator
     evaluator.close()

@@ -1,4 +1,4 @@
-"""Kernels to export that nothing was tuned for: rendered here, with a trial written by hand around them."""
+"""Kernels to export without tuning: rendered here, each with a hand-written trial."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ DATE = datetime(2026, 11, 20, 12, tzinfo=UTC)
 def chosen(
     template: KernelTemplate, problem: Problem, config: Config, layer: str, device: DeviceInfo = H200
 ) -> SelectedKernel:
-    """A config as it comes out of a results database, the winner of layer `tested.LAYER`, whose study admits fp32."""
+    """A config as a results database returns it: the winner of layer `tested.LAYER`, whose study admits fp32."""
     source = render(BoundTemplate(template, problem, device), config)
     trial = Trial(
         number=0,
@@ -62,7 +62,7 @@ def kernel(name: str, layer: str, problem: Problem, device: DeviceInfo = H200, *
 
 
 def contents(folder: Path) -> dict[str, bytes]:
-    """Every file of a folder, by its path there."""
+    """Every file of a folder, by its relative path."""
     files = (path for path in folder.rglob("*") if path.is_file())
     return {path.relative_to(folder).as_posix(): path.read_bytes() for path in files}
 
@@ -89,5 +89,5 @@ ROUNDED = kernel(
 )
 ADDED = kernel("direct", "added", Conv2dProblem(20, 3, 8, 9, 4, 3, 3, pad_h=1, epilogue="bias_add"))
 KERNELS = (CONSTANT, PACKED, CHUNKED, LARGER, MAPPED, ROUNDED, ADDED)
-"""One with its filters in constant memory, one that packs them, one with a workspace and several rounds, the same layer
-for more images, one that takes tensor maps, one whose maps round floats, and one that adds a residual."""
+"""Kernels with filters in constant memory, with packed filters, with a workspace and several rounds (also for more
+images), with tensor maps, with maps that round floats, and with a residual."""

@@ -1,4 +1,4 @@
-"""One study over a good family and every fault planted in it, on any device: what each came to, and what was left."""
+"""Tune a correct family and every fault planted in it: the result of each, and what the run left behind."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ FAMILY = GOOD.name.removesuffix(".cu.j2")
 
 @dataclass(frozen=True, slots=True)
 class Ending:
-    """What became of one family."""
+    """The result of one family."""
 
     ending: str
     message: str
@@ -46,17 +46,17 @@ class Ending:
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """What one study over all faulty families came to."""
+    """The result of one study over all faulty families."""
 
     result: LayerResult
     endings: dict[str, Ending]
     processes: list[str]
     """command lines of what the study started and left running"""
     files: list[str]
-    """what it left in the folder for temporary files"""
+    """files that it left in the folder for temporary files"""
 
     def only_the_good_family_is_correct(self) -> bool:
-        """Whether the study went through all families and found the one that is."""
+        """Whether the study tried all families and found the correct one."""
         best = self.result.best
         correct = [name for name, end in self.endings.items() if end.ending.startswith(Outcome.CORRECT + "/")]
         return (
@@ -70,7 +70,7 @@ class Found:
 def study_with_every_fault(
     folder: Path, device: str, problem: Conv2dProblem, faults: Mapping[str, Fault], *, jobs: int, deadlines: Deadlines
 ) -> Found:
-    """Tune the good family and these faulty ones, with a folder for temporary files of its own."""
+    """Tune the correct family and these faulty ones, with a separate folder for temporary files."""
     mark = uuid.uuid4().hex
     (folder / "tmp").mkdir()
     families = {FAMILY: load_template(GOOD)}
@@ -113,7 +113,7 @@ def study_with_every_fault(
 
 
 def kill_the_planted_worker(database: Path, mark: str, within_s: float) -> None:
-    """Wait until the kernel that is to lose its worker is on the device, then kill that worker."""
+    """Wait until the kernel whose worker is to be killed is on the device, then kill that worker."""
     while True:
         time.sleep(0.2)
         with contextlib.suppress(sqlite3.OperationalError):  # there is no table yet
@@ -146,7 +146,7 @@ evaluator.evaluate(source, binary, cache="hot", best_us=None)
 
 
 def nothing_is_left_of_a_run_killed_in_an_endless_kernel(folder: Path, device: str) -> bool:
-    """Whether all processes and temporary files of a run that SIGKILL ends at such a kernel go with it."""
+    """Whether no process and no temporary file remains if SIGKILL ends a run at such a kernel."""
     path, mark, temporary = folder / "hang.cu.j2", uuid.uuid4().hex, folder / "tmp"
     path.write_text(FAULTS["endless_loop"].text)
     temporary.mkdir()

@@ -1,7 +1,7 @@
 """What the cog blocks of README.md and docs/*.md call: the rows of a command's answer, and Markdown made of them.
 
 Commands run in a folder that has the checkout's `studies/` and `tests/`, and `recorded.db`, the unpacked
-`tests/data/dispatch-40.db.gz`. So a command is written here as it stands on the page.
+`tests/data/dispatch-40.db.gz`. So commands here are the same as on the page.
 """
 
 from __future__ import annotations
@@ -68,13 +68,13 @@ def compared(study: str, db: str) -> list[str]:
 
 
 def compared_layer(row: SimpleNamespace) -> list[str]:
-    """The same of one layer."""
+    """The same numbers for one layer."""
     times = [significant(us) for us in (row.floor_us, row.median_us, row.rival_us)]
     return ["1", *times, f"{row.rival_us / row.median_us:.2f}", f"{int(row.verdict == 'loss')} of 1"]
 
 
 def spread(study: str, db: str) -> tuple[float, float]:
-    """How many times as fast as its rival a study's layer is: the least, and the geometric mean over all."""
+    """The speedups of a study's layers over their rivals: the smallest, and the geometric mean."""
     times = [row.rival_us / row.median_us for row in network(study, db)]
     return min(times), geometric_mean(times)
 
@@ -114,7 +114,7 @@ def wins() -> None:
 
 
 def session() -> None:
-    """Print the README's questions about the recorded results, with their answers."""
+    """Print the README's commands on the recorded results, with their output."""
     print("\n```")
     console("best lenet-k5 --db recorded")
     console(
@@ -125,7 +125,7 @@ def session() -> None:
 
 
 def front() -> None:
-    """Print the README's table: some studies and layers, whichever is faster."""
+    """Print the README's table of some studies and layers."""
     studies = [
         ("ResNet-50, FP16", "H200", "resnet50-fp16", "recorded-networks"),
         ("ResNet-50, TF32", "H200", "resnet50-tf32", "recorded-networks"),
@@ -192,7 +192,7 @@ def optuna_calls(command: str) -> dict[str, int]:
 
 @cache
 def findings(report: str) -> tuple[tuple[str, str, str, str], ...]:
-    """What a report concludes, each with its ratios, those of the recorded ladder, and whether they agree."""
+    """The findings of a report, each with its ratios, the ratios of the recorded ladder, and whether they agree."""
     said_there = tomllib.loads((ROOT / "tests" / "data" / "report-findings.toml").read_text())[report]
     steps = {(row.layer, row.technique): row for row in rows(f"ladder reports/{report} --stored --db recorded")}
     lines = []
@@ -231,7 +231,7 @@ def agreement() -> None:
 
 
 def counters(report: str) -> None:
-    """Print what a profiler counted of a report's kernels, there and here."""
+    """Print a profiler's counters of a report's kernels, there and here."""
     said_there = tomllib.loads((ROOT / "tests" / "data" / "report-findings.toml").read_text())[report]
     steps = {(row.layer, row.technique): row for row in rows(f"ladder reports/{report} --stored --db recorded")}
     lines = []
@@ -251,7 +251,7 @@ def _steps_of(
 
 
 def _ratios(before: list[float], now: list[float], *, summed: bool) -> list[float]:
-    """How many times as fast: of each layer, or of all together."""
+    """The speedups, for each layer or for all together."""
     if summed:
         return [sum(before) / sum(now)]
     return [old / new for old, new in zip(before, now, strict=True)]
@@ -263,7 +263,7 @@ def _side(ratio: float) -> str:
 
 
 def profiled() -> None:
-    """Print what Nsight Compute counted of report 003's kernels, there and here."""
+    """Print Nsight Compute's counters of report 003's kernels, there and here."""
     there = [
         ("conv1-n10000", "fused product for each image, tile 32", (31, 8, 83.5, 78.6, 88.8, 70)),
         ("conv1-n10000", "one launch for all images, tile 32", (30, 8, 94, 78.7, 88.8, 70)),
@@ -307,7 +307,7 @@ def im2col_shares() -> None:
 
 
 def significant(value: float, digits: int = 4) -> str:
-    """A number to so many significant digits, without an exponent."""
+    """A number with this many significant digits, without an exponent."""
     rounded = float(f"{value:.{digits}g}")
     places = max(0, digits - len(str(int(abs(rounded)))))
     return f"{rounded:.{places}f}"

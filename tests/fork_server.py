@@ -1,7 +1,7 @@
-"""Runs of `autotune` as processes of their own that start at once: forked from one that has imported the program.
+"""Start `autotune` in separate processes quickly, by forking a process that has already imported it.
 
-A run is a process like any other, with its own folder, environment, streams and end; only the second of importing, and
-of parsing the shipped families, is saved. What it starts itself it starts as ever.
+A run is a normal process with its own folder, environment, streams and exit status. It only saves the second that
+importing and parsing the shipped families take. Processes that it starts are started normally.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _MESSAGE_BYTES = 1 << 17
 
 
 class ForkedRun:
-    """`autotune WORDS...` under way."""
+    """A running `autotune WORDS...`."""
 
     def __init__(self, fork_server: ForkServer, number: int, out: IO[str], err: IO[str]) -> None:
         self.number = number
@@ -35,25 +35,25 @@ class ForkedRun:
         self._server = fork_server
         self._out = out
         self.done = False
-        """whether its end was seen: its number may be another process's by then"""
+        """whether its end was seen: another process may have its number afterwards"""
 
     @property
     def ended(self) -> bool:
-        """Whether it has ended, by itself or by a signal."""
+        """Whether it has ended, normally or by a signal."""
         return self._status[0] == "Z"
 
     @property
     def cpu_s(self) -> float:
-        """CPU time that it took, and those that it started and that have ended."""
+        """CPU time of the process and of its children that have ended."""
         return sum(map(int, self._status[11:15])) / os.sysconf("SC_CLK_TCK")
 
     @property
     def _status(self) -> list[str]:
-        """From its state on (proc(5), /proc/PID/stat)."""
+        """The fields from the state on (proc(5), /proc/PID/stat)."""
         return Path(f"/proc/{self.number}/stat").read_text().rpartition(")")[2].split()
 
     def wait_for(self, words: str) -> None:
-        """Wait until a line of its standard error begins with these words, or it ends."""
+        """Wait until a line of its standard error begins with these words, or until it ends."""
         while (line := self.err.readline()) and not line.startswith(words):
             pass
 
@@ -62,12 +62,12 @@ class ForkedRun:
         os.kill(self.number, number)
 
     def kill(self) -> None:
-        """End it as the kernel's out-of-memory killer would."""
+        """Kill it as the kernel's out-of-memory killer would."""
         self.send_signal(signal.SIGKILL)
         self.finish()
 
     def finish(self) -> Finished:
-        """Let it end by itself; a signal that ended it is a negative code."""
+        """Wait for its end; returns its exit status, negative for a signal."""
         err = self.err.read()
         self.err.close()
         code = self._server.ask({"wait": self.number})
@@ -82,7 +82,7 @@ class ForkServer:
     """The process that forks the runs."""
 
     def __init__(self, within: Sequence[str] = ()) -> None:
-        """`within` are words before its own command: of a program that changes what it sees, and then runs it."""
+        """`within` are words before its own command: a program that runs it with a changed view of the system."""
         self._socket, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         command = [*within, sys.executable, "-m", __name__, str(theirs.fileno())]
         self._process = subprocess.Popen(command, cwd=ROOT, pass_fds=[theirs.fileno()], stdin=subprocess.DEVNULL)
@@ -100,8 +100,8 @@ class ForkServer:
     ) -> ForkedRun:
         """Start a run; `out` and `err` are descriptors for its standard output and standard error.
 
-        `file_bytes` is the most that a file may grow to, `memory_bytes` the most that the run may map beside what it
-        begins with.
+        `file_bytes` is the largest size of a file, `memory_bytes` the most memory that the run may map in addition to
+        what it starts with.
         """
         kept = tempfile.TemporaryFile("w+")  # noqa: SIM115 - lives as long as the run
         reader, writer = os.pipe()
@@ -121,22 +121,22 @@ class ForkServer:
         return self.start(folder, *words, env=env).finish()
 
     def seen(self, path: Path) -> Path:
-        """Where to find what the runs see as this path, which they may have mounted."""
+        """The path outside for a path that the runs see, which may be mounted."""
         return Path(f"/proc/{self._process.pid}/root", *path.parts[1:])
 
     def ask(self, request: Mapping[str, object], streams: Sequence[int] = ()) -> int:
-        """The number of a process that was started, or the code that one ended with."""
+        """The number of a started process, or the exit status of one that ended."""
         socket.send_fds(self._socket, [json.dumps(request).encode()], streams)
         return int(self._socket.recv(_MESSAGE_BYTES))
 
     def close(self) -> None:
-        """End it; its runs have ended."""
+        """Stop the server; its runs must have ended."""
         self._socket.close()
         self._process.wait()
 
 
 def serve(requests: socket.socket) -> None:
-    """Fork a run for each request, and answer how it ended."""
+    """Fork a run for each request, and answer with its exit status."""
     while True:
         message, streams, _, _ = socket.recv_fds(requests, _MESSAGE_BYTES, 2)
         if not message:
@@ -156,7 +156,7 @@ def serve(requests: socket.socket) -> None:
 
 
 def _limit(file_bytes: int | None, memory_bytes: int | None) -> None:
-    """Limit this process, and what it starts."""
+    """Limit this process and its children."""
     if file_bytes is not None:
         resource.setrlimit(resource.RLIMIT_FSIZE, (file_bytes, file_bytes))
     if memory_bytes is not None:
@@ -165,7 +165,7 @@ def _limit(file_bytes: int | None, memory_bytes: int | None) -> None:
 
 
 def _run(folder: str, words: list[str], environ: dict[str, str], streams: Sequence[int]) -> int:
-    """The code that the command line ends with, in this process."""
+    """The exit status of the command line, run in this process."""
     from autotune.cli import main
 
     signal.signal(signal.SIGHUP, signal.SIG_DFL)  # also where the tests are run under nohup, which ignores it
@@ -175,7 +175,7 @@ def _run(folder: str, words: list[str], environ: dict[str, str], streams: Sequen
     for number, stream in enumerate(streams, 1):
         os.dup2(stream, number)
         os.close(stream)
-    if os.isatty(1):  # what Python made of the server's own could be sought in
+    if os.isatty(1):  # paths that Python derived from the server's environment
         sys.stdout, sys.stderr = os.fdopen(1, "w"), os.fdopen(2, "w", 1)
     sys.argv = ["autotune", *words]
     code = 0
@@ -183,7 +183,7 @@ def _run(folder: str, words: list[str], environ: dict[str, str], streams: Sequen
         main()
     except SystemExit as end:
         code = end.code if isinstance(end.code, int) else int(end.code is not None)
-    except BaseException:  # noqa: BLE001 - as Python itself would end
+    except BaseException:  # noqa: BLE001 - as Python itself would exit
         traceback.print_exc()
         code = 1
     sys.stdout.flush()
@@ -202,8 +202,8 @@ if __name__ == "__main__":
 
     list(cli.commands.values())  # all of them are loaded
     if importlib.util.find_spec("distributed"):
-        import autotune.cluster.coordinator  # noqa: F401 - half a second of each run on a cluster
-    load_templates()  # their texts are parsed once, and not by every run
-    gc.freeze()  # no run looks through what is here
+        import autotune.cluster.coordinator  # noqa: F401 - saves half a second in each run on a cluster
+    load_templates()  # parse their texts once, not in every run
+    gc.freeze()  # the garbage collector of a run skips these objects
     gc.set_threshold(COLLECTED_AFTER)
     serve(socket.socket(fileno=int(sys.argv[1])))

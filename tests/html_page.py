@@ -1,4 +1,4 @@
-"""An HTML page as a browser's parser reads it: its elements with their attributes, and the text within each."""
+"""An HTML page as a browser parses it: elements with their attributes and text."""
 
 from __future__ import annotations
 
@@ -20,17 +20,17 @@ class Element:
 
     @property
     def text(self) -> str:
-        """Its own text and that of the elements within, spaces as one."""
+        """The text of the element and of its descendants, with single spaces."""
         return " ".join(self.exact.split())
 
     @property
     def exact(self) -> str:
-        """The same with its spaces, tabs and lines."""
+        """The same with spaces, tabs and line breaks unchanged."""
         return "".join(self.parts)
 
 
 class Page(HTMLParser):
-    """The elements of a page, in its order."""
+    """The elements of a page, in document order."""
 
     def __init__(self, text: str) -> None:
         super().__init__(convert_charrefs=True)
@@ -40,7 +40,7 @@ class Page(HTMLParser):
         self.close()
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        """Note an element."""
+        """Add an element."""
         if tag in ("td", "tr", "th") and self._open:
             self._close_cells(tag)
         element = Element(tag, {name: value or "" for name, value in attrs}, tuple(self._open))
@@ -49,11 +49,11 @@ class Page(HTMLParser):
             self._open.append(element)
 
     def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        """Note an element without content, as those of SVG are written."""
+        """Add an element without content, such as those of SVG."""
         self.elements.append(Element(tag, {name: value or "" for name, value in attrs}, tuple(self._open)))
 
     def handle_endtag(self, tag: str) -> None:
-        """Close the elements down to the latest of this tag."""
+        """Close all elements up to the latest one with this tag."""
         tags = [element.tag for element in self._open]
         if tag in tags:
             del self._open[len(tags) - 1 - tags[::-1].index(tag) :]
@@ -76,7 +76,7 @@ class Page(HTMLParser):
                 yield element
 
     def inside(self, element: Element) -> list[Element]:
-        """The elements within one."""
+        """The descendants of an element."""
         return [one for one in self.elements if element in one.within]
 
     def having(self, attribute: str) -> list[Element]:

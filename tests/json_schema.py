@@ -1,6 +1,7 @@
-"""docs/schema.json, made of what each command's `--json` has: `python -m tests.json_schema > docs/schema.json`.
+"""Write docs/schema.json, the schema of each command's `--json`: `python -m tests.json_schema > docs/schema.json`.
 
-A key means one thing in all commands, so its kind stands here once; a time or a rate says so by its unit.
+A key has the same meaning in all commands, so its type is declared once. The unit in the key gives the type of a time
+or a rate.
 """
 
 from __future__ import annotations
@@ -44,12 +45,12 @@ COMMANDS: Mapping[str, tuple[str, ...]] = {
     "tune, end to end": ("end_to_end._COLUMNS",),
     "why": ("why._COLUMNS",),
 }
-"""command to the columns that its rows have; `query` has those of the SQL"""
+"""command to the columns of its rows; `query` has the columns of the SQL statement"""
 OPTIONAL: Mapping[str, str] = {
     "best": "count share rival rival_us verdict network_us network_rival_us network_floor_us",
     "trials": "source",
 }
-"""keys that are there only where they have something to say: of a study's network, with `--source`"""
+"""optional keys: for the network of a study, or with `--source`"""
 
 _LIST = {"type": "array", "items": {"type": ["number", "string", "boolean"]}}
 KINDS: Mapping[str, object] = {
@@ -88,7 +89,7 @@ class Named(Protocol):
 
 
 def kind(key: str) -> str:
-    """What a key's values are."""
+    """The type of a key's values."""
     for name, keys in _KEYS.items():
         if key in keys.split():
             return name
@@ -107,7 +108,7 @@ def keys(command: str) -> list[str]:
 
 
 def command_of(words: Sequence[str], first: Mapping[str, object]) -> str | None:
-    """The schema for a command line, by its words and its first row; None where there is none."""
+    """The schema for a command line, chosen by its words and first row; None if it has none."""
     name = next((word for word in words if word in COMMANDS), "")
     if name == "best" and "--nearest" in words:
         return "best --nearest"
@@ -147,7 +148,7 @@ def schema() -> dict[str, object]:
 
 
 def text() -> str:
-    """The file: a line for each kind, key and command."""
+    """The text of the file: a line for each type, key and command."""
     made = schema()
     lines = [json.dumps(made | {"$defs": 0})[: -len("0}")] + "{"]
     definitions = cast(Mapping[str, object], made["$defs"])

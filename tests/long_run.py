@@ -1,4 +1,4 @@
-"""Cases of a parametrized test that the short run leaves out: `pytest -m long` runs them."""
+"""Cases of a parametrized test that only `pytest -m long` runs."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ import pytest
 
 
 def long_run(*cases: tuple[object, ...]) -> list[object]:
-    """Cases, each the values of the parameters, under the marker `long`."""
+    """These cases (values of the parameters) with the marker `long`."""
     return [pytest.param(*case, marks=pytest.mark.long) for case in cases]
 
 
 def every(step: int, values: Iterable[object]) -> list[object]:
-    """The values of one parameter: the first and each `step`-th after it in every run, the others in the long one."""
+    """The values of one parameter: every `step`-th value in each run, the others only in the long run."""
     return [value if at % step == 0 else pytest.param(value, marks=pytest.mark.long) for at, value in enumerate(values)]

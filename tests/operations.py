@@ -1,4 +1,4 @@
-"""A small operation that does not come along, for what must hold of any."""
+"""A small operation that is not bundled, for tests of what must hold for every operation."""
 
 from __future__ import annotations
 
@@ -250,11 +250,11 @@ extern "C" __global__ void totals(const T* x, const int* order, const float* par
 }
 """,
 }
-"""Two outputs of two types, an array of indices, and scratch memory that the caller has."""
+"""Two outputs of two types, an array of indices, and scratch memory from the caller."""
 
 
 def written(folder: Path, texts: Mapping[str, str], *edits: tuple[str, str]) -> Path:
-    """The folder of an operation with these files, in which texts are replaced; its family's file."""
+    """Write the folder of an operation with these files after replacing texts; returns its family's file."""
     folder.mkdir()
     for old, _ in edits:
         assert any(old in text for text in texts.values()), old
@@ -267,7 +267,7 @@ def written(folder: Path, texts: Mapping[str, str], *edits: tuple[str, str]) -> 
 
 
 def whole(directory: Path, *edits: tuple[str, str], reference: str = "reference.py") -> Path:
-    """The folder of the operation with a family and a reference, in which texts are replaced."""
+    """Write the folder of the operation with a family and a reference after replacing texts."""
     folder = declare(directory)
     texts = {
         "operation.toml": DECLARATION,

@@ -1,4 +1,4 @@
-"""Problems that are known by name, and problems drawn at random, for what must hold of any."""
+"""Named problems, and problems drawn at random, for tests of what must hold for every problem."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ CONV_PROBLEMS: Mapping[str, Problem] = {
         ),
     )
 }
-"""Of one to three dimensions, padded on one side alone or on both."""
+"""Problems of `conv` with one to three dimensions, padded on one side or on both."""
 TRANSPOSED_PROBLEMS: Mapping[str, Problem] = {
     label: make_problem(CONV_TRANSPOSE, {**sizes, **words, "n": 2})
     for label, words, sizes in (
@@ -107,7 +107,7 @@ TRANSPOSED_PROBLEMS: Mapping[str, Problem] = {
         (*("floats", {"layout": "nhwc", "epilogue": "bias_add"}), {"c": 36, "w": 50, "k": 64, "s": 3, "dilation_w": 3}),
     )
 }
-"""With overlaps and with gaps between the taps of neighbouring inputs."""
+"""Problems of `conv_transpose` with overlaps and with gaps between the taps of neighbouring inputs."""
 PROBLEMS: Mapping[str, Problem] = {
     **AWKWARD,
     **{f"conv {label}": problem for label, problem in CONV_PROBLEMS.items()},
@@ -146,8 +146,8 @@ PROBLEMS: Mapping[str, Problem] = {
         )
     },
 }
-"""Awkward ones of every operation that comes along."""
-"""Problems that no tile divides, of many features; golden files and regressions know them by name."""
+"""Difficult problems of every bundled operation."""
+"""Problems with many features whose sizes no tile divides; golden files and regression tests use their names."""
 
 _ODD: tuple[Mapping[str, int | str], ...] = (
     {},
@@ -170,7 +170,7 @@ _ODD: tuple[Mapping[str, int | str], ...] = (
 
 
 def problems(count: int, seed: int = 0) -> Iterator[Conv2dProblem]:
-    """Layers as the reports have them, some with a size or a word changed that a family may refuse."""
+    """Layers of the reports, some with a changed size or word that a family may reject."""
     rng = random.Random(seed)
     while count:
         size, taps = rng.choice([9, 14, 33, 40, 70]), rng.choice([1, 3, 5, 7])

@@ -1,4 +1,4 @@
-"""What happens to processes from outside: they are found by a mark in their environment, and killed."""
+"""Find processes by a mark in their environment, and kill them."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ import time
 from pathlib import Path
 
 MARK = "AUTOTUNE_TEST_MARK"
-_LOOK_S = 0.4  # for which a process is watched before it counts as busy
+_LOOK_S = 0.4  # seconds for which a process is watched before it counts as busy
 
 
 def marked(mark: str) -> dict[int, str]:
-    """Process number to command line of what was started with a mark and still runs."""
+    """Process number to command line of the running processes with a mark."""
     found = {}
     for process in Path("/proc").glob("[0-9]*"):
         with contextlib.suppress(OSError):  # ended meanwhile
@@ -23,7 +23,7 @@ def marked(mark: str) -> dict[int, str]:
 
 
 def removing_leftovers(mark: str, patience_s: float) -> bool:
-    """Whether all of them have ended, after some patience."""
+    """Whether all of them end within some seconds."""
     until = time.monotonic() + patience_s
     while (left := marked(mark)) and time.monotonic() < until:
         time.sleep(0.1)
@@ -31,9 +31,9 @@ def removing_leftovers(mark: str, patience_s: float) -> bool:
 
 
 def kill_device_worker(mark: str, patience_s: float, spinning_s: float = 3.0) -> None:
-    """SIGKILL, as from the kernel's out-of-memory killer, to the worker in which a kernel does not end.
+    """Send SIGKILL, as the kernel's out-of-memory killer does, to the worker whose kernel does not end.
 
-    That is the one that was busy for `spinning_s`, longer than any good kernel's verification keeps it.
+    It is the worker that was busy for `spinning_s`, which is longer than the verification of any correct kernel.
     """
     until = time.monotonic() + patience_s
     busy: dict[int, int] = {}
@@ -63,7 +63,7 @@ def _has_device(number: int) -> bool:
 
 
 def _ticks(number: int) -> int:
-    """Processor time of a process so far, its children left out; 0 when it has ended."""
+    """CPU time of a process so far, without its children; 0 if it has ended."""
     try:
         fields = Path(f"/proc/{number}/stat").read_text().rpartition(")")[2].split()
     except OSError:

@@ -1,4 +1,4 @@
-"""docs/report-*.webp, the report's pictures: light, dark, narrow and printed, of the results that come along.
+"""Make docs/report-*.webp, pictures of reports of the bundled results: light, dark, narrow and printed.
 
 `python -m tests.screenshots` (half a minute; Chromium, and `pip install -e '.[docs]'`).
 """
@@ -16,36 +16,36 @@ from PIL import Image
 from tests.unit.test_report_browser import BROWSER
 
 DOCS = Path(__file__).parents[1] / "docs"
-SHOTS = {  # what is shown, from which database, width and height in pixels, words to the browser
+SHOTS = {  # report, database, width and height in pixels, arguments of the browser
     "light": ("lenet-k5.conv2", "recorded", 1180, 1330, ()),
     "dark": ("resnet50-fp16", "recorded-networks", 1180, 1330, ("--blink-settings=preferredColorScheme=0",)),
-    "narrow": ("lenet-k5", "recorded", 500, 1300, ()),  # 500: the least that a headless window has
+    "narrow": ("lenet-k5", "recorded", 500, 1300, ()),  # 500: the minimum of a headless window
 }
 PRINTED = ("lenet-k5", "recorded")
-COLOURS = 192  # of a picture: flat areas and letters need no more
+COLOURS = 192  # colours of a picture: enough for flat areas and letters
 HEADLESS = ("--headless", "--no-sandbox", "--disable-gpu", "--hide-scrollbars")
 
 
 def report(what: str, db: str, page: Path) -> str:
-    """Write the report; its address."""
+    """Write the report; returns its address."""
     subprocess.run([sys.executable, "-m", "autotune", "report", what, "--db", db, "--out", page], check=True)
     return page.as_uri()
 
 
 def browse(*words: str) -> None:
-    """Run the browser without a window."""
+    """Run the browser headless."""
     assert BROWSER is not None, "no Chromium here: apt-get install chromium"
     subprocess.run([BROWSER, *HEADLESS, *words], check=True, capture_output=True, timeout=60)
 
 
 def keep(picture: Image.Image, name: str) -> None:
-    """Write a picture of few colours to docs/."""
+    """Write a picture with few colours to docs/."""
     few = picture.convert("RGB").quantize(COLOURS, method=Image.Quantize.MAXCOVERAGE, dither=Image.Dither.NONE)
     few.convert("RGB").save(DOCS / f"report-{name}.webp", lossless=True, method=6)
 
 
 def main() -> None:
-    """Make all four."""
+    """Make all four pictures."""
     with TemporaryDirectory() as folder:
         page, shot, paper = (Path(folder, name) for name in ("report.html", "shot.png", "paper.pdf"))
         for name, (what, db, width, height, words) in SHOTS.items():

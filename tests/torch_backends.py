@@ -1,4 +1,4 @@
-"""What the tests of the backend "autotune" do in the process of a host driver."""
+"""Code that the tests of the backend "autotune" run in the process of a host driver."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from tests.torch_residuals import normalising
 
 
 class Block(nn.Module):
-    """A convolution, a block with a residual and a batch norm, and what is no kernel's."""
+    """A convolution, a block with a residual and a batch norm, and layers without a kernel."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -44,7 +44,7 @@ def compiled(network: nn.Module, library: str, **options: object) -> Callable[[T
 
 
 def reported(library: str) -> tuple[list[str], list[float]]:
-    """What is logged of a network, and differences for three numbers of images: compiled, again for any, and not."""
+    """The log of a network, and differences for three numbers of images: compiled, recompiled for any, eager."""
     lines: list[str] = []
     logger = logging.getLogger(autotune.__module__)
     handler = logging.Handler()
@@ -62,7 +62,7 @@ def reported(library: str) -> tuple[list[str], list[float]]:
 
 @torch.no_grad()
 def first_calls(library: str) -> list[float]:
-    """Differences in outputs, images and states after each of two calls of a network that writes to all of them."""
+    """Differences of outputs, images and buffers after each of two calls of a network that writes to all of them."""
     network, other = seeded(Streaming), seeded(Streaming)
     made = compiled(network, library)
     differences = []
@@ -76,7 +76,7 @@ def first_calls(library: str) -> list[float]:
 
 @torch.no_grad()
 def changed(library: str, how: str) -> tuple[float, int]:
-    """The difference after parameters changed, and how often it is said."""
+    """The difference after parameters changed, and the number of warnings."""
     network = seeded(Block)
     made = compiled(network, library)
     made(images(4))
@@ -96,7 +96,7 @@ def changed(library: str, how: str) -> tuple[float, int]:
 
 
 def changed_inference_tensors(library: str) -> float:
-    """The difference after parameters changed of a network that inference mode made."""
+    """The difference after parameters changed, of a network made in inference mode."""
     with torch.inference_mode():
         network = seeded(Block)
         made = compiled(network, library)
@@ -142,7 +142,7 @@ def left(library: str, how: str) -> float:
 
 @torch.no_grad()
 def found(library: str, how: str) -> float:
-    """The difference where the library is given in another way."""
+    """The difference if the library is given in another way."""
     network, x = seeded(Block), images(4)
     torch.compiler.reset()
     options: dict[str, object] = {"margin": ALWAYS, "rest": "aot_eager"}
@@ -158,7 +158,7 @@ def found(library: str, how: str) -> float:
 
 
 def refused(library: str, how: str) -> str:
-    """What is said where the backend cannot compile."""
+    """The message if the backend cannot compile."""
     network = seeded(Block)
     given: dict[str, object] = {"library": "/no/such/library.so" if how == "library" else library}
     if how == "no library":
@@ -173,7 +173,7 @@ def refused(library: str, how: str) -> str:
 
 @torch.no_grad()
 def planned(library: str) -> tuple[float, list[str]]:
-    """The difference under Inductor, and what runs in which order by the code that it made."""
+    """The difference under Inductor, and the order of operators in the code that it generated."""
     network = seeded(Block)
     torch.compiler.reset()
     made = torch.compile(network, backend=autotune, options={"library": library, "margin": ALWAYS}, fullgraph=True)

@@ -1,4 +1,4 @@
-"""Networks for the tests of PyTorch, and what those tests do in the process of a host driver."""
+"""Networks for the tests of PyTorch, and the code that these tests run in the process of a host driver."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ from autotune.autotune_runtime.torch_convolution import CONV2D, Convolution, con
 from tests.host.host_driver import make_context_current
 
 ALWAYS = -1.0
-"""A margin with which every kernel wins: on the CPU they are slow."""
+"""A margin with which every kernel wins, because kernels are slow on the CPU."""
 
 
 class Cpu:
-    """The CPU as a device of the operator, which the host driver makes one. It captures when told that it does."""
+    """The CPU as a device of the operator, through the host driver. A flag makes it report a capture."""
 
     captures = False
 
@@ -69,7 +69,7 @@ def support_cpu(_: str) -> None:
 
 
 class Digits(nn.Module):
-    """LeNet for images of 12 x 12, its ReLUs functions."""
+    """LeNet for images of 12 x 12, with ReLUs as functions."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -84,7 +84,7 @@ class Digits(nn.Module):
 
 
 class Branching(nn.Module):
-    """A network that cannot be captured as a whole: what it does depends on the images."""
+    """A network that cannot be captured as a whole, because its control flow depends on the images."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -95,7 +95,7 @@ class Branching(nn.Module):
 
 
 class ReadTwice(nn.Module):
-    """A network that reads a convolution's output before its ReLU too."""
+    """A network that also reads a convolution's output before its ReLU."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -108,7 +108,7 @@ class ReadTwice(nn.Module):
 
 
 class ReadTwiceInSequence(Branching):
-    """The same within a sequence, whose parts it calls one by one."""
+    """The same within a sequence, whose modules it calls one by one."""
 
     def forward(self, x: Tensor) -> Tensor:
         y = self.features[0](x)
@@ -116,7 +116,7 @@ class ReadTwiceInSequence(Branching):
 
 
 class SharedPart(Branching):
-    """A part that comes twice in a sequence, the second time between a convolution and a ReLU."""
+    """A module that occurs twice in a sequence, the second time between a convolution and a ReLU."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -125,7 +125,7 @@ class SharedPart(Branching):
 
 
 class TwoPaths(Branching):
-    """The same with its convolution as an attribute, too, which the report names."""
+    """The same with its convolution also as an attribute, which the report names."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -136,7 +136,7 @@ class TwoPaths(Branching):
 
 
 class Residual(nn.Module):
-    """Two convolutions meet in an addition, as where a ResNet's block has other sizes; one of them may take the sum."""
+    """Two convolutions meet in an addition, as in a ResNet block that changes the size; one may take the sum."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -151,7 +151,7 @@ class Residual(nn.Module):
 
 
 class Streaming(nn.Module):
-    """Images that come in pieces: it keeps two rows, counts its calls, and scales what it is given in place."""
+    """A network for images in parts: it keeps two rows, counts its calls, and scales its input in place."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -168,7 +168,7 @@ class Streaming(nn.Module):
 
 
 class Listed(Branching):
-    """The same by a list of Python's, in which nothing can take a part's place."""
+    """The same with a Python list, in which no module can be replaced."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -185,18 +185,18 @@ NETWORKS = {network.__name__: network for network in _NETWORKS}
 
 
 def seeded(network: Callable[[], nn.Module]) -> nn.Module:
-    """A network for inference, the same every time."""
+    """A network for inference with fixed weights."""
     torch.manual_seed(1)
     return network().eval()
 
 
 def images(n: int, c: int = 1, size: int = 12) -> Tensor:
-    """Noise, the same every time."""
+    """Noise with a fixed seed."""
     return torch.randn((n, c, size, size), generator=torch.Generator().manual_seed(n))
 
 
 def converted(library: str, name: str, n: int) -> tuple[str, tuple[Row, ...], int, float]:
-    """A converted network's type, its report, the ReLUs left in it, and its outputs' difference for n images."""
+    """A converted network's type, its report, the ReLUs left in it, and the difference of outputs for n images."""
     network = seeded(NETWORKS[name])
     made, report = convert(network, (4, 1, 12, 12), library=library, margin=ALWAYS)
     graphs = [part.code for part in made.modules() if isinstance(part, torch.fx.GraphModule)]
@@ -216,13 +216,13 @@ def run_twice(library: str) -> tuple[list[tuple[str, bool]], set[str], float]:
 
 @torch.no_grad()
 def difference(one: Callable[[Tensor], Tensor], other: Callable[[Tensor], Tensor], x: Tensor) -> float:
-    """The largest between two networks' outputs, in units of the largest output."""
+    """The largest difference between two networks' outputs, relative to the largest output."""
     expected = other(x)
     return float((one(x) - expected).abs().max() / expected.abs().max())
 
 
 def by_two_paths(library: str) -> tuple[str, bool, list[str], float]:
-    """Of a convolution with two paths: its name, whether it is swapped, what is there now, and the difference."""
+    """For a convolution with two paths: its name, whether it is swapped, the module now, and the difference."""
     network = seeded(TwoPaths)
     made, report = convert(network, images(4), library=library, margin=ALWAYS)
     (row,) = report.rows
@@ -231,7 +231,7 @@ def by_two_paths(library: str) -> tuple[str, bool, list[str], float]:
 
 
 def table(library: str) -> str:
-    """The report where no kernel is as much faster as it must be."""
+    """The report if no kernel is faster by the margin."""
     return str(convert(seeded(Digits), images(4), library=library, margin=10.0)[1])
 
 
@@ -257,7 +257,7 @@ def _hooked(conv: nn.Conv2d) -> nn.Conv2d:
 
 
 def convolution(library: str, name: str) -> tuple[bool, str, float]:
-    """Whether one convolution is swapped, why, and the difference that it makes, also for images in odd places."""
+    """Whether one convolution is swapped, why, and the difference, also for images at unusual addresses."""
     network = seeded(CONVOLUTIONS[name])
     c = 2 if name == "channels last" else 1
     made, report = convert(network, (4, c, 12, 12), library=library, margin=ALWAYS)
@@ -268,7 +268,7 @@ def convolution(library: str, name: str) -> tuple[bool, str, float]:
 
 
 def tf32_forbidden(library: str, switch: str) -> str:
-    """Why a convolution is left where one of PyTorch's switches forbids TF32."""
+    """Why a convolution is left if one of PyTorch's switches forbids TF32."""
     older = switch == "allow_tf32"
     of, forbidden = (torch.backends.cudnn, False) if older else (torch.backends.cudnn.conv, "ieee")
     before = getattr(of, switch)
@@ -280,7 +280,7 @@ def tf32_forbidden(library: str, switch: str) -> str:
 
 
 def too_many(library: str, *, compiles: bool) -> tuple[str, list[float], list[str]]:
-    """A kernel for at most 8 images, the differences for 5, 9, 9 and 10, and what is warned of."""
+    """A kernel for at most 8 images: the differences for 5, 9, 9 and 10 images, and the warnings."""
     network = seeded(CONVOLUTIONS["few images"])
     made, report = convert(network, images(4), library=library, margin=ALWAYS)
     run = torch.compile(made, backend="aot_eager", fullgraph=True) if compiles else made
@@ -291,7 +291,7 @@ def too_many(library: str, *, compiles: bool) -> tuple[str, list[float], list[st
 
 
 def compiled(library: str) -> list[float]:
-    """Differences of a compiled network for several numbers of images, the second of which it is recompiled for."""
+    """Differences of a compiled network for several numbers of images; it is recompiled for the second."""
     network = seeded(Digits)
     made, _ = convert(network, images(4), library=library, margin=ALWAYS)
     whole = torch.compile(made, backend="aot_eager", fullgraph=True)
@@ -299,7 +299,7 @@ def compiled(library: str) -> list[float]:
 
 
 def operator_checks(library: str) -> dict[str, str]:
-    """What PyTorch itself checks of an operator."""
+    """PyTorch's own checks of an operator."""
     conv = nn.Conv2d(1, 4, 3, padding=1).requires_grad_(requires_grad=False)
     text = Convolution(library, pad_h=1, pad_w=1, activation="relu").text
     arguments = (images(4), conv.weight, conv.bias, None, text)
@@ -348,7 +348,7 @@ def changed(library: str, how: str) -> float:
 
 
 def changed_in_inference_mode(library: str) -> tuple[float, bool]:
-    """The difference after other filters were loaded where all happens in inference mode, and whether kernels ran."""
+    """The difference after other filters were loaded, all in inference mode, and whether kernels ran."""
     with torch.inference_mode():
         network, other = seeded(Digits), Digits().eval()
         made, report = convert(network, images(4), library=library, margin=ALWAYS)
@@ -358,7 +358,7 @@ def changed_in_inference_mode(library: str) -> tuple[float, bool]:
 
 
 def inference_tensors(library: str) -> tuple[float, list[str]]:
-    """The difference after filters changed that are inference tensors, and what is warned of."""
+    """The difference after filters that are inference tensors changed, and the warnings."""
     network = seeded(CONVOLUTIONS["strided"])
     made, _ = convert(network, images(4), library=library, margin=ALWAYS)
     with torch.inference_mode(), warnings.catch_warnings(record=True) as told:
@@ -382,7 +382,7 @@ def once(library: str) -> float:
 
 @torch.no_grad()
 def at_once(library: str) -> int:
-    """Of 20 times 8 threads that meet at a first call: outputs that are not the kernel's, which leaves out the bias."""
+    """How many of 20 times 8 threads that meet at a first call do not run the kernel, which leaves out the bias."""
     x, others = images(4), 0
     for _ in range(20):
         conv = nn.Conv2d(1, 4, 7)
@@ -403,9 +403,9 @@ def at_once(library: str) -> int:
 
 @torch.no_grad()
 def captured(library: str) -> tuple[list[int], list[str], float]:
-    """Passes in a capture and outside of one, between changes of the filters.
+    """Run passes in a capture and outside of one, between changes of the filters.
 
-    Answers how many handles there were after each, what was refused, and the difference of the last pass.
+    Returns the number of handles after each, the rejected calls, and the difference of the last pass.
     """
     network = seeded(Digits)
     made, _ = convert(network, images(4), library=library, margin=ALWAYS)
@@ -431,20 +431,20 @@ def captured(library: str) -> tuple[list[int], list[str], float]:
     run(4, captures=True)
     run(4, captures=False)
     run(4, captures=True)
-    run(3, captures=True)  # a number of images that was not asked for before
+    run(3, captures=True)  # a number of images that is new
     change()
     run(4, captures=False)
     return counts, refused, difference(made, network, images(4))
 
 
 def handles() -> list[Handle]:
-    """Those that there are in the process; no class is asked for that a proxy of something dead would have."""
+    """The handles in the process; it does not read `__class__`, which a proxy of a dead object would compute."""
     return [thing for thing in gc.get_objects() if type(thing) is Handle]
 
 
 @torch.no_grad()
 def call_costs(library: str) -> tuple[float, float]:
-    """Microseconds of CPU that calls of a tuned layer take besides its kernel, and of PyTorch's on the same images."""
+    """CPU microseconds per call of a tuned layer without its kernel, and of PyTorch's on the same images."""
     x = images(1, size=4)
     ours = nn.Sequential(nn.Conv2d(1, 1, 1), nn.ReLU()).eval()
     made, report = convert(ours, x, library=library, margin=ALWAYS)
@@ -471,7 +471,7 @@ def thread_us(call: Callable[[], object], count: int) -> float:
 
 @torch.no_grad()
 def listened(library: str) -> list[str]:
-    """What PyTorch's profiler and a mode of its dispatcher see of a layer that ran before."""
+    """What PyTorch's profiler and a dispatch mode record of a layer that ran before."""
     made, _ = convert(seeded(Digits), images(4), library=library, margin=ALWAYS)
     made(images(4))
     with torch.profiler.profile() as profile:
@@ -490,7 +490,7 @@ def listened(library: str) -> list[str]:
 
 @torch.no_grad()
 def forgotten(library: str) -> tuple[int, int]:
-    """How many more handles there are once a network ran, and once it is gone."""
+    """The number of additional handles after a network ran, and after it was deleted."""
     gc.collect()
     before = len(handles())
     made, _ = convert(seeded(Digits), images(4), library=library, margin=ALWAYS)
@@ -504,7 +504,7 @@ def forgotten(library: str) -> tuple[int, int]:
 
 @torch.no_grad()
 def without_images(library: str, name: str) -> tuple[Tensor, Tensor]:
-    """What a converted network and its original make of no images."""
+    """The outputs of a converted network and its original for zero images."""
     network = seeded(CONVOLUTIONS[name])
     c = 2 if name == "channels last" else 1
     made, _ = convert(network, (4, c, 12, 12), library=library, margin=ALWAYS)
@@ -536,7 +536,7 @@ def trained(library: str, how: str) -> None:
 
 
 def refused(library: str, how: str) -> None:
-    """Call the operator with what does not fit."""
+    """Call the operator with invalid arguments."""
     conv = nn.Conv2d(1, 4, 3, padding=1).requires_grad_(requires_grad=False)
     x, weight, bias = images(4), conv.weight, conv.bias
     arguments: dict[str, tuple[Tensor, Tensor, Tensor | None]] = {

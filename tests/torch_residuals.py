@@ -1,4 +1,4 @@
-"""Networks that add to a convolution's output, and what the tests do with them in the process of a host driver."""
+"""Networks that add to a convolution's output, and the code that tests run on them in the process of a host driver."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class Adding(nn.Module):
 
 
 def normalising(k: int) -> nn.BatchNorm2d:
-    """A batch norm that does something, as one does that was trained."""
+    """A batch norm with non-trivial statistics, as after training."""
     norm = nn.BatchNorm2d(k)
     for name, values in norm.state_dict().items():
         if values.dim():
@@ -88,7 +88,7 @@ def two_blocks(m: Adding, x: Tensor) -> Tensor:
 
 
 def meeting(m: Adding, x: Tensor) -> Tensor:
-    """As where a ResNet's block has other sizes."""
+    """As in a ResNet block that changes the size."""
     y = m.conv(x)
     z = m.other(x)
     return m.relu(z + y)
@@ -126,7 +126,7 @@ FUSED: dict[str, tuple[Way, dict[str, str]]] = {
     "batch norm": (lambda m, x: m.relu(m.norm(m.unbiased(x)) + wide(x)), {"unbiased": "bias_add_relu"}),
     "batch norm behind a bias": (lambda m, x: m.relu(m.norm(m.conv(x))) + wide(x), {"conv": "bias_relu"}),
 }
-"""Networks and what each convolution's kernel takes with it."""
+"""Networks, and the epilogue of each convolution's kernel."""
 
 
 def read_besides(m: Adding, x: Tensor) -> Tensor:
@@ -140,7 +140,7 @@ def twice(m: Adding, x: Tensor) -> Tensor:
 
 
 def overwritten_images(m: Adding, x: Tensor) -> Tensor:
-    """A kernel where the addition is would see other images."""
+    """A kernel in place of the addition would read other images."""
     x = x + 1
     y = m.conv(x)
     x.mul_(2)
@@ -148,7 +148,7 @@ def overwritten_images(m: Adding, x: Tensor) -> Tensor:
 
 
 def overwritten_view(m: Adding, x: Tensor) -> Tensor:
-    """The sum is written into memory that is read besides."""
+    """The sum is written into memory that is also read elsewhere."""
     z = wide(x)
     view = z[:, :1]
     z.add_(m.conv(x))
@@ -156,7 +156,7 @@ def overwritten_view(m: Adding, x: Tensor) -> Tensor:
 
 
 def overwritten_argument(m: Adding, x: Tensor) -> Tensor:
-    """The sum is written into memory of the caller's."""
+    """The sum is written into the caller's memory."""
     return x.add_(m.same(x))
 
 
@@ -173,11 +173,11 @@ LEFT: dict[str, Way] = {
     "view is read": overwritten_view,
     "argument is overwritten": overwritten_argument,
 }
-"""Networks whose additions no kernel may take."""
+"""Networks whose additions no kernel may fuse."""
 
 
 def network(way: Way) -> Adding:
-    """A network that adds, the same every time."""
+    """A network that adds, with fixed weights."""
     return seeded(lambda: Adding(way))
 
 
@@ -198,7 +198,7 @@ def converted(library: str, name: str) -> tuple[tuple[Row, ...], str, list[float
 
 
 def unfused(library: str) -> tuple[Row, float]:
-    """A library that has the convolution with a bias alone."""
+    """A library that only has the convolution with a bias."""
     added = network(lambda m, x: m.relu(m.unfused(x) + wide(x, 3)))
     made, report = convert(added, images(4), library=library, margin=ALWAYS)
     return next(row for row in report.rows if row.layer == "unfused"), difference(made, added, images(4))
@@ -206,7 +206,7 @@ def unfused(library: str) -> tuple[Row, float]:
 
 @torch.no_grad()
 def rivals(library: str) -> set[str]:
-    """What a kernel with a residual and a SiLU races against."""
+    """The rivals of a kernel with a residual and a SiLU."""
     conv = nn.Conv2d(1, 4, 3, padding=1).eval()
     problem = Problem(4, 1, 12, 12, 4, 3, 3, pad_h=1, pad_w=1, epilogue="bias_add_silu")
     work = Work(problem, residual=True, activation="silu")
@@ -233,7 +233,7 @@ def compiled(library: str) -> list[float]:
 
 
 def too_many(library: str) -> list[float]:
-    """Differences for as many images as the kernel refuses, and as it takes."""
+    """Differences for a number of images that the kernel rejects, and for one that it supports."""
     added = network(lambda m, x: torch.relu(m.few(x) + wide(x, 3)))
     made, report = convert(added, images(4), library=library, margin=ALWAYS)
     assert [row.kernel for row in report.rows if row.swapped] == ["tested.few"]
@@ -241,7 +241,7 @@ def too_many(library: str) -> list[float]:
 
 
 def broadcast_later(library: str) -> float:
-    """The difference where one residual is given for all images, other than when the network was converted."""
+    """The difference if one residual is given for all images, unlike when the network was converted."""
 
     class TwoInputs(nn.Module):
         def __init__(self) -> None:
@@ -263,7 +263,7 @@ def of_operator(library: str) -> tuple[nn.Conv2d, str]:
 
 
 def operator_checks(library: str) -> dict[str, str]:
-    """What PyTorch itself checks of the operator."""
+    """PyTorch's own checks of the operator."""
     conv, rest = of_operator(library)
     answers: dict[str, str] = torch.library.opcheck(
         CONV2D.operator, (images(4), conv.weight, conv.bias, images(4, 4), rest)
@@ -273,7 +273,7 @@ def operator_checks(library: str) -> dict[str, str]:
 
 @torch.no_grad()
 def operator(library: str, how: str) -> float:
-    """The operator's difference from PyTorch, its residual in an odd place or of another dtype."""
+    """The operator's difference from PyTorch, with a residual at an unusual address or of another dtype."""
     conv, rest = of_operator(library)
     x, z = images(5), images(5, 4)
     given = {
@@ -331,7 +331,7 @@ class Bottleneck(nn.Module):
 
 
 class ResNet50(nn.Module):
-    """torchvision's ResNet-50 with its batch norms folded, which it does not need to be installed for."""
+    """torchvision's ResNet-50 with folded batch norms, written here so that torchvision is not needed."""
 
     def __init__(self) -> None:
         super().__init__()

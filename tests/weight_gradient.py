@@ -1,6 +1,6 @@
-"""The gradient of a convolution's filters as an operation: two inputs, sums over all images into an array of filters.
+"""The gradient of a convolution's filters as an operation: two inputs, summed over all images into an array of filters.
 
-One family adds with atomics to what the caller has, one splits the sums and adds the parts in a second stage.
+One family adds to the caller's array with atomics. Another splits the sums and adds the parts in a second stage.
 """
 
 from __future__ import annotations

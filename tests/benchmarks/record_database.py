@@ -60,7 +60,7 @@ class Plan:
     ladder_trials: int | None
     """evaluations of a technique on a layer; None: the study's"""
     trials: int
-    """of a layer that is tuned"""
+    """evaluations of a layer"""
 
     def lines(self) -> Iterator[tuple[str, ...]]:
         """The words after `autotune`, without the database."""
