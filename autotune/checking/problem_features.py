@@ -25,7 +25,7 @@ from autotune.toml_table import Table, did_you_mean, read_toml
 from autotune.trial import Value
 
 FILE = "check.toml"
-_NUMBERS = (8, 1, 2, 5, 33, 128, 1120)  # that a size is, where no file says more; the first is a plain problem's
+_NUMBERS = (8, 1, 2, 5, 33, 128, 4224)  # that a size is, where no file says more; the first is a plain problem's
 _LENGTHS = (8, 1, 2, 33, 1000, 4096, 100_003)  # of the only size that there is
 _RUNTIME = (3, 2, 9)
 _MOST_FLOPS = 200_000  # of a unit of the run-time size, where several sizes are crossed and no file says more

@@ -55,10 +55,10 @@ def test_kernel_that_is_wrong_at_some_sizes_is_found(
     assert any(row.outcome == Outcome.WRONG_RESULT for row in rows)
 
 
-def test_an_error_beyond_a_thousand_columns_is_found(tmp_path: Path, host: DeviceEvaluator) -> None:
+def test_an_error_beyond_4096_columns_is_found(tmp_path: Path, host: DeviceEvaluator) -> None:
     """Of an operation without a check.toml."""
     old, new = _EDITS["new-op"]
-    template = KERNELS["new-op"].template(tmp_path, ((old, new.format("COLUMNS > 1024")),))
+    template = KERNELS["new-op"].template(tmp_path, ((old, new.format("COLUMNS > 4096")),))
     rows = FamilyCheck(CasePlan(template, host.info), host).rows(most=12)
     assert any(row.outcome == Outcome.WRONG_RESULT for row in rows)
 
