@@ -1,7 +1,7 @@
 """Messages between a parent and a worker that compiles.
 
-They are separate from those of a worker with a device, which need NumPy and all of measurement, so that a compiler
-starts in a third of the time.
+They are separate from the messages of a worker with a device, which import NumPy and all of `measurement`: without
+these a compiler starts in a third of the time.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ class CompileRequest:
 
 @dataclass(frozen=True, slots=True)
 class CompilerRequest:
-    """Get ready to compile for a kind of device. Answer: None."""
+    """Load the compiler for a kind of device. Answer: None."""
 
     kind: str
 

@@ -19,10 +19,10 @@ from autotune.trial import Outcome
 from autotune.workers.compiler_messages import CompileRequest, CompilerRequest
 from autotune.workers.worker import Reply, Worker, WorkerLost
 
-FIRST_DEADLINE_S = 60.0  # of a compilation, until enough of them were seen
-LEAST_DEADLINE_S = 5.0  # of 7,100 recorded kernels none that took 4.5 came within 2.5 times of its layer's best
+FIRST_DEADLINE_S = 60.0  # of a compilation, before the deadline adapts
+LEAST_DEADLINE_S = 5.0  # no recorded kernel of 7,100 that took 4.5 s came within 2.5 times its layer's best time
 DEADLINE_FACTOR = 5.0  # times the 90th percentile of the compilations seen, which was 0.9 to 1.1
-_SEEN = 20  # compilations before the deadline adapts; the last so many hundred are remembered
+_SEEN = 20  # compilations before the deadline adapts
 
 
 class CompilePool:
@@ -42,7 +42,7 @@ class CompilePool:
             self._idle.put(None)
 
     def start(self, kind: str) -> None:
-        """Start the workers and have them get ready for a kind of device, so that the first programs need not wait."""
+        """Start the workers and load the compiler for a kind of device, so that the first programs do not wait."""
         for _ in range(self._jobs):
             self._threads.submit(self._ask, CompilerRequest(kind))
 
@@ -51,7 +51,7 @@ class CompilePool:
         return self._threads.submit(self._compile, program, target, deadline_s)
 
     def submit_own(self, program: Program, target: Target, what: str) -> Future[Binary]:
-        """Start compiling what nothing goes on without, so that it may take long; the future raises ToolchainError."""
+        """Start compiling a program of autotune's own, with a long deadline; the future raises ToolchainError."""
         return self._threads.submit(self._compile_own, program, target, what)
 
     @property
@@ -86,7 +86,7 @@ class CompilePool:
         return replace(binary, compile_us=1e6 * seconds)
 
     def _compiler(self, target: Target) -> str:
-        """Name, version and flags of the compiler for a target, asked for once."""
+        """Name, version and flags of the compiler for a target, found once."""
         if target.kind not in self._compilers:
             self._compilers[target.kind] = compiler_identity(target)
         return self._compilers[target.kind]

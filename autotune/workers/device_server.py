@@ -45,7 +45,7 @@ class WorkerServer:
         self._layers: dict[Problem, LayerBench] = {}
         self._clocks = Clocks()
         self._failed = False
-        """the last kernel to be evaluated did"""
+        """whether the last evaluated kernel failed"""
 
     def answer(self, request: DeviceRequest) -> Reply:
         """Execute a request."""

@@ -1,4 +1,4 @@
-"""One device and its worker process: send kernels to it, and replace it after a kernel has ruined it."""
+"""One device and its worker process: send kernels to it, and replace the process after a kernel has broken it."""
 
 from __future__ import annotations
 
@@ -39,10 +39,10 @@ from autotune.workers.worker import (
 
 _RESPAWNS = 3  # fresh workers tried in a row before the device counts as lost
 _RECYCLE_AFTER = 500  # evaluations of one worker, before a fresh one takes over
-_MOST_LAYERS = 256  # begun last, whose data a worker has or can be given again
-_LEAST_MADE_S = 30.0  # that data and reference of a layer may take
-_MADE_PER_S = 1e6  # FLOPs and bytes of a reference in C++ under sanitizers
-AT_HAND = 2  # kernels that a worker has: one runs, the next one is there when it ends
+_MOST_LAYERS = 256  # latest layers whose data a worker may have
+_LEAST_MADE_S = 30.0  # the shortest deadline for making a layer's data and reference
+_MADE_PER_S = 1e6  # FLOPs and bytes per second of a reference in C++ under sanitizers
+AT_HAND = 2  # kernels sent to a worker at once: one runs, and the next one starts when it ends
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,11 +63,11 @@ DEADLINES = Deadlines()
 
 
 class DeviceWorker:
-    """One device and its worker, which is replaced whenever a kernel ruins it.
+    """One device and its worker, which is replaced whenever a kernel breaks it.
 
-    `AT_HAND` threads may call `evaluate` at once, and others `begin_layer`, `finals` or `refresh`, which wait for
-    running work; any other call must come alone. The worker keeps the data of many layers; if half of its memory is too
-    small for all, those used last.
+    `AT_HAND` threads may call `evaluate` at once, and other threads `begin_layer`, `finals` or `refresh`, which wait
+    for running work. No other calls may overlap. The worker keeps the data of many layers, in at most half of the device's
+    memory; the least recently used are freed first.
     """
 
     def __init__(self, name: str, deadlines: Deadlines, runtime: Binary | None) -> None:
@@ -75,7 +75,7 @@ class DeviceWorker:
         self._layers: dict[Problem, LayerRequest] = {}
         """the layers that were prepared"""
         self._held: dict[Problem, int] = {}
-        """layers whose data the present worker has, with their bytes at most; the one used last comes last"""
+        """layers whose data the present worker has, with their maximum bytes, in the order of last use"""
         self._deadlines = deadlines
         self._open_request = OpenRequest(name, runtime)
         self._environ = worker_environ(name)
@@ -85,11 +85,11 @@ class DeviceWorker:
         self._sending = threading.Lock()
         """held until a kernel is sent"""
         self._last = threading.Event()
-        """set when all is done about the kernel that was sent last"""
+        """set when the kernel that was sent last is finished"""
         self._last.set()
         self._known_good: dict[Problem, EvaluateRequest | VerifyRequest] = {}
         self._doubtful = False
-        """the last kernel failed: its successor's layer's known-good one must pass before it"""
+        """the last kernel failed: the known-good kernel of the next one's layer must pass first"""
         try:
             opened = self._ask(self._open_request, deadlines.open_s)
         except WorkerLost as error:
@@ -101,7 +101,7 @@ class DeviceWorker:
         self.opened = opened
 
     def begin_layer(self, layer: LayerRequest) -> None:
-        """Make a layer's data in the worker. Raises DeviceError when it cannot be made there."""
+        """Make a layer's data in the worker. Raises DeviceError if that fails."""
         with self._alone():
             held = next((problem for problem in self._held if problem == layer.problem), None)
             if held is not None and not _declared_alike(held.operation, layer.problem.operation):
@@ -116,17 +116,17 @@ class DeviceWorker:
 
     @contextmanager
     def _alone(self) -> Iterator[None]:
-        """While nothing runs, and nothing is sent."""
+        """Wait until nothing runs, and keep others from sending."""
         with self._sending:
             self._last.wait()
             yield
 
     def _hold(self, problem: Problem) -> None:
-        """See to it that the worker has a layer's data. Raises DeviceError when they cannot be made there."""
+        """Make a layer's data in the worker unless it has them. Raises DeviceError if that fails."""
         if self._worker is None:
             self._revive()
         if problem in self._held:
-            self._held[problem] = self._held.pop(problem)  # the one used last
+            self._held[problem] = self._held.pop(problem)  # now the last in order
             return
         needed, without = _data_bytes(problem), []
         while self._held and (
@@ -146,17 +146,17 @@ class DeviceWorker:
                 ) from None
             self._revive(layer)
         except Rejected as error:
-            self.drop()  # it has the data already
+            self.drop()  # some of the data are in its memory
             raise DeviceError(f"{self.name}: {problem}: its data cannot be made: {error.message}") from None
         self._held[problem] = needed
 
     def evaluate(self, request: EvaluateRequest) -> Measured:
         """Verify and time a kernel. Raises Rejected with the kernel's outcome.
 
-        While another kernel runs, this one is sent behind it, so that the device need not wait for this process.
+        While another kernel runs, this one is queued behind it, so that the device does not wait for this process.
         """
         measured = self._evaluate(request, alone=False) or self._evaluate(request, alone=True)
-        assert measured is not None  # noqa: S101 - there was none before it
+        assert measured is not None  # noqa: S101 - alone, it has no kernel before it
         return measured
 
     def _evaluate(self, request: EvaluateRequest, *, alone: bool) -> Measured | None:
@@ -198,7 +198,7 @@ class DeviceWorker:
         return reply
 
     def _settled(self, source: KernelSource, answer: Callable[[], Reply]) -> Reply:
-        """The answer about a kernel that may ruin its worker. Raises Rejected with the kernel's outcome."""
+        """The answer about a kernel that may break its worker. Raises Rejected with the kernel's outcome."""
         try:
             return self._launched(answer)
         except Rejected as error:
@@ -218,7 +218,7 @@ class DeviceWorker:
         return reply
 
     def perform(self, request: Request, deadline_s: float, problem: Problem | None = None) -> Reply:
-        """Have the worker do something else with kernels, of a layer if given. Raises Rejected when they end it."""
+        """Send another request that runs kernels, with a layer's data if given. Raises Rejected if they fail."""
         self._ready(problem)
         try:
             return self._launched(lambda: self._ask(request, deadline_s))
@@ -227,7 +227,7 @@ class DeviceWorker:
             raise
 
     def _launched(self, answer: Callable[[], Reply]) -> Reply:
-        """The answer about kernels that may ruin the worker. Raises Rejected; then the known-good one comes next."""
+        """The answer about kernels that may break the worker. If it raises Rejected, a known-good kernel runs next."""
         try:
             return answer()
         except WorkerLost as error:
@@ -261,7 +261,7 @@ class DeviceWorker:
             self._held.clear()
 
     def _ready(self, problem: Problem | None) -> None:
-        """A live worker, not too old, that has a layer's data and in which its known-good kernel still is right."""
+        """Have a worker that is alive, not too old, has the layer's data, and still verifies its known-good kernel."""
         if self._answered >= _RECYCLE_AFTER:
             self.drop()
         for _ in range(_RESPAWNS):
@@ -283,20 +283,20 @@ class DeviceWorker:
         self._doubtful = False
 
     def _revive(self, layer: LayerRequest | None = None) -> None:
-        """A fresh worker with the device open, and a layer's data made."""
-        words = ""
+        """Start a fresh worker, open the device and make a layer's data."""
+        message = ""
         for _ in range(_RESPAWNS):
             try:
                 self._ask(replace(self._open_request, first=False), self._deadlines.open_s)
                 if layer is not None:
                     self._ask(layer, self._deadlines.layer_s)
             except (WorkerLost, Rejected) as error:
-                words = error.message
+                message = error.message
                 self.drop()
             else:
                 return
         during = f", while data and reference of {layer.problem} are made" if layer else ""
-        raise DeviceLost(f"{self.name}: does not come back after {_RESPAWNS} fresh workers{during}: {words}")
+        raise DeviceLost(f"{self.name}: does not come back after {_RESPAWNS} fresh workers{during}: {message}")
 
     def _ask(self, request: Request, deadline_s: float) -> Reply:
         if self._worker is None:
@@ -321,12 +321,12 @@ def _data_bytes(problem: Problem) -> int:
 
 
 def _made_within_s(problem: Problem) -> float:
-    """Maximum time for making a layer's data and reference on a busy CPU."""
+    """The longest time that making a layer's data and reference may take on a busy CPU."""
     if in_numpy(problem.operation):
         return math.inf  # it has limits of its own
     return _LEAST_MADE_S + (problem.flops + problem.tensor_bytes) / _MADE_PER_S
 
 
 def _declared_alike(one: Operation, other: Operation) -> bool:
-    """Whether two operations make the same data of a problem."""
+    """Whether two operations make the same data for a problem."""
     return (one.text, one.references) == (other.text, other.references)

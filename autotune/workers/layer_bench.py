@@ -48,7 +48,7 @@ class _Loaded:
     """resources that are released with it"""
 
     def scratch(self, size_bytes: int) -> int:
-        """The address of memory that is given back with it."""
+        """Allocate memory that is released with the kernel."""
         device = self.kernel.device
         address = device.allocate(size_bytes)
         self.owned.callback(device.free, address)
@@ -56,7 +56,7 @@ class _Loaded:
 
 
 class LayerBench:
-    """A layer on a device: its data, and what its kernels are verified and timed with."""
+    """A layer's data on a device; verifies and times the layer's kernels there."""
 
     def __init__(self, device: Device, verifier: Verifier, clocks: Clocks, clock: Callable[[], float]) -> None:
         self.verifier = verifier
@@ -73,14 +73,14 @@ class LayerBench:
             return self.verifier.verify(kernel, workspace, packed_w, repeat=lambda _: not once).error
 
     def evaluate(self, request: EvaluateRequest) -> Measured:
-        """Verify and time a kernel, in a race where there is something to lose against."""
+        """Verify and time a kernel, in a race against the best time if there is one."""
         started = self._clock()
         with self._loaded(request.source, request.binary) as loaded:
             return self._measure(loaded, request, started)
 
     @contextmanager
     def _loaded(self, source: KernelSource, binary: Binary) -> Iterator[_Loaded]:
-        """A kernel with its own memory, all given back at the end."""
+        """A kernel with its own memory, which is released at the end."""
         device = self._device
         with ExitStack() as owned:
             module = device.load(binary)
@@ -99,7 +99,7 @@ class LayerBench:
     ) -> list[Callable[[], None]]:
         """Functions that enqueue a forward pass; if several must be cold, each has its own arrays.
 
-        `weights`: addresses of the weights that all of them share, packed ones, too; None: each has its own.
+        `weights`: addresses of weights, packed ones included, that all passes share; None: each pass has its own.
         """
         device, verifier, kernel, source = self._device, self.verifier, loaded.kernel, loaded.kernel.source
         shared = weights or {}
@@ -117,15 +117,15 @@ class LayerBench:
 
     def _weights(self, loaded: _Loaded, *, elsewhere: bool) -> dict[str, int]:
         """Addresses of the layer's weights, or of copies of them."""
-        found = {}
+        addresses = {}
         for array in self.verifier.problem.arrays:
             if array.role == "weights":
-                found[array.name] = self.verifier.normal.inputs[array.name].address
+                addresses[array.name] = self.verifier.normal.inputs[array.name].address
                 if elsewhere:
                     copy = loaded.scratch(array.size_bytes)
-                    self._device.copy(copy, found[array.name], array.size_bytes)
-                    found[array.name] = copy
-        return found
+                    self._device.copy(copy, addresses[array.name], array.size_bytes)
+                    addresses[array.name] = copy
+        return addresses
 
     def _check_again(self, source: KernelSource, passes: Passes, *, cold: bool) -> None:
         """Check a kernel's outputs after many launches. Raises Rejected as `still_right` does."""
@@ -162,18 +162,18 @@ class LayerBench:
         return passes
 
     def _several(self, pass_us: float) -> int:
-        """Passes that make up one sample of a kernel that takes so long; one of a long kernel."""
+        """The number of passes in a sample of a kernel that takes `pass_us`; 1 for a long kernel."""
         if pass_us >= self._device.short_us or self.verifier.changes_inputs:
             return 1
-        room = COPIES_BYTES // self.verifier.problem.tensor_bytes
-        return max(1, min(MOST_PASSES, room, math.ceil(_SAMPLE_US / pass_us)))
+        copies = COPIES_BYTES // self.verifier.problem.tensor_bytes
+        return max(1, min(MOST_PASSES, copies, math.ceil(_SAMPLE_US / pass_us)))
 
     def finals(self, request: FinalsRequest) -> FinalsTimings:
-        """Every contender is recorded in the same way and has the same number of passes per sample, each on its own
-        arrays.
+        """Time contenders interleaved. All are recorded in the same way, with the same number of passes per sample;
+        each pass has its own arrays.
 
-        But next to libraries, passes share weights, as a library's do, and each kernel but the first has them at other
-        addresses, because the effect of addresses on a kernel's time is not due to the library.
+        If libraries take part, the passes of a kernel share weights, as those of a library do. Each kernel but the
+        first has copies of the weights at other addresses, because a time also depends on the addresses.
         """
         device, verifier = self._device, self.verifier
         cold = request.cache == "cold"
@@ -187,7 +187,7 @@ class LayerBench:
                 min(
                     self._timed(Passes(self._each_pass(loaded, 1, cold=cold)[0]), cold=cold).us
                     for loaded in kernels
-                    for _ in range(2)  # the first brings its code to the device
+                    for _ in range(2)  # the first loads its code
                 )
             )
             entered = []
@@ -227,7 +227,7 @@ class LayerBench:
 
     @contextmanager
     def _exported(self, path: str, source: KernelSource) -> Iterator[tuple[Handle, GuardedArray]]:
-        """An exported library's handle on the layer's filters, once its output was right, and its workspace."""
+        """An exported library's handle for the layer's weights, after it has been verified, and its workspace."""
         device, verifier = self._device, self.verifier
         with prepared(Path(path), verifier.problem, verifier.tensors(verifier.normal)) as handle:
             workspace = GuardedArray(device, "workspace", handle.workspace_bytes)
@@ -244,7 +244,7 @@ class LayerBench:
     def _exported_passes(
         self, handle: Handle, workspace: GuardedArray, count: int, *, cold: bool
     ) -> list[Callable[[], None]]:
-        """Passes of an exported library; when several must be cold, each on arrays of its own."""
+        """Passes of an exported library; if several must be cold, each has its own arrays."""
         device, verifier = self._device, self.verifier
         own = verifier.copies(count) if count > 1 and cold else [verifier.tensors(verifier.normal)] * count
 
@@ -266,19 +266,19 @@ class LayerBench:
         done = self._clock()
         runs = verified.runs
         shortest_us = min(run.us for run in runs)
-        # the verification's last run may have left the integers' filters, packed or in constant memory
+        # after the verification the packed weights or the constant memory may be those of the integers
         loaded.kernel.prepare(verifier.tensors(verifier.normal, loaded.packed_w.address, loaded.workspace.address))
         count = self._several(shortest_us)
         each = self._each_pass(loaded, count, cold=cold)
         passes = Passes(each[0]) if shortest_us >= device.short_us else self._recorded(each, loaded.owned)
-        own: tuple[Sample, ...] = ()  # the verification's own runs are samples too
+        first: tuple[Sample, ...] = ()  # the verification's runs are samples, too
         if not in_the_race(runs[0].us):
-            own = runs
+            first = runs
         elif cold and passes.launch == "stream" and count == 1:
             later = (*runs[1:], *verified.on_integers)
             # first passes and other data differ by some per cent, which cannot make a slow kernel the winner
-            own = (runs[0], *later) if surely_behind([run.us for run in later], best_us) else runs[1:]
-        samples = Samples(partial(self._timed, passes, cold=cold), self._clocks, own)
+            first = (runs[0], *later) if surely_behind([run.us for run in later], best_us) else runs[1:]
+        samples = Samples(partial(self._timed, passes, cold=cold), self._clocks, first)
         measure(samples, Race(best_us, Converged()))
         timing = samples.timing(request.cache, device.health(), passes=passes.count, launch=passes.launch)
         too_slow = lost(timing.samples_us, best_us)
@@ -297,5 +297,5 @@ class LayerBench:
 
 
 def _with(tensors: Tensors, arrays: Mapping[str, int]) -> Tensors:
-    """The same with some arrays at other addresses."""
+    """The tensors with some arrays at other addresses."""
     return replace(tensors, arrays={**tensors.arrays, **arrays})

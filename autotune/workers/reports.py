@@ -21,32 +21,30 @@ _UNDEFINED = re.compile(r"kernel\.cu:(\d+):\d+: runtime error: (.+)")
 
 
 def explained(rejected: Rejected, source: KernelSource) -> Rejected:
-    """The rejection of a kernel whose worker a sanitizer ended, with the sanitizer's message; any other
-    one shortened.
-    """
-    words = rejected.message
-    if found := _UNDEFINED.search(words):
-        return Rejected(rejected.outcome, "undefined", f"kernel.cu:{found[1]}: {found[2]}")
-    error, access = _ERROR.search(words), _ACCESS.search(words)
+    """The rejection with a sanitizer's report as one line, if a sanitizer ended the worker; otherwise shortened."""
+    report = rejected.message
+    if undefined := _UNDEFINED.search(report):
+        return Rejected(rejected.outcome, "undefined", f"kernel.cu:{undefined[1]}: {undefined[2]}")
+    error, access = _ERROR.search(report), _ACCESS.search(report)
     if not error:
-        return Rejected(rejected.outcome, rejected.reason, words[:MAX_MESSAGE])
-    frame = _FRAME.search(words)
+        return Rejected(rejected.outcome, rejected.reason, report[:MAX_MESSAGE])
+    frame = _FRAME.search(report)
     where = f"kernel.cu:{frame[2]}: {frame[1]}" if frame else source.stages[0].entry
     if not access:
         return Rejected(rejected.outcome, "illegal_address", f"{where}: {error[1]}")
     verb = "reads" if access[1] == "READ" else "writes"
     reason = "oob_read" if access[1] == "READ" else "oob_write"
-    place = _place(words, source) or f"memory outside its arrays ({error[1]})"
+    place = _place(report, source) or f"memory outside its arrays ({error[1]})"
     return Rejected(rejected.outcome, reason, f"{where} {verb} {access[2]} bytes of {place}")
 
 
-def _place(words: str, source: KernelSource) -> str:
+def _place(report: str, source: KernelSource) -> str:
     """The array next to an address, the side and the distance; empty if unknown."""
-    region, allocated = _REGION.search(words), _ALLOCATED.search(words)
+    region, allocated = _REGION.search(report), _ALLOCATED.search(report)
     if not region or not allocated:
         return ""
     distance, side, region_bytes = int(region[1]), region[2], int(region[3])
-    if "memalign" not in allocated[1]:  # no array of a device: the copy of its shared memory that a core has
+    if "memalign" not in allocated[1]:  # not an array of the device, but a core's copy of shared memory
         declared = ", ".join(dict.fromkeys(f"{s.smem_bytes} ({s.entry})" for s in (*source.prepare, *source.stages)))
         return f"shared memory behind what smem_bytes of its stage declares: {declared}"
     if side == "inside of":  # the guard bands belong to the allocation

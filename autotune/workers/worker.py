@@ -41,9 +41,9 @@ class OpenRequest:
 
     device: str
     runtime: Binary | None = None
-    """what its kind of device needs in its process before any kernel, so that no worker compiles it again"""
+    """the compiled `runtime_program` of its kind of device, so that no worker compiles it again"""
     first: bool = True
-    """whether to see if others use it, too: not after a worker of this process that has just used it"""
+    """whether to measure how much other programs use it; False if a worker of this process has just used it"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +61,7 @@ class LayerRequest:
     problem: Problem
     check: Binary
     without: tuple[Problem, ...] = ()
-    """layers whose data make room for it"""
+    """layers whose data are freed first"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,10 +73,10 @@ class EvaluateRequest:
     cache: str
     best_us: float | None
     """median of the best known kernel, infinite if there is none: a kernel that is far slower than this, or than the
-    worker's own best, is not timed to the end; None: every kernel is
+    worker's own best, is not timed to the end; None: every kernel is timed to the end
     """
     behind: bool = False
-    """sent while another was under way, and not to be run where that one failed"""
+    """it was sent while another kernel was under way, and is skipped if that kernel failed"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,19 +104,19 @@ class FinalsRequest:
     budget_s: float
     seed: int
     libraries: tuple[tuple[str, KernelSource], ...] = ()
-    """paths of exported libraries, each with the kernel that it must do as well as; they are verified first"""
+    """paths of exported libraries, each with the kernel that it was exported from; they are verified first"""
 
 
 @dataclass(frozen=True, slots=True)
 class FinalsTimings:
-    """Timings of each kind of contender, in the order asked for; sample i of each was taken in round i.
+    """Timings of each kind of contender, in the order of the request; sample i of each was taken in round i.
 
-    One that is far behind has no samples of later rounds.
+    A contender that is far behind has no samples of later rounds.
     """
 
     kernels: tuple[Timing, ...]
     baselines: tuple[Timing | str, ...] = ()
-    """the reason, if it cannot run the layer"""
+    """a text is the reason why a baseline cannot run the layer"""
     libraries: tuple[Timing, ...] = ()
 
 
@@ -161,11 +161,11 @@ Reply = (
 )
 
 
-_MAX_REPORT = 4 * MAX_MESSAGE  # characters of a sanitizer's report, which `reports` makes a line of
+_MAX_REPORT = 4 * MAX_MESSAGE  # characters of a sanitizer's report, which `reports` turns into one line
 
 
 class WorkerLost(Exception):
-    """The worker died or went past its deadline. `hung` tells which; the message is its last words."""
+    """The worker died, or missed its deadline (`hung`). The message ends with its last output."""
 
     def __init__(self, message: str, *, hung: bool) -> None:
         super().__init__(message)
@@ -174,7 +174,7 @@ class WorkerLost(Exception):
 
 
 class WorkerBug(Exception):
-    """The worker raised something that is no AutotuneError: a defect of this program, with its traceback."""
+    """The worker raised an exception other than AutotuneError, which is a defect of this program; has its traceback."""
 
 
 class Worker:
@@ -184,22 +184,22 @@ class Worker:
     """
 
     def __init__(self, environ: Mapping[str, str] | None = None) -> None:
-        with contextlib.ExitStack() as begun:  # undone where the rest cannot be had
-            folder = begun.enter_context(temporary_folder())  # goes last: that opens files, perhaps too many
+        with contextlib.ExitStack() as begun:  # undone if a later step fails
+            folder = begun.enter_context(temporary_folder())  # removed last: that opens files, perhaps too many
             ours, theirs = socket.socketpair()
             begun.enter_context(theirs)
             begun.enter_context(ours)
-            self._words = begun.enter_context(tempfile.TemporaryFile(prefix="autotune-"))
+            self._output = begun.enter_context(tempfile.TemporaryFile(prefix="autotune-"))
             self._process = subprocess.Popen(
                 [sys.executable, "-m", "autotune.workers.worker_process", str(theirs.fileno()), folder],
                 stdin=subprocess.DEVNULL,
-                stdout=self._words,
-                stderr=self._words,
+                stdout=self._output,
+                stderr=self._output,
                 pass_fds=[theirs.fileno()],
                 start_new_session=True,
                 env={**os.environ, **(environ or {}), "TMPDIR": folder},
             )
-            self._begun = begun.pop_all()  # what ends with the process
+            self._begun = begun.pop_all()  # released with the process
         theirs.close()
         self._connection = Connection(ours.detach())
         self._sending = threading.Lock()
@@ -225,7 +225,7 @@ class Worker:
                 raise WorkerLost(f"no answer within {deadline_s:.0f} s", hung=True)
             reply = self._connection.recv()
         except (EOFError, OSError):
-            raise WorkerLost(self._last_words(), hung=False) from None
+            raise WorkerLost(self._last_output(), hung=False) from None
         if isinstance(reply, AutotuneError):
             raise reply
         if isinstance(reply, Bug):
@@ -234,7 +234,7 @@ class Worker:
         return answer
 
     def signal_end(self) -> None:
-        """Have the worker and everything it started killed; whoever waits for its answer gets WorkerLost."""
+        """Kill the worker and everything it started, without waiting; a pending `receive` raises WorkerLost."""
         with contextlib.suppress(ProcessLookupError):
             os.killpg(self._process.pid, signal.SIGKILL)
 
@@ -243,18 +243,18 @@ class Worker:
         self.signal_end()
         self._process.wait()
         self._begun.close()
-        with self._sending:  # it fails at once now
+        with self._sending:  # sending fails at once now
             self._connection.close()
 
-    def _last_words(self) -> str:
+    def _last_output(self) -> str:
         """How the worker ended and its last output."""
         try:
             code = self._process.wait(timeout=5)
         except subprocess.TimeoutExpired:
             code = 0
         end = f"killed by {signal.Signals(-code).name}" if code < 0 else f"ended with status {code}"
-        self._words.seek(0)
-        words = self._words.read().decode(errors="replace").strip()
+        self._output.seek(0)
+        output = self._output.read().decode(errors="replace").strip()
         self.kill()
-        most = _MAX_REPORT if "Sanitizer" in words else MAX_MESSAGE
-        return f"worker {end}" + (f": {words[:most]}" if words else "")
+        most = _MAX_REPORT if "Sanitizer" in output else MAX_MESSAGE
+        return f"worker {end}" + (f": {output[:most]}" if output else "")

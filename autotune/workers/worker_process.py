@@ -24,7 +24,7 @@ _COMPILER_NICE = 10
 
 
 class Compiler:
-    """Compiles, and gives way: what times kernels, and what proposes them, goes first."""
+    """Compiles at a low priority, below the processes that time and propose kernels."""
 
     def __init__(self) -> None:
         self._compiles = False
@@ -55,7 +55,7 @@ def serve(connection: Connection) -> None:
             if isinstance(request, (CompilerRequest, CompileRequest)):
                 reply = compiler.answer(request)
             else:
-                from autotune.workers.device_server import WorkerServer  # as the request did: of no compiler
+                from autotune.workers.device_server import WorkerServer  # not needed by compilers
 
                 devices = devices or WorkerServer(time.perf_counter)
                 reply = devices.answer(request)
@@ -67,12 +67,12 @@ def serve(connection: Connection) -> None:
 
 
 def _end_with_parent(connection: Connection, folder: str) -> None:
-    """Kill this process and all it started when the parent's end of the connection closes, even by SIGKILL.
+    """Kill this process and everything it started when the parent closes its end of the connection or is killed.
 
-    Their folder for temporary files goes first: nobody is left to remove it afterwards.
+    Their folder for temporary files is removed first, because no process is left to remove it afterwards.
 
-    A thread waits for that: a kernel in an endless loop keeps the main thread from handling signals. PR_SET_PDEATHSIG
-    would not do, since it fires when the parent's thread ends that started the worker.
+    A thread waits for the end, because a kernel in an endless loop keeps the main thread from handling signals.
+    PR_SET_PDEATHSIG does not work: it fires when the thread of the parent ends that started the worker.
     """
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     hangup = select.poll()
@@ -90,5 +90,5 @@ if __name__ == "__main__":
     parent = Connection(int(sys.argv[1]))
     _end_with_parent(parent, sys.argv[2])
     serve(parent)
-    remove(sys.argv[2])  # either this or the thread that waits for the parent's end is first
+    remove(sys.argv[2])  # this, or the thread that waits for the parent
     os._exit(0)
