@@ -1,4 +1,4 @@
-"""A cluster worker: a Dask worker with a device of its own, and the Dask task that tunes a part of a layer on it.
+"""A cluster worker: a Dask worker with its own device, and the Dask task that tunes a part of a layer on it.
 
 `ClusterWorker` is what SSHCluster and dask-jobqueue start; `serve` is the command `autotune worker`.
 """
@@ -36,18 +36,18 @@ from autotune.tuning.tune import open_spaces
 from autotune.tuning.tuned_layer import Run
 
 INFO = "autotune-worker"
-"""the key of the version and the device class in what Dask's scheduler knows of a worker"""
+"""the key of the version and the device class in a worker's startup information on Dask's scheduler"""
 _PREPARED = 8  # layers whose search spaces a worker keeps
-_LOOK_S = 0.2  # between two looks at whether to end
-_AGAIN_S = 1.0  # between two attempts to reach a scheduler
-_EVENT_S = 600.0  # after which the scheduler is asked again whether the Event that ends a task is set
+_POLL_S = 0.2  # between two checks for the end
+_RETRY_S = 1.0  # between two attempts to reach a scheduler
+_EVENT_S = 600.0  # timeout of one request to wait for the Event that ends a task
 
 Prepared = tuple[list[SearchSpace], tuple[InitialDesign, ...]]
 """The search spaces and initial designs of a layer."""
 
 
 class OpenDevice:
-    """A device with the data of the latest layers."""
+    """A device with the search spaces of the latest layers."""
 
     def __init__(self, evaluator: Evaluator) -> None:
         self.evaluator = evaluator
@@ -56,17 +56,17 @@ class OpenDevice:
         self._open.enter_context(single_threaded())  # once: tasks overlap
         self.device_class = DeviceClass.of(evaluator.info, evaluator.environment)
         self.tasks = 1 if evaluator.finals_alone else 2
-        """tasks at once: one compiles while the other's last kernels are measured"""
+        """the number of tasks at once: one compiles while the last kernels of the other are measured"""
         self.lost = ""
         """how the device was lost; empty while it works"""
         self.stopping = False
-        """whether tasks are to end after the evaluation at hand"""
+        """whether tasks should end after the current evaluation"""
         self._running = BoundedSemaphore(self.tasks)
         self._families: dict[tuple[tuple[str, str], ...], Mapping[str, KernelTemplate]] = {}
         self._prepared: dict[bytes, Prepared] = {}
 
     def run(self, task: LayerTask, report: Callable[[Report], None], stopping: Callable[[], bool]) -> TaskEnd:
-        """Tune a part of a layer, as `tune` does. Raises DeviceLost when the device is gone."""
+        """Tune a part of a layer, as `tune` does. Raises DeviceLost if the device is lost."""
         with self._running:
             began_s = time.perf_counter()
             spaces, designs = self._prepare(task)
@@ -107,7 +107,7 @@ class OpenDevice:
 
 
 class ClusterWorker(Worker):
-    """A Dask worker that owns a device. Its resource is the class of the device."""
+    """A Dask worker that owns a device. Its resource in Dask is the class of the device."""
 
     def __init__(
         self,
@@ -118,37 +118,35 @@ class ClusterWorker(Worker):
         compilers: int | None = None,
         **options: object,
     ) -> None:
-        """Open `device`, by default the first CUDA device, or else the host. The rest are the options of
-        Dask's Worker.
-        """
-        self.own = not isinstance(device, OpenDevice)
+        """Open `device`, by default the first CUDA device, or else the host. `options` are those of Dask's Worker."""
+        self.owns_device = not isinstance(device, OpenDevice)
         """whether the device was opened here, and is closed with the worker"""
         if not isinstance(device, OpenDevice):
             device = OpenDevice(evaluator_of(device, compilers or jobs_default()))
         self.device = device
         info = pickle.dumps(device.device_class)
-        given = {
+        merged = {
             "memory_limit": 0,  # Dask pauses a worker that uses much memory
             **options,
             "nthreads": device.tasks,
             "resources": {device.device_class.label: device.tasks},
             "startup_information": {INFO: lambda _: (__version__, info)},
         }
-        super().__init__(scheduler_ip, scheduler_port, **given)
+        super().__init__(scheduler_ip, scheduler_port, **merged)
 
     async def close_gracefully(self, *arguments: object, **options: object) -> None:
-        """Take no further task, end those at hand after the evaluation at hand, and leave."""
+        """Take no further tasks, end the running ones after their current evaluations, and leave the cluster."""
         self.device.stopping = True
         self.status = Status.paused
         while self.state.executing:
-            await asyncio.sleep(_LOOK_S)
+            await asyncio.sleep(_POLL_S)
         await super().close_gracefully(*arguments, **options)
 
     async def close(self, *arguments: object, **options: object) -> str | None:
-        """End tasks after the evaluation at hand, and close the device."""
+        """End tasks after their current evaluations, and close the device."""
         self.device.stopping = True
         closed = await super().close(*arguments, **options)
-        if self.own:
+        if self.owns_device:
             await asyncio.to_thread(self.device.close)
         return closed
 
@@ -168,7 +166,7 @@ def next_evaluations(task: LayerTask) -> TaskEnd:
 
 
 class _Stop:
-    """Whether a task is to end: its Event is set, nobody waits for the task any more, or its worker is closing."""
+    """Whether a task should end: its Event is set, the task was cancelled, or its worker is closing."""
 
     def __init__(self, worker: ClusterWorker, event: str, key: object) -> None:
         self._worker, self._event, self._key = worker, event, key
@@ -180,7 +178,7 @@ class _Stop:
             return True
         if state is None or state.state == "cancelled":
             return True
-        if not self._answer.done() or self._answer.exception() is not None:  # then the scheduler is lost
+        if not self._answer.done() or self._answer.exception() is not None:  # the latter: the scheduler is lost
             return False
         if not self._answer.result():
             self._answer = self._ask()
@@ -206,9 +204,9 @@ async def serve(
     stopping: Callable[[], bool],
     once: bool,
 ) -> None:
-    """Be a worker of a cluster until asked to stop, and again after its scheduler was lost unless `once`.
+    """Run a cluster worker until `stopping`; unless `once`, wait for a new scheduler after one was lost.
 
-    Raises StudyError where `once` and there is no scheduler, DeviceLost when the device is gone.
+    Raises StudyError if there is no scheduler and `once` is set, DeviceLost if the device is lost.
     """
     waiting = False
     while not stopping():
@@ -224,12 +222,12 @@ async def serve(
             if not waiting:
                 say(f"no scheduler at {cluster} ({why}); trying until there is one")
             waiting = True
-            await asyncio.sleep(_AGAIN_S)
+            await asyncio.sleep(_RETRY_S)
             continue
         waiting = False
         say(f"{name}: serves {worker.scheduler.address} as {device.device_class.label}")
         while worker.status.name == "running" and not stopping():
-            await asyncio.sleep(_LOOK_S)
+            await asyncio.sleep(_POLL_S)
         if worker.status.name == "running":
             await worker.close_gracefully()
         await worker.finished()
@@ -242,7 +240,7 @@ async def serve(
 
 
 async def _connected(worker: ClusterWorker, stopping: Callable[[], bool]) -> bool:
-    """Wait until the scheduler knows a worker; False where asked to stop before."""
+    """Wait until a worker is connected to the scheduler; False if `stopping` comes first."""
 
     async def connect() -> None:
         await worker
@@ -253,7 +251,7 @@ async def _connected(worker: ClusterWorker, stopping: Callable[[], bool]) -> boo
             while not connecting.done():
                 if stopping():
                     return False
-                await asyncio.wait([connecting], timeout=_LOOK_S)
+                await asyncio.wait([connecting], timeout=_POLL_S)
         await connecting
     finally:
         connecting.cancel()

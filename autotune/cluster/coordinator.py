@@ -29,23 +29,23 @@ from autotune.study import distinct_layers
 from autotune.tuning.layer_result import INTERRUPTED, LayerResult
 
 LOOK_S = 0.5  # seconds between two checks for new work
-MEET_S = 2.0  # between two looks for new workers
-STOP_S = 20.0  # for tasks to end after Ctrl-C
-CLOSE_S = 5.0  # for the connection to close
-FIRST_S = 8.0  # for a scheduler that is started together with the run
-WAIT_S = 60.0  # for the first worker of a class that was asked for
-FAILURES = 3  # in a row of one layer, after which it is given up
+MEET_S = 2.0  # seconds between two checks for new workers
+STOP_S = 20.0  # maximum wait for tasks to end after Ctrl-C
+CLOSE_S = 5.0  # maximum wait for the connection to close
+FIRST_S = 8.0  # maximum wait for a scheduler that is started together with the run
+WAIT_S = 60.0  # maximum wait for the first worker of a wanted class
+FAILURES = 3  # consecutive failed tasks after which a layer is given up
 
 
 @dataclass(frozen=True, slots=True)
 class Overview:
-    """How far the whole cluster is."""
+    """The progress of the whole cluster."""
 
     workers: int
     doing: Mapping[str, str]
     """the name of each busy worker to its current layer"""
     layers: int
-    """times classes"""
+    """layers times device classes"""
     done: int
     trials: int
     """evaluated by this run"""
@@ -69,19 +69,19 @@ class _ClassRun:
 
     device_class: DeviceClass
     tasks: int = 0
-    """that the workers of the class run at once; 0: there is no worker"""
-    found: dict[Problem, LayerResult] = field(default_factory=dict)
+    """the number that the workers of the class run at once; 0: there is no worker"""
+    results: dict[Problem, LayerResult] = field(default_factory=dict)
     failed: dict[str, str] = field(default_factory=dict)
     running: dict[str, asyncio.Task[None]] = field(default_factory=dict)
     """by layer"""
 
     def is_open(self, layer: Layer) -> bool:
-        """Whether a layer is to be begun."""
-        return not (layer.problem in self.found or layer.name in self.failed or layer.name in self.running)
+        """Whether a layer has not begun."""
+        return not (layer.problem in self.results or layer.name in self.failed or layer.name in self.running)
 
 
 class SchedulerLost(Exception):
-    """The scheduler is gone; the run goes on when there is one again."""
+    """The scheduler was lost; the run continues when there is one again."""
 
 
 class Coordinator:
@@ -99,7 +99,7 @@ class Coordinator:
         say: Callable[[str], None],
         stopping: Callable[[], bool],
     ) -> None:
-        """`lock` makes the study on a class this run's; raises BlockingIOError while it is another run's."""
+        """`lock` acquires the study on a class for this run; raises BlockingIOError while another run has it."""
         self._run, self._asked, self._layers, self._cluster = run, tuple(layers), distinct_layers(layers), cluster
         self._wanted, self._lock, self._observe, self._say = wanted, lock, observe, say
         self._stopping = stopping
@@ -108,17 +108,17 @@ class Coordinator:
         """classes that another run tunes"""
         self._workers: Mapping[str, Workers] = {}
         self._tasks: dict[str, tuple[LayerRun, Future]] = {}
-        """by id, those at hand"""
+        """the running tasks, by id"""
         self._trials = 0
         self._error: Exception | None = None
         """raised while a report was stored"""
         self._started = time.monotonic()
         self._stopped_s = math.inf
-        """when tasks were asked to end"""
-        self._said = ""
+        """when the Event that ends tasks was set"""
+        self._last_message = ""
 
     async def run(self) -> tuple[ClusterResult, ...]:
-        """Until every layer is tuned on every class, or until asked to stop; the results by class."""
+        """Tune every layer on every class, or until `stopping`; return the results of each class."""
         await self._find_scheduler()
         while not self._over:
             client = Client(address_of(self._cluster), asynchronous=True, name="autotune")
@@ -139,9 +139,9 @@ class Coordinator:
             ClusterResult(
                 each.device_class,
                 tuple(
-                    each.found[layer.problem].of(self._run.study.name, layer)
+                    each.results[layer.problem].of(self._run.study.name, layer)
                     for layer in self._asked
-                    if layer.problem in each.found
+                    if layer.problem in each.results
                 ),
                 each.failed,
             )
@@ -149,22 +149,22 @@ class Coordinator:
         )
 
     async def _find_scheduler(self) -> None:
-        """Wait a short time for the first worker, but any time for lost ones. Raises StudyError if there is none."""
+        """Wait for a scheduler, for at most FIRST_S. Raises StudyError if there is none."""
         until = time.monotonic() + FIRST_S
         while not self._stopping():
             try:
                 await knock(self._cluster)
             except (OSError, TimeoutError) as error:
-                what = f"no scheduler at {self._cluster} ({shortened(one_line(str(error)), 160) or 'no answer'})"
+                message = f"no scheduler at {self._cluster} ({shortened(one_line(str(error)), 160) or 'no answer'})"
                 if isinstance(error, socket.gaierror) or time.monotonic() > until:
-                    raise StudyError(f"{what}; start one by `dask scheduler`, or use --cluster local:N") from None
-                self._say_once(f"{what}; waiting up to {FIRST_S:.0f} s for it")
+                    raise StudyError(f"{message}; start one by `dask scheduler`, or use --cluster local:N") from None
+                self._say_once(f"{message}; waiting up to {FIRST_S:.0f} s for it")
                 await asyncio.sleep(0.2)
             else:
                 return
 
     async def _session(self, client: Client) -> None:
-        """Tune while one scheduler lasts. Raises SchedulerLost after that."""
+        """Tune with one scheduler. Raises SchedulerLost when it is lost."""
         await client.run_on_scheduler(prepare)
         topic = f"autotune-{secrets.token_hex(8)}"
         client.subscribe_topic(topic, self._hear)
@@ -195,7 +195,7 @@ class Coordinator:
                 raise self._error
 
     async def _leave(self) -> None:
-        """Give up the tasks at hand."""
+        """Cancel the running tasks."""
         running = [task for each in self._classes.values() for task in each.running.values()]
         for task in running:
             task.cancel()
@@ -203,22 +203,22 @@ class Coordinator:
         for each in self._classes.values():
             each.running.clear()
 
-    # Who is there.
+    # Workers and device classes.
 
     async def _meet(self, client: Client) -> None:
-        """Look which workers there are, and begin the study on new classes."""
+        """List the workers, and begin the study on new classes."""
         self._workers = await client.run_on_scheduler(workers_of, key=INFO)
         for each in self._classes.values():
             each.tasks = 0
         self._waiting.clear()
-        for label, there in self._workers.items():
-            if there.version != __version__:
+        for label, workers in self._workers.items():
+            if workers.version != __version__:
                 self._say_once(
-                    f"{there.names[0]}: its autotune is {there.version}, not {__version__}; install one version on all"
-                    f" hosts"
+                    f"{workers.names[0]}: its autotune is {workers.version}, not {__version__}; install one version on "
+                    f"all hosts"
                 )
                 continue
-            device_class = pickle.loads(there.device_class)  # noqa: S301 - as all that Dask brings
+            device_class = pickle.loads(workers.device_class)  # noqa: S301 - like all of Dask's messages
             if label not in self._classes and self._wants(device_class):
                 try:
                     self._lock(device_class)
@@ -227,25 +227,25 @@ class Coordinator:
                 else:
                     self._classes[label] = _ClassRun(device_class)
             if label in self._classes:
-                self._classes[label].tasks = there.tasks
-        self._tell_lacking()
+                self._classes[label].tasks = workers.tasks
+        self._report_lacking()
 
     def _wants(self, device_class: DeviceClass) -> bool:
         return not self._wanted or any(_is(device_class, word) for word in self._wanted)
 
     @property
     def lacking(self) -> tuple[str, ...]:
-        """Devices that are wanted and that no worker has."""
-        there = [*(each.device_class for each in self._classes.values()), *self._waiting.values()]
+        """Wanted devices that no worker has."""
+        present = [*(each.device_class for each in self._classes.values()), *self._waiting.values()]
         if not self._wanted:
-            return () if there else ("a device",)
-        return tuple(word for word in self._wanted if not any(_is(each, word) for each in there))
+            return () if present else ("a device",)
+        return tuple(word for word in self._wanted if not any(_is(each, word) for each in present))
 
-    def _tell_lacking(self) -> None:
+    def _report_lacking(self) -> None:
         deserted = [each.device_class.info.name for each in self._classes.values() if not each.tasks]
         if self.lacking:
-            there = ", ".join(each.device_class.info.name for each in self._classes.values())
-            others = f"; tuning on {there} meanwhile" if there else ""
+            present = ", ".join(each.device_class.info.name for each in self._classes.values())
+            others = f"; tuning on {present} meanwhile" if present else ""
             self._say_once(f"no worker has {', '.join(self.lacking)}; waiting up to {WAIT_S:.0f} s for one{others}")
         elif deserted and not self._all_done:
             self._say_once(f"no worker has {', '.join(deserted)} any more; waiting for one")
@@ -253,7 +253,7 @@ class Coordinator:
     # Layers and their tasks.
 
     async def _begin_layers(self, client: Client, topic: str) -> None:
-        """Begin as many layers as workers run tasks; each holds its place until it is tuned."""
+        """Begin as many layers as workers run tasks at once; a layer keeps its place until it is tuned."""
         for each in self._classes.values():
             tuned: TunedBefore = {}
             for layer in self._layers:
@@ -262,7 +262,7 @@ class Coordinator:
                 if each.is_open(layer):
                     run = LayerRun(self._run, each.device_class, layer, tuned)
                     each.running[layer.name] = asyncio.create_task(self._tune(client, topic, each, run))
-                    await asyncio.sleep(0)  # reports of other layers are stored meanwhile
+                    await asyncio.sleep(0)  # so that reports of other layers are stored
 
     async def _tune(self, client: Client, topic: str, class_run: _ClassRun, run: LayerRun) -> None:
         """Tune a layer, task after task."""
@@ -291,7 +291,7 @@ class Coordinator:
                     await client.retire_workers(names=run.workers)
                 if isinstance(error, StudyError):
                     run.failures = FAILURES
-            except Exception as error:  # noqa: BLE001 - whatever a task raised elsewhere
+            except Exception as error:  # noqa: BLE001 - whatever the task raised on its worker
                 why = f"{type(error).__name__}: {one_line(str(error))}"
                 self._lose(run, why)
             finally:
@@ -301,8 +301,8 @@ class Coordinator:
                 class_run.failed[layer.name] = why
                 return
             if result is not None and result.stopped == INTERRUPTED and not self._stopping():
-                result = None  # its worker was asked to stop
-        class_run.found[layer.problem] = result
+                result = None  # only its worker is stopping
+        class_run.results[layer.problem] = result
 
     def _lose(self, run: LayerRun, why: str) -> None:
         """A task failed: store the trial that it was running."""
@@ -311,8 +311,8 @@ class Coordinator:
         self._say(f"{run.layer.name} on {run.device_class.info.name}: {why}")
 
     def _hear(self, event: tuple[float, bytes]) -> None:
-        """Store a report of a task at hand."""
-        report = pickle.loads(event[1])  # noqa: S301 - as all that Dask brings
+        """Store a report of a running task."""
+        report = pickle.loads(event[1])  # noqa: S301 - like all of Dask's messages
         assert isinstance(report, TaskReport)  # noqa: S101
         if report.task not in self._tasks or self._error is not None:
             return
@@ -324,13 +324,13 @@ class Coordinator:
                 self._trials += run.evaluated - before
             else:
                 run.workers.append(report.worker)
-                if len(run.workers) > 1:  # Dask has begun the task again, with the trials of before
+                if len(run.workers) > 1:  # Dask has started the task again, with outdated trials
                     del self._tasks[report.task]
                     asyncio.get_running_loop().create_task(future.cancel())
-        except Exception as error:  # noqa: BLE001 - Dask would log it and go on
+        except Exception as error:  # noqa: BLE001 - Dask would only log it
             self._error = error
 
-    # How far it is.
+    # Progress.
 
     @property
     def _all_done(self) -> bool:
@@ -340,7 +340,7 @@ class Coordinator:
 
     @property
     def _over(self) -> bool:
-        """Whether nothing is left to be done, or to be waited for."""
+        """Whether there is nothing left to do or to wait for."""
         if self._stopping():
             running = any(each.running for each in self._classes.values())
             return not running or time.monotonic() - self._stopped_s > STOP_S
@@ -354,16 +354,16 @@ class Coordinator:
             workers=sum(len(self._workers[label].names) for label in self._classes if label in self._workers),
             doing=doing,
             layers=len(self._classes) * len(self._layers),
-            done=sum(len(each.found) + len(each.failed) for each in self._classes.values()),
+            done=sum(len(each.results) + len(each.failed) for each in self._classes.values()),
             trials=self._trials,
             elapsed_s=time.monotonic() - self._started,
             dashboard=dashboard,
         )
 
-    def _say_once(self, words: str) -> None:
-        if words != self._said:
-            self._said = words
-            self._say(words)
+    def _say_once(self, message: str) -> None:
+        if message != self._last_message:
+            self._last_message = message
+            self._say(message)
 
 
 def _is(device_class: DeviceClass, word: str) -> bool:

@@ -1,4 +1,4 @@
-"""A user's families on their way to a worker: the texts of their files, and the families loaded from these."""
+"""Send a user's families to a worker as the texts of their files, and load them there."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from autotune.tempdirs import temporary_folder
 
 
 def texts_of(families: Mapping[str, KernelTemplate]) -> Mapping[str, str]:
-    """Name to text of the files of a user's own families and operations, as in a folder of families.
+    """The files of a user's own families and operations, name to text, as in a folder of families.
 
-    Raises StudyError where two files would have one name.
+    Raises StudyError if two different files would have the same name.
     """
-    found: dict[str, str] = {}
+    texts: dict[str, str] = {}
     for family in families.values():
         if family.path.is_relative_to(shipped("templates")):
             continue
@@ -29,13 +29,13 @@ def texts_of(families: Mapping[str, KernelTemplate]) -> Mapping[str, str]:
         declaration = [(FILE, operation.text), *operation.references] if own else []
         for name, text in ((f"{family.name}{SUFFIX}", family.text), *family.includes, *declaration):
             where = name if operation.name == CONV2D else f"{operation.name}/{name}"
-            if found.setdefault(where, text) != text or "/" in name:
+            if texts.setdefault(where, text) != text or "/" in name:
                 raise StudyError(f"{family.path}: {name}: workers get one folder of files; give each a name of its own")
-    return found
+    return texts
 
 
 def families_of(task: LayerTask) -> Mapping[str, KernelTemplate]:
-    """The families of a task. Raises StudyError where this worker's shipped families differ."""
+    """Load the families of a task. Raises StudyError if they differ from those of `tune`."""
     with temporary_folder() as folder:
         for name, text in task.files.items():
             path = Path(folder, *(Path(part).name for part in PurePath(name).parts[-2:]))

@@ -13,9 +13,8 @@ from distributed import Scheduler, Security
 from autotune.errors import StudyError
 from autotune.toml_table import is_whole
 
-_END_S = 20.0  # for a worker to end the evaluation at hand
-_MOST = 64
-"""workers that one run starts"""
+_END_S = 20.0  # maximum wait for a worker to end its current evaluation
+_MOST = 64  # workers that one run may start
 
 
 def local_workers(cluster: str) -> int:
@@ -35,7 +34,7 @@ def local_workers(cluster: str) -> int:
 
 @contextmanager
 def worker_processes(address: str, workers: Sequence[Sequence[str]]) -> Iterator[tuple[subprocess.Popen[bytes], ...]]:
-    """A process for each worker, given by its options of `autotune worker`; they end with the block."""
+    """Start `autotune worker` once for each list of options; the processes end with the block."""
     command = [sys.executable, "-m", "autotune", "worker", address]
     processes: list[subprocess.Popen[bytes]] = []
     try:
@@ -61,7 +60,7 @@ class LocalCluster:
     processes: tuple[subprocess.Popen[bytes], ...]
 
     def gone(self) -> str:
-        """How the workers ended, after the last one has; empty before."""
+        """A message with the exit statuses once all workers have ended; empty before."""
         codes = [process.poll() for process in self.processes]
         if any(code is None for code in codes):
             return ""

@@ -1,4 +1,4 @@
-"""One layer on one device class: makes its tasks from the results database, and stores what these report."""
+"""One layer on one device class: make its tasks from the results database, and store their reports."""
 
 from __future__ import annotations
 
@@ -74,12 +74,12 @@ class LayerRun:
         self._spent_s = 0.0
         self._new = 0
         self.workers: list[str] = []
-        """the workers that have begun the task at hand"""
+        """the workers that have begun the current task"""
         self.evaluated = 0
         """in the study's history"""
         self._best_us: float | None = None
         self.reports = 0
-        """so far"""
+        """of the current task"""
         self.failures = 0
         """tasks in a row that failed and reported no trial"""
 
@@ -95,12 +95,12 @@ class LayerRun:
         return self._stored.history() if self._stored.next_number() else ()
 
     def _similar(self, tuned: Sequence[TopTrial]) -> tuple[TopTrial, ...]:
-        """Those of the trials that a warm start considers."""
+        """The trials that a warm start considers."""
         families = self._run.study.templates or self._run.families
-        wanted = [trial for trial in tuned if trial.config.template in families]
-        similar = near(self.layer.problem, self.device_class.info, wanted)
+        searched = [trial for trial in tuned if trial.config.template in families]
+        similar = near(self.layer.problem, self.device_class.info, searched)
         chosen = {id(trial) for layer in similar for trial in layer.trials}
-        return tuple(trial for trial in wanted if id(trial) in chosen)
+        return tuple(trial for trial in searched if id(trial) in chosen)
 
     def task(self, topic: str) -> LayerTask:
         """The task for the next evaluations, given all trials so far."""
@@ -134,7 +134,7 @@ class LayerRun:
 
     @property
     def doing(self) -> str:
-        """What the worker of the current task is doing."""
+        """The progress of the layer, for the overview."""
         best = "" if self._best_us is None else f", best {self._best_us:.1f} us"
         return f"{self.layer.name} {self.evaluated}/{self._run.study.trials}{best}"
 
@@ -148,7 +148,7 @@ class LayerRun:
     def lose(self, message: str) -> None:
         """Store that the worker was lost while the oldest running trial ran.
 
-        Trials behind that one were waiting for the device; the next task tries each of them again, alone.
+        The other running trials were waiting for the device; the next task tries each of them again, alone.
         """
         key = next(iter(self._stored.running.values()), None)
         if key is not None:

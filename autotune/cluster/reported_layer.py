@@ -1,4 +1,4 @@
-"""The LayerStore of a task: the trials that it was given, and a report of each change to them."""
+"""The LayerStore of a task: has the task's trials in memory and reports each change."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from autotune.tuning.layer_store import FinalsState
 
 
 class ReportedLayer:
-    """A layer's trials in memory. `report` gets the call that makes the same change in the results database."""
+    """A layer's trials in memory. `report` is called with the call that makes the same change in the database."""
 
     def __init__(self, task: LayerTask, report: Callable[[Report], None]) -> None:
         self._task, self._report = task, report
@@ -28,7 +28,7 @@ class ReportedLayer:
         return self._task.name
 
     def history(self) -> Sequence[Trial]:
-        """The finished trials that the task was given."""
+        """The finished trials of the task."""
         return self._task.trials
 
     def top_trials(self, kinds: Sequence[str], accuracies: Sequence[str]) -> tuple[TopTrial, ...]:  # noqa: ARG002

@@ -1,4 +1,4 @@
-"""Dask's scheduler: its address, the settings that autotune needs, and which workers it has."""
+"""Dask's scheduler: its address, the settings that autotune needs, and its workers."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from distributed.comm.addressing import get_address_host_port
 
 from autotune.errors import StudyError
 
-TTL_S = 30.0  # without a heartbeat, after which a worker is lost; Dask's default is five minutes
-CONNECT_S = 10.0  # within which a scheduler answers
+TTL_S = 30.0  # without a heartbeat, after which a worker counts as lost; Dask's default is five minutes
+CONNECT_S = 10.0  # maximum wait for a scheduler's answer
 
 
 def address_of(cluster: str) -> str:
-    """The address of a scheduler, or that in a scheduler file. Raises StudyError for anything else."""
+    """The address of a scheduler, given directly or by a scheduler file. Raises StudyError for anything else."""
     if "://" in cluster:
         return cluster
     path = Path(cluster)
@@ -78,9 +78,9 @@ def quiet() -> None:
 
 
 def prepare(dask_scheduler: Scheduler) -> None:
-    """Run on a scheduler: a task whose worker is lost comes back to `tune`, and a silent worker is lost after TTL_S.
+    """Run on a scheduler: fail a task whose worker is lost, and lose a silent worker after TTL_S.
 
-    Dask's default repeats the task on three more workers by itself, with the trials of before.
+    By default Dask would repeat the task on up to three more workers, with outdated trials.
     """
     dask_scheduler.allowed_failures = 0
     if dask_scheduler.worker_ttl is None or dask_scheduler.worker_ttl > TTL_S:
@@ -100,18 +100,18 @@ class Workers:
     """pickled"""
     names: tuple[str, ...]
     tasks: int
-    """that they run at once"""
+    """the number that they run at once"""
 
 
 def workers_of(key: str, *, dask_scheduler: Scheduler) -> Mapping[str, Workers]:
     """Run on a scheduler: return its autotune workers by the label of their device class. `key` identifies their
     startup information.
     """
-    found: dict[str, Workers] = {}
+    by_label: dict[str, Workers] = {}
     for label, quantities in dask_scheduler.resources.items():
-        there = [dask_scheduler.workers[address] for address in quantities if address in dask_scheduler.workers]
-        if there and key in there[0].extra:
-            version, device_class = there[0].extra[key]
-            names = tuple(str(worker.name) for worker in there)
-            found[label] = Workers(version, device_class, names, int(sum(quantities.values())))
-    return found
+        workers = [dask_scheduler.workers[address] for address in quantities if address in dask_scheduler.workers]
+        if workers and key in workers[0].extra:
+            version, device_class = workers[0].extra[key]
+            names = tuple(str(worker.name) for worker in workers)
+            by_label[label] = Workers(version, device_class, names, int(sum(quantities.values())))
+    return by_label

@@ -20,10 +20,10 @@ from autotune.tuning.tuned_layer import Part
 EVALUATIONS = 20
 """new evaluations of one task"""
 WORKER_LOST = "worker_lost"
-"""reason of the trial that was running when its worker was lost"""
+"""the reason of a trial that was running when its worker was lost"""
 
 Report = Callable[[LayerStore], object]
-"""One call that a task makes of its LayerStore, to be repeated on the one in the results database."""
+"""A task's call of its LayerStore, which the coordinator repeats on the StoredLayer of the results database."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +49,7 @@ class LayerTask:
 
     id: str
     topic: str
-    """of its reports among Dask's events, and the name of the Dask Event that ends it after the evaluation at hand"""
+    """of its reports among Dask's events; also the name of the Dask Event that ends it after the current evaluation"""
     study: Study
     """of this layer alone, without its file's text"""
     layer: Layer
@@ -57,7 +57,7 @@ class LayerTask:
     """`study.layer`"""
     part: Part
     families: Mapping[str, str]
-    """each family's hash, which must equal that of the worker's"""
+    """family to hash; the worker's families must have the same"""
     files: Mapping[str, str]
     """name and text of the user's own families, their included files and their operations"""
     finals: FinalsPlan

@@ -66,8 +66,8 @@ class DeviceWorker:
     """One device and its worker, which is replaced whenever a kernel breaks it.
 
     `AT_HAND` threads may call `evaluate` at once, and other threads `begin_layer`, `finals` or `refresh`, which wait
-    for running work. No other calls may overlap. The worker keeps the data of many layers, in at most half of the device's
-    memory; the least recently used are freed first.
+    for running work. No other calls may overlap. The worker keeps the data of many layers, in at most half of the
+    device's memory; the least recently used are freed first.
     """
 
     def __init__(self, name: str, deadlines: Deadlines, runtime: Binary | None) -> None:
