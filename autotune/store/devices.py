@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -12,14 +11,11 @@ from sqlalchemy import ColumnElement, Connection, RowMapping, select, update
 
 from autotune import __version__
 from autotune.devices.device import DeviceInfo, Environment
-from autotune.errors import StoreError
-from autotune.escape import one_line
 from autotune.measurement.rates import Rate, best_rates
 from autotune.store.rows import identify, insert, record_of, rows_of, values_of
 from autotune.store.schema.tables import DEVICE_IDENTITY, devices, environments, noise_floors, rates, runs
 from autotune.store.schema.types import Values
 from autotune.store.sqlite.database import Database
-from autotune.trial import is_measured
 
 ENVIRONMENT_IDENTITY = ("driver", "toolkit", "flags")
 """The columns that identify an environment."""
@@ -133,10 +129,6 @@ class RateStore:
         with self.database.write() as connection:
             shared = measured_on(connection, device, environment, self.database.now())
             for rate in measured:
-                if not is_measured(rate.per_s):
-                    raise StoreError(
-                        f"rate {one_line(rate.unit)} = {rate.per_s}: expected a positive finite number per second"
-                    )
                 insert(connection, rates, {**shared, **values_of(rate, rates)})
 
     def best(self, device: DeviceInfo) -> dict[str, float]:
@@ -144,7 +136,7 @@ class RateStore:
         return best_rates(self.list(device))
 
     def devices(self) -> tuple[DeviceInfo, ...]:
-        """The names of the devices that have stored rates."""
+        """The devices that have stored rates, by name."""
         statement = select(devices).where(devices.c.id.in_(select(rates.c.device_id))).order_by(devices.c.name)
         with self.database.read() as connection:
             return tuple(device_of(row) for row in connection.execute(statement).mappings())
@@ -193,8 +185,6 @@ class NoiseFloorStore:
         noise_fraction: float,
     ) -> None:
         """Store the noise floor of the device, from A/A runs."""
-        if not (math.isfinite(noise_us) and math.isfinite(noise_fraction)):
-            raise StoreError(f"noise floor {noise_us} us, {noise_fraction}: expected finite numbers")
         with self.database.write() as connection:
             shared = measured_on(connection, device, environment, self.database.now())
             values: Values = {

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass, replace
 
 from sqlalchemy import select, tuple_
 
-from autotune.errors import StoreError
 from autotune.store.rows import finite, record_of, values_of
 from autotune.store.schema.tables import end_to_end_timings, trials
 from autotune.store.schema.types import Values
@@ -25,11 +23,8 @@ class EndToEndRow:
     parts: EndToEndParts
 
 
-def parts_values(parts: EndToEndParts, what: str) -> Values:
-    """The columns of an end-to-end trial's parts. Raises StoreError if a time is not a finite number."""
-    for value in (parts.copy_in_us, parts.kernel_us, parts.copy_out_us, parts.allocate_us):
-        if not math.isfinite(value):
-            raise StoreError(f"{what}: a time of {value} us was measured; only finite times are stored")
+def parts_values(parts: EndToEndParts) -> Values:
+    """The columns of an end-to-end trial's parts."""
     return values_of(replace(parts, hidden_fraction=finite(parts.hidden_fraction)), end_to_end_timings)
 
 

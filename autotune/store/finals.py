@@ -154,7 +154,7 @@ class FinalsStore:
             )
             for number, timing in record.timings:
                 trial_id = _correct_trial(connection, scope, number)
-                values = timing_values(timing, f"trial {number} in the finals of {scope.name}")
+                values = timing_values(timing)
                 insert(connection, measurements, {"trial_id": trial_id, "finals_id": finals_id, **values})
                 connection.execute(
                     update(trials).where(trials.c.id == trial_id).values(ranking_median_us=timing.median_us)

@@ -137,7 +137,7 @@ def _trial_rows(found: Recording, shared: Values, first_id: int) -> Iterator[tup
         trial = found.trial(number, config)
         values = {**shared, **outcome_values(trial), "ranking_median_us": None}
         values |= {"id": first_id + number, "number": number, "config": config.to_json()}
-        timing = {} if trial.timing is None else timing_values(trial.timing, f"config {number}")
+        timing = {} if trial.timing is None else timing_values(trial.timing)
         yield values, {"trial_id": first_id + number, **timing} if timing else {}
 
 

@@ -2,28 +2,21 @@
 
 from __future__ import annotations
 
-import math
 import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from sqlalchemy import RowMapping, select
 
-from autotune.errors import StoreError
 from autotune.store.rows import chunks, finite, record_of, rows_of, values_of
 from autotune.store.schema.tables import measurements
 from autotune.store.schema.types import Values, seven_digits
 from autotune.store.sqlite.database import Database
-from autotune.trial import LEAST, MOST, Timing, is_measured
+from autotune.trial import Timing
 
 
-def timing_values(timing: Timing, what: str) -> Values:
-    """The columns of a measurement. Raises StoreError if a time is invalid."""
-    for value in (*timing.samples_us, timing.median_us, timing.q1_us, timing.q3_us, *timing.sm_clocks_mhz):
-        if not math.isfinite(value):
-            raise StoreError(f"{what}: a time of {value} us was measured; only finite times are stored")
-    if not is_measured(timing.median_us):
-        raise StoreError(f"{what}: a time of {timing.median_us} us was measured; expected {LEAST} to {MOST}")
+def timing_values(timing: Timing) -> Values:
+    """The columns of a measurement."""
     clocks = timing.sm_clocks_mhz
     return values_of(timing, measurements) | {
         "sample_count": len(timing.samples_us),

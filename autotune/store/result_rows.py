@@ -14,7 +14,7 @@ from autotune.devices.device import DeviceInfo, Environment
 from autotune.problem import Problem
 from autotune.store.best import FOREVER, target_of
 from autotune.store.devices import same_device
-from autotune.store.schema.tables import DEVICE_IDENTITY, devices, studies, tuning_targets
+from autotune.store.schema.tables import DEVICE_IDENTITY, devices, studies, trials, tuning_targets
 from autotune.store.schema.types import date_text
 from autotune.store.schema.views import HISTORY, LISTED, STALE, diff
 from autotune.store.sqlite.database import Database
@@ -64,23 +64,16 @@ class ResultStore:
 
         `generations` is as in `TrialStore.list`. Raises StoreError for an unknown word or name.
         """
-        one_of("sort", sort, SORTS)
-        if outcome is not None:
-            one_of("outcome", outcome, tuple(Outcome))
         with self.database.read() as connection:
-            pairs = None
-            if what is not None or generations == "newest":
-                places = find(connection, what, self.database.shown, generations)
-                if generations == "newest":
-                    places = tuple(place for place in places if place.current) or places
-                pairs = [(place.study_id, place.tuning_target_id) for place in places]
-                pairs += spaces_named(connection, what)
-            return _listed(connection, outcome=outcome, number=number, sort=sort, places=pairs)
+            places = trial_places(connection, what, self.database.shown, generations)
+            if places is not None:
+                places += spaces_named(connection, what)
+            return rows(connection, LISTED, listed(places, outcome=outcome, number=number, sort=sort, spaces=True))
 
     def by_id(self, trial_id: int) -> tuple[Result, ...]:
         """The row of a trial's id; None if there is no such trial of a layer or an imported space."""
         with self.database.read() as connection:
-            return _listed(connection, trial_id=trial_id)
+            return rows(connection, LISTED, listed(None, trial_id=trial_id, spaces=True))
 
     def diff(self, first: Side, second: Side, what: str | None = None) -> tuple[Result, ...]:
         """The best kernels of both sides, paired, in the order of the first side; those of the second side alone come
@@ -89,7 +82,7 @@ class ResultStore:
         with self.database.read() as connection:
             values = _side(connection, first, what, self.database.shown, "_a")
             values |= _side(connection, second, what, self.database.shown, "_b")
-            return _rows(connection, diff(first.kind), {**values, "across_devices": first.kind == "device"})
+            return rows(connection, diff(first.kind), {**values, "across_devices": first.kind == "device"})
 
     def history(self, what: str | Problem | None, device: DeviceInfo | None = None) -> tuple[Result, ...]:
         """How the best of some layers improved: trials that were the fastest so far, finals and retimes."""
@@ -101,7 +94,7 @@ class ResultStore:
                 found = sorted(find(connection, what, self.database.shown), key=lambda place: not place.current)
                 places = [(place.tuning_target_id, place.name if place.current else None) for place in found]
             values = {"places": json.dumps(places), "device_id": _device_id(connection, device)}
-            return _rows(connection, HISTORY, values)
+            return rows(connection, HISTORY, values)
 
     def stale(self, what: str | None, opened: Iterable[tuple[DeviceInfo, Environment]]) -> tuple[Result, ...]:
         """The best kernels with a row for each change since they were last measured, and one for their template.
@@ -115,7 +108,7 @@ class ResultStore:
         ]
         with self.database.read() as connection:
             places = None if what is None else _named(find(connection, what, self.database.shown))
-            return _rows(connection, STALE, {"places": places, "opened": json.dumps(present)})
+            return rows(connection, STALE, {"places": places, "opened": json.dumps(present)})
 
 
 _NO_DEVICE = 0  # ids begin at 1
@@ -155,20 +148,54 @@ def _device_id(connection: Connection, device: DeviceInfo | None) -> int | None:
     return _NO_DEVICE if found is None else int(found)
 
 
-def _rows(connection: Connection, sql: str, values: Mapping[str, Any]) -> tuple[Result, ...]:
-    found = connection.execute(text(sql), values)
-    names = tuple(found.keys())
-    return tuple(dict(zip(names, row, strict=True)) for row in found)
+def rows(connection: Connection, sql: str, values: Mapping[str, Any]) -> tuple[Result, ...]:
+    """The rows of an SQL text."""
+    result = connection.execute(text(sql), values)
+    names = tuple(result.keys())
+    return tuple(dict(zip(names, row, strict=True)) for row in result)
 
 
-def _listed(
-    connection: Connection,
+def trial_places(
+    connection: Connection, what: str | Problem | None, where: str, generations: str
+) -> list[tuple[int, int]] | None:
+    """Study and tuning target of the trials of some layers; None: of all. For a problem, those of every study.
+
+    Of the newest generations, layers that their studies no longer have count only if nothing else matches.
+    """
+    if isinstance(what, Problem):
+        pairs = select(trials.c.study_id, trials.c.tuning_target_id).distinct()
+        found = connection.execute(pairs.where(trials.c.tuning_target_id.in_(target_of(what))))
+        return [(study_id, target_id) for study_id, target_id in found]
+    if what is None and generations == "all":
+        return None
+    places = find(connection, what, where, generations)
+    if generations == "newest":
+        places = tuple(place for place in places if place.current) or places
+    return [(place.study_id, place.tuning_target_id) for place in places]
+
+
+def listed(
+    places: list[tuple[int, int]] | None,
     *,
     trial_id: int | None = None,
-    outcome: str | None = None,
     number: int | None = None,
+    outcome: str | None = None,
+    kind: str | None = None,
     sort: str = "number",
-    places: list[tuple[int, int]] | None = None,
-) -> tuple[Result, ...]:
-    values = {"trial_id": trial_id, "outcome": outcome, "number": number, "sort": sort}
-    return _rows(connection, LISTED, {**values, "places": None if places is None else json.dumps(places)})
+    limit: int | None = None,
+    spaces: bool = False,
+) -> dict[str, Any]:
+    """The parameters of `LISTED`. Raises StoreError for an unknown word."""
+    one_of("sort", sort, SORTS)
+    if outcome is not None:
+        one_of("outcome", outcome, tuple(Outcome))
+    return {
+        "places": None if places is None else json.dumps(places),
+        "trial_id": trial_id,
+        "number": number,
+        "outcome": outcome,
+        "kind": kind,
+        "sort": sort,
+        "limit": -1 if limit is None else limit,
+        "spaces": spaces,
+    }

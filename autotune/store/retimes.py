@@ -14,7 +14,7 @@ from autotune.store.devices import Runs, environment_of
 from autotune.store.finals import supersede_finals
 from autotune.store.measurements import timing_of, timing_values
 from autotune.store.rows import insert, record_of, rows_of
-from autotune.store.schema.tables import RETIME_LABELS, environments, measurements, retimes, runs, trials
+from autotune.store.schema.tables import environments, measurements, retimes, runs, trials
 from autotune.store.schema.types import Values
 from autotune.store.sqlite.database import Database
 from autotune.store.studies import find, target_ids
@@ -67,8 +67,6 @@ def _insert(
     superseded. Raises StoreError for a trial without a time.
     """
     what = f"retime of trial {row.trial.number} of {row.name}"
-    if label not in RETIME_LABELS or (label == "failed") != (timing is None):
-        raise ValueError(f"{what}: label {label} with timing {timing}")
     stored = next(rows_of(connection, select(trials).where(trials.c.id == row.id)), None)
     if stored is None or stored[trials.c.median_us] is None:
         raise StoreError(f"{what}: it is not a correct trial of this database")
@@ -78,8 +76,7 @@ def _insert(
     result: Values = {"before_us": before_us, "after_us": after_us, "label": label, "message": message}
     retime_id = insert(connection, retimes, {"trial_id": row.id, "run_id": run_id, **result, "ended_at": now})
     if timing is not None:
-        values = timing_values(timing, what)
-        insert(connection, measurements, {"trial_id": row.id, "retime_id": retime_id, **values})
+        insert(connection, measurements, {"trial_id": row.id, "retime_id": retime_id, **timing_values(timing)})
     if stored[trials.c.source_id] is not None:
         same_kernel = [
             trials.c[name] == stored[trials.c[name]] for name in ("source_id", "device_id", "measurement_mode")

@@ -3,31 +3,29 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from functools import cache
 from typing import Any
 
-from sqlalchemy import ColumnElement, Connection, Select, and_, bindparam, case, func, select, tuple_, update
+from sqlalchemy import ColumnElement, Connection, Select, and_, bindparam, case, func, select, update
 
 from autotune.errors import StoreError
-from autotune.escape import one_line
 from autotune.family.source import KernelSource
 from autotune.problem import Problem
 from autotune.store.comparable_trials import AlikeTrial, alike
 from autotune.store.end_to_end_timings import parts_values
-from autotune.store.layers import of_problem
 from autotune.store.measurements import timing_values
-from autotune.store.result_rows import SORTS
+from autotune.store.result_rows import listed, rows, trial_places
 from autotune.store.rows import insert, insert_unless_there, rows_of
 from autotune.store.run_context import SCOPE, Scope, TargetScope
-from autotune.store.schema.tables import devices, end_to_end_timings, measurements, study_layers, trials
+from autotune.store.schema.tables import end_to_end_timings, measurements, trials
 from autotune.store.schema.types import Values
+from autotune.store.schema.views import LISTED_IDS
 from autotune.store.sources import store_source
 from autotune.store.sqlite.database import Database
-from autotune.store.studies import find, one_of
-from autotune.store.trials import TrialRow, TrialRows, outcome_values, select_trials, trial_of
+from autotune.store.trials import TrialRow, outcome_values, select_trials, trial_of, trials_by_id
 from autotune.trial import Config, EndToEndParts, Outcome, Trial
 
 
@@ -128,17 +126,15 @@ def end_trial(
         raise ValueError(f"trial {key.number} cannot end as {trial}")
     if trial.source_hash not in (None, key.source_hash):
         raise ValueError(f"trial {key.number} was begun with source {key.source_hash}, not {trial.source_hash}")
-    what = f"trial {trial.number} ({one_line(str(trial.config))})"
-    timing = None if trial.timing is None else timing_values(trial.timing, what)
     values = outcome_values(trial)
     own_us = values.pop("ranking_median_us")
     changed = connection.execute(_END, {**values, "trial_id": key.id, "own_us": own_us, "ended_at": now})
     if changed.rowcount != 1:
         raise StoreError(f"trial {key.number} has ended already; is another run tuning this study into the same file?")
-    if timing is not None:
-        insert(connection, measurements, {"trial_id": key.id, **timing})
+    if trial.timing is not None:
+        insert(connection, measurements, {"trial_id": key.id, **timing_values(trial.timing)})
     if parts is not None:
-        insert(connection, end_to_end_timings, {"trial_id": key.id, **parts_values(parts, what)})
+        insert(connection, end_to_end_timings, {"trial_id": key.id, **parts_values(parts)})
 
 
 def within(scope: TargetScope) -> ColumnElement[bool]:
@@ -259,27 +255,12 @@ class TrialStore:
         `generations` "newest" leaves out earlier generations of a study, and earlier shapes of its layers, unless
         nothing else matches; "all" includes them. Raises StoreError for an unknown word.
         """
-        statement = _listed(outcome, sort, limit, kind)
         with self.database.read() as connection:
-            return TrialRows(connection).all(self._of(connection, statement, what, generations))
-
-    def _of(
-        self,
-        connection: Connection,
-        statement: Select[*tuple[object, ...]],
-        what: str | Problem | None,
-        generations: str,
-    ) -> Select[*tuple[object, ...]]:
-        """Restrict the statement to the trials in question."""
-        if isinstance(what, Problem):
-            return statement.where(*of_problem(what))
-        if what is None and generations == "all":
-            return statement
-        places = find(connection, what, self.database.shown, generations)
-        if generations == "newest":
-            places = tuple(place for place in places if place.current) or places
-        pairs = [(place.study_id, place.tuning_target_id) for place in places]
-        return statement.where(tuple_(trials.c.study_id, trials.c.tuning_target_id).in_(pairs))
+            places = trial_places(connection, what, self.database.shown, generations)
+            values = listed(places, outcome=outcome, kind=kind, sort=sort, limit=limit)
+            ids = [row["trial_id"] for row in rows(connection, LISTED_IDS, values)]
+            by_id = trials_by_id(connection, ids)
+            return tuple(by_id[trial_id] for trial_id in ids)
 
     def like(self, row: TrialRow) -> tuple[AlikeTrial, ...]:
         """Finished trials that are comparable with one: same shape and circumstances, in any study."""
@@ -302,28 +283,3 @@ def _running() -> Select[*tuple[Any, ...]]:
     """The trials of a scope that run."""
     running = trials.c.outcome == str(Outcome.RUNNING)
     return select_trials().where(*_IN_SCOPE, running).order_by(trials.c.number)
-
-
-def _listed(outcome: str | None, sort: str, limit: int | None, kind: str | None) -> Select[*tuple[object, ...]]:
-    """Trials in an order of SORTS. Raises StoreError for an unknown word."""
-    one_of("sort", sort, SORTS)
-    statement = select_trials().order_by(*_order(sort)).limit(limit)
-    if outcome is not None:
-        one_of("outcome", outcome, tuple(Outcome))
-        statement = statement.where(trials.c.outcome == outcome)
-    if kind is not None:
-        statement = statement.where(devices.c.kind == kind)
-    return statement
-
-
-def _order(sort: str) -> Iterator[ColumnElement[Any]]:
-    column = {
-        "median": trials.c.median_us,
-        "registers": trials.c.registers,
-        "error": trials.c.error_over_bound,
-        "started": trials.c.id,
-    }.get(sort)
-    if column is not None:
-        yield column.is_(None)
-        yield column
-    yield from (trials.c.study_id, study_layers.c.position, trials.c.device_id, trials.c.number, trials.c.id)

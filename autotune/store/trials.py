@@ -154,38 +154,6 @@ def trial_of(row: RowMapping) -> Trial:
     )
 
 
-class TrialRows:
-    """Makes trials from the rows of `select_trials`; values that many of them share are made once."""
-
-    def __init__(self, connection: Connection) -> None:
-        self._connection = connection
-        both = select(runs, environments).join(environments, environments.c.id == runs.c.environment_id)
-        self._environments = {row[runs.c.id]: environment_of(row) for row in rows_of(connection, both)}
-        self._devices = {row[devices.c.id]: device_of(row) for row in rows_of(connection, select(devices))}
-
-    def of(self, row: RowMapping) -> TrialRow:
-        """The trial of a row."""
-        stages, flops = launched(row[sources.c.launches])
-        return record_of(
-            *(TrialRow, row, trials),
-            study=row[studies.c.name],
-            generation=row[studies.c.generation],
-            layer=Layer(row[study_layers.c.name] or "", problem_of(row), row[study_layers.c["count"]] or 1),
-            device=self._devices[row[trials.c.device_id]],
-            environment=self._environments[row[trials.c.run_id]],
-            template_hash=row[templates.c.hash],
-            trial=trial_of(row),
-            reused=row[trials.c.reused_trial_id] is not None,
-            stages=stages,
-            flops=flops,
-            sequence=row[measurements.c.id] or 0,
-        )
-
-    def all(self, statement: Select[*tuple[Any, ...]]) -> tuple[TrialRow, ...]:
-        """The trials of a statement based on `select_trials`."""
-        return tuple(self.of(row) for row in rows_of(self._connection, statement))
-
-
 @lru_cache(_KEPT)
 def launched(text: str | None) -> tuple[tuple[Stage, ...], int | None]:
     """A kernel's stages, and its FLOP if it is not the direct convolution."""
@@ -220,7 +188,6 @@ def select_trials() -> Select[*tuple[Any, ...]]:
         .outerjoin(studies, studies.c.id == trials.c.study_id)
         .join(tuning_targets, tuning_targets.c.id == trials.c.tuning_target_id)
         .join(layers, layers.c.id == tuning_targets.c.layer_id)
-        .outerjoin(devices, devices.c.id == trials.c.device_id)
         .outerjoin(templates, templates.c.id == trials.c.template_id)
         .outerjoin(sources, sources.c.id == trials.c.source_id)
         .outerjoin(study_layers, place)
@@ -237,9 +204,29 @@ def while_tuning() -> ColumnElement[bool]:
 
 def trials_by_id(connection: Connection, ids: Iterable[int]) -> Mapping[int, TrialRow]:
     """The trials with these ids."""
-    made = TrialRows(connection)
-    some = chunks(sorted(set(ids)))
-    return {row.id: row for chunk in some for row in made.all(select_trials().where(trials.c.id.in_(chunk)))}
+    both = select(runs, environments).join(environments, environments.c.id == runs.c.environment_id)
+    of_runs = {row[runs.c.id]: environment_of(row) for row in rows_of(connection, both)}
+    of_devices = {row[devices.c.id]: device_of(row) for row in rows_of(connection, select(devices))}
+
+    def made(row: RowMapping) -> TrialRow:
+        stages, flops = launched(row[sources.c.launches])
+        return record_of(
+            *(TrialRow, row, trials),
+            study=row[studies.c.name],
+            generation=row[studies.c.generation],
+            layer=Layer(row[study_layers.c.name] or "", problem_of(row), row[study_layers.c["count"]] or 1),
+            device=of_devices[row[trials.c.device_id]],
+            environment=of_runs[row[trials.c.run_id]],
+            template_hash=row[templates.c.hash],
+            trial=trial_of(row),
+            reused=row[trials.c.reused_trial_id] is not None,
+            stages=stages,
+            flops=flops,
+            sequence=row[measurements.c.id] or 0,
+        )
+
+    statements = (select_trials().where(trials.c.id.in_(chunk)) for chunk in chunks(sorted(set(ids))))
+    return {row[trials.c.id]: made(row) for statement in statements for row in rows_of(connection, statement)}
 
 
 def with_trials(

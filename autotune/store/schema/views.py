@@ -41,10 +41,7 @@ _OTHERS = ", ".join(
 """The columns of trials that have no place of their own in the view `results`."""
 
 
-def results(more: str = "") -> str:
-    """The text of the view `results`, with additional columns."""
-    return f"""\
-SELECT
+_RESULTS = f"""\
     trials.id AS trial_id,
     studies.name AS study,
     studies.generation AS generation,
@@ -73,7 +70,9 @@ SELECT
     trials.started_at AS started_at,
     trials.ended_at AS ended_at,
     trials.origin AS origin,
-    imported_from, proposed_by, ranking_median_us{more}
+    imported_from, proposed_by, ranking_median_us"""
+"""The columns of the view `results`."""
+_OF_TRIALS = """\
 FROM trials
 JOIN studies ON studies.id = trials.study_id
 JOIN tuning_targets ON tuning_targets.id = trials.tuning_target_id
@@ -96,7 +95,9 @@ SELECT sources.id AS source_id, hash, entries, flags, launches, accuracy, determ
 FROM sources""",
     "results": f"""\
 -- Every trial in one flat row, with names in place of ids. The shape is NULL for what is not one layer.
-{results()}""",
+SELECT
+{_RESULTS}
+{_OF_TRIALS}""",
     "best_trials": f"""\
 -- The best trial of each tuning target, device, accuracy class, determinism and measurement mode: the fastest winner
 -- of finals, else the smallest ranking_median_us. measurement_id is the measurement that decided.
@@ -147,25 +148,33 @@ ORDER BY study, device, measurement_mode, position""",
 }
 """Name to SELECT, in the order in which they are made."""
 
-_MORE = """,
-    trials.device_id, arch, templates.hash AS template_hash, launches, declaration, samples_us,
-    (SELECT position FROM study_layers
+_POSITION = """\
+(SELECT position FROM study_layers
      WHERE study_layers.study_id = trials.study_id AND study_layers.tuning_target_id = trials.tuning_target_id
      ORDER BY position IS NULL, position LIMIT 1) AS position"""
-
-LISTED = f"""\
-{results(_MORE)}
-WHERE tuning_targets.kind <> 'layers'
+_LISTED = f"""\
+{_OF_TRIALS}
+WHERE (tuning_targets.kind = 'layer' OR :spaces AND tuning_targets.kind = 'space')
     AND (:trial_id IS NULL OR trials.id = :trial_id)
     AND (:number IS NULL OR trials.number = :number)
     AND (:outcome IS NULL OR outcome = :outcome)
+    AND (:kind IS NULL OR devices.kind = :kind)
     AND (:places IS NULL OR (trials.study_id, trials.tuning_target_id) IN (
         SELECT value ->> 0, value ->> 1 FROM json_each(:places)))
 ORDER BY tuning_targets.kind,
     CASE :sort WHEN 'median' THEN trials.median_us WHEN 'registers' THEN registers
         WHEN 'error' THEN error_over_bound WHEN 'started' THEN trials.id END NULLS LAST,
-    trials.study_id, position, trials.device_id, number, trials.id"""
+    trials.study_id, position, trials.device_id, number, trials.id
+LIMIT :limit"""
+LISTED = f"""\
+SELECT
+{_RESULTS},
+    trials.device_id, arch, templates.hash AS template_hash, launches, declaration, samples_us,
+    {_POSITION}
+{_LISTED}"""
 """Trials of layers, then those of imported spaces: of all or of `:places`, in an order of `result_rows.SORTS`."""
+LISTED_IDS = f"SELECT trials.id AS trial_id, {_POSITION} {_LISTED}"
+"""The ids of the same trials."""
 
 _PAIR = "tuning_target_id, paired_device, accuracy, deterministic, measurement_mode, twin"
 

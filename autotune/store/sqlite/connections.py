@@ -14,7 +14,6 @@ from autotune.bounded_io import check_regular
 from autotune.errors import StoreError
 from autotune.escape import one_line
 from autotune.store.schema.tables import metadata
-from autotune.store.schema.types import paragraph_id
 from autotune.store.sqlite.error_messages import damaged, translate_errors
 
 WAL_RETRY_S = 0.005
@@ -133,17 +132,13 @@ def check_whole(raw: sqlite3.Connection, path: Path) -> None:
     if missing:
         raise damaged(path, f"no table {missing[0]}")
     try:
-        (found,) = raw.execute("PRAGMA integrity_check(1)").fetchone()
+        (fault,) = raw.execute("PRAGMA integrity_check(1)").fetchone()
         dangling = raw.execute("PRAGMA foreign_key_check").fetchone()
-        paragraphs = raw.execute("SELECT id, text FROM paragraphs").fetchall() if found == "ok" else []
-    except (sqlite3.DatabaseError, UnicodeError) as error:
+    except sqlite3.DatabaseError as error:
         if getattr(error, "sqlite_errorcode", sqlite3.SQLITE_CORRUPT) & 0xFF != sqlite3.SQLITE_CORRUPT:
             raise
         raise damaged(path, str(error)) from error
-    if found != "ok":
-        raise damaged(path, found)
+    if fault != "ok":
+        raise damaged(path, fault)
     if dangling is not None:
         raise damaged(path, f"row {dangling[1]} of {dangling[0]} refers to a row of {dangling[2]} that does not exist")
-    for row_id, text in paragraphs:
-        if paragraph_id(text) != row_id:
-            raise damaged(path, f"row {row_id} of paragraphs has another text than its id says")

@@ -126,8 +126,8 @@ def test_what_cannot_be_retimed_is_refused(store: Store, three: tuple[TrialRow, 
     store.trials.add(scope, failed(3))
     with pytest.raises(StoreError, match="not a correct trial"):
         retime(store, store.trials.list("lenet.conv1")[3], "confirmed", 1.0)
-    with pytest.raises(ValueError, match="label"):
+    with pytest.raises(StoreError, match="CHECK constraint failed"):
         retime(store, three[0], "confirmed", None)
-    with pytest.raises(ValueError, match="label"):
+    with pytest.raises(StoreError, match="CHECK constraint failed"):
         retime(store, three[0], "better", 1.0)
     assert store.retimes.list(CONV1.name) == ()

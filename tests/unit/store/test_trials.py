@@ -160,7 +160,7 @@ def test_a_time_that_is_not_a_number_is_refused_and_the_trial_still_runs(store: 
     scope = open_scope(store)
     key = store.trials.begin(scope, 0, config_of(0))
     trial = dataclasses.replace(correct(0, 1.0), timing=dataclasses.replace(timing_of(1.0), samples_us=(bad,)))
-    with pytest.raises(StoreError, match=r"trial 0 .*only finite times"):
+    with pytest.raises(StoreError, match="CHECK constraint failed: samples_us"):
         store.trials.end(key, trial)
     assert [suspect.key for suspect in store.trials.suspects(scope)] == [key]
 
@@ -355,7 +355,7 @@ def test_rates_and_noise_floors_are_the_latest_of_their_device(store: Store) -> 
     store.rates.add(H200, DRIVER_590, [Rate("copy", "", 4.2e12)])
     store.rates.add(HOST, DRIVER_580, [Rate("copy", "", 1.0e10)])
     assert store.rates.best(H200) == {"copy": 4.2e12, "fp32": 6.0e13}
-    with pytest.raises(StoreError, match=r"rate fill = nan: expected a positive"):
+    with pytest.raises(StoreError, match=r"NOT NULL constraint failed: rates\.per_s"):
         store.rates.add(H200, DRIVER_580, [Rate("copy", "", 1.0), Rate("fill", "", math.nan)])
     assert store.rates.best(H200)["copy"] == 4.2e12, "nothing of a bad set is stored"
     assert store.noise_floors.latest(H200, "cold") is None
