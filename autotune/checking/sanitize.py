@@ -32,6 +32,8 @@ from autotune.workers.profiled import Job
 SMALL_N = (1, 9)
 """Numbers of images: one, and more than most kernels process at once; odd, so that pairs leave a remainder."""
 TOOLS = ("memcheck", "racecheck", "initcheck")
+ALL_TOOLS = (*TOOLS, "synccheck")
+"""Also a tool that only finds misused barriers; `check` and `sanitize --tool` run it, an export does not."""
 HOST_CHECK = "host:check"
 CLEAN, FALSE_ALARM, FAULT, NOT_RUN = "clean", "false alarm", "fault", "not run"
 _LINES: Mapping[str, tuple[str, ...]] = {"cuda": ("-lineinfo",)}
@@ -40,6 +42,7 @@ _OPTIONS: Mapping[str, tuple[str, ...]] = {
     "memcheck": ("--padding", "1024", "--report-api-errors", "no"),  # the process reports PyCUDA's own failures
     "racecheck": ("--racecheck-report", "analysis"),
     "initcheck": (),
+    "synccheck": (),
 }
 _HOST_FLOPS = 2e8  # of a run on `host:check`; two cores do 1e7 a second (matrix products) to 1e8 (the rest)
 _ONCE_FLOPS = 5e7  # of a run, beyond which there is one, in place of one for each order of warps and blocks
@@ -86,7 +89,7 @@ class Verdict:
     kernel: str
     template: str
     tool: str
-    """host:check, memcheck, racecheck or initcheck"""
+    """host:check, or one of ALL_TOOLS"""
     n: tuple[int, ...]
     """run-time sizes, such as numbers of images, that it ran with"""
     word: str

@@ -11,6 +11,7 @@ from pathlib import Path
 import click
 
 from autotune.api.device_names import binary_cache, jobs_default
+from autotune.api.sanitizers import open_sanitizer
 from autotune.api.study_names import study_named
 from autotune.checking.architectures import Architectures, device_of
 from autotune.checking.cases import CasePlan
@@ -18,7 +19,8 @@ from autotune.checking.check import CheckRow, FamilyCheck, checker_of, hint_at_r
 from autotune.checking.coverage import Coverage, coverage, in_common
 from autotune.checking.dependence import doubtful_declarations
 from autotune.checking.problem_features import problem_features
-from autotune.checking.sanitize import HOST_CHECK
+from autotune.checking.sanitize import ALL_TOOLS, HOST_CHECK
+from autotune.checking.sanitized import sampled, sanitized, summary
 from autotune.cli.completion import family_names
 from autotune.cli.devices import open_evaluator
 from autotune.cli.options import DATABASE, DIRECTORIES, JOBS, Number, run_on
@@ -112,11 +114,13 @@ def check(
         for opened in (evaluator, architectures, sanitizing):
             if opened is not None:
                 opened.close()
+    under_tools = _under_compute_sanitizer(family, evaluator, device, rows, jobs) if evaluator.info.can.gpu else []
     wrong = [row for row in rows if row.outcome != Outcome.CORRECT]
     if style:
         show(rows, _COLUMNS, style)
     reported = _said(checking, coverage(checking), rows, no_nvcc, every=gaps)
     reported += doubtful_declarations([subject.bound.problem for subject in checking.plan.subjects])
+    reported += under_tools
     if no_sanitizers:
         reported.append(f"No config ran on host:check: {no_sanitizers}")
     elif sanitizing is not None:
@@ -176,6 +180,22 @@ def _sanitizing(evaluator: Evaluator, device: str | None) -> tuple[Evaluator | N
         return DeviceEvaluator([HOST_CHECK], 1, cache=binary_cache(), deadlines=_DEADLINES), ""
     except (ToolchainError, DeviceError) as error:
         return None, str(error)
+
+
+def _under_compute_sanitizer(
+    family: KernelTemplate, evaluator: Evaluator, device: str | None, rows: list[CheckRow], jobs: int
+) -> list[str]:
+    """Run a sample of a GPU's configs under compute-sanitizer; add a row for each fault, and say what ran."""
+    try:
+        sanitizer = open_sanitizer(device or "cuda:0", jobs, tools=ALL_TOOLS)
+    except ToolchainError as error:
+        return [f"No config ran under compute-sanitizer: {error}"]
+    try:
+        found = list(sanitized(sanitizer, family, evaluator.info, sampled(rows)))
+    finally:
+        sanitizer.close()
+    rows += [row for row, _ in found if row.outcome != Outcome.CORRECT]
+    return summary([verdict for _, verdict in found])
 
 
 def _failures(checking: FamilyCheck, rows: Sequence[CheckRow], wrong: Sequence[CheckRow]) -> list[str]:

@@ -13,7 +13,7 @@ from autotune.api.device_names import jobs_default
 from autotune.api.sanitizers import open_sanitizer
 from autotune.api.study_names import name_of
 from autotune.atomic_write import check_writable, write_whole
-from autotune.checking.sanitize import FAULT, SMALL_N, TOOLS, Verdict, Winner
+from autotune.checking.sanitize import ALL_TOOLS, FAULT, SMALL_N, Verdict, Winner
 from autotune.cli.completion import studies_and_layers
 from autotune.cli.options import ACCURACY, DATABASE, DIRECTORIES, Folder, run_on
 from autotune.cli.progress import counting
@@ -56,7 +56,7 @@ def _numbers(context: click.Context, parameter: click.Parameter, value: str) -> 
 @click.option(
     "--tool",
     "tools",
-    type=click.Choice(TOOLS),
+    type=click.Choice(ALL_TOOLS),
     multiple=True,
     help="Tool of compute-sanitizer; may be repeated. Default: all.",
 )

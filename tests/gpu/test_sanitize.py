@@ -7,7 +7,10 @@ from pathlib import Path
 import pytest
 
 from autotune.api.sanitizers import open_sanitizer
-from autotune.checking.sanitize import Winner
+from autotune.checking.cases import CasePlan
+from autotune.checking.check import FamilyCheck
+from autotune.checking.sanitize import ALL_TOOLS, Winner
+from autotune.checking.sanitized import sampled, sanitized
 from autotune.compilation.toolchain import find_sanitizer
 from autotune.errors import ToolchainError
 from autotune.evaluation.evaluator import DeviceEvaluator
@@ -52,6 +55,25 @@ def test_each_tool_finds_what_is_planted(gpu: DeviceEvaluator, tmp_path: Path) -
         assert verdict.word == "fault", verdict
         assert words in verdict.message
         assert f"({name}.cu.j2:" in verdict.message, "the line of the template is named"
+
+
+def test_check_runs_a_sample_under_every_tool(gpu: DeviceEvaluator, tmp_path: Path) -> None:
+    """A race that verification on a GPU does not see."""
+    path = tmp_path / "racy.cu.j2"
+    path.write_text(FAULTS["no_barrier_after_first_thread"].text)
+    template = load_template(path)
+    sample = sampled(list(FamilyCheck(CasePlan(template, gpu.info), gpu).rows(most=2)))
+    try:
+        sanitizer = open_sanitizer("cuda:0", 8, tools=ALL_TOOLS, logs=tmp_path)
+    except ToolchainError as error:
+        pytest.skip(str(error))
+    try:
+        found = list(sanitized(sanitizer, template, gpu.info, sample))
+    finally:
+        sanitizer.close()
+    assert {verdict.tool for _, verdict in found} == set(ALL_TOOLS)
+    assert all(verdict.word != "not run" for _, verdict in found), [str(verdict) for _, verdict in found]
+    assert any(row.message.startswith("racecheck: ") for row, _ in found)
 
 
 def test_what_would_take_hours_is_not_run(gpu: DeviceEvaluator, tmp_path: Path) -> None:
