@@ -52,7 +52,7 @@ class Binary:
     image: bytes
     resources: Resources
     log: str
-    """the compiler's own words"""
+    """the compiler's output"""
     entries: tuple[str, ...]
     compile_us: float = 0.0
     """wall clock that compiling took"""
@@ -61,8 +61,8 @@ class Binary:
 NVCC_FLAGS = ("-std=c++17", "-O3", "-Xptxas=-v")
 """Flags of every kernel; a change of them is a change of environment."""
 UNUSED_HEADERS = ("-D_GLIBCXX_BITS_SPECFUN_H",)
-"""Include guard of libstdc++'s special functions, which `cuda_runtime.h` brings along from C++17 on: 75 of the 280 ms
-of CPU time that an empty kernel takes. Device code has none of them; where the guard is another, nothing changes."""
+"""Include guard of libstdc++'s special functions, which `cuda_runtime.h` includes from C++17 on: they take 75 of an
+empty kernel's 280 ms of CPU time, and device code cannot use them. With another guard nothing changes."""
 _CUDA_INCLUDE = Path(__file__).parent / "cuda_include"
 PRELUDE = ("-D__CUDA_RUNTIME_H__", "-include", str(_CUDA_INCLUDE / "prelude.h"), f"-I{_CUDA_INCLUDE}")
 """The include guard of `cuda_runtime.h` and the declarations that kernels use from it: this saves 180 of the remaining
@@ -74,7 +74,7 @@ _PTXAS_USED = re.compile(r"Used (\d+) registers")
 _PTXAS_SMEM = re.compile(r"(\d+) bytes smem")
 _CONSTANT_SECTION = b".nv.constant3"  # user constant memory; ptxas does not report it from sm_90 on
 _OF_A_LINKER = ("ld returned", "linker command failed")  # message of g++ and clang for a compiler that failed
-MAX_MESSAGE = 2000  # characters of a compiler's or driver's words that a trial keeps
+MAX_MESSAGE = 2000  # characters of a compiler's or driver's message that a trial keeps
 
 
 def compile_cubin(program: Program, arch: int, nvcc: Path) -> Binary:
@@ -122,7 +122,7 @@ def disassemble(binary: Binary, nvdisasm: Path) -> str:
 
 
 def compile_with_least(run_nvcc: Callable[[Sequence[str]], tuple[bytes, str]], program: Program, arch: int) -> Binary:
-    """Compile with the prelude, or with all of CUDA's headers what needs more; `run_nvcc` gives image and log.
+    """Compile with the prelude, or else with all of CUDA's headers; `run_nvcc` returns image and log.
 
     Raises what `run_nvcc` raises with all headers.
     """
@@ -139,23 +139,23 @@ def compile_with_least(run_nvcc: Callable[[Sequence[str]], tuple[bytes, str]], p
 
 
 def no_kernel(entry: str) -> Rejected:
-    """Of an entry that is not found by its name: the text has none, or one whose name is C++'s."""
+    """The rejection of a program without a function of an entry's name, or with one whose name is mangled."""
     what = f'there is no kernel {entry} by that name: write extern "C" __global__ void {entry}(...), without a template'
     return Rejected(Outcome.COMPILE, "compile_error", what)
 
 
 def killed(status: int) -> str:
-    """The message for a compiler that a signal ended, such as that of the kernel's out-of-memory killer; else empty."""
+    """The message for a compiler that a signal ended, such as the out-of-memory killer's; empty for other statuses."""
     return f"the compiler was killed by {signal.Signals(-status).name}" if status < 0 else ""
 
 
 def nvcc_options(program: Program, arch: int) -> list[str]:
-    """The options that decide the cubin, whoever starts nvcc."""
+    """The options that determine the cubin."""
     return [*NVCC_FLAGS, *UNUSED_HEADERS, *program.flags, f"-arch=sm_{architecture(arch, program.text)}"]
 
 
 def architecture(arch: int, text: str) -> str:
-    """nvcc's number of an architecture: `90`, or `90a` for a text with instructions that no other one has."""
+    """nvcc's number of an architecture: `90`, or `90a` for a text with instructions that only sm_90a has."""
     return f"{arch}a" if arch >= 90 and is_exact(text) else str(arch)
 
 
@@ -165,7 +165,7 @@ def is_exact(text: str) -> bool:
 
 
 def _section_bytes(image: bytes, name: bytes) -> int:
-    """Size of a section of a 64-bit ELF file, 0 when it has none of that name."""
+    """Size of a section of a 64-bit ELF file; 0 if there is no such section."""
     (table,) = struct.unpack_from("<Q", image, 0x28)
     header_bytes, count, names = struct.unpack_from("<HHH", image, 0x3A)
     headers = [struct.unpack_from("<IIQQQQ", image, table + index * header_bytes) for index in range(count)]
@@ -179,9 +179,9 @@ def _section_bytes(image: bytes, name: bytes) -> int:
 def ptxas_resources(log: str) -> Resources:
     """The largest registers, spills and static memory over the kernels of a ptxas -v report."""
     return Resources(
-        registers=max((int(found) for found in _PTXAS_USED.findall(log)), default=0),
+        registers=max((int(count) for count in _PTXAS_USED.findall(log)), default=0),
         spill_bytes=max((int(stores) + int(loads) for stores, loads in _PTXAS_SPILL.findall(log)), default=0),
-        static_smem_bytes=max((int(found) for found in _PTXAS_SMEM.findall(log)), default=0),
+        static_smem_bytes=max((int(size) for size in _PTXAS_SMEM.findall(log)), default=0),
     )
 
 
@@ -192,6 +192,8 @@ def first_errors(log: str, folder: str) -> str:
     word.
     """
     lines = [line.replace(f"{folder}/", "").strip() for line in log.splitlines()]
-    errors = [line for line in lines if "error" in line.lower() and not any(words in line for words in _OF_A_LINKER)]
+    errors = [
+        line for line in lines if "error" in line.lower() and not any(message in line for message in _OF_A_LINKER)
+    ]
     errors = errors or [line for line in lines if line]
     return "\n".join(errors[:5])[:MAX_MESSAGE] or "the compiler failed without a message"

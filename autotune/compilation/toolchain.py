@@ -15,7 +15,7 @@ SYSTEM_CUDA = Path("/usr/local/cuda")  # where NVIDIA's installers put the toolk
 
 
 def find_nvcc(environ: Mapping[str, str] = os.environ, *, system: Path = SYSTEM_CUDA) -> Path:
-    """nvcc out of $CUDA_HOME, the installed CUDA wheels, the PATH or the system's toolkit, in this order.
+    """nvcc from $CUDA_HOME, the installed CUDA wheels, the PATH or the system's toolkit, in this order.
 
     Raises ToolchainError saying how to get it.
     """
@@ -28,7 +28,7 @@ def find_nvcc(environ: Mapping[str, str] = os.environ, *, system: Path = SYSTEM_
 
 
 def find_nvdisasm(environ: Mapping[str, str] = os.environ, *, system: Path = SYSTEM_CUDA) -> Path:
-    """The disassembler of cubins, looked for as nvcc is. Raises ToolchainError saying how to get it."""
+    """The disassembler of cubins, from the same places as nvcc. Raises ToolchainError saying how to get it."""
     if nvdisasm := _cuda_tool("nvdisasm", environ, system):
         return nvdisasm
     raise ToolchainError(
@@ -38,17 +38,17 @@ def find_nvdisasm(environ: Mapping[str, str] = os.environ, *, system: Path = SYS
 
 
 def _cuda_tool(name: str, environ: Mapping[str, str], system: Path) -> Path | None:
-    """A tool of the CUDA toolkit out of $CUDA_HOME, the installed CUDA wheels, the PATH or the system's toolkit."""
-    found = [Path(environ["CUDA_HOME"]) / "bin" / name] if environ.get("CUDA_HOME") else []
+    """A tool of the CUDA toolkit from $CUDA_HOME, the installed CUDA wheels, the PATH or the system's toolkit."""
+    paths = [Path(environ["CUDA_HOME"]) / "bin" / name] if environ.get("CUDA_HOME") else []
     if importlib.util.find_spec("cuda") and importlib.util.find_spec("cuda.pathfinder"):
         from cuda.pathfinder import find_nvidia_binary_utility
 
         if wheel := find_nvidia_binary_utility(name):
-            found.append(Path(wheel))
+            paths.append(Path(wheel))
     if on_path := shutil.which(name, path=environ.get("PATH")):
-        found.append(Path(on_path))
-    found.append(system / "bin" / name)
-    return next((tool for tool in found if tool.is_file()), None)
+        paths.append(Path(on_path))
+    paths.append(system / "bin" / name)
+    return next((tool for tool in paths if tool.is_file()), None)
 
 
 def find_cxx(environ: Mapping[str, str] = os.environ) -> Path:
@@ -66,7 +66,7 @@ def find_cxx(environ: Mapping[str, str] = os.environ) -> Path:
 
 
 def compiler_version(compiler: Path) -> str:
-    """One line that tells the compiler and its version, e.g. `nvcc 13.0.88` or `g++ 12.2.0`."""
+    """The compiler's name and version on one line, such as `nvcc 13.0.88` or `g++ 12.2.0`."""
     output = output_of(compiler, "--version").strip().splitlines()
     if not output:
         raise ToolchainError(f"{compiler}: does not answer to --version; reinstall it or set another one")
@@ -99,7 +99,7 @@ def find_sanitizer(environ: Mapping[str, str] = os.environ, *, system: Path = SY
 
 
 def _find_tool(name: str, why: str, environ: Mapping[str, str], system: Path) -> Path:
-    """The path of a tool. Raises ToolchainError that tells what it is needed for."""
+    """The path of a tool. Raises ToolchainError, which says what needs the tool."""
     if tool := _cuda_tool(name, environ, system):
         return tool
     raise ToolchainError(f"{name} not found: {why} and put {name} on the PATH")

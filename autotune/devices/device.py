@@ -1,7 +1,7 @@
 """The device seam: what a device is (`DeviceInfo`), what it can do (`Device`, `Module`).
 
-A device loads a compiled program, fills and reads memory, launches kernels and times them. Everything above
-(verify, benchmark, worker) is written against these protocols and knows no backend by name.
+A device loads a compiled program, fills and reads memory, launches kernels and times them. `measurement` and `workers`
+are written against these protocols and know no backend by name.
 """
 
 from __future__ import annotations
@@ -239,7 +239,7 @@ class Sample:
     us: float
     """microseconds of one pass"""
     sm_clock_mhz: float | None = None
-    """mean clock of the multiprocessors during it; None if the device does not tell"""
+    """mean clock of the multiprocessors during it; None if it is unknown"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -254,7 +254,7 @@ class Module(Protocol):
     """A loaded program."""
 
     def ready(self, launch: Launch) -> None:
-        """Do in advance what the host does once per launch, so that it is not timed. Raises as `launch` does."""
+        """Do the host's preparation for a launch in advance, so that it is not timed. Raises as `launch` does."""
 
     def launch(self, launch: Launch, *, stream: int = 0) -> None:
         """Enqueue one kernel on a numbered stream. Raises Rejected('runtime', ...) when the device refuses it."""
@@ -353,7 +353,7 @@ class Device(Protocol):
     def busy_percent(self) -> int | None:
         """The share of the last second in which programs' kernels ran on the device, before any of this program.
 
-        None if the device does not tell.
+        None if it is unknown.
         """
 
     def baselines(

@@ -1,4 +1,4 @@
-"""The driver's own functions, through ctypes in the current context, for features that PyCUDA lacks.
+"""The driver's functions, through ctypes in the current context, for features that PyCUDA lacks.
 
 PyCUDA compiles, loads, and owns context and streams. Graphs (`graphs`), and tensor maps with the kernels that take them
 (`driver_launch`), use this module. `cuda-bindings` cannot replace it, because it does not align the tensor maps that it
@@ -19,9 +19,9 @@ def call(name: str, *arguments: object) -> None:
     """Call a function of the driver. Raises DriverError."""
     status = getattr(_driver(), name)(*arguments)
     if status:
-        words = ctypes.c_char_p()
-        _driver().cuGetErrorString(ctypes.c_int(status), ctypes.byref(words))
-        raise DriverError(f"{name} failed: {(words.value or b'').decode() or f'error {status}'}")
+        message = ctypes.c_char_p()
+        _driver().cuGetErrorString(ctypes.c_int(status), ctypes.byref(message))
+        raise DriverError(f"{name} failed: {(message.value or b'').decode() or f'error {status}'}")
 
 
 @cache

@@ -26,7 +26,7 @@ class DriverModule:
         self._launches: dict[Launch, _Prepared] = {}
 
     def ready(self, launch: Launch) -> None:
-        """Find the function and encode the maps, which takes many times as long as a launch."""
+        """Find the function and encode the maps, which takes much longer than a launch."""
         self._prepared(launch)
 
     def launch(self, launch: Launch, stream: int) -> None:
@@ -41,13 +41,13 @@ class DriverModule:
             call("cuModuleUnload", self._module)
 
     def _prepared(self, launch: Launch) -> _Prepared:
-        found = self._launches.get(launch)
-        if found is None:
+        prepared = self._launches.get(launch)
+        if prepared is None:
             held = tuple(_content(argument) for argument in launch.args)
             parameters = (ctypes.c_void_p * len(held))(*(content.address for content in held))
             sizes = tuple(ctypes.c_uint(extent) for extent in (*launch.grid, *launch.block, launch.smem_bytes))
-            found = self._launches[launch] = _Prepared(self._function(launch), sizes, parameters, held)
-        return found
+            prepared = self._launches[launch] = _Prepared(self._function(launch), sizes, parameters, held)
+        return prepared
 
     def _function(self, launch: Launch) -> ctypes.c_void_p:
         function = self._functions.get(launch.entry)
@@ -62,14 +62,14 @@ class DriverModule:
 
 @dataclass(frozen=True, slots=True)
 class _Prepared:
-    """A launch as the driver takes it."""
+    """The arguments of cuLaunchKernel."""
 
     function: ctypes.c_void_p
     sizes: tuple[ctypes.c_uint, ...]
     """grid, block, dynamic shared memory"""
     parameters: ctypes.Array[ctypes.c_void_p]
     held: tuple[ParameterBytes, ...]
-    """what the parameters point to"""
+    """the memory that the parameters point to"""
 
 
 def _content(argument: np.generic | BoundTensorMap) -> ParameterBytes:

@@ -1,4 +1,4 @@
-"""Ask the NVIDIA driver about itself and its GPUs, without PyCUDA and without a context."""
+"""Query the NVIDIA driver's version and GPUs, without PyCUDA and without a context."""
 
 from __future__ import annotations
 

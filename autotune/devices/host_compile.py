@@ -103,14 +103,14 @@ def host_identity(cxx: str) -> str:
 
 
 class HostCompiler:
-    """Compiles programs for this machine's CPU that a cache does not have."""
+    """Compiles programs for this machine's CPU, with a cache."""
 
     def __init__(self, cxx: str, cache: BinaryCache | None = None) -> None:
         self._cxx, self._cache = cxx, cache
         self._identity = host_identity(cxx) if cache else ""
 
     def __call__(self, program: Program, target: Target = TARGET) -> Binary:
-        """A program, compiled now or before. Raises what `compile_host` raises."""
+        """Compile a program, or get it from the cache. Raises what `compile_host` raises."""
 
         def compiled() -> Binary:
             return compile_host(program, target, cxx=self._cxx)
@@ -155,15 +155,15 @@ DRIVER_NAME = "libcuda.so.1"
 
 
 def check_environment(cxx: str) -> dict[str, str]:
-    """Variables that a process must be started with to load programs compiled with `Target.check`.
+    """Environment variables of a process that loads programs compiled with `Target.check`.
 
     AddressSanitizer must be the first library of a process. Its report goes to standard error, names the line of
     `kernel.cu`, and ends the process with status 99.
     """
-    found = output_of(Path(cxx), "-print-file-name=libasan.so").strip()
-    if "/" not in found:
+    library = output_of(Path(cxx), "-print-file-name=libasan.so").strip()
+    if "/" not in library:
         raise ToolchainError(f"{cxx} has no AddressSanitizer library; install it (Debian: apt-get install libasan8)")
-    preload = [os.path.realpath(found), *os.environ.get("LD_PRELOAD", "").split()]
+    preload = [os.path.realpath(library), *os.environ.get("LD_PRELOAD", "").split()]
     return {
         "LD_PRELOAD": " ".join(preload),
         "ASAN_OPTIONS": "detect_leaks=0:halt_on_error=1:exitcode=99:handle_segv=1:detect_stack_use_after_return=0",
@@ -224,7 +224,7 @@ def _first_errors(log: str) -> str:
 
 
 def _resources(image: bytes, text: str, *, dynamic: set[str]) -> Resources:
-    """Memory that a program declares; it has no registers. Raises Rejected as ptxas does."""
+    """The memory that a program declares, without registers. Raises Rejected beyond ptxas's limits."""
     variables = symbols(image)
     shared = sum(v.size_bytes for name, v in variables.items() if v.thread_local and name not in dynamic)
     constants = sum(variables[name].size_bytes for name in set(_CONSTANT.findall(text)) if name in variables)

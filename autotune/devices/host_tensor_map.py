@@ -1,4 +1,4 @@
-"""Tensor maps as kernels on the CPU take them: TensorMap of autotune_host_tma.h."""
+"""Encode tensor maps for kernels on the CPU, as TensorMap of autotune_host_tma.h."""
 
 from __future__ import annotations
 

@@ -1,10 +1,10 @@
-"""What a user of PyTorch would run instead of a kernel, as a contender on a CUDA device: cuDNN, Inductor, cuBLAS.
+"""PyTorch's alternatives to a kernel, as contenders on a CUDA device: cuDNN, Inductor, cuBLAS.
 
-A matrix product alone is here as a cross-check of what a device can do.
+A plain matrix product is a cross-check of a device's rates.
 
-PyTorch lives in the device's primary context, as `devices.cuda` does, and both use the default stream, so that the
-same events time them. A contender is timed as its users run it at best: recorded in a CUDA graph, `cudnn.benchmark` on,
-its arrays resident in its own layout, the problem's bias and activation part of it, each pass on arrays of its own.
+PyTorch and `devices.cuda` share the device's primary context and the default stream, so the same events time both. A
+contender is timed under the best conditions of its users: recorded in a CUDA graph, with `cudnn.benchmark`, its arrays
+resident in its own layout, the problem's bias and activation included, each pass on its own arrays.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     import torch
 
     Forward: TypeAlias = Callable[..., torch.Tensor]
-    """of a layer's inputs in the operation's order"""
+    """takes a layer's inputs in the operation's order"""
 
 WRONG = 0.05  # difference as a fraction of the largest output: more than any accuracy class rounds
 _MAX_MESSAGE = 160
@@ -87,7 +87,7 @@ def record_baselines(
     for baseline in baselines:
         try:
             recorded.append(_recorded(baseline, problem, arrays[baseline.layout], pool))
-        except Exception as error:  # noqa: BLE001 - whatever a compiler or a library raises, it is no contender
+        except Exception as error:  # noqa: BLE001 - a compiler or a library may raise anything
             recorded.append(" ".join(f"{type(error).__name__}: {error}".split())[:_MAX_MESSAGE])
         torch.cuda.synchronize(device)
     return tuple(recorded)

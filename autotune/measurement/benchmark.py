@@ -18,7 +18,7 @@ from autotune.trial import Launching, Timing
 
 RACE_FACTOR = 3.0  # a kernel this many times slower than the best one is not timed further
 FIRST_RUN_US = 100.0  # additional time that a first run may take to load code, 40 to 80 us on an H200
-BEHIND = 1.05  # a kernel that is certainly this much slower is known well enough
+BEHIND = 1.05  # a kernel that is certainly this much slower needs no better precision
 KNOWN = 0.002  # half-width of a ratio's 95 % confidence interval, below which more rounds add nothing
 APART = 0.01  # ratio of two kernels that certainly differ, and need no better precision
 THROTTLED = 0.9  # of the worker's median clock, below which a sample is repeated
@@ -138,7 +138,7 @@ class Samples:
         return [sample.us for sample in self.taken]
 
     def timing(self, cache: str, health: Health, *, passes: int = 1, launch: Launching = "stream") -> Timing:
-        """Their timing; `health` is the device's after the last sample, `passes` the number of passes per sample."""
+        """Their timing. `health` was read after the last sample; `passes` is the number of passes per sample."""
         clocks = tuple(sample.sm_clock_mhz for sample in self.taken if sample.sm_clock_mhz is not None)
         return replace(
             summarise(self.samples_us, cache),
@@ -153,8 +153,8 @@ class Samples:
 
 
 class Clocks:
-    """A worker's clocks; a sample is compared with their median. Compared with the nominal clock, every sample would
-    fail on a GPU that never reaches it.
+    """The clocks of a worker's samples. A sample is compared with their median, because some GPUs never reach the
+    nominal clock.
     """
 
     def __init__(self) -> None:
@@ -206,16 +206,16 @@ def interleave(
 
 
 def close_contest(contenders: Sequence[Samples]) -> Sequence[Samples]:
-    """Drop the contenders that have lost; drop all if the fastest is known, and how the others compare with it."""
+    """Drop the contenders that have lost; drop all if the fastest and its ratio to each other are known precisely."""
     medians = [statistics.median(samples.samples_us) for samples in contenders]
     best_us = min(medians)
     best = contenders[medians.index(best_us)]
     close = [each for each in contenders if not lost(each.samples_us, best_us)]
     known = median_half_width(best.samples_us) <= KNOWN * best_us
-    return [] if known and all(_told_apart(best, each) for each in close if each is not best) else close
+    return [] if known and all(_is_known_apart(best, each) for each in close if each is not best) else close
 
 
-def _told_apart(best: Samples, other: Samples) -> bool:
+def _is_known_apart(best: Samples, other: Samples) -> bool:
     """Whether the ratio to the other contender is known precisely enough."""
     low, _, high = paired_ratio(best.samples_us, other.samples_us)
     return high < 1 - APART or (high - low) / 2 <= KNOWN

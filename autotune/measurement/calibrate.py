@@ -19,7 +19,7 @@ _THREADS = 256  # of every block
 _WARPS = _THREADS // 32
 _TILE_BYTES = 4 * 16 * _THREADS  # bytes that a block of copy_ahead reads before it writes
 _GPU_FFMA_STEPS, _CPU_FFMA_STEPS = 4096, 256
-_FFMA_FLOP = 2 * 16  # FLOP of a thread's step: chains * FLOP
+_FFMA_FLOP = 2 * 16  # of a thread's step: 2 FLOP in each of 16 chains
 _BURST_SAMPLES, _SUSTAINED_SAMPLES = 7, 3
 _SUSTAINED = 512  # factor on the steps: 0.1 to 0.2 s per launch, 1 s in all, in which a GPU reaches its power limit
 _MATRIX_SIZE = 8192  # rows and columns of the library's matrices: 1.1 TFLOP, 1 to 4 ms
@@ -27,7 +27,7 @@ _MATRIX_SIZE = 8192  # rows and columns of the library's matrices: 1.1 TFLOP, 1 
 
 @dataclass(frozen=True, slots=True)
 class _Copy:
-    """A copy kernel of `calibrate.cu`; which of them is the fastest depends on the device."""
+    """A copy kernel of `calibrate.cu`; the fastest one depends on the device."""
 
     entry: str
     method: str
@@ -97,8 +97,8 @@ def calibration_program() -> Program:
 def calibrate(device: Device, binary: Binary) -> Calibration:
     """Rates of memory, of FFMA and, on CUDA devices of 8.0 and newer, of tensor cores.
 
-    Tensor cores are measured with each instruction that the device has, in bursts of 0.25 ms, which is as long as a
-    layer's kernel, and for a second, in which the power limit slows them down; and with a library's matrix product.
+    Tensor cores are measured with each of the device's instructions, in bursts of 0.25 ms, the time of a layer's
+    kernel, and for a second, in which the power limit slows them down. A library's matrix product is a cross-check.
     """
     module = device.load(binary)
     try:

@@ -22,8 +22,8 @@ def diagnosed(
 ) -> Rejected:
     """The same rejection, with the cause in its message if one is found.
 
-    `verify` runs the kernel again and raises Rejected unless it is right; `outputs` runs it once and returns hashes of
-    its outputs.
+    `verify` runs the kernel again and raises Rejected if it is wrong; `outputs` runs it once and returns hashes of its
+    outputs.
     """
     if rejected.outcome != Outcome.WRONG_RESULT or rejected.reason not in _DOUBTFUL:
         return rejected
@@ -33,7 +33,7 @@ def diagnosed(
             message = f"{message}; {_UNWRITTEN_SMEM}"
         if _right_in_order(device, verify):
             message = f"{_RACE}: {message}"
-    except Rejected:  # it does not even end every time
+    except Rejected:  # some runs do not end
         return rejected
     return Rejected(rejected.outcome, rejected.reason, message)
 

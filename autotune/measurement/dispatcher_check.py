@@ -49,5 +49,5 @@ def choices(device: Device, request: ChoicesRequest) -> Choices:
         (entry,) = request.binary.entries
         module.launch(Launch(entry, (-(-count // _BLOCK), 1, 1), (_BLOCK, 1, 1), 0, args))
         device.synchronize()
-        found: Sequence[int] = np.frombuffer(device.read(chosen, 4 * count), np.int32).tolist()
-    return Choices(tuple(found))
+        positions: Sequence[int] = np.frombuffer(device.read(chosen, 4 * count), np.int32).tolist()
+    return Choices(tuple(positions))

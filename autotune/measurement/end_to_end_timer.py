@@ -12,6 +12,7 @@ import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from functools import partial
 
 from autotune.compilation.compile import Binary
 from autotune.devices.device import POISON, Device, HostArray, Launch, Sample
@@ -68,7 +69,7 @@ class EndToEndTiming:
 
 
 def cut(n: int, segments: int) -> tuple[Segment, ...]:
-    """Segments of equal size; the last may be smaller. There are fewer if n cannot be divided so."""
+    """Segments of equal size; the last may be smaller. There may be fewer than `segments`."""
     size = -(-n // segments)
     return tuple(Segment(first, min(size, n - first)) for first in range(0, n, size))
 
@@ -88,7 +89,8 @@ def measure_end_to_end(
         verified = clock()
         clocks = Clocks()
         all_samples = [
-            Samples(take, clocks) for take in (laid_out.total, laid_out.copy_in, laid_out.kernel, laid_out.copy_out)
+            Samples(partial(laid_out.time, enqueue), clocks)
+            for enqueue in (laid_out.total, laid_out.copy_in, laid_out.kernels_alone, laid_out.copy_out)
         ]
         interleave(
             all_samples,
@@ -275,37 +277,25 @@ class _LaidOut:
         self._run()
         return self._judge(self.verifier.normal)
 
-    def total(self) -> Sample:
+    def total(self) -> None:
         """Enqueue the run from host to host."""
-        return self._time(self._enqueue)
-
-    def copy_in(self) -> Sample:
-        """Enqueue only the copies of the inputs."""
-        return self._time(self._enqueue_in)
-
-    def kernel(self) -> Sample:
-        """Enqueue only the kernels."""
-        return self._time(self._enqueue_kernels)
-
-    def copy_out(self) -> Sample:
-        """Enqueue only the copies of the outputs."""
-        return self._time(self._enqueue_out)
-
-    def _enqueue(self) -> None:
         for step in self._steps:
             self._copy_in(step)
             step.kernel.run(step.launches, stream=step.lane.stream)
             self._copy_out(step)
 
-    def _enqueue_in(self) -> None:
+    def copy_in(self) -> None:
+        """Enqueue only the copies of the inputs."""
         for step in self._steps:
             self._copy_in(step)
 
-    def _enqueue_kernels(self) -> None:
+    def kernels_alone(self) -> None:
+        """Enqueue only the kernels."""
         for step in self._steps:
             step.kernel.run(step.launches, stream=step.lane.stream)
 
-    def _enqueue_out(self) -> None:
+    def copy_out(self) -> None:
+        """Enqueue only the copies of the outputs."""
         for step in self._steps:
             self._copy_out(step)
 
@@ -317,14 +307,15 @@ class _LaidOut:
         address = step.lane.arrays[self.output].address
         self.device.copy_out(step.host[self.output], address, stream=step.lane.stream)
 
-    def _time(self, enqueue: Callable[[], None]) -> Sample:
+    def time(self, enqueue: Callable[[], None]) -> Sample:
+        """The wall clock from the first call until everything has run."""
         started = self._clock()
         enqueue()
         self.device.synchronize()
         return Sample(1e6 * (self._clock() - started))
 
     def _run(self) -> None:
-        self._enqueue()
+        self.total()
         self.device.synchronize()
 
     def _prepare(self, data: DataSet) -> None:

@@ -9,9 +9,7 @@ import numpy as np
 
 from autotune.devices.device import POISON, Device
 
-OUTPUT_GUARD = (
-    0xFE  # of the guards of y: a value computed from poisoned input may be all ones, and is recognised this way
-)
+OUTPUT_GUARD = 0xFE  # of y's guards; POISON would hide a value that was computed from poisoned input
 GUARD_BYTES = 1 << 16  # before and after every array
 _ADDRESS = re.compile(r"address (0x[0-9a-f]+)")
 _SLACK_BYTES = 256  # after the second band, which begins at a whole word
@@ -20,8 +18,8 @@ _SLACK_BYTES = 256  # after the second band, which begins at a whole word
 class GuardedArray:
     """Device memory with a guard band on both sides.
 
-    If the device itself watches the bands (`host:check`), any access to them ends the process, and there is nothing to
-    compare afterwards.
+    If the device watches the bands (`host:check`), any access to them ends the process, and they are not compared
+    afterwards.
     """
 
     def __init__(self, device: Device, name: str, size_bytes: int, *, guard: int = POISON) -> None:

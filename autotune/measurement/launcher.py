@@ -14,7 +14,7 @@ from autotune.family.source import KernelSource, Stage
 
 @dataclass(frozen=True, slots=True)
 class Tensors:
-    """Device addresses of a layer's arrays, and of a kernel's own."""
+    """Device addresses of a layer's arrays and of a kernel's own arrays."""
 
     arrays: Mapping[str, int]
     """the arrays that the problem has, by name"""
@@ -46,7 +46,7 @@ class LoadedKernel:
             self.device.copy(address, tensors.address(symbol.origin), filled_bytes)
 
     def forward(self, tensors: Tensors) -> tuple[Launch, ...]:
-        """The launches of one forward pass in order, after the host's work that is done only once per launch."""
+        """The launches of one forward pass, in order, made ready so that the host's part is not timed."""
         launches = tuple(
             self._launch(stage, tensors, i) for i in range(self.source.loop_count) for stage in self.source.stages
         )

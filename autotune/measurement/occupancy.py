@@ -1,8 +1,8 @@
-"""Theoretical occupancy of a kernel: resident warps of one multiprocessor over the most it can hold.
+"""Theoretical occupancy of a kernel: resident warps of one multiprocessor over the maximum.
 
-The formula is that of cuda_occupancy.h for compute capability 7.0 and newer: registers are handed out to a warp in
-units of 256 and divided over four subpartitions, shared memory in units of 128 bytes (with 1 KiB reserved a block
-from 8.0 on, units of 256 and none before).
+The formula is that of cuda_occupancy.h for compute capability 7.0 and newer. Registers are allocated to a warp in units
+of 256, in four subpartitions. Shared memory is allocated in units of 128 bytes, with 1 KiB reserved for each block;
+before 8.0 in units of 256 bytes, with nothing reserved.
 """
 
 from __future__ import annotations
@@ -17,27 +17,27 @@ _SUBPARTITIONS = 4
 
 @dataclass(frozen=True, slots=True)
 class Residency:
-    """What one multiprocessor holds of a kernel at once, and what stands in the way of more."""
+    """The blocks and warps of a kernel that one multiprocessor holds at once, and what limits them."""
 
     blocks: int
     warps: int
     occupancy: float
-    """resident warps over the most, 0 to 1"""
+    """resident warps over the maximum, 0 to 1"""
     limits: tuple[str, ...]
     """each of registers, shared memory, warps and blocks that allows no further block"""
 
 
 def residency(device: DeviceInfo, *, threads: int, registers: int, smem_bytes: int) -> Residency:
-    """Blocks and warps that one multiprocessor holds at once; none when a block does not fit at all."""
+    """The blocks and warps that one multiprocessor holds at once; 0 if a block does not fit."""
     warps = -(-threads // WARP)
     per_warp = -(-registers * WARP // 256) * 256
     reserved, unit = (1024, 128) if device.arch >= 80 else (0, 256)
-    taken = -(-(smem_bytes + reserved) // unit) * unit
+    allocated = -(-(smem_bytes + reserved) // unit) * unit
     most = {
         "registers": device.registers_per_sm // _SUBPARTITIONS // per_warp * _SUBPARTITIONS // warps
         if per_warp
         else None,
-        "shared memory": device.smem_per_sm_bytes // taken if taken else None,
+        "shared memory": device.smem_per_sm_bytes // allocated if allocated else None,
         "warps": device.max_warps_per_sm // warps,
         "blocks": device.max_blocks_per_sm,
     }
@@ -47,5 +47,5 @@ def residency(device: DeviceInfo, *, threads: int, registers: int, smem_bytes: i
 
 
 def occupancy(device: DeviceInfo, *, threads: int, registers: int, smem_bytes: int) -> float:
-    """Resident warps over the multiprocessor's most, 0 to 1."""
+    """Resident warps over the multiprocessor's maximum, 0 to 1."""
     return residency(device, threads=threads, registers=registers, smem_bytes=smem_bytes).occupancy

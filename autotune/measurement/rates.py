@@ -1,4 +1,4 @@
-"""What a device does per second at most: one measurement (`Rate`), and the best of each unit, which bounds."""
+"""The maximum rates of a device: one measurement (`Rate`), and the best of each unit, for rooflines."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class Rate:
 
 
 def best_rates(rates: Iterable[Rate]) -> dict[str, float]:
-    """The largest rate of each unit, by whatever method."""
+    """The largest rate of each unit, by any method."""
     best: dict[str, float] = {}
     for rate in rates:
         best[rate.unit] = max(rate.per_s, best.get(rate.unit, 0.0))

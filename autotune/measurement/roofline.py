@@ -51,8 +51,8 @@ class Floor:
 
 
 def floor(problem: Problem, accuracy: str, rates: Mapping[str, float], flops: int | None = None) -> Floor | None:
-    """The time that no kernel of this class can beat on a device with these rates; None if not calibrated, or for no
-    class.
+    """The time that no kernel of this class can beat on a device with these rates; None if the device was not
+    calibrated or the class is unknown.
 
     `rates` are those of the store: `copy` (read plus written) and `read` in bytes per second, arithmetic in FLOP per
     second. A unit without a calibrated rate (tensor cores before 8.0) is ignored. `flops` are those of the kernel's
@@ -71,8 +71,8 @@ def floor(problem: Problem, accuracy: str, rates: Mapping[str, float], flops: in
 
 
 def _memory_us(problem: Problem, rates: Mapping[str, float]) -> float:
-    """As many bytes as are written move at the copy rate; additional reads move at the read rate if it is known and
-    higher.
+    """The written bytes and as many read ones move at the copy rate; further reads move at the read rate, if it is
+    known and higher.
     """
     written = written_bytes(problem)
     more = max(0, read_bytes(problem) - written)
@@ -82,20 +82,20 @@ def _memory_us(problem: Problem, rates: Mapping[str, float]) -> float:
 
 def floor_us(problem: Problem, accuracy: str, rates: Mapping[str, float]) -> float | None:
     """The floor in microseconds; None if not calibrated."""
-    found = floor(problem, accuracy, rates)
-    return None if found is None else found.us
+    bound = floor(problem, accuracy, rates)
+    return None if bound is None else bound.us
 
 
 def tensor_share(problem: Problem) -> float:
-    """The most of a tensor core's products that a layer can use.
+    """The largest share of a tensor core's products that a layer can use.
 
-    1 unless it is a convolution one of whose groups has fewer than eight output channels.
+    It is 1 except for convolutions whose groups have fewer than eight output channels.
 
-    A tensor core multiplies each input that it is given with eight weights, for eight outputs. A group with fewer
-    output channels has to fill them with neighbouring pixels, by a banded matrix of weights, and of the inputs that any
-    of these pixels needs, each needs r * s only. With `pixels` of them in `a` rows of the output there are at least
-    (r + (a - 1) * u) * (s + (pixels / a - 1) * v) such inputs, where a window moves on by u rows and v columns from one
-    pixel to the next that shares inputs with it. An output's products are taken to be summed in one accumulator.
+    A tensor core multiplies each input by eight weights, for eight outputs. A group with fewer output channels has to
+    fill the eight with neighbouring pixels, by a banded matrix of weights. Each pixel needs r * s inputs, but the
+    matrix has rows for the inputs of all the pixels. For `pixels` pixels in `a` rows of the output, these are at least
+    (r + (a - 1) * u) * (s + (pixels / a - 1) * v) inputs, where u rows and v columns are the distance between
+    neighbouring pixels that share inputs. The products of an output are summed in one accumulator.
     """
     if not isinstance(problem, Conv2dProblem):
         return 1.0

@@ -23,10 +23,10 @@ _Integers = npt.NDArray[np.int64]
 
 
 def minimal_bytes(problem: Problem) -> int:
-    """Bytes of the sectors that any implementation reads or writes, each once; of an array that it changes, both.
+    """Bytes of the sectors that any implementation reads or writes, each once; sectors of a changed array count twice.
 
-    Of an array the sectors with an element that some output needs. Each array begins at a sector. Exact for windows of
-    at most 2^20 rows and columns, of larger ones a lower bound.
+    A sector counts if some output needs one of its elements. Each array begins at a sector. The result is exact for
+    windows of at most 2^20 rows and columns, and a lower bound for larger ones.
     """
     return read_bytes(problem) + written_bytes(problem)
 
@@ -49,12 +49,12 @@ def needed_sectors(array: Array) -> int:
     places = {axis: needed(array.shape[axis], window) for axis, window in enumerate(array.windows) if window}
     if not all(map(len, places.values())):
         return 0  # every output sees only padding
-    if all(len(found) == array.shape[axis] for axis, found in places.items()):
+    if all(len(positions) == array.shape[axis] for axis, positions in places.items()):
         return -(-array.elements // width)
     first_axis, last_axis = min(places), max(places)
     run = math.prod(array.shape[last_axis + 1 :])
     row_size = array.shape[last_axis] * run
-    rows = np.zeros(1, np.int64)  # needed ones of a plane, which has the axes from the first window to the last
+    rows = np.zeros(1, np.int64)  # the needed rows of a plane, which has the axes from the first window to the last
     for axis in range(first_axis, last_axis):
         size = array.shape[axis]
         rows = (rows[:, None] * size + places.get(axis, np.arange(size, dtype=np.int64))).ravel()
@@ -62,39 +62,39 @@ def needed_sectors(array: Array) -> int:
     first, last, count = _row_sectors(places[last_axis] * run, run, width)
 
     def sectors(planes: int) -> int:
-        """Of as many planes, one behind the other, the first of which begins at a sector."""
+        """The sectors of consecutive planes, of which the first begins at a sector."""
         begin = (np.arange(planes, dtype=np.int64)[:, None] * plane_size + rows * row_size).ravel()
         behind = begin % width
         return _union(begin // width + first[behind], begin // width + last[behind], int(count[behind].sum()))
 
     planes = math.prod(array.shape[:first_axis])
-    period = width // math.gcd(width, plane_size)  # planes after which one begins at a sector again
+    period = width // math.gcd(width, plane_size)  # planes until another one begins at a sector
     return planes // period * sectors(period) + sectors(planes % period)
 
 
 def needed(size: int, window: Window) -> _Integers:
-    """Which of the first 2^20 positions on an axis of this length some output needs, in order."""
+    """The positions that some output needs among the first 2^20 on an axis of this length, in order."""
     stride, dilation = window.stride, window.dilation
     place = np.arange(min(size, _MOST_PLACES), dtype=np.int64) + window.pad
     common = math.gcd(stride, dilation)
-    step = stride // common  # taps that meet outputs at one place are so far apart
+    step = stride // common  # between two taps that meet outputs at one place
     some = place // common % step * pow(dilation // common, -1, step) % step  # one such tap, modulo step
-    least = np.maximum(0, -(((window.outputs - 1) * stride - place) // dilation))  # for smaller ones there is no output
+    least = np.maximum(0, -(((window.outputs - 1) * stride - place) // dilation))  # smaller taps have no output
     tap = least + (some - least) % step
-    found: _Integers = np.flatnonzero((place % common == 0) & (tap < window.taps) & (tap * dilation <= place))
-    return found
+    positions: _Integers = np.flatnonzero((place % common == 0) & (tap < window.taps) & (tap * dilation <= place))
+    return positions
 
 
 def _row_sectors(begin: _Integers, run: int, width: int) -> tuple[_Integers, _Integers, _Integers]:
-    """First, last and number of the sectors of a row with needed runs, by its begin's distance behind a sector's."""
-    found = []
+    """First, last and number of the sectors of a row's needed runs, by the row's offset within a sector."""
+    sectors = []
     for behind in range(width):
         first, last = (behind + begin) // width, (behind + begin + run - 1) // width
-        found.append((int(first[0]), int(last[-1]), _union(first, last, int((last - first + 1).sum()))))
-    first, last, count = np.array(found, dtype=np.int64).T
+        sectors.append((int(first[0]), int(last[-1]), _union(first, last, int((last - first + 1).sum()))))
+    first, last, count = np.array(sectors, dtype=np.int64).T
     return first, last, count
 
 
 def _union(first: _Integers, last: _Integers, count: int) -> int:
-    """Of runs in order with `count` sectors in all, those that are different: neighbours share one at most."""
+    """The number of distinct sectors of ordered runs with `count` sectors in all; neighbours share at most one."""
     return count - int((last[:-1] == first[1:]).sum())

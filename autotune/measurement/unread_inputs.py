@@ -1,4 +1,4 @@
-"""Which inputs of an operation with a NumPy reference change an output."""
+"""Find the inputs of an operation with a NumPy reference that change no output."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class Dependence:
 
 
 def dependence(problems: Sequence[Problem]) -> Dependence:
-    """Draw each input anew on these problems, and compare the reference's outputs.
+    """Draw each input again on these problems, and compare the reference's outputs.
 
     Raises TemplateError if the reference fails.
     """
@@ -43,7 +43,7 @@ def dependence(problems: Sequence[Problem]) -> Dependence:
 
 
 def _effects(problem: Problem) -> Iterator[tuple[str, str]]:
-    """Each input with an output that changes as the input is drawn anew."""
+    """Each input, with an output that changes when the input is drawn again."""
     data = {array.name: _drawn(array, 0) for array in problem.filled}
     before = numpy_reference(problem, data)
     for array in problem.filled:
@@ -56,7 +56,7 @@ def _effects(problem: Problem) -> Iterator[tuple[str, str]]:
 
 
 def _drawn(array: Array, seed: int) -> Doubles:
-    """An array's test data, flat; those that are not drawn are the same for every seed."""
+    """An array's test data, flat. Data that are not random are the same for every seed."""
     random = np.random.default_rng((seed, *map(ord, array.name)))
     if array.fill in DRAWN and array.dtype in FLOATS and array.fill != "integers":
         if array.fill == "uniform":

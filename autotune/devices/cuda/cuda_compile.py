@@ -27,7 +27,7 @@ def compile_cuda(program: Program, arch: int) -> Binary:
 
     def run_nvcc(options: Sequence[str]) -> tuple[bytes, str]:
         *others, arch_option = options
-        with warnings.catch_warnings(record=True) as said:
+        with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always")
             try:
                 image = pycuda.compiler.compile(
@@ -40,8 +40,8 @@ def compile_cuda(program: Program, arch: int) -> Binary:
                     target="cubin",
                 )
             except driver.CompileError as failure:
-                words = first_errors(str(failure), "/tmp")  # noqa: S108
-                raise Rejected(Outcome.COMPILE, "compile_error", words) from None
-        return image, "\n".join(str(warning.message) for warning in said)
+                message = first_errors(str(failure), "/tmp")  # noqa: S108
+                raise Rejected(Outcome.COMPILE, "compile_error", message) from None
+        return image, "\n".join(str(warning.message) for warning in caught)
 
     return compile_with_least(run_nvcc, program, arch)

@@ -262,8 +262,8 @@ class CudaDevice:
 def _driver_name() -> str:
     """The driver's version from its own file, such as 580.159.03; empty if there is none."""
     path = Path("/proc/driver/nvidia/version")
-    words = path.read_text().split("Kernel Module")[-1].split() if path.is_file() else []
-    return next((word for word in words if word[0].isdigit()), "")
+    fields = path.read_text().split("Kernel Module")[-1].split() if path.is_file() else []
+    return next((field for field in fields if field[0].isdigit()), "")
 
 
 def _device_info(device: driver.Device) -> DeviceInfo:

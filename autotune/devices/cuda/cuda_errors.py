@@ -34,7 +34,7 @@ def rejecting() -> Iterator[None]:
 
 def rejected(error: Exception) -> Rejected:
     """The outcome of a trial for a driver error."""
-    words = str(error)
-    reason = next((reason for phrase, reason in _STICKY.items() if phrase in words.lower()), "launch_failure")
+    message = str(error)
+    reason = next((reason for phrase, reason in _STICKY.items() if phrase in message.lower()), "launch_failure")
     outcome = Outcome.TIMEOUT if reason == "hang" else Outcome.RUNTIME
-    return Rejected(outcome, reason, words)
+    return Rejected(outcome, reason, message)

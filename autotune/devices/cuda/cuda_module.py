@@ -60,7 +60,7 @@ class CudaModule:
         self._image = image
         self._module = driver.module_from_buffer(image)
         self._mapped: DriverModule | None = None
-        """the same again, for kernels with tensor maps"""
+        """the cubin loaded again, for kernels with tensor maps"""
         self._streams = streams
         self._functions: dict[str, driver.Function] = {}
 

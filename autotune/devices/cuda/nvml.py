@@ -40,7 +40,7 @@ class Sensors:
             return Health()
 
     def busy_percent(self) -> int | None:
-        """The share of the last second in which kernels of any process ran on the GPU; None if NVML does not tell.
+        """The share of the last second in which kernels of any process ran on the GPU; None if NVML does not know.
 
         Kernels that have just ended do not count: if the GPU is not idle, the value is read again a second later.
         """
