@@ -5,21 +5,24 @@ from __future__ import annotations
 import signal
 import sys
 import warnings
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from types import FrameType
 from typing import NoReturn, TextIO
 
 import click
 
 from autotune.cli.grouped import GroupedCommands
-from autotune.cli.interrupts import cleaning_up_on
 from autotune.cli.output import cannot_be_written, for_people
 from autotune.errors import AutotuneError, StoreWarning, what_the_machine_lacks
+from autotune.tempdirs import removing_leftovers
 
 _VERSION = "Show the version, and those of nvcc, driver and GPU."
 _LINE = 4096  # characters of an error
 _GROUPS = {
     "Tune": {
-        "import-model": "import_model",
-        "new-op": "new_op",
+        "import-model": "studies",
+        "new-op": "studies",
         "studies": "studies",
         "tune": "tune",
         "watch": "watch",
@@ -31,33 +34,33 @@ _GROUPS = {
     },
     "Inspect": {
         "best": "best",
-        "report": "report",
+        "report": "importance",
         "why": "why",
         "trials": "trials",
-        "show": "show",
-        "history": "history",
+        "show": "trials",
+        "history": "trials",
         "importance": "importance",
-        "diff": "diff",
-        "query": "query",
+        "diff": "trials",
+        "query": "database",
         "profile": "profile",
     },
     "Export": {
         "export": "export",
-        "source": "source",
+        "source": "export",
     },
     "Maintain": {
         "doctor": "doctor",
-        "devices": "devices",
+        "devices": "doctor",
         "templates": "templates",
         "check": "check",
         "sanitize": "sanitize",
-        "stale": "stale",
+        "stale": "retime",
         "retime": "retime",
-        "merge": "transfer",
-        "dump": "transfer",
-        "load": "transfer",
-        "import": "transfer",
-        "clean": "clean",
+        "merge": "database",
+        "dump": "database",
+        "load": "database",
+        "import": "database",
+        "clean": "database",
     },
 }
 """The commands as help lists them, each with its module"""
@@ -164,3 +167,31 @@ def _note(
         click.echo(f"autotune: note: {message}", err=True)
     else:
         click.echo(warnings.formatwarning(message, category, filename, lineno, line), err=True, nl=False)
+
+
+@contextmanager
+def cleaning_up_on(*signals: signal.Signals) -> Iterator[Callable[[], None]]:
+    """Raise an exception on the first of these signals, so that temporary folders are removed and workers end.
+
+    Later signals are ignored, because they would interrupt the cleanup. The context manager yields a function that
+    raises again if a signal came: SQLite replaces an exception in one of its callbacks by an error of its own.
+    """
+    ending: list[int] = []
+
+    def end(number: int, _: FrameType | None) -> None:
+        if not ending:
+            ending.append(number)
+            sys.exit(128 + number)
+
+    def end_again() -> None:
+        if ending:
+            sys.exit(128 + ending[0])
+
+    heeded = [number for number in signals if signal.getsignal(number) != signal.SIG_IGN]  # nohup ignores it
+    previous = [(number, signal.signal(number, end)) for number in heeded]
+    try:
+        with removing_leftovers():
+            yield end_again
+    finally:
+        for number, handler in previous:
+            signal.signal(number, handler)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, TypeAlias
 
@@ -11,11 +11,8 @@ import click
 
 from autotune.analysis.trial_columns import blocks, limits, registers, spill_bytes, warps
 from autotune.api.study_names import name_of
-from autotune.cli.above_roofline import warn_faster_than_roofline
-from autotune.cli.completion import studies_and_layers
-from autotune.cli.filters import one_device
-from autotune.cli.options import ACCURACY, DATABASE, OF_DEVICE
-from autotune.cli.pager import paged
+from autotune.cli.options import ACCURACY, DATABASE, OF_DEVICE, one_device, studies_and_layers
+from autotune.cli.output import paged
 from autotune.cli.tables import show, wide_format_options
 from autotune.columns import Cell, Column
 from autotune.errors import StudyError
@@ -105,7 +102,7 @@ def best(
             if found and style is None:
                 for network in found:
                     show_network(network)
-                warn_faster_than_roofline((kernel.best.row, kernel.facts) for kernel in kernels)
+                warn_faster_than_roofline(map(floor_of, kernels))
                 return
             of_network = [_lifted(each.key, each.value, terminal=False) for each in network_columns(found)]
             show_answers(answers, (*BEST_COLUMNS, *of_network), style)
@@ -121,7 +118,33 @@ def best(
 def show_answers(answers: Sequence[Answer], columns: Sequence[Column[Answer]], style: str | None) -> None:
     """Print answers, and warn about kernels that are faster than their floors."""
     show(answers, _telling_apart(columns, answers), style)
-    warn_faster_than_roofline((one.kernel.best.row, one.kernel.facts) for one in answers if one.kernel)
+    warn_faster_than_roofline(floor_of(one.kernel) for one in answers if one.kernel)
+
+
+def warn_faster_than_roofline(kernels: Iterable[tuple[str, str, float | None]]) -> None:
+    """Warn on standard error about kernels that are faster than their floors, which means that the floors are wrong.
+
+    Each kernel is a device, a layer and the floor divided by the kernel's time.
+    """
+    above: dict[str, dict[str, float]] = {}
+    for device, layer, fraction in kernels:
+        if fraction is not None and fraction > 1.0:
+            of_device = above.setdefault(device, {})
+            of_device[layer] = max(fraction, of_device.get(layer, 0.0))
+    for device, fractions in above.items():
+        most = max(fractions, key=fractions.__getitem__)
+        others = f" (and {len(fractions) - 1} more)" if len(fractions) > 1 else ""
+        click.echo(
+            f"{device}: {most}{others} is {fractions[most] - 1:.1%} faster than its floor, so the floor is wrong: "
+            f"the device's stored rates are too low; run `autotune devices --calibrate` there",
+            err=True,
+        )
+
+
+def floor_of(kernel: BestWithRoofline) -> tuple[str, str, float | None]:
+    """A best kernel as `warn_faster_than_roofline` takes it."""
+    row = kernel.best.row
+    return row.device.name, row.name, kernel.facts.floor_fraction
 
 
 NamedLayers: TypeAlias = "Sequence[tuple[str, Layer]]"

@@ -21,12 +21,9 @@ from autotune.checking.dependence import doubtful_declarations
 from autotune.checking.problem_features import problem_features
 from autotune.checking.sanitize import ALL_TOOLS, HOST_CHECK
 from autotune.checking.sanitized import sampled, sanitized, summary
-from autotune.cli.completion import family_names
-from autotune.cli.devices import open_evaluator
-from autotune.cli.options import DATABASE, DIRECTORIES, JOBS, Number, run_on
+from autotune.cli.options import DATABASE, DIRECTORIES, JOBS, OF_STUDY, Number, family_names, run_on
 from autotune.cli.output import on_terminal
-from autotune.cli.progress import counting
-from autotune.cli.studies import OF_STUDY
+from autotune.cli.run import counting, open_evaluator
 from autotune.cli.tables import format_options, show
 from autotune.cli.templates import find_family
 from autotune.columns import Column, Items

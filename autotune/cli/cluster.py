@@ -4,9 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import importlib.util
-import math
-import sys
-import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, closing, contextmanager
 from typing import TYPE_CHECKING
@@ -19,9 +16,8 @@ from rich.text import Text
 from autotune.analysis.rooflines import best_per_class, with_roofline
 from autotune.api.device_names import device_names, devices_of_workers, jobs_default
 from autotune.cli.best import BEST_COLUMNS, answer, show_answers
-from autotune.cli.devices import open_evaluator
-from autotune.cli.interrupts import end_interrupted, stopping_on_interrupt
 from autotune.cli.options import writable
+from autotune.cli.run import PlainLines, end_interrupted, open_evaluator, stopping_on_interrupt
 from autotune.cli.summary import left, summary
 from autotune.cli.tables import console
 from autotune.errors import AutotuneError, StudyError, ToolchainError, shortened
@@ -240,7 +236,6 @@ def _require_distributed() -> None:
         raise ToolchainError("Dask is not installed, which clusters need: pip install 'autotune-conv[cluster]'")
 
 
-_LINE_EVERY_S = 10.0  # between two lines into a pipe
 _MOST_WORKERS = 20  # shown one by one
 
 
@@ -248,7 +243,13 @@ _MOST_WORKERS = 20  # shown one by one
 def cluster_observer() -> Iterator[Callable[[Overview], None]]:
     """Show the progress of all workers."""
     if not console(stderr=True).is_terminal:
-        yield _PlainLines()
+        lines = PlainLines()
+
+        def observe(overview: Overview) -> None:
+            if overview.workers:
+                lines.say("cluster", f"{overview_words(overview)}; dashboard {overview.dashboard}", at_once=False)
+
+        yield observe
         return
     with Live(console=console(stderr=True), refresh_per_second=4, transient=True) as live:
         yield lambda overview: live.update(_table(overview))
@@ -272,17 +273,3 @@ def _table(overview: Overview) -> Table:
         table.add_row(Text(f"  and {len(overview.doing) - _MOST_WORKERS} more"))
     table.add_row(Text(f"  {overview.dashboard}"))
     return table
-
-
-class _PlainLines:
-    """A line every few seconds."""
-
-    def __init__(self) -> None:
-        self._said = -math.inf
-
-    def __call__(self, overview: Overview) -> None:
-        now = time.monotonic()
-        if now - self._said >= _LINE_EVERY_S and overview.workers:
-            dashboard = f"; dashboard {overview.dashboard}" if self._said == -math.inf else ""
-            self._said = now
-            print(f"cluster: {overview_words(overview)}{dashboard}", file=sys.stderr, flush=True)

@@ -12,12 +12,9 @@ import click
 from autotune.api.answers import dispatcher_of
 from autotune.atomic_write import check_writable, write_whole
 from autotune.cli.best import layers_of_file, named_layers
-from autotune.cli.filters import one_device
-from autotune.cli.interrupts import end_interrupted
-from autotune.cli.options import DATABASE, DIRECTORIES, JOBS, run_on
+from autotune.cli.options import DATABASE, DIRECTORIES, JOBS, STUDY, one_device, run_on
 from autotune.cli.output import on_terminal
-from autotune.cli.run import open_run
-from autotune.cli.studies import STUDY
+from autotune.cli.run import end_interrupted, open_run
 from autotune.cli.tables import format_options, show
 from autotune.columns import Column, Items
 from autotune.devices.device import DeviceInfo
@@ -40,7 +37,7 @@ def _regret(time_us: float | None, layer: DispatchedLayer) -> float | None:
     return None if time_us is None else time_us / layer.best_us - 1
 
 
-LAYERS = (
+DISPATCHED = (
     Column["DispatchedLayer"]("layer", lambda row: row.layer.name),
     Column["DispatchedLayer"]("role", lambda row: row.role),
     Column["DispatchedLayer"]("count", lambda row: row.layer.count),
@@ -195,7 +192,7 @@ def dispatch(
 
 def _show(built: Built, table: str, style: str | None) -> None:
     if table == "layers":
-        show(built.layers, LAYERS, style)
+        show(built.layers, DISPATCHED, style)
     elif table == "ways":
         show(_ways(built), _WAYS, style)
     elif table == "rules":

@@ -1,33 +1,44 @@
-"""`export`: write the best kernels as a library, and have it prove itself."""
+"""`export` and `source`: the best kernels as a library, and the text of one kernel."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
-from autotune.cli.completion import studies_and_layers
-from autotune.cli.filters import say_device
-from autotune.cli.interrupts import INTERRUPTED, end_interrupted
-from autotune.cli.options import ACCURACY, DATABASE, DIRECTORIES, LAYERS, OF_DEVICE, Folder
-from autotune.cli.progress import stages
-from autotune.errors import AutotuneError
+from autotune.analysis.rooflines import best_per_class, with_roofline
+from autotune.api.study_names import name_of
+from autotune.atomic_write import check_writable, write_whole
+from autotune.cli.options import (
+    ACCURACY,
+    DATABASE,
+    DIRECTORIES,
+    FAMILIES,
+    LAYERS,
+    OF_DEVICE,
+    Folder,
+    numbers_of,
+    one_device,
+    one_of,
+    say_device,
+    studies_and_layers,
+)
+from autotune.cli.output import for_compilers
+from autotune.cli.run import INTERRUPTED, end_interrupted, stages
+from autotune.cli.trials import annotated_source
+from autotune.errors import AutotuneError, StoreError
+from autotune.family.template_files import load_templates
+from autotune.operation.registry import operations_here
 from autotune.study import ADMITTED
-from autotune.toml_table import is_whole
+from autotune.toml_table import did_you_mean
 
 if TYPE_CHECKING:
     from autotune.api.exports import WrittenExport
-
-
-def _archs(_context: click.Context, _option: click.Parameter, text: str | None) -> tuple[int, ...] | None:
-    """Compute capabilities times ten, such as `80,90` or `sm_90`."""
-    if text is None:
-        return None
-    words = [word.strip().removeprefix("sm_") for word in text.split(",")]
-    if not all(is_whole(word, 50, 200) for word in words):
-        raise click.BadParameter(f"{text!r}: expected compute capabilities times ten, such as 90 or 80,90")
-    return tuple(dict.fromkeys(int(word) for word in words))
+    from autotune.devices.device import DeviceInfo
+    from autotune.family.source import KernelSource
+    from autotune.store import BestRow, Store, TrialRow
 
 
 @click.command()
@@ -43,7 +54,7 @@ def _archs(_context: click.Context, _option: click.Parameter, text: str | None) 
 @click.option(
     "--arch",
     "archs",
-    callback=_archs,
+    type=numbers_of("compute capabilities times ten, such as 90 or 80,90", 50, 200, prefix="sm_"),
     metavar="ARCH",
     help="Compute capabilities, such as 80,90. Default: the GPU's own.",
 )
@@ -85,7 +96,7 @@ def export(
         out,
         db,
         asked=wanted,
-        archs=archs or (),
+        archs=tuple(dict.fromkeys(archs or ())),
         cubin=cubin,
         ptx=ptx,
         templates=directories,
@@ -118,3 +129,172 @@ def _prove(written: WrittenExport) -> None:
         if end.code == INTERRUPTED:
             end_interrupted(f"{written.exported.folder} was written and is not proven", resumes=False)
         raise
+
+
+@click.command()
+@click.argument("what", metavar="LAYER", shell_complete=studies_and_layers)
+@DATABASE
+@DIRECTORIES
+@OF_DEVICE
+@ACCURACY
+@FAMILIES
+@click.option("--config", "words", help="The fastest kernel with these values: 'NAME=VALUE NAME=VALUE'.")
+@click.option("--trial", "number", type=click.IntRange(min=0), help="The kernel of this trial, even if it failed.")
+@click.option("--ptx", is_flag=True, help="Print its PTX instead; needs nvcc.")
+@click.option("--sass", is_flag=True, help="Print its machine code instead; needs nvcc and nvdisasm.")
+@click.option("--out", type=click.Path(path_type=Path), help="Write to this file instead of standard output.")
+def source(
+    what: str,
+    db: str,
+    directories: tuple[Path, ...],
+    device: str | None,
+    accuracy: str | None,
+    only_families: tuple[str, ...],
+    words: str | None,
+    number: int | None,
+    ptx: bool,
+    sass: bool,
+    out: Path | None,
+) -> None:
+    """Print the source of LAYER's best kernel.
+
+    The output is a CUDA file whose header comment says where the kernel comes from.
+
+    It is the kernel that `best LAYER` and `why LAYER` show first: one that was tuned on a GPU if there is one, and the
+    fastest of the accuracy classes that the layer's study admits. Standard error lists the others. If the text of a
+    kernel is not stored, it is rendered again, provided that its family still renders the same text.
+    """
+    from autotune.store import Store
+
+    machine = one_of({"ptx": ptx, "sass": sass})
+    if out is not None:
+        check_writable(out, "--out")
+    wanted = _values(words)
+    name = name_of(what)
+    with Store(db, create=False) as store:
+        layers = {layer.layer.problem: layer.name for layer in store.studies.layers(name)}
+        if len(layers) > 1:
+            raise StoreError(f"{what}: expected one layer; give one of {', '.join(layers.values())}")
+        info = one_device(store, device)
+        if number is None and not only_families and not wanted:
+            row, others = _first(best_per_class(store.best.list(name, info, accuracy=accuracy)))
+        else:
+            row, others = _first(_trials(store, name, info, accuracy, only_families, wanted, number))
+        if row is None:
+            _check_params(store, name, what, wanted)
+            raise StoreError(f"{db}: no such kernel of {what}; `autotune trials {what}` lists what there is")
+        found = _kernel(store, _row(row), what, directories, db)
+        text = _text(store, row, found)
+        if machine is not None:
+            text = _compiled(found, _row(row), ptx=machine == "ptx")
+    if others:
+        click.echo(f"this is {_said(row)}; there are also {', '.join(dict.fromkeys(map(_said, others)))}", err=True)
+    if out is None:
+        for_compilers().write(text)
+    else:
+        write_whole(out, text.encode(), "--out")
+        click.echo(out)
+
+
+def _values(words: str | None) -> Mapping[str, str]:
+    """Parse `--config`. Raises click.BadParameter for anything but NAME=VALUE words."""
+    if words is None:
+        return {}
+    pairs = [word.partition("=") for word in words.replace(",", " ").split()]
+    if not pairs or any(not (name and equals and value) for name, equals, value in pairs):
+        raise click.BadParameter(
+            f"{words!r}: expected NAME=VALUE words, as `autotune trials` shows them", param_hint="--config"
+        )
+    values: dict[str, str] = {}
+    for name, _, value in pairs:
+        if values.setdefault(name, value) != value:
+            raise click.BadParameter(f"{name} is given two values, {values[name]} and {value}", param_hint="--config")
+    return values
+
+
+def _check_params(store: Store, name: str | None, what: str, wanted: Mapping[str, str]) -> None:
+    """Raise StoreError for a parameter that no recorded config of a layer has."""
+    known = {param for row in store.trials.list(name) for param, _ in row.trial.config.pairs}
+    for param in wanted:
+        if param not in known:
+            raise StoreError(f"--config {param}: no kernel of {what} has such a parameter{did_you_mean(param, known)}")
+
+
+def _trials(
+    store: Store,
+    name: str | None,
+    info: DeviceInfo | None,
+    accuracy: str | None,
+    families: tuple[str, ...],
+    wanted: Mapping[str, str],
+    number: int | None,
+) -> list[TrialRow]:
+    """The trials that are asked for, correct ones first, of GPUs first, then the fastest; of one kernel the first."""
+    rows = [
+        row
+        for row in store.trials.list(name)
+        if (info is None or row.device.identity == info.identity)
+        and accuracy in (None, row.trial.accuracy)
+        and (not families or row.trial.config.template in families)
+        and number in (None, row.trial.number)
+        and wanted.items() <= {key: str(value) for key, value in row.trial.config.pairs}.items()
+        and (number is not None or row.median_us is not None)
+    ]
+    rows.sort(key=lambda row: (row.median_us is None, not row.device.can.gpu, row.median_us or 0.0))
+    return rows if number is not None else rows[:1]
+
+
+def _first(
+    rows: Sequence[BestRow] | Sequence[TrialRow],
+) -> tuple[BestRow | TrialRow | None, Sequence[BestRow | TrialRow]]:
+    return (rows[0], rows[1:]) if rows else (None, ())
+
+
+def _row(found: BestRow | TrialRow) -> TrialRow:
+    from autotune.store import BestRow
+
+    return found.row if isinstance(found, BestRow) else found
+
+
+def _said(found: BestRow | TrialRow) -> str:
+    row = _row(found)
+    steady = "" if row.trial.deterministic else ", not deterministic"
+    return f"trial {row.trial.number} on {row.device.name} ({row.trial.accuracy}, {row.measurement_mode} cache{steady})"
+
+
+def _kernel(store: Store, row: TrialRow, what: str, directories: tuple[Path, ...], db: str) -> KernelSource:
+    """The very kernel of a trial. Raises StoreError where it cannot be had."""
+    from autotune.analysis.rerender import kernel_of
+
+    found = kernel_of(row, store, load_templates(directories, operations_here([row.problem.operation], what)))
+    if isinstance(found, str):
+        raise StoreError(f"{db}: trial {row.trial.number} of {row.name}: {found}")
+    return found
+
+
+def _text(store: Store, found: BestRow | TrialRow, source: KernelSource) -> str:
+    """A kernel's text below where it comes from."""
+    from autotune.exporting.kernel import kernel_text
+    from autotune.store import BestRow
+
+    if isinstance(found, BestRow):
+        return kernel_text(found, source, with_roofline(store, found).floor_us)
+    if found.trial.timing is None:
+        trial = found.trial
+        name = f"{found.name} trial {trial.number}"
+        return annotated_source(name, trial.outcome, trial.reason, trial.config, trial.message, source.program.text)
+    best = BestRow(found.study, found.layer, found.trial.timing, "median", found)
+    return kernel_text(best, source, with_roofline(store, best).floor_us)
+
+
+def _compiled(source: KernelSource, row: TrialRow, *, ptx: bool) -> str:
+    """A kernel's PTX or machine code, for the device that it was tuned on."""
+    from autotune.compilation.compile import compile_cubin, compile_ptx, disassemble
+    from autotune.compilation.toolchain import find_nvcc, find_nvdisasm
+
+    if row.device.can.cpu:
+        raise StoreError(f"{row.name}: tuned on the host, so it is machine code of no GPU; give --device")
+    if ptx:
+        return compile_ptx(source.program, row.device.arch, find_nvcc())
+    nvdisasm = find_nvdisasm()
+    return disassemble(compile_cubin(source.program, row.device.arch, find_nvcc()), nvdisasm)

@@ -10,11 +10,9 @@ from typing import TYPE_CHECKING
 import click
 
 from autotune.api.study_names import layers_named, study_named
-from autotune.cli.interrupts import end_interrupted
-from autotune.cli.options import DATABASE, DIRECTORIES, JOBS, LAYERS, refuse_beside, run_on, writable
+from autotune.cli.options import DATABASE, DIRECTORIES, JOBS, LAYERS, STUDY, refuse_beside, run_on, writable
 from autotune.cli.profile import first_device, require_profiler, say, stalls_of
-from autotune.cli.run import open_run
-from autotune.cli.studies import STUDY
+from autotune.cli.run import end_interrupted, open_run
 from autotune.cli.tables import show, wide_format_options
 from autotune.columns import Column, Shares
 from autotune.compilation.toolchain import find_ncu

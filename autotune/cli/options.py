@@ -1,25 +1,103 @@
-"""Options that several commands share; each is declared once and means the same everywhere."""
+"""Options that several commands share, and what a shell completes them with; each means the same everywhere."""
 
 from __future__ import annotations
 
+import functools
 import math
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 from click.core import ParameterSource
 
+from autotune.analysis.trial_columns import layer_name
+from autotune.api.answers import device_named, devices_asked
+from autotune.api.study_names import matches
 from autotune.atomic_write import folder_named
-from autotune.cli.completion import device_names, family_names, layer_names
 from autotune.cli.output import name_database
+from autotune.devices.device import DeviceInfo
+from autotune.errors import AutotuneError
 from autotune.resources import RECORDED, check_writable_results, results_named
-from autotune.toml_table import did_you_mean
+from autotune.toml_table import did_you_mean, is_whole
 from autotune.trial import ACCURACY_CLASSES
 
 if TYPE_CHECKING:
     from autotune.store import Store
+
+
+def family_names(_context: click.Context, _param: click.Parameter, begun: str) -> list[str]:
+    """The shipped families."""
+    from autotune.family.template_files import template_files
+
+    return _beginning(begun, template_files())
+
+
+def study_names_and_files(context: click.Context, _param: click.Parameter, begun: str) -> list[str]:
+    """Shipped studies, those of the database, and study files and folders here."""
+    from autotune.study_reader import study_names
+
+    return _beginning(begun, (*study_names(), *_of_database(context, _studies), *_files(begun)))
+
+
+def layer_names(context: click.Context, _param: click.Parameter, begun: str) -> list[str]:
+    """Layers of the database, with their study's name and without."""
+    names = _of_database(context, _layers)
+    return _beginning(begun, (*names, *(name.rpartition(".")[2] for name in names)))
+
+
+def studies_and_layers(context: click.Context, _param: click.Parameter, begun: str) -> list[str]:
+    """Studies and layers of the database."""
+    return _beginning(begun, _of_database(context, lambda store: (*_studies(store), *_layers(store))))
+
+
+def device_names(context: click.Context, _param: click.Parameter, begun: str) -> list[str]:
+    """Devices of the database, and those of every machine."""
+    return _beginning(begun, ("cuda:0", "host", "null", *_of_database(context, _devices)))
+
+
+def _beginning(begun: str, names: Iterable[str]) -> list[str]:
+    return sorted({name for name in names if name.startswith(begun)})
+
+
+def _studies(store: Store) -> Iterator[str]:
+    return (row.name for row in store.studies.list())
+
+
+def _layers(store: Store) -> Iterator[str]:
+    return (row.name for row in store.studies.layers())
+
+
+def _devices(store: Store) -> Iterator[str]:
+    return (info.name for info in store.devices.list())
+
+
+def _of_database(context: click.Context, names: Callable[[Store], Iterable[str]]) -> tuple[str, ...]:
+    """Names in the database that is given; none where it cannot be read: a shell has nowhere to say so."""
+    from autotune.store import Store
+
+    try:
+        with Store(context.params.get("db") or os.environ.get("AUTOTUNE_DB") or "autotune.db", create=False) as store:
+            return tuple(names(store))
+    except AutotuneError:
+        return ()
+
+
+def _files(begun: str) -> Iterator[str]:
+    """Study files and folders that begin with the given path."""
+    folder = os.path.dirname(begun)
+    try:
+        entries = list(os.scandir(folder or "."))
+    except OSError:
+        return
+    for entry in entries:
+        name = os.path.join(folder, entry.name)
+        if entry.is_dir() and not entry.name.startswith("."):
+            yield f"{name}/"
+        elif entry.name.endswith(".toml"):
+            yield name
 
 
 def database_path(context: click.Context, option: click.Parameter, name: str) -> str:
@@ -92,6 +170,23 @@ class Number(click.FloatRange):
         return number
 
 
+def numbers_of(
+    expected: str, least: int, most: int, *, between: str = ",", prefix: str = ""
+) -> Callable[[object], tuple[int, ...]]:
+    """A type for click: whole numbers in a range, separated by commas or another character.
+
+    It raises click.BadParameter for anything else; `expected` says what is meant. Each number may have a `prefix`.
+    """
+
+    def numbers(value: object) -> tuple[int, ...]:
+        words = [word.strip().removeprefix(prefix) for word in str(value).split(between)]
+        if not all(is_whole(word, least, most) for word in words):
+            raise click.BadParameter(f"{str(value)!r}: expected {expected}")
+        return tuple(map(int, words))
+
+    return numbers
+
+
 class Folder(click.Path):
     """A folder to write into, for click."""
 
@@ -141,3 +236,90 @@ def run_on(
 ) -> Callable[[Callable[..., None]], Callable[..., None]]:
     """`--device` for a command that runs kernels; its help lists the supported devices."""
     return click.option("--device", help=f"Run on this device: {names}; default: {default}.")
+
+
+STUDY = click.argument("study", metavar="STUDY", shell_complete=study_names_and_files)
+
+
+OF_STUDY = click.option("--study", shell_complete=study_names_and_files, help="A study: a file or a name.")
+
+
+@dataclass(frozen=True, slots=True)
+class FilterOptions:
+    """Which trials to include; None and () exclude nothing."""
+
+    device: str | None = None
+    accuracy: str | None = None
+    templates: tuple[str, ...] = ()
+    layers: tuple[str, ...] = ()
+
+    @property
+    def everything(self) -> bool:
+        """Whether nothing is left out."""
+        return self == FilterOptions()
+
+    def of(self, store: Store) -> TrialFilter:
+        """Which trials are of these. Raises DeviceError for a device that the database has nothing of."""
+        devices = devices_asked(store, self.device, say=say_device)
+        return TrialFilter(self, None if devices is None else frozenset(info.name for info in devices))
+
+    def warn_unknown(self, store: Store) -> None:
+        """Say which layers and families the database has none of: why nothing is left may be that."""
+        known = store.studies.layer_names()
+        for option, names, there in (
+            ("--layer", self.layers, known | {name.rpartition(".")[2] for name in known}),
+            ("--family", self.templates, store.templates.families()),
+        ):
+            for name in names:
+                if name not in there:
+                    hint = did_you_mean(name, sorted(there))
+                    click.echo(f"{option} {name}: {store.path} has nothing of this name{hint}", err=True)
+
+
+@dataclass(frozen=True, slots=True)
+class TrialFilter:
+    """Whether a trial is one of those."""
+
+    only: FilterOptions
+    devices: frozenset[str] | None
+    """their names"""
+
+    def __call__(self, row: Mapping[str, Any]) -> bool:
+        """Whether a row of trials or of events is one of those."""
+        only = self.only
+        return (
+            (self.devices is None or row["device"] in self.devices)
+            and only.accuracy in (None, row["accuracy"])
+            and (not only.templates or row["template"] in only.templates)
+            and matches(layer_name(row), only.layers)
+        )
+
+
+def filter_options(function: Callable[..., None]) -> Callable[..., None]:
+    """The four options, passed on as `only`."""
+
+    @functools.wraps(function)
+    def chosen(
+        *arguments: object,
+        device: str | None,
+        accuracy: str | None,
+        only_families: tuple[str, ...],
+        only_layers: tuple[str, ...],
+        **given: object,
+    ) -> None:
+        function(*arguments, only=FilterOptions(device, accuracy, only_families, only_layers), **given)
+
+    for option in reversed((OF_DEVICE, ACCURACY, FAMILIES, LAYERS)):
+        chosen = option(chosen)
+    return chosen
+
+
+def one_device(store: Store, device: str | None) -> DeviceInfo | None:
+    """The device, here or recorded, that an answer is for; None: any. Raises DeviceError unless one has this name."""
+    return None if device is None else device_named(store, device, say=say_device)
+
+
+def say_device(info: DeviceInfo, name: str, why: str) -> None:
+    """Say on standard error which device was taken and why."""
+    remark = "; a CPU's ranking of kernels says nothing about a GPU's" if info.can.cpu else ""
+    click.echo(f"device {name}: {info.name} ({why}){remark}", err=True)

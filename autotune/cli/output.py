@@ -12,12 +12,15 @@ import io
 import os
 import re
 import shlex
+import shutil
+import signal
 import sys
 import textwrap
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TextIO, cast
 
+import click
 from rich.cells import cell_len
 
 from autotune.escape import printable
@@ -251,3 +254,49 @@ def cannot_be_written(stream: TextIO) -> bool:
     except OSError:
         return True
     return False
+
+
+@contextmanager
+def paged(style: str | None) -> Iterator[None]:
+    """Page the output of the block through PAGER, or else less, if the terminal is too short for it.
+
+    JSON and CSV are never paged, and neither is output into a pipe.
+    """
+    out = sys.stdout
+    if style in ("json", "csv") or not out.isatty():
+        yield
+        return
+    written = _Screen(out.encoding)
+    sys.stdout = cast(io.TextIOWrapper, Shown(written))
+    try:
+        yield
+    finally:
+        sys.stdout = out
+        text = written.getvalue()
+        if sys.exc_info()[0] is None and text.count("\n") >= shutil.get_terminal_size().lines:
+            _page(text)
+        else:
+            exact(out).write(text)
+
+
+class _Screen(io.StringIO):
+    """Text for a terminal, kept."""
+
+    encoding = ""
+
+    def __init__(self, encoding: str) -> None:
+        super().__init__()
+        self.encoding = encoding  # by which lines and corners are chosen
+
+    def isatty(self) -> bool:
+        """That is where it is to go."""
+        return True
+
+
+def _page(text: str) -> None:
+    """Ctrl-C is the pager's: it would go on with the terminal while this ends."""
+    previous = signal.signal(signal.SIGINT, lambda *_: None)
+    try:
+        click.echo_via_pager(text)
+    finally:
+        signal.signal(signal.SIGINT, previous)

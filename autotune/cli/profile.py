@@ -10,9 +10,8 @@ import click
 
 from autotune.api.device_names import jobs_default
 from autotune.api.study_names import name_of
-from autotune.cli.completion import studies_and_layers
-from autotune.cli.devices import open_evaluator
-from autotune.cli.options import ACCURACY, DATABASE, DIRECTORIES, open_filled, refuse_beside, run_on
+from autotune.cli.options import ACCURACY, DATABASE, DIRECTORIES, open_filled, refuse_beside, run_on, studies_and_layers
+from autotune.cli.run import open_evaluator
 from autotune.cli.tables import format_options, show
 from autotune.columns import Column, Shares
 from autotune.compilation.toolchain import find_ncu

@@ -3,37 +3,28 @@
 from __future__ import annotations
 
 import json
-import sys
-import time
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
 from autotune.api.device_names import jobs_default
+from autotune.cli.options import numbers_of
+from autotune.cli.run import counting
 from autotune.cli.tables import format_options, show
 from autotune.columns import Column
 from autotune.errors import StudyError, not_written
 from autotune.study import SAMPLERS
-from autotune.toml_table import is_whole
 
 if TYPE_CHECKING:
     from autotune.replay.replay import Recorded, Run, Score
 
-_LINE_EVERY_S = 10.0  # between two lines of progress
 _MOST_EVALUATIONS = 100_000
 _MOST_SEEDS = 10_000
-
-
-def _budgets(_context: click.Context, _option: click.Parameter, text: str) -> tuple[int, ...]:
-    """Whole numbers between commas."""
-    words = [word.strip() for word in text.split(",")]
-    for word in words:
-        if not is_whole(word, 1, _MOST_EVALUATIONS):
-            raise click.BadParameter(f"{word!r}: expected numbers from 1 to {_MOST_EVALUATIONS}, such as 50,100,200")
-    return tuple(sorted({int(word) for word in words}))
 
 
 @click.command()
@@ -47,7 +38,12 @@ def _budgets(_context: click.Context, _option: click.Parameter, text: str) -> tu
     help="Search method; may be repeated.  [default: default]",
 )
 @click.option(
-    "--evaluations", callback=_budgets, default="50,100,200", show_default=True, help="Budgets, separated by commas."
+    "--evaluations",
+    type=numbers_of(f"numbers from 1 to {_MOST_EVALUATIONS}, such as 50,100,200", 1, _MOST_EVALUATIONS),
+    metavar="N[,N...]",
+    default="50,100,200",
+    show_default=True,
+    help="Budgets, separated by commas.",
 )
 @click.option(
     "--seeds",
@@ -91,23 +87,30 @@ def replay(
         raise click.BadParameter(f"{trace} is one of the recordings.", param_hint="--trace")
     recordings = [recording for file in dict.fromkeys(files) for recording in read_recordings(file)]
     chosen = tuple(dict.fromkeys(samplers))
-    progress = _Progress(len(recordings) * len(chosen) * seeds)
-    with _tracing(trace) as write:
+    total = len(recordings) * len(chosen) * seeds
+    refused: Counter[tuple[str, str]] = Counter()
+    with _tracing(trace) as write, counting("replay", total) as tell:
+        runs = count(1)
 
         def on_run(recorded: Recorded, run: Run) -> None:
             write(recorded, run)
-            progress.add(run)
+            refused[run.sampler, "infeasible"] += run.refused.infeasible
+            refused[run.sampler, "repeated"] += run.refused.repeated
+            tell(next(runs), f"now {run.sampler} on {run.file}")
 
         scores = run(
             recordings,
             samplers=chosen,
             seeds=seeds,
-            budgets=evaluations,
+            budgets=tuple(sorted(set(evaluations))),
             in_flight=in_flight,
-            jobs=min(jobs or jobs_default(), progress.total),
+            jobs=min(jobs or jobs_default(), total),
             on_run=on_run,
         )
-    progress.end()
+    for sampler in chosen:
+        infeasible, repeated = refused[sampler, "infeasible"], refused[sampler, "repeated"]
+        if infeasible or repeated:
+            click.echo(f"{sampler}: {infeasible} infeasible and {repeated} repeated proposals, free", err=True)
     show(scores, _COLUMNS, style)
 
 
@@ -128,34 +131,6 @@ def _tracing(path: Path | None) -> Iterator[Callable[[Recorded, Run], None]]:
             yield write
     except OSError as error:
         raise StudyError(not_written(path, error, "give another file")) from None
-
-
-class _Progress:
-    """Print on standard error how many runs are done, and at the end how many proposals of the samplers
-    were rejected.
-    """
-
-    def __init__(self, total: int) -> None:
-        self.total = total
-        self._done = 0
-        self._said = time.monotonic()
-        self._refused: dict[str, tuple[int, int]] = {}
-
-    def add(self, run: Run) -> None:
-        """Count a run."""
-        self._done += 1
-        infeasible, repeated = self._refused.get(run.sampler, (0, 0))
-        self._refused[run.sampler] = (infeasible + run.refused.infeasible, repeated + run.refused.repeated)
-        now = time.monotonic()
-        if now - self._said >= _LINE_EVERY_S:
-            self._said = now
-            print(f"{self._done}/{self.total} runs, now {run.sampler} on {run.file}", file=sys.stderr, flush=True)
-
-    def end(self) -> None:
-        """Print how many proposals were rejected."""
-        for sampler, (infeasible, repeated) in self._refused.items():
-            if infeasible or repeated:
-                print(f"{sampler}: {infeasible} infeasible and {repeated} repeated proposals, free", file=sys.stderr)
 
 
 _COLUMNS: Sequence[Column[Score]] = (

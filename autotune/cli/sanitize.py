@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -12,18 +12,16 @@ import click
 from autotune.api.device_names import jobs_default
 from autotune.api.sanitizers import open_sanitizer
 from autotune.api.study_names import name_of
-from autotune.atomic_write import check_writable, write_whole
 from autotune.checking.sanitize import ALL_TOOLS, FAULT, SMALL_N, Verdict, Winner
-from autotune.cli.completion import studies_and_layers
-from autotune.cli.options import ACCURACY, DATABASE, DIRECTORIES, Folder, run_on
-from autotune.cli.progress import counting
+from autotune.cli.options import ACCURACY, DATABASE, DIRECTORIES, Folder, numbers_of, run_on, studies_and_layers
+from autotune.cli.run import counting
 from autotune.cli.tables import format_options, show
-from autotune.columns import Column, Items, words
+from autotune.columns import Column, Items
 from autotune.errors import AutotuneError, StoreError, not_written
 from autotune.escape import counted
 from autotune.family.template_files import load_templates
 from autotune.operation.registry import operations_here
-from autotune.toml_table import LARGEST, is_whole
+from autotune.toml_table import LARGEST
 
 if TYPE_CHECKING:
     from autotune.store import Store
@@ -39,19 +37,16 @@ _COLUMNS = (
 )
 
 
-def _numbers(context: click.Context, parameter: click.Parameter, value: str) -> tuple[int, ...]:
-    """The numbers of images of a list of them, such as `1,9`."""
-    words = [word.strip() for word in value.split(",")]
-    if not all(is_whole(word, 1, LARGEST) for word in words):
-        raise click.BadParameter(f"{value!r}: expected numbers of images, such as 1,9", context, parameter)
-    return tuple(dict.fromkeys(map(int, words)))
-
-
 @click.command()
 @click.argument("what", metavar="[STUDY|LAYER]", required=False, shell_complete=studies_and_layers)
 @run_on("cuda:N or host:check", "the first CUDA device, or else host:check")
 @click.option(
-    "--n", "small_n", callback=_numbers, metavar="NUMBERS", default=_SMALL, show_default=True, help="Numbers of images."
+    "--n",
+    "small_n",
+    type=numbers_of("numbers of images, such as 1,9", 1, LARGEST),
+    default=_SMALL,
+    show_default=True,
+    help="Numbers of images.",
 )
 @click.option(
     "--tool",
@@ -65,7 +60,6 @@ def _numbers(context: click.Context, parameter: click.Parameter, value: str) -> 
 @ACCURACY
 @click.option("--jobs", type=click.IntRange(min=1), help="Number of parallel processes; default: one per core.")
 @click.option("--logs", type=Folder(), help="Keep the logs of compute-sanitizer in this folder.")
-@click.option("--markdown", type=click.Path(path_type=Path), help="Also write the table to this file.")
 @format_options
 def sanitize(
     what: str | None,
@@ -77,7 +71,6 @@ def sanitize(
     accuracy: str | None,
     jobs: int | None,
     logs: Path | None,
-    markdown: Path | None,
     style: str | None,
 ) -> None:
     """Run the best kernels under sanitizers, with few images.
@@ -90,8 +83,6 @@ def sanitize(
     """
     from autotune.store import Store
 
-    if markdown is not None:
-        check_writable(markdown, "--markdown")
     if logs is not None:
         try:
             logs.mkdir(parents=True, exist_ok=True)
@@ -103,7 +94,7 @@ def sanitize(
         device,
         jobs or jobs_default(),
         tools=tools,
-        small_n=small_n,
+        small_n=tuple(dict.fromkeys(small_n)),
         logs=logs,
         say=lambda name, why: click.echo(f"device {name}: {why}", err=True),
     )
@@ -112,8 +103,6 @@ def sanitize(
     finally:
         sanitizer.close()
     show(verdicts, _COLUMNS, style)
-    if markdown is not None:
-        write_whole(markdown, _markdown(verdicts).encode(), "--markdown")
     counts = Counter(verdict.word for verdict in verdicts)
     click.echo(
         f"{counted(len(winners), 'kernel')}: {', '.join(f'{count} {word}' for word, count in counts.items())}", err=True
@@ -153,14 +142,3 @@ def _winners(
     if not found:
         raise StoreError(f"{db}: no correct kernel of {what or 'any layer'}; {store.best.advice(name_of(what))}")
     return list(found.values())
-
-
-def _markdown(verdicts: Sequence[Verdict]) -> str:
-    """The table for a page of documentation."""
-
-    def cell(column: Column[Verdict], verdict: Verdict) -> str:
-        return str(words(column.value(verdict)) or "").replace("|", "\\|")
-
-    rows = [[column.key for column in _COLUMNS], ["---"] * len(_COLUMNS)]
-    rows += [[cell(column, verdict) for column in _COLUMNS] for verdict in verdicts]
-    return "".join(f"| {' | '.join(row)} |\n" for row in rows)

@@ -1,7 +1,9 @@
-"""The argument STUDY of a command; and `studies`, which lists the studies with names."""
+"""`studies`, `import-model` and `new-op`: the studies that there are, and new ones."""
 
 from __future__ import annotations
 
+import shlex
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,18 +12,18 @@ from typing import TYPE_CHECKING
 import click
 
 from autotune.api.study_names import stored_studies
-from autotune.cli.completion import study_names_and_files
-from autotune.cli.options import DATABASE
+from autotune.atomic_write import SETTINGS, check_writable, write_whole
+from autotune.cli.options import DATABASE, numbers_of
+from autotune.cli.run import stages
 from autotune.cli.tables import format_options, show
 from autotune.columns import Column
-from autotune.errors import StoreError
+from autotune.errors import ModelError, StoreError
+from autotune.escape import counted
+from autotune.study import ADMITTED, unadmitted
 from autotune.study_reader import shipped_study, study_names
 
 if TYPE_CHECKING:
     from autotune.store import StudyRow
-
-STUDY = click.argument("study", metavar="STUDY", shell_complete=study_names_and_files)
-OF_STUDY = click.option("--study", shell_complete=study_names_and_files, help="A study: a file or a name.")
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +39,7 @@ class _Listed:
     imported_from: str | None = None
 
 
-_COLUMNS = (
+_STUDY_COLUMNS = (
     Column[_Listed]("study", lambda row: row.name),
     Column[_Listed]("layer_count", lambda row: row.layers),
     Column[_Listed]("origin", lambda row: row.origin),
@@ -60,7 +62,7 @@ def studies(db: str, style: str | None) -> None:
     except StoreError as error:
         click.echo(f"autotune: without the database's: {error}", err=True)
         stored = ()
-    show([*_shipped(), *_known(stored, db)], _COLUMNS, style)
+    show([*_shipped(), *_known(stored, db)], _STUDY_COLUMNS, style)
 
 
 def _shipped() -> Iterator[_Listed]:
@@ -75,3 +77,130 @@ def _known(stored: tuple[StudyRow, ...], db: str) -> Iterator[_Listed]:
         same = [each for each in stored if each.name == name]
         trials = sum(each.trials for each in same)
         yield _Listed(name, row.layers, Path(db).name, len(same), trials, row.imported_from)
+
+
+LARGEST = 2**31 - 1
+"""of a size: kernels count with 32-bit integers"""
+
+
+@click.command("import-model")
+@click.argument("source")
+@click.option(
+    "--input",
+    "inputs",
+    multiple=True,
+    metavar="NxCxHxW",
+    type=numbers_of(f"sizes such as 64x3x224x224, from 1 to {LARGEST}", 1, LARGEST, between="x"),
+    help="Size of the network's input, such as 64x3x224x224; repeat for further inputs. Optional if the file fixes it.",
+)
+@click.option(
+    "--batch",
+    "batches",
+    metavar="N[,N...]",
+    type=numbers_of(f"numbers of images such as 1,8,64, from 1 to {LARGEST}", 1, LARGEST),
+    help="Batch sizes, such as 1,8,64; each layer is written once per size.",
+)
+@click.option(
+    "--dtype", type=click.Choice(["f32", "f16", "bf16"]), help="Storage and compute type. Default: the network's."
+)
+@click.option(
+    "--layout",
+    type=click.Choice(["nchw", "nhwc"]),
+    help="Tensor layout. Default: the layout of the network's filters, or nchw.",
+)
+@click.option(
+    "--op", type=click.Choice(["conv2d", "gemm"]), default="conv2d", help="The operation to import. Default: conv2d."
+)
+@click.option("--accuracy", type=click.Choice([*ADMITTED]), help="The accuracy of the study.")
+@click.option(
+    "--residuals/--no-residuals", default=True, help="Fuse residual additions into layers; few families support them."
+)
+@click.option("--out", type=click.Path(path_type=Path), help="The study file to write. Default: standard output.")
+def import_model(
+    source: str,
+    inputs: tuple[tuple[int, ...], ...],
+    batches: tuple[int, ...] | None,
+    dtype: str | None,
+    layout: str | None,
+    op: str,
+    accuracy: str | None,
+    residuals: bool,
+    out: Path | None,
+) -> None:
+    """Write the study that tunes a network.
+
+    The study has the network's convolutions, or with --op gemm its matrix products.
+
+    SOURCE is an ONNX file (requires the package onnx), a torch.export archive (.pt2), or Python code that builds a
+    PyTorch model: torchvision.models:resnet50, timm:convnext_tiny, my_module.py:build. autotune runs that code.
+
+    Batch norm is folded. Bias, activation and residual become epilogues. Convolutions of the same problem become one
+    layer with a count. Comments list what no kernel supports, with the reason and its share of the FLOPs.
+    """
+    from autotune.importing import (
+        OPERATIONS,
+        Request,
+        findings,
+        named_layers,
+        read_source,
+        reasons,
+        study_text,
+        summaries,
+    )
+
+    if out is not None:
+        _check_new(out)
+    began = time.perf_counter()
+    request = Request(source, inputs, tuple(dict.fromkeys(batches or ())), dtype, layout)
+    with stages() as stage:
+        networks = read_source(request, stage)
+    found = [findings(network, op=op, residuals=residuals) for network in networks]
+    layers = named_layers(found)
+    if not layers:
+        why = "; ".join(reasons(found[0])) or f"it has no {OPERATIONS[op]}"
+        raise ModelError(f"{source}: nothing to tune: {why}")
+    for layer in layers:
+        if why := unadmitted(accuracy, layer.problem.dtype):
+            raise ModelError(f"{source}: {why}")
+    title = list(summaries(source, networks, found))
+    text = study_text(_own_name(source) if out is None else out.stem, title, found, layers, accuracy)
+    said = [
+        *title,
+        f"{counted(len(layers), 'layer')}, in {time.perf_counter() - began:.1f} s",
+        *map("left out: {}".format, reasons(found[0])),
+    ]
+    if out is None:
+        click.echo(text, nl=False)
+        click.echo("\n".join(said), err=True)
+        return
+    write_whole(out, text.encode(), "--out")
+    click.echo("\n".join([*said, shlex.join(["autotune", "tune", str(out)])]))
+
+
+def _check_new(out: Path) -> None:
+    """Raise ModelError where a file is there already, which may have been edited, or where settings are read."""
+    if out.name == SETTINGS:
+        raise ModelError(f"{out}: is the name of the settings file; give another --out")
+    check_writable(out, "--out")
+    if out.exists():
+        raise ModelError(f"{out}: exists already; remove it or give another --out")
+
+
+def _own_name(source: str) -> str:
+    """The name of a study that has no file: the model's."""
+    return source.rpartition(":")[2] if ":" in source else Path(source).stem
+
+
+@click.command("new-op")
+@click.argument("name")
+def new_op(name: str) -> None:
+    """Create a small working operation to start your own from.
+
+    It writes a folder NAME and a study of it. The folder has the operation's declaration (operation.toml), its
+    reference implementation (reference.py) and one kernel family. docs/your-kernel.md explains the next steps.
+    """
+    from autotune.api.starter import new_operation
+
+    for path in new_operation(name):
+        click.echo(str(path))
+    click.echo(f"autotune check {name}/{name}.cu.j2\nautotune tune {name}.toml", err=True)

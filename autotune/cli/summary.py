@@ -1,12 +1,17 @@
-"""The summary of a tuning run as text."""
+"""The results of a tuning run: a summary of each layer, and end-to-end times."""
 
 from __future__ import annotations
 
 import re
 from collections import defaultdict
 from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+import click
+
+from autotune.cli.tables import show
+from autotune.columns import Column
 from autotune.errors import shortened
 from autotune.escape import counted
 from autotune.problem import Layer
@@ -14,6 +19,8 @@ from autotune.study import Study
 from autotune.trial import Trial
 
 if TYPE_CHECKING:
+    from autotune.store import BestRow, EndToEndRow
+    from autotune.tuning.end_to_end import EndToEndResult
     from autotune.tuning.layer_finals import Compared, FinalsResult
     from autotune.tuning.layer_result import DesignResult, LayerResult
     from autotune.tuning.trial_log import Seen
@@ -124,3 +131,77 @@ def left(study: Study, layers: Sequence[Layer], results: Sequence[LayerResult], 
         lacking = [f"{study.name} ({evaluated}{of} evaluated, {len(results)} of {counted(len(layers), 'layer')} begun)"]
     words = f"not {done}: {', '.join(lacking)}" if lacking else f"every layer was {done}"
     return f"{words}; end-to-end times may be missing" if study.end_to_end else words
+
+
+@dataclass(frozen=True, slots=True)
+class _Plan:
+    result: EndToEndResult
+    kernel: BestRow
+    row: EndToEndRow
+
+    def value(self, name: str) -> int | str:
+        """A choice of the plan."""
+        return self.row.row.trial.config.params[name]
+
+    @property
+    def median_us(self) -> float:
+        """Host to host."""
+        return self.row.row.median_us or 0.0
+
+    @property
+    def copy_us(self) -> float:
+        """Both ways."""
+        return self.row.parts.copy_in_us + self.row.parts.copy_out_us
+
+
+_END_TO_END = (
+    Column[_Plan]("layer", lambda line: line.result.name),
+    Column[_Plan]("pinned", lambda line: line.value("pinned")),
+    Column[_Plan]("streams", lambda line: line.value("streams")),
+    Column[_Plan]("segments", lambda line: line.value("segments")),
+    Column[_Plan]("median_us", lambda line: line.median_us),
+    Column[_Plan]("kernel_us", lambda line: line.row.parts.kernel_us),
+    Column[_Plan]("copy_us", lambda line: line.copy_us),
+    Column[_Plan]("copy_in_us", lambda line: line.row.parts.copy_in_us, terminal=False),
+    Column[_Plan]("copy_out_us", lambda line: line.row.parts.copy_out_us, terminal=False),
+    Column[_Plan]("hidden_fraction", lambda line: line.row.parts.hidden_fraction),
+    Column[_Plan]("allocate_us", lambda line: line.row.parts.allocate_us),
+    Column[_Plan]("with_allocation_us", lambda line: line.median_us + line.row.parts.allocate_us),
+    Column[_Plan]("distinct_segments", lambda line: line.row.parts.distinct_segments, terminal=False),
+    Column[_Plan]("host_bytes", lambda line: line.row.parts.host_bytes, terminal=False),
+    Column[_Plan]("error_over_bound", lambda line: line.row.row.trial.over_bound, terminal=False),
+    Column[_Plan]("accuracy", lambda line: line.row.row.trial.accuracy, terminal=False),
+    Column[_Plan]("kernel", lambda line: str(line.kernel.row.trial.config), terminal=False),
+    Column[_Plan]("source_hash", lambda line: line.row.row.trial.source_hash, terminal=False),
+)
+
+
+def show_end_to_end(results: Sequence[EndToEndResult], style: str | None) -> None:
+    """Every plan as JSON or CSV; on the terminal, for each kind of memory, the uncut batch and the fastest plan."""
+    for result in results:
+        click.echo(_end_to_end_summary(result), err=True)
+    show([line for result in results for line in _plans(result, every=style is not None)], _END_TO_END, style)
+
+
+def _plans(result: EndToEndResult, *, every: bool) -> list[_Plan]:
+    if result.kernel is None:
+        return []
+    lines = [_Plan(result, result.kernel, row) for row in result.rows]
+    if every:
+        return lines
+    kept: list[_Plan] = []
+    for pinned in ("no", "yes"):
+        group = [line for line in lines if line.value("pinned") == pinned]
+        uncut = [line for line in group if line.value("segments") == 1]
+        kept += uncut[:1] + [line for line in group[:1] if line not in uncut]
+    return kept
+
+
+def _end_to_end_summary(result: EndToEndResult) -> str:
+    if result.kernel is None:
+        return f"{result.name}: no correct kernel to time end to end"
+    failures = ", ".join(f"{count} {outcome}" for outcome, count in sorted(result.failures.items()))
+    return (
+        f"{result.name}: {len(result.rows)} ways end to end, {failures or 'no failures'}; "
+        f"kernel {result.kernel.row.trial.config.template}, {result.kernel.median_us:.1f} us by itself"
+    )

@@ -12,9 +12,7 @@ from autotune.checking.architectures import device_of
 from autotune.checking.pairwise import Covering
 from autotune.checking.problem_features import problem_features
 from autotune.checking.problems import derive
-from autotune.cli.completion import family_names
-from autotune.cli.options import DATABASE, DIRECTORIES
-from autotune.cli.studies import OF_STUDY
+from autotune.cli.options import DATABASE, DIRECTORIES, OF_STUDY, family_names
 from autotune.cli.tables import format_options, say, show
 from autotune.columns import Column, Items
 from autotune.devices.device import DeviceInfo

@@ -1,23 +1,39 @@
-"""`trials`: every trial of a study or a layer."""
+"""`trials`, `show`, `history` and `diff`: recorded trials, one or many, and how the best changed."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import json
+from collections import Counter
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from autotune.analysis.trial_columns import TRIAL_COLUMNS
 from autotune.api.study_names import name_of
-from autotune.cli.above_roofline import AboveRoofline
-from autotune.cli.completion import studies_and_layers
-from autotune.cli.filters import FilterOptions, filter_options
-from autotune.cli.options import DATABASE
-from autotune.cli.pager import paged
-from autotune.cli.tables import show, wide_format_options
-from autotune.columns import Cells, Column
+from autotune.cli.best import warn_faster_than_roofline
+from autotune.cli.options import DATABASE, FilterOptions, filter_options, studies_and_layers
+from autotune.cli.output import paged
+from autotune.cli.tables import (
+    console,
+    falling,
+    format_options,
+    human,
+    plot_format_options,
+    show,
+    show_as_lines,
+    wide_format_options,
+)
+from autotune.columns import Cell, Cells, Column, Items, key_column
+from autotune.errors import StoreError
 from autotune.family.comments import in_comment
-from autotune.toml_table import LARGEST
+from autotune.toml_table import LARGEST, is_whole
 from autotune.trial import Config, Outcome
+
+if TYPE_CHECKING:
+    from datetime import datetime
+
+    from autotune.store import Store
 
 if TYPE_CHECKING:
     from autotune.store import Store
@@ -80,15 +96,14 @@ def trials(
     exact = style in ("json", "csv")
     default = None if exact else _TABLE_ROWS
     limit = default if limit is None else limit or None
-    above = AboveRoofline()
     with Store(db, create=False) as store, paged(style):
         admitted = only.of(store)
         found = store.results.list(name, outcome=outcome, sort=sort, generations=generations)
         named = [row for row in found if admitted(row)]
-        listed = list(above.seen(trial_rows(store, named[:limit])))
+        listed = list(trial_rows(store, named[:limit]))
         source = Column[Cells]("source", lambda trial: _source(store, trial), terminal=False)
         show(listed, (*TRIAL_COLUMNS, source) if sources and exact else TRIAL_COLUMNS, style)
-        above.warn()
+        warn_faster_than_roofline((row["device"], row["layer"], row["floor_fraction"]) for row in listed)
         if not listed:
             only.warn_unknown(store)
         if sources and not exact:
@@ -111,3 +126,191 @@ def annotated_source(trial: str, outcome: str, reason: str, config: Config, mess
     said = [f"{trial}: {outcome}" + (f" / {reason}" if reason else ""), str(config), *message.splitlines()]
     head = "\n".join(f"// {in_comment(line)}" for line in said)
     return f"{head}\n{text if text is not None else '// no source is kept of it'}\n"
+
+
+@click.command("show")
+@click.argument("what", metavar="STUDY.LAYER|ID", shell_complete=studies_and_layers)
+@click.argument("number", metavar="[NUMBER]", type=click.IntRange(0, LARGEST), required=False)
+@DATABASE
+@format_options
+def show_trial(what: str, number: int | None, db: str, style: str | None) -> None:
+    """Show everything about one trial: config, samples, device.
+
+    A trial is the NUMBER that `autotune trials` lists for a layer, or the ID that is `trial_id` in `autotune query`. If
+    several devices or measurement modes have a trial of this number, all of them are shown. `autotune source LAYER
+    --trial N` prints the kernel.
+    """
+    from autotune.store import Store
+
+    name = name_of(what)
+    with Store(db, create=False) as store, paged(style):
+        found = _named_trials(store, name or what, number, db)
+        if style is not None:
+            show(found, _SHOW_COLUMNS, style)
+            return
+        for one in found:
+            known = [column for column in _SHOW_COLUMNS if column.value(one) not in _EMPTY]
+            show_as_lines([column.key for column in known], [[human(column.value(one), 6) for column in known]])
+
+
+_EMPTY = (None, "")
+
+
+def _named_trials(store: Store, what: str, number: int | None, db: str) -> list[Cells]:
+    """The named trials. Raises StoreError if there are none."""
+    from autotune.analysis.trial_rows import trial_rows
+
+    if number is not None:
+        found = store.results.list(what, number=number)
+        if not found:
+            raise StoreError(f"{db}: {what} has no trial {number}; `autotune trials {what}` lists what there is")
+    else:
+        if not is_whole(what, 0, LARGEST):
+            raise click.UsageError(f"{what}: give the NUMBER of its trial, too; `autotune trials {what}` lists them")
+        found = store.results.by_id(int(what))
+        if not found:
+            raise StoreError(f"{db}: no trial has the id {what}; `autotune query` has them as trial_id in `results`")
+    return list(trial_rows(store, found))
+
+
+def _measured(key: str, convert: Callable[[Any], Cell] = lambda cell: cell) -> Column[Cells]:
+    """A column about a trial of a layer; empty for one of an imported space."""
+    return Column(key, lambda one: None if one["operation"] is None else convert(one[key]))
+
+
+def _samples(one: Cells) -> Items | None:
+    return Items(tuple(json.loads(one["samples_us"]))) if one["samples_us"] else None
+
+
+_SHOW_COLUMNS = (
+    key_column("trial_id"),
+    *TRIAL_COLUMNS,
+    Column[Cells]("deterministic", lambda one: bool(one["deterministic"])),
+    key_column("q1_us"),
+    key_column("q3_us"),
+    Column[Cells]("samples_us", _samples),
+    _measured("measurement_mode"),
+    _measured("attempts"),
+    _measured("reused", bool),
+    _measured("template_hash"),
+    _measured("arch"),
+    _measured("driver"),
+    _measured("toolkit"),
+    _measured("flags"),
+    _measured("started"),
+)
+
+
+@click.command()
+@click.argument("what", metavar="LAYER|STUDY", shell_complete=studies_and_layers)
+@DATABASE
+@filter_options
+@plot_format_options
+def history(what: str, db: str, only: FilterOptions, style: str | None) -> None:
+    """Show how the best time of LAYER improved.
+
+    It lists every trial that was the fastest when it ended, and all finals and retimes.
+
+    A layer is identified by its shape, so trials of other studies with the same shape are included.
+    """
+    from autotune.analysis.history import history_rows
+    from autotune.store import Store
+
+    name = name_of(what)
+    with Store(db, create=False) as store, paged(style):
+        admitted = only.of(store)
+        found = list(history_rows(row for row in store.results.history(name) if admitted(row)))
+        shown = [event for event in found if event["event"] == "improvement" or style != "plot"]
+        if not found:
+            only.warn_unknown(store)
+        if not shown:
+            rest = "" if only.everything else " that the options admit"
+            which = "no improvement" if style == "plot" else "no improvement, finals or retime"
+            click.echo(f"{what}: {store.path} has {which}{rest}", err=True)
+        if style == "plot":
+            _plot_history(shown)
+        else:
+            show(found, _HISTORY_COLUMNS, style)
+
+
+def _plot_history(improvements: Sequence[Cells]) -> None:
+    """Plot the best time of each layer by date, for each device, class and measurement mode, under the name that was
+    asked for.
+    """
+    out = console()
+    groups: dict[tuple[str, str, str, str], list[tuple[datetime, float]]] = {}
+    for event in improvements:
+        key = (event["asked_as"], event["device"], event["accuracy"], event["measurement_mode"])
+        groups.setdefault(key, []).append((event["date"], event["time_us"]))
+    for (layer, device, accuracy, measurement_mode), events in groups.items():
+        times_us = [us for _, us in events]
+        out.print(
+            f"{layer} on {device}, {accuracy}, {measurement_mode} cache: {len(events)} improvements", soft_wrap=True
+        )
+        for line in falling(times_us, min(out.width, 80) - 14):
+            out.print(line, soft_wrap=True)
+        out.print(f"  {events[0][0]:%Y-%m-%d %H:%M:%S} to {events[-1][0]:%Y-%m-%d %H:%M:%S}\n", soft_wrap=True)
+
+
+_HISTORY_COLUMNS = (
+    Column[Cells]("date", lambda event: event["date"].replace(microsecond=0)),
+    key_column("layer"),
+    key_column("generation", heading="gen"),
+    key_column("device"),
+    key_column("accuracy"),
+    key_column("deterministic", terminal=False),
+    *map(key_column, ("measurement_mode", "event", "trial", "time_us", "over_before")),
+    key_column("template", terminal=False),
+    key_column("config", below=True),
+    key_column("driver", terminal=False),
+    key_column("toolkit", terminal=False),
+    key_column("note", below=True),
+)
+
+
+@click.command()
+@click.argument("a", metavar="A")
+@click.argument("b", metavar="B")
+@click.argument("what", metavar="[STUDY|LAYER]", required=False, shell_complete=studies_and_layers)
+@DATABASE
+@click.option("--by", type=click.Choice(["study", "device", "date"]), help="What A and B are, if it is ambiguous.")
+@format_options
+def diff(a: str, b: str, what: str | None, db: str, by: str | None, style: str | None) -> None:
+    """Compare the best kernels of two studies, devices or dates.
+
+    For each layer it shows which side is faster, whether the difference exceeds the noise, and what changed in the
+    config.
+
+    A and B are two studies (`lenet-k5` for the newest generation, or `lenet-k5@1`), two devices (a part of a recorded
+    name) or two dates (`2026-11-20` for its end, or `2026-11-20T14:00`, in UTC unless it has a zone). Layers are paired
+    by their shape.
+    """
+    from autotune.analysis.diff import SIDES, diff_rows, resolve
+    from autotune.errors import StoreError
+    from autotune.store import Store
+
+    name = name_of(what)
+    with Store(db, create=False) as store:
+        studies, devices = store.studies.list(), store.devices.list()
+        first, second = (resolve(word, studies, devices, by) for word in (a, b))
+        if first.kind != second.kind:
+            raise StoreError(f"{a!r} is a {first.kind} and {b!r} a {second.kind}; give two of {', '.join(SIDES)}")
+        found = list(diff_rows(store.results.diff(first, second, name)))
+    counts = Counter(row["verdict"] for row in found)
+    words = ", ".join(f"{count} {verdict}" for verdict, count in counts.items()) or "nothing to compare"
+    click.echo(f"A: {first}; B: {second}; {words}", err=True)
+    show(found, _DIFF_COLUMNS, style)
+
+
+_DIFF_COLUMNS = (
+    key_column("layer"),
+    *(key_column(key, terminal=False) for key in ("layer_a", "layer_b", "problem", "device_a", "device_b")),
+    key_column("device"),
+    key_column("accuracy"),
+    key_column("deterministic", terminal=False),
+    key_column("measurement_mode", terminal=False),
+    *map(key_column, ("a_us", "b_us", "b_over_a", "noise_fraction", "verdict")),
+    key_column("config_changed", terminal=False),
+    key_column("changes", below=True),
+    *(key_column(key, terminal=False) for key in ("template_a", "config_a", "template_b", "config_b")),
+)

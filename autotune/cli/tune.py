@@ -1,4 +1,4 @@
-"""`tune`: run a tuning study, with progress, and show the best configs at the end."""
+"""`tune` and `compare`: run a tuning study with progress, and show the best kernels at the end."""
 
 from __future__ import annotations
 
@@ -12,9 +12,7 @@ import click
 from autotune.analysis.rooflines import with_roofline
 from autotune.cli.best import BEST_COLUMNS, answer, show_answers
 from autotune.cli.cluster import CLUSTER, DEVICE_CLASS, tune_on_cluster
-from autotune.cli.dispatch import unsupported_layers
-from autotune.cli.end_to_end import show_end_to_end
-from autotune.cli.interrupts import end_interrupted
+from autotune.cli.dispatch import DISPATCHED, KERNELS, unsupported_layers
 from autotune.cli.options import (
     DATABASE,
     DIRECTORIES,
@@ -22,22 +20,25 @@ from autotune.cli.options import (
     JOBS,
     LAYERS,
     SECONDS,
+    STUDY,
     Number,
+    refuse_beside,
     run_on,
 )
-from autotune.cli.run import open_run
-from autotune.cli.studies import STUDY
-from autotune.cli.summary import left, summary
-from autotune.cli.tables import format_options
-from autotune.cli.tuned_rule import search_and_show
+from autotune.cli.output import on_terminal
+from autotune.cli.run import end_interrupted, open_run
+from autotune.cli.summary import left, show_end_to_end, summary
+from autotune.cli.tables import format_options, show
 from autotune.devices.device import BASELINES
 from autotune.errors import AutotuneError, StoreError, StudyError, shortened
+from autotune.escape import counted
 from autotune.evaluation.evaluator import DeviceEvaluator
-from autotune.study import SAMPLERS
+from autotune.study import SAMPLERS, NamedRule, distinct_layers
 from autotune.toml_table import LARGEST
 
 if TYPE_CHECKING:
     from autotune.api.run_plan import RunPlan
+    from autotune.dispatch.rule_search import SearchedRule
 
 BASELINE = click.option(
     "--baseline",
@@ -261,3 +262,56 @@ def tune_and_show(
             hint_at_reference(result.layer.problem.operation) for result in lacking if result.all_wrong
         )
         raise AutotuneError(f"{study.name}: no correct kernel of {reasons}{''.join(hints)}")
+
+
+_OF_LAYERS = (
+    *("time_budget", "trials_total", "time_budget_total", "min_gain", "only_unsupported", "prior", "cluster"),
+    *("classes", "baselines", "finals_seconds", "fresh", "finals_on_interrupt"),
+)
+"""Options of `tune` that a rule's search has no use for."""
+
+
+def search_and_show(
+    plan: RunPlan,
+    rule: NamedRule,
+    device: str | None,
+    jobs: int | None,
+    db: str,
+    style: str | None,
+    *,
+    holdout: int | None,
+) -> None:
+    """Search a rule for some layers of its study, or for those of them that a seed does not hold out; print it."""
+    from autotune.dispatch.builder import held_out
+    from autotune.dispatch.cells import Run
+    from autotune.dispatch.header import load_dispatch_template
+    from autotune.dispatch.rule_search import search_rule
+
+    refuse_beside("a rule is the target", *_OF_LAYERS)
+    template = load_dispatch_template()
+    with open_run(plan.study, device, jobs, db) as opened:
+        distinct = distinct_layers(plan.layers)
+        held = held_out(len(distinct), holdout)
+        layers = tuple(layer for at, layer in enumerate(distinct) if at not in held)
+        run = Run(plan.study, plan.families, opened.evaluator, opened.store, opened.observe, opened.stopping)
+        found = search_rule(run, template, rule, layers)
+        interrupted = opened.stopping()
+    if style is None:
+        _show_rule(found)
+    else:
+        show(found.layers, DISPATCHED, style)
+    if interrupted:
+        end_interrupted("the rule is the best of those evaluated until then")
+
+
+def _show_rule(found: SearchedRule) -> None:
+    """Everything, for people."""
+    click.echo("The rule:")
+    for line in found.dispatcher.words():
+        click.echo(on_terminal(f"  {line}"))
+    show(found.dispatcher.all_kernels, KERNELS, None)
+    show(found.layers, DISPATCHED, None)
+    click.echo(
+        f"{found.total_us:.6g} us in all; {counted(found.tried, 'rule')} evaluated, {found.evaluated} of them now; "
+        f"{counted(found.measured, 'kernel')} measured now, each on one layer"
+    )

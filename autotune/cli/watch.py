@@ -17,10 +17,8 @@ from rich.table import Table
 from rich.text import Text
 
 from autotune.api.study_names import name_of
-from autotune.cli.completion import studies_and_layers
-from autotune.cli.options import DATABASE, SECONDS
-from autotune.cli.plots import sparkline
-from autotune.cli.tables import console
+from autotune.cli.options import DATABASE, SECONDS, studies_and_layers
+from autotune.cli.tables import console, sparkline
 from autotune.study import distinct_layers
 from autotune.trial import Outcome
 

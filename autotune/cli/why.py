@@ -11,57 +11,33 @@ import click
 
 from autotune.analysis.rooflines import BestWithRoofline, best_per_class, with_roofline
 from autotune.api.study_names import name_of
-from autotune.cli.above_roofline import warn_faster_than_roofline
-from autotune.cli.completion import studies_and_layers
-from autotune.cli.filters import one_device
-from autotune.cli.options import ACCURACY, ALL_ROWS, DATABASE, DIRECTORIES, OF_DEVICE, SHOWN_ROWS
-from autotune.cli.pager import paged
+from autotune.cli.best import floor_of, warn_faster_than_roofline
+from autotune.cli.options import (
+    ACCURACY,
+    ALL_ROWS,
+    DATABASE,
+    DIRECTORIES,
+    OF_DEVICE,
+    SHOWN_ROWS,
+    one_device,
+    studies_and_layers,
+)
+from autotune.cli.output import paged
 from autotune.cli.tables import say, short_configs, show, wide_format_options
-from autotune.columns import Cell, Column
+from autotune.cli.why_rows import WHY_COLUMNS, Explained, why_rows
+from autotune.columns import Column
 from autotune.errors import StoreError
+from autotune.escape import counted
 from autotune.family.space import Admission, BoundTemplate
 from autotune.family.template_files import load_template, template_files
 from autotune.operation.registry import operations_here
-from autotune.trial import Config
 
 if TYPE_CHECKING:
-    from autotune.analysis.why import Effect, Neighbour, Why
-    from autotune.store import AlikeTrial, BestRow, KernelProfile, Store, TrialRow
+    from autotune.analysis.why import Why
+    from autotune.store import AlikeTrial, BestRow, Store, TrialRow
 
 _SHOWN = 10  # groups of failures on the terminal
 _STALLS_SHOWN = 2  # reasons of a profile
-
-
-@dataclass(frozen=True, slots=True)
-class Explained:
-    """A best kernel, why it is the fastest, and its neighbours in the search space."""
-
-    kernel: BestWithRoofline
-    why: Why
-    noise: float | None
-    """fraction; None if no finals recorded one"""
-    neighbours: tuple[Neighbour, ...]
-    """without those that were tried"""
-    rules: str
-    """a remark about the neighbours, for example that the family has changed since; may be empty"""
-    profiles: tuple[KernelProfile, ...]
-    """the latest profile of its launches"""
-
-    def verdict(self, ratio: float | None) -> str | None:
-        """Whether a kernel with this ratio to the winner's time is slower or faster beyond noise."""
-        if ratio is None:
-            return None
-        if abs(ratio - 1) <= (self.noise or 0.0):
-            return "same within noise" if self.noise else "same"
-        return "slower" if ratio > 1 else "faster"
-
-    def rules_forbid(self) -> dict[str, list[str]]:
-        """Each rule of the family that forbids a step from the winner, with these steps."""
-        found: dict[str, list[str]] = {}
-        for one in self.neighbours:
-            for rule in filter(None, one.refusal.split("; ")):
-                found.setdefault(rule, []).append(f"{one.param}={one.value}")
-        return dict(sorted(found.items(), key=lambda item: -len(item[1])))
 
 
 @click.command()
@@ -103,11 +79,11 @@ def why(
                 + store.best.advice(name, info, f"`autotune trials {what}` lists what there is")
             )
         families = template_files(directories, operations_here((row.layer.problem.operation for row in rows), what))
-        like = _Like(store)
+        alike: dict[tuple[object, ...], tuple[AlikeTrial, ...]] = {}
         best = best_per_class(rows)
         brief = style is None and not everything
         chosen = _first_class(best) if brief else best
-        found = [_explained(store, families, with_roofline(store, row), like) for row in chosen]
+        found = [_explained(store, families, with_roofline(store, row), alike) for row in chosen]
     if brief:
         with paged(style):
             for explained in found:
@@ -117,35 +93,30 @@ def why(
             for explained in found:
                 _print(explained, style)
     else:
-        show((line for explained in found for line in _lines(explained)), _COLUMNS, style)
-    warn_faster_than_roofline((explained.kernel.best.row, explained.kernel.facts) for explained in found)
+        show((line for explained in found for line in why_rows(explained)), WHY_COLUMNS, style)
+    warn_faster_than_roofline(floor_of(explained.kernel) for explained in found)
 
 
-class _Like:
-    """The trials that are comparable with a trial, read once for all accuracy classes of a layer."""
-
-    def __init__(self, store: Store) -> None:
-        self._store = store
-        self._read: list[tuple[TrialRow, tuple[AlikeTrial, ...]]] = []
-
-    def __call__(self, row: TrialRow) -> tuple[AlikeTrial, ...]:
-        for other, found in self._read:
-            if _circumstances(other) == _circumstances(row):
-                return found
-        self._read.append((row, self._store.trials.like(row)))
-        return self._read[-1][1]
-
-
-def _circumstances(row: TrialRow) -> tuple[object, ...]:
-    """The properties that two trials must share for their times to be comparable."""
-    return row.problem, row.device, row.environment, row.measurement_mode, row.origin
-
-
-def _explained(store: Store, families: Mapping[str, Path], kernel: BestWithRoofline, like: _Like) -> Explained:
+def _explained(
+    store: Store,
+    families: Mapping[str, Path],
+    kernel: BestWithRoofline,
+    alike: dict[tuple[object, ...], tuple[AlikeTrial, ...]],
+) -> Explained:
+    """Explain a best kernel. `alike` caches the trials whose times are comparable, for a layer's other classes."""
     from autotune.analysis.why import explain, neighbours
 
     winner = kernel.best.row
-    why_it = explain(kernel.best, like(winner))
+    shared = (
+        winner.problem,
+        winner.device.identity,
+        winner.environment.identity,
+        winner.measurement_mode,
+        winner.origin,
+    )
+    if shared not in alike:
+        alike[shared] = store.trials.like(winner)
+    why_it = explain(kernel.best, alike[shared])
     floor = store.noise_floors.latest(winner.device, winner.measurement_mode)
     noise = floor.noise_fraction if floor else None
     seen = [row.profile for row in store.profiles.list(kernel.best.name) if row.row.id == winner.id]
@@ -200,7 +171,7 @@ def _print_answer(explained: Explained, classes: Sequence[BestRow]) -> None:
     if shown:
         say("")
         show(shown, _CHANGES, None)
-    say(f"{len(list(_lines(explained))) - len(shown)} more lines with --all")
+    say(f"{len(list(why_rows(explained))) - len(shown)} more lines with --all")
 
 
 def _changes(explained: Explained) -> tuple[list[_Change], list[_Change]]:
@@ -266,7 +237,7 @@ def _print(explained: Explained, style: str | None) -> None:
     for text in (*_head(explained, _config_words if style == "wide" else _short), ""):
         say(text)
     remark = f" ({explained.rules})" if explained.rules else ""
-    lines = list(_lines(explained))
+    lines = list(why_rows(explained))
     for about, title, keys in _SECTIONS:
         if about in ("parameter", "between") and not explained.why.effects:
             continue  # the first lines have said why
@@ -275,7 +246,7 @@ def _print(explained: Explained, style: str | None) -> None:
         more = f"; {len(chosen) - len(shown)} more with --json" if len(shown) < len(chosen) else ""
         ending = more if chosen else ": none recorded" if about != "untried" else ": none"
         say(f"{title}{remark if about == 'untried' else ''}{ending}")
-        columns = [column for key in keys for column in _COLUMNS if column.key == key]
+        columns = [column for key in keys for column in WHY_COLUMNS if column.key == key]
         columns = [column for column in columns if any(column.value(line) is not None for line in shown)]
         if chosen:
             show(shown, columns, None)
@@ -312,7 +283,7 @@ def _head(explained: Explained, words_of: Callable[[TrialRow], str]) -> Iterator
     if facts.residency is not None:
         held = facts.residency
         words.append(
-            f"{_count(held.blocks, 'block')} of {_count(held.warps // held.blocks, 'warp')} a multiprocessor "
+            f"{counted(held.blocks, 'block')} of {counted(held.warps // held.blocks, 'warp')} a multiprocessor "
             f"(occupancy {held.occupancy:.2g}), no more for {' and '.join(held.limits)}"
         )
     if trial.resources.registers:
@@ -338,124 +309,6 @@ def _default_words(why_it: Why) -> str:
     return f"{default} took {why_it.default.median_us:.5g} us, {times}"
 
 
-@dataclass(frozen=True, slots=True)
-class Line:
-    """A row of the answer in JSON and CSV; fields that do not apply are None."""
-
-    best: BestRow
-    about: str
-    """winner, default, parameter, between, step, untried, refused, family or failure"""
-    template: str
-    parameter: str | None = None
-    default: Cell = None
-    value: Cell = None
-    time_us: float | None = None
-    over_winner: float | None = None
-    """relative to the winner's time; for a parameter, the time with the default's value divided by that with the
-    winner's
-    """
-    verdict: str | None = None
-    pairs: int | None = None
-    distance: int | None = None
-    low: float | None = None
-    high: float | None = None
-    trial: int | None = None
-    trials: int | None = None
-    correct: int | None = None
-    outcome: str | None = None
-    note: str | None = None
-    config: Config | None = None
-
-
-def _lines(explained: Explained) -> Iterator[Line]:
-    why_it, best = explained.why, explained.kernel.best
-    family = best.row.trial.config.template
-    refused = {(one.param, one.value): one.refusal for one in explained.neighbours if one.refusal}
-    yield _trial_line(explained, "winner", why_it.winner, time_us=best.median_us)
-    if why_it.default is not None:
-        yield _trial_line(explained, "default", why_it.default)
-    for effect in why_it.effects:
-        yield Line(
-            *(best, "parameter", family, effect.param, effect.default, effect.winner),
-            over_winner=effect.ratio,
-            verdict=explained.verdict(effect.ratio) or "not told",
-            pairs=effect.pairs,
-            distance=effect.distance,
-            low=effect.low,
-            high=effect.high,
-            note="; ".join(_evidence(effect, refused.get((effect.param, effect.default), ""))),
-        )
-    for between in why_it.between:
-        changed = " ".join(f"{name}={dict(best.row.trial.config.pairs)[name]}" for name in between.changed)
-        yield _trial_line(explained, "between", between.row, parameter=changed)
-    for step in why_it.steps:
-        yield _trial_line(explained, "step", step.row, parameter=step.param, value=step.value)
-    for one in explained.neighbours:
-        about = "refused" if one.refusal else "untried"
-        yield Line(best, about, family, one.param, value=one.value, note=one.refusal or None)
-    for row in why_it.families:
-        if row.best is None:
-            line = Line(best, "family", row.template, note=f"no correct trial of class {best.row.trial.accuracy}")
-        else:
-            line = _trial_line(explained, "family", row.best)
-        yield replace(line, trials=row.evaluated, correct=row.correct)
-    for failures in why_it.failures:
-        outcome = f"{failures.outcome} {failures.reason}".strip()
-        yield Line(
-            *(best, "failure", failures.template),
-            trials=failures.trials,
-            outcome=outcome,
-            note=failures.message,
-            config=failures.example,
-        )
-
-
-def _trial_line(
-    explained: Explained,
-    about: str,
-    row: AlikeTrial,
-    *,
-    parameter: str | None = None,
-    value: Cell = None,
-    time_us: float | None = None,
-) -> Line:
-    """A row about one recorded trial."""
-    best = explained.kernel.best
-    ratio = None if row.median_us is None else row.median_us / (best.row.median_us or row.median_us)
-    return Line(
-        *(best, about, row.config.template, parameter, None, value),
-        time_us=row.median_us if time_us is None else time_us,
-        over_winner=ratio,
-        verdict=explained.verdict(ratio) or f"{row.outcome} {row.reason}".strip(),
-        trial=row.number,
-        outcome=row.outcome.value,
-        config=row.config,
-    )
-
-
-def _evidence(effect: Effect, refusal: str) -> Iterator[str]:
-    """What an effect's ratio is based on, as text; `refusal` lists the rules that forbid the value one step from the
-    winner.
-    """
-    if effect.distance == 0:
-        yield "the winner with the default's value"
-    elif effect.pairs:
-        yield f"{_count(effect.nearest, 'pair')} {_count(effect.distance or 0, 'other parameter')} off the winner"
-    else:
-        yield "no two trials differ in it alone" if effect.nearby else "no correct trial has the default's value"
-    if effect.pairs > effect.nearest:
-        yield f"all {effect.pairs} pairs {effect.low:.3f} to {effect.high:.3f}"
-    if refusal:
-        yield f"refused together with the winner's other values: {refusal}"
-    if effect.nearby is not None:
-        also = ", ".join(effect.nearby.also)
-        yield f"closest is trial {effect.nearby.row.number} with {also} changed too, {effect.nearby.ratio:.3f}"
-
-
-def _count(number: int, what: str) -> str:
-    return f"{number} {what}{'s' * (number != 1)}"
-
-
 _SECTIONS = (
     ("parameter", "against the family's default", ("parameter", "default", "value", "over_winner", "verdict", "note")),
     ("between", "between the default and the winner", ("parameter", "time_us", "over_winner", "verdict", "trial")),
@@ -472,27 +325,4 @@ _SECTIONS = (
 _RULES = (
     Column[tuple[str, list[str]]]("rule", lambda item: item[0]),
     Column[tuple[str, list[str]]]("forbids", lambda item: " ".join(item[1]), below=True),
-)
-_COLUMNS = (
-    Column[Line]("layer", lambda line: line.best.name),
-    Column[Line]("device", lambda line: line.best.row.device.name),
-    Column[Line]("accuracy", lambda line: line.best.row.trial.accuracy),
-    Column[Line]("about", lambda line: line.about),
-    Column[Line]("template", lambda line: line.template),
-    Column[Line]("parameter", lambda line: line.parameter),
-    Column[Line]("default", lambda line: line.default),
-    Column[Line]("value", lambda line: line.value),
-    Column[Line]("time_us", lambda line: line.time_us),
-    Column[Line]("over_winner", lambda line: line.over_winner),
-    Column[Line]("verdict", lambda line: line.verdict),
-    Column[Line]("pairs", lambda line: line.pairs),
-    Column[Line]("distance", lambda line: line.distance),
-    Column[Line]("low", lambda line: line.low),
-    Column[Line]("high", lambda line: line.high),
-    Column[Line]("trial", lambda line: line.trial),
-    Column[Line]("trials", lambda line: line.trials),
-    Column[Line]("correct", lambda line: line.correct),
-    Column[Line]("outcome", lambda line: line.outcome),
-    Column[Line]("note", lambda line: line.note, below=True),
-    Column[Line]("config", lambda line: line.config),
 )

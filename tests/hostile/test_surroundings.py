@@ -83,7 +83,7 @@ def test_signals_that_follow_leave_no_folder(number: signal.Signals, folder: Pat
 CUT_OFF = """
 import signal
 from pathlib import Path
-from autotune.cli.interrupts import cleaning_up_on
+from autotune.cli import cleaning_up_on
 from autotune.tempdirs import temporary_folder
 kept = temporary_folder()
 of_somebody_else = Path(kept.__enter__())  # made before the command
@@ -104,7 +104,7 @@ def test_a_folder_that_a_signal_cut_off_from_its_owner_goes_with_the_command() -
 NO_FILE_TO_OPEN = """
 import os, resource, signal, tempfile
 from pathlib import Path
-from autotune.cli.interrupts import cleaning_up_on
+from autotune.cli import cleaning_up_on
 from autotune.workers.worker import Worker
 temporary = Path(tempfile.gettempdir())  # it opens a file to find that out
 resource.setrlimit(resource.RLIMIT_NOFILE, (64, 64))

@@ -63,7 +63,6 @@ def test_what_is_no_file_is_not_written_over(name: str, kind: str, outside: Path
     [
         *(("report", "small", "--out"), ("source", "small.one", "--out")),
         ("retime", "small", "--device", "null", "--junit"),
-        ("sanitize", "small.one", "--device", "host:check", "--markdown"),
         ("dispatch", "small.toml", "--device", "null", "--out"),
     ],
     ids=lambda words: words[0],

@@ -42,7 +42,7 @@ def test_a_command_is_loaded_without_the_others() -> None:
     loaded = own & set(run.stdout.split())
     assert "autotune.cli.why" in loaded
     assert not loaded & {
-        f"autotune.cli.{name}" for name in ("tune", "export", "report", "dispatch", "replay", "cluster")
+        f"autotune.cli.{name}" for name in ("tune", "export", "importance", "dispatch", "replay", "cluster")
     }
 
 

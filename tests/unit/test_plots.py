@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from autotune.api.run import acquire_study_lock
-from autotune.cli.plots import bar, falling, sparkline
+from autotune.cli.tables import bar, falling, sparkline
 from autotune.evaluation.null import NullEvaluator
 from autotune.store import Store
 from autotune.study_reader import load_study

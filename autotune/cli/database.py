@@ -1,19 +1,22 @@
-"""`dump`, `load`, `merge` and `import`: results out of one database and into another."""
+"""`dump`, `load`, `merge`, `import`, `clean` and `query`: the results database as a whole."""
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import TextIO
 
 import click
 
+from autotune.api.device_names import binary_cache
 from autotune.atomic_write import atomic_write, check_writable
 from autotune.bounded_io import open_regular
-from autotune.cli.options import DATABASE, database_path, writable
+from autotune.cli.options import DATABASE, SECONDS, database_path, writable
 from autotune.cli.output import exact
+from autotune.cli.tables import format_options, show
+from autotune.columns import Cell, Column
 from autotune.errors import StoreError
 from autotune.escape import counted
 from autotune.interchange.files import read_recording
@@ -109,3 +112,86 @@ def import_(file: Path, db: str) -> None:
         else f"imported before: {counted(done.known, 'trial')}"
     )
     click.echo(f"{db}: {found}, as generation {done.generation} of study {done.study}", err=True)
+
+
+@click.command()
+@click.option("--cache", is_flag=True, help="Remove every compiled kernel.")
+@click.option("--quarantine", is_flag=True, help="Let quarantined kernels run again.")
+@DATABASE
+def clean(cache: bool, quarantine: bool, db: str) -> None:
+    """Empty the cache of compiled kernels or the quarantine.
+
+    Without an option it shows the contents of both and removes nothing.
+
+    A kernel is quarantined if it was running when two runs ended abnormally. autotune does not run it again under the
+    same driver and toolkit.
+    """
+    if cache or not quarantine:
+        _clean_cache(empty=cache)
+    if quarantine or not cache:
+        _clean_quarantine(db, empty=quarantine)
+
+
+def _clean_cache(*, empty: bool) -> None:
+    binaries = binary_cache()
+    state = binaries.state()
+    if empty:
+        binaries.trim(0)
+    done = "removed from" if empty else "in"
+    click.echo(f"{counted(state.entries, 'compiled kernel')} ({state.size_bytes / 1e6:.1f} MB) {done} {state.folder}")
+
+
+def _clean_quarantine(db: str, *, empty: bool) -> None:
+    from autotune.store import Store, has_results
+
+    if not empty and not has_results(db):
+        return
+    with Store(writable(db) if empty else db, create=False) as store:
+        rows = store.quarantine.list()
+    if empty and rows:
+        with Store(db) as store:
+            store.quarantine.clear()
+    click.echo(f"{counted(len(rows), 'kernel')} {'released' if empty else 'quarantined'} in {db}")
+    if not empty:
+        for row in rows:
+            click.echo(f"  {row.source_hash[:12]} on {row.device}, driver {row.driver}: {row.reason}: {row.message}")
+
+
+@click.command()
+@click.argument("sql", metavar="SQL")
+@DATABASE
+@click.option("--timeout", "within_s", type=SECONDS, help="Stop after this many seconds.")
+@format_options
+def query(sql: str, db: str, within_s: float | None, style: str | None) -> None:
+    """Run one read-only SQL statement on the database.
+
+    Ctrl-C stops the statement.
+    """
+    from autotune.store import Store
+
+    with Store(db, create=False) as store, store.stream(sql, within_s=within_s) as found:
+        names = distinct(found.columns)
+        columns = [Column[tuple[Cell, ...]](name, _at(position)) for position, name in enumerate(names)]
+        show((tuple(map(_cell, row)) for row in found.rows), columns, style or "wide")
+
+
+def distinct(names: Sequence[str]) -> list[str]:
+    """Column names, each of its own: a repeated one gets a number, so that no value of a JSON object is lost."""
+    found: dict[str, None] = {}
+    last: dict[str, int] = {}
+    for name in names:
+        unique, number = name, last.get(name, 1)
+        while unique in found:
+            number += 1
+            unique = f"{name}_{number}"
+        last[name] = number
+        found[unique] = None
+    return list(found)
+
+
+def _at(position: int) -> Callable[[tuple[Cell, ...]], Cell]:
+    return lambda row: row[position]
+
+
+def _cell(value: object) -> Cell:
+    return value if value is None or isinstance(value, (str, int, float)) else str(value)
