@@ -172,9 +172,9 @@ def dispatch(
 
     if out is not None:
         check_writable(out, "--out")
+        if out.exists() and Path(study).exists() and out.samefile(study):
+            raise StudyError(f"{out}: is the study itself; give another --out")
     plan = plan_run(study, db, directories)
-    if out is not None and plan.study.path is not None and out.exists() and out.samefile(plan.study.path):
-        raise StudyError(f"{out}: is the study itself; give another --out")
     template = load_dispatch_template()
     with open_run(plan.study, device, jobs, db, on_results=True) as opened:
         run = Run(plan.study, plan.families, opened.evaluator, opened.store, opened.observe, opened.stopping)
