@@ -14,7 +14,7 @@ import click
 
 from autotune.api.device_names import jobs_default
 from autotune.cli.options import numbers_of
-from autotune.cli.run import counting
+from autotune.cli.run import LINE_EVERY_S, counting
 from autotune.cli.tables import format_options, show
 from autotune.columns import Column
 from autotune.errors import StudyError, not_written
@@ -89,7 +89,7 @@ def replay(
     chosen = tuple(dict.fromkeys(samplers))
     total = len(recordings) * len(chosen) * seeds
     refused: Counter[tuple[str, str]] = Counter()
-    with _tracing(trace) as write, counting("replay", total) as tell:
+    with _tracing(trace) as write, counting("replay", total, quiet_s=LINE_EVERY_S) as tell:
         runs = count(1)
 
         def on_run(recorded: Recorded, run: Run) -> None:

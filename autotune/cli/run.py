@@ -133,7 +133,7 @@ def end_interrupted(left: str, *, resumes: bool = True) -> NoReturn:
 
 
 _FINALS = "finals"
-_LINE_EVERY_S = 10.0  # seconds between two lines in a pipe
+LINE_EVERY_S = 10.0  # seconds between two lines in a pipe
 _NARROW = 100  # columns of a terminal; below it a bar is short
 _BESIDE, _STATE = 44, 16  # columns for the name, count and times next to a bar, and the minimum for the state
 
@@ -214,10 +214,13 @@ def _cut(width: int) -> Column:
 
 
 @contextmanager
-def counting(name: str, total: int | None) -> Iterator[Callable[[int, str], None]]:
-    """Show a count, out of `total` if it is known, and a text: as a bar, or as a line every few seconds."""
+def counting(name: str, total: int | None, *, quiet_s: float = 0.0) -> Iterator[Callable[[int, str], None]]:
+    """Show a count, out of `total` if it is known, and a text: as a bar, or every few seconds as a line.
+
+    No line comes in the first `quiet_s` seconds.
+    """
     if silent() or not console(stderr=True).is_terminal:
-        lines, of_total = PlainLines(), "" if total is None else f"/{total}"
+        lines, of_total = PlainLines(quiet_s), "" if total is None else f"/{total}"
         yield lambda done, words: lines.say(name, f"{done}{of_total}{', ' if words else ''}{words}", at_once=False)
         return
     with _bars() as bars:
@@ -280,16 +283,16 @@ class PlainLines:
     several.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, quiet_s: float = 0.0) -> None:
         self._said: dict[str, float] = {}
-        self._began = time.monotonic()
+        self._began, self._quiet_s = time.monotonic(), quiet_s
 
     def __call__(self, progress: TuneProgress) -> None:
         network = progress.network
         if progress.phase == "start":
             return  # the line with the device's name was just printed
         if progress.phase == "listing":
-            if time.monotonic() - self._began >= _LINE_EVERY_S:
+            if time.monotonic() - self._began >= LINE_EVERY_S:
                 self.say(progress.layer.partition(".")[0], _listing(progress), at_once=False)
             return
         if network is None:
@@ -302,6 +305,7 @@ class PlainLines:
 
     def say(self, name: str, words: str, *, at_once: bool) -> None:
         now = time.monotonic()
-        if at_once or now - self._said.get(name, -math.inf) >= _LINE_EVERY_S:
+        due = now - self._began >= self._quiet_s and now - self._said.get(name, -math.inf) >= LINE_EVERY_S
+        if at_once or due:
             self._said[name] = now
             print(f"{name}: {words}", file=sys.stderr, flush=True)
