@@ -53,7 +53,7 @@ _COLUMNS = (
     "tools",
     type=click.Choice(ALL_TOOLS),
     multiple=True,
-    help="Tool of compute-sanitizer; may be repeated. Default: all.",
+    help="Tool of compute-sanitizer; may be repeated. Default: all but synccheck.",
 )
 @DATABASE
 @DIRECTORIES
