@@ -125,3 +125,11 @@ def host(binaries: None) -> Iterator[DeviceEvaluator]:
     evaluator = DeviceEvaluator(["host"], 2, cache=binary_cache())
     yield evaluator
     evaluator.close()
+
+
+@pytest.fixture(scope="session")
+def checked(binaries: None) -> Iterator[DeviceEvaluator]:
+    """The host device with sanitizers; the configs share the verification programs through a cache."""
+    evaluator = DeviceEvaluator(["host:check"], 1, cache=binary_cache())
+    yield evaluator
+    evaluator.close()

@@ -1,17 +1,29 @@
-"""Kernels that are wrong at some run-time sizes only: `check` finds each, whatever size a study would tune at."""
+"""Kernels that are wrong at some run-time sizes: `check` and `export` find each, `tune` those at the tuned size."""
 
 from __future__ import annotations
 
 import itertools
 from collections.abc import Mapping
+from contextlib import nullcontext
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 
 from autotune.checking.cases import CasePlan
 from autotune.checking.check import FamilyCheck
+from autotune.checking.sanitize import HostCheck, Winner
+from autotune.errors import Rejected
 from autotune.evaluation.evaluator import DeviceEvaluator
-from autotune.trial import Outcome
+from autotune.exporting import export_library
+from autotune.exporting.build import self_test
+from autotune.family.render import render
+from autotune.family.space import BoundTemplate, SearchSpace
+from autotune.family.template import KernelTemplate
+from autotune.problem import Problem, make_problem
+from autotune.trial import Config, Outcome
+from tests.compiled import built_for_host
+from tests.exports import H200, chosen
 from tests.long_run import every
 from tests.planted_defects import KERNELS
 
@@ -26,33 +38,87 @@ _EDITS = {
     "max_pool2d": ("int n) {", "int n) {{ if ({0}) return;"),
     "gemm": (_GEMM_STORE, f"if (!({{0}})) {_GEMM_STORE}"),
 }
-DEFECTS: Mapping[tuple[str, str], str] = {
-    ("new-op", "multiples of 16"): "rows % 16 == 0",
-    ("new-op", "more than 100"): "rows > 100",
-    ("new-op", "128 and more"): "rows >= 128",
-    ("new-op", "1"): "rows == 1",
-    ("new-op", "from the third block on"): "blockIdx.x >= 2",
-    ("new-op", "the last of several blocks"): "gridDim.x > 1 && blockIdx.x == gridDim.x - 1",
-    ("softmax", "multiples of 16"): "rows % 16 == 0",
-    ("softmax", "more than 100"): "rows > 100",
-    ("softmax", "from row 100 on"): "blockIdx.x * blockDim.y + threadIdx.y >= 100",
-    ("max_pool2d", "multiples of 16"): "n % 16 == 0",
-    ("max_pool2d", "9"): "n == 9",
-    ("gemm", "the sixteenth product"): "product == 15",
-    ("gemm", "the second product"): "product == 1",
+TUNED = 200
+"""the run-time size of a study's layer"""
+
+
+@dataclass(frozen=True, slots=True)
+class Defect:
+    """The condition under which a thread writes nothing, and whether it holds at the size that is tuned."""
+
+    condition: str
+    tune: bool = False
+
+
+DEFECTS: Mapping[tuple[str, str], Defect] = {
+    ("new-op", "multiples of 16"): Defect("rows % 16 == 0"),
+    ("new-op", "more than 100"): Defect("rows > 100", tune=True),
+    ("new-op", "128 and more"): Defect("rows >= 128", tune=True),
+    ("new-op", "1"): Defect("rows == 1"),
+    ("new-op", "from the third block on"): Defect("blockIdx.x >= 2", tune=True),
+    ("new-op", "the last of several blocks"): Defect("gridDim.x > 1 && blockIdx.x == gridDim.x - 1", tune=True),
+    ("softmax", "multiples of 16"): Defect("rows % 16 == 0"),
+    ("softmax", "more than 100"): Defect("rows > 100", tune=True),
+    ("softmax", "from row 100 on"): Defect("blockIdx.x * blockDim.y + threadIdx.y >= 100", tune=True),
+    ("max_pool2d", "multiples of 16"): Defect("n % 16 == 0"),
+    ("max_pool2d", "9"): Defect("n == 9"),
+    ("gemm", "the sixteenth product"): Defect("product == 15", tune=True),
+    ("gemm", "the second product"): Defect("product == 1", tune=True),
 }
-"""Kernel and sizes, and the condition under which a thread writes nothing."""
+"""Kernel and the sizes at which it is wrong."""
+
+
+def planted(defect: tuple[str, str], folder: Path) -> KernelTemplate:
+    """The family with the defect."""
+    kernel, _ = defect
+    old, new = _EDITS[kernel]
+    return KERNELS[kernel].template(folder, ((old, new.format(DEFECTS[defect].condition)),))
+
+
+def tuned(kernel: str, template: KernelTemplate) -> Problem:
+    """The kernel's problem at the size that a study tunes."""
+    return make_problem(template.operation, {**KERNELS[kernel].problem, template.operation.runtime: TUNED})
+
+
+def config_for(kernel: str, bound: BoundTemplate) -> Config:
+    """The kernel's config: default values but for its own."""
+    default = SearchSpace(bound, most_rows=0, sampled_rows=1).default
+    assert default is not None
+    return Config.of(bound.template.name, {**default.params, **KERNELS[kernel].config})
 
 
 @pytest.mark.parametrize("defect", every(4, DEFECTS))
-def test_kernel_that_is_wrong_at_some_sizes_is_found(
-    defect: tuple[str, str], tmp_path: Path, host: DeviceEvaluator
-) -> None:
-    kernel, _ = defect
-    old, new = _EDITS[kernel]
-    template = KERNELS[kernel].template(tmp_path, ((old, new.format(DEFECTS[defect])),))
+def test_check_finds_it(defect: tuple[str, str], tmp_path: Path, host: DeviceEvaluator) -> None:
+    template = planted(defect, tmp_path)
     rows = list(FamilyCheck(CasePlan(template, host.info), host).rows(most=_CASES))
     assert any(row.outcome == Outcome.WRONG_RESULT for row in rows)
+
+
+@pytest.mark.parametrize("defect", every(4, DEFECTS))
+def test_tune_finds_it_at_the_tuned_size(defect: tuple[str, str], tmp_path: Path, host: DeviceEvaluator) -> None:
+    template = planted(defect, tmp_path)
+    bound = BoundTemplate(template, tuned(defect[0], template), host.info)
+    source = render(bound, config_for(defect[0], bound))
+    binary = host.compile(source).result()
+    host.begin_layer(source.problem)
+    expected = pytest.raises(Rejected, match="never written") if DEFECTS[defect].tune else nullcontext()
+    with expected:
+        host.verify(source, binary)
+
+
+@pytest.mark.parametrize("defect", every(6, DEFECTS))
+def test_export_finds_it(defect: tuple[str, str], tmp_path: Path, cxx: str, checked: DeviceEvaluator) -> None:
+    """By its self-test or by the sanitizers, which run other sizes."""
+    template = planted(defect, tmp_path)
+    problem = tuned(defect[0], template)
+    bound = BoundTemplate(template, problem, H200)
+    kernel = chosen(template, problem, config_for(defect[0], bound), "planted")
+    winner = Winner("planted", kernel.source, bound, template)
+    (verdict,) = HostCheck(checked).check([winner])
+    if verdict.word != "fault":
+        exported = export_library([kernel], tmp_path / "exported", ())
+        passed, _ = self_test(built_for_host(exported, tmp_path / "built", cxx=cxx))
+        assert not passed
 
 
 def test_an_error_beyond_4096_columns_is_found(tmp_path: Path, host: DeviceEvaluator) -> None:
@@ -76,4 +142,7 @@ def test_the_page_has_the_table() -> None:
     lines = PAGE.read_text(encoding="utf-8").splitlines()
     first = lines.index("| kernel | nothing is written at | caught by |")
     found = list(itertools.takewhile(lambda line: line.startswith("| "), lines[first + 2 :]))
-    assert found == [f"| {kernel} | {sizes} | `check` |" for kernel, sizes in DEFECTS]
+    assert found == [
+        f"| {kernel} | {sizes} | {'`tune`, ' if defect.tune else ''}`check`, `export` |"
+        for (kernel, sizes), defect in DEFECTS.items()
+    ]
