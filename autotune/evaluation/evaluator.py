@@ -36,7 +36,7 @@ _ENTERED = 4  # times that a kernel and its library are timed next to each other
 
 
 class Evaluator(Protocol):
-    """Compiles and measures kernels on one kind of device, of several layers in turns."""
+    """Compiles and measures kernels of several layers on one kind of device."""
 
     @property
     def info(self) -> DeviceInfo: ...
@@ -46,24 +46,24 @@ class Evaluator(Protocol):
 
     @property
     def ahead(self) -> int:
-        """How many configs are worth having under way at once; 1 makes a run strictly sequential."""
+        """The number of configs that should be under way at once; 1 makes a run strictly sequential."""
 
     @property
     def slots(self) -> int:
-        """How many `evaluate` calls may be under way at once."""
+        """The number of `evaluate` calls that may be under way at once."""
 
     @property
     def finals_alone(self) -> bool:
-        """Whether nothing else may be under way while finals are held."""
+        """Whether nothing else may be under way during finals."""
 
     def listed(self, problem: Problem, *, cache: str) -> frozenset[Config] | None:
-        """The only configs of a layer that can be evaluated; None where any can."""
+        """The only configs of a layer that can be evaluated; None: any config."""
 
     def expect(self, problem: Problem) -> None:
-        """Prepare a layer before its first kernel: `begin_layer` will follow."""
+        """Announce a layer, so that its verification program is compiled before `begin_layer`."""
 
     def begin_layer(self, problem: Problem) -> None:
-        """Get ready for a layer, and keep what earlier ones need. Raises DeviceError when the device refuses it."""
+        """Make a layer's data, and keep those of earlier layers. Raises DeviceError if the device refuses the layer."""
 
     def compile(self, source: KernelSource) -> Future[Binary]:
         """Start compiling; the future raises Rejected('compile', ...)."""
@@ -86,11 +86,11 @@ class Evaluator(Protocol):
     ) -> FinalsTimings:
         """Time contenders of one layer interleaved, all on one device and all in the same way.
 
-        Raises Disproved for kernels that are not right any more afterwards.
+        Raises Disproved for kernels whose outputs are wrong afterwards.
         """
 
     def refresh(self) -> None:
-        """Let fresh workers take over before the next request."""
+        """Use fresh workers for the next request."""
 
     def close(self) -> None: ...
 
@@ -108,7 +108,7 @@ class Chooser(Protocol):
     """An evaluator that can also compile and run dispatchers."""
 
     def build(self, program: Program) -> Future[Binary]:
-        """Start compiling a program that is no config's."""
+        """Start compiling a program that does not belong to a config."""
 
     def choices(self, request: ChoicesRequest) -> tuple[int, ...]:
         """Ask a compiled dispatcher which kernel serves each layer."""
@@ -157,7 +157,7 @@ class DeviceEvaluator:
 
     @property
     def info(self) -> DeviceInfo:
-        """The device, or each of the devices."""
+        """The device; several devices are equal."""
         return self._workers[0].opened.info
 
     @property
@@ -167,26 +167,26 @@ class DeviceEvaluator:
 
     @property
     def shared(self) -> Mapping[str, int]:
-        """The devices that other programs use, too: in how many per cent of a second, when they were opened."""
+        """The devices that other programs used when they were opened, with the share of a second in per cent."""
         opened = {worker.name: worker.opened.environment.attributes for worker in self._workers}
         busy = {name: int(attributes.get(BUSY_PERCENT, "0")) for name, attributes in opened.items()}
         return {name: percent for name, percent in busy.items() if percent >= SHARED_PERCENT}
 
     @property
     def ahead(self) -> int:
-        """One config for each compile slot, and for each device one that runs, two in its queue and a compiled one, so
-        that neither devices nor compilers wait if the other is slow once.
+        """One config for each compile slot, and four for each device: one that runs, two in its queue and a compiled
+        one. So neither devices nor compilers wait if the others are slow for a moment.
         """
         return self._jobs + 4 * len(self._workers)
 
     @property
     def slots(self) -> int:
-        """For each device one kernel that runs, and one behind it."""
+        """For each device, a kernel that runs and the next one."""
         return AT_HAND * len(self._workers)
 
     @property
     def finals_alone(self) -> bool:
-        """On a CPU, whose cores compilers would take."""
+        """Whether the device is a CPU, whose cores compilers would use."""
         return self.info.can.cpu
 
     @property
@@ -204,14 +204,14 @@ class DeviceEvaluator:
     def _check(self, problem: Problem) -> Future[Binary]:
         program = check_program(problem)
         if program not in self._checks:
-            plain = Target(self.info.kind, self.info.arch)  # unchecked: it may read what kernels must not touch
+            plain = Target(self.info.kind, self.info.arch)  # unchecked, as it reads guard bands
             folder = problem.operation.folder
             own = "" if in_numpy(problem.operation) else f" with {folder / REFERENCE}"
             self._checks[program] = self._pool.submit_own(program, plain, f"the program that verifies kernels{own}")
         return self._checks[program]
 
     def begin_layer(self, problem: Problem) -> None:
-        """Make the layer's data on every device, once its verification program is compiled."""
+        """Make the layer's data on every device, after its verification program has been compiled."""
         layer = LayerRequest(problem, self._check(problem).result())
         with ThreadPoolExecutor(len(self._workers)) as threads:
             for done in [threads.submit(worker.begin_layer, layer) for worker in self._workers]:
@@ -222,7 +222,7 @@ class DeviceEvaluator:
         return self._pool.submit(source.program, self.target)
 
     def evaluate(self, source: KernelSource, binary: Binary, *, cache: str, best_us: float | None) -> Measured:
-        """Verify and time a kernel on whichever device is idle, or behind the kernel that runs there."""
+        """Verify and time a kernel on a device that is idle, or behind the kernel that runs there."""
         worker = self._idle.get()
         try:
             return worker.evaluate(EvaluateRequest(source, binary, cache, best_us))
@@ -230,7 +230,7 @@ class DeviceEvaluator:
             self._idle.put(worker)
 
     def verify(self, source: KernelSource, binary: Binary, *, once: bool = False) -> ErrorStats:
-        """Verify a kernel on whichever device is idle, with `once` by one run."""
+        """Verify a kernel on an idle device, in one run if `once`."""
         worker = self._idle.get()
         try:
             return worker.verify(VerifyRequest(source, binary, once))
@@ -262,7 +262,7 @@ class DeviceEvaluator:
         return timings.kernels, timings.libraries
 
     def build(self, program: Program) -> Future[Binary]:
-        """Start compiling a program that is no config's, which may take longer than a kernel."""
+        """Start compiling a program that does not belong to a config, which may take longer than a kernel."""
         return self._pool.submit(program, self.target, self._deadlines.compile_s or FIRST_DEADLINE_S)
 
     def end_to_end(self, request: EndToEndRequest) -> EndToEndTiming:

@@ -1,9 +1,9 @@
-"""The `null` device: runs nothing, predicts times and fails on demand. For rehearsals and tests of the line.
+"""The `null` device: runs nothing, predicts times and fails on demand. For rehearsals and tests of the pipeline.
 
 `null:compile=0.1,hang=0.05,delay_ms=5` makes a tenth of all kernels fail to compile, a twentieth hang, and every
-evaluation, and every kernel of finals, take 5 ms. Which ones fail, and every time, follow from the config alone.
-`compile_ms=200,compilers=16` makes compilations take so long, sixteen of them at once; without `compilers` everything
-is strictly sequential, so that a run can be repeated exactly.
+evaluation, and every kernel of the finals, take 5 ms. The config alone determines whether a kernel fails, and its time.
+`compile_ms=200,compilers=16` makes a compilation take 200 ms, with 16 at once. Without `compilers` everything is
+strictly sequential, so that a run can be repeated exactly.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _FAILURES = {
 _FLOPS_PER_US = 10e6  # of an imaginary device: 10 TFLOP/s at the fastest config
 _SAMPLES = 5
 _MOST_DELAY_MS = 3_600_000  # an hour
-_DELAYS = {"delay_ms": _MOST_DELAY_MS, "compile_ms": _MOST_DELAY_MS, "compilers": 999}  # and the most of each
+_DELAYS = {"delay_ms": _MOST_DELAY_MS, "compile_ms": _MOST_DELAY_MS, "compilers": 999}  # with the maximum of each
 
 
 class NullEvaluator(SequentialEvaluator):
@@ -70,12 +70,12 @@ class NullEvaluator(SequentialEvaluator):
 
     @property
     def info(self) -> DeviceInfo:
-        """A device with sm_90's limits."""
+        """A device with the limits of sm_90."""
         return DeviceInfo("null", "null", arch=90, sm_count=132, memory_bytes=1 << 37)
 
     @property
     def environment(self) -> Environment:
-        """Nothing to depend on."""
+        """An environment in which every version is `none`."""
         return Environment(driver="none", toolkit="none", flags="")
 
     @property
@@ -84,10 +84,10 @@ class NullEvaluator(SequentialEvaluator):
         return int(self._compilers) + 4 if self._compilers else 1
 
     def listed(self, problem: Problem, *, cache: str) -> None:
-        """Any config will do."""
+        """Any config can be evaluated."""
 
     def compile(self, source: KernelSource) -> Future[Binary]:
-        """A binary of nothing, or the failure that was asked for."""
+        """An empty binary, or the failure that the options demand."""
         if self._pool is not None:
             return self._pool.submit(self._compiled, source)
         return super().compile(source)
@@ -102,7 +102,7 @@ class NullEvaluator(SequentialEvaluator):
         return Binary(Target("null"), b"", Resources(registers), "", source.program.entries)
 
     def evaluate(self, source: KernelSource, binary: Binary, *, cache: str, best_us: float | None) -> Measured:
-        """The predicted time, or the failure that was asked for."""
+        """The predicted time, or the failure that the options demand."""
         with self._device:
             self._sleep(self._delay_ms / 1000)
         if failure := self._failure(source):
@@ -121,7 +121,7 @@ class NullEvaluator(SequentialEvaluator):
         budget_s: float,
         seed: int,
     ) -> FinalsTimings:
-        """The predicted times once more. Raises DeviceError for a baseline: there is no library here."""
+        """The predicted times again. Raises DeviceError for a baseline."""
         if baselines:
             raise DeviceError("null: libraries are measured on CUDA devices only")
         with self._device:
@@ -134,7 +134,7 @@ class NullEvaluator(SequentialEvaluator):
             self._pool.shutdown(cancel_futures=True)
 
     def _failure(self, source: KernelSource) -> str:
-        """The name of the failure that falls on this config, or empty."""
+        """The name of this config's failure; empty if it succeeds."""
         position, reached = _fraction(f"fail {source.config}"), 0.0
         for name, share in self._shares.items():
             reached += share
@@ -144,7 +144,7 @@ class NullEvaluator(SequentialEvaluator):
 
 
 def predicted_us(source: KernelSource) -> float:
-    """Time of a config: the layer's ideal, times a factor in [1, 2) for each parameter value."""
+    """The time of a config: the layer's ideal time, times a factor in [1, 2) for each parameter value."""
     time_us = 1.0 + source.problem.flops / _FLOPS_PER_US
     for name, value in source.config.pairs:
         time_us *= 1.0 + _fraction(f"{source.config.template} {name}={value}")

@@ -1,4 +1,4 @@
-"""The base of evaluators that run no kernel: one config at a time, with nothing to get ready or to end."""
+"""The base of evaluators that run no kernels: one config at a time, without preparation."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from autotune.problem import Problem
 
 
 class SequentialEvaluator:
-    """An Evaluator but for its device, and for what compiling, evaluating and finals come to."""
+    """An Evaluator without a device; a subclass adds it and the results of compiling, evaluating and finals."""
 
     @property
     def ahead(self) -> int:
@@ -25,7 +25,7 @@ class SequentialEvaluator:
 
     @property
     def finals_alone(self) -> bool:
-        """As everything, in a sequential run."""
+        """Whether the run is sequential."""
         return self.ahead == 1
 
     def expect(self, problem: Problem) -> None:
@@ -35,7 +35,7 @@ class SequentialEvaluator:
         """Every layer is ready."""
 
     def compile(self, source: KernelSource) -> Future[Binary]:
-        """The binary, or the failure to compile, at once."""
+        """A finished future with the binary or the failure."""
         future: Future[Binary] = Future()
         try:
             future.set_result(self._compiled(source))
@@ -44,7 +44,7 @@ class SequentialEvaluator:
         return future
 
     def _compiled(self, source: KernelSource) -> Binary:
-        """A binary of nothing. Raises Rejected for a kernel that is not to compile."""
+        """An empty binary. Raises Rejected for a kernel whose compilation should fail."""
         raise NotImplementedError
 
     def refresh(self) -> None:

@@ -1,16 +1,16 @@
 """Expressions of a template's header: parsed once as Jinja expressions, compiled to plain closures.
 
-A Jinja call costs about 9 us and a space has 100,000 configs, so everything already known (the problem, the device) is
-folded away by `Expression.bind`, and what is left of the parsed tree becomes nested Python closures: one for the names
-of a single config, one for columns of many configs at once.
-Only a whitelist of nodes exists: no attribute but `device.NAME`, no subscript, no call but FUNCTIONS.
+A Jinja call costs about 9 us and a space has 100,000 configs. So `Expression.bind` folds known values (the problem, the
+device) away, and the rest of the parsed tree becomes nested Python closures: one for the names of a single config, one
+for columns of many configs at once. Only a whitelist of nodes is allowed: no attributes except `device.NAME`, no
+subscripts, no calls except FUNCTIONS.
 """
 
 from __future__ import annotations
 
 import contextlib
 import functools
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, TypeAlias
@@ -63,7 +63,7 @@ class Apply:
 
 @dataclass(frozen=True, slots=True)
 class Logic:
-    """`or` (stops at true) or `and` (stops at false): the second value is only looked at where it decides."""
+    """`or` (stops at true) or `and` (stops at false): the second value is evaluated only if it decides."""
 
     stops_at: bool
     left: Tree
@@ -72,7 +72,7 @@ class Logic:
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """One subtree or another, the other never being looked at."""
+    """One subtree or another; only the chosen one is evaluated."""
 
     test: Tree
     then: Tree
@@ -137,7 +137,7 @@ def _fold(node: nodes.Expr, known: Names) -> Tree:
 
 
 def apply(operation: str, *arguments: Tree) -> Tree:
-    """An operation on subtrees, done where their values are known."""
+    """An operation on subtrees, folded if their values are known."""
     if all(isinstance(argument, Known) for argument in arguments):
         values = [argument.value for argument in arguments if isinstance(argument, Known)]
         try:
@@ -148,7 +148,7 @@ def apply(operation: str, *arguments: Tree) -> Tree:
 
 
 def words_of(tree: Tree) -> Iterator[str]:
-    """The words that a tree may yield, as far as they are literal in it."""
+    """The words that a tree may yield, if they are literal in it."""
     match tree:
         case Known(str(word)):
             yield word
@@ -157,7 +157,7 @@ def words_of(tree: Tree) -> Iterator[str]:
             yield from words_of(otherwise)
 
 
-def _logic(stops_at: bool, left: Tree, right: Tree) -> Tree:  # noqa: FBT001 - which of the two it is
+def _logic(stops_at: bool, left: Tree, right: Tree) -> Tree:  # noqa: FBT001 - `or` or `and`
     if isinstance(left, Known):
         return left if bool(left.value) == stops_at else right
     return Logic(stops_at, left, right)
@@ -203,9 +203,9 @@ def _closure(tree: Tree) -> _Closure:
 
 
 def _column_closure(tree: Tree) -> _ColumnClosure:
-    """A function from the columns of many configs to a tree's value for each; what guards a row there guards it here.
+    """A function from the columns of many configs to a tree's value for each. Guards apply row by row.
 
-    It raises where a row would, and where a column cannot hold the values exactly.
+    It raises if evaluating a row would, and if a column cannot hold the values exactly.
     """
     from autotune.expressions.vectorized import OPERATIONS, chosen, of_rows, truth  # numpy: many commands need none
 
@@ -253,16 +253,6 @@ def _names_in(node: nodes.Node) -> set[str]:
     return set().union(*(_names_in(child) for child in children)) if children else set()
 
 
-def _compared(node: nodes.Node) -> Iterator[tuple[str, str]]:
-    """Names with the words that they are compared with."""
-    for compare in (node, *node.find_all(nodes.Compare)):
-        if isinstance(compare, nodes.Compare) and isinstance(compare.expr, nodes.Name):
-            for operand in compare.ops:
-                for const in (operand.expr, *operand.expr.find_all(nodes.Const)):
-                    if isinstance(const, nodes.Const) and isinstance(const.value, str):
-                        yield compare.expr.name, const.value
-
-
 class Bound:
     """An expression with some names folded away; call it with the rest."""
 
@@ -289,32 +279,34 @@ class Bound:
         return self._expression.names
 
     def integer(self, names: Names) -> int:
-        """The value as an int (bools count). Raises TemplateError for anything else."""
-        value = self._value(names)
-        if not isinstance(value, int):
-            raise self._expression.error(f"yields {value!r}, expected a whole number or true/false")
-        return int(value)
+        """The value as an int; true is 1. Raises TemplateError for anything else."""
+        return int(self.value(names))
 
     def word(self, names: Names) -> str:
         """The value as a string. Raises TemplateError for anything else."""
-        value = self._value(names)
+        value = self.any(names)
         if not isinstance(value, str):
             raise self._expression.error(f"yields {value!r}, expected a string")
         return value
 
     def value(self, names: Names) -> int | bool:
         """The value, int or bool. Raises TemplateError for anything else."""
-        value = self._value(names)
+        value = self.any(names)
         if not isinstance(value, int):
             raise self._expression.error(f"yields {value!r}, expected a whole number or true/false")
         return value
 
     def any(self, names: Names) -> Evaluated:
-        """The value, of any kind. Raises TemplateError if it has none."""
-        return self._value(names)
+        """The value, of any kind. Raises TemplateError if evaluating it fails."""
+        try:
+            return self._closure(names)
+        except KeyError as error:
+            raise self._expression.error(f"uses {error.args[0]!r}, which is not known here") from None
+        except (ArithmeticError, TypeError, ValueError) as error:
+            raise self._expression.error(f"raises {type(error).__name__}: {error}") from None
 
     def column(self, columns: Columns) -> Column:
-        """The value for every row of some columns, int or bool. Raises TemplateError where a row's would."""
+        """The value for every row of some columns, int or bool. Raises TemplateError if evaluating a row does."""
         from autotune.expressions.vectorized import column_of, filled
 
         with contextlib.suppress(ArithmeticError, KeyError, TypeError, ValueError):
@@ -323,26 +315,18 @@ class Bound:
                 return column
         return column_of([self.value(columns.row(number, self.names)) for number in range(columns.size)])
 
-    def _value(self, names: Names) -> Evaluated:
-        try:
-            return self._closure(names)
-        except KeyError as error:
-            raise self._expression.error(f"uses {error.args[0]!r}, which is not known here") from None
-        except (ArithmeticError, TypeError, ValueError) as error:
-            raise self._expression.error(f"raises {type(error).__name__}: {error}") from None
-
 
 @functools.lru_cache(maxsize=4096)
 def _parse(text: str) -> tuple[nodes.Expr, frozenset[str]]:
-    """The tree of an expression, to be read only, and its names. Kept, since every layer asks for its families' limits.
+    """The tree of an expression, which must not be changed, and its names. Cached, because layers share families.
 
     Raises TemplateSyntaxError or _Unsupported.
     """
     parser = Parser(Environment(autoescape=False), text, state="variable")  # noqa: S701 - no HTML here
     node = parser.parse_expression()
     if not parser.stream.eos:
-        left = str(parser.stream.current.value)
-        raise _Unsupported(f"has something left over at {left!r}{'; equal is ==' if left == '=' else ''}")
+        rest = str(parser.stream.current.value)
+        raise _Unsupported(f"has something left over at {rest!r}{'; equal is ==' if rest == '=' else ''}")
     names = frozenset(_names_in(node))
     _fold(node, {})
     return node, names
@@ -365,13 +349,17 @@ class Expression:
             raise self.error(str(error)) from None
         except RecursionError:
             raise self.error("is nested too deeply") from None
-        except ValueError:  # of Python's, for a number of more than some 4,000 digits
+        except ValueError:  # from Python, for a number of more than about 4,000 digits
             raise self.error(f"has a number of more than {MOST_BITS} bits") from None
 
-    @property
-    def compared(self) -> Sequence[tuple[str, str]]:
+    def compared(self) -> Iterator[tuple[str, str]]:
         """Names with the words that they are compared with."""
-        return tuple(_compared(self._node))
+        for compare in (self._node, *self._node.find_all(nodes.Compare)):
+            if isinstance(compare, nodes.Compare) and isinstance(compare.expr, nodes.Name):
+                for operand in compare.ops:
+                    for const in (operand.expr, *operand.expr.find_all(nodes.Const)):
+                        if isinstance(const, nodes.Const) and isinstance(const.value, str):
+                            yield compare.expr.name, const.value
 
     def folded(self, known: Names) -> Tree:
         """The expression with everything that `known` determines folded in."""

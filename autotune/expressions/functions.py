@@ -1,4 +1,4 @@
-"""The functions of header expressions for the values of one config; `vectorized` has the same for many."""
+"""The functions of header expressions for the values of one config; `vectorized` has them for many configs."""
 
 from __future__ import annotations
 
@@ -13,24 +13,24 @@ WARP = 32  # lanes
 BANKS = 32  # of 4 bytes each; a pass reads or writes one word of each
 WORD = 4  # bytes
 FARTHEST = 1 << 32  # words, more than any shared memory has
-MOST = 1 << 16  # places looked at
+MOST = 1 << 16  # places that are examined
 
 
 Place = tuple[int, ...]
-"""A distance in bytes, an extent, and where the last places lie if they move up."""
+"""A distance in bytes, an extent, and the largest offset in bytes, if there is one."""
 
 
 @functools.lru_cache(maxsize=4096)
 def bank_conflicts(width: int, threads: int, *places: Place) -> int:
-    """The passes that bank conflicts cost beyond those of the same accesses without any.
+    """The additional passes that bank conflicts cost.
 
-    A block of `threads` threads accesses `width` bytes at each of many places, as many places at a time as it has
-    threads, neighbouring threads neighbouring places. Place i lies at i % extent * distance of the first of `places`,
-    and i // extent goes on with the next; none lies beyond a third number, where there is one. Of more than 65,536
-    places the first are taken for all. Raises ValueError for another number of numbers, an extent below 0, no threads,
-    or a width that no access has.
+    A block of `threads` threads accesses `width` bytes at each of many places, one place per thread at a time, in
+    order. Place i is at i % extent * distance of the first of `places`, plus the offset of place i // extent in the
+    rest of `places`; a third number limits the offset. Of more than 65,536 places, the first represent all. Raises
+    ValueError for another number of numbers, an extent below 0, no threads, or a width that no access has.
 
-    An access of over 4 bytes goes through sixteen (8 bytes) or eight lanes (16 bytes) at a time, at least a pass each.
+    An access of 8 bytes is split into two halves of a warp, and one of 16 bytes into four quarters, at least a pass
+    each.
     """
     import numpy as np  # the other functions of headers need none
 
@@ -38,8 +38,8 @@ def bank_conflicts(width: int, threads: int, *places: Place) -> int:
         raise ValueError("bank_conflicts begins with 1, 2, 4, 8 or 16 bytes and with threads")
     if not places or any(len(one) not in (2, 3) or one[1] < 0 for one in places):
         raise ValueError("bank_conflicts ends with [distance, extent] or [distance, extent, last]")
-    whole = math.prod(one[1] for one in places)
-    place = np.arange(min(whole, MOST), dtype=np.int64)
+    count = math.prod(one[1] for one in places)
+    place = np.arange(min(count, MOST), dtype=np.int64)
     if not len(place):
         return 0
     at, left = np.zeros_like(place), place
@@ -47,20 +47,20 @@ def bank_conflicts(width: int, threads: int, *places: Place) -> int:
         along = left % extent * distance
         at += np.minimum(along, last[0]) if last else along
         left = left // extent
-    turns = max(1, width // WORD)  # of a warp's access, each a pass at least
+    parts = max(1, width // WORD)  # of a warp's access, each at least a pass
     warp = place // threads * -(-threads // WARP) + place % threads // WARP
-    turn = warp * turns + place % threads % WARP * turns // WARP
-    words = at[:, None] // WORD + np.arange(turns)
-    touched = np.unique(turn[:, None] * FARTHEST + words)
-    passes = np.bincount(touched // FARTHEST * BANKS + touched % BANKS, minlength=(int(turn[-1]) + 1) * BANKS)
+    part = warp * parts + place % threads % WARP * parts // WARP
+    words = at[:, None] // WORD + np.arange(parts)
+    touched = np.unique(part[:, None] * FARTHEST + words)
+    passes = np.bincount(touched // FARTHEST * BANKS + touched % BANKS, minlength=(int(part[-1]) + 1) * BANKS)
     further = np.maximum(passes.reshape(-1, BANKS).max(axis=1) - 1, 0)
-    return int(further.sum()) * whole // len(place)
+    return int(further.sum()) * count // len(place)
 
 
 Evaluated = Value | tuple[Value, ...]
 
 MOST_BITS = 4096
-"""Of a whole number that an expression comes to; a size has 31."""
+"""the largest whole number that an expression may yield; a size has 31 bits"""
 
 
 def ceil_div(numerator: int, denominator: int) -> int:
@@ -79,10 +79,10 @@ def is_pow2(value: int) -> bool:
 
 
 def max_registers(warps: int) -> int:
-    """The most registers of a thread where so many warps are resident on a multiprocessor.
+    """The maximum registers per thread with this many resident warps on a multiprocessor.
 
-    There are 65,536, for warps by fours and for a thread by eights, at most 255 (CUDA C++ Programming Guide, compute
-    capabilities 7.5 to 12.0).
+    A multiprocessor has 65,536 registers. Warps are counted in multiples of 4 and registers in multiples of 8; a thread
+    has at most 255 (CUDA C++ Programming Guide, compute capabilities 7.5 to 12.0).
     """
     return min(255, 65536 // (32 * round_up(warps, 4)) // 8 * 8)
 
@@ -97,7 +97,7 @@ def product(one: Evaluated, other: Evaluated) -> int:
 
 
 def power(base: Evaluated, exponent: Evaluated) -> int:
-    """A whole number to the power of another, a fraction where that is negative. Raises as `product` does."""
+    """A whole number to the power of another; a fraction for a negative exponent. Raises as `product` does."""
     if not (isinstance(base, int) and isinstance(exponent, int)):
         raise TypeError("** is for whole numbers")
     if max(base.bit_length() - 1, 1) * exponent > MOST_BITS and abs(base) > 1:

@@ -15,7 +15,7 @@ def never_words(expression: Expression, words: Mapping[str, Sequence[str]]) -> s
     """The error of an expression that compares an enumeration with a word that it does not have; empty if there is
     none.
     """
-    for name, word in expression.compared:
+    for name, word in expression.compared():
         if word not in words.get(name, (word,)):
             near = did_you_mean(word, words[name])
             return f"{name} is never {word!r}{near} in {expression.text!r}; it is one of {', '.join(words[name])}"
@@ -23,18 +23,16 @@ def never_words(expression: Expression, words: Mapping[str, Sequence[str]]) -> s
 
 
 def number_names(numbers: Set[str], derived: Iterable[tuple[str, Expression]]) -> frozenset[str]:
-    """The names that are numbers: these, and those derived ones whose expressions yield numbers."""
-    found = set(numbers)
+    """These names, and the derived names whose expressions yield numbers."""
+    names = set(numbers)
     for name, expression in derived:
-        if _is_number(expression.folded({}), found):
-            found.add(name)
-    return frozenset(found)
+        if _is_number(expression.folded({}), names):
+            names.add(name)
+    return frozenset(names)
 
 
 def no_condition(expression: Expression, numbers: Set[str]) -> str:
-    """The error of a condition that yields a number, of which each but 0 would count as true; empty if
-    there is none.
-    """
+    """The error for a condition that yields a number, which would count as true unless it is 0; empty if none."""
     if not _is_number(expression.folded({}), numbers):
         return ""
     text = quoted(expression.text)
@@ -42,7 +40,7 @@ def no_condition(expression: Expression, numbers: Set[str]) -> str:
 
 
 def _is_number(tree: Tree, numbers: Set[str]) -> bool:
-    """Whether an expression yields a number, as far as its text says."""
+    """Whether an expression yields a number, judged by its text alone."""
     match tree:
         case Known(value):
             return isinstance(value, int) and not isinstance(value, bool)

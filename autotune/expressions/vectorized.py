@@ -1,7 +1,8 @@
 """Evaluate expressions for many configs at once: a column holds one value per config.
 
-A space has up to millions of partial configs; one by one they take seconds, as columns a tenth of that. Values that a
-column cannot hold exactly, and errors in one of its rows, raise here, and the caller then evaluates row by row.
+A space has up to millions of partial configs. Evaluating them one by one takes seconds; as columns, a tenth of that.
+These functions raise if a column cannot hold the values exactly, or if a row has an error; the caller then evaluates
+row by row.
 """
 
 from __future__ import annotations
@@ -14,13 +15,13 @@ import numpy.typing as npt
 from autotune.trial import Value
 
 Column = npt.NDArray[np.generic]
-"""bools, 64-bit integers or words; of objects where one is a larger integer or the kinds are mixed"""
+"""bools, 64-bit integers or words; objects if an integer is larger or the kinds are mixed"""
 Operand = Column | Value | tuple["Operand", ...]
 """a column, or one value for all rows"""
 Mask = npt.NDArray[np.bool_]
 
 LARGEST = 2**53
-"""of a product, so that no sum of a thousand of them leaves 64 bits"""
+"""the largest product, so that a sum of a thousand products fits 64 bits"""
 
 
 class Columns:
@@ -52,7 +53,7 @@ class Columns:
         return name in self._own or (self._parent is not None and name in self._parent)
 
     def take(self, rows: npt.NDArray[np.intp]) -> Columns:
-        """Some rows of all columns; each is only looked up when it is asked for."""
+        """Some rows of all columns; each column is gathered when it is first read."""
         return Columns({}, len(rows), self, rows)
 
     def where(self, mask: Mask) -> Columns:
@@ -60,19 +61,19 @@ class Columns:
         return self if mask.all() else self.take(np.flatnonzero(mask))
 
     def row(self, number: int, names: frozenset[str]) -> dict[str, Value]:
-        """The values of one row under those names that are columns."""
+        """The values of one row, for the names that are columns."""
         return {name: self[name][number : number + 1].tolist()[0] for name in names if name in self}
 
 
 def column_of(values: Sequence[Value]) -> Column:
-    """A column of values; of objects where they do not fit another one exactly."""
+    """A column of values; of objects if no other type holds them exactly."""
     kinds = {type(value) for value in values}
     exact = len(kinds) == 1 and not (kinds == {int} and max(map(abs, map(int, values))) > LARGEST)
     return np.array(values, dtype=None if exact else object)
 
 
 def filled(value: Operand, size: int) -> Column:
-    """A column, where an operand may be one value for all rows."""
+    """An operand as a column; it may be one value for all rows."""
     if isinstance(value, tuple):
         raise TypeError("a list is no value")
     return np.broadcast_to(np.asarray(value), (size,))
@@ -88,7 +89,7 @@ def truth(value: Operand) -> Mask | bool:
 
 
 def of_rows(value: Operand, mask: Mask | bool) -> Operand:  # noqa: FBT001 - a mask of all rows
-    """The part of an operand that belongs to the rows for which a mask is true."""
+    """The part of an operand for the rows in which a mask is true."""
     return value[mask] if isinstance(value, np.ndarray) and isinstance(mask, np.ndarray) else value
 
 
@@ -109,7 +110,7 @@ def chosen(
 
 
 def _merged(mask: Mask, yes: Operand, no: Operand) -> Column:
-    """A column whose rows are one operand's where a mask is true, in order, and another's elsewhere."""
+    """A column with one operand's values, in order, in the rows where a mask is true, and another's elsewhere."""
     parts = filled(yes, int(mask.sum())), filled(no, int((~mask).sum()))
     if (parts[0].dtype.kind == "U") != (parts[1].dtype.kind == "U"):
         raise TypeError("words and numbers in one column")
@@ -200,7 +201,7 @@ def _bank_conflicts(*_: Operand) -> Column:
 
 
 def _plain(value: Operand) -> Column:
-    """An operand as words or numbers. Raises TypeError for what goes row by row."""
+    """An operand as words or numbers. Raises TypeError for others, which are evaluated row by row."""
     column = np.asarray(None if isinstance(value, tuple) else value)
     if column.dtype.kind not in "biU":
         raise TypeError("lists and objects go row by row")
