@@ -37,25 +37,25 @@ def best(
     from autotune.analysis.rooflines import best_per_class
     from autotune.store import Store
 
-    asked = what if isinstance(what, Problem) else name_of(what)
+    name = what if isinstance(what, Problem) else name_of(what)
     with Store(db, create=False) as store:
         info = device_named(store, device) if isinstance(device, str) else device
-        return tuple(best_per_class(store.best.list(asked, info, accuracy=accuracy)))
+        return tuple(best_per_class(store.best.list(name, info, accuracy=accuracy)))
 
 
 def device_named(store: Store, name: str, *, say: Say = lambda *_: None) -> DeviceInfo:
     """A device of this machine, or a recorded one. Raises DeviceError unless the name fits exactly one."""
     recorded = store.devices.list()
-    found = devices_named(name, recorded)
+    matching = devices_named(name, recorded)
     try:
         parse_device(name)
     except DeviceError:
-        if len(found) == 1:
-            return found[0]
-        words = ", ".join(info.name for info in found or recorded) or "none"
+        if len(matching) == 1:
+            return matching[0]
+        names = ", ".join(info.name for info in matching or recorded) or "none"
         raise DeviceError(
-            f"{name}: {'fits several recorded devices' if found else 'no recorded device of this name'}: {words}"
-            + ("; give more of the name" if found else "; or give cuda:N, host or null")
+            f"{name}: {'fits several recorded devices' if matching else 'no recorded device of this name'}: {names}"
+            + ("; give more of the name" if matching else "; or give cuda:N, host or null")
         ) from None
     from autotune.api.device_names import (
         evaluator_of,
@@ -78,11 +78,11 @@ def devices_asked(store: Store, device: str | None, *, say: Say = lambda *_: Non
     recorded = store.devices.list()
     if device in KINDS:
         return [info for info in recorded if info.kind == device]
-    found = devices_named(device, recorded)
-    if not found:
+    matching = devices_named(device, recorded)
+    if not matching:
         names = ", ".join(dict.fromkeys(info.name for info in recorded)) or "none"
         raise DeviceError(f"{device}: no recorded device of this name; there are {names}")
-    return found
+    return matching
 
 
 def dispatcher_of(store: Store, made: DispatcherRow) -> Dispatcher:

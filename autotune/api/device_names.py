@@ -46,18 +46,18 @@ def evaluator_of(
         names = device_names(name)
         for one in names:
             kind, rest = parse_device(one)
-        asked: Evaluator
+        named: Evaluator
         if kind == "null":
-            asked = NullEvaluator(rest)
+            named = NullEvaluator(rest)
         elif kind == "replay":
             from autotune.replay.replay_device import ReplayEvaluator
 
-            asked = ReplayEvaluator(rest)
+            named = ReplayEvaluator(rest)
         else:
-            asked = DeviceEvaluator(names, jobs, cache=binary_cache(), deadlines=deadlines)
-        say(asked.info, name, "asked for")
-        _warn_of_others(asked, warn)
-        return asked
+            named = DeviceEvaluator(names, jobs, cache=binary_cache(), deadlines=deadlines)
+        say(named.info, name, "asked for")
+        _warn_of_others(named, warn)
+        return named
     try:
         evaluator = first_gpu(jobs, deadlines)
     except DeviceError as error:
@@ -97,13 +97,13 @@ def devices_of_workers(count: int, name: str | None) -> list[str | None]:
         if name is not None:
             raise
         names = []
-    gpus = list(dict.fromkeys(each for each in names if each.startswith("cuda")))
+    gpus = list(dict.fromkeys(device for device in names if device.startswith("cuda")))
     if not gpus:
         return [name] * count
     if len(gpus) < count:
-        there = "this machine has" if name in (None, "all") else f"--device {name} names"
+        available = "this machine has" if name in (None, "all") else f"--device {name} names"
         raise DeviceError(
-            f"{count} workers need a GPU each, and {there} {counted(len(gpus), 'GPU')}; start at most that many"
+            f"{count} workers need a GPU each, and {available} {counted(len(gpus), 'GPU')}; start at most that many"
         )
     return [*gpus[:count]]
 
@@ -136,14 +136,14 @@ def has_libcuda() -> bool:
 
 def _gpus() -> list[str]:
     """Every CUDA device by name. Raises DeviceError with the reason if there is none."""
-    found: list[str] = []
+    names: list[str] = []
     while True:
         try:
             if not has_libcuda():
                 raise DeviceError("there is no NVIDIA driver (libcuda.so.1)")
-            DeviceEvaluator([f"cuda:{len(found)}"], 1).close()
+            DeviceEvaluator([f"cuda:{len(names)}"], 1).close()
         except AutotuneError as error:
-            if found:
-                return found
+            if names:
+                return names
             raise DeviceError(f"all: this machine has no CUDA device that can be used: {error}") from None
-        found.append(f"cuda:{len(found)}")
+        names.append(f"cuda:{len(names)}")

@@ -13,7 +13,7 @@ from autotune.analysis.rooflines import best_per_class, with_roofline
 from autotune.api.answers import devices_asked, dispatcher_of
 from autotune.api.device_names import Say, binary_cache, first_gpu, jobs_default
 from autotune.api.sanitizers import sanitizer_here
-from autotune.api.study_names import check_asked, matches, name_of
+from autotune.api.study_names import check_layer_names, matches, name_of
 from autotune.api.terms import in_arguments
 from autotune.atomic_write import folder_named
 from autotune.compilation.toolchain import find_nvcc
@@ -82,7 +82,7 @@ def export(
         what,
         folder_named(out, "--out"),
         str(db),
-        asked=ExportRequest(device, tuple(layers), accuracy, admit, dispatcher=dispatcher),
+        request=ExportRequest(device, tuple(layers), accuracy, admit, dispatcher=dispatcher),
         archs=archs,
         cubin=cubin,
         ptx=ptx,
@@ -144,7 +144,7 @@ def write_export(
     out: Path,
     db: str,
     *,
-    asked: ExportRequest,
+    request: ExportRequest,
     archs: Sequence[int],
     cubin: bool,
     ptx: bool,
@@ -154,12 +154,12 @@ def write_export(
     """Choose the kernels and write their folder. Raises as `export`; `say` is called with the chosen device."""
     name = name_of(what) or ""
     with Store(db, create=False) as store:
-        devices = devices_asked(store, asked.device, say=say)
+        devices = devices_asked(store, request.device, say=say)
         on = None if devices is None else {info.identity for info in devices}
-        check_asked(asked.layers, store.studies.layers(name), name, db)
-        selected = _selected(store, name, db, asked, lambda info: on is None or info.identity in on)
+        check_layer_names(request.layers, store.studies.layers(name), name, db)
+        selected = _selected(store, name, db, request, lambda info: on is None or info.identity in on)
         if not selected.rows:
-            why = f" with {asked}; leave that out, or" if str(asked) else ";"
+            why = f" with {request}; leave that out, or" if str(request) else ";"
             raise StoreError(f"{db}: no kernel of {name} to export{why} {store.best.advice(name)}")
         recorded = (row.layer.problem.operation for row in selected.rows)
         here = operations_here(recorded, None if isinstance(what, Study) else what)
@@ -180,23 +180,23 @@ def write_export(
     return WrittenExport(exported, selected.left_out, families, noise)
 
 
-def _selected(store: Store, what: str, db: str, asked: ExportRequest, on: Callable[[DeviceInfo], bool]) -> _Selection:
+def _selected(store: Store, what: str, db: str, request: ExportRequest, on: Callable[[DeviceInfo], bool]) -> _Selection:
     """The kernels on devices for which `on` is true."""
-    if asked.dispatcher:
+    if request.dispatcher:
         made = _dispatcher(store, what, db, on)
         dispatcher = dispatcher_of(store, made)
-        return _dispatched(store, made, dispatcher, asked.layers)
-    rows = _best(store, what, asked, on)
-    rows = _fastest(rows, ADMITTED[asked.admit]) if asked.admit else rows
-    wanted = {row.name for row in store.studies.layers(what) if matches(row.name, asked.layers)}
+        return _dispatched(store, made, dispatcher, request.layers)
+    rows = _best(store, what, request, on)
+    rows = _fastest(rows, ADMITTED[request.admit]) if request.admit else rows
+    wanted = {row.name for row in store.studies.layers(what) if matches(row.name, request.layers)}
     missing = wanted - {row.name for row in rows}
     return _Selection(rows, None, dict.fromkeys(sorted(missing), f"no such kernel in {db}"))
 
 
-def _best(store: Store, what: str, asked: ExportRequest, on: Callable[[DeviceInfo], bool]) -> Sequence[BestRow]:
+def _best(store: Store, what: str, request: ExportRequest, on: Callable[[DeviceInfo], bool]) -> Sequence[BestRow]:
     """The best kernels of one GPU, and of other devices for layers that no GPU has; each file's first."""
-    every = store.best.list(what, accuracy=asked.accuracy)
-    rows = [row for row in every if on(row.row.device) and matches(row.name, asked.layers)]
+    stored = store.best.list(what, accuracy=request.accuracy)
+    rows = [row for row in stored if on(row.row.device) and matches(row.name, request.layers)]
     gpus = list(dict.fromkeys(row.row.device for row in rows if row.row.device.can.gpu))
     if len(gpus) > 1:
         names = ", ".join(info.name for info in gpus)

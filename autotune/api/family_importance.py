@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from autotune.api.answers import devices_asked
 from autotune.api.device_names import Say
-from autotune.api.study_names import check_asked, matches, name_of
+from autotune.api.study_names import check_layer_names, matches, name_of
 from autotune.api.terms import in_arguments
 from autotune.errors import StoreError
 from autotune.study import Study
@@ -59,7 +59,7 @@ def importances(
         known = store.studies.layers(name)
         names = {row.layer.problem: row.name for row in known if matches(row.name, layers)}
         if known:
-            check_asked(layers, known, name, str(db))
+            check_layer_names(layers, known, name, str(db))
         else:
             raise StoreError(f"{db}: {space_advice(name)}")
         recordings = stored_recordings(store, list(names))

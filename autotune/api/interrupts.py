@@ -19,17 +19,17 @@ def orderly_interrupts(on_first: Callable[[], None] = lambda: None) -> Iterator[
     if threading.current_thread() is not threading.main_thread() or signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
         yield lambda: False
         return
-    asked: list[int] = []
+    signals: list[int] = []
     previous = signal.getsignal(signal.SIGINT)
 
     def interrupt(number: int, frame: FrameType | None) -> None:
-        if asked and callable(previous):
+        if signals and callable(previous):
             previous(number, frame)
-        asked.append(number)
+        signals.append(number)
         on_first()
 
     signal.signal(signal.SIGINT, interrupt)
     try:
-        yield lambda: bool(asked)
+        yield lambda: bool(signals)
     finally:
         signal.signal(signal.SIGINT, previous)

@@ -39,8 +39,8 @@ class Overrides:
 
     def of(self, study: Study) -> Study:
         """The study with the given values."""
-        given = {field.name: getattr(self, field.name) for field in fields(self)}
-        return replace(study, **{name: value for name, value in given.items() if value is not None})
+        overrides = {field.name: getattr(self, field.name) for field in fields(self)}
+        return replace(study, **{name: value for name, value in overrides.items() if value is not None})
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,9 +70,9 @@ class RunPlan:
             return None
         rules = {rule.name: rule for rule in study.rules if rule.trials}
         if name not in rules:
-            there = ", ".join(map(repr, rules)) or "none"
+            names = ", ".join(map(repr, rules)) or "none"
             raise StudyError(
-                f"{study.path or study.name}: target {name!r}: no [[rule]] with trials has this name; there are {there}"
+                f"{study.path or study.name}: target {name!r}: no [[rule]] with trials has this name; there are {names}"
             )
         return replace(rules[name], trials=trials or rules[name].trials)
 

@@ -83,11 +83,11 @@ def layers_named(study: Study, names: Sequence[str]) -> tuple[Layer, ...]:
     return tuple(known[name] for name in wanted) or study.layers
 
 
-def check_asked(layers: Collection[str], there: Sequence[LayerRow], what: str | None, db: str) -> None:
+def check_layer_names(layers: Collection[str], stored: Sequence[LayerRow], what: str | None, db: str) -> None:
     """Raise StoreError for a layer name that no stored layer of the study has."""
     for name in layers:
-        if not any(matches(row.name, (name,)) for row in there):
-            known = ", ".join(row.layer.name for row in there)
+        if not any(matches(row.name, (name,)) for row in stored):
+            known = ", ".join(row.layer.name for row in stored)
             raise StoreError(f"--layer {name}: {db} has no such layer of {what}; it has {known}")
 
 

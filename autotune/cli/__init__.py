@@ -86,8 +86,8 @@ _OLD_OPTIONS = {
 """Options of earlier versions, and those that replace them until the next version"""
 
 
-def _show_version(context: click.Context, _option: click.Parameter, asked: bool) -> None:
-    if asked:
+def _show_version(context: click.Context, _option: click.Parameter, wanted: bool) -> None:
+    if wanted:
         from autotune.cli.doctor import show_version
 
         show_version(context)

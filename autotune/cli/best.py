@@ -98,20 +98,22 @@ def best(
         if not nearest:
             answers = tuple(_answers(store, name, one_device(store, device), accuracy))
             kernels = [one.kernel for one in answers if one.kernel]
-            found = networks(store, name, kernels) if name else []
-            if found and style is None:
-                for network in found:
+            network_tables = networks(store, name, kernels) if name else []
+            if network_tables and style is None:
+                for network in network_tables:
                     show_network(network)
                 warn_faster_than_roofline(map(floor_of, kernels))
                 return
-            of_network = [_lifted(each.key, each.value, terminal=False) for each in network_columns(found)]
+            of_network = [
+                _lifted(column.key, column.value, terminal=False) for column in network_columns(network_tables)
+            ]
             show_answers(answers, (*BEST_COLUMNS, *of_network), style)
             if device is None and not (answers and all(one.kernel for one in answers)):
                 _tell_why(store, name, db, [one.layer.problem for one in answers if one.kernel is None])
             return
         info = one_device(store, device)
         layers = of_file or named_layers(store, what)
-        near = [found for name, layer in layers for found in _nearest(store, name, layer, info, accuracy)]
+        near = [one for name, layer in layers for one in _nearest(store, name, layer, info, accuracy)]
         show_answers(near, NEAREST_COLUMNS, style)
 
 
@@ -200,12 +202,12 @@ def _nearest(store: Store, name: str, layer: Layer, info: DeviceInfo | None, acc
             least[row.row.device.identity] = (distance, [row])
         elif distance == nearest and row.layer.problem == rows[0].layer.problem:
             rows.append(row)
-    found = [
+    answers = [
         Answer(name, layer, with_roofline(store, row), distance)
         for distance, rows in sorted(least.values(), key=lambda one: one[0])
         for row in rows
     ]
-    return found or [Answer(name, layer, None)]
+    return answers or [Answer(name, layer, None)]
 
 
 def _tell_why(store: Store, what: str | None, db: str, unanswered: Sequence[Problem]) -> None:
@@ -226,13 +228,13 @@ def _answers(store: Store, what: str | None, info: DeviceInfo | None, accuracy: 
     """The best kernels in the layers' order, and the layers that have none."""
     from autotune.analysis.rooflines import best_per_class, with_roofline
 
-    found = [
+    answers = [
         answer(with_roofline(store, row)) for row in best_per_class(store.best.list(what, info, accuracy=accuracy))
     ]
-    yield from found
+    yield from answers
     if what is None and info is None:
         return
-    answered = {one.layer.problem for one in found}
+    answered = {one.layer.problem for one in answers}
     asked_about = dict.fromkeys((row.name, row.layer) for row in store.studies.layers(what))
     for name, layer in asked_about:
         if layer.problem in answered:
@@ -318,13 +320,13 @@ NEAREST_COLUMNS = (
 """The time and all that follows from it are those of the layer that the kernel was tuned for."""
 
 
-def network_columns(found: Sequence[Network]) -> tuple[Column[BestWithRoofline], ...]:
+def network_columns(networks: Sequence[Network]) -> tuple[Column[BestWithRoofline], ...]:
     """The columns of `best` about the network, in JSON and CSV; empty for a kernel that is not the layer's fastest."""
-    if not found:
+    if not networks:
         return ()
     places = {
         (one.kernel.best.row.id, one.layer.name): (network, one)
-        for network in found
+        for network in networks
         for one in network.layers
         if one.kernel
     }

@@ -115,7 +115,7 @@ def check(
     wrong = [row for row in rows if row.outcome != Outcome.CORRECT]
     if style:
         show(rows, _COLUMNS, style)
-    reported = _said(checking, coverage(checking), rows, no_nvcc, every=gaps)
+    reported = _coverage_lines(checking, coverage(checking), rows, no_nvcc, every=gaps)
     reported += doubtful_declarations([subject.bound.problem for subject in checking.plan.subjects])
     reported += under_tools
     if no_sanitizers:
@@ -253,13 +253,15 @@ def _sizes(checking: FamilyCheck, rows: Sequence[CheckRow]) -> list[str]:
     return [line, *([f"  one block only on axis {', '.join(single)} of the grid"] if single else [])]
 
 
-def _said(checking: FamilyCheck, found: Coverage, rows: Sequence[CheckRow], no_nvcc: str, *, every: bool) -> list[str]:
+def _coverage_lines(
+    checking: FamilyCheck, covered: Coverage, rows: Sequence[CheckRow], no_nvcc: str, *, every: bool
+) -> list[str]:
     """What was covered and what was not tested."""
     lines = ["Covered pairs of"]
     shares = (
-        ("features of the problem", found.features),
-        ("parameter values", found.params),
-        ("a feature and a parameter value", found.mixed),
+        ("features of the problem", covered.features),
+        ("parameter values", covered.params),
+        ("a feature and a parameter value", covered.mixed),
     )
     lines += [f"  {what + ':':33s} {share}" for what, share in shares if share.feasible]
     lines += _sizes(checking, rows)
@@ -276,8 +278,8 @@ def _said(checking: FamilyCheck, found: Coverage, rows: Sequence[CheckRow], no_n
                 lines.append(f"  none for {', '.join(f'sm_{arch}' for arch in archs)}: {why}")
     else:
         lines.append(f"Not compiled for other architectures: {no_nvcc}")
-    lines.append("Not exercised:" if found.gaps else "Not exercised: nothing")
-    for gap in found.gaps:
+    lines.append("Not exercised:" if covered.gaps else "Not exercised: nothing")
+    for gap in covered.gaps:
         lines.append(f"  {gap.what}: {gap.why}")
         shown = gap.pairs if every else gap.pairs[:_SHOWN_PAIRS] if len(gap.pairs) <= _SHOWN_PAIRS else ()
         lines += [f"    {pair}" for pair in shown]

@@ -71,10 +71,12 @@ def worker(cluster: str, device: str | None, compilers: int | None, name: str | 
     address = address_of(cluster)
     names = device_names(device) if device else []
     cores = compilers or max(1, jobs_default() // max(1, len(names)))
-    called = name or worker_name(device)
+    label = name or worker_name(device)
     if len(names) > 1:
-        each = [["--device", one, "--compilers", str(cores), "--name", f"{called}-{one}"] for one in names]
-        with worker_processes(cluster, [[*words, *(["--once"] if once else [])] for words in each]) as processes:
+        arguments = [["--device", one, "--compilers", str(cores), "--name", f"{label}-{one}"] for one in names]
+        with worker_processes(
+            cluster, [[*options, *(["--once"] if once else [])] for options in arguments]
+        ) as processes:
             codes = [process.wait() for process in processes]
         if any(codes):
             raise AutotuneError(f"{sum(map(bool, codes))} of {len(names)} workers ended with a failure")
@@ -82,7 +84,7 @@ def worker(cluster: str, device: str | None, compilers: int | None, name: str | 
     _warn(address, is_open)
     quiet()
     with closing(OpenDevice(open_evaluator(device, cores))) as opened, stopping_on_interrupt() as stopping:
-        asyncio.run(serve(opened, cluster, called, say=_say, stopping=stopping, once=once))
+        asyncio.run(serve(opened, cluster, label, say=_say, stopping=stopping, once=once))
 
 
 def tune_on_cluster(
@@ -111,8 +113,8 @@ def tune_on_cluster(
     devices = devices_of_workers(count, device)
     cores = jobs or max(1, jobs_default() // max(1, count))
     workers = [
-        ["--compilers", str(cores), "--name", f"local-{number}", *(["--device", each] if each else [])]
-        for number, each in enumerate(devices)
+        ["--compilers", str(cores), "--name", f"local-{number}", *(["--device", name] if name else [])]
+        for number, name in enumerate(devices)
     ]
     with (
         Store(writable(db)) as store,
@@ -129,16 +131,17 @@ def tune_on_cluster(
             except BlockingIOError:
                 if device_class.label not in waited:
                     waited.add(device_class.label)
-                    words = f"another process is tuning it into {store.path}; waiting for it to end"
-                    _say(f"{study.name} on {device_class.info.name}: {words}")
+                    notice = f"another process is tuning it into {store.path}; waiting for it to end"
+                    _say(f"{study.name} on {device_class.info.name}: {notice}")
                 raise
 
-        found, lacking = asyncio.run(_tuned(run, plan.layers, cluster, workers, classes, lock, observe, stopping))
-        _show(store, study, found, style)
+        tuning = _tuned(run, plan.layers, cluster, workers, classes, lock, observe, stopping)
+        results_by_class, lacking = asyncio.run(tuning)
+        _show(store, study, results_by_class, style)
         if stopping():
-            results = [result for each in found for result in each.results]
+            results = [result for one in results_by_class for result in one.results]
             end_interrupted(left(study, plan.layers, results, "tuned"))
-    _complain(study, found, lacking)
+    _complain(study, results_by_class, lacking)
 
 
 def _give_up() -> None:
@@ -173,10 +176,10 @@ async def _tuned(
         _warn(address_of(cluster), is_open)
         return await tune_at(cluster, stopping)
     async with local_cluster(workers) as local:
-        found = await tune_at(local.address, lambda: stopping() or bool(local.gone()))
+        tuned = await tune_at(local.address, lambda: stopping() or bool(local.gone()))
         if (gone := local.gone()) and not stopping():
             raise AutotuneError(f"{cluster}: {gone}")
-        return found
+        return tuned
 
 
 def _refuse(study: Study, local: int, device: str | None, jobs: int | None) -> None:
@@ -194,31 +197,31 @@ def _refuse(study: Study, local: int, device: str | None, jobs: int | None) -> N
         raise StudyError(f"{study.name}: end_to_end = true is not tuned on a cluster; tune it on one machine")
 
 
-def _show(store: Store, study: Study, found: Sequence[ClusterResult], style: str | None) -> None:
+def _show(store: Store, study: Study, cluster_results: Sequence[ClusterResult], style: str | None) -> None:
     from autotune.api.tuning import best_of
 
     rows = []
-    for each in found:
-        for result in each.results:
+    for of_class in cluster_results:
+        for result in of_class.results:
             for line in summary(result):
-                click.echo(line if line.startswith(" ") else f"{each.device_class.info.name}: {line}", err=True)
-        rows += best_of(store, study, {result.name for result in each.results}, each.device_class.info)
+                click.echo(line if line.startswith(" ") else f"{of_class.device_class.info.name}: {line}", err=True)
+        rows += best_of(store, study, {result.name for result in of_class.results}, of_class.device_class.info)
     show_answers([answer(with_roofline(store, row)) for row in best_per_class(rows)], BEST_COLUMNS, style)
 
 
-def _complain(study: Study, found: Sequence[ClusterResult], lacking: Sequence[str]) -> None:
+def _complain(study: Study, cluster_results: Sequence[ClusterResult], lacking: Sequence[str]) -> None:
     """Raise AutotuneError for layers that were not tuned."""
-    words = [f"no worker had {word}" for word in lacking]
-    for each in found:
-        words += [f"{layer} on {each.device_class.info.name}: {why}" for layer, why in each.failed.items()]
-        words += [
-            f"no correct kernel of {result.layer.name} on {each.device_class.info.name} "
+    problems = [f"no worker had {word}" for word in lacking]
+    for of_class in cluster_results:
+        problems += [f"{layer} on {of_class.device_class.info.name}: {why}" for layer, why in of_class.failed.items()]
+        problems += [
+            f"no correct kernel of {result.layer.name} on {of_class.device_class.info.name} "
             f"({shortened(result.why_not, 160)})"
-            for result in each.results
+            for result in of_class.results
             if result.best is None
         ]
-    if words:
-        raise AutotuneError(f"{study.name}: {'; '.join(words)}")
+    if problems:
+        raise AutotuneError(f"{study.name}: {'; '.join(problems)}")
 
 
 def _warn(address: str, is_open: Callable[[str], bool]) -> None:
@@ -226,8 +229,8 @@ def _warn(address: str, is_open: Callable[[str], bool]) -> None:
         _say(f"note: {address} is not encrypted, and whoever reaches it can run code; docs/cluster.md has TLS")
 
 
-def _say(words: str) -> None:
-    click.echo(words, err=True)
+def _say(line: str) -> None:
+    click.echo(line, err=True)
 
 
 def _require_distributed() -> None:

@@ -84,13 +84,13 @@ def merge(other: str, db: str) -> None:
     from autotune.store import merge as bring
 
     merged = bring(other, writable(db))
-    words = [
+    counts = [
         f"{counted(merged.trials, 'trial')} and {counted(merged.studies, 'study', 'studies')} merged",
         f"there already: {counted(merged.known, 'trial')}",
     ]
     if merged.running:
-        words.append(f"{counted(merged.running, 'running trial')} left out")
-    click.echo(f"{db}: {', '.join(words)}", err=True)
+        counts.append(f"{counted(merged.running, 'running trial')} left out")
+    click.echo(f"{db}: {', '.join(counts)}", err=True)
 
 
 @click.command("import")
@@ -106,12 +106,12 @@ def import_(file: Path, db: str) -> None:
     from autotune.store import import_recording
 
     done = import_recording(read_recording(file), writable(db))
-    found = (
+    outcome = (
         f"{counted(done.trials, 'trial')} imported"
         if done.trials
         else f"imported before: {counted(done.known, 'trial')}"
     )
-    click.echo(f"{db}: {found}, as generation {done.generation} of study {done.study}", err=True)
+    click.echo(f"{db}: {outcome}, as generation {done.generation} of study {done.study}", err=True)
 
 
 @click.command()
@@ -169,24 +169,24 @@ def query(sql: str, db: str, within_s: float | None, style: str | None) -> None:
     """
     from autotune.store import Store
 
-    with Store(db, create=False) as store, store.stream(sql, within_s=within_s) as found:
-        names = distinct(found.columns)
+    with Store(db, create=False) as store, store.stream(sql, within_s=within_s) as result:
+        names = distinct(result.columns)
         columns = [Column[tuple[Cell, ...]](name, _at(position)) for position, name in enumerate(names)]
-        show((tuple(map(_cell, row)) for row in found.rows), columns, style or "wide")
+        show((tuple(map(_cell, row)) for row in result.rows), columns, style or "wide")
 
 
 def distinct(names: Sequence[str]) -> list[str]:
     """Column names, each of its own: a repeated one gets a number, so that no value of a JSON object is lost."""
-    found: dict[str, None] = {}
+    unique_names: dict[str, None] = {}
     last: dict[str, int] = {}
     for name in names:
         unique, number = name, last.get(name, 1)
-        while unique in found:
+        while unique in unique_names:
             number += 1
             unique = f"{name}_{number}"
         last[name] = number
-        found[unique] = None
-    return list(found)
+        unique_names[unique] = None
+    return list(unique_names)
 
 
 def _at(position: int) -> Callable[[tuple[Cell, ...]], Cell]:

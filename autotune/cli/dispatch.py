@@ -247,12 +247,12 @@ def _say(text: str) -> None:
 def _ways(built: Built) -> list[_Way]:
     from autotune.dispatch.builder import compare
 
-    found = []
+    ways = []
     for role in ("tuned", "held out"):
         layers = [layer for layer in built.layers if layer.role == role]
         if layers:
-            found += [_Way(role, compared) for compared in compare(layers)]
-    return found
+            ways += [_Way(role, compared) for compared in compare(layers)]
+    return ways
 
 
 def _ranks(built: Built) -> list[_Rank]:
@@ -329,16 +329,16 @@ def latest_dispatchers(store: Store, layers: Sequence[Layer], info: DeviceInfo |
     """
     for layer in layers:
         as_conv2d(layer.problem, "a dispatcher")
-    found: dict[tuple[str, str, int, int, int], DispatcherRow] = {}
+    latest: dict[tuple[str, str, int, int, int], DispatcherRow] = {}
     for row in store.dispatchers.list():
         if not row.held_out and (info is None or row.device.identity == info.identity):
-            found.setdefault(row.device.identity, row)
-    if not found:
+            latest.setdefault(row.device.identity, row)
+    if not latest:
         on = f" on {info.name}" if info else ""
         raise StoreError(
             f"{store.path}: no dispatcher was made{on} of all layers of a study; run `autotune dispatch STUDY` first"
         )
-    return list(found.values())
+    return list(latest.values())
 
 
 def unsupported_layers(store: Store, layers: Sequence[Layer], info: DeviceInfo) -> tuple[Layer, ...]:

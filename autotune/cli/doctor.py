@@ -76,9 +76,9 @@ def doctor(db: str, build: bool, wheels: Path | None, style: str | None) -> None
         return
     if wheels is not None:
         raise click.UsageError("--wheels: give it with --build-pycuda")
-    found = list(_checks(db))
-    show(found, _CHECK_COLUMNS, style)
-    if missing := [row.what for row in found if row.state == "missing"]:
+    checks = list(_checks(db))
+    show(checks, _CHECK_COLUMNS, style)
+    if missing := [row.what for row in checks if row.state == "missing"]:
         raise AutotuneError(f"needed and missing: {', '.join(missing)}")
 
 
@@ -97,8 +97,8 @@ def show_version(context: click.Context) -> None:
         return
     driver = driver_here()
     nvcc, _ = _tool(lambda: compiler_version(find_nvcc()))
-    words = "no NVIDIA driver" if driver is None else f"driver for CUDA {driver.cuda}"
-    click.echo(f"autotune, version {__version__} ({nvcc or 'no nvcc'}; {words}; {_gpus(driver) or 'no GPU'})")
+    driver_text = "no NVIDIA driver" if driver is None else f"driver for CUDA {driver.cuda}"
+    click.echo(f"autotune, version {__version__} ({nvcc or 'no nvcc'}; {driver_text}; {_gpus(driver) or 'no GPU'})")
     context.exit()
 
 
@@ -107,8 +107,8 @@ def _checks(db: str) -> Iterator[Checked]:
     gpu = driver is not None and bool(driver.devices)
     cxx, no_cxx = _tool(lambda: compiler_version(find_cxx()))
     yield Checked("C++ compiler", cxx, needed=True, mend=no_cxx)
-    found = None if driver is None else f"CUDA {driver.cuda}"
-    yield Checked("NVIDIA driver", found, needed=False, mend="install NVIDIA's driver, for a GPU")
+    driver_version = None if driver is None else f"CUDA {driver.cuda}"
+    yield Checked("NVIDIA driver", driver_version, needed=False, mend="install NVIDIA's driver, for a GPU")
     yield Checked("GPU", _gpus(driver), needed=False, mend="none is here: kernels run on the CPU")
     nvcc, no_nvcc = _tool(lambda: compiler_version(find_nvcc()))
     yield Checked("nvcc", nvcc, needed=gpu, mend=no_nvcc)
@@ -141,9 +141,9 @@ def _version(package: str) -> str | None:
 
 def _writable(what: str, folder: Path, mend: str) -> Checked:
     """A folder that is there, or can be made."""
-    there = next(each for each in (folder, *folder.parents) if os.path.exists(each))  # no error where it may not look
+    existing = next(parent for parent in (folder, *folder.parents) if os.path.exists(parent))
     try:
-        with tempfile.TemporaryFile(dir=there):
+        with tempfile.TemporaryFile(dir=existing):
             return Checked(what, str(folder), needed=True)
     except OSError as error:
         return Checked(what, None, needed=True, mend=f"{folder}: cannot be written ({error.strerror}); {mend}")
@@ -254,8 +254,10 @@ def devices(calibrate: bool, only_rates: bool, db: str, style: str | None) -> No
 
     rows = []
     with ExitStack() as opened:
-        there = calibrate or path_of(db).exists()
-        store = opened.enter_context(Store(writable(db) if calibrate else db, create=calibrate)) if there else None
+        has_database = calibrate or path_of(db).exists()
+        store = None
+        if has_database:
+            store = opened.enter_context(Store(writable(db) if calibrate else db, create=calibrate))
         for name, evaluator in opened.enter_context(closing(present_devices({"cuda", "host"}))):
             info, environment = evaluator.info, evaluator.environment
             if store is not None and calibrate:

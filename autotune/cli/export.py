@@ -88,14 +88,14 @@ def export(
     from autotune.api.exports import ExportRequest, write_export
 
     try:
-        wanted = ExportRequest(device, only_layers, accuracy, admit, dispatcher=dispatcher)
+        request = ExportRequest(device, only_layers, accuracy, admit, dispatcher=dispatcher)
     except AutotuneError as error:
         raise click.UsageError(str(error)) from None
     written = write_export(
         what,
         out,
         db,
-        asked=wanted,
+        request=request,
         archs=tuple(dict.fromkeys(archs or ())),
         cubin=cubin,
         ptx=ptx,
@@ -103,10 +103,10 @@ def export(
         say=say_device,
     )
     reasons: dict[str, list[str]] = {}
-    for layer, why in written.left_out.items():
-        reasons.setdefault(why, []).append(layer)
-    for why, layers in reasons.items():
-        click.echo(f"left out, {why}: {', '.join(layers)}", err=True)
+    for layer, reason in written.left_out.items():
+        reasons.setdefault(reason, []).append(layer)
+    for reason, layers in reasons.items():
+        click.echo(f"left out, {reason}: {', '.join(layers)}", err=True)
     for name in written.exported.written.edited:
         click.echo(f"{out / name}: left as it is, edited after the export that wrote it", err=True)
     for path in written.exported.sources:
@@ -138,7 +138,7 @@ def _prove(written: WrittenExport) -> None:
 @OF_DEVICE
 @ACCURACY
 @FAMILIES
-@click.option("--config", "words", help="The fastest kernel with these values: 'NAME=VALUE NAME=VALUE'.")
+@click.option("--config", help="The fastest kernel with these values: 'NAME=VALUE NAME=VALUE'.")
 @click.option("--trial", "number", type=click.IntRange(min=0), help="The kernel of this trial, even if it failed.")
 @click.option("--ptx", is_flag=True, help="Print its PTX instead; needs nvcc.")
 @click.option("--sass", is_flag=True, help="Print its machine code instead; needs nvcc and nvdisasm.")
@@ -150,7 +150,7 @@ def source(
     device: str | None,
     accuracy: str | None,
     only_families: tuple[str, ...],
-    words: str | None,
+    config: str | None,
     number: int | None,
     ptx: bool,
     sass: bool,
@@ -169,26 +169,29 @@ def source(
     machine = one_of({"ptx": ptx, "sass": sass})
     if out is not None:
         check_writable(out, "--out")
-    wanted = _values(words)
+    values = _values(config)
     name = name_of(what)
     with Store(db, create=False) as store:
         layers = {layer.layer.problem: layer.name for layer in store.studies.layers(name)}
         if len(layers) > 1:
             raise StoreError(f"{what}: expected one layer; give one of {', '.join(layers.values())}")
         info = one_device(store, device)
-        if number is None and not only_families and not wanted:
+        if number is None and not only_families and not values:
             row, others = _first(best_per_class(store.best.list(name, info, accuracy=accuracy)))
         else:
-            row, others = _first(_trials(store, name, info, accuracy, only_families, wanted, number))
+            row, others = _first(_trials(store, name, info, accuracy, only_families, values, number))
         if row is None:
-            _check_params(store, name, what, wanted)
+            _check_params(store, name, what, values)
             raise StoreError(f"{db}: no such kernel of {what}; `autotune trials {what}` lists what there is")
-        found = _kernel(store, _row(row), what, directories, db)
-        text = _text(store, row, found)
+        kernel = _kernel(store, _row(row), what, directories, db)
+        text = _text(store, row, kernel)
         if machine is not None:
-            text = _compiled(found, _row(row), ptx=machine == "ptx")
+            text = _compiled(kernel, _row(row), ptx=machine == "ptx")
     if others:
-        click.echo(f"this is {_said(row)}; there are also {', '.join(dict.fromkeys(map(_said, others)))}", err=True)
+        click.echo(
+            f"this is {_trial_label(row)}; there are also {', '.join(dict.fromkeys(map(_trial_label, others)))}",
+            err=True,
+        )
     if out is None:
         for_compilers().write(text)
     else:
@@ -196,14 +199,14 @@ def source(
         click.echo(out)
 
 
-def _values(words: str | None) -> Mapping[str, str]:
+def _values(config: str | None) -> Mapping[str, str]:
     """Parse `--config`. Raises click.BadParameter for anything but NAME=VALUE words."""
-    if words is None:
+    if config is None:
         return {}
-    pairs = [word.partition("=") for word in words.replace(",", " ").split()]
+    pairs = [word.partition("=") for word in config.replace(",", " ").split()]
     if not pairs or any(not (name and equals and value) for name, equals, value in pairs):
         raise click.BadParameter(
-            f"{words!r}: expected NAME=VALUE words, as `autotune trials` shows them", param_hint="--config"
+            f"{config!r}: expected NAME=VALUE words, as `autotune trials` shows them", param_hint="--config"
         )
     values: dict[str, str] = {}
     for name, _, value in pairs:
@@ -212,10 +215,10 @@ def _values(words: str | None) -> Mapping[str, str]:
     return values
 
 
-def _check_params(store: Store, name: str | None, what: str, wanted: Mapping[str, str]) -> None:
+def _check_params(store: Store, name: str | None, what: str, values: Mapping[str, str]) -> None:
     """Raise StoreError for a parameter that no recorded config of a layer has."""
     known = {param for row in store.trials.list(name) for param, _ in row.trial.config.pairs}
-    for param in wanted:
+    for param in values:
         if param not in known:
             raise StoreError(f"--config {param}: no kernel of {what} has such a parameter{did_you_mean(param, known)}")
 
@@ -226,7 +229,7 @@ def _trials(
     info: DeviceInfo | None,
     accuracy: str | None,
     families: tuple[str, ...],
-    wanted: Mapping[str, str],
+    values: Mapping[str, str],
     number: int | None,
 ) -> list[TrialRow]:
     """The trials that are asked for, correct ones first, of GPUs first, then the fastest; of one kernel the first."""
@@ -237,7 +240,7 @@ def _trials(
         and accuracy in (None, row.trial.accuracy)
         and (not families or row.trial.config.template in families)
         and number in (None, row.trial.number)
-        and wanted.items() <= {key: str(value) for key, value in row.trial.config.pairs}.items()
+        and values.items() <= {key: str(value) for key, value in row.trial.config.pairs}.items()
         and (number is not None or row.median_us is not None)
     ]
     rows.sort(key=lambda row: (row.median_us is None, not row.device.can.gpu, row.median_us or 0.0))
@@ -250,14 +253,14 @@ def _first(
     return (rows[0], rows[1:]) if rows else (None, ())
 
 
-def _row(found: BestRow | TrialRow) -> TrialRow:
+def _row(kernel: BestRow | TrialRow) -> TrialRow:
     from autotune.store import BestRow
 
-    return found.row if isinstance(found, BestRow) else found
+    return kernel.row if isinstance(kernel, BestRow) else kernel
 
 
-def _said(found: BestRow | TrialRow) -> str:
-    row = _row(found)
+def _trial_label(kernel: BestRow | TrialRow) -> str:
+    row = _row(kernel)
     steady = "" if row.trial.deterministic else ", not deterministic"
     return f"trial {row.trial.number} on {row.device.name} ({row.trial.accuracy}, {row.measurement_mode} cache{steady})"
 
@@ -266,24 +269,24 @@ def _kernel(store: Store, row: TrialRow, what: str, directories: tuple[Path, ...
     """The very kernel of a trial. Raises StoreError where it cannot be had."""
     from autotune.analysis.rerender import kernel_of
 
-    found = kernel_of(row, store, load_templates(directories, operations_here([row.problem.operation], what)))
-    if isinstance(found, str):
-        raise StoreError(f"{db}: trial {row.trial.number} of {row.name}: {found}")
-    return found
+    kernel = kernel_of(row, store, load_templates(directories, operations_here([row.problem.operation], what)))
+    if isinstance(kernel, str):
+        raise StoreError(f"{db}: trial {row.trial.number} of {row.name}: {kernel}")
+    return kernel
 
 
-def _text(store: Store, found: BestRow | TrialRow, source: KernelSource) -> str:
+def _text(store: Store, kernel: BestRow | TrialRow, source: KernelSource) -> str:
     """A kernel's text below where it comes from."""
     from autotune.exporting.kernel import kernel_text
     from autotune.store import BestRow
 
-    if isinstance(found, BestRow):
-        return kernel_text(found, source, with_roofline(store, found).floor_us)
-    if found.trial.timing is None:
-        trial = found.trial
-        name = f"{found.name} trial {trial.number}"
+    if isinstance(kernel, BestRow):
+        return kernel_text(kernel, source, with_roofline(store, kernel).floor_us)
+    if kernel.trial.timing is None:
+        trial = kernel.trial
+        name = f"{kernel.name} trial {trial.number}"
         return annotated_source(name, trial.outcome, trial.reason, trial.config, trial.message, source.program.text)
-    best = BestRow(found.study, found.layer, found.trial.timing, "median", found)
+    best = BestRow(kernel.study, kernel.layer, kernel.trial.timing, "median", kernel)
     return kernel_text(best, source, with_roofline(store, best).floor_us)
 
 

@@ -123,14 +123,14 @@ class GroupedCommands(click.Group):
 
 
 def _verbosity(short: str, long: str, level: int) -> click.Option:
-    def chosen(context: click.Context, _option: click.Parameter, given: bool) -> None:
-        if given:
+    def chosen(context: click.Context, _option: click.Parameter, is_set: bool) -> None:
+        if is_set:
             set_verbosity(level)
             if level > 0:
                 context.call_on_close(lambda: _say_where(context))  # after the other options are read
 
-    words = "Also print which files were used." if level > 0 else "Print only the answer and errors."
-    return click.Option([short, long], is_flag=True, expose_value=False, callback=chosen, help=words)
+    help_text = "Also print which files were used." if level > 0 else "Print only the answer and errors."
+    return click.Option([short, long], is_flag=True, expose_value=False, callback=chosen, help=help_text)
 
 
 def _say_where(context: click.Context) -> None:
@@ -184,14 +184,14 @@ def _default_map(
 ) -> dict[str, object]:
     if file.name == SETTINGS and ("op" in table or _is_tables(table.get("layer"))):
         raise SettingsError(f"{file}: looks like a study, but a file of this name holds defaults of options; rename it")
-    found: dict[str, object] = {}
-    every = {key: value for key, value in table.items() if not isinstance(value, dict)}
+    defaults: dict[str, object] = {}
+    shared = {key: value for key, value in table.items() if not isinstance(value, dict)}
     own = {key: value for key, value in table.items() if isinstance(value, dict)}
     known = {key for command in commands.values() for key in _options(command)}
-    for key in (*every, *(key for words in own.values() for key in words)):
+    for key in (*shared, *(key for values in own.values() for key in values)):
         if new := old_options.get(f"--{key}"):
             raise SettingsError(f"{file}: {key} is now {new.removeprefix('--')}")
-    for key in every:
+    for key in shared:
         if key not in known:
             raise SettingsError(f"{file}: {key}: no command has this option{did_you_mean(key, known)}")
     for key in own:
@@ -202,14 +202,16 @@ def _default_map(
         for key in own.get(name, {}):
             if key not in options:
                 raise SettingsError(f"{file}: {name}.{key}: no such option{did_you_mean(key, options)}")
-        words = {key: value for key, value in every.items() if key in options} | own.get(name, {})
-        found[name] = {str(options[key].name): _value(file, key, value, options[key]) for key, value in words.items()}
-    return found
+        values = {key: value for key, value in shared.items() if key in options} | own.get(name, {})
+        defaults[name] = {
+            str(options[key].name): _value(file, key, value, options[key]) for key, value in values.items()
+        }
+    return defaults
 
 
 def _is_tables(value: object) -> bool:
     """Whether the value is an array of tables, `[[key]]`."""
-    return isinstance(value, list) and any(isinstance(each, dict) for each in value)
+    return isinstance(value, list) and any(isinstance(element, dict) for element in value)
 
 
 def _options(command: click.Command) -> dict[str, click.Option]:

@@ -70,17 +70,17 @@ def importance(
     trials, that all parameters explain independently of each other, or that a pair explains in addition. Pairs below 2
     % are left out, and so are families with fewer than 20 correct trials.
     """
-    found = importances(what, db=db, device=device, families=only_families, layers=only_layers, say=say_device)
-    rows = [row for family in found for row in _rows(family)]
+    analysed = importances(what, db=db, device=device, families=only_families, layers=only_layers, say=say_device)
+    rows = [row for family in analysed for row in _rows(family)]
     with paged(style):
         if style == "plot":
             _plot(rows)
         else:
-            every = everything or style is not None
-            shown = rows if every else sorted(rows, key=lambda row: -(row.importance or 0))[:SHOWN_ROWS]
-            if not every:
+            all_rows = everything or style is not None
+            shown = rows if all_rows else sorted(rows, key=lambda row: -(row.importance or 0))[:SHOWN_ROWS]
+            if not all_rows:
                 say(_answer(shown[0]))
-            show(shown, _COLUMNS, style, apart=_family_of if every else lambda _: None)
+            show(shown, _COLUMNS, style, apart=_family_of if all_rows else lambda _: None)
             if len(shown) < len(rows):
                 say(f"{len(rows) - len(shown)} more rows with --all")
 
@@ -115,15 +115,15 @@ def _family_of(row: _Row) -> tuple[str, str, str, int]:
 
 def _rows(family: FamilyImportance) -> Iterator[_Row]:
     """The family as a whole, its parameters, and the pairs worth knowing."""
-    layer, device, template, found = family.layer, family.device, family.template, family.found
-    yield _Row(layer, device, template, found.trials, "all, each for itself", None, found.alone, "")
-    for name, share in found.params:
-        yield _Row(layer, device, template, found.trials, name, share, None, "")
-    for pair in found.interactions:
+    layer, device, template, analysis = family.layer, family.device, family.template, family.found
+    yield _Row(layer, device, template, analysis.trials, "all, each for itself", None, analysis.alone, "")
+    for name, share in analysis.params:
+        yield _Row(layer, device, template, analysis.trials, name, share, None, "")
+    for pair in analysis.interactions:
         (one, two), (first, second) = pair.params, pair.values
         better = f"{abs(pair.ratio - 1):.0%} {'faster' if pair.ratio < 1 else 'slower'}"
         remark = f"{one}={first} with {two}={second} is {better} than each suggests ({pair.trials} trials)"
-        yield _Row(layer, device, template, found.trials, f"{one} x {two}", None, pair.share, remark)
+        yield _Row(layer, device, template, analysis.trials, f"{one} x {two}", None, pair.share, remark)
 
 
 _COLUMNS = (
@@ -165,8 +165,8 @@ def report(what: str, db: str, out: Path, device: str | None, sources: bool | No
     if not piped:
         check_writable(out, "--out")
     with Store(db, create=False) as store:
-        found = results(store, name, devices_asked(store, device, say=say_device))
-    text = page(found, sources=sources)
+        content = results(store, name, devices_asked(store, device, say=say_device))
+    text = page(content, sources=sources)
     if piped:
         exact(sys.stdout).buffer.write(text.encode())
         return

@@ -68,10 +68,10 @@ class _Line:
 
     def gb_per_s(self, *counters: str, scale: float = 1.0) -> float | None:
         """The sum of these byte counters divided by the launch's own time."""
-        found, time_us = [self.seen(name) for name in counters], self.seen("time_us")
-        if not time_us or None in found:
+        values, time_us = [self.seen(name) for name in counters], self.seen("time_us")
+        if not time_us or None in values:
             return None
-        return scale * sum(value or 0.0 for value in found) / time_us / 1e3
+        return scale * sum(value or 0.0 for value in values) / time_us / 1e3
 
 
 _COLUMNS = (
@@ -195,24 +195,24 @@ def _climb(
     check = require_profiler if profiled else lambda _: None
     with open_run(plan.study, device, jobs, db, check=check) as run:
         evaluator, store = run.evaluator, run.store
-        found = climb(
+        steps = climb(
             *(plan.study, plan.families, evaluator, store),
             layers=plan.layers,
             observe=run.observe,
             stopping=run.stopping,
         )
-        kernels = _unprofiled(store, evaluator, found, plan.families) if profiled else ()
-        return _Climbed(found, kernels, evaluator.info, evaluator.environment, interrupted=run.stopping())
+        kernels = _unprofiled(store, evaluator, steps, plan.families) if profiled else ()
+        return _Climbed(steps, kernels, evaluator.info, evaluator.environment, interrupted=run.stopping())
 
 
 def _unprofiled(
-    store: Store, evaluator: Evaluator, found: Sequence[LadderStep], families: Mapping[str, KernelTemplate]
+    store: Store, evaluator: Evaluator, steps: Sequence[LadderStep], families: Mapping[str, KernelTemplate]
 ) -> Sequence[Compiled]:
     """The best kernels that have no stored profile, each once."""
     from autotune.analysis.profile import compiled
 
-    seen = _launches(store)
-    rows = [step.best for step in found if step.best and _kernel(step.best) not in seen]
+    profiled = _launches(store)
+    rows = [step.best for step in steps if step.best and _kernel(step.best) not in profiled]
     best = {row.trial.source_hash: row for row in rows}
     return compiled(store, evaluator, list(best.values()), families, say)
 
@@ -246,18 +246,18 @@ def _show_stored(study: Study, layers: Sequence[Layer], db: str, style: str | No
         ladders = [
             ladder_steps(study, layers, rows, {}) for rows in circumstances(store.trials.list(study.name)).values()
         ]
-    if not any(step.best for found in ladders for step in found):
+    if not any(step.best for steps in ladders for step in steps):
         raise StoreError(f"{db}: no technique of {study.name} was tried; run `autotune ladder STUDY` first")
-    _show([step for found in ladders for step in found], db, style)
+    _show([step for steps in ladders for step in steps], db, style)
 
 
-def _show(found: Sequence[LadderStep], db: str, style: str | None) -> None:
+def _show(steps: Sequence[LadderStep], db: str, style: str | None) -> None:
     """Print the steps with the stored profiles of their kernels, from any study."""
     from autotune.store import Store
 
     with Store(db, create=False) as store:
-        seen = _launches(store)
-    lines = [_Line(step, seen.get(_kernel(step.best), ()) if step.best else ()) for step in found]
+        profiles = _launches(store)
+    lines = [_Line(step, profiles.get(_kernel(step.best), ()) if step.best else ()) for step in steps]
     profile = [replace(column, terminal=False) for column in _PROFILE]
     show(lines, (_DEVICE, *_COLUMNS, *profile), style, apart=lambda line: line.step.layer)
 

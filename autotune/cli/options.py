@@ -139,24 +139,24 @@ def one_of(flags: Mapping[str, bool]) -> str | None:
 
     Raises click.UsageError if several are left.
     """
-    given = [name for name, is_given in flags.items() if is_given]
-    if len(given) > 1:
-        given = [name for name in given if is_typed(name)] or given
-    if len(given) > 1:
-        raise click.UsageError(f"{' and '.join(f'--{name}' for name in given)}: give one of them")
-    return given[0] if given else None
+    chosen = [name for name, is_given in flags.items() if is_given]
+    if len(chosen) > 1:
+        chosen = [name for name in chosen if is_typed(name)] or chosen
+    if len(chosen) > 1:
+        raise click.UsageError(f"{' and '.join(f'--{name}' for name in chosen)}: give one of them")
+    return chosen[0] if chosen else None
 
 
 def refuse_beside(flag: str, *names: str) -> None:
     """Raise click.UsageError if parameters were given that have no effect with this flag, or without one."""
     params = [param for param in click.get_current_context().command.params if param.name in names]
-    typed = [
+    options = [
         param.opts[0] if isinstance(param, click.Option) else param.human_readable_name.strip("[]")
         for param in params
         if is_typed(str(param.name))
     ]
-    if typed:
-        raise click.UsageError(f"{flag}: leave {' and '.join(typed)} out, which has no effect")
+    if options:
+        raise click.UsageError(f"{flag}: leave {' and '.join(options)} out, which has no effect")
 
 
 class Number(click.FloatRange):
@@ -266,13 +266,13 @@ class FilterOptions:
     def warn_unknown(self, store: Store) -> None:
         """Say which layers and families the database has none of: why nothing is left may be that."""
         known = store.studies.layer_names()
-        for option, names, there in (
+        for option, names, known_names in (
             ("--layer", self.layers, known | {name.rpartition(".")[2] for name in known}),
             ("--family", self.templates, store.templates.families()),
         ):
             for name in names:
-                if name not in there:
-                    hint = did_you_mean(name, sorted(there))
+                if name not in known_names:
+                    hint = did_you_mean(name, sorted(known_names))
                     click.echo(f"{option} {name}: {store.path} has nothing of this name{hint}", err=True)
 
 

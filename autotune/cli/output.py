@@ -99,8 +99,8 @@ def on_terminal(text: str) -> str:
 def _broken(text: str, terminal: TextIO) -> str:
     """The width of lines: COLUMNS if it is set, otherwise the width of the terminal."""
     columns = os.environ.get("COLUMNS", "")
-    given = int(columns) if columns.isdecimal() else 0
-    width = given or os.get_terminal_size(terminal.fileno()).columns or 80
+    fixed = int(columns) if columns.isdecimal() else 0
+    width = fixed or os.get_terminal_size(terminal.fileno()).columns or 80
     return "".join(between_words(line, width) for line in text.splitlines(keepends=True))
 
 

@@ -68,10 +68,10 @@ def stale(what: str | None, db: str, directories: tuple[Path, ...], device: str 
             directories, operations_here((stored_problem(*shape).operation for shape in shapes), what)
         )
         with counting("stale", len(rows)) as tell:
-            found = list(StaleResults(store, families, pool, devices).rows(_counted(rows, tell)))
-    doubtful, best = ({row["trial_id"] for row in some} for some in (found, rows))
+            stale_rows = list(StaleResults(store, families, pool, devices).rows(_counted(rows, tell)))
+    doubtful, best = ({row["trial_id"] for row in some} for some in (stale_rows, rows))
     click.echo(f"{len(doubtful)} of {len(best)} best results are doubtful", err=True)
-    show(found, _STALE_COLUMNS, style)
+    show(stale_rows, _STALE_COLUMNS, style)
 
 
 def _counted(rows: Iterable[Cells], tell: Callable[[int, str], None]) -> Iterator[Cells]:
@@ -110,15 +110,15 @@ WINNER_LOST = 3
 """exit code: a winner regressed beyond noise, or is no longer correct"""
 
 
-def judge(plans: Sequence[LayerPlan], found: Sequence[Retimed], db: str) -> None:
+def judge(plans: Sequence[LayerPlan], kernels: Sequence[Retimed], db: str) -> None:
     """End with the status that says whether the winners hold."""
-    if not found:
+    if not kernels:
         raise StoreError(f"{db}: nothing was re-timed, so nothing is known about the winners")
     winners = {row.id for plan in plans for row in plan.winners}
-    lost = [one for one in found if one.before.id in winners and one.retime.label in ("regressed", "failed")]
+    lost = [one for one in kernels if one.before.id in winners and one.retime.label in ("regressed", "failed")]
     if lost:
-        words = ", ".join(f"{one.before.name} ({one.before.trial.accuracy}) {one.retime.label}" for one in lost)
-        click.echo(f"autotune: {len(lost)} of {len(winners)} winners regressed or failed: {words}", err=True)
+        names = ", ".join(f"{one.before.name} ({one.before.trial.accuracy}) {one.retime.label}" for one in lost)
+        click.echo(f"autotune: {len(lost)} of {len(winners)} winners regressed or failed: {names}", err=True)
         sys.exit(WINNER_LOST)
 
 
@@ -186,8 +186,8 @@ def _case(layer: str, row: TrialRow, result: Retimed | NotRetimed | None) -> Cas
     label, before_us, after_us = result.retime.label, result.retime.before_us, result.retime.after_us
     if after_us is None or result.noise is None:
         return Case(layer, name, "error", f"{row.trial.config}: {result.retime.message}")
-    words = f"{label}: {before_us:.2f} us before, {after_us:.2f} us now, noise {result.noise:.2%}; {row.trial.config}"
-    return Case(layer, name, "failure" if label == "regressed" else "passed", words)
+    message = f"{label}: {before_us:.2f} us before, {after_us:.2f} us now, noise {result.noise:.2%}; {row.trial.config}"
+    return Case(layer, name, "failure" if label == "regressed" else "passed", message)
 
 
 @click.command()
@@ -245,11 +245,11 @@ def retime(
                 tell(len(results), ", ".join(f"{count} {word}" for word, count in counts.items()))
         interrupted = stopping()
         info, environment = evaluator.info, evaluator.environment
-    found: list[Retimed] = measured(results)
-    counts = Counter(result.retime.label for result in found)
-    if found:
+    kernels: list[Retimed] = measured(results)
+    counts = Counter(result.retime.label for result in kernels)
+    if kernels:
         click.echo(", ".join(f"{count} {word}" for word, count in counts.items()), err=True)
-    show(found, _RETIME_COLUMNS, style)
+    show(kernels, _RETIME_COLUMNS, style)
     if junit is not None:
         about = {"device": info.name, "driver": environment.driver, "toolkit": environment.toolkit}
         cases = testcases(plans, results)
@@ -257,7 +257,7 @@ def retime(
     if interrupted:
         left = unreached(plans, results)
         end_interrupted(f"not re-timed: {', '.join(left)}" if left else "every layer was re-timed", resumes=False)
-    judge(plans, found, db)
+    judge(plans, kernels, db)
 
 
 _RETIME_COLUMNS = (
@@ -309,13 +309,13 @@ def junit_xml(
     for key, value in properties.items():
         Xml.SubElement(listed, "property", {"name": key, "value": _allowed(value)})
     for case in cases:
-        found = Xml.SubElement(suite, "testcase", {"classname": _allowed(case.group), "name": _allowed(case.name)})
+        testcase = Xml.SubElement(suite, "testcase", {"classname": _allowed(case.group), "name": _allowed(case.name)})
         if case.result == "passed":
-            Xml.SubElement(found, "system-out").text = _allowed(case.message)
+            Xml.SubElement(testcase, "system-out").text = _allowed(case.message)
         elif case.result == "skipped":
-            Xml.SubElement(found, "skipped", {"message": _allowed(case.message)})
+            Xml.SubElement(testcase, "skipped", {"message": _allowed(case.message)})
         else:
-            Xml.SubElement(found, case.result, {"message": _allowed(case.message), "type": case.result})
+            Xml.SubElement(testcase, case.result, {"message": _allowed(case.message), "type": case.result})
     Xml.indent(suites, " ")
     text: str = Xml.tostring(suites, encoding="unicode")
     return f'<?xml version="1.0" encoding="UTF-8"?>\n{text}\n'.encode()

@@ -120,15 +120,15 @@ INTERRUPTED = 128 + signal.SIGINT
 
 def stopping_on_interrupt() -> AbstractContextManager[Callable[[], bool]]:
     """The first Ctrl-C asks for an orderly end and prints so; the second ends the process at once."""
-    said = "\nfinishing the trial at hand; Ctrl-C again stops at once"
-    return orderly_interrupts(lambda: click.echo(said, err=True))
+    message = "\nfinishing the trial at hand; Ctrl-C again stops at once"
+    return orderly_interrupts(lambda: click.echo(message, err=True))
 
 
 def end_interrupted(left: str, *, resumes: bool = True) -> NoReturn:
     """End after Ctrl-C: print in one line what is left to do and the command that does it."""
-    words = [word for word in sys.argv[1:] if word != "--fresh"]  # which would start over
+    arguments = [word for word in sys.argv[1:] if word != "--fresh"]  # which would start over
     how = "resume" if resumes else "begin again"
-    click.echo(f"autotune: interrupted; {left}; to {how}: {shlex.join(['autotune', *words])}", err=True)
+    click.echo(f"autotune: interrupted; {left}; to {how}: {shlex.join(['autotune', *arguments])}", err=True)
     sys.exit(INTERRUPTED)
 
 
@@ -156,7 +156,7 @@ def observer() -> Iterator[Callable[[TuneProgress], None]]:
             total = progress.budget if network is None else network.budget
             if name not in tasks:
                 tasks[name] = bars.add_task(name, total=total, state="")
-            done, said = (progress.done, state(progress)) if network is None else (network.done, network_state(network))
+            done, text = (progress.done, state(progress)) if network is None else (network.done, network_state(network))
             searched = progress.phase == "finals" and not (network and network.searching)
             if searched and _FINALS not in tasks:
                 tasks[_FINALS] = bars.add_task(_FINALS, total=None, state="")
@@ -169,10 +169,10 @@ def observer() -> Iterator[Callable[[TuneProgress], None]]:
                     done, round(done * network.budget_s / network.elapsed_s)
                 )  # the remaining time suffices for them
             if progress.phase == "listing":
-                said = _listing(progress)
+                text = _listing(progress)
             elif _FINALS not in tasks:
-                said = f"{doing(progress)}{said}"
-            bars.update(tasks[name], completed=done, total=total, state=said)
+                text = f"{doing(progress)}{text}"
+            bars.update(tasks[name], completed=done, total=total, state=text)
 
         yield observe
 
@@ -269,13 +269,13 @@ def _listing(progress: TuneProgress) -> str:
 def state(progress: TuneProgress) -> str:
     """The best time so far, and the failures by outcome."""
     best = progress.best
-    words = [
+    parts = [
         f"best {best.median_us:.1f} us ({best.config.template})" if best and best.median_us else "none correct yet"
     ]
-    words += [f"{count} {outcome}" for outcome, count in sorted(progress.failures.items())]
+    parts += [f"{count} {outcome}" for outcome, count in sorted(progress.failures.items())]
     if progress.reused:
-        words.append(f"{progress.reused} known")
-    return ", ".join(words)
+        parts.append(f"{progress.reused} known")
+    return ", ".join(parts)
 
 
 class PlainLines:
@@ -303,9 +303,9 @@ class PlainLines:
         words = f"{network.done}/{network.budget} in {network.elapsed_s:.0f}{of_seconds} s, {doing(progress)}"
         self.say(progress.layer.partition(".")[0], f"{words}{network_state(network)}", at_once=network.ended)
 
-    def say(self, name: str, words: str, *, at_once: bool) -> None:
+    def say(self, name: str, text: str, *, at_once: bool) -> None:
         now = time.monotonic()
         due = now - self._began >= self._quiet_s and now - self._said.get(name, -math.inf) >= LINE_EVERY_S
         if at_once or due:
             self._said[name] = now
-            print(f"{name}: {words}", file=sys.stderr, flush=True)
+            print(f"{name}: {text}", file=sys.stderr, flush=True)

@@ -133,12 +133,12 @@ def _winners(
     rows = store.best.list(name_of(what), accuracy=accuracy)
     families = load_templates(directories, operations_here((row.layer.problem.operation for row in rows), what))
     studies = {name: stored_study(store, name) for name in {row.study for row in rows}}
-    found: dict[str, Winner] = {}
+    winners: dict[str, Winner] = {}
     for row in rows:
         if row.row.device.can.sanitize:
             chosen = selected_kernel(store, row, studies[row.study], db, families)
             family = families.get(chosen.source.config.template)
-            found.setdefault(chosen.source.hash, Winner(chosen.stem, chosen.source, chosen.bound, family))
-    if not found:
+            winners.setdefault(chosen.source.hash, Winner(chosen.stem, chosen.source, chosen.bound, family))
+    if not winners:
         raise StoreError(f"{db}: no correct kernel of {what or 'any layer'}; {store.best.advice(name_of(what))}")
-    return list(found.values())
+    return list(winners.values())

@@ -74,8 +74,8 @@ def _known(stored: tuple[StudyRow, ...], db: str) -> Iterator[_Listed]:
     """A row for each name, with the layers of its newest generation."""
     newest = {row.name: row for row in stored}
     for name, row in newest.items():
-        same = [each for each in stored if each.name == name]
-        trials = sum(each.trials for each in same)
+        same = [other for other in stored if other.name == name]
+        trials = sum(other.trials for other in same)
         yield _Listed(name, row.layers, Path(db).name, len(same), trials, row.imported_from)
 
 
@@ -154,27 +154,27 @@ def import_model(
     request = Request(source, inputs, tuple(dict.fromkeys(batches or ())), dtype, layout)
     with stages() as stage:
         networks = read_source(request, stage)
-    found = [findings(network, op=op, residuals=residuals) for network in networks]
-    layers = named_layers(found)
+    imported = [findings(network, op=op, residuals=residuals) for network in networks]
+    layers = named_layers(imported)
     if not layers:
-        why = "; ".join(reasons(found[0])) or f"it has no {OPERATIONS[op]}"
+        why = "; ".join(reasons(imported[0])) or f"it has no {OPERATIONS[op]}"
         raise ModelError(f"{source}: nothing to tune: {why}")
     for layer in layers:
         if why := unadmitted(accuracy, layer.problem.dtype):
             raise ModelError(f"{source}: {why}")
-    title = list(summaries(source, networks, found))
-    text = study_text(_own_name(source) if out is None else out.stem, title, found, layers, accuracy)
-    said = [
+    title = list(summaries(source, networks, imported))
+    text = study_text(_own_name(source) if out is None else out.stem, title, imported, layers, accuracy)
+    report = [
         *title,
         f"{counted(len(layers), 'layer')}, in {time.perf_counter() - began:.1f} s",
-        *map("left out: {}".format, reasons(found[0])),
+        *map("left out: {}".format, reasons(imported[0])),
     ]
     if out is None:
         click.echo(text, nl=False)
-        click.echo("\n".join(said), err=True)
+        click.echo("\n".join(report), err=True)
         return
     write_whole(out, text.encode(), "--out")
-    click.echo("\n".join([*said, shlex.join(["autotune", "tune", str(out)])]))
+    click.echo("\n".join([*report, shlex.join(["autotune", "tune", str(out)])]))
 
 
 def _check_new(out: Path) -> None:

@@ -56,8 +56,8 @@ def _kinds(messages: Collection[Seen]) -> list[tuple[int, Seen]]:
     kinds: defaultdict[str, list[Seen]] = defaultdict(list)
     for seen in messages:
         kinds[_NUMBER.sub("0", seen.message)].append(seen)
-    found = [(sum(seen.count for seen in kind), max(kind, key=lambda seen: seen.count)) for kind in kinds.values()]
-    return sorted(found, key=lambda each: -each[0])
+    counts = [(sum(seen.count for seen in kind), max(kind, key=lambda seen: seen.count)) for kind in kinds.values()]
+    return sorted(counts, key=lambda kind: -kind[0])
 
 
 def _verdicts(finals: FinalsResult) -> Iterator[str]:
@@ -65,23 +65,23 @@ def _verdicts(finals: FinalsResult) -> Iterator[str]:
     admits.
     """
 
-    def other_class(each: Compared) -> str:
-        return "" if each.accuracy == finals.winner.accuracy else f", another accuracy class ({each.accuracy})"
+    def other_class(compared: Compared) -> str:
+        return "" if compared.accuracy == finals.winner.accuracy else f", another accuracy class ({compared.accuracy})"
 
     if finals.unbeaten:
         yield f"  nothing is faster than the baseline {finals.unbeaten} itself"
-    for each in finals.compared:
-        if not each.library:
-            against = "the starting config" if each.against == "default" else each.against
-            yield f"  {_verdict(each)} against {against}: {_times_as_fast(each)}{other_class(each)}"
-    for library in dict.fromkeys(each.library for each in finals.compared if each.library):
+    for other in finals.compared:
+        if not other.library:
+            against = "the starting config" if other.against == "default" else other.against
+            yield f"  {_verdict(other)} against {against}: {_times_as_fast(other)}{other_class(other)}"
+    for library in dict.fromkeys(other.library for other in finals.compared if other.library):
         rival = finals.rival(library)
         if rival is not None:
             time = f"{rival.time_us:.2f} us{other_class(rival)}"
             yield f"  {_verdict(rival)} against {rival.against}: {_times_as_fast(rival)} ({time})"
-        for each in finals.compared:
-            if each.library == library and each is not rival:
-                yield f"    {each.against}: {each.time_us:.2f} us{other_class(each)}; {_times_as_fast(each)}"
+        for other in finals.compared:
+            if other.library == library and other is not rival:
+                yield f"    {other.against}: {other.time_us:.2f} us{other_class(other)}; {_times_as_fast(other)}"
     for name, why in finals.refused:
         yield f"    {name}: cannot run this layer: {why}"
 
@@ -92,11 +92,11 @@ def _verdict(compared: Compared) -> str:
 
 def _times_as_fast(compared: Compared) -> str:
     """The ratio; for a tie its confidence interval instead, which shows no difference beyond noise."""
-    found = compared.comparison
-    if found.verdict != "tie":
-        return f"{1 / found.ratio:.3f} times as fast"
-    most = f"{1 / found.low:.3f}" if found.low > 0 else "any number of"
-    return f"not beyond noise, between {1 / found.high:.3f} and {most} times as fast (95 %)"
+    comparison = compared.comparison
+    if comparison.verdict != "tie":
+        return f"{1 / comparison.ratio:.3f} times as fast"
+    most = f"{1 / comparison.low:.3f}" if comparison.low > 0 else "any number of"
+    return f"not beyond noise, between {1 / comparison.high:.3f} and {most} times as fast (95 %)"
 
 
 def design_words(design: DesignResult, best: Trial | None) -> str:
@@ -129,8 +129,8 @@ def left(study: Study, layers: Sequence[Layer], results: Sequence[LayerResult], 
         of = "" if study.trials_total is None else f" of {study.trials_total}"
         evaluated = sum(result.evaluated for result in results)
         lacking = [f"{study.name} ({evaluated}{of} evaluated, {len(results)} of {counted(len(layers), 'layer')} begun)"]
-    words = f"not {done}: {', '.join(lacking)}" if lacking else f"every layer was {done}"
-    return f"{words}; end-to-end times may be missing" if study.end_to_end else words
+    text = f"not {done}: {', '.join(lacking)}" if lacking else f"every layer was {done}"
+    return f"{text}; end-to-end times may be missing" if study.end_to_end else text
 
 
 @dataclass(frozen=True, slots=True)

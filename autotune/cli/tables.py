@@ -85,16 +85,16 @@ def show(
     out = console()
     if title:
         out.print(title, soft_wrap=True)
-    found = list(rows)
-    if not found:
+    row_list = list(rows)
+    if not row_list:
         out.print("no rows")
-    for position, (_, some) in enumerate(groupby(found, apart)):
+    for position, (_, group) in enumerate(groupby(row_list, apart)):
         if position:
             out.print()
         if style == "wide":
-            _show_whole(out, list(some), columns)
+            _show_whole(out, list(group), columns)
         else:
-            _show_table(out, list(some), [column for column in columns if column.terminal])
+            _show_table(out, list(group), [column for column in columns if column.terminal])
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,41 +123,41 @@ def _show_table(out: Console, rows: Sequence[Row], columns: Sequence[Column[Row]
     """The columns that some row has a value for; a terminal shows once what all rows share."""
     texts = [text for column in columns if set((text := _text(rows, column)).cells) - {_NOTHING}]
     below = [text for text in texts if text.below]
-    beside = [text for text in texts if not text.below]
+    side_by_side = [text for text in texts if not text.below]
     if not out.is_terminal:
         last = [_GAP.join(line) for line in zip(*(text.cells for text in below), strict=True)]
         joined = [_Text(_GAP.join(text.key for text in below), last)] if below else []
-        _print_lines(out, [*beside, *joined], ())
+        _print_lines(out, [*side_by_side, *joined], ())
         return
-    shared = [text for text in beside if len(rows) > 1 and len(set(text.cells)) == 1 and not text.numeric]
-    beside = [text for text in beside if text not in shared]
+    shared = [text for text in side_by_side if len(rows) > 1 and len(set(text.cells)) == 1 and not text.numeric]
+    side_by_side = [text for text in side_by_side if text not in shared]
     if shared:
-        words = "; ".join(f"{text.key} {text.cells[0]}" for text in shared)
-        out.print(wrapped(words, out.width, "  ", first=""), soft_wrap=True)
+        line = "; ".join(f"{text.key} {text.cells[0]}" for text in shared)
+        out.print(wrapped(line, out.width, "  ", first=""), soft_wrap=True)
     for _ in range(_MOST_MOVED + 1):
-        if _print_lines(out, beside, below):
+        if _print_lines(out, side_by_side, below):
             return
-        movable = [text for text in beside[1:] if not text.numeric]
+        movable = [text for text in side_by_side[1:] if not text.numeric]
         if not movable:
             break
         widest = max(movable, key=lambda text: max(map(cell_len, text.cells)))
-        beside.remove(widest)
+        side_by_side.remove(widest)
         named = [cell if cell == _NOTHING else f"{widest.key}: {cell}" for cell in widest.cells]
         below.insert(0, replace(widest, cells=named))
     _show_lines(texts)
 
 
-def _print_lines(out: Console, beside: Sequence[_Text], below: Sequence[_Text]) -> bool:
+def _print_lines(out: Console, columns: Sequence[_Text], below: Sequence[_Text]) -> bool:
     """Print columns side by side and the others below each row; return False if the terminal is too narrow.
 
     In a pipe every row fits.
     """
-    lines = [[" ".join(cell.splitlines()) for cell in line] for line in zip(*(t.cells for t in beside), strict=True)]
-    keys = [text.key for text in beside]
+    lines = [[" ".join(cell.splitlines()) for cell in line] for line in zip(*(t.cells for t in columns), strict=True)]
+    keys = [text.key for text in columns]
     widths = [max(map(cell_len, column)) for column in zip(keys, *lines, strict=True)]
     if out.is_terminal and sum(widths) + len(_GAP) * (len(widths) - 1) > out.width:
         return False
-    numeric = [text.numeric for text in beside]
+    numeric = [text.numeric for text in columns]
     out.print(Text(_aligned(keys, widths, numeric), style="bold"), soft_wrap=True)
     for position, line in enumerate(lines):
         out.print(Text(_aligned(line, widths, numeric)), soft_wrap=True)

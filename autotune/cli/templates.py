@@ -122,22 +122,22 @@ def _served(family: KernelTemplate, study: Study | None, device: DeviceInfo) -> 
     return None
 
 
-def _config(bound: BoundTemplate, words: tuple[str, ...]) -> Config:
+def _config(bound: BoundTemplate, assignments: tuple[str, ...]) -> Config:
     """The default config with some values changed. Raises TemplateError for an unknown parameter or value."""
     default = SearchSpace(bound, most_rows=0, sampled_rows=1).default
     assert default is not None  # noqa: S101 - the problem was chosen by it
     values = default.params
     params = {param.name: param for param in bound.template.params}
-    for word in words:
+    for word in assignments:
         name, _, text = word.partition("=")
         if name not in params:
             now = renamed(bound.template.name, name)
-            there = f"it is {now} now" if now in params else f"{bound.template.name} has {', '.join(params)}"
-            raise TemplateError(f"{word}: no such parameter; {there}")
-        found = [value for value in params[name].values if str(value).lower() == text.lower()]
-        if not found:
+            hint = f"it is {now} now" if now in params else f"{bound.template.name} has {', '.join(params)}"
+            raise TemplateError(f"{word}: no such parameter; {hint}")
+        matching = [value for value in params[name].values if str(value).lower() == text.lower()]
+        if not matching:
             raise TemplateError(f"{word}: no value of {name}; there are {', '.join(map(str, params[name].values))}")
-        values[name] = found[0]
+        values[name] = matching[0]
     return Config.of(bound.template.name, values)
 
 

@@ -98,8 +98,8 @@ def trials(
     limit = default if limit is None else limit or None
     with Store(db, create=False) as store, paged(style):
         admitted = only.of(store)
-        found = store.results.list(name, outcome=outcome, sort=sort, generations=generations)
-        named = [row for row in found if admitted(row)]
+        recorded = store.results.list(name, outcome=outcome, sort=sort, generations=generations)
+        named = [row for row in recorded if admitted(row)]
         listed = list(trial_rows(store, named[:limit]))
         source = Column[Cells]("source", lambda trial: _source(store, trial), terminal=False)
         show(listed, (*TRIAL_COLUMNS, source) if sources and exact else TRIAL_COLUMNS, style)
@@ -123,8 +123,8 @@ def _source(store: Store, row: Cells) -> str | None:
 
 def annotated_source(trial: str, outcome: str, reason: str, config: Config, message: str, text: str | None) -> str:
     """The trial's outcome and message as comments above the text of its kernel: a CUDA file."""
-    said = [f"{trial}: {outcome}" + (f" / {reason}" if reason else ""), str(config), *message.splitlines()]
-    head = "\n".join(f"// {in_comment(line)}" for line in said)
+    comments = [f"{trial}: {outcome}" + (f" / {reason}" if reason else ""), str(config), *message.splitlines()]
+    head = "\n".join(f"// {in_comment(line)}" for line in comments)
     return f"{head}\n{text if text is not None else '// no source is kept of it'}\n"
 
 
@@ -144,11 +144,11 @@ def show_trial(what: str, number: int | None, db: str, style: str | None) -> Non
 
     name = name_of(what)
     with Store(db, create=False) as store, paged(style):
-        found = _named_trials(store, name or what, number, db)
+        shown = _named_trials(store, name or what, number, db)
         if style is not None:
-            show(found, _SHOW_COLUMNS, style)
+            show(shown, _SHOW_COLUMNS, style)
             return
-        for one in found:
+        for one in shown:
             known = [column for column in _SHOW_COLUMNS if column.value(one) not in _EMPTY]
             show_as_lines([column.key for column in known], [[human(column.value(one), 6) for column in known]])
 
@@ -161,16 +161,16 @@ def _named_trials(store: Store, what: str, number: int | None, db: str) -> list[
     from autotune.analysis.trial_rows import trial_rows
 
     if number is not None:
-        found = store.results.list(what, number=number)
-        if not found:
+        rows = store.results.list(what, number=number)
+        if not rows:
             raise StoreError(f"{db}: {what} has no trial {number}; `autotune trials {what}` lists what there is")
     else:
         if not is_whole(what, 0, LARGEST):
             raise click.UsageError(f"{what}: give the NUMBER of its trial, too; `autotune trials {what}` lists them")
-        found = store.results.by_id(int(what))
-        if not found:
+        rows = store.results.by_id(int(what))
+        if not rows:
             raise StoreError(f"{db}: no trial has the id {what}; `autotune query` has them as trial_id in `results`")
-    return list(trial_rows(store, found))
+    return list(trial_rows(store, rows))
 
 
 def _measured(key: str, convert: Callable[[Any], Cell] = lambda cell: cell) -> Column[Cells]:
@@ -219,9 +219,9 @@ def history(what: str, db: str, only: FilterOptions, style: str | None) -> None:
     name = name_of(what)
     with Store(db, create=False) as store, paged(style):
         admitted = only.of(store)
-        found = list(history_rows(row for row in store.results.history(name) if admitted(row)))
-        shown = [event for event in found if event["event"] == "improvement" or style != "plot"]
-        if not found:
+        events = list(history_rows(row for row in store.results.history(name) if admitted(row)))
+        shown = [event for event in events if event["event"] == "improvement" or style != "plot"]
+        if not events:
             only.warn_unknown(store)
         if not shown:
             rest = "" if only.everything else " that the options admit"
@@ -230,7 +230,7 @@ def history(what: str, db: str, only: FilterOptions, style: str | None) -> None:
         if style == "plot":
             _plot_history(shown)
         else:
-            show(found, _HISTORY_COLUMNS, style)
+            show(events, _HISTORY_COLUMNS, style)
 
 
 def _plot_history(improvements: Sequence[Cells]) -> None:
@@ -295,11 +295,11 @@ def diff(a: str, b: str, what: str | None, db: str, by: str | None, style: str |
         first, second = (resolve(word, studies, devices, by) for word in (a, b))
         if first.kind != second.kind:
             raise StoreError(f"{a!r} is a {first.kind} and {b!r} a {second.kind}; give two of {', '.join(SIDES)}")
-        found = list(diff_rows(store.results.diff(first, second, name)))
-    counts = Counter(row["verdict"] for row in found)
-    words = ", ".join(f"{count} {verdict}" for verdict, count in counts.items()) or "nothing to compare"
-    click.echo(f"A: {first}; B: {second}; {words}", err=True)
-    show(found, _DIFF_COLUMNS, style)
+        differences = list(diff_rows(store.results.diff(first, second, name)))
+    counts = Counter(row["verdict"] for row in differences)
+    summary = ", ".join(f"{count} {verdict}" for verdict, count in counts.items()) or "nothing to compare"
+    click.echo(f"A: {first}; B: {second}; {summary}", err=True)
+    show(differences, _DIFF_COLUMNS, style)
 
 
 _DIFF_COLUMNS = (

@@ -294,24 +294,25 @@ def search_and_show(
         held = held_out(len(distinct), holdout)
         layers = tuple(layer for at, layer in enumerate(distinct) if at not in held)
         run = Run(plan.study, plan.families, opened.evaluator, opened.store, opened.observe, opened.stopping)
-        found = search_rule(run, template, rule, layers)
+        searched = search_rule(run, template, rule, layers)
         interrupted = opened.stopping()
     if style is None:
-        _show_rule(found)
+        _show_rule(searched)
     else:
-        show(found.layers, DISPATCHED, style)
+        show(searched.layers, DISPATCHED, style)
     if interrupted:
         end_interrupted("the rule is the best of those evaluated until then")
 
 
-def _show_rule(found: SearchedRule) -> None:
+def _show_rule(searched: SearchedRule) -> None:
     """Everything, for people."""
     click.echo("The rule:")
-    for line in found.dispatcher.words():
+    for line in searched.dispatcher.words():
         click.echo(on_terminal(f"  {line}"))
-    show(found.dispatcher.all_kernels, KERNELS, None)
-    show(found.layers, DISPATCHED, None)
+    show(searched.dispatcher.all_kernels, KERNELS, None)
+    show(searched.layers, DISPATCHED, None)
     click.echo(
-        f"{found.total_us:.6g} us in all; {counted(found.tried, 'rule')} evaluated, {found.evaluated} of them now; "
-        f"{counted(found.measured, 'kernel')} measured now, each on one layer"
+        f"{searched.total_us:.6g} us in all; {counted(searched.tried, 'rule')} evaluated, "
+        f"{searched.evaluated} of them now; "
+        f"{counted(searched.measured, 'kernel')} measured now, each on one layer"
     )

@@ -118,8 +118,8 @@ def _newest(rows: Iterable[TrialRow]) -> TrialRow:
 def _headline(name: str, study: Study, layers: Sequence[_Layer], run: LatestRun | None) -> str:
     """The progress on the device of the newest trial: the latest change, and how long the running trial still takes."""
     newest = _newest(row for layer in layers for row in layer.trials)
-    there = _Layer([newest]).where
-    here = [layer for layer in layers if layer.where == there]
+    device = _Layer([newest]).where
+    here = [layer for layer in layers if layer.where == device]
     rows = [row for layer in here for row in layer.trials]
     done = sum(layer.evaluated for layer in here)
     all_layers = len(distinct_layers(study.layers)) if name == study.name else 0
@@ -128,16 +128,16 @@ def _headline(name: str, study: Study, layers: Sequence[_Layer], run: LatestRun 
     begun = min(row.started_at for row in rows)
     ended = max((row.ended_at for row in rows if row.ended_at), default=begun)
     spent_s = (ended - begun).total_seconds()
-    words = [f"{name} on {newest.device.name}: {_of(done, whole)} evaluations", f"{spent_s:.0f} s so far"]
+    parts = [f"{name} on {newest.device.name}: {_of(done, whole)} evaluations", f"{spent_s:.0f} s so far"]
     ago_s = max((datetime.now(UTC) - ended).total_seconds(), 0)
     if ago_s >= _LONG_AGO_S:
-        return ", ".join((*words, f"last trial on {ended:%Y-%m-%d %H:%M}"))
+        return ", ".join((*parts, f"last trial on {ended:%Y-%m-%d %H:%M}"))
     if run is not None and not run.is_running:
-        words.append("not running")
+        parts.append("not running")
     elif run is not None and (left_s := _left_s(run.budget, here, whole - done)) is not None:
-        words.append(f"about {left_s:.0f} s left" if left_s >= 0.5 else "finals")
-    words.append(f"last trial ended {ago_s:.0f} s ago")
-    return ", ".join(words)
+        parts.append(f"about {left_s:.0f} s left" if left_s >= 0.5 else "finals")
+    parts.append(f"last trial ended {ago_s:.0f} s ago")
+    return ", ".join(parts)
 
 
 def _left_s(budget: RunBudget, layers: Sequence[_Layer], due: int) -> float | None:

@@ -83,18 +83,18 @@ def why(
         best = best_per_class(rows)
         brief = style is None and not everything
         chosen = _first_class(best) if brief else best
-        found = [_explained(store, families, with_roofline(store, row), alike) for row in chosen]
+        explanations = [_explained(store, families, with_roofline(store, row), alike) for row in chosen]
     if brief:
         with paged(style):
-            for explained in found:
+            for explained in explanations:
                 _print_answer(explained, best)
     elif style in (None, "wide"):
         with paged(style):
-            for explained in found:
+            for explained in explanations:
                 _print(explained, style)
     else:
-        show((line for explained in found for line in why_rows(explained)), WHY_COLUMNS, style)
-    warn_faster_than_roofline(floor_of(explained.kernel) for explained in found)
+        show((line for explained in explanations for line in why_rows(explained)), WHY_COLUMNS, style)
+    warn_faster_than_roofline(floor_of(explained.kernel) for explained in explanations)
 
 
 def _explained(
@@ -136,10 +136,10 @@ def _explained(
 
 def _first_class(best: Sequence[BestRow]) -> list[BestRow]:
     """For each layer and device the kernel that `source` prints: the fastest of the classes that the study admits."""
-    found: dict[tuple[object, ...], BestRow] = {}
+    first: dict[tuple[object, ...], BestRow] = {}
     for row in best:
-        found.setdefault((row.layer.problem, row.row.device.identity, row.row.measurement_mode), row)
-    return list(found.values())
+        first.setdefault((row.layer.problem, row.row.device.identity, row.row.measurement_mode), row)
+    return list(first.values())
 
 
 @dataclass(frozen=True, slots=True)
@@ -273,23 +273,23 @@ def _head(explained: Explained, words_of: Callable[[TrialRow], str]) -> Iterator
         f"({best.decided_by}; trial {trial.number} of {row.started_at:%Y-%m-%d})"
     )
     yield f"  {words_of(row)}"
-    words = []
+    facts_text = []
     if facts.floor_fraction is not None:
-        words.append(f"{facts.floor_fraction:.0%} of the floor's speed")
+        facts_text.append(f"{facts.floor_fraction:.0%} of the floor's speed")
     if facts.floor is not None and facts.floor.us < facts.floor.ffma_us <= best.median_us:
-        words.append(f"{facts.floor.ffma_us / best.median_us:.0%} of the speed that FFMA alone allows")
+        facts_text.append(f"{facts.floor.ffma_us / best.median_us:.0%} of the speed that FFMA alone allows")
     if facts.limiter is not None:
-        words.append(f"limited by {facts.limiter}")
+        facts_text.append(f"limited by {facts.limiter}")
     if facts.residency is not None:
         held = facts.residency
-        words.append(
+        facts_text.append(
             f"{counted(held.blocks, 'block')} of {counted(held.warps // held.blocks, 'warp')} a multiprocessor "
             f"(occupancy {held.occupancy:.2g}), no more for {' and '.join(held.limits)}"
         )
     if trial.resources.registers:
         spills = f"{trial.resources.spill_bytes} bytes spilled" if trial.resources.spill_bytes else "no spills"
-        words.append(f"{trial.resources.registers} registers, {spills}")
-    yield f"  {'; '.join(words) or 'what limits it is not known: not a calibrated GPU'}"
+        facts_text.append(f"{trial.resources.registers} registers, {spills}")
+    yield f"  {'; '.join(facts_text) or 'what limits it is not known: not a calibrated GPU'}"
     for profile in explained.profiles:
         stalls = ", ".join(f"{reason} {warps:.1f}" for reason, warps in profile.stalls[:_STALLS_SHOWN])
         occupancy = "-" if profile.achieved_occupancy is None else f"{profile.achieved_occupancy:.2g}"

@@ -41,11 +41,11 @@ class Explained:
 
     def rules_forbid(self) -> dict[str, list[str]]:
         """Each rule of the family that forbids a step from the winner, with these steps."""
-        found: dict[str, list[str]] = {}
+        forbidden: dict[str, list[str]] = {}
         for one in self.neighbours:
             for rule in filter(None, one.refusal.split("; ")):
-                found.setdefault(rule, []).append(f"{one.param}={one.value}")
-        return dict(sorted(found.items(), key=lambda item: -len(item[1])))
+                forbidden.setdefault(rule, []).append(f"{one.param}={one.value}")
+        return dict(sorted(forbidden.items(), key=lambda item: -len(item[1])))
 
 
 @dataclass(frozen=True, slots=True)
