@@ -160,7 +160,8 @@ class Dispatcher:
 
     def choose(self, problem: Problem) -> Choice:
         """The kernel for a problem."""
-        leaf = DEFAULT_FIRST if self.is_out_of_range(problem) else self.leaf(problem)
+        is_trusted = all(item.holds(problem) for item in self.properties)
+        leaf = self.leaf(problem) if is_trusted else DEFAULT_FIRST
         times = self.relative_times(problem)
         fitting = [kernel for kernel in self.all_kernels if kernel.predicate.holds(problem)]
         first = [kernel for name in leaf.kernels for kernel in fitting if kernel.name == name]
@@ -195,10 +196,6 @@ class Dispatcher:
         """The kernels in order, then the default."""
         return (*self.kernels, self.default)
 
-    def is_out_of_range(self, problem: Problem) -> bool:
-        """Whether a problem is outside the range in which the rule is trusted."""
-        return not all(item.holds(problem) for item in self.properties)
-
     def leaf(self, problem: Problem) -> Leaf:
         """The leaf of the rule for a problem."""
         of = {item.name: item for item in self.properties}
@@ -214,11 +211,6 @@ class Dispatcher:
             f"{' and '.join(path) or 'always'}: {', then '.join([*leaf.kernels, *then])}"
             for path, leaf in _paths(self.rule, ())
         )
-
-    @property
-    def splits(self) -> tuple[Split, ...]:
-        """The rule's thresholds, parents first."""
-        return tuple(_splits(self.rule))
 
     def config(self) -> Config:
         """The dispatcher as a config: its kernels, a hash of the whole record, then its rule as parameters."""
@@ -284,7 +276,7 @@ def ends(rule: Rule) -> Iterator[Leaf]:
 
 def leaves(rule: Rule) -> int:
     """The number of leaves of a rule."""
-    return 1 if isinstance(rule, Leaf) else leaves(rule.below) + leaves(rule.above)
+    return len([*ends(rule)])
 
 
 def _params(rule: Rule, prefix: str) -> Iterator[tuple[str, Value]]:
@@ -305,11 +297,12 @@ def _paths(rule: Rule, path: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...],
     yield from _paths(rule.above, (*path, f"{rule.property} >= {rule.threshold}"))
 
 
-def _splits(rule: Rule) -> Iterator[Split]:
+def splits(rule: Rule) -> Iterator[Split]:
+    """The thresholds of a rule, parents first."""
     if isinstance(rule, Split):
         yield rule
-        yield from _splits(rule.below)
-        yield from _splits(rule.above)
+        yield from splits(rule.below)
+        yield from splits(rule.above)
 
 
 _Json = dict[str, object]

@@ -21,6 +21,7 @@ from autotune.dispatch.dispatcher import (
     Rule,
     Split,
     ends,
+    splits,
 )
 from autotune.dispatch.predicate import Step, cpp_steps
 from autotune.distance import SAME
@@ -203,7 +204,7 @@ def _threshold_symbols(dispatcher: Dispatcher) -> list[tuple[Split, str]]:
     """Each threshold's name: K_THRESHOLD, numbered if a property has several."""
     seen: dict[str, int] = {}
     symbols = []
-    for split in dispatcher.splits:
+    for split in splits(dispatcher.rule):
         seen[split.property] = number = seen.get(split.property, 0) + 1
         symbols.append((split, f"{split.property.upper()}_THRESHOLD{'' if number == 1 else f'_{number}'}"))
     return symbols

@@ -158,7 +158,11 @@ class _Search:
         """A space for each family below with each family above; kernels with known times are kept if it is
         too large.
         """
-        known = sorted(self._timed(), key=lambda config: (-sum(self._knows(config)), str(config)))
+
+        def layers_with_time(config: Config) -> int:
+            return sum(row.times_us.get(config) is not None for row in self.rows)
+
+        known = sorted(self._timed(), key=lambda config: (-layers_with_time(config), str(config)))
         seed = self.run_of.study.seed
         spaces = [RuleSpace(below, above, self.gaps, seed=seed, first=known) for below, above in product(*self.sides)]
         if not any(len(space.rows) for space in spaces):
@@ -199,9 +203,6 @@ class _Search:
     def _timed(self) -> Mapping[Config, None]:
         """Every kernel with a time on some layer."""
         return dict.fromkeys(config for row in self.rows for config, us in row.times_us.items() if us is not None)
-
-    def _knows(self, config: Config) -> list[bool]:
-        return [row.times_us.get(config) is not None for row in self.rows]
 
     def _tried(self) -> list[Pair]:
         """The rules of this kind that have a trial, in the order of their numbers."""

@@ -106,13 +106,17 @@ def calibrate(device: Device, binary: Binary) -> Calibration:
         if not device.info.can.gpu or device.info.arch < 80:
             return Calibration(tuple(rates), "")
         kernels = (*_MMA, *_WGMMA) if device.info.arch == 90 else _MMA  # wgmma exists only on sm_90
-        rates += [_burst(device, module, kernel) for kernel in kernels]
+        for kernel in kernels:
+            per_s = _tensor_rate(device, module, kernel, kernel.steps, _BURST_SAMPLES)
+            rates.append(Rate(kernel.unit, kernel.method, per_s))
         left_out = ""
         try:
             rates += _library(device)
         except DeviceError as error:
             left_out = f"no cross-check by cuBLAS: {error}"
-        rates += [_sustained(device, module, kernel) for kernel in kernels]
+        for kernel in kernels:
+            per_s = _tensor_rate(device, module, kernel, _SUSTAINED * kernel.steps, _SUSTAINED_SAMPLES)
+            rates.append(Rate(kernel.unit, f"{kernel.method}, sustained", per_s))
         return Calibration(tuple(rates), left_out)
     finally:
         module.unload()
@@ -161,15 +165,6 @@ def _ffma(device: Device, module: Module) -> Rate:
     per_s = blocks * _THREADS * steps * _FFMA_FLOP / _seconds(device, enqueue, _BURST_SAMPLES)
     device.free(to)
     return Rate("fp32", "FFMA", per_s)
-
-
-def _burst(device: Device, module: Module, kernel: _Kernel) -> Rate:
-    return Rate(kernel.unit, kernel.method, _tensor_rate(device, module, kernel, kernel.steps, _BURST_SAMPLES))
-
-
-def _sustained(device: Device, module: Module, kernel: _Kernel) -> Rate:
-    per_s = _tensor_rate(device, module, kernel, _SUSTAINED * kernel.steps, _SUSTAINED_SAMPLES)
-    return Rate(kernel.unit, f"{kernel.method}, sustained", per_s)
 
 
 def _tensor_rate(device: Device, module: Module, kernel: _Kernel, steps: int, samples: int) -> float:

@@ -15,7 +15,6 @@ from autotune.family.source import KernelSource
 from autotune.measurement.calibrate import Calibration
 from autotune.measurement.numpy_reference import in_numpy
 from autotune.measurement.test_data import data_bytes
-from autotune.operation.operation import Operation
 from autotune.problem import Problem
 from autotune.trial import ErrorStats, Measured, Outcome
 from autotune.workers.reports import explained
@@ -104,7 +103,8 @@ class DeviceWorker:
         """Make a layer's data in the worker. Raises DeviceError if that fails."""
         with self._alone():
             held = next((problem for problem in self._held if problem == layer.problem), None)
-            if held is not None and not _declared_alike(held.operation, layer.problem.operation):
+            declared = layer.problem.operation
+            if held and (held.operation.text, held.operation.references) != (declared.text, declared.references):
                 del self._held[held]  # its files were edited while this process ran
                 self._known_good.pop(held, None)
             self._layers.pop(layer.problem, None)
@@ -325,8 +325,3 @@ def _made_within_s(problem: Problem) -> float:
     if in_numpy(problem.operation):
         return math.inf  # it has limits of its own
     return _LEAST_MADE_S + (problem.flops + problem.tensor_bytes) / _MADE_PER_S
-
-
-def _declared_alike(one: Operation, other: Operation) -> bool:
-    """Whether two operations make the same data for a problem."""
-    return (one.text, one.references) == (other.text, other.references)
