@@ -11,11 +11,13 @@ from pathlib import Path
 from autotune.api.device_names import Say, Warn, cache_folder, evaluator_of, jobs_default
 from autotune.api.interrupts import orderly_interrupts
 from autotune.devices.device import DeviceInfo
+from autotune.devices.torch_baseline import require_torch
 from autotune.errors import DeviceError
 from autotune.evaluation.evaluator import Evaluator
 from autotune.resources import check_writable_results
 from autotune.store import Store, path_of
 from autotune.study import Study
+from autotune.tuning.layer_finals import FinalsPlan
 from autotune.tuning.study_lock import LatestRun, RunBudget, latest_run, study_lock
 from autotune.tuning.trial_log import Progress
 
@@ -68,6 +70,17 @@ def open_run(
             observer() as observe,
         ):
             yield OpenRun(evaluator, store, stopping, observe)
+
+
+def check_baselines(finals: FinalsPlan, info: DeviceInfo) -> None:
+    """Raise DeviceError or ToolchainError if this device cannot time the libraries of the finals."""
+    if not finals.libraries:
+        return
+    if not info.can.gpu:
+        raise DeviceError(
+            f"{info.kind}: --baseline {finals.libraries[0]} is for CUDA devices; leave it out or give --device cuda:N"
+        )
+    require_torch()
 
 
 @contextmanager

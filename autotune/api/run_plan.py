@@ -6,10 +6,11 @@ import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from autotune.api.study_names import as_study, layers_named, stored_layers
-from autotune.devices.device import BASELINES, DeviceInfo
-from autotune.devices.torch_baseline import baselines_of, require_torch
+from autotune.api.study_names import as_study
+from autotune.devices.device import BASELINES
+from autotune.devices.torch_baseline import baselines_of
 from autotune.errors import DeviceError, StoreWarning, StudyError
 from autotune.family.space import narrow
 from autotune.family.template import KernelTemplate
@@ -19,6 +20,9 @@ from autotune.study import SAMPLERS, NamedRule, Study, operations_of
 from autotune.toml_table import did_you_mean, is_time
 from autotune.trial import Value
 from autotune.tuning.layer_finals import FINALS_S, PLAIN_FINALS, TOGETHER_S, FinalsPlan
+
+if TYPE_CHECKING:
+    from autotune.store import LayerRow
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,6 +111,16 @@ def plan_run(
     return RunPlan(planned, chosen, families, finals, fresh)
 
 
+def layers_named(study: Study, names: Sequence[str]) -> tuple[Layer, ...]:
+    """The study's layers of these names, all without names. Raises StudyError for an unknown one."""
+    known = {layer.name: layer for layer in study.layers}
+    wanted = [name.removeprefix(f"{study.name}.") for name in names]
+    for name in wanted:
+        if name not in known:
+            raise StudyError(f"--layer {name}: {study.name} has no such layer; it has {', '.join(known)}")
+    return tuple(known[name] for name in wanted) or study.layers
+
+
 def check_study(study: Study, families: Mapping[str, KernelTemplate]) -> None:
     """Raise StudyError if a study names an unknown family, parameter, value or sampler."""
     where = str(study.path or study.name)
@@ -139,7 +153,7 @@ def _check_family(
 def _finals(study: Study, baselines: tuple[str, ...], finals_s: float | None, *, on_interrupt: bool) -> FinalsPlan:
     """The settings of the finals. Raises DeviceError for an unknown library, StudyError for one without such kernels.
 
-    `check_baselines` checks the device.
+    `api.run.check_baselines` checks the device.
     """
     if unknown := [name for name in baselines if name not in BASELINES]:
         raise DeviceError(f"--baseline {unknown[0]}: expected one of {', '.join(BASELINES)}")
@@ -155,24 +169,13 @@ def _finals(study: Study, baselines: tuple[str, ...], finals_s: float | None, *,
     return FinalsPlan(baselines, finals_s or FINALS_S, on_interrupt=on_interrupt, together_s=together_s)
 
 
-def check_baselines(finals: FinalsPlan, info: DeviceInfo) -> None:
-    """Raise DeviceError or ToolchainError if this device cannot time the libraries of the finals."""
-    if not finals.libraries:
-        return
-    if not info.can.gpu:
-        raise DeviceError(
-            f"{info.kind}: --baseline {finals.libraries[0]} is for CUDA devices; leave it out or give --device cuda:N"
-        )
-    require_torch()
-
-
 def _warn_dropped_layers(study: Study, db: str | Path) -> None:
     """Warn (StoreWarning) about layers that have trials under the study's name but are no longer in the study.
 
     A study that has none of the stored layers is a different study, which the store refuses.
     """
     names, problems = {layer.name for layer in study.layers}, {layer.problem for layer in study.layers}
-    stored = stored_layers(study.name, db)
+    stored = _stored_layers(study.name, db)
     kept = [row for row in stored if row.layer.name in names or row.layer.problem in problems]
     dropped = [row.layer.name for row in stored if row.trials and row not in kept]
     if kept and dropped:
@@ -182,3 +185,13 @@ def _warn_dropped_layers(study: Study, db: str | Path) -> None:
             StoreWarning,
             stacklevel=3,
         )
+
+
+def _stored_layers(name: str, db: str | Path) -> tuple[LayerRow, ...]:
+    """The stored layers of a study; empty if it is not stored."""
+    from autotune.store import Store, has_results
+
+    if not has_results(db):
+        return ()
+    with Store(db, create=False) as store:
+        return store.studies.layers(name) if any(row.name == name for row in store.studies.list()) else ()

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING
 
 from autotune.errors import StoreError, StudyError
 from autotune.operation.registry import find_operation
-from autotune.problem import Layer
 from autotune.study import Study
 from autotune.study_reader import find_study, load_study, parse_study, shipped_study, study_names
 from autotune.study_writer import known_to, written
@@ -61,26 +60,6 @@ def stored_studies(db: str | Path) -> tuple[StudyRow, ...]:
         return ()
     with Store(db, create=False) as store:
         return store.studies.list()
-
-
-def stored_layers(name: str, db: str | Path) -> tuple[LayerRow, ...]:
-    """The stored layers of a study; empty if it is not stored."""
-    from autotune.store import Store, has_results
-
-    if not has_results(db):
-        return ()
-    with Store(db, create=False) as store:
-        return store.studies.layers(name) if any(row.name == name for row in store.studies.list()) else ()
-
-
-def layers_named(study: Study, names: Sequence[str]) -> tuple[Layer, ...]:
-    """The study's layers of these names, all without names. Raises StudyError for an unknown one."""
-    known = {layer.name: layer for layer in study.layers}
-    wanted = [name.removeprefix(f"{study.name}.") for name in names]
-    for name in wanted:
-        if name not in known:
-            raise StudyError(f"--layer {name}: {study.name} has no such layer; it has {', '.join(known)}")
-    return tuple(known[name] for name in wanted) or study.layers
 
 
 def check_layer_names(layers: Collection[str], stored: Sequence[LayerRow], what: str | None, db: str) -> None:

@@ -10,8 +10,8 @@ from functools import partial
 from pathlib import Path
 
 from autotune.analysis.rooflines import best_per_class
-from autotune.api.run import OpenRun, open_run
-from autotune.api.run_plan import Overrides, RunPlan, check_baselines, plan_run
+from autotune.api.run import OpenRun, check_baselines, open_run
+from autotune.api.run_plan import Overrides, RunPlan, plan_run
 from autotune.api.terms import in_arguments
 from autotune.devices.device import DeviceInfo
 from autotune.errors import StoreError, StudyError

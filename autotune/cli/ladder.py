@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from autotune.api.study_names import layers_named, study_named
+from autotune.api.study_names import study_named
 from autotune.cli.options import DATABASE, DIRECTORIES, JOBS, LAYERS, STUDY, refuse_beside, run_on, writable
 from autotune.cli.profile import first_device, require_profiler, say, stalls_of
 from autotune.cli.run import end_interrupted, open_run
@@ -145,6 +145,8 @@ def ladder(
     """
     if stored:
         refuse_beside("--stored", "device", "trials", "jobs", "profile")
+        from autotune.api.run_plan import layers_named
+
         recorded = study_named(study, db, directories)
         _show_stored(recorded, layers_named(recorded, only_layers), db, style)
         return

@@ -223,7 +223,7 @@ def tune_and_show(
     only_unsupported: bool = False,
 ) -> None:
     """Tune the layers and print the results. Raises AutotuneError at the end for layers without a correct kernel."""
-    from autotune.api.run_plan import check_baselines
+    from autotune.api.run import check_baselines
     from autotune.api.tuning import best_of, tune_layers
 
     study = plan.study
