@@ -114,13 +114,13 @@ class FamilyCheck:
         """kernel and axis of its grid to the most blocks that it was right with"""
 
     def rows(self, *, most: int | None = None, ended: Callable[[], bool] = _no_limit) -> Iterator[CheckRow]:
-        """Verify case after case until none adds a pair, there were `most`, or time has `ended`."""
+        """Verify case after case until none adds a pair, there were `most`, or time has `ended`; one in any case."""
         cases = self.plan.cases()
         under_way: deque[_Started] = deque()
         begun = 0
         try:
             while True:
-                while len(under_way) < self._evaluator.ahead and begun != most and not ended():
+                while len(under_way) < self._evaluator.ahead and begun != most and (begun == 0 or not ended()):
                     case = next(cases, None)
                     if case is None:
                         break
