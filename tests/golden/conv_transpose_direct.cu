@@ -1,6 +1,9 @@
 // conv_transpose n 2 c 6 h 5 w 7 k 9 r 4 s 4 stride_h 2 stride_w 2 padding_h 1 padding_w 1 groups 3 f32 bias_relu
 // conv_transpose_direct block=128 thread_k=1 unroll=1
 
+// D[k, nopq] = sum over c, t, r, s of W[k, ctrs] * X[ctrs, nopq]: M = K output channels, N = N*O*P*Q pixels, depth = the C*T*R*S products that
+// meet an output, a STRIDE_D*STRIDE_H*STRIDE_W-th of all, without tiles in shared memory.
+//
 // y[n, k, o, p, q] = sum over c, t, r, s of x[n, c, d, h, w] * w[c, k, t, r, s], where d * STRIDE_D + t * DILATION_D - PADDING_D = o, and
 // likewise h and w: of an axis each STRIDE-th tap meets an output, from one on that its position decides.
 //
