@@ -238,7 +238,7 @@ def test_names_of_layers_are_checked_one_by_one(folder: Path, filled: Path) -> N
     assert not Path("kernels").exists()
     with pytest.raises(StoreError, match=words):
         autotune.importance("small", layers=["small.one", "two"])
-    with pytest.raises(StoreError, match="accuracy class 'fp31': expected one of fp32, "):
+    with pytest.raises(StoreError, match="accuracy class 'fp31': expected one of fp64, fp32, "):
         autotune.best("small", accuracy="fp31")
 
 
