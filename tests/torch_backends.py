@@ -178,5 +178,5 @@ def planned(library: str) -> tuple[float, list[str]]:
     torch.compiler.reset()
     made = torch.compile(network, backend=autotune, options={"library": library, "margin": ALWAYS}, fullgraph=True)
     _, (code,) = run_and_get_code(made, images(4))
-    calls = re.findall(r"^ +(?:buf\d+ = )?(\S*(?:conv2d\.default|convolution|cpp_fused\w*))\(", code, re.MULTILINE)
+    calls = re.findall(r"^ +(?:buf\d+ = )?(\S*(?:convolution(?:\.default)?|cpp_fused\w*))\(", code, re.MULTILINE)
     return difference(made, network, images(4)), calls

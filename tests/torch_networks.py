@@ -19,8 +19,9 @@ from torch.nn import functional
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from autotune.autotune_runtime import Handle
+from autotune.autotune_runtime.torch_call import Call
 from autotune.autotune_runtime.torch_convert import Row, convert
-from autotune.autotune_runtime.torch_convolution import CONV2D, Convolution, conv2d
+from autotune.autotune_runtime.torch_convolution import CONVOLUTION, convolution
 from tests.host.host_driver import make_context_current
 
 ALWAYS = -1.0
@@ -65,7 +66,7 @@ CPU = Cpu()
 def support_cpu(_: str) -> None:
     """Let the operator run here."""
     torch.set_num_threads(1)
-    CONV2D.support("cpu", CPU)
+    CONVOLUTION.support("cpu", CPU)
 
 
 class Digits(nn.Module):
@@ -256,7 +257,7 @@ def _hooked(conv: nn.Conv2d) -> nn.Conv2d:
     return conv
 
 
-def convolution(library: str, name: str) -> tuple[bool, str, float]:
+def one_convolution(library: str, name: str) -> tuple[bool, str, float]:
     """Whether one convolution is swapped, why, and the difference, also for images at unusual addresses."""
     network = seeded(CONVOLUTIONS[name])
     c = 2 if name == "channels last" else 1
@@ -274,7 +275,7 @@ def tf32_forbidden(library: str, switch: str) -> str:
     before = getattr(of, switch)
     setattr(of, switch, forbidden)
     try:
-        return convolution(library, "tf32")[1]
+        return one_convolution(library, "tf32")[1]
     finally:
         setattr(of, switch, before)
 
@@ -301,9 +302,9 @@ def compiled(library: str) -> list[float]:
 def operator_checks(library: str) -> dict[str, str]:
     """PyTorch's own checks of an operator."""
     conv = nn.Conv2d(1, 4, 3, padding=1).requires_grad_(requires_grad=False)
-    text = Convolution(library, pad_h=1, pad_w=1, activation="relu").text
-    arguments = (images(4), conv.weight, conv.bias, None, text)
-    answers: dict[str, str] = torch.library.opcheck(CONV2D.operator, arguments)
+    call = Call(library, (("pad_h", 1), ("pad_w", 1), ("epilogue", "bias_relu")), torch_shapes=True)
+    arguments = (images(4), conv.weight, conv.bias, None, call.text)
+    answers: dict[str, str] = torch.library.opcheck(CONVOLUTION.operator, arguments)
     return answers
 
 
@@ -374,7 +375,7 @@ def once(library: str) -> float:
     """The difference of the operator on filters that are inference tensors, after they changed."""
     with torch.inference_mode():
         conv, x = seeded(lambda: nn.Conv2d(1, 4, 3, padding=1)), images(4)
-        run = partial(conv2d, padding=(1, 1), activation="relu", library=library)
+        run = partial(convolution, padding=(1, 1), activation="relu", library=library)
         run(x, conv.weight, conv.bias)
         conv.weight.mul_(-2)
         return difference(lambda x: run(x, conv.weight, conv.bias), lambda x: conv(x).relu(), x)
@@ -393,7 +394,7 @@ def at_once(library: str) -> int:
             make_context_current()
             begin.wait()
             with torch.no_grad():
-                return conv2d(x, conv.weight, conv.bias, library=library)
+                return convolution(x, conv.weight, conv.bias, library=library)
 
         with ThreadPoolExecutor(8) as pool:
             made = [future.result() for future in [pool.submit(run) for _ in range(8)]]
@@ -485,7 +486,7 @@ def listened(library: str) -> list[str]:
     names = [event.name for event in profile.events() or ()]
     with Names():
         made(images(4))
-    return [name for name in names if name.endswith("::conv2d") and not name.startswith("aten")]
+    return [name for name in names if name.endswith("::convolution") and not name.startswith("aten")]
 
 
 @torch.no_grad()
@@ -532,7 +533,7 @@ def trained(library: str, how: str) -> None:
             raise RuntimeError(str(error)) from None
     elif how == "filters":
         conv = nn.Conv2d(1, 4, 3, padding=1)
-        conv2d(images(4), conv.weight, conv.bias, padding=(1, 1), library=library)
+        convolution(images(4), conv.weight, conv.bias, padding=(1, 1), library=library)
 
 
 def refused(library: str, how: str) -> None:
@@ -547,4 +548,4 @@ def refused(library: str, how: str) -> None:
         "bias": (x, weight, bias[:3]),
         "no kernel": (x[..., 1:], weight, bias),
     }
-    conv2d(*arguments[how], padding=(1, 1), activation="relu", library=library)
+    convolution(*arguments[how], padding=(1, 1), activation="relu", library=library)

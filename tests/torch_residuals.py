@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable
+from dataclasses import replace
 from typing import TypeAlias
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from autotune.autotune_runtime.conv2d import Problem
 from autotune.autotune_runtime.torch_benchmark import Work, race
-from autotune.autotune_runtime.torch_convert import Row, TunedConv2d, convert
-from autotune.autotune_runtime.torch_convolution import CONV2D, Convolution, conv2d
+from autotune.autotune_runtime.torch_call import Call
+from autotune.autotune_runtime.torch_convert import Row, convert
+from autotune.autotune_runtime.torch_convolution import CONVOLUTION, TunedConvolution, convolution
 from autotune.autotune_runtime.torch_layers import read_network
 from tests.torch_networks import ALWAYS, CPU, difference, images, seeded
 
@@ -207,10 +208,12 @@ def unfused(library: str) -> tuple[Row, float]:
 @torch.no_grad()
 def rivals(library: str) -> set[str]:
     """The rivals of a kernel with a residual and a SiLU."""
-    conv = nn.Conv2d(1, 4, 3, padding=1).eval()
-    problem = Problem(4, 1, 12, 12, 4, 3, 3, pad_h=1, pad_w=1, epilogue="bias_add_silu")
+    (layer,) = read_network(nn.Conv2d(1, 4, 3, padding=1).eval(), images(4)).layers
+    assert layer.conv is not None
+    assert layer.problem is not None
+    problem = replace(layer.problem, epilogue="bias_add_silu")
     work = Work(problem, residual=True, activation="silu")
-    times = race(work, conv, lambda own: TunedConv2d(own, problem, library), CPU)
+    times = race(work, layer.conv, lambda own: TunedConvolution(own, problem, library), CPU)
     assert times is not None
     return {name for name, _ in times.rivals}
 
@@ -257,16 +260,22 @@ def broadcast_later(library: str) -> float:
     return difference(lambda x: made(x, z[:1]), lambda x: added(x, z[:1]), images(4))
 
 
+def relu_call(library: str) -> str:
+    """The text of a call of a kernel that pads by 1, adds a residual and computes a ReLU."""
+    arguments = (("pad_h", 1), ("pad_w", 1), ("epilogue", "bias_add_relu"))
+    return Call(library, arguments, torch_shapes=True).text
+
+
 def of_operator(library: str) -> tuple[nn.Conv2d, str]:
     conv = nn.Conv2d(1, 4, 3, padding=1).requires_grad_(requires_grad=False)
-    return conv, Convolution(library, pad_h=1, pad_w=1, activation="relu").text
+    return conv, relu_call(library)
 
 
 def operator_checks(library: str) -> dict[str, str]:
     """PyTorch's own checks of the operator."""
     conv, rest = of_operator(library)
     answers: dict[str, str] = torch.library.opcheck(
-        CONV2D.operator, (images(4), conv.weight, conv.bias, images(4, 4), rest)
+        CONVOLUTION.operator, (images(4), conv.weight, conv.bias, images(4, 4), rest)
     )
     return answers
 
@@ -284,7 +293,7 @@ def operator(library: str, how: str) -> float:
     }[how]
     x = x[: len(given)]
     with torch.autocast("cpu", torch.bfloat16, enabled=how == "autocast"):
-        y = CONV2D.operator(x, conv.weight, conv.bias, given, rest)
+        y = CONVOLUTION.operator(x, conv.weight, conv.bias, given, rest)
     expected = torch.relu(conv(x) + given)
     assert (y.dtype, y.shape) == (torch.float32, expected.shape)
     return float((y - expected).abs().max() / expected.abs().max()) if len(y) else 0.0
@@ -304,7 +313,7 @@ def refused(library: str, how: str) -> None:
         z = z.half()
     bias = None if how == "no bias" else conv.bias
     activation = "softmax" if how == "activation" else "relu" if bias is not None else ""
-    conv2d(x, conv.weight, bias, z, padding=(1, 1), activation=activation, library=library)
+    convolution(x, conv.weight, bias, z, padding=(1, 1), activation=activation, library=library)
 
 
 class Bottleneck(nn.Module):

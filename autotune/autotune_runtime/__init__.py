@@ -20,7 +20,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from . import interface, prepared
-from .declared import INTERFACE
+from .declared import INTERFACE, INTERFACES
 from .interface import Handle, Kernel, Library, LibraryError, Status
 from .prepared import Prepared
 
@@ -46,15 +46,15 @@ problem = INTERFACE.problem
 def find_library(exported: Path | None = None) -> Path:
     """The shared library of a folder that was exported, there or in its `build`; None: of this package's folder.
 
-    Raises FileNotFoundError with the places where it was looked for.
+    Raises FileNotFoundError with the places where it was not found.
     """
-    return interface.find_library(INTERFACE.name, exported)
+    return interface.find_libraries((INTERFACE,), exported)[INTERFACE.name]
 
 
 @functools.cache
 def load(path: str | Path | None = None) -> Library:
     """The library, loaded once in a process; None: the one in the folder of this package."""
-    return Library(INTERFACE, path)
+    return Library(find_library() if path is None else path, INTERFACES)
 
 
 def run(*arrays: object, library: Library | None = None, **named: object) -> object:
@@ -71,13 +71,18 @@ def prepare(*weights: object, library: Library | None = None, **named: object) -
 
 @functools.cache
 def torch_operator(path: str | Path | None = None) -> Callable[..., object]:
-    """The operator for PyTorch, registered once in a process; conv2d's has the signature of
-    `torch.nn.functional.conv2d`.
+    """The operator for PyTorch, registered once in a process. It takes tensors, and by name the sizes and words that no
+    shape determines; that of a convolution has the signature of `torch_convolution.convolution`.
     """
-    if INTERFACE.name == "conv2d":
-        from .torch_convolution import conv2d
+    if len(INTERFACES) > 1:  # of convolutions
+        from .torch_convolution import convolution
 
-        return functools.partial(conv2d, library=str(load(path).path))
-    from .torch_declared import operator_of
+        return functools.partial(convolution, library=load(path).path)
+    return _operator()(load(path))
 
-    return operator_of(load(path))
+
+@functools.cache
+def _operator() -> Callable[[Library], Callable[..., object]]:
+    from .torch_operator import Operator
+
+    return Operator(INTERFACE, INTERFACE.name).of

@@ -9,18 +9,8 @@ from dataclasses import dataclass
 from typing import TypeAlias
 
 from .activations import ACTIVATIONS
-from .fusion import (
-    Convolution,
-    Function,
-    Geometry,
-    Graph,
-    MatrixProduct,
-    Operator,
-    Shape,
-    convolution,
-    matrix_product,
-    product,
-)
+from .convolution import Geometry, Shape, product
+from .fusion import Convolution, Function, Graph, MatrixProduct, Operator, convolution, matrix_product
 
 
 @dataclass(frozen=True, slots=True)
@@ -215,11 +205,11 @@ def binary(
 
 
 def _per_channel(constant: Shape, made: Shape) -> bool:
-    """Whether a constant has one number for each channel of [N, C, H, W], or one for all."""
-    if len(made) != 4 or len(constant) > 4:
+    """Whether a constant has one number for each channel of [N, C, ...], or one for all."""
+    if len(made) < 3 or len(constant) > len(made):
         return False
-    aligned = (*(1,) * (4 - len(constant)), *constant)
-    return (aligned[0], aligned[2], aligned[3]) == (1, 1, 1) and aligned[1] in (1, made[1])
+    aligned: Shape = (*(1,) * (len(made) - len(constant)), *constant)
+    return {aligned[0], *aligned[2:]} == {1} and aligned[1] in (1, made[1])
 
 
 @dataclass(frozen=True, slots=True)
@@ -336,13 +326,12 @@ class _Reader:
         geometry = Geometry(
             *(x, w, y, call.whole("stride", axes, 1), before, after, dilation, int(call.number("groups", 1))),
             transposed="transpose" in call.name or bool(call.number("transposed", 0)),
-            bias=bool(call.tensor("bias")),
             dtype=self._type(call.tensor("input")).dtype,
             layout=self._network.layout or self._layout(call),
         )
         given = [each for each in (call.tensor("weight"), call.tensor("bias")) if each]
         why_not = "" if {*given} <= {*self._constants} else "its filters are computed by the network"
-        return convolution(self._label(call), geometry, why_not)
+        return convolution(self._label(call), geometry, bias=bool(call.tensor("bias")), why_not=why_not)
 
     def _layout(self, call: Call) -> str:
         """The layout of a convolution's images and filters; the network's if the filters are contiguous in both

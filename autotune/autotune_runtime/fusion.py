@@ -9,15 +9,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TypeAlias
 
 from .activations import ACTIVATIONS
-from .conv2d import Problem, epilogue_name
-from .declared import INTERFACE
+from .convolution import DTYPES, Geometry, Problem, Shape, epilogue_name
 
-Shape: TypeAlias = "tuple[int | None, ...]"
-"""Sizes of a tensor; None: unknown before the network runs."""
 Function: TypeAlias = Callable[..., float]
 """The function of an elementwise operator, of one element of each tensor that it reads, in order."""
 
@@ -25,28 +22,6 @@ MOST_OPERATORS = 16
 """Maximum number of operators of an activation; GELU written out has five."""
 _SAMPLES = (*(each / 4 for each in range(-48, 49)), -60.0, 60.0)
 _CLOSE = 1e-5  # files have float32 constants; the two kinds of GELU differ by 5e-4
-
-
-@dataclass(frozen=True, slots=True)
-class Geometry:
-    """A convolution's arguments; sequences have a number for each spatial axis."""
-
-    x: Shape
-    """[N, C, ...]"""
-    w: Shape
-    """[K, C/groups, ...]; [C, K/groups, ...] if transposed"""
-    y: Shape
-    stride: Sequence[int]
-    before: Sequence[int]
-    """padding"""
-    after: Sequence[int]
-    dilation: Sequence[int]
-    groups: int
-    transposed: bool = False
-    bias: bool = False
-    dtype: str = "f32"
-    """a word of a study, or the network's name of one that studies do not have"""
-    layout: str = "nchw"
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,10 +36,6 @@ class Convolution:
     """why `problem` is None"""
     flops: int | None
     """a multiply-add counted as two; None if its sizes are unknown"""
-    operation: str = ""
-    """conv or conv_transpose, if that supports the convolution and conv2d does not"""
-    sizes: Mapping[str, int | str] = field(default_factory=dict)
-    """its sizes and words; else empty"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,18 +120,19 @@ class Fused:
     """the operators of the activation, and copies before them"""
 
     @property
-    def epilogues(self) -> tuple[str, ...]:
-        """The epilogues that a kernel may compute, the most complete first.
+    def problems(self) -> tuple[Problem, ...]:
+        """The problems that a kernel may compute, with the most complete epilogue first.
 
         If an operator follows a convolution without a bias, the kernel's bias is zero.
         """
         problem = self.convolution.problem
-        own = self.convolution.sizes.get("epilogue", "none") if problem is None else problem.epilogue
-        biased = bool(self.folded) or own != "none"
+        if problem is None:
+            return ()
+        biased = bool(self.folded) or problem.epilogue != "none"
         follow = dict.fromkeys([(self.addition is not None, word) for word in (self.activation, "")])
         follow[False, ""] = None
         names = [epilogue_name(residual=added, activation=word) for added, word in follow if added or word or biased]
-        return tuple(names) if biased else (*names, "none")
+        return tuple(replace(problem, epilogue=name) for name in (names if biased else (*names, "none")))
 
 
 def fuse(
@@ -168,10 +140,8 @@ def fuse(
     *,
     residuals: bool = True,
     may_add: Callable[[int, str, int], bool] = lambda _at, _tensor, _by: True,
-    all_ranks: bool = False,
 ) -> tuple[Fused, ...]:
-    """Every convolution of a network that a kernel computes, in the network's order; with `all_ranks` also those of
-    conv.
+    """Every convolution of a network that a kernel may compute, in the network's order.
 
     If two convolutions meet in an addition, the one that runs last takes it, with the other as its residual. Without
     `residuals` none takes it. `may_add` may refuse an addition: its arguments are the position of the convolution, its
@@ -181,7 +151,7 @@ def fuse(
     taken: set[int] = set()
     for at in reversed(range(len(graph.operators))):
         convolution = graph.operators[at].convolution
-        if convolution is not None and (convolution.problem is not None or (all_ranks and convolution.sizes)):
+        if convolution is not None and convolution.problem is not None:
             found.append(_fused(graph, at, convolution, taken, may_add if residuals else _never))
     return tuple(reversed(found))
 
@@ -270,15 +240,11 @@ def _same(known: Sequence[float], made: Sequence[float]) -> bool:
     return all(abs(one - other) <= _CLOSE * (1 + abs(one)) for one, other in zip(known, made, strict=True))
 
 
-def convolution(label: str, geometry: Geometry, why_not: str = "") -> Convolution:
+def convolution(label: str, geometry: Geometry, *, bias: bool, why_not: str = "") -> Convolution:
     """A convolution as a problem, or why no kernel computes it."""
-    why_not = why_not or _why_not(geometry)
-    if why_not:
-        return Convolution(label, None, why_not, _flops(geometry))
-    if beyond := _beyond_conv2d(geometry):
-        operation = "conv_transpose" if geometry.transposed else "conv"
-        return Convolution(label, None, beyond, _flops(geometry), operation, _beyond_sizes(geometry))
-    return Convolution(label, _problem(geometry), "", _flops(geometry))
+    why_not = why_not or geometry.why_not
+    problem = None if why_not else Problem(geometry, "bias" if bias else "none")
+    return Convolution(label, problem, why_not, geometry.flops)
 
 
 def matrix_product(
@@ -293,7 +259,7 @@ def matrix_product(
     if not known or len(known) < len(y) or k is None:
         return None
     flops = 2 * math.prod(known) * k
-    if dtype not in INTERFACE.words["dtype"]:
+    if dtype not in DTYPES:
         why_not = why_not or f"computes in {dtype}"
     if len(b) > 2 and b[:-2] != y[:-2]:
         why_not = why_not or "one matrix is multiplied by several others"
@@ -310,85 +276,3 @@ def product_epilogue(graph: Graph, at: int, of: MatrixProduct) -> str:
     """The epilogue of a product's kernel: its bias, and the activation that is the only reader of the output."""
     word, _ = activation_behind(graph, graph.operators[at].writes[0])
     return epilogue_name(residual=False, activation=word) if of.bias or word else "none"
-
-
-def sizes(shape: Shape) -> str:
-    """A shape as text, such as 1x3x?x?."""
-    return "x".join("?" if size is None else str(size) for size in shape)
-
-
-def product(factors: Sequence[int | None]) -> int | None:
-    """The product of all sizes; None if one is unknown."""
-    known = [size for size in factors if size is not None]
-    return math.prod(known) if len(known) == len(factors) else None
-
-
-def _why_not(geometry: Geometry) -> str:
-    axes = len(geometry.w) - 2
-    if axes not in (1, 2, 3):
-        return f"a {axes}-d convolution"
-    if not geometry.x or None in geometry.x or None in geometry.w:
-        return f"the size of its input is not known before the network runs: {sizes(geometry.x) or '?'}"
-    if len(geometry.x) != len(geometry.w):
-        return f"its input has {len(geometry.x)} dimensions, not {len(geometry.w)}"
-    if geometry.x[1] != (geometry.w[0] if geometry.transposed else (geometry.w[1] or 0) * geometry.groups):
-        return f"its input {sizes(geometry.x)} does not have the channels of its filters {sizes(geometry.w)}"
-    if geometry.dtype not in INTERFACE.words["dtype"]:
-        return f"computes in {geometry.dtype}"
-    return ""
-
-
-def _beyond_conv2d(geometry: Geometry) -> str:
-    """Why conv2d does not support a convolution that conv or conv_transpose supports; empty if it does."""
-    if geometry.transposed:
-        return "a transposed convolution"
-    axes = len(geometry.w) - 2
-    if axes != 2:
-        return f"a {axes}-d convolution"
-    if tuple(geometry.before) != tuple(geometry.after):
-        return f"pads {_pads(geometry.before)} before and {_pads(geometry.after)} after the image, not both alike"
-    return ""
-
-
-def _beyond_sizes(of: Geometry) -> dict[str, int | str]:
-    axes, taps = "dhw"[5 - len(of.w) :], "trs"[5 - len(of.w) :]
-    k = (of.w[1] or 0) * of.groups if of.transposed else of.w[0]
-    numbers: dict[str, int | str] = dict(
-        zip(("n", "c", *axes, "k", *taps), [size or 0 for size in (*of.x, k, *of.w[2:])], strict=True)
-    )
-    named = {"stride_{}": of.stride, "dilation_{}": of.dilation}
-    if of.transposed:
-        named |= {"padding_{}": of.before, "output_padding_{}": _output_padding(of)}
-    else:
-        named |= {"pad_{}": of.before, "pad_{}_end": of.after}
-    for name, values in named.items():
-        numbers |= {name.format(axis): value for axis, value in zip(axes, values, strict=True)}
-    words = {"dtype": of.dtype, "layout": of.layout, "epilogue": "bias" if of.bias else "none"}
-    return {**numbers, "groups": of.groups, **words}
-
-
-def _output_padding(of: Geometry) -> list[int]:
-    """What a transposed convolution's output has at its end beyond equal padding; 0 of an unknown size."""
-    return [
-        0 if extent is None else extent - ((size or 1) - 1) * stride + 2 * pad - dilation * ((taps or 1) - 1) - 1
-        for extent, size, stride, pad, dilation, taps in zip(
-            of.y[2:], of.x[2:], of.stride, of.before, of.dilation, of.w[2:], strict=True
-        )
-    ]
-
-
-def _pads(numbers: Sequence[int]) -> str:
-    return "x".join(map(str, numbers))
-
-
-def _problem(of: Geometry) -> Problem:
-    numbers = [size or 0 for size in (*of.x, of.w[0], *of.w[2:])]
-    pairs = (*of.stride, *of.before, *of.dilation)
-    return Problem.of((*numbers, *pairs, of.groups), of.dtype, of.layout, "bias" if of.bias else "none")
-
-
-def _flops(geometry: Geometry) -> int | None:
-    """FLOP: each element of y, or of x if transposed, is multiplied by the filter sizes after the first."""
-    if not (geometry.x and geometry.y and geometry.w):
-        return None
-    return product((2, *(geometry.x if geometry.transposed else geometry.y), *geometry.w[1:]))

@@ -184,38 +184,44 @@ class _Array(ctypes.Structure):
     )
 
 
-def find_library(name: str, exported: Path | None = None) -> Path:
-    """The shared library of a folder that was exported, there or in its `build`; None: of this package's folder.
+def find_libraries(interfaces: Sequence[Interface], exported: Path | None = None) -> dict[str, Path]:
+    """The shared libraries of a folder that was exported, by operation; None: of this package's folder.
 
-    Raises FileNotFoundError with the places where it was looked for.
+    They are in the folder or in its `build`, or in those of a folder of the operation's name, as `export` writes them
+    for a study of several operations. Raises FileNotFoundError with the places where none was found.
     """
     package = Path(__file__).resolve().parent
-    folders = [package, package.parent, package.parent.parent, package.parent.parent / "build"]
-    if exported is not None:
-        folders = [exported, exported / "build"]
-    file = f"lib{name}.so"
-    for folder in folders:
-        if (folder / file).is_file():
-            return folder / file
-    places = ", ".join(map(str, folders))
-    raise FileNotFoundError(f"no {file} in {places}; build it (see README.md there), or give its path")
+    own = package.parent.parent
+    roots = [package, package.parent, own, own.parent] if exported is None else [exported]
+    libraries: dict[str, Path] = {}
+    for name in (interface.name for interface in interfaces):
+        folders = [each for root in roots for each in (root, root / "build", root / name, root / name / "build")]
+        file = next((folder / f"lib{name}.so" for folder in folders if (folder / f"lib{name}.so").is_file()), None)
+        if file is not None:
+            libraries[name] = file
+    if not libraries:
+        names = " or ".join(f"lib{interface.name}.so" for interface in interfaces)
+        places = ", ".join(str(each) for root in roots for each in (root, root / "build"))
+        raise FileNotFoundError(f"no {names} in {places}; build it (see README.md there), or give its path")
+    return libraries
 
 
 class Library:
     """The shared library, loaded."""
 
-    def __init__(self, interface: Interface, path: str | Path | None = None) -> None:
-        """Load a library; `path` None: the one that `find_library` finds.
+    def __init__(self, path: str | Path, interfaces: Sequence[Interface]) -> None:
+        """Load the library of one of several operations.
 
         Raises OSError if it cannot be loaded, ImportError if it has another interface than this loader.
         """
-        self.interface = interface
-        self.path = find_library(interface.name) if path is None else Path(path).resolve()
+        self.path = Path(path).resolve()
         self._c = ctypes.CDLL(str(self.path))
-        try:
-            version = int(self.function("abi_version")())
-        except AttributeError:
-            raise ImportError(f"{self.path} is not a library that autotune exported") from None
+        operations = [each for each in interfaces if hasattr(self._c, f"{each.name}_abi_version")]
+        if not operations:
+            names = " or ".join(each.name for each in interfaces)
+            raise ImportError(f"{self.path} is not a library of {names} that autotune exported")
+        self.interface = interface = operations[0]
+        version = int(self.function("abi_version")())
         if version != ABI_VERSION:
             raise ImportError(
                 f"{self.path} has version {version} of the interface and this loader version {ABI_VERSION}; "

@@ -27,31 +27,33 @@ def problem_of(
     shapes: Mapping[str, tuple[int, ...]],
     dtypes: Mapping[str, str],
     named: Mapping[str, int | str],
+    order: str = "",
 ) -> DeclaredProblem:
     """The problem of arrays with these shapes and dtypes; `named` are the sizes and words that they do not determine.
 
-    Raises ValueError if two arrays disagree, or if a size is missing.
+    `order` is the layout whose order of axes the shapes have; empty: the problem's. Raises ValueError if two arrays
+    disagree, or if a size is missing.
     """
-    found: dict[str, int | str] = dict(named)
-    layout = str(named.get("layout", interface.words.get("layout", ("",))[0]))
+    values: dict[str, int | str] = dict(named)
+    layout = order or str(named.get("layout", interface.words.get("layout", ("",))[0]))
     for array in interface.arrays:
         if array.name not in shapes:
             continue
-        if array.type_word not in found and (dtype := _problems_dtype(array, dtypes[array.name])):
-            found[array.type_word] = dtype
+        if array.type_word not in values and (dtype := _problems_dtype(array, dtypes[array.name])):
+            values[array.type_word] = dtype
         axes = array.axes[layout]
         if len(axes) != len(shapes[array.name]):
             raise ValueError(f"{array.name}: has shape {shapes[array.name]}, expected [{', '.join(axes)}]")
         for axis, extent in zip(axes, shapes[array.name], strict=True):
-            if any(size.name == axis for size in interface.sizes) and found.setdefault(axis, extent) != extent:
-                raise ValueError(f"{array.name}: has shape {shapes[array.name]}, but {axis} is {found[axis]}")
-    return interface.problem(found)
+            if any(size.name == axis for size in interface.sizes) and values.setdefault(axis, extent) != extent:
+                raise ValueError(f"{array.name}: has shape {shapes[array.name]}, but {axis} is {values[axis]}")
+    return interface.problem(values)
 
 
 def _problems_dtype(array: InterfaceArray, dtype: str) -> str | None:
     """The word of the problem for the dtype of an array; None if several are possible."""
-    saying = [word for word, stored in array.dtypes.items() if stored == dtype]
-    return saying[0] if len(saying) == 1 else None
+    words = [word for word, stored in array.dtypes.items() if stored == dtype]
+    return words[0] if len(words) == 1 else None
 
 
 def run(

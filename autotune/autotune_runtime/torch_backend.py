@@ -11,20 +11,19 @@ import operator
 import os
 import warnings
 from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
 
 import torch
 from torch import Tensor, fx, nn
 from torch._dynamo import lookup_backend
 
-from . import find_library
+from .interface import Library
 from .torch_capture import Lifted, lifted
-from .torch_convert import MARGIN, swap
+from .torch_convert import MARGIN, libraries_of, swap
 from .torch_layers import ConvGraph, Inference
 from .torch_runtime import TrainingMode
 
 LIBRARY = "AUTOTUNE_LIBRARY"
-"""environment variable: the path of the library, or of the exported folder"""
+"""environment variable: the path of a library, or of an exported folder"""
 _LOG = logging.getLogger(__name__)
 
 
@@ -38,15 +37,15 @@ def autotune(
     """Compile a graph that Dynamo captured. For inference: parameters are taken as they are now.
 
     Batch norms are folded and kernels raced and swapped in as by `convert`, whose table is logged at level INFO.
-    `options`: `library`, the path of the library or of the folder that it was exported to, else the environment
-    variable AUTOTUNE_LIBRARY, else what `find_library` finds; `margin` as for `convert`; `mode`, one of Inductor's;
+    `options`: `library` as for `convert`, else the environment variable AUTOTUNE_LIBRARY, a path, else the libraries
+    in the folder of this package; `margin` as for `convert`; `mode`, one of Inductor's;
     `rest`, a backend for the rest instead of Inductor, such as aot_eager; all others are that backend's own. Once a
     parameter is another or was changed, PyTorch runs the graph uncompiled, with one warning.
 
     Raises TrainingMode where gradients are wanted, FileNotFoundError without a library.
     """
     settings = dict(options or {})
-    path = _library(settings.pop("library", None))
+    libraries = _libraries(settings.pop("library", None))
     margin = float(str(settings.pop("margin", MARGIN)))
     mode = str(settings.pop("mode", mode or "default"))
     compiler = str(settings.pop("rest", "inductor"))
@@ -61,8 +60,8 @@ def autotune(
         part = ConvGraph(made.part)
         network: nn.Module = made.part.graph
         if part.layers:
-            network, report = swap(Inference(network, made.part.arguments, (part,)), path, margin)
-            _LOG.info("%s\n%s", path, report)
+            network, report = swap(Inference(network, made.part.arguments, (part,)), libraries, margin)
+            _LOG.info("%s\n%s", ", ".join(str(library.path) for library in libraries.values()), report)
     if compiler == "inductor":
         patches = {**torch._inductor.list_mode_options(mode), **settings}
         compiled = torch._inductor.compile(network, rest, options=patches)
@@ -71,20 +70,15 @@ def autotune(
     return _guarded(compiled, made, part.baked, graph, [inputs[at] for at in made.taken])
 
 
-def _library(given: object) -> str:
-    """The library's path. Raises FileNotFoundError with instructions."""
+def _libraries(given: object) -> dict[str, Library]:
+    """The libraries by operation. Raises FileNotFoundError with instructions."""
     named = given or os.environ.get(LIBRARY)
-    if not named:
-        try:
-            return str(find_library())
-        except FileNotFoundError as error:
-            raise FileNotFoundError(
-                f"torch.compile(backend='autotune'): give options={{'library': PATH}} or set {LIBRARY}: {error}"
-            ) from None
-    path = Path(str(named))
-    if not path.exists():
-        raise FileNotFoundError(f"torch.compile(backend='autotune'): there is no library {path}")
-    return str((find_library(path) if path.is_dir() else path).resolve())
+    try:
+        return libraries_of(named if named is None or isinstance(named, (list, tuple)) else str(named))
+    except FileNotFoundError as error:
+        raise FileNotFoundError(
+            f"torch.compile(backend='autotune'): give options={{'library': PATH}} or set {LIBRARY}: {error}"
+        ) from None
 
 
 def _guarded(

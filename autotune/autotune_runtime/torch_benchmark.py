@@ -17,11 +17,11 @@ from typing import TypeAlias
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional
 
 from .activations import BY_WORD
-from .conv2d import Problem
-from .torch_convolution import activated
+from .convolution import Problem
+from .torch_call import LAST
+from .torch_convolution import Convolution, activated, convolved
 from .torch_runtime import Runtime
 
 ROUNDS = 21  # of a race; the result is their median
@@ -66,7 +66,7 @@ class Arrays:
     """The inputs of one pass: images, PyTorch's layer and the tuned layer with their own filters, and the residual."""
 
     x: Tensor
-    conv: nn.Conv2d
+    conv: Convolution
     tuned: nn.Module
     z: Tensor
 
@@ -74,7 +74,7 @@ class Arrays:
 Pass: TypeAlias = Callable[[Arrays], Tensor]
 
 
-def race(work: Work, conv: nn.Conv2d, tune: Callable[[nn.Conv2d], nn.Module], runtime: Runtime) -> Times | None:
+def race(work: Work, conv: Convolution, tune: Callable[[Convolution], nn.Module], runtime: Runtime) -> Times | None:
     """Time a convolution's tuned layer, which `tune` makes, and PyTorch's alternatives; None if it disagrees with
     PyTorch.
 
@@ -116,14 +116,14 @@ def race(work: Work, conv: nn.Conv2d, tune: Callable[[nn.Conv2d], nn.Module], ru
     return Times(tuned_us, tuple(sorted(medians.items(), key=lambda rival: rival[1])))
 
 
-def _arrays(work: Work, conv: nn.Conv2d, tune: Callable[[nn.Conv2d], nn.Module]) -> Arrays:
+def _arrays(work: Work, conv: Convolution, tune: Callable[[Convolution], nn.Module]) -> Arrays:
     """Random images, and copies of the layer, all in the problem's layout."""
-    p = work.kernel
-    memory_format = torch.channels_last if p.layout == "nhwc" else torch.contiguous_format
+    of = work.kernel.geometry
+    memory_format = LAST[len(of.x)] if of.layout == "nhwc" else torch.contiguous_format
     dtype, device = conv.weight.dtype, conv.weight.device
     own = copy.deepcopy(conv)
     own.weight.data = own.weight.data.contiguous(memory_format=memory_format)
-    x = torch.empty((p.n, p.c, p.h, p.w), dtype=dtype, device=device, memory_format=memory_format).normal_()
+    x = torch.empty(of.x, dtype=dtype, device=device, memory_format=memory_format).normal_()
     z = torch.empty(0)
     if work.residual:
         z = torch.empty_like(own(x), memory_format=memory_format).normal_()
@@ -152,23 +152,21 @@ def _fused(work: Work) -> Pass | None:
 
     It always has a ReLU, which costs nothing, so it is a contender for work without an activation, too.
     """
-
-    def options(conv: nn.Conv2d) -> tuple[object, ...]:
-        pad = (work.kernel.pad_h, work.kernel.pad_w)
-        return (conv.stride, pad, conv.dilation, conv.groups)
+    of = work.kernel.geometry
+    options = (of.stride, of.before, of.dilation, of.groups)
 
     def relu(arrays: Arrays) -> Tensor:
         conv = arrays.conv
-        made: Tensor = torch.cudnn_convolution_relu(arrays.x, conv.weight, conv.bias, *options(conv))
+        made: Tensor = torch.cudnn_convolution_relu(arrays.x, conv.weight, conv.bias, *options)
         return made
 
     def add_relu(arrays: Arrays) -> Tensor:
         conv = arrays.conv
-        made: Tensor = torch.cudnn_convolution_add_relu(arrays.x, conv.weight, arrays.z, 1.0, conv.bias, *options(conv))
+        made: Tensor = torch.cudnn_convolution_add_relu(arrays.x, conv.weight, arrays.z, 1.0, conv.bias, *options)
         return made
 
     alone = work.kernel.epilogue == "none" and not work.residual and not work.activation
-    if alone or work.activation not in ("", "relu"):
+    if alone or work.activation not in ("", "relu") or of.transposed or of.before != of.after:
         return None
     return add_relu if work.residual else relu
 
@@ -176,20 +174,22 @@ def _fused(work: Work) -> Pass | None:
 def _with_one_kernel_behind(work: Work, runtime: Runtime) -> Pass | None:
     """As with `torch.compile`: cuDNN's convolution, then bias, residual and activation in one kernel, in place.
 
-    None if cuDNN has a fused operator for all of it.
+    None if that is the convolution alone, or if cuDNN has a fused operator for all of it.
     """
-    if work.activation in ("", "relu"):
+    work_after = work.residual or work.activation
+    if _fused(work) is not None or not work_after:
         return None
+    axes = len(work.kernel.geometry.axes)
 
     def behind(y: Tensor, bias: Tensor | None, z: Tensor | None) -> Tensor:
-        made = y if bias is None else y + bias.view(-1, 1, 1)
+        made = y if bias is None else y + bias.view(-1, *(1,) * axes)
         return y.copy_(activated(made if z is None else made + z, work.activation))
 
     behind_at_once = runtime.at_once(behind)
 
     def run(arrays: Arrays) -> Tensor:
         conv = arrays.conv
-        y = functional.conv2d(arrays.x, conv.weight, None, conv.stride, conv.padding, conv.dilation, conv.groups)
+        y = convolved(arrays.x, conv.weight, None, work.kernel.operation, work.kernel.arguments)
         return behind_at_once(y, conv.bias, arrays.z if work.residual else None)
 
     return run

@@ -20,6 +20,7 @@ import torch
 from torch import Tensor, fx, nn
 from torch.export import Dim
 from torch.fx.experimental.proxy_tensor import make_fx
+from torch.nn.modules.conv import _ConvNd
 from torch.utils._pytree import tree_leaves, tree_map
 
 from .torch_example import has_hooks, replaced, run, tensors_of
@@ -50,7 +51,7 @@ def capture(network: nn.Module, arguments: tuple[object, ...]) -> tuple[nn.Modul
     """
     graph = exported(network, arguments)
     if graph is not None:
-        return graph, (Part("", graph, arguments, is_convolution=isinstance(network, nn.Conv2d)),)
+        return graph, (Part("", graph, arguments, is_convolution=isinstance(network, _ConvNd)),)
     return network, tuple(_parts(network, arguments))
 
 
@@ -60,11 +61,11 @@ def _parts(network: nn.Module, arguments: tuple[object, ...]) -> Iterator[Part]:
     while waiting:
         path = waiting.pop()
         part = network.get_submodule(path)
-        if part in given and any(isinstance(each, nn.Conv2d) for each in part.modules()):
+        if part in given and any(isinstance(each, _ConvNd) for each in part.modules()):
             graph = exported(part, given[part])
             if graph is not None and _can_stand_for(network, arguments, part, graph):
                 replaced(network, part, graph)
-                yield Part(path, graph, given[part], is_convolution=isinstance(part, nn.Conv2d))
+                yield Part(path, graph, given[part], is_convolution=isinstance(part, _ConvNd))
                 continue
         waiting += [f"{path}.{name}" for name, _ in reversed([*part.named_children()])]
 

@@ -3,84 +3,27 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
-from . import find_library, load
+from . import load
 from .activations import BY_WORD
-from .conv2d import Problem
-from .interface import Library, LibraryError
+from .convolution import Problem, sizes
+from .declared import INTERFACES
+from .interface import Library, LibraryError, find_libraries
 from .torch_benchmark import Times, Work, race
-from .torch_convolution import CONV2D, Convolution, activated
+from .torch_convolution import CONVOLUTION, Convolution, TunedConvolution
 from .torch_example import convolutions, has_hooks
 from .torch_layers import ConvLayer, Inference, read_network
-from .torch_runtime import Runtime, TrainingMode
+from .torch_runtime import Runtime
 
 NOT_CAPTURED = "is in no part of the network that torch.export captures and that ran once"
 MARGIN = 0.02  # fraction by which a kernel must be faster; otherwise PyTorch's convolution stays
-
-
-class TunedConv2d(nn.Conv2d):
-    """A convolution that runs a library's kernel on images of the shape it was made for, any number of them.
-
-    Where its problem has a residual it takes that as a second argument, and adds it before its activation. It has the
-    parameters of the `nn.Conv2d` that it replaces, under the same names. Images of another shape or on another type of
-    device go through PyTorch's convolution, and so do residuals of another shape than the output's, all images once the
-    filters were cast to another dtype (`network.half()`), and, with one warning, as many images at once as the kernel
-    refuses. A change of the parameters in place, or by `load_state_dict`, is noticed; one through `.data` is not.
-    """
-
-    def __init__(self, conv: nn.Conv2d, problem: Problem, library: str) -> None:
-        """Take over a convolution's parameters; `problem` determines shapes, layout and epilogue."""
-        sizes = (conv.in_channels, conv.out_channels, conv.kernel_size, conv.stride, conv.padding, conv.dilation)
-        super().__init__(*sizes, conv.groups, bias=conv.bias is not None, device="meta")
-        self.weight, self.bias = conv.weight, conv.bias
-        zeros = conv.weight.new_zeros(conv.out_channels) if conv.bias is None and problem.epilogue != "none" else None
-        self.register_buffer("zeros", zeros, persistent=False)  # a bias, for a kernel that takes one
-        self.problem = problem
-        self._x_sizes, self._dtype = (problem.c, problem.h, problem.w), conv.weight.dtype
-        self._z_sizes = (problem.k, problem.p, problem.q)
-        self._convolution = Convolution(
-            library,
-            *(problem.stride_h, problem.stride_w, problem.pad_h, problem.pad_w),
-            *(problem.dilation_h, problem.dilation_w, problem.groups, problem.activation),
-            channels_last=problem.layout == "nhwc",
-            or_pytorch=True,
-        ).text
-        self.eval()
-
-    def forward(self, input: Tensor, z: Tensor | None = None) -> Tensor:  # noqa: A002 - nn.Conv2d's name, by which it may be called
-        """Compute y [N, K, P, Q] from images [N, C, H, W] and the residual z [N, K, P, Q]."""
-        x, own = input, self._parameters
-        weight, bias = own.get("weight"), own.get("bias")  # reading each as an attribute would take 0.8 us
-        if weight is None or bias is None:
-            weight, bias = self.weight, self.zeros if self.bias is None else self.bias
-        if not torch.compiler.is_dynamo_compiling():
-            y = CONV2D.call_cached(self._convolution, (x, z), (weight, bias))
-            if y is not None:
-                return y
-        tuned = x.shape[1:] == self._x_sizes and weight.dtype == self._dtype and CONV2D.runtime_of(x.device) is not None
-        if tuned and (z is None or z.shape == (x.shape[0], *self._z_sizes)):
-            made: Tensor = CONV2D(x, weight, bias, z, self._convolution)
-            return made
-        y = super().forward(x)
-        return activated(y if z is None else y + z, self.problem.activation)
-
-    def train(self, mode: bool = True) -> TunedConv2d:  # noqa: FBT001, FBT002 - as nn.Module has it
-        """Raise TrainingMode unless `mode` is False."""
-        if mode:
-            raise TrainingMode("a TunedConv2d is for inference alone: train the network that it was converted from")
-        return super().train(mode)
-
-    def extra_repr(self) -> str:
-        """What `print` shows."""
-        p = self.problem
-        return f"{super().extra_repr()}, tuned for {p.layout} images of {p.h} x {p.w}, epilogue {p.epilogue}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,12 +46,11 @@ class Row:
     @property
     def words(self) -> tuple[str, ...]:
         """Its line of the table."""
-        p = self.problem
-        sizes = ("", "", "")
-        if p is not None:
-            sizes = (f"{p.n}x{p.c}x{p.h}x{p.w}", f"{p.k}x{p.c // p.groups}x{p.r}x{p.s}", p.epilogue)
+        work = ("", "", "")
+        if self.problem is not None:
+            work = (sizes(self.problem.geometry.x), sizes(self.problem.geometry.w), self.problem.epilogue)
         times = ("" if time_us is None else f"{time_us:.1f}" for time_us in (self.tuned_us, self.torch_us))
-        return (self.layer, *sizes, self.kernel, *times, "win" if self.swapped else "left", self.why)
+        return (self.layer, *work, self.kernel, *times, "win" if self.swapped else "left", self.why)
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,51 +81,64 @@ def convert(
     module: nn.Module,
     example: object,
     *,
-    library: str | Path | None = None,
+    library: str | Path | Sequence[str | Path] | None = None,
     margin: float = MARGIN,
 ) -> tuple[nn.Module, Report]:
-    """A copy of a network in which tuned kernels run the convolutions that they are faster at, and what became of each.
+    """A copy of a network in which tuned kernels compute the convolutions that they are faster at, and a report.
 
     `example` is a tensor on the GPU, a tuple of arguments, or the sizes of one tensor: kernels are chosen and timed for
-    its shapes, with cudnn.benchmark on. Batch norms are folded into the convolutions before them, tuned or not. Biases
-    are part of the kernels. So are, if the library has such kernels, an
-    addition of a tensor as large that alone reads a convolution's output, as in a ResNet's blocks, and an activation
-    that alone reads the output or the sum. The copy is then a `torch.fx.GraphModule`; a network that cannot be traced
-    keeps its additions. No parameter of the copy requires gradients.
+    its shapes, with cudnn.benchmark on. Batch norms are folded into the convolutions before them, tuned or not. If the
+    library has such kernels, a kernel also adds a tensor of the output's shape, as in a ResNet's blocks, and computes
+    an activation, if nothing else reads the values in between. The copy is a `torch.fx.GraphModule`, or has such parts.
+    No parameter of the copy requires gradients.
 
-    A kernel races against the fastest way that PyTorch has to do the same work: the network's own operators, and the
-    fused operators of cuDNN that `torch.compile` takes, residual and ReLU included. What the kernel does not fuse,
-    PyTorch's kernels do behind it. Where the kernel that fuses most does not win, one that fuses less is tried. All are
-    replayed from CUDA graphs, as `torch.compile(mode="reduce-overhead")` runs them, on arrays that no cache holds.
+    A kernel is timed against the fastest way that PyTorch has to do the same work: the network's own operators, and
+    the fused operators of cuDNN that `torch.compile` uses. PyTorch's kernels compute what the kernel does not. If the
+    kernel that computes most does not win, one that computes less is tried. All run from CUDA graphs with cold caches,
+    as with `torch.compile(mode="reduce-overhead")`.
 
-    `library` None: the one that `find_library` finds. `margin`: fraction by which a kernel must be faster.
+    `library`: the path of a library or of an exported folder, or several; None: the libraries in the folder of this
+    package. `margin`: fraction by which a kernel must be faster.
 
     Raises TrainingMode for a network in training mode, LibraryError when the library fails.
     """
     with torch.inference_mode(mode=False):  # which makes tensors whose changes are not counted
-        found = read_network(module, example)
-        path = str(find_library() if library is None else Path(library).resolve())
-        return swap(found, path, margin)
+        return swap(read_network(module, example), libraries_of(library), margin)
 
 
-def swap(found: Inference, path: str, margin: float) -> tuple[nn.Module, Report]:
-    """`convert` of a network that was read, by the library at a path."""
-    whole = any(not each.part.path for each in found.parts)
+def libraries_of(given: str | Path | Sequence[str | Path] | None) -> dict[str, Library]:
+    """The libraries of convolutions at these paths, by operation, as `convert` takes them.
+
+    Raises FileNotFoundError if a path or, without paths, every library is missing.
+    """
+    paths = [Path(given)] if isinstance(given, (str, Path)) else [Path(each) for each in given or ()]
+    found = [*find_libraries(INTERFACES).values()] if given is None else []
+    for path in paths:
+        if not path.exists():
+            raise FileNotFoundError(f"there is no library {path}")
+        found += find_libraries(INTERFACES, path).values() if path.is_dir() else [path]
+    libraries = [load(str(path.resolve())) for path in found]
+    return {library.interface.name: library for library in libraries}
+
+
+def swap(network: Inference, libraries: Mapping[str, Library], margin: float) -> tuple[nn.Module, Report]:
+    """`convert` of a network that was read, by libraries by operation."""
+    whole = any(not each.part.path for each in network.parts)
     left = [
         Row(name, None, "", None, None, swapped=False, why="has forward hooks" if has_hooks(part) else NOT_CAPTURED)
-        for name, part in ({} if whole else convolutions(found.network)).items()
-        if not any(name.startswith(f"{each.part.path}.") for each in found.parts)
+        for name, part in ({} if whole else convolutions(network.network)).items()
+        if not any(name.startswith(f"{each.part.path}.") for each in network.parts)
     ]
-    judge = _Judge(path, margin)
+    judge = _Judge(libraries, margin)
     rows: list[Row] = []
     with torch.no_grad(), _cudnn_benchmark():
-        for part in found.parts:
+        for part in network.parts:
             judged = [judge.row(layer) for layer in part.layers]
             for layer, row in zip(part.layers, judged, strict=True):
-                if row.swapped and row.problem is not None:
-                    part.take(layer, row.problem, TunedConv2d(layer.conv, row.problem, path))
+                if row.swapped and row.problem is not None and layer.conv is not None:
+                    part.take(layer, row.problem, judge.tuned(layer.conv, row.problem))
             rows += judged
-    return found.finish(), Report((*rows, *left), len(found.folded))
+    return network.finish(), Report((*rows, *left), len(network.folded))
 
 
 @contextmanager
@@ -199,19 +154,20 @@ def _cudnn_benchmark() -> Iterator[None]:
 class _Judge:
     """Decides which convolutions to replace; those with the same problem are timed once."""
 
-    def __init__(self, path: str, margin: float) -> None:
-        self._margin = margin
-        self._path = path
-        self._library: Library = load(path)
-        self._accuracy = {kernel.name: kernel.accuracy for kernel in self._library.kernels()}
+    def __init__(self, libraries: Mapping[str, Library], margin: float) -> None:
+        self._margin, self._libraries = margin, libraries
         self._times: dict[Work, Times | None] = {}
+
+    def tuned(self, conv: Convolution, problem: Problem) -> TunedConvolution:
+        """A convolution by its operation's library."""
+        return TunedConvolution(conv, problem, self._libraries[problem.operation].path)
 
     def row(self, layer: ConvLayer) -> Row:
         """Decide about a layer."""
-        if layer.problem is None:
+        if layer.problem is None or layer.conv is None:
             return Row(layer.name, None, "", None, None, swapped=False, why=layer.why_not)
         device = layer.conv.weight.device
-        runtime = CONV2D.runtime_of(device)
+        runtime = CONVOLUTION.runtime_of(device)
         if runtime is None:
             return Row(layer.name, layer.problem, "", None, None, swapped=False, why=f"is on {device}, not on a GPU")
         with runtime.current(device):
@@ -222,16 +178,16 @@ class _Judge:
             return Row(layer.name, problem, kernel, None, None, swapped=False, why=why_not)
         rows: list[Row] = []
         for problem, kernel in served:
-            rows.append(self._raced(layer, problem, kernel, runtime))
+            rows.append(self._raced(layer, layer.conv, problem, kernel, runtime))
             if rows[-1].swapped:
                 return rows[-1]
         return rows[0]
 
-    def _raced(self, layer: ConvLayer, problem: Problem, kernel: str, runtime: Runtime) -> Row:
+    def _raced(self, layer: ConvLayer, conv: Convolution, problem: Problem, kernel: str, runtime: Runtime) -> Row:
         """Decide about a layer, given the problem that the kernel would compute."""
         work = Work(problem, layer.residual, layer.activation)
         if work not in self._times:
-            self._times[work] = race(work, layer.conv, lambda conv: TunedConv2d(conv, problem, self._path), runtime)
+            self._times[work] = race(work, conv, lambda copy: self.tuned(copy, problem), runtime)
         times = self._times[work]
         if times is None:
             why = "computes something different from PyTorch"
@@ -245,12 +201,16 @@ class _Judge:
 
     def _serves(self, problem: Problem) -> tuple[str, str]:
         """The kernel for a problem on the current device, or None, and why it cannot be used, or an empty text."""
+        library = self._libraries.get(problem.operation)
+        if library is None:
+            return "", f"there is no library of {problem.operation}"
+        declared = library.interface.problem(problem.values)
         try:
-            self._library.workspace_bytes(problem.declared)
+            library.workspace_bytes(declared)
         except LibraryError as error:
             return "", str(error)
-        name = self._library.kernel_name(problem.declared) or ""
-        accuracy = self._accuracy[name]
+        name = library.kernel_name(declared) or ""
+        accuracy = next(kernel.accuracy for kernel in library.kernels() if kernel.name == name)
         if accuracy == "tf32" and not _tf32_is_allowed():
             return name, "computes in TF32, which torch.backends.cudnn does not allow for convolutions"
         if accuracy == "fp16-acc16":

@@ -1,139 +1,27 @@
-"""The PyTorch operator `autotune_runtime::conv2d`, with PyTorch's conventions: shapes are NCHW, however x is stored."""
+"""Convolutions in PyTorch, by PyTorch and by the operator `autotune_runtime::convolution`.
+
+Shapes are PyTorch's, however tensors are stored: x [N, C, ...], filters [K, C/groups, ...] or, transposed,
+[C, K/groups, ...], with one to three spatial axes.
+"""
 
 from __future__ import annotations
 
 import functools
-import json
-from collections.abc import Callable, Hashable, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import cast
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn import functional
 
 from . import find_library, load
 from .activations import BY_WORD
-from .conv2d import Problem, epilogue_name
-from .declared import INTERFACE
-from .interface import DeclaredProblem, Library
+from .conv_interfaces import CONV_INTERFACES
+from .convolution import Problem, activation_of, epilogue_name, sizes
+from .torch_call import Call
 from .torch_operator import Operator, Tensors
-
-DTYPES = {torch.float32: "f32", torch.float16: "f16", torch.bfloat16: "bf16"}
-_NAME = "autotune_runtime"  # prefix of error messages
-
-
-@dataclass(frozen=True, slots=True)
-class Convolution:
-    """The arguments for an exported library's kernel.
-
-    As text they are one argument of the operator. PyTorch's dispatcher takes 0.3 us for each argument, and Inductor
-    writes the text into the code that it generates.
-    """
-
-    path: str
-    """path of the library"""
-    stride_h: int = 1
-    stride_w: int = 1
-    pad_h: int = 0
-    pad_w: int = 0
-    dilation_h: int = 1
-    dilation_w: int = 1
-    groups: int = 1
-    activation: str = ""
-    """its word; empty: none"""
-    channels_last: bool = False
-    """the kernel is for NHWC, and so is the output"""
-    or_pytorch: bool = False
-    """problems without a kernel are computed by PyTorch's convolution, with one warning"""
-
-    @property
-    def sizes(self) -> tuple[tuple[int, int], tuple[int, int], tuple[int, int], int]:
-        """Stride, padding, dilation and groups, as arguments of PyTorch's operators."""
-        pairs = ((self.stride_h, self.stride_w), (self.pad_h, self.pad_w), (self.dilation_h, self.dilation_w))
-        return (*pairs, self.groups)
-
-    @property
-    def text(self) -> str:
-        """As text, which `convolution_of` parses."""
-        return json.dumps(asdict(self))
-
-    @property
-    def library(self) -> Library:
-        """The library that has the kernels."""
-        return load(self.path)
-
-    def y_shape(self, x: Tensor, weight: Tensor) -> tuple[int, int, int, int]:
-        """[N, K, P, Q]. Raises ValueError for other than four dimensions."""
-        if x.dim() != 4 or weight.dim() != 4:
-            raise ValueError(
-                f"{_NAME}: expected x [N, C, H, W] and weight [K, C/groups, R, S], got {_sizes((x, weight))}"
-            )
-        stride, padding, dilation, _ = self.sizes
-        p, q = (
-            (x.shape[axis + 2] + 2 * padding[axis] - dilation[axis] * (weight.shape[axis + 2] - 1) - 1) // stride[axis]
-            + 1
-            for axis in (0, 1)
-        )
-        return (x.shape[0], weight.shape[0], p, q)
-
-    def problem(self, launched: Tensors, weights: Tensors) -> DeclaredProblem:
-        """The problem for x, z, filters and bias."""
-        (x, z), (weight, bias) = launched, weights
-        assert x is not None and weight is not None  # noqa: PT018, S101 - as the schema says
-        epilogue = "none" if bias is None else epilogue_name(residual=z is not None, activation=self.activation)
-        k, _, r, s = weight.shape
-        stride, padding, dilation, groups = self.sizes
-        sizes = (*x.shape, k, r, s, *stride, *padding, *dilation, groups)
-        return Problem.of(sizes, DTYPES[x.dtype], "nhwc" if self.channels_last else "nchw", epilogue).declared
-
-    def made(self, launched: Tensors, weights: Tensors, device: torch.device) -> dict[str, Tensor]:
-        """An output [N, K, P, Q] without values. Raises ValueError if the tensors do not match."""
-        (x, z), (weight, bias) = launched, weights
-        assert x is not None and weight is not None  # noqa: PT018, S101 - as the schema says
-        y_shape = self.y_shape(x, weight)
-        self._check(x, weight, bias, z, y_shape)
-        memory_format = torch.channels_last if self.channels_last else torch.contiguous_format
-        return {"y": torch.empty(y_shape, dtype=x.dtype, device=device, memory_format=memory_format)}
-
-    @property
-    def instead(self) -> Callable[[Tensors, Tensors], Tensor] | None:
-        """PyTorch's convolution, if it may replace a missing kernel."""
-        return self._by_pytorch if self.or_pytorch else None
-
-    def _by_pytorch(self, launched: Tensors, weights: Tensors) -> Tensor:
-        """The same by PyTorch's operators, in the layout of a kernel."""
-        (x, z), (weight, bias) = launched, weights
-        assert x is not None  # noqa: S101 - as the schema says
-        y = functional.conv2d(x, weight, bias, *self.sizes)
-        y = activated(y if z is None else y.add_(z), self.activation)
-        return self.made(launched, weights, x.device)["y"].copy_(y)
-
-    def _check(
-        self, x: Tensor, weight: Tensor, bias: Tensor | None, z: Tensor | None, y_shape: tuple[int, ...]
-    ) -> None:
-        tensors = [tensor for tensor in (x, weight, bias, z) if tensor is not None]
-        if any(tensor.dtype != weight.dtype for tensor in tensors) or x.dtype not in DTYPES:
-            dtypes = ", ".join(str(tensor.dtype) for tensor in tensors)
-            raise ValueError(
-                f"{_NAME}: x, weight, bias and z must be of one dtype of {', '.join(map(str, DTYPES))}: {dtypes}"
-            )
-        if any(tensor.device != x.device for tensor in tensors):
-            raise ValueError(f"{_NAME}: not on one device: {', '.join(str(tensor.device) for tensor in tensors)}")
-        if x.shape[1] != weight.shape[1] * self.groups:
-            raise ValueError(
-                f"{_NAME}: x does not have the channels of weight in {self.groups} groups: {_sizes(tensors)}"
-            )
-        if self.activation and self.activation not in BY_WORD:
-            expected = ", ".join(BY_WORD)
-            raise ValueError(f"{_NAME}: activation {self.activation!r}: expected one of {expected}, or nothing")
-        if bias is None and (self.activation or z is not None):
-            what = self.activation or "z"
-            raise ValueError(f"{_NAME}: {what} needs a bias: the library has no epilogue with it that has none")
-        if bias is not None and tuple(bias.shape) != (weight.shape[0],):
-            raise ValueError(f"{_NAME}: expected bias [K], got {_sizes(tensors)}")
-        if z is not None and z.shape != y_shape:
-            raise ValueError(f"{_NAME}: expected z as large as the output, {[*y_shape]}, got {[*z.shape]}")
+from .torch_runtime import TrainingMode
 
 
 def activated(y: Tensor, word: str) -> Tensor:
@@ -151,56 +39,165 @@ def _in_place(word: str) -> Callable[..., Tensor]:
     return overload
 
 
-@functools.cache
-def convolution_of(text: Hashable) -> Convolution:
-    """Parse a convolution from its text."""
-    return Convolution(**json.loads(str(text)))
+def convolved(
+    x: Tensor, weight: Tensor, bias: Tensor | None, operation: str, arguments: Mapping[str, int | str]
+) -> Tensor:
+    """PyTorch's convolution of x, in the terms of an operation; padding that differs at the ends is a tensor."""
+
+    def of(name: str, default: int) -> list[int]:
+        return [int(arguments.get(name.format(axis), default)) for axis in "dhw"[5 - x.dim() :]]
+
+    transposed = operation == "conv_transpose"
+    before = of("padding_{}" if transposed else "pad_{}", 0)
+    after = of("pad_{}_end", 0) if operation == "conv" else before
+    if before != after:
+        x = functional.pad(x, [pad for ends in zip(reversed(before), reversed(after), strict=True) for pad in ends])
+        before = [0] * len(before)
+    of_torch = (of("stride_{}", 1), before, of("dilation_{}", 1), transposed, of("output_padding_{}", 0))
+    made: Tensor = torch.convolution(x, weight, bias, *of_torch, int(arguments.get("groups", 1)))
+    return made
 
 
-def _sizes(tensors: Sequence[Tensor]) -> str:
-    return ", ".join(str(list(tensor.shape)) for tensor in tensors)
+def _by_pytorch(call: Call, launched: Tensors, weights: Tensors) -> Tensor:
+    """A call by PyTorch's operators, in the layout of a kernel."""
+    (x, z), (weight, bias) = launched, weights
+    assert x is not None and weight is not None  # noqa: PT018, S101 - as the schema says
+    arguments = dict(call.arguments)
+    y = convolved(x, weight, bias, call.library.interface.name, arguments)
+    y = activated(y if z is None else y.add_(z), activation_of(str(arguments["epilogue"])))
+    return torch.empty_like(y, memory_format=call.memory_format(y.shape)).copy_(y)
 
 
-def _split(
-    x: Tensor, weight: Tensor, bias: Tensor | None, z: Tensor | None, convolution: str
-) -> tuple[Tensors, Tensors, Hashable]:
-    return (x, z), (weight, bias), convolution
+CONVOLUTION = Operator(CONV_INTERFACES[0], "convolution", _by_pytorch)
+"""The operator of all three operations, whose arrays are the same; `convolution` has a more convenient signature."""
 
 
-_NAMESPACE = (__package__ or _NAME).replace(".", "_")
-"""autotune_runtime in an exported folder; autotune's own copy has another name, so that both can be in one process."""
-CONV2D = Operator(
-    INTERFACE,
-    _NAMESPACE,
-    "conv2d(Tensor x, Tensor weight, Tensor? bias, Tensor? z, str convolution) -> Tensor",
-    _split,
-    convolution_of,
-)
-"""The operator itself; `conv2d` has a more convenient signature."""
+class Convolution(nn.Module):
+    """A convolution of one to three dimensions, transposed or not, that PyTorch computes."""
+
+    def __init__(self, problem: Problem, weight: nn.Parameter, bias: nn.Parameter | None) -> None:
+        super().__init__()
+        self.weight, self.bias = weight, bias
+        self.problem = problem
+        """the convolution; its epilogue is not computed"""
+        self._operation, self._arguments = problem.operation, problem.arguments
+        self.eval()
+
+    def forward(self, input: Tensor) -> Tensor:  # noqa: A002 - the name in PyTorch's convolutions, by which it may be called
+        """Compute y [N, K, ...] from x [N, C, ...]."""
+        return convolved(input, self.weight, self.bias, self._operation, self._arguments)
+
+    def extra_repr(self) -> str:
+        """What `print` shows."""
+        of = self.problem.geometry
+        kind = "transposed, " if of.transposed else ""
+        return f"{kind}x {sizes(of.x)}, filters {sizes(of.w)}, stride {of.stride}, padding {of.before}"
 
 
-def conv2d(
+class TunedConvolution(Convolution):
+    """A convolution that runs a library's kernel on images of the shape it was made for, any number of them.
+
+    If its problem has a residual, it takes the residual as a second argument and adds it before its activation.
+    PyTorch's convolution computes images of another shape or on another type of device, residuals of another shape than
+    the output's, all images once the filters were cast to another dtype (`network.half()`), and, with one warning, more
+    images at once than the kernel supports. It notices a change of the parameters in place or by `load_state_dict`, but
+    not through `.data`.
+    """
+
+    def __init__(self, conv: Convolution, problem: Problem, library: str | Path) -> None:
+        """Take over a convolution's parameters; `problem` determines shapes, layout and epilogue."""
+        super().__init__(problem, conv.weight, conv.bias)
+        of = problem.geometry
+        zeros = conv.weight.new_zeros(of.k) if conv.bias is None and problem.epilogue != "none" else None
+        self.register_buffer("zeros", zeros, persistent=False)  # a bias, for a kernel that takes one
+        self._x_sizes, self._y_sizes, self._dtype = of.x[1:], of.y[1:], conv.weight.dtype
+        self._call = Call(str(library), tuple(problem.arguments.items()), torch_shapes=True, or_pytorch=True).text
+
+    def forward(self, input: Tensor, z: Tensor | None = None) -> Tensor:  # noqa: A002
+        """Compute y [N, K, ...] from x [N, C, ...] and the residual z [N, K, ...]."""
+        x, own = input, self._parameters
+        weight, bias = own.get("weight"), own.get("bias")  # reading each as an attribute would take 0.8 us
+        if weight is None or bias is None:
+            weight, bias = self.weight, self.zeros if self.bias is None else self.bias
+        if not torch.compiler.is_dynamo_compiling():
+            y: Tensor | None = CONVOLUTION.call_cached(self._call, (x, z), (weight, bias))
+            if y is not None:
+                return y
+        fits = x.shape[1:] == self._x_sizes and weight.dtype == self._dtype
+        supported = fits and CONVOLUTION.runtime_of(x.device) is not None
+        if supported and (z is None or z.shape == (x.shape[0], *self._y_sizes)):
+            return cast("Tensor", CONVOLUTION(x, weight, bias, z, self._call))
+        plain = super().forward(x)
+        return activated(plain if z is None else plain + z, self.problem.activation)
+
+    def train(self, mode: bool = True) -> TunedConvolution:  # noqa: FBT001, FBT002 - as nn.Module has it
+        """Raise TrainingMode unless `mode` is False."""
+        if mode:
+            raise TrainingMode(
+                "a TunedConvolution is for inference alone: train the network that it was converted from"
+            )
+        return super().train(mode)
+
+    def extra_repr(self) -> str:
+        """What `print` shows."""
+        return f"{super().extra_repr()}, tuned for {self.problem.geometry.layout}, epilogue {self.problem.epilogue}"
+
+
+def convolution(
     x: Tensor,
     weight: Tensor,
     bias: Tensor | None = None,
     z: Tensor | None = None,
     *,
-    stride: Sequence[int] = (1, 1),
-    padding: Sequence[int] = (0, 0),
-    dilation: Sequence[int] = (1, 1),
+    stride: int | Sequence[int] = 1,
+    padding: int | Sequence[int] = 0,
+    output_padding: int | Sequence[int] = 0,
+    dilation: int | Sequence[int] = 1,
     groups: int = 1,
     activation: str = "",
     channels_last: bool = False,
-    library: str | None = None,
+    library: str | Path | None = None,
 ) -> Tensor:
-    """`torch.nn.functional.conv2d`, then the addition of z and an activation, by the library's kernel for x's shape.
+    """PyTorch's convolution, then the addition of z and an activation, by the library's kernel for x's shape.
 
-    x, weight, bias and z have one dtype and device, and z has the output's shape [N, K, P, Q]; `activation` is a word
-    such as relu; both need a bias. `channels_last`: the kernel is for NHWC, and so is the output. `library` is a path;
-    None: the one that `find_library` finds. Raises LibraryError if the library has no kernel, TrainingMode if gradients
-    are required.
+    A library of conv_transpose computes transposed convolutions; only those have an `output_padding`. x, weight, bias
+    and z have one dtype and device, and z has the output's shape; `activation` is a word such as relu; both need a
+    bias. `channels_last`: the kernel is for NHWC, and so is the output. `library` is a path; None: the one that
+    `find_library` finds. Raises LibraryError if the library has no kernel, TrainingMode if gradients are required.
     """
-    path = str(find_library()) if library is None else library
-    (stride_h, stride_w), (pad_h, pad_w), (dilation_h, dilation_w) = stride, padding, dilation
-    sizes = (stride_h, stride_w, pad_h, pad_w, dilation_h, dilation_w, groups)
-    return cast("Tensor", CONV2D(x, weight, bias, z, Convolution(path, *sizes, activation, channels_last).text))
+    path = str(find_library() if library is None else library)
+    numbers = tuple(
+        tuple(given) if isinstance(given, (list, tuple)) else (given,) * (x.dim() - 2)
+        for given in (stride, padding, dilation, output_padding)
+    )
+    if bias is None and (activation or z is not None):
+        raise ValueError(f"{activation or 'z'} needs a bias: the library has no epilogue with it that has none")
+    epilogue = "none" if bias is None else epilogue_name(residual=z is not None, activation=activation)
+    k = weight.shape[1] * groups
+    text = _text_of(path, numbers, k, groups, epilogue, "nhwc" if channels_last else "nchw")
+    return cast("Tensor", CONVOLUTION(x, weight, bias, z, text))
+
+
+@torch.compiler.assume_constant_result
+def _text_of(path: str, numbers: tuple[tuple[int, ...], ...], k: int, groups: int, epilogue: str, layout: str) -> str:
+    """The text of a call with PyTorch's stride, padding, dilation and output padding, and k output channels."""
+    return _known_text_of(path, numbers, k, groups, epilogue, layout)
+
+
+@functools.cache
+def _known_text_of(
+    path: str, numbers: tuple[tuple[int, ...], ...], k: int, groups: int, epilogue: str, layout: str
+) -> str:
+    operation = load(path).interface.name
+    stride, padding, dilation, output_padding = numbers
+    named = {"stride_{}": stride, "dilation_{}": dilation}
+    if operation == "conv_transpose":
+        named |= {"padding_{}": padding, "output_padding_{}": output_padding}
+    else:
+        named |= {"pad_{}": padding} | ({"pad_{}_end": padding} if operation == "conv" else {})
+    arguments: dict[str, int | str] = {"k": k} if operation == "conv_transpose" else {}
+    for name, sizes_of in named.items():
+        axes = zip("dhw"[-len(sizes_of) :], sizes_of, strict=True)
+        arguments |= {name.format(axis): size for axis, size in axes}
+    arguments |= {"groups": groups, "layout": layout, "epilogue": epilogue}
+    return Call(path, tuple(arguments.items()), torch_shapes=True).text

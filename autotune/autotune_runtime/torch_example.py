@@ -8,8 +8,10 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
+from torch.nn.modules.conv import _ConvNd
 from torch.utils._pytree import tree_flatten, tree_map
 
+from .torch_call import LAST
 from .torch_runtime import TrainingMode
 
 
@@ -33,8 +35,8 @@ def example_arguments(module: nn.Module, example: object) -> tuple[object, ...]:
     if all(isinstance(size, int) for size in example):
         like = next(module.parameters(), torch.empty(0))
         noise = torch.randn(tuple(example), device=like.device, dtype=like.dtype)
-        if noise.dim() == 4 and any(is_channels_last(conv.weight) for conv in convolutions(module).values()):
-            noise = noise.contiguous(memory_format=torch.channels_last)
+        if noise.dim() in LAST and any(is_channels_last(conv.weight) for conv in convolutions(module).values()):
+            noise = noise.contiguous(memory_format=LAST[noise.dim()])
         return (noise,)
     return tuple(example)
 
@@ -107,9 +109,9 @@ def replaced(network: nn.Module, part: nn.Module, other: nn.Module) -> nn.Module
     return other if network is part else network
 
 
-def convolutions(module: nn.Module) -> dict[str, nn.Conv2d]:
+def convolutions(module: nn.Module) -> dict[str, _ConvNd]:
     """By their paths, in the order of the network's modules."""
-    return {name: part for name, part in module.named_modules() if isinstance(part, nn.Conv2d)}
+    return {name: part for name, part in module.named_modules() if isinstance(part, _ConvNd)}
 
 
 def has_hooks(part: nn.Module) -> bool:
@@ -123,5 +125,5 @@ def changes_are_counted(part: nn.Module) -> bool:
 
 
 def is_channels_last(x: Tensor) -> bool:
-    """Whether a tensor is stored NHWC; one that could be either counts as NCHW."""
-    return x.is_contiguous(memory_format=torch.channels_last) and not x.is_contiguous()
+    """Whether a tensor is stored channels-last; one that could be either counts as contiguous."""
+    return x.dim() in LAST and x.is_contiguous(memory_format=LAST[x.dim()]) and not x.is_contiguous()

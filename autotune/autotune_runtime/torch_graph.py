@@ -9,11 +9,12 @@ import torch
 from torch import Tensor, fx, nn
 from torch.fx.node import map_aggregate
 from torch.multiprocessing.reductions import StorageWeakRef
+from torch.nn.modules.conv import _ConvNd
 
 from .aten import Argument, Call, Calls, Ref, TensorType
 from .fusion import Graph
+from .torch_call import DTYPES, LAST
 from .torch_capture import Part
-from .torch_convolution import DTYPES
 from .torch_example import undisturbed
 
 _RANDOM = ("rand", "normal", "bernoulli", "multinomial", "dropout")
@@ -66,7 +67,7 @@ def _call(node: fx.Node, modules: dict[str, nn.Module], seen: Seen) -> Call:
     writes = (node.name,) if seen.storages[node] else ()
     if node.op == "call_module":
         label = str(node.target)
-        inner = (label,) if isinstance(modules[label], nn.Conv2d) else ()
+        inner = (label,) if isinstance(modules[label], _ConvNd) else ()
         return Call("", _named(node, seen), writes, path=label, inner=inner, why_not="has forward hooks")
     if not isinstance(node.target, torch._ops.OpOverload):
         return Call("", _named(node, seen), writes)
@@ -143,8 +144,8 @@ class TensorIs:
     def of(cls, tensor: Tensor) -> TensorIs:
         """The properties of a tensor."""
         formats = {"nchw": torch.contiguous_format}
-        if tensor.dim() == 4:
-            formats["nhwc"] = torch.channels_last
+        if tensor.dim() in LAST:
+            formats["nhwc"] = LAST[tensor.dim()]
         layouts = frozenset(name for name, how in formats.items() if tensor.is_contiguous(memory_format=how))
         return cls(_Kind(tensor.shape, tensor.dtype, tensor.device), layouts)
 

@@ -9,9 +9,11 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor, fx, nn
 
-from .conv2d import EPILOGUES, Problem
-from .fusion import Convolution, Fused, fuse
+from . import fusion
+from .convolution import Problem
+from .fusion import Fused, fuse
 from .torch_capture import Part, capture
+from .torch_convolution import Convolution
 from .torch_example import changes_are_counted, example_arguments, refuse_training, replaced
 from .torch_graph import arguments_of, attribute, read
 
@@ -24,8 +26,8 @@ class ConvLayer:
 
     name: str
     """name of its filters in the model, such as layer1.0.conv1"""
-    conv: nn.Conv2d
-    """the convolution with the parameters that it has now"""
+    conv: Convolution | None
+    """the convolution with the parameters that it has now; None if no kernel can compute it"""
     problem: Problem | None
     """the convolution and its bias; None if no kernel can compute it"""
     why_not: str
@@ -47,9 +49,7 @@ class ConvLayer:
     @property
     def problems(self) -> tuple[Problem, ...]:
         """The problems that a kernel may compute in its place, the most complete first; () if there is none."""
-        if self.problem is None or self.fused is None:
-            return ()
-        return tuple(replace(self.problem, epilogue=name) for name in self.fused.epilogues if name in EPILOGUES)
+        return () if self.fused is None else self.fused.problems
 
 
 @dataclass(slots=True)
@@ -146,32 +146,34 @@ class ConvGraph:
         z = next((each for each in addition.all_input_nodes if each.name != tensor), None)
         if found is None or found.problem is None or z is None:
             return False
-        return self._read.seen.may_add(conv, z, addition, found.problem.layout)
+        return self._read.seen.may_add(conv, z, addition, found.problem.geometry.layout)
 
     def _nodes(self, positions: tuple[int, ...]) -> list[fx.Node]:
         return [self._read.nodes[at] for at in positions]
 
-    def _layer(self, at: int, found: Convolution, fused: Fused | None) -> ConvLayer:
+    def _layer(self, at: int, found: fusion.Convolution, fused: Fused | None) -> ConvLayer:
         node, problem = self._read.nodes[at], found.problem
         name = self.part.path if self.part.is_convolution else ".".join(filter(None, (self.part.path, found.label)))
         why_not = found.why_not if changes_are_counted(self.part.graph) else NOT_COUNTED
         if fused is None or problem is None or why_not:
-            return ConvLayer(name, nn.Conv2d(1, 1, 1, device="meta"), None, why_not, None, node)
-        weight, bias = (self._own(node, each) for each in ("weight", "bias"))
+            return ConvLayer(name, None, None, why_not, None, node)
+        arguments = arguments_of(node)
+        bias_node = arguments.get("bias")
+        weight = self._value(arguments["weight"])
+        bias = self._value(bias_node) if isinstance(bias_node, fx.Node) else None
         if fused.folded:
             chain = self._nodes(fused.folded)
-            weight, bias = with_scale_and_shift(weight, bias, *scale_and_shift(node, chain, self._value, weight))
+            channels = torch.empty((1, problem.geometry.k, *(1,) * len(problem.geometry.axes)), device=weight.device)
+            scale, shift = scale_and_shift(node, chain, self._value, channels)
+            groups = problem.geometry.groups if problem.geometry.transposed else 0
+            weight, bias = with_scale_and_shift(weight, bias, scale, shift, transposed_groups=groups)
             self._store(node, weight, bias)
             self.folded += [name for each in chain if "batch_norm" in str(each.target)]
             chain[-1].replace_all_uses_with(node)
             _erase(chain)
             problem = replace(problem, epilogue="bias")
-        return ConvLayer(name, _conv2d(problem, weight, bias), problem, "", fused, node)
-
-    def _own(self, conv: fx.Node, name: str) -> Tensor | None:
-        """A convolution's filters or bias."""
-        given = arguments_of(conv).get(name)
-        return self._value(given) if isinstance(given, fx.Node) else None
+        conv = Convolution(problem, _parameter(weight), None if bias is None else _parameter(bias))
+        return ConvLayer(name, conv, problem, "", fused, node)
 
     def _value(self, node: fx.Node) -> Tensor:
         """The value of a node that depends only on the network's own tensors."""
@@ -213,15 +215,6 @@ class ConvGraph:
         return name
 
 
-def _conv2d(p: Problem, weight: Tensor, bias: Tensor | None) -> nn.Conv2d:
-    """A convolution with these parameters."""
-    pairs = ((p.stride_h, p.stride_w), (p.pad_h, p.pad_w), (p.dilation_h, p.dilation_w))
-    conv = nn.Conv2d(p.c, p.k, (p.r, p.s), *pairs, p.groups, bias=bias is not None, device="meta").eval()
-    conv.weight = _parameter(weight)
-    conv.bias = None if bias is None else _parameter(bias)
-    return conv
-
-
 def _parameter(tensor: Tensor) -> nn.Parameter:
     return tensor if isinstance(tensor, nn.Parameter) else nn.Parameter(tensor, requires_grad=False)
 
@@ -258,15 +251,16 @@ def _erase(nodes: list[fx.Node]) -> None:
 
 
 def scale_and_shift(
-    conv: fx.Node, chain: Sequence[fx.Node], value: Callable[[fx.Node], Tensor], weight: Tensor
+    conv: fx.Node, chain: Sequence[fx.Node], value: Callable[[fx.Node], Tensor], y: Tensor
 ) -> tuple[Tensor, Tensor]:
-    """The effect of operators on each channel of a convolution's output y: f(y) = scale * y + shift, in float64.
+    """The effect of operators on each channel of a convolution's output [1, K, ...]: f(y) = scale * y + shift, in
+    float64.
 
     Each operator of the chain reads the output of the previous one, and otherwise tensors whose values `value` knows.
     """
 
     def behind(number: float) -> Tensor:
-        made, before = torch.full((1, len(weight), 1, 1), number, dtype=torch.float64, device=weight.device), conv
+        made, before = torch.full_like(y, number, dtype=torch.float64), conv
         for node in chain:
             known = {each: _wide(value(each)) for each in node.all_input_nodes if each is not before}
             known[before] = made
@@ -278,12 +272,20 @@ def scale_and_shift(
     return behind(1.0) - shift, shift
 
 
-def with_scale_and_shift(weight: Tensor, bias: Tensor | None, scale: Tensor, shift: Tensor) -> tuple[Tensor, Tensor]:
-    """Filters [K, C/groups, R, S] and bias [K] of a convolution, including a scale and a shift after it, in its dtype.
+def with_scale_and_shift(
+    weight: Tensor, bias: Tensor | None, scale: Tensor, shift: Tensor, *, transposed_groups: int = 0
+) -> tuple[Tensor, Tensor]:
+    """Filters and bias [K] of a convolution, including a scale and a shift after it, in its dtype.
 
-    Computed in float64, because in half precision a small epsilon of a batch norm would be 0.
+    Filters are [K, C/groups, ...], or [C, K/groups, ...] of a transposed convolution, whose groups are given. Computed
+    in float64, because in half precision a small epsilon of a batch norm would be 0.
     """
-    made = weight.double() * scale.view(-1, 1, 1, 1)
+    if transposed_groups:
+        of_group = weight.double().unflatten(0, (transposed_groups, -1))  # [groups, C/groups, K/groups, ...]
+        scales = scale.view(transposed_groups, 1, -1, *(1,) * (weight.dim() - 2))
+        made = (of_group * scales).flatten(0, 1)
+    else:
+        made = weight.double() * scale.view(-1, *(1,) * (weight.dim() - 1))
     total = shift if bias is None else bias.double() * scale + shift
     return made.to(weight.dtype), total.to(weight.dtype)
 

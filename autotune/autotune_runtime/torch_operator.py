@@ -13,7 +13,7 @@ import weakref
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Protocol, TypeAlias
+from typing import TypeAlias, cast
 
 import torch
 from torch import Tensor, is_grad_enabled
@@ -28,10 +28,10 @@ from torch.autograd import _profiler_enabled
 
 from .interface import DeclaredProblem, Enqueue, Handle, Interface, InterfaceArray, Library, LibraryError, Status
 from .prepared import CALLED, GIVEN, WEIGHTS
+from .torch_call import Call, call_of, given_arrays, schema, text_of
 from .torch_runtime import Cuda, Runtime, TrainingMode
 
 _ALIGNMENT = 16  # bytes: of every array that the library takes
-_LAST = torch.channels_last
 _INFERENCE = (
     "the weights are inference tensors, whose changes PyTorch does not count; clone them outside inference_mode()"
 )
@@ -40,36 +40,8 @@ Tensors: TypeAlias = Sequence[Tensor | None]
 """In the order of the arrays, None for those that a problem lacks."""
 
 
-class Call(Protocol):
-    """A call of the operator without its tensors: those of a launch, and weights."""
-
-    @property
-    def library(self) -> Library:
-        """The path of the library."""
-
-    @property
-    def channels_last(self) -> bool:
-        """Whether tensors of four dimensions must be stored channels-last."""
-
-    @property
-    def instead(self) -> Callable[[Tensors, Tensors], object] | None:
-        """PyTorch's computation of the same outputs if there is no kernel; None: an error is raised."""
-
-    def problem(self, launched: Tensors, weights: Tensors) -> DeclaredProblem:
-        """The problem of these tensors. Raises ValueError."""
-
-    def made(self, launched: Tensors, weights: Tensors, device: torch.device) -> dict[str, Tensor]:
-        """New tensors for outputs and scratch. Raises ValueError if the given tensors do not match each other."""
-
-
-Split: TypeAlias = Callable[..., tuple[Tensors, Tensors, Hashable]]
-"""Converts an operator's arguments to tensors of a launch, weights, and the arguments of `CallOf`."""
-CallOf: TypeAlias = Callable[[Hashable], Call]
-
-
-def given_arrays(interface: Interface) -> list[InterfaceArray]:
-    """The arrays in a call of the operator, those that every problem has first."""
-    return sorted((array for array in interface.arrays if array.role in GIVEN), key=lambda array: array.optional)
+Instead: TypeAlias = Callable[[Call, Tensors, Tensors], object]
+"""PyTorch's computation of a call, of the tensors of a launch and the weights."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +50,8 @@ class _Pass:
 
     handle: Handle
     enqueue: Enqueue
-    channels_last: bool
+    last: torch.memory_format | None
+    """the memory format of tensors of a launch that are stored channels-last; None: they are contiguous"""
     makes: tuple[tuple[int, Callable[[], Tensor]], ...]
     """for outputs, then scratch: the position among all arrays, and a function that makes it"""
     workspace: Callable[[], Tensor] | None
@@ -109,40 +82,60 @@ class _Kept:
 class Operator:
     """`torch.ops.NAMESPACE.NAME`, created once in a process."""
 
-    def __init__(self, interface: Interface, namespace: str, schema: str, split: Split, call_of: CallOf) -> None:
-        self.interface = interface
-        self._split, self._call_of = split, call_of
-        self._launched = [array for array in given_arrays(interface) if array.role in CALLED]
+    def __init__(self, interface: Interface, name: str, instead: Instead | None = None) -> None:
+        """An operator for the libraries of all operations that have the arrays of this one.
+
+        `instead` computes the problems that have no kernel, if a call allows that.
+        """
+        self._interface, self._operation, self._instead = interface, name, instead
+        arrays = given_arrays(interface)
+        self._launched_at = [at for at, array in enumerate(arrays) if array.role in CALLED]
+        self._weights_at = [at for at, array in enumerate(arrays) if array.role in WEIGHTS]
+        self._launched = [arrays[at] for at in self._launched_at]
         self._places = [(at, interface.arrays.index(array)) for at, array in enumerate(self._launched)]
         """for tensors of a launch: the position among these, and among all arrays"""
-        self._weights = [array.name for array in given_arrays(interface) if array.role in WEIGHTS]
+        self._weights = [arrays[at].name for at in self._weights_at]
         self._none = (0,) * len(interface.arrays)
         made = [(at, array) for at, array in enumerate(interface.arrays) if array.role not in GIVEN]
         self._makes = [(at, array.name) for at, array in sorted(made, key=lambda each: each[1].role != "out")]
         """position and name of outputs, then scratch"""
         self._outputs = sum(array.role == "out" for _, array in made)
+        namespace = __name__.rpartition(".")[0].replace(".", "_")  # autotune's own copy of the package has another
         self._name = __name__.split(".")[-2]
         self._kept: dict[int, _Kept] = {}
         """by id of the first weight, as long as it lives; a `WeakTensorKeyDictionary` takes ten times as long"""
         self._preparing = threading.Lock()
         self._runtimes: dict[str, Runtime] = {}
         self._registrations = torch.library.Library(namespace, "DEF")
-        self._registrations.define(schema)
-        torch.library.register_fake(f"{namespace}::{interface.name}", self._fake, lib=self._registrations)
-        self.operator = getattr(getattr(torch.ops, namespace), interface.name).default
+        self._registrations.define(schema(name, interface))
+        torch.library.register_fake(f"{namespace}::{name}", self._fake, lib=self._registrations)
+        self.operator = getattr(getattr(torch.ops, namespace), name).default
         self.support("cuda", Cuda())
 
-    def __call__(self, *tensors: object, **named: object) -> object:
-        return self.operator(*tensors, **named)
+    def __call__(self, *arguments: object) -> object:
+        """Call the operator with its tensors, None for those that a problem lacks, and the text of the call."""
+        return self.operator(*arguments)
+
+    def of(self, library: Library) -> Callable[..., object]:
+        """A function of tensors, and of sizes and words by name, that a library computes."""
+        names, path = [array.name for array in given_arrays(self._interface)], str(library.path)
+
+        def call(*tensors: Tensor | None, **named: Tensor | int | str | None) -> object:
+            given: dict[str, object] = dict(zip(names, tensors, strict=False))
+            given |= {name: value for name, value in named.items() if isinstance(value, Tensor)}
+            others = tuple((name, each) for name, each in named.items() if isinstance(each, (int, str)))
+            return self.operator(*(given.get(name) for name in names), text_of(path, others))
+
+        return call
 
     def support(self, device_type: str, runtime: Runtime) -> None:
         """Enable the operator on a type of device, such as cuda."""
         self._runtimes[device_type] = runtime
-        name, key = self.interface.name, device_type.upper()
-        self._registrations.impl(name, self._run, key)
-        of_one_dtype = all(word == stored for array in self.interface.arrays for word, stored in array.dtypes.items())
+        key = device_type.upper()
+        self._registrations.impl(self._operation, self._run, key)
+        of_one_dtype = all(word == stored for array in self._interface.arrays for word, stored in array.dtypes.items())
         if self._weights and of_one_dtype:
-            self._registrations.impl(name, self._under_autocast, f"Autocast{key}")
+            self._registrations.impl(self._operation, self._under_autocast, f"Autocast{key}")
 
     def runtime_of(self, device: torch.device) -> Runtime | None:
         """The device's functions for the operator; None if it does not run there."""
@@ -164,12 +157,17 @@ class Operator:
         )
         return None if watched or type(launched[0]) is not Tensor else self._ran(key, launched, weights)
 
-    def _run(self, *positional: object, **named: object) -> object:
+    def _split(self, arguments: Sequence[object]) -> tuple[Tensors, Tensors, str]:
+        """The tensors of a launch, the weights, and the text of the call."""
+        launched, weights = ([arguments[at] for at in places] for places in (self._launched_at, self._weights_at))
+        return cast("Tensors", launched), cast("Tensors", weights), str(arguments[-1])
+
+    def _run(self, *arguments: object) -> object:
         """The operator on a device."""
-        launched, weights, key = self._split(*positional, **named)
-        made = self._ran(key, launched, weights)
+        launched, weights, text = self._split(arguments)
+        made = self._ran(text, launched, weights)
         if made is None:
-            made = self._first(key, launched, weights, self._call_of(key))
+            made = self._first(text, launched, weights, call_of(text))
         return made if self._outputs else None
 
     def _ran(self, key: Hashable, launched: Tensors, weights: Tensors) -> object:
@@ -197,15 +195,15 @@ class Operator:
             return None
         if ready.capturing():
             kept.captured.add(ready.handle)
-        channels_last, addresses, copies = ready.channels_last, [*self._none], []
+        last, addresses, copies = ready.last, [*self._none], []
         for at, place in self._places:
             tensor = launched[at]
             if tensor is None:
                 continue
             address = tensor.data_ptr()
-            stored = tensor.is_contiguous(memory_format=_LAST) if channels_last else tensor.is_contiguous()
-            if address % _ALIGNMENT or not stored:
-                tensor = _launchable(self._launched[at], tensor, channels_last=channels_last)
+            dense = tensor.is_contiguous() if last is None else tensor.is_contiguous(memory_format=last)
+            if address % _ALIGNMENT or not dense:
+                tensor = _launchable(self._launched[at], tensor, last)
                 copies.append(tensor)  # which live until they are enqueued
                 address = tensor.data_ptr()
             addresses[place] = address
@@ -220,14 +218,14 @@ class Operator:
 
     def _first(self, key: Hashable, launched: Tensors, weights: Tensors, call: Call) -> object:
         """A pass that is not prepared; it is prepared for the next calls."""
-        device = _device(launched)
-        like = call.made(launched, weights, torch.device("meta"))
-        problem = call.problem(launched, weights)
+        device, tensors = _device(launched), self._named(launched, weights)
+        like, problem = call.made(tensors, torch.device("meta")), call.problem(tensors)
         if problem.runtime_size == 0:  # which the library has no kernels for
-            return self._returned(call.made(launched, weights, device))
+            return self._returned(call.made(tensors, device))
         runtime, which = self._runtimes[device.type], _which(key, launched)
+        instead = self._instead if call.or_pytorch else None
         with runtime.current(device):
-            if call.instead is None and any(map(_is_inference, weights)):
+            if instead is None and any(map(_is_inference, weights)):
                 return self._once(launched, weights, call, problem, runtime)
             with self._preparing:
                 kept = self._of_now(weights, runtime)
@@ -235,13 +233,13 @@ class Operator:
                     self._refuse_capture(runtime)
                     refusal = self._refusal(weights, call, problem)
                     if refusal:
-                        words = f"{self._name}: PyTorch's {self.interface.name} runs instead: {refusal}"
+                        words = f"{self._name}: PyTorch's {self._operation} runs instead: {refusal}"
                         warnings.warn(words, RuntimeWarning, stacklevel=2)
                         kept.refused.add(which)
                     else:
                         kept.passes[which] = self._pass(kept, call, problem, runtime, like, device)
-            if call.instead is not None and which in kept.refused:
-                return call.instead(launched, weights)
+            if instead is not None and which in kept.refused:
+                return instead(call, launched, weights)
             made = self._ran(key, launched, weights)  # unless another thread changed the weights since
             return self._once(launched, weights, call, problem, runtime) if made is None else made
 
@@ -252,7 +250,7 @@ class Operator:
         try:
             call.library.workspace_bytes(problem)
         except LibraryError as error:
-            if call.instead is None or error.status not in (Status.UNSUPPORTED, Status.WRONG_DEVICE):
+            if not call.or_pytorch or error.status not in (Status.UNSUPPORTED, Status.WRONG_DEVICE):
                 raise
             return str(error)
         return ""
@@ -285,16 +283,17 @@ class Operator:
         library = call.library
         which = (library.path, problem.with_runtime(1).numbers, library.kernel_name(problem))
         if which not in kept.handles:
-            placed = {name: _placed(weight, channels_last=call.channels_last) for name, weight in kept.weights.items()}
+            placed = {name: _placed(weight, call.memory_format(weight.shape)) for name, weight in kept.weights.items()}
             addresses = {name: weight.data_ptr() for name, weight in placed.items()}
             kept.handles[which] = Handle(library, problem, addresses, runtime.stream(device))
             runtime.synchronize(device)  # from now on any stream may run it, and the copies may be freed
         handle, n = kept.handles[which], problem.runtime_size
+        formats = {call.memory_format(tensor.shape) for tensor in like.values()} - {torch.contiguous_format}
         workspace = torch.empty(handle.workspace_bytes(n), dtype=torch.uint8, device="meta")
         return _Pass(
             handle,
             handle.enqueuer(n),
-            call.channels_last,
+            next(iter(formats), None),
             tuple((place, _maker(like[name], device)) for place, name in self._makes if name in like),
             _maker(workspace, device) if workspace.numel() else None,
             runtime.capturing,
@@ -305,17 +304,22 @@ class Operator:
         self, launched: Tensors, weights: Tensors, call: Call, problem: DeclaredProblem, runtime: Runtime
     ) -> object:
         """A pass on the current device whose prepared weights are not kept."""
-        device = _device(launched)
-        arrays = {name: weight for name, weight in zip(self._weights, weights, strict=True) if weight is not None}
-        tensors = {name: _placed(weight, channels_last=call.channels_last) for name, weight in arrays.items()}
-        for array, tensor in zip(self._launched, launched, strict=True):
-            if tensor is not None:
-                tensors[array.name] = _launchable(array, tensor, channels_last=call.channels_last)
-        made, size_bytes = call.made(launched, weights, device), call.library.workspace_bytes(problem)
+        device, given = _device(launched), self._named(launched, weights)
+        arrays = {array.name: array for array in self._interface.arrays}
+        tensors = {
+            name: _launchable(arrays[name], tensor, call.memory_format(tensor.shape)) for name, tensor in given.items()
+        }
+        made, size_bytes = call.made(given, device), call.library.workspace_bytes(problem)
         workspace = torch.empty(size_bytes, dtype=torch.uint8, device=device)
         addresses = {name: tensor.data_ptr() for name, tensor in {**tensors, **made}.items()}
         call.library.forward(problem, addresses, workspace.data_ptr(), size_bytes, runtime.stream(device))
         return self._returned(made)
+
+    def _named(self, launched: Tensors, weights: Tensors) -> dict[str, Tensor]:
+        """The given tensors by name."""
+        names = (*(array.name for array in self._launched), *self._weights)
+        tensors = zip(names, (*launched, *weights), strict=True)
+        return {name: tensor for name, tensor in tensors if tensor is not None}
 
     def _returned(self, made: Mapping[str, Tensor]) -> object:
         """The outputs among new tensors."""
@@ -339,25 +343,25 @@ class Operator:
                 "with the weights and the shapes that are captured"
             )
 
-    def _fake(self, *positional: object, **named: object) -> object:
+    def _fake(self, *arguments: object) -> object:
         """The operator on tensors without data."""
-        launched, weights, key = self._split(*positional, **named)
+        launched, weights, text = self._split(arguments)
         self._refuse_gradients(launched, weights)
-        made = self._returned(self._call_of(key).made(launched, weights, _device(launched)))
+        made = self._returned(call_of(text).made(self._named(launched, weights), _device(launched)))
         return made if self._outputs else None
 
-    def _under_autocast(self, *positional: object, **named: object) -> object:
+    def _under_autocast(self, *arguments: object) -> object:
         """The operator under autocast: tensors of a launch are cast to the weights' dtype, for which the kernel was
         chosen.
         """
-        launched, weights, _ = self._split(*positional, **named)
+        launched, weights, _ = self._split(arguments)
         dtype = next((weight.dtype for weight in weights if weight is not None), None)
         others = {id(weight) for weight in weights}
-        cast = [
-            given.to(dtype) if isinstance(given, Tensor) and id(given) not in others else given for given in positional
+        same_dtype = [
+            given.to(dtype) if isinstance(given, Tensor) and id(given) not in others else given for given in arguments
         ]
         with torch.autocast(_device(launched).type, enabled=False):
-            return self.operator(*cast, **named)
+            return self.operator(*same_dtype)
 
 
 def _device(launched: Tensors) -> torch.device:
@@ -390,16 +394,15 @@ def _maker(like: Tensor, device: torch.device) -> Callable[[], Tensor]:
     return partial(torch.empty(0, dtype=like.dtype, device=device).new_empty_strided, like.shape, like.stride())
 
 
-def _placed(tensor: Tensor, *, channels_last: bool) -> Tensor:
+def _placed(tensor: Tensor, memory_format: torch.memory_format) -> Tensor:
     """The tensor, or a copy if the library does not accept its layout."""
-    memory_format = _LAST if channels_last and tensor.dim() == 4 else torch.contiguous_format
     placed = tensor.contiguous(memory_format=memory_format)
     return placed.clone() if placed.data_ptr() % _ALIGNMENT else placed
 
 
-def _launchable(array: InterfaceArray, tensor: Tensor, *, channels_last: bool) -> Tensor:
+def _launchable(array: InterfaceArray, tensor: Tensor, memory_format: torch.memory_format | None) -> Tensor:
     """A tensor that the library accepts. Raises ValueError for one that is to be changed and has another layout."""
-    placed = _placed(tensor, channels_last=channels_last)
+    placed = _placed(tensor, memory_format or torch.contiguous_format)
     if placed is not tensor and array.role == "inout":
         raise ValueError(f"{array.name}: is changed in place, and must be contiguous and aligned to {_ALIGNMENT} bytes")
     return placed

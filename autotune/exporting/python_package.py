@@ -1,5 +1,5 @@
-"""The Python package of an export: the runtime of all operations, and the conversion of PyTorch
-networks for conv2d's.
+"""The Python package of an export: the runtime of all operations, and for convolutions the conversion of PyTorch
+networks.
 """
 
 from __future__ import annotations
@@ -7,20 +7,23 @@ from __future__ import annotations
 from pathlib import Path
 
 from autotune import autotune_runtime
+from autotune.autotune_runtime.conv_interfaces import CONV_INTERFACES
 from autotune.bounded_io import read_text
 from autotune.errors import StoreError
 from autotune.measurement.exported import interface_of
 from autotune.operation.operation import Operation
 from autotune.operation.registry import CONV2D
 
+CONVOLUTIONS = frozenset(interface.name for interface in CONV_INTERFACES)
+"""The operations whose exports convert PyTorch networks."""
 ANY_OPERATION = (
     *("__init__.py", "arrays.py", "dlpack.py", "interface.py", "prepared.py"),
-    *("torch_declared.py", "torch_operator.py", "torch_runtime.py"),
+    *("torch_call.py", "torch_operator.py", "torch_runtime.py"),
 )
 """Modules of the package that are the same for all operations; an export adds `declared.py` with
 its own declaration.
 """
-_OF_CONV2D = """\
+_OF_CONVOLUTIONS = """\
 From Python, with `python` on the path: `autotune_runtime.prepare` for arrays of PyCUDA, CuPy or PyTorch, and
 `autotune_runtime.torch_convert.convert`, which replaces a PyTorch network's own convolutions by the kernels where they
 are faster."""
@@ -54,7 +57,7 @@ def package_texts(declared: Operation) -> dict[str, str]:
     """The package's files by path."""
     package = Path(autotune_runtime.__file__).parent
     into = f"python/{named(package.name, declared)}"
-    names = (path.name for path in package.glob("*.py")) if declared.name == CONV2D else ANY_OPERATION
+    names = (path.name for path in package.glob("*.py")) if declared.name in CONVOLUTIONS else ANY_OPERATION
     texts = {f"{into}/{name}": text_of(package / name) for name in sorted(names)}
     if declared.name == CONV2D:
         texts |= _OLD_NAMES
@@ -62,15 +65,20 @@ def package_texts(declared: Operation) -> dict[str, str]:
 
 
 def _declared(declared: Operation) -> str:
-    interface = interface_of(declared)
+    """The package's declaration of its operation; that of a convolution also loads libraries of the others."""
+    imported, interfaces = "", "(INTERFACE,)"
+    if declared.name in CONVOLUTIONS:
+        imported = "from .conv_interfaces import CONV_INTERFACES\n"
+        interfaces = "(INTERFACE, *(each for each in CONV_INTERFACES if each.name != INTERFACE.name))"
     return f'''"""What {declared.name} declares of its problems and their arrays."""
 
-from .interface import Interface, InterfaceArray, InterfaceSize
+{imported}from .interface import Interface, InterfaceArray, InterfaceSize
 
-INTERFACE = {interface!r}
+INTERFACE = {interface_of(declared)!r}
+INTERFACES = {interfaces}
 '''
 
 
 def package_words(declared: Operation) -> str:
     """The part of the folder's README about it."""
-    return _OF_CONV2D if declared.name == CONV2D else named(_OF_ANY, declared)
+    return named(_OF_CONVOLUTIONS if declared.name in CONVOLUTIONS else _OF_ANY, declared)

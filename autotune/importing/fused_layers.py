@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 
-from autotune.autotune_runtime.conv2d import Problem as ConvProblem
+from autotune.autotune_runtime.convolution import Problem as ConvProblem
 from autotune.autotune_runtime.fusion import Convolution, Graph, MatrixProduct, Operator, fuse, product_epilogue
 from autotune.autotune_runtime.fusion import Fused as Epilogue
 from autotune.errors import StudyError
 from autotune.importing.network import plain
 from autotune.operation.registry import operation
-from autotune.problem import Conv2dProblem, Problem, make_problem
+from autotune.problem import Problem, make_problem
 
 OPERATIONS = {"conv2d": "convolutions", "gemm": "products of matrices"}
 """The operation of a study to the operators that it covers in a network."""
@@ -63,75 +62,62 @@ class Findings:
 
 def findings(network: Graph, *, op: str = "conv2d", residuals: bool = True) -> Findings:
     """Every convolution of a network, or every product of matrices; without `residuals` none takes an addition."""
-    checked = _checked(network)
-    fused = {each.at: each for each in fuse(checked, residuals=residuals, all_ranks=True)}
-    taken: list[Fused] = []
+    checked = replace(network, operators=tuple(map(_checked, network.operators)))
+    fused = {each.at: each for each in fuse(checked, residuals=residuals)}
+    layers: list[Fused] = []
     left_out: list[Unsupported] = []
     for at, operator in enumerate(checked.operators):
-        found: Fused | Unsupported | None = None
+        layer: Fused | Unsupported | None = None
         if operator.product is not None:
-            found = _product(checked, at, operator.product, op)
+            layer = _product(checked, at, operator.product, op)
         elif operator.convolution is not None:
-            found = _convolution(operator.convolution, fused.get(at), op)
-        if isinstance(found, Fused):
-            taken.append(found)
-        elif found is not None:
-            left_out.append(found)
+            layer = _convolution(operator.convolution, fused.get(at), op)
+        if isinstance(layer, Fused):
+            layers.append(layer)
+        elif layer is not None:
+            left_out.append(layer)
     images = network.inputs[0][0] if network.inputs and network.inputs[0] else None
-    return Findings(op, images, tuple(taken), tuple(left_out))
+    return Findings(op, images, tuple(layers), tuple(left_out))
 
 
-def _convolution(found: Convolution, fused: Epilogue | None, op: str) -> Fused | Unsupported:
+def _convolution(convolution: Convolution, fused: Epilogue | None, op: str) -> Fused | Unsupported:
+    label = plain(convolution.label)
     if op != "conv2d":
-        return Unsupported(plain(found.label), _OTHER.format(OPERATIONS["conv2d"], "conv2d"), found.flops, other=True)
+        return Unsupported(label, _OTHER.format(OPERATIONS["conv2d"], "conv2d"), convolution.flops, other=True)
     if fused is None:
-        return Unsupported(plain(found.label), plain(found.why_not, 1000), found.flops)
-    if found.problem is None:
-        return Fused(
-            plain(found.label), _beyond_conv2d(found.operation, {**found.sizes, "epilogue": fused.epilogues[0]})
-        )
-    return Fused(plain(found.label), _problem(replace(found.problem, epilogue=fused.epilogues[0])))
+        return Unsupported(label, plain(convolution.why_not, 1000), convolution.flops)
+    return Fused(label, _problem(fused.problems[0]))
 
 
-def _product(network: Graph, at: int, found: MatrixProduct, op: str) -> Fused | Unsupported:
+def _product(network: Graph, at: int, product: MatrixProduct, op: str) -> Fused | Unsupported:
+    label = plain(product.label)
     if op != "gemm":
-        return Unsupported(plain(found.label), _OTHER.format(OPERATIONS["gemm"], "gemm"), found.flops, other=True)
-    if found.why_not:
-        return Unsupported(plain(found.label), found.why_not, found.flops)
-    words = {"dtype": found.dtype, "transposes": found.transposes, "epilogue": product_epilogue(network, at, found)}
+        return Unsupported(label, _OTHER.format(OPERATIONS["gemm"], "gemm"), product.flops, other=True)
+    if product.why_not:
+        return Unsupported(label, product.why_not, product.flops)
+    words = {"dtype": product.dtype, "transposes": product.transposes}
+    words["epilogue"] = product_epilogue(network, at, product)
     try:
-        return Fused(plain(found.label), make_problem(operation("gemm"), {**found.sizes, **words}))
+        return Fused(label, make_problem(operation("gemm"), {**product.sizes, **words}))
     except StudyError as error:
-        return Unsupported(plain(found.label), plain(str(error), 1000), found.flops)
+        return Unsupported(label, plain(str(error), 1000), product.flops)
 
 
 _OTHER = "{}, which --op {} imports"
 
 
-def _checked(network: Graph) -> Graph:
-    """The network without the problems of convolutions that studies refuse."""
-    return replace(network, operators=tuple(map(_checked_operator, network.operators)))
-
-
-def _checked_operator(operator: Operator) -> Operator:
-    found = operator.convolution
-    if found is None or (found.problem is None and not found.sizes):
+def _checked(operator: Operator) -> Operator:
+    """The operator, without the problem of its convolution if studies refuse it."""
+    convolution = operator.convolution
+    if convolution is None or convolution.problem is None:
         return operator
     try:
-        if found.problem is None:
-            _beyond_conv2d(found.operation, found.sizes)
-        else:
-            _problem(found.problem)
+        _problem(convolution.problem)
     except StudyError as error:
-        return replace(operator, convolution=replace(found, problem=None, why_not=str(error), sizes={}))
+        return replace(operator, convolution=replace(convolution, problem=None, why_not=str(error)))
     return operator
 
 
-def _beyond_conv2d(name: str, sizes: Mapping[str, int | str]) -> Problem:
+def _problem(of: ConvProblem) -> Problem:
     """Raises StudyError."""
-    return make_problem(operation(name), sizes)
-
-
-def _problem(of: ConvProblem) -> Conv2dProblem:
-    """Raises StudyError."""
-    return Conv2dProblem(**asdict(of))
+    return make_problem(operation(of.operation), of.values)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from autotune.autotune_runtime.fusion import Shape, sizes
+from autotune.autotune_runtime.convolution import Shape, sizes
 from autotune.errors import ModelError
 
 LONGEST_LABEL = 80

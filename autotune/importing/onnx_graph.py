@@ -11,17 +11,15 @@ from typing import TYPE_CHECKING
 
 from autotune.autotune_runtime.activations import ACTIVATIONS, BY_WORD
 from autotune.autotune_runtime.aten import Operand, TensorType, binary, clipped, hard_sigmoid, leaky_relu, sigmoid
+from autotune.autotune_runtime.convolution import Geometry, Shape, sizes
 from autotune.autotune_runtime.fusion import (
     Convolution,
     Function,
-    Geometry,
     Graph,
     MatrixProduct,
     Operator,
-    Shape,
     convolution,
     matrix_product,
-    sizes,
 )
 from autotune.importing.network import plain
 from autotune.importing.onnx_sizes import shapes
@@ -159,12 +157,12 @@ class GraphReader:
             return Convolution(_label(node), None, why_not, None)
         x, w, y = (self._shape(name) for name in (*proto.input[:2], proto.output[0]))
         ones = (1,) * max(len(w) - 2, 0)
-        stride, dilation = node.whole("strides", ones), node.whole("dilations", ones)
-        before, after = _padding(node, x, w, stride, dilation)
+        stride, dilation = tuple(node.whole("strides", ones)), tuple(node.whole("dilations", ones))
+        before, after = map(tuple, _padding(node, x, w, stride, dilation))
         dtype = self._dtype or _DTYPES.get(self._types.get(proto.input[0], 0), "a type that studies do not have")
         groups, bias = int(node.number("group", 1)), len(proto.input) > 2 and proto.input[2] != ""
         transposed = node.kind == "ConvTranspose"
-        geometry = Geometry(x, w, y, stride, before, after, dilation, groups, transposed, bias, dtype, self._layout)
+        geometry = Geometry(x, w, y, stride, before, after, dilation, groups, transposed, dtype, self._layout)
         why_not = ""
         if node.kind not in ("Conv", "ConvTranspose"):
             why_not = f"a {node.kind}, which is another operation"
@@ -176,7 +174,7 @@ class GraphReader:
             why_not = "a transposed convolution whose padding follows from the size of its output"
         else:
             why_not = _contradiction(node, w)
-        return convolution(_label(node), geometry, why_not)
+        return convolution(_label(node), geometry, bias=bias, why_not=why_not)
 
     def _product(self, node: _Node) -> MatrixProduct | None:
         """The matrix product that the node computes; None if it computes none, or its size is unknown."""

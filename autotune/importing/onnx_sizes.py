@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from autotune.autotune_runtime.fusion import Shape
+from autotune.autotune_runtime.convolution import Shape
 
 if TYPE_CHECKING:
     from onnx import GraphProto, ModelProto, TensorShapeProto

@@ -7,7 +7,8 @@ import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
-from autotune.autotune_runtime.fusion import Graph, sizes
+from autotune.autotune_runtime.convolution import sizes
+from autotune.autotune_runtime.fusion import Graph
 from autotune.importing.fused_layers import OPERATIONS, Findings
 from autotune.importing.network import plain
 from autotune.problem import Layer, Problem

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from autotune.autotune_runtime.aten import Argument, Call, Calls, Ref, TensorType, refs
-from autotune.autotune_runtime.fusion import Shape
+from autotune.autotune_runtime.convolution import Shape
 from autotune.errors import quoted
 from autotune.importing.network import plain
 from autotune.importing.torch_sizes import LARGEST, Size, evaluated, size_of
@@ -68,7 +68,7 @@ class Exported:
 
 def _layouts(shape: Shape, strides: Shape) -> frozenset[str]:
     """In which a tensor of these sizes and strides is stored without gaps, as PyTorch has it."""
-    orders = {"nchw": range(len(shape))} | ({"nhwc": (0, 2, 3, 1)} if len(shape) == 4 else {})
+    orders = {"nchw": range(len(shape))} | ({"nhwc": (0, *range(2, len(shape)), 1)} if len(shape) in (4, 5) else {})
     return frozenset(name for name, order in orders.items() if _is_dense(shape, strides, order))
 
 

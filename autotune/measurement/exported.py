@@ -42,7 +42,7 @@ def prepared(path: Path, problem: Problem, tensors: Tensors) -> Iterator[Handle]
     declared = problem.operation
     asked = interface_of(declared).problem(dict(problem.values))
     try:
-        library = Library(asked.interface, path)
+        library = Library(path, (asked.interface,))
     except (OSError, ImportError) as error:
         raise Rejected(Outcome.RUNTIME, "load_failure", f"cannot load the exported library: {error}") from None
     try:

@@ -21,7 +21,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from autotune.autotune_runtime.torch_convolution import conv2d
+from autotune.autotune_runtime.torch_convolution import convolution
 from autotune.compilation.toolchain import find_cxx, find_nvcc
 from autotune.exporting import SelectedKernel, export_library
 from autotune.exporting.build import build_for_cuda
@@ -127,7 +127,7 @@ def recorded(
             if x.shape[2] != problem.h:  # in place of the pooling, which this chain leaves out
                 x = x[:, :, : problem.h, : problem.w].contiguous(memory_format=torch.channels_last)
             w, bias = weights[name]
-            y = conv2d(
+            y = convolution(
                 *(x, w, bias, shortcut if problem.has("z") else None),
                 stride=(problem.stride_h, problem.stride_w),
                 padding=(problem.pad_h, problem.pad_w),

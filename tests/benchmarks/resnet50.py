@@ -25,14 +25,15 @@ from typing import TypeAlias
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional
 
-from autotune.autotune_runtime.conv2d import Problem
+from autotune.autotune_runtime.convolution import Problem
 from autotune.autotune_runtime.torch_convert import Report, convert
-from autotune.autotune_runtime.torch_convolution import activated, conv2d
+from autotune.autotune_runtime.torch_convolution import activated, convolution, convolved
 from autotune.autotune_runtime.torch_layers import ConvLayer, read_network
 from autotune.devices.device import BASELINES
-from autotune.problem import as_conv2d
+from autotune.operation.registry import operation
+from autotune.problem import Problem as StudyProblem
+from autotune.problem import make_problem
 from autotune.store import FinalsRow, Store
 
 NAME = "resnet50"
@@ -117,7 +118,7 @@ def main() -> None:
     (folder / "convert.txt").write_text(f"{report}\n")
     with Store(folder / f"{NAME}.db", create=False) as store:
         rows = store.finals.list(NAME)
-        finals = {Problem(**asdict(as_conv2d(row.winner.layer.problem, NAME))): row for row in rows}
+        finals = {row.winner.layer.problem: row for row in rows}
     shapes = list(measured(read_network(network, example).layers, finals, report, str(library)))
     (folder / "shapes.json").write_text(json.dumps([asdict(shape) for shape in shapes], indent=1))
     table = "\n".join(lines(shapes))
@@ -150,14 +151,14 @@ def build(folder: Path) -> None:
 
 
 def measured(
-    layers: tuple[ConvLayer, ...], finals: dict[Problem, FinalsRow], report: Report, library: str
+    layers: tuple[ConvLayer, ...], finals: dict[StudyProblem, FinalsRow], report: Report, library: str
 ) -> Iterator[Shape]:
     """Each shape with each of its epilogues once, in the network's order."""
     problems = {layer.name: layer.problems[0] for layer in layers}
     rows = {row.layer: row for row in report.rows}
     for problem, count in Counter(problems.values()).items():
         first = next(layer for layer in layers if problems[layer.name] == problem)
-        held = finals.get(problem)
+        held = finals.get(make_problem(operation(problem.operation), problem.values))
         if held is None or held.time_us is None:
             print(f"{first.name}: left out, no finals were held on it", file=sys.stderr)
             continue
@@ -171,9 +172,10 @@ def measured(
 @torch.inference_mode()
 def timed(layer: ConvLayer, problem: Problem, library: str) -> dict[str, float]:
     """Median microseconds per pass of each contender, interleaved, each a graph of rotated inputs."""
-    conv, activation = layer.conv, problem.activation
-    options = (conv.stride, conv.padding, conv.dilation, conv.groups)
-    x = torch.randn((problem.n, problem.c, problem.h, problem.w), dtype=torch.half, device="cuda")
+    conv, activation, of = layer.conv, problem.activation, problem.geometry
+    assert conv is not None
+    options = (of.stride, of.before, of.dilation, of.groups)
+    x = torch.randn(of.x, dtype=torch.half, device="cuda")
     x = x.contiguous(memory_format=torch.channels_last)
     z = torch.randn_like(conv(x)) if problem.has_residual else None
     l2_bytes = torch.cuda.get_device_properties(0).L2_cache_size
@@ -181,10 +183,10 @@ def timed(layer: ConvLayer, problem: Problem, library: str) -> dict[str, float]:
     inputs = [(x.clone(), None if z is None else z.clone()) for _ in range(count)]
 
     def ours(x: Tensor, z: Tensor | None) -> Tensor:
-        return conv2d(
+        return convolution(
             *(x, conv.weight, conv.bias, z),
-            stride=conv.stride,
-            padding=conv.padding,
+            stride=of.stride,
+            padding=of.before,
             activation=activation,
             channels_last=True,
             library=library,
@@ -202,7 +204,7 @@ def timed(layer: ConvLayer, problem: Problem, library: str) -> dict[str, float]:
 
     contenders: dict[str, Pass] = {
         "ours": ours,
-        "plain": lambda x, z: functional.conv2d(x, conv.weight, None, *options),
+        "plain": lambda x, z: convolved(x, conv.weight, None, problem.operation, problem.arguments),
         "separate": separate,
         "fused": fused,
     }

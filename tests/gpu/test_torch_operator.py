@@ -11,7 +11,6 @@ import numpy.typing as npt
 import pytest
 
 from autotune.autotune_runtime import load, prepare
-from autotune.autotune_runtime.conv2d import Problem
 from autotune.compilation.toolchain import find_cxx, find_nvcc
 from autotune.evaluation.evaluator import DeviceEvaluator
 from autotune.exporting import export_library
@@ -25,7 +24,9 @@ import torch
 
 from autotune.autotune_runtime.torch_backend import autotune
 from autotune.autotune_runtime.torch_benchmark import Work, race
-from autotune.autotune_runtime.torch_convert import TunedConv2d, convert
+from autotune.autotune_runtime.torch_convert import convert
+from autotune.autotune_runtime.torch_convolution import TunedConvolution
+from autotune.autotune_runtime.torch_layers import read_network
 from autotune.autotune_runtime.torch_runtime import Cuda
 from tests import torch_backends as backends
 from tests import torch_networks as networks
@@ -38,7 +39,7 @@ ArrayLibrary = tuple[Callable[[Given], Any], Callable[[Any], Given], object]
 """How an array gets to the GPU and back, and a stream."""
 CLOSE = 1e-5
 """Difference of two float32 convolutions, in units of the largest output."""
-CHUNKED = Problem(4, 4, 6, 6, 6, 3, 3, epilogue="bias_relu")
+CHUNKED = Conv2dProblem(4, 4, 6, 6, 6, 3, 3, epilogue="bias_relu")
 """The second convolution of `networks.Digits`, by a kernel with a workspace."""
 SHAPES = ((7, 4, 6, 6), (6, 4, 3, 3), (6,))
 """Of seven of its images, its filters and its bias."""
@@ -150,14 +151,22 @@ def test_residuals_are_fused_into_a_compiled_network(mode: str, strict_fp32: Non
         assert close(compiled(x), network(x))
 
 
+def rivals(conv: torch.nn.Conv2d, activation: str, library: str) -> dict[str, float]:
+    """The microseconds of PyTorch's ways to compute a convolution, a residual and an activation."""
+    (layer,) = read_network(conv, networks.images(4).cuda()).layers
+    assert layer.conv is not None
+    assert layer.problem is not None
+    problem = replace(layer.problem, epilogue=f"bias_add_{activation}")
+    work = Work(problem, residual=True, activation=activation)
+    times = race(work, layer.conv, lambda own: TunedConvolution(own, problem, library), Cuda())
+    assert times is not None
+    return dict(times.rivals)
+
+
 @torch.no_grad()
 def test_a_residual_races_against_cudnns_fused_operator(strict_fp32: None, library: str) -> None:
     conv = torch.nn.Conv2d(1, 4, 3, padding=1).cuda().eval().requires_grad_(False)
-    problem = Problem(**asdict(ADDED))
-    work = Work(problem, residual=True, activation="relu")
-    times = race(work, conv, lambda own: TunedConv2d(own, problem, library), Cuda())
-    assert times is not None
-    assert {name for name, _ in times.rivals} == {
+    assert rivals(conv, "relu", library).keys() == {
         "PyTorch's with its residual and ReLU",
         "cuDNN's fused with its residual and ReLU",
     }
@@ -166,13 +175,9 @@ def test_a_residual_races_against_cudnns_fused_operator(strict_fp32: None, libra
 @torch.no_grad()
 def test_another_activation_races_against_what_torch_compile_runs(strict_fp32: None, library: str) -> None:
     conv = torch.nn.Conv2d(1, 4, 3, padding=1).cuda().eval().requires_grad_(False)
-    problem = Problem(**asdict(replace(ADDED, epilogue="bias_add_silu")))
-    work = Work(problem, residual=True, activation="silu")
-    times = race(work, conv, lambda own: TunedConv2d(own, problem, library), Cuda())
-    assert times is not None
-    rivals = dict(times.rivals)
-    assert rivals.keys() == {"PyTorch's with its residual and SiLU", "torch.compile's with its residual and SiLU"}
-    assert rivals["torch.compile's with its residual and SiLU"] < rivals["PyTorch's with its residual and SiLU"]
+    times = rivals(conv, "silu", library)
+    assert times.keys() == {"PyTorch's with its residual and SiLU", "torch.compile's with its residual and SiLU"}
+    assert times["torch.compile's with its residual and SiLU"] < times["PyTorch's with its residual and SiLU"]
 
 
 @pytest.mark.parametrize("mode", ["default", "reduce-overhead"])

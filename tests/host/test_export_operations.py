@@ -70,7 +70,7 @@ def softmax(cxx: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[OnHo
 
 
 def loaded(path: str, name: str = "softmax") -> Library:
-    return Library(interface_of(operation(name)), path)
+    return Library(path, (interface_of(operation(name)),))
 
 
 def rows_of(path: str, x: Array, out: Array) -> tuple[Array, str | None, list[str]]:
@@ -389,13 +389,16 @@ def compiled_rows(path: str, rows: int) -> tuple[str, Array, Array, tuple[int, .
     """The operator's schema, what it gives, as `torch.compile` traces it and on tensors without data, and refusals."""
     import torch
 
-    from autotune.autotune_runtime.torch_declared import operator_of, schema
+    from autotune.autotune_runtime.torch_call import Call, schema
+    from autotune.autotune_runtime.torch_operator import Operator
     from tests.torch_networks import CPU
 
-    operator: Any = operator_of(loaded(path))
-    operator.support("cpu", CPU)
+    library = loaded(path)
+    softmax = Operator(library.interface, "softmax")
+    softmax.support("cpu", CPU)
+    operator: Any = softmax.of(library)
     x = torch.linspace(-2, 2, 33 * rows).reshape(rows, 33)
-    torch.library.opcheck(operator.operator, (x,), test_utils=("test_schema", "test_faketensor"))
+    torch.library.opcheck(softmax.operator, (x, Call(path, ()).text), test_utils=("test_schema", "test_faketensor"))
     traced = torch.compile(lambda each: operator(each + 1), backend="eager", fullgraph=True)(x)
     made, fake = operator(x.t().contiguous().t()), operator(x.to("meta"))
     said = []
@@ -403,7 +406,7 @@ def compiled_rows(path: str, rows: int) -> tuple[str, Array, Array, tuple[int, .
         with pytest.raises((ValueError, RuntimeError)) as raised:
             operator(wrong)
         said.append(str(raised.value))
-    return schema(operator.interface), made.numpy(), traced.numpy(), tuple(fake.shape), said
+    return schema("softmax", library.interface), made.numpy(), traced.numpy(), tuple(fake.shape), said
 
 
 def test_pytorch_has_an_operator_with_a_schema_and_a_fake_kernel(softmax: OnHostDriver) -> None:
@@ -412,25 +415,7 @@ def test_pytorch_has_an_operator_with_a_schema_and_a_fake_kernel(softmax: OnHost
     x = torch.linspace(-2, 2, 33 * 5).reshape(5, 33)
     np.testing.assert_allclose(made, torch.softmax(x, 1).numpy(), rtol=1e-5)
     np.testing.assert_allclose(traced, made, rtol=1e-5)
-    assert (words, shape) == ("softmax(Tensor x) -> Tensor", (5, 33))
+    assert (words, shape) == ("softmax(Tensor x, str call) -> Tensor", (5, 33))
     assert said[0].startswith("x: torch.float64, expected one of torch.float32")
     assert said[1] == "x: has shape (33,), expected [rows, columns]"
     assert "a tensor requires gradients, but the kernels have no backward pass" in said[2]
-
-
-def test_a_size_that_an_array_of_some_problems_alone_says_may_be_given_by_name() -> None:
-    """The columns of a product without a bias, which no tensor says."""
-    pytest.importorskip("torch", exc_type=ImportError)
-    from autotune.autotune_runtime.interface import Interface, InterfaceArray, InterfaceSize
-    from autotune.autotune_runtime.torch_declared import schema
-
-    stored = {"f32": "f32"}
-    arrays = (
-        InterfaceArray("a", "in", {"": ("m", "1 * k")}, stored, optional=False),
-        InterfaceArray("bias", "weights", {"": ("n",)}, stored, optional=True),
-        InterfaceArray("y", "out", {"": ("m", "n")}, stored, optional=False),
-    )
-    sizes = tuple(InterfaceSize(name, None) for name in ("m", "n", "k"))
-    words = {"dtype": ("f32",)}
-    found = schema(Interface("product", "m", sizes, words, arrays))
-    assert found == "product(Tensor a, Tensor? bias=None, *, int? n=None, int k) -> Tensor"

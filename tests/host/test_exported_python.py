@@ -21,16 +21,16 @@ import pytest
 
 from autotune.autotune_runtime import INTERFACE, Kernel, LibraryError, Prepared, Status, load, prepare
 from autotune.autotune_runtime.arrays import stream_address
-from autotune.autotune_runtime.conv2d import Problem
-from autotune.autotune_runtime.interface import ABI_VERSION
+from autotune.autotune_runtime.conv_interfaces import CONV_INTERFACES
+from autotune.autotune_runtime.interface import ABI_VERSION, DeclaredProblem
 from autotune.errors import Rejected
 from autotune.exporting import Exported
 from autotune.exporting.build import Built
 from autotune.exporting.selected_kernel import SelectedKernel
 from autotune.measurement.exported import interface_of, prepared
 from autotune.measurement.launcher import Tensors
-from autotune.operation.registry import CONV2D, operation
-from autotune.problem import as_conv2d
+from autotune.operation.registry import operation
+from autotune.problem import Conv2dProblem, as_conv2d
 from autotune.workers.worker import FinalsRequest, FinalsTimings
 from tests import exports
 from tests.compiled import compiled
@@ -40,8 +40,7 @@ from tests.host.watched import addresses, opened
 pytestmark = pytest.mark.cxx
 
 RELU, CHUNKED, ADDED = (
-    Problem(**asdict(as_conv2d(tested.problem, "this test")))
-    for tested in (exports.CONSTANT, exports.CHUNKED, exports.ADDED)
+    as_conv2d(tested.problem, "this test") for tested in (exports.CONSTANT, exports.CHUNKED, exports.ADDED)
 )
 """A kernel with its filters in constant memory, and one with a workspace."""
 
@@ -52,15 +51,15 @@ def on_cpu(built: Built) -> Iterator[OnHostDriver]:
         yield run
 
 
-def x_shape(problem: Problem, n: int) -> tuple[int, ...]:
+def x_shape(problem: Conv2dProblem, n: int) -> tuple[int, ...]:
     return (n, problem.c, problem.h, problem.w)
 
 
-def y_shape(problem: Problem, n: int) -> tuple[int, ...]:
+def y_shape(problem: Conv2dProblem, n: int) -> tuple[int, ...]:
     return (n, problem.k, problem.p, problem.q)
 
 
-def w_shape(problem: Problem) -> tuple[int, ...]:
+def w_shape(problem: Conv2dProblem) -> tuple[int, ...]:
     return (problem.k, problem.c // problem.groups, problem.r, problem.s)
 
 
@@ -69,7 +68,7 @@ def normal(*shape: int) -> Array:
     return np.random.default_rng(7).standard_normal(shape, np.float32)
 
 
-def expected(problem: Problem, x: Array, w: Array, bias: Array) -> Array:
+def expected(problem: Conv2dProblem, x: Array, w: Array, bias: Array) -> Array:
     """The convolution by its definition, for these two problems."""
     padded = np.pad(x, ((0, 0), (0, 0), (problem.pad_h,) * 2, (problem.pad_w,) * 2))
     windows = np.lib.stride_tricks.sliding_window_view(padded, w.shape[2:], axis=(2, 3))
@@ -77,7 +76,7 @@ def expected(problem: Problem, x: Array, w: Array, bias: Array) -> Array:
     return np.maximum(y + bias[:, None, None], 0) if problem.epilogue == "bias_relu" else y
 
 
-def made(library: str, problem: Problem, w: Array, bias: Array) -> Prepared:
+def made(library: str, problem: Conv2dProblem, w: Array, bias: Array) -> Prepared:
     """A convolution whose filters were overwritten once they were prepared."""
     w_there, bias_there = device_array(w), device_array(bias) if problem.epilogue != "none" else None
     conv = prepare(w_there, bias_there, library=load(library), **asdict(problem))
@@ -85,7 +84,7 @@ def made(library: str, problem: Problem, w: Array, bias: Array) -> Prepared:
     return conv
 
 
-def outputs(library: str, problem: Problem, w: Array, bias: Array, images: list[Array]) -> list[Array]:
+def outputs(library: str, problem: Conv2dProblem, w: Array, bias: Array, images: list[Array]) -> list[Array]:
     conv = made(library, problem, w, bias)
     answers = []
     for x in images:
@@ -98,7 +97,7 @@ def outputs(library: str, problem: Problem, w: Array, bias: Array, images: list[
 
 
 @pytest.mark.parametrize("problem", [RELU, CHUNKED], ids=["constant memory", "workspace"])
-def test_is_right_for_any_n(problem: Problem, on_cpu: OnHostDriver) -> None:
+def test_is_right_for_any_n(problem: Conv2dProblem, on_cpu: OnHostDriver) -> None:
     w, bias = normal(*w_shape(problem)), normal(problem.k)
     images = [normal(*x_shape(problem, n)) for n in (1, 7, problem.n, 0)]
     for x, y in zip(images, on_cpu(outputs, problem, w, bias, images), strict=True):
@@ -191,8 +190,12 @@ def test_kernels_are_those_of_the_provenance(exported: Exported, on_cpu: OnHostD
     assert [one.deterministic for one in found] == [one["deterministic"] for one in provenance["kernels"]]
 
 
-def names(library: str, problems: list[Problem]) -> list[str | None]:
-    return [load(library).kernel_name(problem.declared) for problem in problems]
+def declared(problem: Conv2dProblem) -> DeclaredProblem:
+    return INTERFACE.problem(asdict(problem))
+
+
+def names(library: str, problems: list[Conv2dProblem]) -> list[str | None]:
+    return [load(library).kernel_name(declared(problem)) for problem in problems]
 
 
 def test_kernel_of_a_problem_has_a_name(on_cpu: OnHostDriver) -> None:
@@ -205,9 +208,9 @@ def last_errors(library: str) -> list[bytes]:
     c = ctypes.CDLL(library)
     c.conv2d_last_error.restype = ctypes.c_char_p
     with contextlib.suppress(LibraryError):
-        load(library).workspace_bytes(replace(RELU, epilogue="none").declared)
+        load(library).workspace_bytes(declared(replace(RELU, epilogue="none")))
     refused = bytes(c.conv2d_last_error())
-    load(library).workspace_bytes(RELU.declared)
+    load(library).workspace_bytes(declared(RELU))
     return [refused, bytes(c.conv2d_last_error())]
 
 
@@ -343,7 +346,7 @@ def test_other_libraries_are_refused(cxx: str, tmp_path: Path) -> None:
         subprocess.run(command, check=True)
     with pytest.raises(ImportError, match=f"has version 99 of the interface and this loader version {ABI_VERSION}"):
         load(tmp_path / "newer.so")
-    with pytest.raises(ImportError, match="is not a library that autotune exported"):
+    with pytest.raises(ImportError, match="is not a library of conv2d or conv or conv_transpose"):
         load(tmp_path / "foreign.so")
     with pytest.raises(OSError, match=r"nothing\.so"):
         load(tmp_path / "nothing.so")
@@ -351,7 +354,7 @@ def test_other_libraries_are_refused(cxx: str, tmp_path: Path) -> None:
 
 def test_words_that_a_problem_cannot_have_are_refused() -> None:
     with pytest.raises(ValueError, match="layout = 'chwn': expected one of nchw, nhwc"):
-        replace(RELU, layout="chwn")
+        INTERFACE.problem({**asdict(RELU), "layout": "chwn"})
 
 
 def test_loader_and_header_say_the_same(exported: Exported) -> None:
@@ -368,7 +371,8 @@ def test_loader_and_header_say_the_same(exported: Exported) -> None:
 
 
 def test_loader_declares_what_the_operation_does() -> None:
-    assert interface_of(operation(CONV2D)) == INTERFACE
+    for interface in CONV_INTERFACES:
+        assert interface == interface_of(operation(interface.name))
 
 
 def test_streams_of_every_library_are_understood() -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, replace
 
 import pytest
 
@@ -13,13 +12,13 @@ torch = pytest.importorskip("torch", exc_type=ImportError)
 from torch import Tensor, fx, nn  # noqa: E402
 from torch.nn import functional  # noqa: E402
 
-from autotune.autotune_runtime.conv2d import Problem  # noqa: E402
 from autotune.autotune_runtime.torch_capture import lifted  # noqa: E402
 from autotune.autotune_runtime.torch_layers import ConvGraph, ConvLayer, read_network  # noqa: E402
 from autotune.importing.fused_layers import findings  # noqa: E402
 from autotune.importing.torch_archive import read_archive  # noqa: E402
 from autotune.importing.torch_module import archive_of  # noqa: E402
-from autotune.problem import Conv2dProblem  # noqa: E402
+from autotune.operation.registry import operation  # noqa: E402
+from autotune.problem import Problem, make_problem  # noqa: E402
 
 
 def conv_norm(c: int, k: int, r: int = 3, act: nn.Module | None = None, **options: int) -> nn.Sequential:
@@ -144,6 +143,56 @@ class Padded(nn.Module):
         return self.same(torch.relu(self.sided(functional.gelu(self.circular(torch.relu(self.reflecting(x)))))))
 
 
+class Video(nn.Module):
+    """Causal 3-d convolutions with norms and a residual, as in decoders of video, then upsampling."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.norm = nn.Conv3d(3, 8, 3, padding=(0, 1, 1), bias=False), nn.BatchNorm3d(8)
+        self.second, self.third = nn.Conv3d(8, 8, (3, 1, 1), padding=(1, 0, 0)), nn.Conv3d(8, 8, 3, padding="same")
+        self.up, self.up_norm = nn.ConvTranspose3d(8, 4, (1, 2, 2), (1, 2, 2), groups=2), nn.BatchNorm3d(4)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = torch.stack([x, x + 1, x - 1], 2)
+        x = functional.silu(self.norm(self.first(functional.pad(x, (0, 0, 0, 0, 2, 0)))))
+        x = functional.silu(self.third(functional.silu(self.second(x))) + x)
+        return self.up_norm(self.up(x))
+
+
+class Audio(nn.Module):
+    """A WaveNet: 1-d convolutions, dilated and gated in blocks of a list, then upsampling with output padding."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.stem = nn.Conv1d(3, 8, 1)
+        self.blocks = nn.ModuleList(nn.Conv1d(8, 16, 3, padding=2**at, dilation=2**at) for at in range(3))
+        self.skips = nn.ModuleList(nn.Conv1d(8, 8, 1) for _ in range(3))
+        self.even = nn.Conv1d(8, 8, 4, padding="same")
+        self.up, self.norm = nn.ConvTranspose1d(8, 4, 4, 2, 1, output_padding=1, bias=False), nn.BatchNorm1d(4)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.stem(x.flatten(2))
+        for block, skip in zip(self.blocks, self.skips, strict=True):
+            value, gate = block(x).chunk(2, 1)
+            x = x + skip(torch.tanh(value) * torch.sigmoid(gate))
+        return functional.leaky_relu(self.norm(self.up(torch.relu(self.even(x)))))
+
+
+class Generator(nn.Module):
+    """Transposed convolutions with norms, as in a DCGAN, one of two groups, and an addition."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.down = conv_norm(3, 8, act=nn.ReLU(), stride=2)
+        self.up, self.norm = nn.ConvTranspose2d(8, 8, 4, 2, 1, bias=False), nn.BatchNorm2d(8)
+        self.grouped, self.same = nn.ConvTranspose2d(8, 6, 3, 1, 1, groups=2), nn.Conv2d(8, 6, 1)
+        self.grouped_norm = nn.BatchNorm2d(6)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = torch.relu(self.norm(self.up(self.down(x))))
+        return torch.sigmoid(self.grouped_norm(self.grouped(x)) + self.same(x))
+
+
 class Odd(nn.Module):
     """Activations written out, a scale and a shift by hand, filters that are shared, computed and reparametrized."""
 
@@ -165,26 +214,28 @@ class Odd(nn.Module):
 
 NETWORKS: dict[str, tuple[Callable[[], nn.Module], int]] = {
     "C2f": (C2f, 6),
-    "UNet": (UNet, 4),
+    "UNet": (UNet, 5),
     "Residuals": (Residuals, 4),
     "Mobile": (Mobile, 6),
     "ConvNeXt": (ConvNeXt, 3),
     "Dense": (Dense, 4),
-    "Padded": (Padded, 3),
+    "Padded": (Padded, 4),
     "Odd": (Odd, 4),
+    "Video": (Video, 4),
+    "Audio": (Audio, 9),
+    "Generator": (Generator, 4),
 }
 """and how many of their convolutions kernels serve"""
 
 
 def served(layers: Sequence[ConvLayer]) -> Counter[Problem]:
-    return Counter(layer.problems[0] for layer in layers if layer.problem is not None)
+    problems = (layer.problems[0] for layer in layers if layer.problem is not None)
+    return Counter(make_problem(operation(problem.operation), problem.values) for problem in problems)
 
 
 def imported(network: nn.Module, size: tuple[int, ...]) -> tuple[Counter[Problem], int]:
     found = findings(read_archive(archive_of(network, [size]), "network", (), None, None, None), residuals=True)
-    conv2d = (each.problem for each in found.fused if isinstance(each.problem, Conv2dProblem))
-    problems = Counter(Problem(**asdict(problem)) for problem in conv2d)
-    return problems, found.count
+    return Counter(each.problem for each in found.fused), found.count
 
 
 def compiled(network: nn.Module, x: Tensor) -> tuple[Counter[Problem], int]:
@@ -221,9 +272,9 @@ def test_channels_last_is_the_networks() -> None:
     network = Mobile().eval().to(memory_format=torch.channels_last)
     x = torch.randn(2, 3, 24, 24).contiguous(memory_format=torch.channels_last)
     expected = served(read_network(network, x).layers)
-    assert {problem.layout for problem in expected} == {"nhwc"}
+    assert {problem.values["layout"] for problem in expected} == {"nhwc"}
     assert imported(network, (2, 3, 24, 24))[0] == expected
     assert compiled(network, x)[0] == expected
-    assert {replace(problem, layout="nchw") for problem in expected} == {
+    assert {make_problem(problem.operation, {**problem.values, "layout": "nchw"}) for problem in expected} == {
         *served(read_network(network.to(memory_format=torch.contiguous_format), x.contiguous()).layers)
     }

@@ -85,7 +85,7 @@ def test_pytorch_knows_the_backend_by_name(on_cpu: OnHostDriver) -> None:
     [
         ("gradients", "a tensor requires gradients, but the kernels have no backward pass; run under torch.no_grad()"),
         ("library", "there is no library /no/such/library.so"),
-        ("no library", "give options={'library': PATH} or set AUTOTUNE_LIBRARY: no libconv2d.so in "),
+        ("no library", "give options={'library': PATH} or set AUTOTUNE_LIBRARY: no libconv2d.so or libconv.so or "),
     ],
 )
 def test_what_cannot_be_compiled_is_said(how: str, words: str, on_cpu: OnHostDriver) -> None:
@@ -96,6 +96,6 @@ def test_what_cannot_be_compiled_is_said(how: str, words: str, on_cpu: OnHostDri
 def test_inductor_plans_around_the_operator_without_copies(on_cpu: OnHostDriver) -> None:
     difference, calls = on_cpu(backends.planned)
     assert difference < CLOSE
-    operator = "torch.ops.autotune_autotune_runtime.conv2d.default"
+    operator = "torch.ops.autotune_autotune_runtime.convolution.default"
     assert calls[:2] == [operator, operator], "nothing between the two"
     assert calls.count(operator) == 2

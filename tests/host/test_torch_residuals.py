@@ -153,11 +153,11 @@ def test_operator_takes_a_residual_that_is(how: str, on_cpu: OnHostDriver) -> No
     ("how", "words"),
     [
         ("gradients", "a tensor requires gradients, but the kernels have no backward pass"),
-        ("channels", "expected z as large as the output, [4, 4, 12, 12], got [4, 3, 12, 12]"),
-        ("images", "expected z as large as the output, [4, 4, 12, 12], got [1, 4, 12, 12]"),
-        ("dtype", "x, weight, bias and z must be of one dtype"),
+        ("channels", "z: has shape (4, 3, 12, 12), but k is 4"),
+        ("images", "z: has shape (1, 4, 12, 12), but n is 4"),
+        ("dtype", "z: is (4, 4, 12, 12), torch.float16 on cpu, expected (4, 4, 12, 12), torch.float32"),
         ("no bias", "z needs a bias"),
-        ("activation", "activation 'softmax': expected one of relu"),
+        ("activation", "epilogue = 'bias_add_softmax': expected one of none, bias"),
     ],
 )
 def test_operator_refuses_a_residual_that_does_not_fit(how: str, words: str, on_cpu: OnHostDriver) -> None:

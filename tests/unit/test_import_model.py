@@ -12,7 +12,6 @@ from pathlib import Path
 import pytest
 
 from autotune.autotune_runtime.activations import BY_WORD
-from autotune.autotune_runtime.conv2d import EPILOGUES
 from autotune.operation.registry import operation
 from autotune.problem import Conv2dProblem, Layer, make_problem
 from autotune.study_reader import load_study
@@ -135,7 +134,7 @@ def test_what_follows_is_part_of_the_kernel(name: str, autotune: Command, tmp_pa
 
 
 def test_every_activation_is_an_epilogue() -> None:
-    assert {f"bias_{word}" for word in BY_WORD} == {*EPILOGUES} - {
+    assert {f"bias_{word}" for word in BY_WORD} == {*operation("conv2d").words["epilogue"]} - {
         *("none", "bias", "bias_add"),
         *(f"bias_add_{word}" for word in BY_WORD),
     }

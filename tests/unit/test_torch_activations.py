@@ -13,7 +13,8 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from autotune.autotune_runtime.activations import ACTIVATIONS, Activation
-from autotune.autotune_runtime.conv2d import EPILOGUES, Problem, epilogue_name
+from autotune.autotune_runtime.conv_interfaces import CONV_INTERFACES
+from autotune.autotune_runtime.convolution import activation_of, epilogue_name
 from autotune.autotune_runtime.torch_convolution import activated
 from autotune.autotune_runtime.torch_layers import read_network
 
@@ -71,11 +72,9 @@ def test_a_word_is_that_of_an_epilogue(activation: Activation) -> None:
     torch.testing.assert_close(torch.tensor([activation(v) for v in y.tolist()], dtype=torch.float64), module(y))
     for residual in (False, True):
         name = epilogue_name(residual=residual, activation=activation.word)
-        assert name in EPILOGUES
-        problem = Problem(1, 1, 1, 1, 1, 1, 1, epilogue=name)
-        assert (problem.activation, problem.has_residual) == (activation.word, residual)
+        assert all(name in interface.words["epilogue"] for interface in CONV_INTERFACES)
+        assert activation_of(name) == activation.word
 
 
 def test_epilogues_without_an_activation() -> None:
-    plain = {name: Problem(1, 1, 1, 1, 1, 1, 1, epilogue=name).activation for name in ("none", "bias", "bias_add")}
-    assert plain == {"none": "", "bias": "", "bias_add": ""}
+    assert [activation_of(name) for name in ("none", "bias", "bias_add")] == ["", "", ""]

@@ -1,0 +1,148 @@
+"""A convolution of a network as a problem of conv2d, conv or conv_transpose, or why no kernel computes it.
+
+This module is in every export of a convolution, so it imports neither autotune nor NumPy nor PyTorch.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TypeAlias
+
+Shape: TypeAlias = "tuple[int | None, ...]"
+"""Sizes of a tensor; None: unknown before the network runs."""
+
+DTYPES = ("f32", "f16", "bf16")
+"""The storage types of all three operations."""
+
+
+@dataclass(frozen=True, slots=True)
+class Geometry:
+    """A convolution's arguments in PyTorch's terms; tuples have a number for each spatial axis."""
+
+    x: Shape
+    """[N, C, ...]"""
+    w: Shape
+    """[K, C/groups, ...]; [C, K/groups, ...] if transposed"""
+    y: Shape
+    stride: tuple[int, ...]
+    before: tuple[int, ...]
+    """padding"""
+    after: tuple[int, ...]
+    dilation: tuple[int, ...]
+    groups: int
+    transposed: bool = False
+    dtype: str = "f32"
+    """a word of a study, or the network's name of one that studies do not have"""
+    layout: str = "nchw"
+
+    @property
+    def axes(self) -> str:
+        """The letters of the spatial axes: w, hw or dhw."""
+        return "dhw"[5 - len(self.w) :]
+
+    @property
+    def k(self) -> int:
+        """Output channels."""
+        return (self.w[1] or 0) * self.groups if self.transposed else self.w[0] or 0
+
+    @property
+    def output_padding(self) -> tuple[int, ...]:
+        """The size of a transposed convolution's output beyond that of equal padding; 0 if a size is unknown."""
+        return tuple(
+            0 if y is None else y - ((x or 1) - 1) * stride + 2 * pad - dilation * ((taps or 1) - 1) - 1
+            for y, x, stride, pad, dilation, taps in zip(
+                self.y[2:], self.x[2:], self.stride, self.before, self.dilation, self.w[2:], strict=True
+            )
+        )
+
+    @property
+    def flops(self) -> int | None:
+        """FLOP: each element of y, or of x if transposed, is multiplied by the filter sizes after the first."""
+        if not (self.x and self.y and self.w):
+            return None
+        return product((2, *(self.x if self.transposed else self.y), *self.w[1:]))
+
+    @property
+    def why_not(self) -> str:
+        """Why no kernel computes it; empty if a kernel may."""
+        axes = len(self.w) - 2
+        if axes not in (1, 2, 3):
+            return f"a {axes}-d convolution"
+        if not self.x or None in self.x or None in self.w:
+            return f"the size of its input is not known before the network runs: {sizes(self.x) or '?'}"
+        if len(self.x) != len(self.w):
+            return f"its input has {len(self.x)} dimensions, not {len(self.w)}"
+        if self.x[1] != (self.w[0] if self.transposed else (self.w[1] or 0) * self.groups):
+            return f"its input {sizes(self.x)} does not have the channels of its filters {sizes(self.w)}"
+        if self.dtype not in DTYPES:
+            return f"computes in {self.dtype}"
+        return ""
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """A convolution and its epilogue."""
+
+    geometry: Geometry
+    epilogue: str = "none"
+
+    @property
+    def operation(self) -> str:
+        """The operation that computes it: conv2d if that can, else conv or conv_transpose."""
+        if self.geometry.transposed:
+            return "conv_transpose"
+        return "conv2d" if len(self.geometry.w) == 4 and self.geometry.before == self.geometry.after else "conv"
+
+    @property
+    def arguments(self) -> dict[str, int | str]:
+        """The operation's words but the dtype, and its sizes that the shapes of x and w do not determine."""
+        of, operation = self.geometry, self.operation
+        named = {"stride_{}": of.stride, "dilation_{}": of.dilation}
+        named |= {"padding_{}" if of.transposed else "pad_{}": of.before}
+        named |= {"output_padding_{}": of.output_padding} if of.transposed else {}
+        named |= {"pad_{}_end": of.after} if operation == "conv" else {}
+        arguments: dict[str, int | str] = {"k": of.k} if of.transposed else {}
+        for name, numbers in named.items():
+            arguments |= {name.format(axis): number for axis, number in zip(of.axes, numbers, strict=True)}
+        return {**arguments, "groups": of.groups, "layout": of.layout, "epilogue": self.epilogue}
+
+    @property
+    def values(self) -> dict[str, int | str]:
+        """The operation's sizes and words; a size that is missing has its default."""
+        of = self.geometry
+        names = ("n", "c", *of.axes, "k", *"trs"[5 - len(of.w) :])
+        numbers = (each or 0 for each in (*of.x, of.k, *of.w[2:]))
+        return {**dict(zip(names, numbers, strict=True)), **self.arguments, "dtype": of.dtype}
+
+    @property
+    def has_residual(self) -> bool:
+        """Whether a pass adds an array z of y's shape."""
+        return self.epilogue.startswith("bias_add")
+
+    @property
+    def activation(self) -> str:
+        """The activation of its epilogue, such as relu; empty if there is none."""
+        return activation_of(self.epilogue)
+
+
+def activation_of(epilogue: str) -> str:
+    """The activation of an epilogue, such as relu; empty if there is none."""
+    return epilogue.removeprefix("none").removeprefix("bias").removeprefix("_add").removeprefix("_")
+
+
+def epilogue_name(*, residual: bool, activation: str) -> str:
+    """The name of an epilogue with a bias; `activation` is a word such as relu, or empty."""
+    return "_".join(("bias", *(("add",) if residual else ()), *((activation,) if activation else ())))
+
+
+def sizes(shape: Shape) -> str:
+    """A shape as text, such as 1x3x?x?."""
+    return "x".join("?" if size is None else str(size) for size in shape)
+
+
+def product(factors: Sequence[int | None]) -> int | None:
+    """The product of all sizes; None if one is unknown."""
+    known = [size for size in factors if size is not None]
+    return math.prod(known) if len(known) == len(factors) else None

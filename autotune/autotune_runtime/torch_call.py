@@ -1,0 +1,178 @@
+"""A call of a library's kernel from PyTorch: its problem, and the tensors that it makes."""
+
+from __future__ import annotations
+
+import functools
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from . import load
+from .interface import DeclaredProblem, Interface, InterfaceArray, Library
+from .prepared import GIVEN, problem_of
+
+DTYPES = {
+    torch.float32: "f32",
+    torch.float16: "f16",
+    torch.bfloat16: "bf16",
+    torch.int32: "i32",
+    torch.float64: "f64",
+    torch.float8_e4m3fn: "e4m3",
+    torch.float8_e5m2: "e5m2",
+    torch.int8: "i8",
+    torch.uint8: "u8",
+    torch.int64: "i64",
+}
+LAST = {4: torch.channels_last, 5: torch.channels_last_3d}
+"""PyTorch's memory format with channels last, by the number of dimensions."""
+_STORED = {word: dtype for dtype, word in DTYPES.items()}
+_MOST_AXES = 5
+"""axes of the images of conv and conv_transpose, of which PyTorch's tensors may lack the first spatial ones"""
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """A call without its tensors.
+
+    As text it is one argument of the operator: PyTorch's dispatcher takes 0.3 us for each argument, and Inductor writes
+    the text into the code that it generates.
+    """
+
+    path: str
+    """path of the library"""
+    arguments: tuple[tuple[str, int | str], ...]
+    """the sizes that no shape determines, and words, by name"""
+    torch_shapes: bool = False
+    """shapes are PyTorch's: channels stand second, however they are stored, and 1-d and 2-d tensors lack spatial axes;
+    False: shapes are as stored
+    """
+    or_pytorch: bool = False
+    """problems without a kernel are computed by PyTorch, with one warning"""
+
+    @property
+    def text(self) -> str:
+        """As text, which `call_of` parses."""
+        return json.dumps([self.path, self.arguments, self.torch_shapes, self.or_pytorch])
+
+    @property
+    def library(self) -> Library:
+        """The library that has the kernels."""
+        return load(self.path)
+
+    @property
+    def _layout(self) -> str:
+        words = self.library.interface.words.get("layout", ("",))
+        return str(dict(self.arguments).get("layout", words[0]))
+
+    @property
+    def _order(self) -> str:
+        """The layout whose order of axes the shapes of tensors have."""
+        return "nchw" if self.torch_shapes else self._layout
+
+    @property
+    def channels_last(self) -> bool:
+        """Whether tensors of PyTorch's shapes must be stored channels-last."""
+        return self.torch_shapes and self._layout == "nhwc"
+
+    def problem(self, tensors: Mapping[str, Tensor]) -> DeclaredProblem:
+        """The problem of these tensors, by name. Raises ValueError."""
+        problem, n = self._problem(tensors)
+        return problem.with_runtime(int(n))
+
+    def _problem(self, tensors: Mapping[str, Tensor]) -> tuple[DeclaredProblem, int]:
+        """The problem, with 1 for a run-time size that is a symbol; and that size."""
+        interface = self.library.interface
+        arrays = {array.name: array for array in interface.arrays}
+        runtime: int | None = None
+        shapes, dtypes = {}, {}
+        for name, tensor in tensors.items():
+            if tensor.dtype not in DTYPES:
+                raise ValueError(f"{name}: {tensor.dtype}, expected one of {', '.join(map(str, DTYPES))}")
+            axes = arrays[name].axes[self._order]
+            shape = tuple(tensor.shape)
+            if self.torch_shapes and len(axes) == _MOST_AXES and len(shape) > 2:
+                shape = (*shape[:2], *(1,) * (_MOST_AXES - len(shape)), *shape[2:])
+            if interface.runtime in axes and len(shape) == len(axes):
+                at = axes.index(interface.runtime)
+                runtime = shape[at] if runtime is None else runtime
+                shape = shape if isinstance(runtime, int) else (*shape[:at], 1, *shape[at + 1 :])
+            shapes[name] = tuple(map(int, shape))
+            dtypes[name] = DTYPES[tensor.dtype]
+        problem = problem_of(interface, shapes, dtypes, dict(self.arguments), self._order)
+        return problem, problem.runtime_size if runtime is None else runtime
+
+    def made(self, tensors: Mapping[str, Tensor], device: torch.device) -> dict[str, Tensor]:
+        """New tensors for outputs and scratch. Raises ValueError if the given tensors do not match each other."""
+        problem, n = self._problem(tensors)
+        first, given, made = next(iter(tensors.values())), dict(tensors), {}
+        for array in self.library.array_shapes(problem):
+            dtype, shape = _STORED[array.dtype], self._shape(array.name, array.shape, n, first.dim())
+            if array.role not in GIVEN:
+                memory_format = self.memory_format(shape)
+                made[array.name] = torch.empty(shape, dtype=dtype, device=device, memory_format=memory_format)
+                continue
+            tensor = given.pop(array.name, None)
+            if tensor is None:
+                raise ValueError(f"{array.name}: missing")
+            if tuple(tensor.shape) != shape or tensor.dtype != dtype or tensor.device != first.device:
+                actual = f"{tuple(tensor.shape)}, {tensor.dtype} on {tensor.device}"
+                raise ValueError(f"{array.name}: is {actual}, expected {shape}, {dtype} on {first.device}")
+        for name in given:
+            raise ValueError(f"{name}: this problem of {self.library.interface.name} has none")
+        return made
+
+    def memory_format(self, shape: Sequence[int]) -> torch.memory_format:
+        """How a tensor of this shape is stored. Raises ValueError if PyTorch has no such format."""
+        if not self.channels_last or len(shape) < 3:
+            return torch.contiguous_format
+        if len(shape) not in LAST:
+            raise ValueError(f"PyTorch stores no tensor of {len(shape)} dimensions channels-last; give layout nchw")
+        return LAST[len(shape)]
+
+    def _shape(self, name: str, stored: tuple[int, ...], n: int, rank: int) -> tuple[int, ...]:
+        """The shape of a tensor for an array, in a call whose first tensor has `rank` dimensions."""
+        interface = self.library.interface
+        axes = next(array.axes for array in interface.arrays if array.name == name)
+        extents = dict(zip(axes[self._layout], stored, strict=True))
+        if interface.runtime in extents:
+            extents[interface.runtime] = n
+        shape = tuple(extents[axis] for axis in axes[self._order])
+        lacking = _MOST_AXES - rank if self.torch_shapes and len(shape) == _MOST_AXES else 0
+        return (*shape[:2], *shape[2 + lacking :])
+
+
+@torch.compiler.assume_constant_result
+def text_of(path: str, arguments: tuple[tuple[str, int | str], ...]) -> str:
+    """The text of a call with shapes as stored."""
+    return _text_of(path, arguments)
+
+
+@functools.cache
+def _text_of(path: str, arguments: tuple[tuple[str, int | str], ...]) -> str:
+    return Call(path, arguments).text
+
+
+@functools.cache
+def call_of(text: str) -> Call:
+    """Parse a call from its text."""
+    path, arguments, torch_shapes, or_pytorch = json.loads(text)
+    return Call(path, tuple((name, value) for name, value in arguments), torch_shapes, or_pytorch)
+
+
+def given_arrays(interface: Interface) -> list[InterfaceArray]:
+    """The arrays in a call of the operator, those that every problem has first."""
+    return sorted((array for array in interface.arrays if array.role in GIVEN), key=lambda array: array.optional)
+
+
+def schema(name: str, interface: Interface) -> str:
+    """An operator's schema: tensors that are read or changed, then the call's text."""
+    tensors, marks = [], iter("abcdefgh")
+    for array in given_arrays(interface):
+        kind = f"Tensor({next(marks)}!)" if array.role == "inout" else "Tensor"
+        tensors.append(f"{kind}{'?' if array.optional else ''} {array.name}")
+    made = sum(array.role == "out" for array in interface.arrays)
+    returns = "Tensor" if made == 1 else f"({', '.join(['Tensor'] * made)})"
+    return f"{name}({', '.join((*tensors, 'str call'))}) -> {returns}"
