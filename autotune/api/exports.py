@@ -57,6 +57,7 @@ def export(
     db: str | Path = "autotune.db",
     device: str | None = None,
     layers: Sequence[str] = (),
+    op: str | None = None,
     accuracy: str | None = None,
     admit: str | None = None,
     dispatcher: bool = False,
@@ -69,10 +70,10 @@ def export(
     """Write the best kernel of each layer of a study, or of one layer, as a library; then build and test it.
 
     `device` (cuda, host, null, replay, or a part of a recorded device's name) says where the kernels were tuned,
-    `layers` which are taken, `accuracy` names their class, `admit` a study's accuracy of which
-    each layer's fastest is taken; with `dispatcher` the kernels are those that the study's dispatcher chooses. `archs`
-    are compute capabilities times ten, by default the device's own; `templates` folders that hold an operation's own
-    folder.
+    `layers` and `op`, the name of an operation, which layers are taken; an export has kernels of one operation.
+    `accuracy` names their class, `admit` a study's accuracy of which each layer's fastest is taken; with `dispatcher`
+    the kernels are those that the study's dispatcher chooses. `archs` are compute capabilities times ten, by default
+    the device's own; `templates` folders that hold an operation's own folder.
 
     Raises StoreError when there is nothing to export or the folder cannot be written, DeviceError for a device that
     the database has nothing of, ProofFailed (an AutotuneError) when the library is wrong or slower than what was tuned,
@@ -82,7 +83,7 @@ def export(
         what,
         folder_named(out, "--out"),
         str(db),
-        request=ExportRequest(device, tuple(layers), accuracy, admit, dispatcher=dispatcher),
+        request=ExportRequest(device, tuple(layers), accuracy, admit, dispatcher=dispatcher, op=op),
         archs=archs,
         cubin=cubin,
         ptx=ptx,
@@ -104,6 +105,8 @@ class ExportRequest:
     accuracy: str | None = None
     admit: str | None = None
     dispatcher: bool = False
+    op: str | None = None
+    """the operation of the layers; None: that of all"""
 
     def __post_init__(self) -> None:
         if self.admit is not None and self.admit not in ADMITTED:
@@ -115,7 +118,7 @@ class ExportRequest:
             raise AutotuneError("--accuracy names one class, --admit chooses among several; leave one of them out")
 
     def __str__(self) -> str:
-        options = {"device": self.device, "layer": " --layer ".join(self.layers)}
+        options = {"device": self.device, "layer": " --layer ".join(self.layers), "op": self.op}
         options |= {"accuracy": self.accuracy, "admit": self.admit}
         return " ".join(f"--{key} {word}" for key, word in options.items() if word)
 
@@ -188,7 +191,11 @@ def _selected(store: Store, what: str, db: str, request: ExportRequest, on: Call
         return _dispatched(store, made, dispatcher, request.layers)
     rows = _best(store, what, request, on)
     rows = _fastest(rows, ADMITTED[request.admit]) if request.admit else rows
-    wanted = {row.name for row in store.studies.layers(what) if matches(row.name, request.layers)}
+    wanted = {
+        row.name
+        for row in store.studies.layers(what)
+        if matches(row.name, request.layers) and request.op in (None, row.layer.problem.operation.name)
+    }
     missing = wanted - {row.name for row in rows}
     return _Selection(rows, None, dict.fromkeys(sorted(missing), f"no such kernel in {db}"))
 
@@ -197,6 +204,7 @@ def _best(store: Store, what: str, request: ExportRequest, on: Callable[[DeviceI
     """The best kernels of one GPU, and of other devices for layers that no GPU has; each file's first."""
     stored = store.best.list(what, accuracy=request.accuracy)
     rows = [row for row in stored if on(row.row.device) and matches(row.name, request.layers)]
+    rows = [row for row in rows if request.op in (None, row.layer.problem.operation.name)]
     gpus = list(dict.fromkeys(row.row.device for row in rows if row.row.device.can.gpu))
     if len(gpus) > 1:
         names = ", ".join(info.name for info in gpus)

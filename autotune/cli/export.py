@@ -48,6 +48,7 @@ if TYPE_CHECKING:
 @DIRECTORIES
 @OF_DEVICE
 @LAYERS
+@click.option("--op", metavar="NAME", help="Only the layers of this operation: an export has kernels of one.")
 @ACCURACY
 @click.option("--admit", type=click.Choice(tuple(ADMITTED)), help="Only each layer's fastest kernel of this accuracy.")
 @click.option("--dispatcher", is_flag=True, help="The kernels that the study's dispatcher selects: fewer configs.")
@@ -68,6 +69,7 @@ def export(
     directories: tuple[Path, ...],
     device: str | None,
     only_layers: tuple[str, ...],
+    op: str | None,
     accuracy: str | None,
     admit: str | None,
     dispatcher: bool,
@@ -88,7 +90,7 @@ def export(
     from autotune.api.exports import ExportRequest, write_export
 
     try:
-        request = ExportRequest(device, only_layers, accuracy, admit, dispatcher=dispatcher)
+        request = ExportRequest(device, only_layers, accuracy, admit, dispatcher=dispatcher, op=op)
     except AutotuneError as error:
         raise click.UsageError(str(error)) from None
     written = write_export(

@@ -90,7 +90,7 @@ def export_library(
     for kernel in chosen:
         _check_names(kernel)
     if len(names := {kernel.problem.operation.name for kernel in chosen}) > 1:
-        raise StoreError(f"expected kernels of one operation, not of {', '.join(sorted(names))}")
+        raise StoreError(f"an export has kernels of one operation, not of {', '.join(sorted(names))}; name one by --op")
     served = serving(chosen)
     archs = tuple(archs) or (_tuned_arch(served),)
     for kernel in served:
