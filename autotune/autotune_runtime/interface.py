@@ -187,22 +187,24 @@ class _Array(ctypes.Structure):
 def find_libraries(interfaces: Sequence[Interface], exported: Path | None = None) -> dict[str, Path]:
     """The shared libraries of a folder that was exported, by operation; None: of this package's folder.
 
-    They are in the folder or in its `build`, or in those of a folder of the operation's name, as `export` writes them
-    for a study of several operations. Raises FileNotFoundError with the places where none was found.
+    They are in the folder or in its `build`, or in a folder of the operation's name in it, or for None next to it.
+    Raises FileNotFoundError if there is none.
     """
     package = Path(__file__).resolve().parent
     own = package.parent.parent
-    roots = [package, package.parent, own, own.parent] if exported is None else [exported]
+    places = [package, package.parent, own, own / "build"] if exported is None else [exported, exported / "build"]
+    of_several = own.parent if exported is None else exported
     libraries: dict[str, Path] = {}
     for name in (interface.name for interface in interfaces):
-        folders = [each for root in roots for each in (root, root / "build", root / name, root / name / "build")]
+        folders = (*places, of_several / name, of_several / name / "build")
         file = next((folder / f"lib{name}.so" for folder in folders if (folder / f"lib{name}.so").is_file()), None)
         if file is not None:
             libraries[name] = file
     if not libraries:
         names = " or ".join(f"lib{interface.name}.so" for interface in interfaces)
-        places = ", ".join(str(each) for root in roots for each in (root, root / "build"))
-        raise FileNotFoundError(f"no {names} in {places}; build it (see README.md there), or give its path")
+        raise FileNotFoundError(
+            f"no {names} in {', '.join(map(str, places))}; build it (see README.md there), or give its path"
+        )
     return libraries
 
 

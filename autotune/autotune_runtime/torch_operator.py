@@ -106,7 +106,7 @@ class Operator:
         """by id of the first weight, as long as it lives; a `WeakTensorKeyDictionary` takes ten times as long"""
         self._preparing = threading.Lock()
         self._runtimes: dict[str, Runtime] = {}
-        self._registrations = torch.library.Library(namespace, "DEF")
+        self._registrations = torch.library.Library(namespace, "FRAGMENT")
         self._registrations.define(schema(name, interface))
         torch.library.register_fake(f"{namespace}::{name}", self._fake, lib=self._registrations)
         self.operator = getattr(getattr(torch.ops, namespace), name).default

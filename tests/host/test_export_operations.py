@@ -179,7 +179,8 @@ def test_python_takes_arrays_by_dlpack(softmax: OnHostDriver) -> None:
     powers = np.exp(x - x.max(axis=1, keepdims=True))
     np.testing.assert_allclose(y, powers / powers.sum(axis=1, keepdims=True), rtol=1e-5)
     assert said[0] == "x: is not contiguous (C order); copy it first"
-    assert said[1] == "x: its elements are |V8, expected one of f32, f16, bf16, i32"
+    assert said[1].startswith("x: its elements are ")
+    assert ", expected one of f32, f16, bf16, i32" in said[1]
     assert said[2].startswith("x: a ndarray is not an array on a GPU")
 
 
@@ -416,6 +417,6 @@ def test_pytorch_has_an_operator_with_a_schema_and_a_fake_kernel(softmax: OnHost
     np.testing.assert_allclose(made, torch.softmax(x, 1).numpy(), rtol=1e-5)
     np.testing.assert_allclose(traced, made, rtol=1e-5)
     assert (words, shape) == ("softmax(Tensor x, str call) -> Tensor", (5, 33))
-    assert said[0].startswith("x: torch.float64, expected one of torch.float32")
+    assert said[0].startswith("x: is (5, 33), torch.float64 on cpu, expected (5, 33), torch.float32")
     assert said[1] == "x: has shape (33,), expected [rows, columns]"
     assert "a tensor requires gradients, but the kernels have no backward pass" in said[2]

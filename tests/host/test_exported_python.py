@@ -76,10 +76,10 @@ def expected(problem: Conv2dProblem, x: Array, w: Array, bias: Array) -> Array:
     return np.maximum(y + bias[:, None, None], 0) if problem.epilogue == "bias_relu" else y
 
 
-def made(library: str, problem: Conv2dProblem, w: Array, bias: Array) -> Prepared:
+def made(library: str, problem: Conv2dProblem, w: Array, bias: Array, **sizes: int) -> Prepared:
     """A convolution whose filters were overwritten once they were prepared."""
     w_there, bias_there = device_array(w), device_array(bias) if problem.epilogue != "none" else None
-    conv = prepare(w_there, bias_there, library=load(library), **asdict(problem))
+    conv = prepare(w_there, bias_there, library=load(library), **{**asdict(problem), **sizes})
     w_there.array[...] = np.nan
     return conv
 
@@ -245,8 +245,8 @@ def refused(library: str, what: str) -> None:
     without_bias = asdict(replace(RELU, epilogue="none"))
     calls: dict[str, Callable[[], object]] = {
         "no kernel": lambda: made(library, replace(RELU, epilogue="none"), w, bias),
-        "no convolution": lambda: made(library, replace(RELU, h=2), w, bias),
-        "a size of more than 32 bits": lambda: made(library, replace(RELU, h=2**32 + RELU.h), w, bias),
+        "no convolution": lambda: made(library, RELU, w, bias, h=2),
+        "a size of more than 32 bits": lambda: made(library, RELU, w, bias, h=2**32 + RELU.h),
         "more images than 32 bits count": lambda: conv.handle.workspace_bytes(2**32 + 1),
         "no bias": lambda: prepare(device_array(w), library=load(library), **asdict(RELU)),
         "a bias too many": lambda: prepare(device_array(w), device_array(bias), library=load(library), **without_bias),
