@@ -50,7 +50,7 @@ changed.
 """
 HEADER_KEYS = _pairs("tuned_for=search_when padded_outputs=padded_work conflicts=bank_conflicts")
 """Keys of a family's header: the old word and the new one."""
-STUDY_KEYS = {"span": "end_to_end = true or false", "stop_below": "min_gain"}
+STUDY_KEYS = {"span": "end_to_end = true or false", "stop_below": "min_gain", "prior": "part of warm_start"}
 """Keys of a study: the old word and what replaces it."""
 _ONE_CONDITION = {"supports": "the family supports the problem", "arch": "the family supports the architecture"}
 """Tables of conditions that were one expression, and the reason that such an expression gets."""
@@ -70,6 +70,7 @@ def current_study(study: Mapping[str, object]) -> dict[str, object]:
     content = dict(study)
     if "stop_below" in content:
         content["min_gain"] = content.pop("stop_below")
+    content.pop("prior", None)
     if "span" in content:
         content["end_to_end"] = content.pop("span") == "end_to_end"
     return content

@@ -23,6 +23,11 @@ def recorded_database(name: str) -> Path:
     return shipped("studies") / "recorded" / RECORDED[name]
 
 
+def cost_model_file() -> Path:
+    """The bundled cost model."""
+    return shipped("studies") / "recorded" / "cost-model.json"
+
+
 def results_named(name: str | Path) -> Path:
     """A results database: a bundled one by its name, else a path."""
     return recorded_database(str(name)) if str(name) in RECORDED else Path(name)

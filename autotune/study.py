@@ -125,9 +125,7 @@ class Study:
     sampler: str = "default"
     """search method, one of SAMPLERS"""
     warm_start: bool = True
-    """whether the search starts with the best configs of similar layers and devices in the database"""
-    prior: bool = False
-    """whether the search starts with the configs whose launch geometry gives the smallest estimated times"""
+    """whether the search starts with the configs that the cost model and the database predict to be fastest"""
     templates: tuple[str, ...] | None = None
     """families to search; None: every family that supports the layer"""
     workspace_limit_bytes: int = 1 << 30

@@ -29,7 +29,7 @@ _LAYER_KEYS = {"name", "op", "count"}
 _CONV2D_KEYS = {*_LAYER_KEYS, *_SIZES, *_PAIRS, "groups", "dtype", "layout", "epilogue"}
 _STUDY_VALUES = {
     *("name", "op", "accuracy", "trials", "time_budget_s", "seed", "sampler", "templates", "workspace_limit_bytes"),
-    *("spill_limit_bytes", "trials_total", "time_budget_total_s", "end_to_end", "warm_start", "prior", "prune"),
+    *("spill_limit_bytes", "trials_total", "time_budget_total_s", "end_to_end", "warm_start", "prune"),
     "min_gain",
     "target",
 }
@@ -120,7 +120,6 @@ def _study(default: str, table: Table, text: str, find: FindOperation) -> Study:
         seed=table.whole("seed", 0, least=0),
         sampler=table.word("sampler", "default"),
         warm_start=table.flag("warm_start", default=True),
-        prior=table.flag("prior", default=False),
         templates=_families(table),
         prune=table.flag("prune", default=True),
         workspace_limit_bytes=table.whole("workspace_limit_bytes", 1 << 30, least=0),

@@ -19,7 +19,7 @@ _PROBLEM = {field.name: field.default for field in fields(Conv2dProblem)}
 _STUDY = {field.name: field.default for field in fields(Study)}
 _KEYS = (
     *("accuracy", "trials", "time_budget_s", "trials_total", "time_budget_total_s", "min_gain", "seed", "sampler"),
-    *("warm_start", "prior", "templates", "prune", "workspace_limit_bytes", "spill_limit_bytes", "target"),
+    *("warm_start", "templates", "prune", "workspace_limit_bytes", "spill_limit_bytes", "target"),
 )
 _BARE = re.compile(r"[A-Za-z0-9_-]+")
 

@@ -39,7 +39,6 @@ class Overrides:
     seed: int | None = None
     sampler: str | None = None
     warm_start: bool | None = None
-    prior: bool | None = None
 
     def of(self, study: Study) -> Study:
         """The study with the given values."""

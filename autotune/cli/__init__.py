@@ -30,6 +30,7 @@ _GROUPS = {
         "compare": "tune",
         "ladder": "ladder",
         "dispatch": "dispatch",
+        "fit-model": "fit_model",
         "replay": "replay",
     },
     "Inspect": {
@@ -78,6 +79,7 @@ _OLD_NAMES = {
 """Commands of earlier versions: the words that run in their place until the next version, or what to do instead"""
 _OLD_OPTIONS = {
     "--gpu": "--device",
+    "--prior": "--warm-start",
     "--stop-below": "--min-gain",
     "--template": "--family",
     "--templates": "--family-dir",

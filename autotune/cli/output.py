@@ -70,7 +70,7 @@ class _Notices(Shown):
 
 
 _HINT = re.compile(r"`autotune ([a-z-]+)([^`]*)`")
-WITHOUT_DATABASE = frozenset({"worker", "import-model", "new-op", "templates", "check"})
+WITHOUT_DATABASE = frozenset({"worker", "import-model", "new-op", "templates", "check", "fit-model"})
 """Commands without the option `--db`."""
 
 

@@ -85,12 +85,8 @@ FINALS_SECONDS = click.option(
 @click.option(
     "--warm-start/--no-warm-start",
     default=None,
-    help="Start with the best configs of similar layers and devices in the database; overrides the study.",
-)
-@click.option(
-    "--prior/--no-prior",
-    default=None,
-    help="Start with the configs whose launch geometry looks fastest; overrides the study.",
+    help="Start with the configs that the cost model and the results of similar layers predict to be fastest; "
+    "overrides the study.",
 )
 @click.option(
     "--target",
@@ -126,7 +122,6 @@ def tune(
     seed: int | None,
     sampler: str | None,
     warm_start: bool | None,
-    prior: bool | None,
     target: str | None,
     holdout: int | None,
     jobs: int | None,
@@ -163,7 +158,6 @@ def tune(
             seed=seed,
             sampler=sampler,
             warm_start=warm_start,
-            prior=prior,
         ),
         baselines=baselines,
         finals_s=finals_seconds,
@@ -265,7 +259,7 @@ def tune_and_show(
 
 
 _OF_LAYERS = (
-    *("time_budget", "trials_total", "time_budget_total", "min_gain", "only_unsupported", "prior", "cluster"),
+    *("time_budget", "trials_total", "time_budget_total", "min_gain", "only_unsupported", "cluster"),
     *("classes", "baselines", "finals_seconds", "fresh", "finals_on_interrupt"),
 )
 """Options of `tune` that a rule's search has no use for."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -14,6 +15,8 @@ from autotune.operation.operation import Operation
 from autotune.trial import Config, Value
 
 SUFFIX = ".cu.j2"
+COST_KEYS = ("loaded_bytes", "waves", "steps", "stages", "stored_bytes")
+"""What a header's `[cost]` may have; docs/templates.md says what each means."""
 HEADER = re.compile(r"\s*/\*#\s*kernel\b(.*?)#\*/", re.DOTALL)
 """the header at the start of a family's file; the group is TOML"""
 
@@ -86,6 +89,8 @@ class KernelTemplate:
     """of a config: what is worth searching"""
     bank_conflicts: tuple[tuple[str, Expression], ...]
     """accesses of shared memory, and the additional passes that bank conflicts cost a block of the main stage"""
+    cost: Mapping[str, Expression]
+    """of a launch, what the cost model weighs: COST_KEYS; empty: it takes the launch's geometry"""
     error_factor: Expression
     """factor of the algorithm on the error bound of the accuracy class"""
     flops: Expression

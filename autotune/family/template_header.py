@@ -15,7 +15,15 @@ from autotune.errors import TemplateError, quoted, shortened
 from autotune.expressions.expression import Expression, words_of
 from autotune.expressions.functions import FUNCTIONS
 from autotune.expressions.typed_names import never_words, no_condition, number_names
-from autotune.family.template import SUFFIX, Condition, ConstantTemplate, KernelTemplate, Param, StageTemplate
+from autotune.family.template import (
+    COST_KEYS,
+    SUFFIX,
+    Condition,
+    ConstantTemplate,
+    KernelTemplate,
+    Param,
+    StageTemplate,
+)
 from autotune.family.tensor_map_template import TensorMapTemplate, read_tensor_map
 from autotune.legacy_names import HEADER_KEYS, current_header
 from autotune.operation.declarations import COMPUTED, ROLES
@@ -30,7 +38,7 @@ MOST_VALUES = 1000
 """Maximum number of values of one parameter."""
 _HEADER_KEYS = {
     *("summary", "supports", "arch", "accuracy", "deterministic", "params", "derived", "constraints", "prune"),
-    *("search_when", "padded_work", "bank_conflicts", "error_factor", "flops", "constant", "tensor_map"),
+    *("search_when", "padded_work", "bank_conflicts", "cost", "error_factor", "flops", "constant", "tensor_map"),
     *("stage", "prepare", "packed_w", "workspace", "loop", "baseline"),
 }
 _STAGE_KEYS = {"entry", "args", "block", "grid", "smem_bytes", "when"}
@@ -103,6 +111,7 @@ class HeaderReader:
                 (access, self.expression(f'bank_conflicts."{access}"', value))
                 for access, value in self.table("bank_conflicts").content.items()
             ),
+            cost=self.cost(),
             error_factor=self.expression("error_factor", self.header.get("error_factor", "1")),
             flops=self.expression("flops", self.header.get("flops", self.operation.flops.expression.text)),
             constants=constants,
@@ -150,6 +159,13 @@ class HeaderReader:
         if never := never_words(expression, self.operation.enumerations):
             raise self.error(key, never)
         return expression
+
+    def cost(self) -> dict[str, Expression]:
+        costs = self.table("cost")
+        costs.allow(set(COST_KEYS))
+        if costs.content:
+            costs.require(("loaded_bytes", "waves", "steps"))
+        return {key: self.expression(f"cost.{key}", value) for key, value in costs.content.items()}
 
     def single(self, table: str, key: str, default: str) -> Expression:
         values = self.table(table)

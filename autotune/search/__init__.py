@@ -1,6 +1,6 @@
 """trial -> search: which config to evaluate next. The only importer of optuna."""
 
-from autotune.search.initial_design import InitialDesign, ListedDesign
+from autotune.search.initial_design import InitialDesign
 from autotune.search.sampler import AutotuneSampler
 from autotune.search.samplers import RejectedProposals
 from autotune.search.search import Search
@@ -11,7 +11,6 @@ __all__ = [
     "AutotuneSampler",
     "FeasibleSpace",
     "InitialDesign",
-    "ListedDesign",
     "RejectedProposals",
     "Search",
     "single_threaded",

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Protocol
 
 from autotune.trial import Config
 
-WARM_START, PRIOR = "warm_start", "prior"
+WARM_START, COST_MODEL = "warm_start", "cost_model"
 """Proposes the first configs of a tuned layer."""
 
 
@@ -27,16 +26,3 @@ class InitialDesign(Protocol):
         """The next config, given the log times of finished configs, infinite for failures, and the running ones; None
         if there is no further one.
         """
-
-
-@dataclass(frozen=True, slots=True)
-class ListedDesign:
-    """A design whose configs are known in advance."""
-
-    by: str
-    configs: Sequence[Config]
-    layers: tuple[tuple[str, float], ...] = ()
-
-    def next(self, told: Mapping[Config, float], pending: Sequence[Config]) -> Config | None:
-        """The first config that was not asked for yet."""
-        return next((config for config in self.configs if config not in told and config not in pending), None)

@@ -1,6 +1,6 @@
-"""space -> search: an initial design of the configs that were fast on similar layers and devices.
+"""space -> search: an initial design of the configs that a cost model predicts to be fastest, corrected by results.
 
-A Gaussian process for each family predicts how far behind its layer's best a config is, from the fastest trials of the
+A Gaussian process for each family predicts the error of the cost model's log times, from the fastest trials of the
 nearest layers and devices. It sees a config by what that comes to on a layer: beside the parameters, all that the
 header derives from them and from the problem, such as rows a thread, blocks over the output channels, registers and
 warps. Those carry over where parameters do not: 20 rows a thread are as good a choice elsewhere, a tile of 22 rows that
@@ -21,16 +21,19 @@ import numpy.typing as npt
 from autotune.devices.device import DeviceInfo
 from autotune.distance import device_distance, layer_distance
 from autotune.errors import TemplateError
-from autotune.expressions.vectorized import Columns, column_of
+from autotune.expressions.vectorized import Columns
 from autotune.family.space import BoundTemplate, SearchSpace
 from autotune.family.template import KernelTemplate
 from autotune.problem import Problem
-from autotune.search.initial_design import WARM_START
+from autotune.search.cost_model import CostModel
+from autotune.search.cost_terms import Positions, config_columns
+from autotune.search.initial_design import COST_MODEL, WARM_START
 from autotune.trial import Config
 
 Singles = npt.NDArray[np.float32]
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.intp]
+Rates = Mapping[str, float]
 
 MOST = 10
 """Maximum number of configs that a search starts with."""
@@ -40,8 +43,8 @@ NEAR = 4.0
 """Maximum distance of the nearest layer for a warm start."""
 FARTHEST = 12.0
 """Distance beyond which a layer is ignored if another one is near."""
-CAP = 1.0
-"""Log of the largest distinguishable slowdown, which is also the prediction without any information."""
+DEVIATION = 0.2
+"""Standard deviation of a log time that the cost model does not explain."""
 SHARED = 0.6
 """Share of the variance that belongs to a family on a layer as a whole; the rest belongs to its configs."""
 SHARED_DECAY = 0.25
@@ -49,19 +52,23 @@ SHARED_DECAY = 0.25
 DECAY = 0.1
 """How fast the information about a config decreases with that distance."""
 NOISE = 0.02
-"""Variance of a prediction's error that does not depend on distance, relative to the signal's."""
+"""Variance of an error that does not depend on distance, relative to that of DEVIATION."""
+FAILED = 1.0
+"""Log time of a failed config above its prediction."""
 HOPE = 0.3
-"""Number of deviations by which a config must be better than predicted, relative to tried configs of its family;
-without it the list consists of variants of one tile.
+"""Number of deviations by which a config must be better than predicted, once one of the layer's own was tried; without
+it the list consists of variants of one tile.
 """
 AGAIN = 0.08
 """Penalty of a family's next config for each of its pending ones, so that a misleading family does not get all of them
 before results arrive.
 """
-DRAWN = 2000
-"""Number of random feasible configs of a family to score."""
+PREDICTED = 20_000
+"""Number of random feasible configs of a family whose time is predicted."""
+KEPT = 1000
+"""Number of the fastest of them to correct by results."""
 NEIGHBOURS = 30
-"""Number of feasible configs nearest to each of the BEST sources to score as well."""
+"""Number of feasible configs nearest to each of the BEST sources to correct as well."""
 BEST = 30
 
 
@@ -95,29 +102,6 @@ class TunedLayer:
         """`study.layer on DEVICE`."""
         return f"{self.trials[0].name} on {self.trials[0].device.name}"
 
-    @property
-    def families(self) -> frozenset[str]:
-        """Those tried here."""
-        return frozenset(trial.config.template for trial in self.trials)
-
-    def best_us(self, families: frozenset[str]) -> float:
-        """The fastest trial of some families; infinite if none of them was tried."""
-        return min((trial.median_us for trial in self.trials if trial.config.template in families), default=math.inf)
-
-    def slowdowns(self, layers: Sequence[TunedLayer]) -> list[tuple[Config, float]]:
-        """Configs with the log of their time relative to the best one's, at most CAP.
-
-        Families that were not tried on this layer might have been faster: by as much as on the nearest layer that has
-        trials of both them and some of this layer's families.
-        """
-        elsewhere = [layer for layer in layers if layer.families - self.families and layer.families & self.families]
-        unseen = 0.0
-        if elsewhere:
-            nearest = min(elsewhere, key=self.apart)
-            unseen = math.log(nearest.best_us(self.families) / nearest.best_us(nearest.families))
-        best_us = self.best_us(self.families)
-        return [(trial.config, min(CAP, math.log(trial.median_us / best_us) + unseen)) for trial in self.trials]
-
     def apart(self, other: TunedLayer) -> float:
         """The distance of two layers."""
         one, two = self.trials[0], other.trials[0]
@@ -127,12 +111,11 @@ class TunedLayer:
 class WarmStart:
     """The first configs of a layer's search, each chosen with the results known when it is asked for."""
 
-    by = WARM_START
-
     def __init__(self, layers: Sequence[TunedLayer], families: Sequence[_Family], most: int) -> None:
         self._families, self._most = families, most
         self.layers = tuple((layer.name, layer.distance) for layer in layers) if families else ()
         """`study.layer on DEVICE` to its distance, nearest first"""
+        self.by = WARM_START if self.layers else COST_MODEL
 
     def next(self, told: Mapping[Config, float], pending: Sequence[Config]) -> Config | None:
         """The next config, given the log times of told configs, infinite for failures, and the pending ones; None once
@@ -140,23 +123,40 @@ class WarmStart:
         """
         if len(told) + len(pending) >= self._most:
             return None
-        best = min(told.values(), default=math.inf)
-        behind = {
-            config: min(CAP, log_time - best) if log_time < math.inf else CAP for config, log_time in told.items()
-        }
-        proposals = [family.propose(behind, pending) for family in self._families]
+        proposals = [family.propose(told, pending) for family in self._families]
         promise, config = min(proposals, key=lambda proposal: proposal[0], default=(math.inf, None))
         return config if promise < math.inf else None
 
 
 def warm_start(
-    problem: Problem, device: DeviceInfo, tuned: Sequence[TunedTrial], spaces: Sequence[SearchSpace], most: int
+    problem: Problem,
+    device: DeviceInfo,
+    tuned: Sequence[TunedTrial],
+    spaces: Sequence[SearchSpace],
+    most: int,
+    model: CostModel,
+    rates: Rates,
 ) -> WarmStart:
-    """The initial design of a search of up to `most` configs; empty if nothing similar was ever tuned."""
+    """The initial design of a search of up to `most` configs, given the calibrated rates of the device.
+
+    Empty on a device other than a GPU if nothing similar was ever tuned there: the model is one of GPUs.
+    """
     wanted = {space.template for space in spaces}
     layers = near(problem, device, [trial for trial in tuned if trial.config.template in wanted])
-    families = [family for space in spaces if len(space.rows) and space.params if (family := _judge(space, layers))]
-    return WarmStart(layers, families, most)
+    if not layers and device.kind not in ("cuda", "replay"):
+        return WarmStart((), (), most)
+    predictor = _Predictor(model, device, rates)
+    known = {
+        space.template: _known(space.bound.template, layers, predictor)
+        for space in spaces
+        if len(space.rows) and space.params
+    }
+    errors = [error for own in known.values() for error in own.errors]
+    offset = float(np.mean(errors)) if errors else 0.0
+    families = [
+        _family(space, layers, known[space.template], predictor, offset) for space in spaces if space.template in known
+    ]
+    return WarmStart(layers if errors else (), families, most)
 
 
 def near(problem: Problem, device: DeviceInfo, tuned: Sequence[TunedTrial]) -> list[TunedLayer]:
@@ -173,77 +173,120 @@ def near(problem: Problem, device: DeviceInfo, tuned: Sequence[TunedTrial]) -> l
 
 
 @dataclass(frozen=True, slots=True)
+class _Predictor:
+    """The cost model with the rates of one device; those of another device are the model's."""
+
+    model: CostModel
+    device: DeviceInfo
+    rates: Rates
+
+    def log_us(self, bound: BoundTemplate, columns: Columns) -> Floats:
+        calibrated = self.rates if bound.device.identity == self.device.identity else {}
+        return self.model.log_us(bound, columns, self.model.rates_of(bound.device, calibrated))
+
+
+@dataclass(frozen=True, slots=True)
+class _Known:
+    """The trials of a family on the nearest layers."""
+
+    positions: Positions
+    """[trials, params]"""
+    views: Singles
+    """[trials, features]"""
+    layers: Ints
+    """index of each trial's layer"""
+    errors: Floats
+    """of the predicted log times"""
+    times: Floats
+    """log times"""
+
+
+@dataclass(frozen=True, slots=True)
 class _Family:
-    """The configs of a family to score, and the predictions from the trials of other layers."""
+    """The configs of a family to choose from, and their predictions."""
 
     space: SearchSpace
     rows: Ints
     """of the space, ascending"""
     view: Singles
     predicted: Floats
-    """log slowdowns"""
+    """log times"""
     said: Floats
     """the influence of each trial, made independent of earlier ones, on each config [trials, configs]"""
 
-    def propose(self, behind: Mapping[Config, float], pending: Sequence[Config]) -> tuple[float, Config]:
-        """The smallest predicted slowdown and its config; infinite if none is left.
-
-        `behind` is how far its own trials are behind the layer's best so far.
-        """
+    def propose(self, told: Mapping[Config, float], pending: Sequence[Config]) -> tuple[float, Config]:
+        """The smallest prediction and its config; infinite if none is left. `told` are the layer's own log times."""
         predicted, said = self.predicted.copy(), self.said
         taken = []
-        for config in (*behind, *pending):
+        for config in (*told, *pending):
             row = self.space.row_of(config)
             index = int(np.searchsorted(self.rows, -1 if row is None else row))
             if row is None or index == len(self.rows) or self.rows[index] != row:
                 continue
             taken.append(index)
-            if config in behind:
+            if config in told:
+                error = told[config] - predicted[index] if told[config] < math.inf else FAILED
                 covariance = _covariance(_apart(self.view, self.view[index : index + 1]), np.zeros(1))[:, 0]
                 left = covariance - said.T @ said[:, index]
                 deviation = math.sqrt(left[index] + NOISE)
-                predicted += left / deviation * ((behind[config] - predicted[index]) / deviation)
+                predicted += left / deviation * (error / deviation)
                 said = np.vstack([said, left / deviation])
+        if told:
+            left = np.maximum(1.0 - np.einsum("ij,ij->j", said, said), 0.0)
+            predicted -= HOPE * DEVIATION * np.sqrt(left)
         predicted[taken] = math.inf
-        promise, left = float(predicted.min()), np.maximum(1.0 - np.einsum("ij,ij->j", said, said), 0.0)
-        best = int((predicted - HOPE * np.sqrt(left) if len(said) > len(self.said) else predicted).argmin())
+        best = int(predicted.argmin())
         cost = AGAIN * sum(config.template == self.space.template for config in pending)
-        return promise + cost, self.space.config(int(self.rows[best]))
+        return float(predicted[best]) + cost, self.space.config(int(self.rows[best]))
 
 
-def _judge(space: SearchSpace, layers: Sequence[TunedLayer]) -> _Family | None:
-    """A family's feasible configs to score, with their predicted slowdowns; empty if the family was never good."""
-    template = space.bound.template
-    views, of, slowdowns, positions = [], [], [], []
+def _known(template: KernelTemplate, layers: Sequence[TunedLayer], predictor: _Predictor) -> _Known:
+    """A family's trials on the layers, without those of configs that it no longer has."""
+    positions = [np.empty((0, len(template.params)), np.intp)]
+    views, of = [], []
+    errors, times = [np.empty(0)], [np.empty(0)]
     for number, layer in enumerate(layers):
-        told = [
-            (now, slowdown) for config, slowdown in layer.slowdowns(layers) if (now := template.current_config(config))
-        ]
+        told = [(now, trial.median_us) for trial in layer.trials if (now := template.current_config(trial.config))]
         if not told:
             continue
         here = np.stack([positions_of(template, config) for config, _ in told])
         bound = BoundTemplate(template, layer.trials[0].problem, layer.trials[0].device)
         try:
-            views.append(features(bound, here))
+            columns = config_columns(bound, here)
+            predicted = predictor.log_us(bound, columns)
         except TemplateError:  # of a version of the family that allowed configs which this one does not
             continue
         positions.append(here)
+        views.append(features(bound, columns))
+        times.append(np.log([median_us for _, median_us in told]))
+        errors.append(times[-1] - predicted)
         of += [number] * len(told)
-        slowdowns += [slowdown for _, slowdown in told]
-    if not slowdowns or min(slowdowns) >= CAP:
-        return None
-    distances = np.array([layer.distance for layer in layers])[of]
-    between = np.array([[one.apart(other) for other in layers] for one in layers])[np.ix_(of, of)]
-    behind = np.array(slowdowns)
-    best = np.argsort(behind + SHARED_DECAY * distances, kind="stable")[:BEST]
-    rows = feasible_positions(space)
-    judged = _worth_judging(template, rows, np.concatenate(positions)[best])
-    known, view = _scaled(np.concatenate(views), features(space.bound, rows[judged]))
-    root = np.linalg.cholesky(_covariance(_apart(known, known), between) + NOISE * np.eye(len(of)))
+    view = np.concatenate(views) if views else np.empty((0, 0), np.float32)
+    return _Known(np.concatenate(positions), view, np.array(of, np.intp), np.concatenate(errors), np.concatenate(times))
+
+
+def _family(
+    space: SearchSpace, layers: Sequence[TunedLayer], known: _Known, predictor: _Predictor, offset: float
+) -> _Family:
+    """A family's configs that are predicted to be fast or like fast ones elsewhere; `offset` is the model's mean error
+    over all families.
+    """
+    distances = np.array([layer.distance for layer in layers])[known.layers]
+    best = np.argsort(known.times + SHARED_DECAY * distances, kind="stable")[:BEST]
+    feasible = feasible_positions(space)
+    rows = _worth_correcting(space.bound, feasible, known.positions[best], predictor)
+    columns = config_columns(space.bound, feasible[rows])
+    predicted = predictor.log_us(space.bound, columns) + offset
+    own = features(space.bound, columns)
+    if not len(known.layers):
+        view = _scaled(own[:0], own)[1]
+        return _Family(space, rows, view, predicted, np.empty((0, len(rows))))
+    between = np.array([[one.apart(other) for other in layers] for one in layers])[np.ix_(known.layers, known.layers)]
+    there, view = _scaled(known.views, own)
+    root = np.linalg.cholesky(_covariance(_apart(there, there), between) + NOISE * np.eye(len(known.layers)))
     whitening = np.linalg.inv(root)
-    said = whitening @ _covariance(_apart(known, view), distances[:, None])
-    predicted = CAP + said.T @ (whitening @ (behind - CAP))
-    return _Family(space, judged, view, predicted, said)
+    said = whitening @ _covariance(_apart(there, view), distances[:, None])
+    return _Family(space, rows, view, predicted + said.T @ (whitening @ (known.errors - offset)), said)
 
 
 def _covariance(apart: Singles, distance: Floats) -> Floats:
@@ -252,11 +295,14 @@ def _covariance(apart: Singles, distance: Floats) -> Floats:
     return np.asarray(SHARED * np.exp(-SHARED_DECAY * distance) + (1 - SHARED) * config)
 
 
-def _worth_judging(template: KernelTemplate, rows: Ints, sources: Ints) -> Ints:
-    """Which configs to score: some at random, and those whose values are nearest to a source's in order."""
-    spans = np.array([max(1, len(param.values) - 1) for param in template.params], dtype=np.float32)
-    drawn = np.random.default_rng(len(rows)).permutation(len(rows))[:DRAWN]
-    scaled, most = (rows / spans).astype(np.float32), min(NEIGHBOURS, len(rows))
+def _worth_correcting(bound: BoundTemplate, feasible: Positions, sources: Positions, predictor: _Predictor) -> Ints:
+    """The configs with the smallest predictions of a random sample, and those nearest to a source's in order."""
+    drawn = np.sort(np.random.default_rng(len(feasible)).permutation(len(feasible))[:PREDICTED])
+    if len(drawn) > KEPT:
+        predicted = predictor.log_us(bound, config_columns(bound, feasible[drawn]))
+        drawn = drawn[np.argsort(predicted, kind="stable")[:KEPT]]
+    spans = np.array([max(1, len(param.values) - 1) for param in bound.template.params], dtype=np.float32)
+    scaled, most = (feasible / spans).astype(np.float32), min(NEIGHBOURS, len(feasible))
     nearest = [
         np.argpartition(np.abs(scaled - source).sum(axis=1), most - 1)[:most]
         for source in (sources / spans).astype(np.float32)
@@ -264,11 +310,11 @@ def _worth_judging(template: KernelTemplate, rows: Ints, sources: Ints) -> Ints:
     return np.unique(np.concatenate([drawn, *nearest]))
 
 
-def _scaled(known: Singles, judged: Singles) -> tuple[Singles, Singles]:
+def _scaled(known: Singles, own: Singles) -> tuple[Singles, Singles]:
     """Both views with every varying feature scaled to the same spread."""
-    spread: Singles = np.concatenate([known, judged]).std(axis=0, dtype=np.float32)
+    spread: Singles = np.concatenate([known, own]).std(axis=0, dtype=np.float32)
     varies = spread > 0
-    return known[:, varies] / spread[varies], judged[:, varies] / spread[varies]
+    return known[:, varies] / spread[varies], own[:, varies] / spread[varies]
 
 
 def _apart(left: Singles, right: Singles) -> Singles:
@@ -277,10 +323,6 @@ def _apart(left: Singles, right: Singles) -> Singles:
     for column in range(left.shape[1]):
         total += np.abs(left[:, column, None] - right[None, :, column])
     return np.asarray(total / max(1, left.shape[1]), dtype=np.float32)
-
-
-Positions = npt.NDArray[np.intp]
-Features = npt.NDArray[np.float32]
 
 
 def positions_of(template: KernelTemplate, config: Config) -> Positions:
@@ -298,14 +340,9 @@ def feasible_positions(space: SearchSpace) -> Positions:
     return np.stack([table[space.rows[:, column]] for column, table in enumerate(tables)], axis=1)
 
 
-def features(bound: BoundTemplate, positions: Positions) -> Features:
-    """The derived values of configs on a layer: logarithms of numbers, words one-hot [configs, features]."""
-    columns = Columns({}, len(positions))
+def features(bound: BoundTemplate, columns: Columns) -> Singles:
+    """Parameters and derived values of configs: logarithms of numbers, words one-hot [configs, features]."""
     found: list[npt.NDArray[np.generic]] = []
-    for column, param in enumerate(bound.template.params):
-        columns[param.name] = column_of(param.values)[positions[:, column]]
-    for name, value in bound.derived:
-        columns[name] = value.column(columns)
     for param in bound.template.params:
         if any(isinstance(value, str) for value in param.values):
             found += [np.equal(columns[param.name], value) for value in param.values]

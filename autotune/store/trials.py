@@ -81,7 +81,7 @@ class TrialRow:
     origin: Origin = "measured"
     """`measured` here or `imported`"""
     proposed_by: str = "search"
-    """what proposed it: search, default, warm_start, prior"""
+    """what proposed it: search, default, warm_start, cost_model"""
     ranking_median_us: float | None = None
     """the median of its latest measurement here, by which `best` ranks it; None if it is not ranked"""
     sequence: int = 0

@@ -1,15 +1,15 @@
-"""The configs that a layer's search starts with: the best of similar layers and devices, or those of the prior."""
+"""The configs that a layer's search starts with: those that the cost model predicts to be fastest."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
 from autotune.devices.device import DeviceInfo
-from autotune.errors import DeviceError
 from autotune.family.space import SearchSpace
 from autotune.problem import Layer
+from autotune.resources import cost_model_file
 from autotune.search import InitialDesign
-from autotune.search.prior import prior
+from autotune.search.cost_model import read_cost_model
 from autotune.search.warm_start import MOST, warm_start
 from autotune.store import TopTrial
 from autotune.study import Study
@@ -24,15 +24,11 @@ def initial_designs(
     tuned: Sequence[TopTrial],
     rates: Mapping[str, float],
 ) -> tuple[InitialDesign, ...]:
-    """The initial design of a layer: the best configs of similar layers and devices, or else that of the prior."""
-    most = min(MOST, study.trials)
-    if study.warm_start:
-        design = warm_start(layer.problem, info, tuned, spaces, most)
-        if design.layers:
-            return (design,)
-    if study.prior:
-        return (prior(spaces, info, check_calibrated(info, rates), most=most, seed=study.seed),)
-    return ()
+    """The initial design of a layer, from the cost model and the trials of similar layers and devices."""
+    if not study.warm_start:
+        return ()
+    model = read_cost_model(cost_model_file())
+    return (warm_start(layer.problem, info, tuned, spaces, min(MOST, study.trials), model, rates),)
 
 
 def tuned_before(study: Study, layer: Layer, store: LayerStore, info: DeviceInfo) -> tuple[TopTrial, ...]:
@@ -41,15 +37,3 @@ def tuned_before(study: Study, layer: Layer, store: LayerStore, info: DeviceInfo
         return ()
     kinds = ("cuda", "replay") if info.kind == "replay" else (info.kind,)
     return store.top_trials(kinds, study.informative(layer.problem))
-
-
-def check_calibrated(info: DeviceInfo, rates: Mapping[str, float]) -> Mapping[str, float]:
-    """The rates of a device. Raises DeviceError if it lacks one that a prior needs."""
-    if not {"copy", "fp32"} <= rates.keys():
-        advice = (
-            "leave the prior out"
-            if info.kind == "replay"
-            else "run `autotune devices --calibrate` with this database first"
-        )
-        raise DeviceError(f"prior: {info.name} was never calibrated; {advice}")
-    return rates

@@ -14,7 +14,6 @@ from autotune.problem import Layer
 from autotune.search import single_threaded
 from autotune.store import Store, StudyRecord, TemplateRecord
 from autotune.study import Study, distinct_layers, unadmitted
-from autotune.tuning.initial_designs import check_calibrated
 from autotune.tuning.layer_finals import PLAIN_FINALS, FinalsPlan
 from autotune.tuning.layer_result import LayerResult
 from autotune.tuning.layer_store import StoredLayer
@@ -60,8 +59,6 @@ def tune(
     chosen = chosen[: len(spaces)]
     info, environment = evaluator.info, evaluator.environment
     rates = store.rates.best(info)
-    if search and study.prior and not (study.warm_start and store.studies.list()):
-        check_calibrated(info, rates)
     key = store.studies.begin(StudyRecord.of(study), fresh=fresh)
     records = [TemplateRecord(template.name, template.hash, template.header) for template in templates.values()]
     parts = [

@@ -30,14 +30,14 @@ SLOW = {
 BAD = {
     "a number of 5,000 digits": (changed(STUDY, ("10", "9" * 5000)), "line 2: a whole number of more than 4096 bits"),
     "one in hexadecimal": (changed(STUDY, ("10", f"0x{'f' * 5000}")), "trials: a whole number of more than 4096 bits"),
-    "one in a list": (f"prior = [[{'1' * 5000}]]\n{STUDY}", "a whole number of more than 4096 bits"),
+    "one in a list": (f"prune = [[{'1' * 5000}]]\n{STUDY}", "a whole number of more than 4096 bits"),
     "a fraction of 5,000 digits": (f"time_budget_s = {'9' * 5000}.0\n{STUDY}", "time_budget_s: expected seconds"),
     "a layer's name": (changed(STUDY, ("one", LONG)), "has 100000 characters: expected at most 100"),
     "a study's name": (changed(STUDY, ("small", LONG)), "has 100000 characters: expected at most 100"),
     "a family's name": (f'templates = ["{LONG}"]\n{STUDY}', "templates: expected a list of family names"),
     "a key": (f"{LONG} = 1\n{STUDY}", "unknown key"),
     "a value of another kind": (changed(STUDY, ("10", f'"{LONG}"')), "trials: expected a whole number"),
-    "lists in lists": (f"prior = {'[' * 100_000}\n{STUDY}", "is nested too deeply"),
+    "lists in lists": (f"prune = {'[' * 100_000}\n{STUDY}", "is nested too deeply"),
 }
 
 

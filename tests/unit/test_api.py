@@ -289,7 +289,6 @@ def test_a_study_with_everything_is_the_same_when_written_and_read() -> None:
         seed=5,
         sampler="tpe",
         warm_start=False,
-        prior=True,
         templates=("tiny",),
         workspace_limit_bytes=1,
         spill_limit_bytes=2,

@@ -58,8 +58,6 @@ REFUSING: tuple[tuple[str, ...], ...] = (
     ("importance", "lenet"),
     ("export", "lenet", "--out", "out", "--no-proof", "--device", "none such"),
     ("profile", "lenet", "--device", "null"),
-    ("tune", "small.toml", *NULL, "--db", "kept/none.db", "--prior"),
-    ("tune", "small.toml", *NULL, "--no-warm-start", "--prior"),
     ("tune", "small.toml", *NULL, "--baseline", "cudnn"),
     ("tune", "small.toml", *NULL, "--family", "none"),
     ("tune", "small.toml", "--family-dir", "families", "--device", "cuda:99"),

@@ -20,6 +20,8 @@ from autotune.family.space import SearchSpace
 from autotune.family.template import KernelTemplate
 from autotune.family.template_files import load_template, template_files
 from autotune.problem import Conv2dProblem, Layer
+from autotune.resources import cost_model_file
+from autotune.search.cost_model import read_cost_model
 from autotune.search.initial_design import WARM_START
 from autotune.search.warm_start import warm_start
 from autotune.store import Store, TopTrial
@@ -33,6 +35,7 @@ from tests.unit.store.builders import correct
 from tests.unit.tiny import SMALL, Command, bind, changed, tiny
 
 H200 = Path(__file__).parents[2] / "tests" / "data" / "databases" / "report-layers.db"
+MODEL = read_cost_model(cost_model_file())
 LARGER = Conv2dProblem(3, 2, 11, 8, 4, 3, 3)
 STRANGE = Conv2dProblem(3, 2, 300, 300, 256, 1, 1, dtype="f32")
 
@@ -103,7 +106,7 @@ def test_what_the_layers_own_trials_say_counts(families: Mapping[str, KernelTemp
     top_trials = [
         TopTrial("before.one", SMALL, info, config, predicted_us(render(near.bound, config))) for config in before
     ]
-    start = warm_start(LARGER, info, top_trials, [SearchSpace(bind(families["tiny"], LARGER))], 10)
+    start = warm_start(LARGER, info, top_trials, [SearchSpace(bind(families["tiny"], LARGER))], 10, MODEL, {})
     first = start.next({}, [])
     assert first is not None
     second = start.next({}, [first])
@@ -127,7 +130,7 @@ def test_a_family_that_the_nearest_layer_never_tried_comes_first_where_it_was_fa
 
     def first(known: list[TopTrial]) -> Config | None:
         spaces = [SearchSpace(bind(family, LARGER)) for family in (old, new)]
-        return warm_start(LARGER, info, known, spaces, 10).next({}, [])
+        return warm_start(LARGER, info, known, spaces, 10, MODEL, {}).next({}, [])
 
     near, faster = top_trials(old, SMALL, 1.0), [*top_trials(old, far, 1.0), *top_trials(new, far, 0.5)]
     slower = [*top_trials(old, far, 1.0), *top_trials(new, far, 2.0)]
@@ -145,7 +148,7 @@ def test_families_that_a_study_does_not_want_say_nothing(tmp_path: Path) -> None
         for each, slower in ((space, 9.0), (elsewhere, 1.0))
         for row in range(len(each.rows))
     ]
-    assert warm_start(LARGER, info, known, [SearchSpace(bind(tiny(tmp_path), LARGER))], 10).layers
+    assert warm_start(LARGER, info, known, [SearchSpace(bind(tiny(tmp_path), LARGER))], 10, MODEL, {}).layers
 
 
 def test_an_empty_database_and_a_study_that_wants_none_start_with_the_default(

@@ -1,0 +1,35 @@
+"""`fit-model`: fit the cost model, which tells a search where to begin, to results."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from pathlib import Path
+
+import click
+
+from autotune.resources import RECORDED, results_named
+
+
+@click.command("fit-model")
+@click.argument("databases", metavar="[DB]...", nargs=-1)
+@click.option("-o", "--out", required=True, type=click.Path(path_type=Path), help="The cost model's file.")
+def fit_model(databases: tuple[str, ...], out: Path) -> None:
+    """Fit the cost model to results databases, or to the bundled ones.
+
+    The cost model predicts the time of a config from what its family declares and from the calibrated rates of a GPU.
+    `tune` starts with the configs that the bundled model predicts to be fastest. This command writes such a file, with
+    its date and error: how much slower the first config is than the fastest recorded one, on layers that the fit has
+    not seen. Only results of calibrated GPUs count.
+    """
+    from autotune.atomic_write import write_whole
+    from autotune.family.template_files import load_templates
+    from autotune.replay.cost_records import fit_model as fitted
+    from autotune.replay.cost_records import held_out_error, layer_records
+    from autotune.search.cost_model import write_cost_model
+
+    records = layer_records([results_named(name) for name in databases or RECORDED], load_templates())
+    now = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+    model = fitted(records, now, held_out_error(records))
+    write_whole(out, write_cost_model(model).encode(), "--out")
+    error = "; ".join(f"{name} {value:.3f}" for name, value in model.error.items()) or "unknown, with one layer"
+    click.echo(f"{out}: {len(records)} layers on {', '.join(model.rates)}; first config over the best: {error}")

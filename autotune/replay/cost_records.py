@@ -1,0 +1,147 @@
+"""Results databases as what a cost model is fitted on and judged by."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from autotune.devices.device import DeviceInfo
+from autotune.errors import TemplateError
+from autotune.family.space import BoundTemplate
+from autotune.family.template import KernelTemplate
+from autotune.problem import Problem
+from autotune.replay.recorded_trials import measured_rows
+from autotune.search.cost_model import CostModel, Observed, fit, log_times
+from autotune.search.cost_terms import NEEDED_RATES, config_columns, cost_terms
+from autotune.search.warm_start import positions_of
+from autotune.store import Store, TrialRow
+from autotune.trial import Config
+
+FOLDS = 10
+"""Parts of the layers, each of which is predicted by the records of the others."""
+
+Shape = tuple[str, tuple[tuple[str, int], ...]]
+"""An operation and its sizes, except that of the run; layers of all types and batch sizes share it"""
+
+
+@dataclass(frozen=True, slots=True)
+class FamilyRecords:
+    """The correct configs of one family on one layer and device."""
+
+    family: str
+    configs: tuple[Config, ...]
+    accuracies: tuple[str, ...]
+    observed: Observed
+
+
+@dataclass(frozen=True, slots=True)
+class LayerRecords:
+    """The correct configs of all families on one layer and device."""
+
+    problem: Problem
+    device: DeviceInfo
+    rates: Mapping[str, float]
+    families: tuple[FamilyRecords, ...]
+
+    @property
+    def shape(self) -> Shape:
+        """The sizes that results of other types and batch sizes of this layer share."""
+        return shape_of(self.problem)
+
+
+def shape_of(problem: Problem) -> Shape:
+    """An operation and a problem's sizes, except that of the run."""
+    operation = problem.operation
+    sizes = ((name, size) for name, size in problem.values.items() if isinstance(size, int))
+    return operation.name, tuple(sorted((name, size) for name, size in sizes if name != operation.runtime))
+
+
+def layer_records(files: Iterable[Path], templates: Mapping[str, KernelTemplate]) -> list[LayerRecords]:
+    """The layers of some databases on calibrated GPUs, with the configs that the families still have."""
+    found = []
+    for file in files:
+        with Store(file, create=False) as store:
+            for (problem, *_), rows in measured_rows(store).items():
+                device = rows[0].device
+                rates = store.rates.best(device)
+                if device.kind == "cuda" and all(unit in rates for unit in NEEDED_RATES):
+                    families = tuple(_of_families(rows, templates, rates))
+                    if families:
+                        found.append(LayerRecords(problem, device, rates, families))
+    return found
+
+
+def _of_families(
+    rows: Sequence[TrialRow], templates: Mapping[str, KernelTemplate], rates: Mapping[str, float]
+) -> Iterable[FamilyRecords]:
+    """A layer's correct configs, by family."""
+    layer = (rows[0].problem, rows[0].device.identity)
+    for name in dict.fromkeys(row.trial.config.template for row in rows):
+        template = templates.get(name)
+        if template is None or template.operation.name != rows[0].problem.operation.name:
+            continue
+        now = [
+            (config, row.trial.accuracy, row.trial.median_us)
+            for row in rows
+            if row.trial.median_us and (config := template.current_config(row.trial.config))
+        ]
+        if not now:
+            continue
+        bound = BoundTemplate(template, rows[0].problem, rows[0].device)
+        positions = np.stack([positions_of(template, config) for config, _, _ in now])
+        try:
+            terms = cost_terms(bound, config_columns(bound, positions), rates)
+        except TemplateError:  # of a version of the family that allowed configs which this one does not
+            continue
+        times_us = np.array([median_us for _, _, median_us in now])
+        configs, accuracies = tuple(config for config, _, _ in now), tuple(accuracy for _, accuracy, _ in now)
+        yield FamilyRecords(name, configs, accuracies, Observed(layer, name, terms, times_us))
+
+
+def observed_in(records: Iterable[LayerRecords]) -> list[Observed]:
+    """What a fit takes."""
+    return [family.observed for layer in records for family in layer.families]
+
+
+def fit_model(records: Sequence[LayerRecords], fitted_at: str, error: Mapping[str, float]) -> CostModel:
+    """A cost model of some records. Raises StudyError if there are none."""
+    weights = fit(observed_in(records))
+    devices = {layer.device.name: layer for layer in records}
+    rates = {name: dict(layer.rates) for name, layer in devices.items()}
+    return CostModel(fitted_at, error, rates, tuple(layer.device for layer in devices.values()), weights)
+
+
+def held_out_error(records: Sequence[LayerRecords]) -> dict[str, float]:
+    """Quantiles of the time of the config predicted to be fastest over the best time of its layer and accuracy class,
+    each fold of layers predicted by the others; empty if there is one layer only.
+    """
+    shapes = sorted({layer.shape for layer in records})
+    ratios: list[float] = []
+    for fold in range(min(FOLDS, len(shapes))):
+        held_out = set(shapes[fold::FOLDS])
+        known = observed_in(layer for layer in records if layer.shape not in held_out)
+        if not known:
+            return {}
+        weights = fit(known)
+        for layer in records:
+            if layer.shape in held_out:
+                ratios += _first_over_best(layer, weights)
+    if not ratios:
+        return {}
+    return {name: round(float(np.quantile(ratios, level)), 4) for name, level in (("median", 0.5), ("p95", 0.95))}
+
+
+def _first_over_best(layer: LayerRecords, weights: Mapping[str, np.ndarray]) -> Iterable[float]:
+    """For each accuracy class of a layer with several configs."""
+    predicted = np.concatenate(
+        [log_times(each.observed.terms, weights.get(each.family, weights[""]))[0] for each in layer.families]
+    )
+    times_us = np.concatenate([each.observed.times_us for each in layer.families])
+    accuracies = np.array([accuracy for each in layer.families for accuracy in each.accuracies])
+    for accuracy in np.unique(accuracies):
+        of = np.flatnonzero(accuracies == accuracy)
+        if len(of) > 1:
+            yield float(times_us[of[predicted[of].argmin()]] / times_us[of].min())

@@ -1,0 +1,195 @@
+"""space -> search: the time of a config on a layer that was never tuned, as a weighted sum of the terms of its cost.
+
+The time is the fixed terms plus the 2-norm of the others. The weights of a family are those of all families times
+factors of its own, which stay near 1 where a family has few records. `fit` chooses both by the squared errors of the
+log times, of which fast configs weigh most.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from autotune.bounded_io import read_text
+from autotune.devices.device import DeviceInfo
+from autotune.distance import device_distance
+from autotune.errors import StudyError
+from autotune.expressions.vectorized import Columns
+from autotune.family.space import BoundTemplate
+from autotune.search.cost_terms import FIXED, NEEDED_RATES, TERMS, Floats, cost_terms
+
+POWER = 2.0
+"""Exponent of the norm: 1 would add up what overlaps, infinity would take the largest term."""
+START = {"launch": 1.0, "start": 1.5}
+"""Weights of the fixed terms before the fit, microseconds: an empty kernel takes 2.5; other terms begin with 1."""
+SPREAD, FIXED_SPREAD = 2.0, 0.3
+"""Standard deviations of the logs of the common weights, and of those of the fixed terms."""
+OWN_SPREAD, OWN_FIXED_SPREAD = 0.5, 0.02
+"""The same of a family's own factors: a launch costs each the same."""
+ERROR = 0.15
+"""Standard deviation of a log time that the model does not explain."""
+STEPS = 12
+"""of Gauss and Newton"""
+DAMPING = 1e-3
+MOST_STEP = 1.5
+"""of a log weight"""
+MOST_OF_FAMILY = 20
+"""Trials of a family on one layer that a fit uses, evenly spread over its times."""
+
+
+@dataclass(frozen=True, slots=True)
+class Observed:
+    """Measured configs of one family on one layer and device."""
+
+    layer: object
+    """Those of one layer and device have the same."""
+    family: str
+    terms: Floats
+    """[configs, TERMS]"""
+    times_us: Floats
+
+
+@dataclass(frozen=True, slots=True)
+class CostModel:
+    """Weights of the terms, and the rates of the devices that they were fitted on."""
+
+    fitted_at: str
+    """ISO 8601, UTC"""
+    error: Mapping[str, float]
+    """`median` and `p95` of the time of the first config over the best one's, on layers that a fit had not seen"""
+    rates: Mapping[str, Mapping[str, float]]
+    """device to unit to work per second"""
+    devices: tuple[DeviceInfo, ...]
+    weights: Mapping[str, Floats]
+    """family to weights [TERMS]; that of "" is for families without records"""
+
+    def log_us(self, bound: BoundTemplate, columns: Columns, rates: Mapping[str, float]) -> Floats:
+        """The logs of the predicted microseconds of configs, from their parameters and derived values."""
+        own = self.weights.get(_base(bound.template.name), self.weights[""])
+        return log_times(cost_terms(bound, columns, rates), own)[0]
+
+    def rates_of(self, device: DeviceInfo, calibrated: Mapping[str, float]) -> Mapping[str, float]:
+        """A device's own rates if it was calibrated, else those of the device most like it."""
+        if all(unit in calibrated for unit in NEEDED_RATES):
+            return calibrated
+        return self.rates[min(self.devices, key=lambda each: _apart(each, device)).name]
+
+
+def _apart(one: DeviceInfo, device: DeviceInfo) -> tuple[float, bool]:
+    """Distance of two devices, those of one name first; a replayed device's name ends with its own."""
+    return device_distance(one, device), not device.name.endswith(one.name)
+
+
+def _base(family: str) -> str:
+    """The family whose file this is: those of `conv` and `conv_transpose` are conv2d's."""
+    return family.removeprefix("conv_transpose_").removeprefix("conv_")
+
+
+def log_times(terms: Floats, weights: Floats) -> tuple[Floats, Floats]:
+    """The logs of the times, and their derivatives by the logs of the weights [configs, TERMS]."""
+    fixed = len(FIXED)
+    weighted = terms * weights
+    powers = weighted[:, fixed:] ** POWER
+    total = np.maximum(powers.sum(axis=1), 1e-300)
+    norm = total ** (1 / POWER)
+    time_us = weighted[:, :fixed].sum(axis=1) + norm
+    shares = np.concatenate(
+        [weighted[:, :fixed] / time_us[:, None], powers / total[:, None] * (norm / time_us)[:, None]], axis=1
+    )
+    return np.log(time_us), shares
+
+
+def fit(observed: Sequence[Observed]) -> dict[str, Floats]:
+    """The weights of each family, and those of "" for all others.
+
+    Each layer counts the same, whatever the number of its trials. Raises StudyError if there are none.
+    """
+    if not observed:
+        raise StudyError("no correct trial on a calibrated GPU: a cost model has nothing to fit")
+    families = sorted({each.family for each in observed})
+    best_us: dict[object, float] = {}
+    for each in observed:
+        best_us[each.layer] = min(best_us.get(each.layer, np.inf), float(each.times_us.min()))
+    kept = [_spread(each) for each in observed]
+    counts: dict[object, int] = {}
+    for each in kept:
+        counts[each.layer] = counts.get(each.layer, 0) + len(each.times_us)
+    terms = np.concatenate([each.terms for each in kept])
+    times = np.log(np.concatenate([each.times_us for each in kept]))
+    importance = np.concatenate([best_us[each.layer] / each.times_us / np.sqrt(counts[each.layer]) for each in kept])
+    importance /= importance.mean()
+    family = np.repeat([families.index(each.family) for each in kept], [len(each.times_us) for each in kept])
+    begin = np.log([START.get(term, 1.0) for term in TERMS])
+    common, own = begin.copy(), np.zeros((len(families), len(TERMS)))
+    is_fixed = np.array([term in FIXED for term in TERMS])
+    pull = (ERROR / np.where(is_fixed, FIXED_SPREAD, SPREAD)) ** 2
+    own_pull = (ERROR / np.where(is_fixed, OWN_FIXED_SPREAD, OWN_SPREAD)) ** 2
+    rows = [np.flatnonzero(family == index) for index in range(len(families))]
+    for _ in range(STEPS):
+        predicted, slopes = log_times(terms, np.exp(common + own[family]))
+        residual, weighted = predicted - times, slopes * importance[:, None]
+        curvature = slopes.T @ weighted
+        left = curvature + np.diag(pull + DAMPING * np.diag(curvature))
+        right = weighted.T @ residual + pull * (common - begin)
+        solved = []
+        for index, of in enumerate(rows):  # a family's factors meet the others in the common weights alone
+            block = slopes[of].T @ weighted[of]
+            slope = weighted[of].T @ residual[of] + own_pull * own[index]
+            both = np.linalg.solve(
+                block + np.diag(own_pull + DAMPING * np.diag(block)), np.column_stack([block, slope])
+            )
+            solved.append(both)
+            left -= block @ both[:, :-1]
+            right -= block @ both[:, -1]
+        step = np.linalg.solve(left, right)
+        for index, both in enumerate(solved):
+            own[index] -= np.clip(both[:, -1] - both[:, :-1] @ step, -MOST_STEP, MOST_STEP)
+        common -= np.clip(step, -MOST_STEP, MOST_STEP)
+    return {"": np.exp(common), **{name: np.exp(common + own[index]) for index, name in enumerate(families)}}
+
+
+def _spread(each: Observed) -> Observed:
+    """At most MOST_OF_FAMILY configs, from the fastest to the slowest."""
+    order = np.argsort(each.times_us, kind="stable")
+    chosen = order[np.unique(np.linspace(0, len(order) - 1, min(len(order), MOST_OF_FAMILY)).astype(np.intp))]
+    return Observed(each.layer, each.family, each.terms[chosen], each.times_us[chosen])
+
+
+def write_cost_model(model: CostModel) -> str:
+    """The text of a cost model's file."""
+    families = ",\n".join(
+        f"    {json.dumps(name)}: [{', '.join(f'{weight:.4g}' for weight in own)}]"
+        for name, own in sorted(model.weights.items())
+    )
+    devices = {
+        device.name: {"arch": device.arch, "sm_count": device.sm_count, "rates": dict(model.rates[device.name])}
+        for device in model.devices
+    }
+    head = {"fitted_at": model.fitted_at, "error": dict(model.error), "devices": devices, "terms": list(TERMS)}
+    text = json.dumps(head, indent=1).removesuffix("\n}")
+    return f'{text},\n "weights": {{\n{families}\n }}\n}}\n'
+
+
+def read_cost_model(path: Path) -> CostModel:
+    """A cost model's file. Raises StudyError if it cannot be read, or is for other terms than this autotune's."""
+    try:
+        content = json.loads(read_text(path, StudyError))
+        if tuple(content["terms"]) != TERMS:
+            raise StudyError(f"{path}: a cost model of another version; run `autotune fit-model` again")
+        devices = content["devices"]
+        return CostModel(
+            content["fitted_at"],
+            content["error"],
+            {name: device["rates"] for name, device in devices.items()},
+            tuple(
+                DeviceInfo(kind="cuda", name=name, arch=device["arch"], sm_count=device["sm_count"], memory_bytes=0)
+                for name, device in devices.items()
+            ),
+            {name: np.array(own, dtype=np.float64) for name, own in content["weights"].items()},
+        )
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        raise StudyError(f"{path}: is no cost model: {error}") from None

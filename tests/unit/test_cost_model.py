@@ -1,0 +1,108 @@
+"""The cost model: what raises a prediction, what a fit finds, and that a search on a new GPU begins with it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from autotune.devices.device import DeviceInfo
+from autotune.errors import StudyError, TemplateError
+from autotune.family.space import SearchSpace
+from autotune.family.template_files import load_template, template_files
+from autotune.problem import Conv2dProblem
+from autotune.resources import cost_model_file
+from autotune.search.cost_model import CostModel, Observed, fit, log_times, read_cost_model
+from autotune.search.cost_terms import TERMS, Floats, config_columns
+from autotune.search.warm_start import feasible_positions, warm_start
+from tests.unit.tiny import SMALL, Command, bind, tiny
+
+MODEL = read_cost_model(cost_model_file())
+STAGE = '\n[[stage]]\nentry = "conv2d_tiny"'
+COST = '\n[cost]\nloaded_bytes = "LOADED"\nwaves = "1"\nsteps = "turns"\n'
+
+
+def predicted_us(folder: Path, *edits: tuple[str, str], name: str) -> Floats:
+    """What the bundled model predicts for all configs of the tiny family on a calibrated H200."""
+    space = SearchSpace(bind(tiny(folder, *edits, name=name), SMALL))
+    columns = config_columns(space.bound, feasible_positions(space))
+    return np.exp(MODEL.log_us(space.bound, columns, MODEL.rates["NVIDIA H200"]))
+
+
+def test_bytes_that_a_header_declares_are_predicted_to_take_time(tmp_path: Path) -> None:
+    few = predicted_us(tmp_path, (STAGE, COST.replace("LOADED", "1000") + STAGE), name="few")
+    many = predicted_us(tmp_path, (STAGE, COST.replace("LOADED", "1000000000") + STAGE), name="many")
+    assert (many > 5 * few).all()
+
+
+@pytest.mark.parametrize(
+    ("table", "said"),
+    [
+        ('\n[cost]\nloaded_bytes = "1"\nwaves = "1"\n', "steps"),
+        (COST.replace("LOADED", "1") + 'bytes = "1"\n', "bytes"),
+        (COST.replace("LOADED", "no_such_size"), "no_such_size"),
+    ],
+)
+def test_a_cost_that_is_incomplete_or_unknown_is_an_error(tmp_path: Path, table: str, said: str) -> None:
+    with pytest.raises(TemplateError, match=rf"cost.*{said}|{said}.*cost"):
+        tiny(tmp_path, (STAGE, table + STAGE))
+
+
+def test_a_fit_finds_the_weights_that_made_the_times() -> None:
+    rng = np.random.default_rng(1)
+    true = np.exp(rng.normal(0, 0.4, len(TERMS)))
+    true[:2] = 1.0, 1.5
+    layers = [np.exp(rng.normal(1, 1.5, (20, len(TERMS)))) for _ in range(30)]
+    observed = [Observed(number, "one", each, np.exp(log_times(each, true)[0])) for number, each in enumerate(layers)]
+    weights = fit(observed)
+    unseen = np.exp(rng.normal(1, 1.5, (200, len(TERMS))))
+    assert np.abs(log_times(unseen, weights["one"])[0] - log_times(unseen, true)[0]).max() < 0.1
+    with pytest.raises(StudyError, match="nothing to fit"):
+        fit([])
+
+
+def test_a_family_without_records_gets_the_weights_of_all_others(tmp_path: Path) -> None:
+    bound = bind(tiny(tmp_path), SMALL)
+    columns = config_columns(bound, feasible_positions(SearchSpace(bound)))
+    common = CostModel("", {}, MODEL.rates, MODEL.devices, {"": MODEL.weights[""]})
+    rates = MODEL.rates["NVIDIA H200"]
+    assert (MODEL.log_us(bound, columns, rates) == common.log_us(bound, columns, rates)).all()
+
+
+def test_a_file_that_is_no_cost_model_is_one_clear_line(tmp_path: Path) -> None:
+    for text in ("", "[]", '{"terms": []}', '{"terms": 3}'):
+        (tmp_path / "model.json").write_text(text)
+        with pytest.raises(StudyError, match=r"model.json: .*cost model"):
+            read_cost_model(tmp_path / "model.json")
+
+
+def test_a_search_on_a_gpu_without_any_results_begins_with_the_model() -> None:
+    """A 3x3 convolution of ResNet-50 of batch 64: a small tile takes several times as long as the best."""
+    gpu = DeviceInfo("cuda", "NVIDIA H20", 90, 78, 96 << 30)
+    layer = Conv2dProblem(64, 256, 14, 14, 256, 3, 3, pad_h=1, pad_w=1, dtype="f16", layout="nhwc")
+    space = SearchSpace(bind(load_template(template_files()["implicit_gemm_sm90"]), layer, gpu))
+    start = warm_start(layer, gpu, (), [space], 10, MODEL, {})
+    first = start.next({}, ())
+    assert start.by == "cost_model"
+    assert first is not None
+    tile = first.params["tile_m"], first.params["tile_n"]
+    assert int(tile[0]) * int(tile[1]) >= 128 * 128, first
+
+
+def test_a_device_that_is_no_gpu_begins_as_before(tmp_path: Path) -> None:
+    space = SearchSpace(bind(tiny(tmp_path), SMALL))
+    assert warm_start(SMALL, space.bound.device, (), [space], 10, MODEL, {}).next({}, ()) is None
+
+
+def test_the_bundled_model_is_of_both_gpus_and_says_how_good_it_is() -> None:
+    assert {device.name for device in MODEL.devices} == {"NVIDIA H200", "NVIDIA H100 80GB HBM3"}
+    assert 1 <= MODEL.error["median"] <= 1.05
+    assert MODEL.error["p95"] <= 1.5
+
+
+def test_fitting_needs_results_of_a_calibrated_gpu(tune: Command, autotune: Command) -> None:
+    assert tune("--db", "one.db").code == 0
+    refused = autotune("fit-model", "one.db", "--out", "model.json")
+    assert refused.code == 1
+    assert "nothing to fit" in refused.complaint
