@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import subprocess
 import sys
 from collections.abc import Callable, Iterator, Mapping
@@ -390,16 +391,20 @@ def compiled_rows(path: str, rows: int) -> tuple[str, Array, Array, tuple[int, .
     """The operator's schema, what it gives, as `torch.compile` traces it and on tensors without data, and refusals."""
     import torch
 
-    from autotune.autotune_runtime.torch_call import Call, schema
-    from autotune.autotune_runtime.torch_operator import Operator
     from tests.torch_networks import CPU
 
-    library = loaded(path)
-    softmax = Operator(library.interface, "softmax")
+    sys.path.insert(0, str(Path(path).parents[1] / "exported" / "python"))
+    package = importlib.import_module("autotune_softmax")
+    calls, operators = (
+        importlib.import_module(f"autotune_softmax.{name}") for name in ("torch_call", "torch_operator")
+    )
+    softmax = operators.Operator(package.INTERFACE, "softmax")
     softmax.support("cpu", CPU)
-    operator: Any = softmax.of(library)
+    operator: Any = softmax.of(package.load(path))
     x = torch.linspace(-2, 2, 33 * rows).reshape(rows, 33)
-    torch.library.opcheck(softmax.operator, (x, Call(path, ()).text), test_utils=("test_schema", "test_faketensor"))
+    torch.library.opcheck(
+        softmax.operator, (x, calls.Call(path, ()).text), test_utils=("test_schema", "test_faketensor")
+    )
     traced = torch.compile(lambda each: operator(each + 1), backend="eager", fullgraph=True)(x)
     made, fake = operator(x.t().contiguous().t()), operator(x.to("meta"))
     said = []
@@ -407,7 +412,7 @@ def compiled_rows(path: str, rows: int) -> tuple[str, Array, Array, tuple[int, .
         with pytest.raises((ValueError, RuntimeError)) as raised:
             operator(wrong)
         said.append(str(raised.value))
-    return schema("softmax", library.interface), made.numpy(), traced.numpy(), tuple(fake.shape), said
+    return calls.schema("softmax", package.INTERFACE), made.numpy(), traced.numpy(), tuple(fake.shape), said
 
 
 def test_pytorch_has_an_operator_with_a_schema_and_a_fake_kernel(softmax: OnHostDriver) -> None:
