@@ -131,8 +131,6 @@ class WrittenExport:
     left_out: Mapping[str, str]
     families: Mapping[str, KernelTemplate]
     """the installed families, and those of given folders"""
-    noise: Mapping[str, float]
-    """noise floor of each measurement mode, a fraction of the time"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -175,12 +173,7 @@ def write_export(
             dispatcher=selected.dispatcher,
             images=images(find_nvcc(), cubin=cubin, ptx=ptx) if cubin or ptx else None,
         )
-        noise = {
-            row.row.measurement_mode: floor.noise_fraction
-            for row in selected.rows
-            if (floor := store.noise_floors.latest(row.row.device, row.row.measurement_mode))
-        }
-    return WrittenExport(exported, selected.left_out, families, noise)
+    return WrittenExport(exported, selected.left_out, families)
 
 
 def _selected(store: Store, what: str, db: str, request: ExportRequest, on: Callable[[DeviceInfo], bool]) -> _Selection:
@@ -308,7 +301,6 @@ def proof_of(written: WrittenExport, *, stage: Callable[[str], None] = lambda _:
                 device,
                 sanitizer,
                 not_run=not_run,
-                known_noise=lambda kernel: written.noise.get(kernel.row.row.measurement_mode, 0.0),
                 families=written.families,
                 stage=stage,
                 cache=binary_cache(),

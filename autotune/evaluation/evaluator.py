@@ -21,7 +21,7 @@ from autotune.measurement.numpy_reference import in_numpy
 from autotune.measurement.reference import check_program
 from autotune.operation.operation import REFERENCE
 from autotune.problem import Problem
-from autotune.trial import Config, ErrorStats, Measured, Timing
+from autotune.trial import Config, ErrorStats, Measured
 from autotune.workers.compilers import FIRST_DEADLINE_S, CompilePool
 from autotune.workers.device_worker import AT_HAND, DEADLINES, Deadlines, DeviceWorker
 from autotune.workers.worker import (
@@ -251,15 +251,13 @@ class DeviceEvaluator:
 
     def beside(
         self, library: Path, source: KernelSource, binary: Binary, *, cache: str, budget_s: float
-    ) -> tuple[tuple[Timing, ...], tuple[Timing, ...]]:
+    ) -> FinalsTimings:
         """Verify an exported library on the current layer and time it interleaved with the kernel that it was made of.
 
-        The kernel's timings come first, then the library's, each with weights at addresses of its own. Raises Rejected
-        when the library is wrong.
+        Each has weights at several addresses. Raises Rejected when the library is wrong.
         """
         kernels, libraries = ((source, binary),) * _ENTERED, ((str(library), source),) * _ENTERED
-        timings = self._workers[0].finals(FinalsRequest(kernels, (), cache, budget_s, 0, libraries))
-        return timings.kernels, timings.libraries
+        return self._workers[0].finals(FinalsRequest(kernels, (), cache, budget_s, 0, libraries))
 
     def build(self, program: Program) -> Future[Binary]:
         """Start compiling a program that does not belong to a config, which may take longer than a kernel."""

@@ -25,7 +25,8 @@ from autotune.exporting.selected_kernel import SelectedKernel
 from autotune.family.template import KernelTemplate
 from autotune.measurement.benchmark import paired_ratio
 from autotune.tempdirs import temporary_folder
-from autotune.trial import Timing
+from autotune.tuning.finals_decision import noise_floor
+from autotune.workers.worker import FinalsTimings
 
 ALLOWED = 0.02  # by which an exported kernel may be slower, if the noise floor is lower
 TIMED_S = 3.0  # of each kernel's finals, wall clock
@@ -52,7 +53,7 @@ class Beside:
     surely: float
     """the lower end of the ratio's confidence interval"""
     allowed: float
-    """fraction by which it may be slower: ALLOWED, or the device's noise floor if that is larger"""
+    """fraction by which it may be slower: ALLOWED, or the noise floor of this comparison if that is larger"""
 
     @property
     def too_slow(self) -> bool:
@@ -73,13 +74,15 @@ def _span(us: Sequence[float]) -> str:
     return f"{least:.2f} to {most:.2f}" if most > (1 + ALLOWED) * least else f"{most:.2f}"
 
 
-def beside(name: str, own: Sequence[Timing], library: Sequence[Timing], known_noise: float) -> Beside:
+def beside(name: str, timings: FinalsTimings) -> Beside:
     """Compare the timings of a kernel in the tuner and in the library, each with weights at several addresses."""
+    own, library = timings.kernels, timings.libraries
+    noise = noise_floor(own[0], timings.again) if timings.again else 0.0
     slowest = max(own, key=lambda timing: timing.median_us)
     fastest = min(library, key=lambda timing: timing.median_us)
     low, ratio, _ = paired_ratio(fastest.samples_us, slowest.samples_us)
     own_us, library_us = (tuple(timing.median_us for timing in each) for each in (own, library))
-    return Beside(name, own_us, library_us, ratio, low, max(ALLOWED, known_noise))
+    return Beside(name, own_us, library_us, ratio, low, max(ALLOWED, noise))
 
 
 def prove(
@@ -88,7 +91,6 @@ def prove(
     sanitizer: Sanitizer | str,
     *,
     not_run: str = "",
-    known_noise: Callable[[SelectedKernel], float] = lambda _: 0.0,
     families: Mapping[str, KernelTemplate] = MappingProxyType({}),
     stage: Callable[[str], None] = lambda _: None,
     cache: BinaryCache | None = None,
@@ -96,9 +98,8 @@ def prove(
     """Prove a folder on a CUDA device, or where there is none, which words say why, on the host.
 
     Its kernels are checked by the sanitizer first, for few images; words say why there is none, and `not_run` which
-    checks do not run here. Yields what was seen, line by line. `known_noise` is the noise floor of a kernel's device
-    and measurement mode, a fraction; `families` are the installed ones, whose lines messages name. `cache` has
-    programs for the CPU that were compiled before.
+    checks do not run here. Yields what was seen, line by line. `families` are the installed ones, whose lines messages
+    name. `cache` has programs for the CPU that were compiled before.
 
     Raises ProofFailed, after it was written to the folder, when the library does not build, is wrong or too slow;
     ToolchainError without a compiler, or where nothing can be built or run in the folder for temporary files.
@@ -108,7 +109,7 @@ def prove(
         seen = (
             _on_host(exported, evaluator, stage, cache)
             if isinstance(evaluator, str)
-            else _on_cuda(exported, evaluator, known_noise, stage)
+            else _on_cuda(exported, evaluator, stage)
         )
         stage("checking the kernels under a sanitizer")
         for line in itertools.chain(_sanitized(exported, sanitizer, not_run, families), seen):
@@ -198,7 +199,6 @@ def _tested_on_host(
 def _on_cuda(
     exported: Exported,
     evaluator: DeviceEvaluator,
-    known_noise: Callable[[SelectedKernel], float],
     stage: Callable[[str], None],
 ) -> Iterator[str]:
     with temporary_folder() as folder:
@@ -209,10 +209,10 @@ def _on_cuda(
         slow = []
         for kernel in exported.served:
             stage(f"timing {kernel.row.name} next to the tuner's own kernel")
-            compared = _timed(kernel, built, evaluator, known_noise(kernel))
+            compared = _timed(kernel, built, evaluator)
             if compared.too_slow:  # repeated in a fresh worker before it counts
                 evaluator.refresh()
-                compared = _timed(kernel, built, evaluator, known_noise(kernel))
+                compared = _timed(kernel, built, evaluator)
             yield str(compared)
             if compared.too_slow:
                 slow.append(compared)
@@ -220,17 +220,17 @@ def _on_cuda(
             raise ProofFailed(f"slower than the tuner's own kernel: {'; '.join(map(str, slow))}")
 
 
-def _timed(kernel: SelectedKernel, built: Built, evaluator: DeviceEvaluator, known_noise: float) -> Beside:
+def _timed(kernel: SelectedKernel, built: Built, evaluator: DeviceEvaluator) -> Beside:
     """A kernel of the library, verified for the tuned n, for timing next to the tuner's own."""
     compiled = evaluator.compile(kernel.source)
     evaluator.begin_layer(kernel.problem)
     try:
-        own, library = evaluator.beside(
+        timed = evaluator.beside(
             built.library, kernel.source, compiled.result(), cache=kernel.row.timing.cache, budget_s=TIMED_S
         )
     except (Rejected, DeviceLost) as error:
         raise ProofFailed(f"{kernel.row.name}: {error}") from None
-    return beside(kernel.row.name, own, library, known_noise)
+    return beside(kernel.row.name, timed)
 
 
 def _tested(built: Built, where: str, limit_s: float, kernels: Sequence[str] = ()) -> Iterator[str]:

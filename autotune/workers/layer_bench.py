@@ -173,7 +173,8 @@ class LayerBench:
         each pass has its own arrays.
 
         If libraries take part, the passes of a kernel share weights, as those of a library do. Each kernel but the
-        first has copies of the weights at other addresses, because a time also depends on the addresses.
+        first has copies of the weights at other addresses, because a time also depends on the addresses. The first
+        kernel is timed once more at its own addresses, for the noise floor.
         """
         device, verifier = self._device, self.verifier
         cold = request.cache == "cold"
@@ -194,7 +195,11 @@ class LayerBench:
             for position, loaded in enumerate(kernels):
                 weights = self._weights(loaded, elsewhere=position > 0) if libraries else None
                 entered.append(self._recorded(self._each_pass(loaded, count, cold=cold, weights=weights), held))
-            entered += [self._recorded(self._exported_passes(*each, count, cold=cold), held) for each in libraries]
+            for library in libraries:
+                entered.append(self._recorded(self._exported_passes(*library, count, held, cold=cold), held))
+            if libraries:
+                own = self._weights(kernels[0], elsewhere=False)
+                entered.append(self._recorded(self._each_pass(kernels[0], count, cold=cold, weights=own), held))
             baselines = device.baselines(request.baselines, verifier.problem, passes=count, cold=cold)
             for passes in baselines:
                 if isinstance(passes, Passes):
@@ -222,6 +227,7 @@ class LayerBench:
         return FinalsTimings(
             kernels=tuple(next(timings) for _ in kernels),
             libraries=tuple(next(timings) for _ in libraries),
+            again=next(timings) if libraries else None,
             baselines=tuple(each if isinstance(each, str) else next(timings) for each in baselines),
         )
 
@@ -242,16 +248,23 @@ class LayerBench:
                 workspace.free()
 
     def _exported_passes(
-        self, handle: Handle, workspace: GuardedArray, count: int, *, cold: bool
+        self, handle: Handle, workspace: GuardedArray, count: int, held: ExitStack, *, cold: bool
     ) -> list[Callable[[], None]]:
-        """Passes of an exported library; if several must be cold, each has its own arrays."""
+        """Passes of an exported library; if several must be cold, each has its own arrays and workspace."""
         device, verifier = self._device, self.verifier
-        own = verifier.copies(count) if count > 1 and cold else [verifier.tensors(verifier.normal)] * count
 
         def run(tensors: Tensors) -> None:
             handle.run(tensors, device.stream_handle)
 
-        return [partial(run, replace(tensors, workspace=workspace.address)) for tensors in own]
+        if count == 1 or not cold:
+            tensors = verifier.tensors(verifier.normal, workspace=workspace.address)
+            return [partial(run, tensors)] * count
+        passes: list[Callable[[], None]] = []
+        for copy in verifier.copies(count):
+            scratch = device.allocate(handle.workspace_bytes)
+            held.callback(device.free, scratch)
+            passes.append(partial(run, replace(copy, workspace=scratch)))
+        return passes
 
     def _measure(self, loaded: _Loaded, request: EvaluateRequest, started: float) -> Measured:
         device, verifier, cold = self._device, self.verifier, request.cache == "cold"

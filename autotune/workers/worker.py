@@ -118,6 +118,8 @@ class FinalsTimings:
     baselines: tuple[Timing | str, ...] = ()
     """a text is the reason why a baseline cannot run the layer"""
     libraries: tuple[Timing, ...] = ()
+    again: Timing | None = None
+    """the first kernel once more at the same addresses, next to libraries"""
 
 
 @dataclass(frozen=True, slots=True)
