@@ -63,7 +63,7 @@ AGAIN = 0.08
 """Penalty of a family's next config for each of its pending ones, so that a misleading family does not get all of them
 before results arrive.
 """
-PREDICTED = 20_000
+PREDICTED = 4000
 """Number of random feasible configs of a family whose time is predicted."""
 KEPT = 1000
 """Number of the fastest of them to correct by results."""
