@@ -32,7 +32,9 @@ def history_rows(rows: Iterable[Mapping[str, Any]]) -> Iterator[Cells]:
 def _finals_note(row: Mapping[str, Any]) -> str:
     verdicts = [Verdict(**verdict) for verdict in json.loads(row["verdicts"])]
     words = ["imported"] if row["imported"] else []
-    words += [f"{one.verdict} against {one.against}{caveat(one, row['launch'], row['accuracy'])}" for one in verdicts]
+    for one in verdicts:
+        against = "the starting config" if one.against == "default" else one.against
+        words.append(f"{one.verdict} against {against}{caveat(one, row['launch'], row['accuracy'])}")
     if row["superseded_at"] is not None:
         words.append(f"put in doubt {datetime.fromisoformat(row['superseded_at']):%Y-%m-%d %H:%M}")
     return ", ".join(words)

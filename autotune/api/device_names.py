@@ -55,7 +55,7 @@ def evaluator_of(
             named = ReplayEvaluator(rest)
         else:
             named = DeviceEvaluator(names, jobs, cache=binary_cache(), deadlines=deadlines)
-        say(named.info, name, "asked for")
+        say(named.info, name, "requested")
         _warn_of_others(named, warn)
         return named
     try:

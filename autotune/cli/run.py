@@ -120,7 +120,7 @@ INTERRUPTED = 128 + signal.SIGINT
 
 def stopping_on_interrupt() -> AbstractContextManager[Callable[[], bool]]:
     """The first Ctrl-C asks for an orderly end and prints so; the second ends the process at once."""
-    message = "\nfinishing the trial at hand; Ctrl-C again stops at once"
+    message = "\nfinishing the running trial; Ctrl-C again stops at once"
     return orderly_interrupts(lambda: click.echo(message, err=True))
 
 

@@ -108,11 +108,11 @@ def design_words(design: DesignResult, best: Trial | None) -> str:
     if design.best is None or best is None or not design.best.median_us or not best.median_us:
         return f"{began}; none of them is correct"
     if design.best.config == best.config:
-        return f"{began}; the best of all is one of them"
+        return f"{began}; the overall best is one of them"
     if best.median_us > design.best.median_us:
         slower = best.median_us / design.best.median_us - 1
         return f"{began}; the winner of the finals was {slower:.1%} slower in the search than the best of them"
-    return f"{began}; the best of all is {design.best.median_us / best.median_us - 1:.1%} faster than the best of them"
+    return f"{began}; the overall best is {design.best.median_us / best.median_us - 1:.1%} faster than the best of them"
 
 
 def left(study: Study, layers: Sequence[Layer], results: Sequence[LayerResult], done: str) -> str:

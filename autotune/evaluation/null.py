@@ -27,9 +27,9 @@ from autotune.workers.worker import FinalsTimings
 _FAILURES = {
     "compile": (Outcome.COMPILE, "compile_error", "the null device was asked to fail this compilation"),
     "crash": (Outcome.RUNTIME, "crash", "the null device was asked to crash"),
-    "illegal_address": (Outcome.RUNTIME, "illegal_address", "the null device was asked for an illegal address"),
+    "illegal_address": (Outcome.RUNTIME, "illegal_address", "the null device simulates an illegal address"),
     "hang": (Outcome.TIMEOUT, "hang", "the null device was asked to hang"),
-    "wrong": (Outcome.WRONG_RESULT, "wrong", "the null device was asked for a wrong result"),
+    "wrong": (Outcome.WRONG_RESULT, "wrong", "the null device simulates a wrong result"),
 }
 _FLOPS_PER_US = 10e6  # of an imaginary device: 10 TFLOP/s at the fastest config
 _SAMPLES = 5

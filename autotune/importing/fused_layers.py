@@ -1,4 +1,4 @@
-"""A network's convolutions or products of matrices, with what follows them as an epilogue."""
+"""A network's convolutions or matrix products, with what follows them as an epilogue."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from autotune.importing.network import plain
 from autotune.operation.registry import operation
 from autotune.problem import Problem, make_problem
 
-OPERATIONS = {"conv2d": "convolutions", "gemm": "products of matrices"}
+OPERATIONS = {"conv2d": "convolutions", "gemm": "matrix products"}
 """The operation of a study to the operators that it covers in a network."""
 
 
@@ -51,7 +51,7 @@ class Findings:
 
     @property
     def flops(self) -> int:
-        """FLOPs of all convolutions and products of matrices, as far as their sizes are known."""
+        """FLOPs of all convolutions and matrix products, as far as their sizes are known."""
         return self.served_flops + sum(each.flops or 0 for each in self.left_out)
 
     @property

@@ -22,7 +22,7 @@ _SHOWN = 3
 
 @dataclass(frozen=True, slots=True)
 class NamedLayer:
-    """Convolutions, or products of matrices, of one problem."""
+    """Convolutions, or matrix products, of one problem."""
 
     name: str
     problem: Problem

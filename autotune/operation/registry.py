@@ -62,7 +62,7 @@ def find_operation(name: str, directories: Sequence[Path] = ()) -> Operation:
         names = tuple(dict.fromkeys((*names, *(each for directory in directories for each in _declared_in(directory)))))
         raise TemplateError(
             f"no operation {quoted(name)}{did_you_mean(name, names)}; there are {', '.join(names)}; "
-            f"another is a folder of its name with {FILE}, beside the study or in a directory given with --family-dir"
+            f"to add one, put its folder with {FILE} next to the study or into a folder given with --family-dir"
         )
     return operation(name)
 

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 class SpaceExhausted(TrialPruned):
-    """Every feasible config was asked for. Within `Study.optimize` the trial counts as pruned."""
+    """Every feasible config was proposed. Within `Study.optimize` the trial counts as pruned."""
 
 
 class ListedSpaceModel:
@@ -90,7 +90,7 @@ class ListedSpaceModel:
                 raise ValueError(f"trial {trial.number} was enqueued: no feasible config that is left has {fixed}")
             forced = int(rng.choice(agreeing))
         if forced is None and not self.state.free.any():
-            raise SpaceExhausted(f"each of the {len(self.state)} feasible configs was asked for")
+            raise SpaceExhausted(f"all {len(self.state)} feasible configs were proposed")
         index = self._choose(self, study, trial, rng, forced)
         self._take(trial.number, index)
         return {name: value for name, value in self.encoding.params(index).items() if name in search_space}

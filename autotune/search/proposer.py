@@ -61,7 +61,7 @@ class Proposer:
         self.gain = None
         open_families = self._open_families()
         if not open_families:
-            raise LookupError("every config was asked for")
+            raise LookupError("every config was proposed")
         counts = self._counts()
         due = self._due(open_families, counts)
         unseen = [family for family in due if counts[family.number] < self._first]
@@ -224,6 +224,6 @@ def uniform(state: SearchState, rng: np.random.Generator) -> int:
     """A free config by chance, every family that has one left being equally likely."""
     families = [family for family in range(len(state.spaces)) if state.free_of(family).any()]
     if not families:
-        raise LookupError("every config was asked for")
+        raise LookupError("every config was proposed")
     family = families[int(rng.integers(len(families)))]
     return state.offsets[family] + int(rng.choice(np.flatnonzero(state.free_of(family))))

@@ -152,7 +152,7 @@ class AutotuneSampler(StudySampler):
     def suggest(self, trial: Trial) -> Params:
         """All parameters of the feasible config chosen for a trial.
 
-        Raises ValueError if no space was given, SpaceExhausted if every config was asked for.
+        Raises ValueError if no space was given, SpaceExhausted if every config was proposed.
         """
         if self._rows is None:
             raise ValueError("AutotuneSampler: suggest needs the space of feasible configs: AutotuneSampler(space=...)")

@@ -79,7 +79,7 @@ class Search:
             self._tell_past(trial)
 
     def ask(self, number: int) -> Config | None:
-        """The config to evaluate as trial `number`; None if every feasible one was asked for."""
+        """The config to evaluate as trial `number`; None if every feasible one was proposed."""
         if not self._state.free.any():
             return None
         self._look(number)

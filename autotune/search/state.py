@@ -168,4 +168,4 @@ class SearchState:
             distance = np.count_nonzero(apart, axis=1) + np.sum(np.abs(apart) / spans, axis=1) / (len(spans) + 1)
             nearest = free[distance <= distance.min() + 1e-9]
             return self.offsets[here] + int(rng.choice(nearest))
-        raise LookupError("every config was asked for")
+        raise LookupError("every config was proposed")

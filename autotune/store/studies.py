@@ -326,9 +326,9 @@ def _check_same_study(connection: Connection, study_id: int, record: StudyRecord
     names, problems = {layer.name for layer in record.layers}, {layer.problem for layer in record.layers}
     if stored and not any(layer.name in names or layer.problem in problems for layer in stored):
         raise StoreError(
-            f"{record.name}: {where} has trials of another study of this name, whose layers are "
-            f"{_some([layer.name for layer in stored])}; rename this study (name = ...), or give another --db, or "
-            "--fresh to replace that one"
+            f"{record.name}: {where} has trials of another study with this name (layers: "
+            f"{_some([layer.name for layer in stored])}); rename this study (name = ...), use another --db, or pass "
+            "--fresh to replace the other study"
         )
 
 

@@ -53,7 +53,7 @@ def _place(report: str, source: KernelSource) -> str:
         size_bytes = region_bytes
         offset = -distance if side in ("before", "to the left of") else region_bytes + distance
     name = " or ".join(_named(source, size_bytes)) or "an array"
-    return f"what lies {'before' if offset < 0 else 'behind'} {name} ({size_bytes} bytes), at byte {offset}"
+    return f"the memory {'before' if offset < 0 else 'behind'} {name} ({size_bytes} bytes), at byte {offset}"
 
 
 def _named(source: KernelSource, size_bytes: int) -> Iterator[str]:

@@ -9,7 +9,7 @@ def reference(_p, x, weights):
 
 
 def five_points(x, centre, neighbour):
-    """The sum over a point and those beside it, zero beyond the edges."""
+    """The sum over a point and its four neighbours, which are zero beyond the edges."""
     padded = np.pad(x, ((0, 0), (1, 1), (1, 1)))
     beside = padded[:, :-2, 1:-1] + padded[:, 2:, 1:-1] + padded[:, 1:-1, :-2] + padded[:, 1:-1, 2:]
     return centre * x + neighbour * beside

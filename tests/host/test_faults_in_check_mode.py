@@ -21,7 +21,7 @@ pytestmark = pytest.mark.cxx
 BYTES = 4 * RAGGED.array("x").elements
 MESSAGES = {
     "smem_declared_too_small": "shared memory behind what smem_bytes of its stage declares: 4 (conv2d_shared_tile)",
-    "unused_load_behind_array": f"reads 4 bytes of what lies behind x ({BYTES} bytes), at byte {BYTES + 20}",
+    "unused_load_behind_array": f"reads 4 bytes of the memory behind x ({BYTES} bytes), at byte {BYTES + 20}",
     "no_barrier_after_first_thread": "a race: right when a block's threads run one after another",
 }
 

@@ -182,7 +182,7 @@ def test_a_model_becomes_a_study(models: Path, autotune: Command) -> None:
     assert list(found) == expected()
     text = Path("study.toml").read_text()
     assert ": blocks.1.conv, blocks.2.conv\n" in text
-    assert " %  head: products of matrices, which --op gemm imports\n" in text
+    assert " %  head: matrix products, which --op gemm imports\n" in text
     assert autotune("tune", "study.toml", "--device", "null", "--trials", "1").code == 0
 
 

@@ -165,7 +165,7 @@ def test_a_working_directory_that_is_gone(folder: Path) -> None:
     (folder / "gone").mkdir()
     ended = shell(folder, "cd gone; rmdir ../gone; $AUTOTUNE tune quickstart --device null")
     refused(
-        Finished(ended.code, ended.out, ended.err.replace("device null: null (asked for)\n", "")),
+        Finished(ended.code, ended.out, ended.err.replace("device null: null (requested)\n", "")),
         "autotune: the working directory was removed; change to one that is there",
     )
 

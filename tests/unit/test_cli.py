@@ -120,7 +120,7 @@ def test_tune_prints_the_best_and_says_on_standard_error_what_it_did(tune: Comma
     finished = tune()
     assert finished.code == 0
     lines = finished.err.splitlines()
-    assert lines[0] == "device null: null (asked for)"
+    assert lines[0] == "device null: null (requested)"
     assert any(re.fullmatch(r"small\.one: 10/10 in \d+ s, best [\d.]+ us \(tiny\).*", line) for line in lines)
     assert any(line.startswith("small.one: 10 evaluated (10 now), ") for line in lines)
     assert "small.one" in finished.out
@@ -265,7 +265,7 @@ def test_failed_trials_are_shown_with_their_words_and_kernels(filled: Path, auto
         assert 'extern "C" __global__' in str(row["source"])
     shown = autotune("trials", "--outcome", "wrong_result", "--source").out
     table, *kernels = shown.split("// small.one trial ")
-    assert "the null device was asked for a wrong result" in table, "no column of times that failed trials do not have"
+    assert "the null device simulates a wrong result" in table, "no column of times that failed trials do not have"
     assert "median_us" not in table
     assert len(kernels) == len(wrong)
     for row, kernel in zip(wrong, kernels, strict=True):

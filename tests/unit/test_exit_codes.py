@@ -41,7 +41,7 @@ def test_a_layer_without_a_correct_kernel_ends_tune_with_1(three: Path, autotune
     ended = autotune("tune", "small.toml", *WORDS, "null:wrong=1", "--json")
     assert answered(1, ended) == []
     last = ended.err.splitlines()[-1]
-    why = r"\(budget: the null device was asked for a wrong result\)"
+    why = r"\(budget: the null device simulates a wrong result\)"
     assert re.fullmatch(rf"autotune: small: no correct kernel of one {why}; two {why}; three {why}", last)
     one = autotune("tune", "small.toml", *WORDS, "null", "--layer", "two", "--json", "--db", "other.db")
     assert [row["layer"] for row in rows(one)] == ["small.two"], "a layer that was not asked for is none's fault"
@@ -64,7 +64,7 @@ def test_one_interrupt_ends_the_run_in_order(slow: ForkedRun, autotune: Command)
     slow.send_signal(signal.SIGINT)
     ended = slow.finish()
     assert ended.code == 130
-    assert "finishing the trial at hand; Ctrl-C again stops at once" in ended.err
+    assert "finishing the running trial; Ctrl-C again stops at once" in ended.err
     assert "stopped: interrupted" in ended.err
     assert "small.one" in ended.out, "the best so far is shown"
     assert "finals" not in ended.err
@@ -197,7 +197,7 @@ def test_a_second_interrupt_ends_it_at_once(folder: Path, fork_server: ForkServe
     run = fork_server.start(folder, "tune", "small.toml", *words)
     run.wait_for("small.one: 1/40")
     run.send_signal(signal.SIGINT)
-    run.wait_for("finishing the trial at hand")  # two signals that wait for a busy process together are one
+    run.wait_for("finishing the running trial")  # two signals that wait for a busy process together are one
     run.send_signal(signal.SIGINT)
     ended = run.finish()
     assert ended.code == 130, ended.err
@@ -296,7 +296,7 @@ def test_a_winner_that_is_no_longer_correct_ends_retime_with_3(filled: Path, aut
     assert [row["label"] for row in answered(3, ended)] == ["failed"]
     ((_, result, message),) = cases(filled.parent / "out.xml")
     assert result == "error"
-    assert "the null device was asked for a wrong result" in message
+    assert "the null device simulates a wrong result" in message
 
 
 def test_winners_that_cannot_be_run_are_skipped(filled: Path, autotune: Command) -> None:

@@ -242,7 +242,7 @@ def test_what_cannot_be_served_is_a_comment_with_its_share(autotune: Command, tm
     comments = [line for line in (tmp_path / "net.toml").read_text().splitlines() if line.startswith("#   ")]
     flops = {
         "made: its filters are computed by the network": 2 * (2 * 4 * 6 * 6) * 27,
-        "head: products of matrices, which --op gemm imports": 2 * (2 * 4 * 16) * 16 * 5,
+        "head: matrix products, which --op gemm imports": 2 * (2 * 4 * 16) * 16 * 5,
     }
     total = sum(each.problem.flops for each in found) + sum(flops.values())
     said = {f"#   {100 * count / total:.1f} %  {words}" for words, count in flops.items()}

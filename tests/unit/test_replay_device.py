@@ -45,7 +45,7 @@ def test_every_recorded_trial_comes_out_as_it_was(again: Command) -> None:
 
 def test_what_was_replayed_does_not_pass_for_measured(again: Command, autotune: Command) -> None:
     finished = again()
-    assert finished.err.startswith("device replay:recorded.db: replay of null (asked for)")
+    assert finished.err.startswith("device replay:recorded.db: replay of null (requested)")
     assert {(row.device.kind, row.device.name) for row in rows("autotune.db")} == {("replay", "replay of null")}
     assert "small.one on null" in autotune("replay", "recorded.db", "--seeds", 1).out
     assert "records no correct trial" in autotune("replay", "autotune.db", "--seeds", 1).complaint

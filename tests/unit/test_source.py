@@ -140,7 +140,7 @@ def test_kernels_of_gpus_come_first_and_the_others_are_named(filled: Path, tune:
     assert re.fullmatch(rf"{first}; there are also trial \d+ on null \(fp32, cold cache\)\n", ended.err)
     other = autotune("source", "small.one", "--device", "null")
     assert "// device        null null: NOT TUNED FOR A GPU" in other.out
-    assert other.err == "device null: null (asked for)\n"
+    assert other.err == "device null: null (requested)\n"
 
 
 @pytest.mark.nvcc

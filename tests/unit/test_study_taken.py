@@ -28,7 +28,7 @@ def test_a_network_that_shares_no_layer_is_refused_and_the_first_stays(tune: Com
     assert tune(conv1=8, conv2=9).code == 0
     before = autotune("dump").out
     complaint = tune(stem=10, head=11).complaint
-    assert "autotune.db has trials of another study of this name, whose layers are conv1, conv2; rename" in complaint
+    assert "autotune.db has trials of another study with this name (layers: conv1, conv2); rename" in complaint
     assert autotune("dump").out == before
     assert [row["layer"] for row in rows(autotune("best", "model.conv1", "--json"))] == ["model.conv1"]
     assert tune("--fresh", stem=10, head=11).code == 0

@@ -183,7 +183,7 @@ def test_history_has_every_improvement_the_finals_and_the_retimes(days: Store, c
     ]
     assert [event["over_before"] for event in found] == pytest.approx([None, 0.8, None, 7 / 8, 2.0, 0.75])
     assert [event["driver"] for event in found[3:]] == ["580.159", "590.10", "590.10"]
-    assert found[3]["note"].startswith("win against default, put in doubt 2026-11-21")
+    assert found[3]["note"].startswith("win against the starting config, put in doubt 2026-11-21")
     assert found[4]["note"] == "regressed"
     assert [event["date"] for event in found] == sorted(event["date"] for event in found)
     (of_host,) = days.results.history(CONV1.problem, HOST)
