@@ -1,4 +1,4 @@
-"""A results database read as recordings: one for each layer, device, environment and measurement mode."""
+"""Read a results database as recordings, one for each layer, device, environment and measurement mode."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ Measured = tuple[Problem, tuple[str, str, int, int, int], tuple[str, str, str], 
 
 
 def read_recordings(path: Path) -> tuple[Recording | JointRecording, ...]:
-    """Every recording in a file: the one of a cache or T4 file, each layer's and device's of a results database.
+    """Every recording in a file: one in a cache or T4 file, one for each layer and device in a results database.
 
     Raises StudyError or StoreError with the path when the file cannot be read or records no correct config.
     """
@@ -51,7 +51,7 @@ def recorded_layers(path: Path) -> tuple[JointRecording, ...]:
 
 
 def stored_recordings(store: Store, problems: Sequence[Problem] | None = None) -> dict[Measured, JointRecording]:
-    """The recordings of some problems or of all, named `study.layer on DEVICE`; none without a correct trial."""
+    """The recordings of some problems or of all, named `study.layer on DEVICE`; each has a correct trial."""
     groups = measured_rows(store, problems)
     recordings = {}
     for measured, rows in groups.items():
@@ -85,7 +85,7 @@ def measured_rows(store: Store, problems: Sequence[Problem] | None = None) -> di
 
 
 def _recording(store: Store, name: str, rows: Sequence[TrialRow]) -> Recording | None:
-    """One family's trials, oldest first, without those that its newest header does not know; None without a time."""
+    """One family's trials, oldest first, that its newest header allows; None if none has a time."""
     newest = rows[-1]
     declared = store.templates.params(newest.trial.config.template, newest.template_hash)
     params = [(param, declared.get(param, ())) for param in newest.trial.config.params]

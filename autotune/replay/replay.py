@@ -49,16 +49,16 @@ class Run:
     best: tuple[float, ...]
     """best found / optimum after each evaluation, infinite before the first correct config"""
     elapsed_s: tuple[float, ...]
-    """search time until each evaluation was told"""
+    """search time up to each result"""
     refused: RejectedProposals
-    """proposals that cost nothing, as no config was evaluated"""
+    """proposals that cost nothing, because they evaluated no config"""
 
     def after(self, evaluations: int) -> float:
-        """Best found / optimum after so many evaluations; a search that ran out of configs keeps its last."""
+        """Best found / optimum after this many evaluations; the last value if the search ran out of configs."""
         return self.best[min(evaluations, len(self.best)) - 1] if self.best else math.inf
 
     def seconds_per_evaluation(self, evaluations: int) -> float:
-        """Of search, over the first so many evaluations."""
+        """Mean search time over this many first evaluations."""
         done = min(evaluations, len(self.elapsed_s))
         return self.elapsed_s[done - 1] / done if done else 0.0
 
@@ -77,7 +77,7 @@ def trace(recorded: Recorded, run: Run) -> Iterable[dict[str, Json]]:
 
 @dataclass(frozen=True, slots=True)
 class Score:
-    """How one sampler did on one file within one budget, over all seeds; `file` is `geomean` for the average."""
+    """The score of one sampler on one file with one budget, over all seeds; `file` is `geomean` for the average."""
 
     file: str
     sampler: str
@@ -87,7 +87,7 @@ class Score:
     p90: float
     """90th percentile of best found / optimum"""
     within_5_percent: float
-    """share of the runs that come within 5 % of the optimum"""
+    """share of the runs within 5 % of the optimum"""
     seconds_per_evaluation: float
     """of search, averaged over the evaluations of the budget and over all seeds"""
 
@@ -96,7 +96,7 @@ class Score:
 def replay_once(
     recorded: Recorded, *, sampler: str, seed: int, evaluations: int, in_flight: int = 1, walked: int = 0
 ) -> Run:
-    """Run one search on a recording; with more than one `in_flight` the oldest of them is answered first.
+    """Run one search on a recording; if several evaluations are `in_flight`, the oldest is answered first.
 
     Spaces of up to `walked` configs are evaluated in order instead of being searched.
     """

@@ -1,4 +1,4 @@
-"""The `replay` device, which answers with the trials that a results database has of one device.
+"""The `replay` device, which answers with recorded trials of one device from a results database.
 
 `replay:FILE` takes the database's only device; `replay:FILE@NAME` names one of several. Only recorded configs can be
 evaluated, so a study's search spaces shrink to the recorded configs of its layers.
@@ -58,7 +58,7 @@ class ReplayEvaluator(SequentialEvaluator):
 
     @property
     def environment(self) -> Environment:
-        """That of the recorded trials."""
+        """The environment of the recorded trials."""
         return self._environment
 
     def listed(self, problem: Problem, *, cache: str) -> frozenset[Config]:

@@ -1,1 +1,1 @@
-"""A study's or layer's results as one HTML page that loads nothing: pictures, with a table behind each."""
+"""The results of a study or layer as one HTML page that loads nothing: charts, each with a table."""

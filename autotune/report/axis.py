@@ -11,7 +11,7 @@ _MOST_TICKS = 8
 
 @dataclass(frozen=True, slots=True)
 class Axis:
-    """From a value at one end to a value at the other."""
+    """A range of values."""
 
     low: float
     high: float
@@ -34,7 +34,7 @@ class Axis:
 
 
 def logarithmic(values: Iterable[float]) -> Axis:
-    """An axis around positive values, some room at its ends."""
+    """An axis around positive values, with a margin at its ends."""
     known = [value for value in values if 0 < value < math.inf] or [1.0]
     low, high = min(known), max(known)
     room = max((high / low) ** 0.05, 1.03)
@@ -42,7 +42,7 @@ def logarithmic(values: Iterable[float]) -> Axis:
 
 
 def linear(high: float, low: float = 0.0) -> Axis:
-    """An axis from a value, 0 if no other is given, to another."""
+    """An axis from a value, by default 0, to another."""
     return Axis(low, high if high > low else low + 1.0, logarithmic=False)
 
 
@@ -53,7 +53,7 @@ def _step(least: float) -> float:
 
 
 def _round_ones(low: float, high: float) -> tuple[float, ...]:
-    """Powers of ten, with their doubles and fivefold where that leaves few enough."""
+    """Powers of ten, with 2 and 5 times each if there are few enough."""
     first, last = math.floor(math.log10(low)), math.ceil(math.log10(high))
     for times in ((1, 2, 5), (1, 3), (1,)):
         found = tuple(

@@ -24,7 +24,7 @@ class Tick:
 
 @dataclass(frozen=True, slots=True)
 class Mark:
-    """A point with its own words."""
+    """A point with a text."""
 
     x: float
     y: float
@@ -35,7 +35,7 @@ class Mark:
 
 @dataclass(frozen=True, slots=True)
 class Marks:
-    """Points of one kind, drawn alike."""
+    """Points of one kind, drawn in the same way."""
 
     kind: str
     """a class of the style sheet"""
@@ -44,9 +44,9 @@ class Marks:
 
 @dataclass(frozen=True, slots=True)
 class Dots:
-    """Trials of a family as one path, a subpath each, in the order of their rows: those with a time or those without.
+    """Trials of a family (all with a time, or all without) as one path, a subpath each, in the order of their rows.
 
-    A path of two thousand is a quarter as long as their circles are. The page's script makes circles of it.
+    For two thousand trials, a path is a quarter as long as circles. The page's script replaces it by circles.
     """
 
     kind: str
@@ -78,7 +78,7 @@ class Label:
 
 @dataclass(frozen=True, slots=True)
 class Chart:
-    """Everything that is drawn, in the units of a picture of WIDTH x HEIGHT."""
+    """Everything that is drawn, in units of a picture of WIDTH x HEIGHT."""
 
     id: str
     title: str
@@ -112,7 +112,7 @@ class Plane:
         return Line(kind, "M" + "L".join(f"{x:g} {y:g}" for x, y in placed))
 
     def steps(self, kind: str, points: Sequence[tuple[float, float]], until: float) -> Line:
-        """A line that keeps each value until the next one begins."""
+        """A step line: each value lasts until the next one begins."""
         placed = [self.place(*point) for point in points]
         end, _ = self.place(until, self.y.low)
         (x, y), *others = placed

@@ -11,7 +11,7 @@ from autotune.report.axis import Axis, linear, logarithmic
 from autotune.store import FinalsRow, TrialRow, Verdict
 
 _CLOSE = 1.05
-"""times the fastest, up to which a contender counts as close"""
+"""a contender is close up to this multiple of the fastest time"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,21 +19,21 @@ class Contender:
     """One of the kernels that were timed interleaved."""
 
     name: str
-    """`winner`, `starting config`, `cudnn nhwc`; empty for one more finalist"""
+    """`winner`, `starting config`, `cudnn nhwc`; empty for another finalist"""
     row: TrialRow | None
-    """None for a rival, which is no trial"""
+    """None for a rival, which is not a trial"""
     time_us: float
     half_us: float | None
-    """half the width of the median's 95 % confidence interval; None where no samples are kept"""
+    """half the width of the median's 95 % confidence interval; None if no samples are stored"""
     verdict: str
-    """`win`, `tie` or `loss` of the winner against it; empty where nothing was decided"""
+    """`win`, `tie` or `loss` of the winner against it; empty without a verdict"""
     ratio: float
     """its time over the winner's"""
     caveat: str = ""
 
     @property
     def rival(self) -> bool:
-        """Whether it is what a user would run otherwise."""
+        """Whether it is a rival: what a user would run otherwise."""
         return self.row is None
 
     @property
@@ -49,9 +49,9 @@ class Contest:
     finals: FinalsRow
     contenders: tuple[Contender, ...]
     near: Axis
-    """a linear one of those close behind the winner, wide enough for their intervals to be seen"""
+    """a linear axis for those close to the winner, wide enough to show their intervals"""
     axis: Axis
-    """a logarithmic one of all"""
+    """a logarithmic axis for all"""
     floor_us: float | None
 
     def across(self, axis: Axis, time_us: float) -> float | None:
@@ -59,13 +59,13 @@ class Contest:
         return round(100 * axis.share(time_us), 2) if axis.low <= time_us <= axis.high else None
 
     def width(self, axis: Axis, contender: Contender) -> tuple[float, float]:
-        """Where a contender's interval begins, and how wide it is."""
+        """The start and width of a contender's interval."""
         low, high = (100 * axis.share(end) for end in contender.interval_us)
         return round(low, 2), round(high - low, 2)
 
 
 def contest(finals: FinalsRow, trials: Mapping[int, TrialRow], floor_us: float | None) -> Contest | None:
-    """Finals with the details of each contender; None if nothing is stored of them. `trials` by their ids."""
+    """Finals with the details of each contender; None if no details are stored. `trials` are by id."""
     finalists, rivals = _finalists(finals, trials), _rivals(finals)
     if not finalists and not rivals:
         return None
@@ -115,7 +115,7 @@ def _finalists(finals: FinalsRow, trials: Mapping[int, TrialRow]) -> list[Conten
 
 
 def _winner_alone(finals: FinalsRow) -> list[Contender]:
-    """The winner by the time that verdicts give it, where no samples of finalists are kept."""
+    """The winner with the time from its verdicts, if no samples of finalists are stored."""
     return [Contender("winner", finals.winner, finals.verdicts[0].median_us, None, "", 1.0)]
 
 

@@ -1,4 +1,4 @@
-"""trials -> charts: every trial's time, and how the best so far fell, by trial and by second."""
+"""trials -> charts: every trial's time, and the best so far by trial and by second."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from autotune.report.words import count, digits, microseconds
 from autotune.store import TrialRow
 
 _COLOURS = 7
-"""families that have one of their own; the others share the last class"""
+"""number of families with their own colour; the others share the last class"""
 NO_COLOURS: Mapping[str, str] = MappingProxyType({})
 _SLOWEST = 16.0
 """end of the time axis as a multiple of the best time; slower trials are at its end"""
@@ -20,7 +20,7 @@ _SLOWEST = 16.0
 
 @dataclass(frozen=True, slots=True)
 class Family:
-    """A family's part in a layer's trials."""
+    """A family's trials in a layer."""
 
     name: str
     kind: str
@@ -30,7 +30,7 @@ class Family:
 
 
 def colours(layers: Iterable[Sequence[TrialRow]]) -> Mapping[str, str]:
-    """Each family's colour in the whole page, as a class of the style sheet: first the families that are fast often."""
+    """Each family's colour in the whole page, as a class of the style sheet; often fast families come first."""
     score: dict[str, float] = {}
     for trials in layers:
         for place, family in enumerate(families(trials)):
@@ -52,7 +52,7 @@ def families(trials: Sequence[TrialRow], kinds: Mapping[str, str] = NO_COLOURS) 
 def by_trial(
     section: str, trials: Sequence[TrialRow], floor_us: float | None, kinds: Mapping[str, str]
 ) -> Chart | None:
-    """Every trial's time by its number, with the best so far; None without a time. Failed trials are along the top."""
+    """Every trial's time by number, with the best so far; None if none has a time. Failed trials are at the top."""
     timed = [(place, us) for place, row in enumerate(trials) if (us := row.median_us)]
     if not timed:
         return None
@@ -87,7 +87,7 @@ def rows_of(section: str, family: int) -> str:
 def by_second(
     section: str, trials: Sequence[TrialRow], floor_us: float | None, kinds: Mapping[str, str]
 ) -> Chart | None:
-    """The best so far of all and of each family by the seconds since the first trial began; None without a time."""
+    """The best so far, overall and by family, by seconds since the first trial began; None if none has a time."""
     begun = min(row.started_at for row in trials)
     ended = {row.id: (row.ended_at - begun).total_seconds() for row in trials if row.ended_at is not None}
     found = families(trials, kinds)
@@ -119,13 +119,13 @@ def by_second(
 
 
 def steps(trials: Sequence[TrialRow]) -> tuple[TrialRow, ...]:
-    """The trials that were faster than all before them."""
+    """The trials that were faster than all earlier ones."""
     timed = [(place, us) for place, row in enumerate(trials) if (us := row.median_us)]
     return tuple(trials[int(place)] for place, _ in _falling(timed))
 
 
 def _falling(points: Sequence[tuple[float, float]]) -> list[tuple[float, float]]:
-    """The points that are lower than all before them."""
+    """The points that are lower than all earlier ones."""
     found: list[tuple[float, float]] = []
     for x, y in points:
         if not found or y < found[-1][1]:
@@ -144,7 +144,7 @@ def _near_best_s(fall: Sequence[tuple[float, float]]) -> float:
 
 
 def time_axis(trials: Sequence[TrialRow], floor_us: float | None) -> Axis:
-    """Times of correct trials, of which there is at least one, and the floor if it is near; bounded above."""
+    """An axis for the times of correct trials (at least one) and for the floor if it is near; bounded above."""
     timed = [us for row in trials if (us := row.median_us)]
     best_us = min(timed)
     near = [floor_us] if floor_us is not None and floor_us > best_us / _SLOWEST else []
@@ -160,7 +160,7 @@ def _floor(plane: Plane, floor_us: float | None) -> tuple[tuple[Line, ...], tupl
 
 
 def _dots(section: str, plane: Plane, trials: Sequence[TrialRow], kinds: Mapping[str, str]) -> Iterator[Dots]:
-    """The failed trials of each family along the top, then those with a time, the fastest family uppermost."""
+    """The failed trials of each family at the top, then the trials with a time; the fastest family is drawn last."""
     places = {row.id: place for place, row in enumerate(trials)}
     numbered = list(enumerate(families(trials, kinds)))
     for number, one in numbered:

@@ -1,4 +1,4 @@
-"""results -> page: a layer's part of the page, ready for the template."""
+"""results -> page: a layer's section, ready for the template."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from autotune.trial import Outcome, Value
 _MESSAGE_CHARACTERS = 160
 """characters of a failed trial's message; `autotune show` prints all of it"""
 _FAMILIES_BELOW_ROOF = 4
-"""families, besides the winner's, whose best is named in a roofline"""
+"""number of families, in addition to the winner's, whose best kernel is in the roofline"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,9 +33,9 @@ class TrialLine:
 
     row: TrialRow
     id: str
-    """of the row where something leads to it; empty elsewhere"""
+    """id of the row if something links to it; empty otherwise"""
     cells: tuple[str, ...]
-    """second, the parameters that differ within the family, remark; none contains a tab or a line break"""
+    """second, the parameters that differ within the family, remark; no cell contains a tab or a line break"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,14 +46,14 @@ class TrialTable:
     rows: str
     """prefix of the ids of its rows"""
     shared: tuple[tuple[str, Value], ...]
-    """parameters that all of its trials set alike"""
+    """parameters that have the same value in all of its trials"""
     params: tuple[str, ...]
     lines: tuple[TrialLine, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class OutcomeCount:
-    """How many trials ended so."""
+    """The number of trials with this outcome."""
 
     outcome: str
     reason: str
@@ -63,7 +63,7 @@ class OutcomeCount:
 
 @dataclass(frozen=True, slots=True)
 class PhaseTime:
-    """Where the time of trials went."""
+    """The time that the trials spent in each phase."""
 
     name: str
     time_us: float
@@ -77,12 +77,12 @@ class LayerPage:
     id: str
     results: LayerResults
     rows: Mapping[int, str]
-    """the ids of the trials' rows in the page, by those of the trials"""
+    """trial id to the id of its row in the page"""
     families: tuple[Family, ...]
     charts: tuple[Chart, ...]
-    """by trial and by second; none without a time"""
+    """charts by trial and by second; None if no trial has a time"""
     steps: tuple[TrialRow, ...]
-    """the trials that the best so far fell by"""
+    """the trials that improved the best so far"""
     roofline: Chart | None
     contests: tuple[Contest, ...]
     tables: tuple[TrialTable, ...]
@@ -100,18 +100,18 @@ class LayerPage:
         return self.kinds.get(template, "f7")
 
     def row_id(self, trial_id: int) -> str:
-        """The id of a trial's row in the page; empty where it has none."""
+        """The id of a trial's row in the page; empty if it has none."""
         return self.rows.get(trial_id, "")
 
     @property
     def seconds(self) -> float:
-        """From the first trial's begin to the last one's end."""
+        """Seconds from the first trial's start to the last one's end."""
         begun = min(row.started_at for row in self.results.trials)
         return max(((row.ended_at - begun).total_seconds() for row in self.results.trials if row.ended_at), default=0.0)
 
     @property
     def why_none(self) -> str:
-        """Where there is no winner."""
+        """The message if there is no winner."""
         correct = [row for row in self.results.trials if row.trial.outcome == Outcome.CORRECT]
         if any(row.origin == "imported" for row in correct):
             return "imported: counts once measured here, by autotune retime"
@@ -119,7 +119,7 @@ class LayerPage:
 
     @property
     def intensity(self) -> float:
-        """FLOP per byte moved at least."""
+        """FLOPs per byte that any kernel must move."""
         return self.results.layer.problem.flops / minimal_bytes(self.results.layer.problem)
 
 
@@ -130,7 +130,7 @@ def layer_page(
     *,
     sources: bool,
 ) -> LayerPage:
-    """Everything that a layer's section shows, in the families' colours; the winner's source only with `sources`."""
+    """Everything in a layer's section, in the families' colours; the winner's source only with `sources`."""
     winner, trials = found.winner, found.trials
     floor_us = winner.floor_us if winner else None
     rows = _row_ids(id, trials)
@@ -164,7 +164,7 @@ def layer_page(
 
 
 def _row_ids(section: str, trials: Sequence[TrialRow]) -> dict[int, str]:
-    """By the trials' own ids, since numbers begin again in each environment."""
+    """By the trials' ids, because numbers start again in each environment."""
     return {
         row.id: f"{rows_of(section, place)}{line}"
         for place, family in enumerate(families(trials))
@@ -198,7 +198,7 @@ def _points(found: LayerResults, rows: Mapping[int, str], kinds: Mapping[str, st
 def _tables(
     section: str, trials: Sequence[TrialRow], kinds: Mapping[str, str], linked: Set[str]
 ) -> Iterator[TrialTable]:
-    """A table for each family; of its rows those have an id that something leads to."""
+    """A table for each family; rows that something links to have an id."""
     begun = min(row.started_at for row in trials)
     for place, family in enumerate(families(trials, kinds)):
         configs = [row.trial.config.params for row in family.trials]
@@ -222,7 +222,7 @@ def _cells(row: TrialRow, begun: datetime, params: Sequence[str]) -> Iterator[st
 
 
 def _remark(row: TrialRow) -> str:
-    """The details of a trial besides its time."""
+    """The details of a trial without its time."""
     words = [row.proposed_by] if row.proposed_by != "search" else []
     words += ["reused"] if row.reused else []
     words += [row.origin] if row.origin != "measured" else []
@@ -256,7 +256,7 @@ _KINDS = (
     ("Literal.String", "s"),
     ("Literal.Number", "n"),
 )
-"""The names of Pygments' tokens, as they begin, to classes of the style sheet; everything else is plain."""
+"""Prefixes of Pygments' token names to classes of the style sheet; all other tokens are plain."""
 
 
 def highlighted(text: str) -> Markup:

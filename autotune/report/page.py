@@ -1,4 +1,4 @@
-"""results -> page: one HTML file that loads nothing, the same bytes for the same results."""
+"""results -> page: one HTML file that loads nothing; the same results give the same bytes."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from autotune.report.roofline_chart import RooflinePoint, roofline
 _OPEN_LAYERS = 2
 """Number of layers up to which each section is open."""
 _SOURCES = 8
-"""Number of layers up to which the winners' texts are included by default: each is up to 0.1 MB."""
+"""Number of layers up to which the winners' sources are included by default: each has up to 0.1 MB."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,19 +35,17 @@ class NetworkPage:
     network: Network
     roofline: Chart | None
     ids: tuple[str, ...]
-    """of the layers' sections, empty for a layer without one"""
+    """ids of the layers' sections; empty for a layer without one"""
 
     @property
     def counts(self) -> dict[str, int]:
-        """How many layers win, tie and lose against their rivals."""
+        """The numbers of layers that win, tie and lose against their rivals."""
         said = [one.rival.verdict for one in self.network.layers if one.rival]
         return {word: said.count(word) for word in ("win", "tie", "loss")}
 
     @property
     def widest(self) -> float:
-        """The largest ratio of two times, in either direction, as a logarithm to base 2; at least that of a factor of
-        2.
-        """
+        """The binary logarithm of the largest ratio of two times, in either direction; at least 1."""
         ratios = [
             one.rival.against_us / one.rival.median_us
             for one in self.network.layers
@@ -57,16 +55,16 @@ class NetworkPage:
 
     @property
     def largest_share(self) -> float:
-        """Of a layer in the network's time."""
+        """A layer's share of the network's time."""
         return max((self.network.share(one) or 0.0 for one in self.network.layers), default=0.0) or 1.0
 
     def reach(self, ratio: float) -> float:
-        """How far from the middle a ratio's bar reaches, in per cent of the whole width."""
+        """The length of a ratio's bar from the middle, in per cent of the whole width."""
         return round(min(50 * abs(math.log2(ratio)) / self.widest, 50), 2)
 
 
 def page(found: Results, *, sources: bool | None = None) -> str:
-    """The HTML of results, with the winners' texts or without; by default with those of a few layers."""
+    """The HTML of results, with or without the winners' sources; by default with them if there are few layers."""
     sources = len(found.layers) <= _SOURCES if sources is None else sources
     kinds = colours(one.trials for one in found.layers)
     layers = tuple(layer_page(f"l{place}", one, kinds, sources=sources) for place, one in enumerate(found.layers, 1))

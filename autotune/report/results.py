@@ -1,4 +1,4 @@
-"""store -> results: all that a report tells of each layer, device and measurement mode, as the analysis has it."""
+"""store -> results: the content of a report for each layer, device and measurement mode, computed by `analysis`."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class LayerResults:
     environment: Environment
     """of the latest trial"""
     trials: tuple[TrialRow, ...]
-    """of the study's newest generation, by number"""
+    """trials of the study's newest generation, by number"""
     best: tuple[BestWithRoofline, ...]
     """the best kernel of each accuracy class, fastest first; they may come from other studies of the same shape"""
     winner: BestWithRoofline | None
@@ -46,7 +46,7 @@ class LayerResults:
     rival: Verdict | None
     """the fastest baseline of these classes, in the finals that the winner won"""
     finals: tuple[FinalsRow, ...]
-    """those that are not superseded, oldest first"""
+    """finals that are not superseded, oldest first"""
     events: tuple[Cells, ...]
     """how the best came about: the rows of `history`"""
     importances: tuple[FamilyImportance, ...]
@@ -55,7 +55,7 @@ class LayerResults:
     rates: tuple[Rate, ...]
     noise: NoiseFloor | None
     source: str | None
-    """the winner's text; None where it is not kept"""
+    """the winner's source; None if it is not stored"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,12 +63,12 @@ class Results:
     """The content of a report."""
 
     name: str
-    """as asked for"""
+    """the name that the user gave"""
     layers: tuple[LayerResults, ...]
     networks: tuple[Network, ...]
     """totals of the layers for each device and measurement mode; empty for a single layer"""
     studies: tuple[Study, ...]
-    """the study files, as they were read last"""
+    """the study files, as they were last read"""
 
 
 def results(store: Store, what: str, devices: Sequence[DeviceInfo] | None = None) -> Results:
@@ -108,7 +108,7 @@ def results(store: Store, what: str, devices: Sequence[DeviceInfo] | None = None
 
 @dataclass(frozen=True, slots=True)
 class _Shared:
-    """The queries that the report makes once for all layers."""
+    """Results of queries that are the same for all layers."""
 
     store: Store
     studies: dict[str, Study]
@@ -159,7 +159,7 @@ class _Shared:
         )
 
     def _importances(self, row: TrialRow, families: Set[str]) -> tuple[FamilyImportance, ...]:
-        """Those of families with enough trials, of whichever study of the same shape; most trials first."""
+        """The importance of families with enough trials, from any study of the same shape; most trials first."""
         recording = self.recordings.get(
             (row.problem, row.device.identity, row.environment.identity, row.measurement_mode)
         )

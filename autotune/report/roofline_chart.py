@@ -1,4 +1,4 @@
-"""facts -> chart: kernels below what their device can do, FLOP/s over FLOP per byte."""
+"""results -> chart: a roofline of kernels, FLOP/s over FLOPs per byte."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from autotune.report.words import count, digits, microseconds, rate
 
 _UNIT_NAMES = {"fp32": "FFMA", "tf32": "TF32 tensor cores", "fp16": "16-bit tensor cores"}
 _BESIDE = WIDTH - 190
-"""End of the range for labels on the right of points; further right they are on the left of their points."""
+"""Labels are on the right of their points up to here, and on the left of points beyond."""
 
 
 @dataclass(frozen=True, slots=True)
 class RooflinePoint:
-    """A kernel's, a rival's or the floor's place."""
+    """The position of a kernel, a rival or the floor."""
 
     name: str
     problem: Problem
@@ -29,17 +29,17 @@ class RooflinePoint:
     """a class of the style sheet"""
     accuracy: str = ""
     link: str = ""
-    """the id of what its point leads to"""
+    """the id of the target of its link"""
     labelled: bool = True
 
     @property
     def intensity(self) -> float:
-        """FLOP of the direct algorithm per byte that any implementation moves."""
+        """FLOPs of the direct algorithm per byte that any implementation must move."""
         return self.problem.flops / minimal_bytes(self.problem)
 
     @property
     def flop_per_s(self) -> float:
-        """Of the direct algorithm."""
+        """FLOP/s of the direct algorithm."""
         return self.problem.flops / self.time_us * 1e6
 
 
@@ -79,7 +79,7 @@ def roofline(
 
 
 def _roofs(best: dict[str, float], accuracies: set[str]) -> dict[str, float]:
-    """The units that the classes use, FFMA first, with their rates in terms of the class's operations."""
+    """The units that the accuracy classes use, FFMA first, with their rates in operations of the class."""
     units = {"fp32": best["fp32"]} if "fp32" in best else {}
     for accuracy in sorted(accuracies & ARITHMETIC_RATE.keys()):
         unit, _ = ARITHMETIC_RATE[accuracy]
@@ -89,7 +89,7 @@ def _roofs(best: dict[str, float], accuracies: set[str]) -> dict[str, float]:
 
 
 def _roof_lines(plane: Plane, copy: float, roofs: dict[str, float]) -> list[Line]:
-    """The slope of the memory up to the highest roof, and a level line for each unit from where it begins to bound."""
+    """The slope of the memory up to the highest roof, and a level line for each unit where it is the bound."""
     highest = max(roofs.values())
     begin = max(plane.x.low, plane.y.low / copy)
     lines = [plane.line("roof", [(begin, begin * copy), (highest / copy, highest)])]
