@@ -182,7 +182,7 @@ HEADER_MISTAKES = {
     "undeclared in the grid": (('"ceil_div(n * k', '"ceil_div(m * k'), r"stage\[0\]\.grid\[0\]: undeclared name 'm'"),
     "accuracy": (
         ('accuracy = "fp32"', 'accuracy = "fp23"'),
-        r"accuracy: 'fp23' is not an accuracy class \(did you mean 'fp32'\?\); there are fp32, fp32-3xtf32, ",
+        r"accuracy: 'fp23' is not an accuracy class \(did you mean 'fp32'\?\); there are fp64, fp32, fp32-3xtf32, ",
     ),
     "accuracy in an expression": (
         ('accuracy = "fp32"', "accuracy = \"'fp16' if dtype == 'f16' else 'fp23'\""),
