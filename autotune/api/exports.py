@@ -69,15 +69,16 @@ def export(
 ) -> ExportResult:
     """Write the best kernel of each layer of a study, or of one layer, as a library; then build and test it.
 
-    `device` (cuda, host, null, replay, or a part of a recorded device's name) says where the kernels were tuned,
-    `layers` and `op`, the name of an operation, which layers are taken; an export has kernels of one operation.
-    `accuracy` names their class, `admit` a study's accuracy of which each layer's fastest is taken; with `dispatcher`
-    the kernels are those that the study's dispatcher chooses. `archs` are compute capabilities times ten, by default
-    the device's own; `templates` folders that hold an operation's own folder.
+    `device` (cuda, host, null, replay, or a part of a recorded device's name) selects the device on which the kernels
+    were tuned. `layers` and `op` (the name of an operation) select layers; an export has kernels of one operation only.
+    `accuracy` selects kernels of one accuracy class, and `admit` the fastest kernel that a study with this accuracy
+    admits. With `dispatcher` the export has the kernels that the study's dispatcher chooses. `archs` are compute
+    capabilities times ten, by default the device's own. `templates` are folders that contain a folder for each
+    operation.
 
-    Raises StoreError when there is nothing to export or the folder cannot be written, DeviceError for a device that
-    the database has nothing of, ProofFailed (an AutotuneError) when the library is wrong or slower than what was tuned,
-    ToolchainError when it cannot be built.
+    Raises StoreError if there is nothing to export or the folder cannot be written, DeviceError if the database has no
+    results of the device, ProofFailed (an AutotuneError) if the library is wrong or slower than the tuned kernels, and
+    ToolchainError if it cannot be built.
     """
     written = write_export(
         what,

@@ -35,7 +35,7 @@ _GROUPS = {
     },
     "Inspect": {
         "best": "best",
-        "report": "importance",
+        "report": "report",
         "why": "why",
         "trials": "trials",
         "show": "trials",

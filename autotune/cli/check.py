@@ -23,7 +23,8 @@ from autotune.checking.sanitize import ALL_TOOLS, HOST_CHECK
 from autotune.checking.sanitized import sampled, sanitized, summary
 from autotune.cli.options import DATABASE, DIRECTORIES, JOBS, OF_STUDY, Number, family_names, run_on
 from autotune.cli.output import on_terminal
-from autotune.cli.run import counting, open_evaluator
+from autotune.cli.progress import counting
+from autotune.cli.run import open_evaluator
 from autotune.cli.tables import format_options, show
 from autotune.cli.templates import find_family
 from autotune.columns import Column, Items

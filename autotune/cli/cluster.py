@@ -17,7 +17,8 @@ from autotune.analysis.rooflines import best_per_class, with_roofline
 from autotune.api.device_names import device_names, devices_of_workers, jobs_default
 from autotune.cli.best import BEST_COLUMNS, answer, show_answers
 from autotune.cli.options import writable
-from autotune.cli.run import PlainLines, end_interrupted, open_evaluator, stopping_on_interrupt
+from autotune.cli.progress import PlainLines
+from autotune.cli.run import end_interrupted, open_evaluator, stopping_on_interrupt
 from autotune.cli.summary import left, summary
 from autotune.cli.tables import console
 from autotune.errors import AutotuneError, StudyError, ToolchainError, shortened

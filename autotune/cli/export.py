@@ -26,7 +26,8 @@ from autotune.cli.options import (
     studies_and_layers,
 )
 from autotune.cli.output import for_compilers
-from autotune.cli.run import INTERRUPTED, end_interrupted, stages
+from autotune.cli.progress import stages
+from autotune.cli.run import INTERRUPTED, end_interrupted
 from autotune.cli.trials import annotated_source
 from autotune.errors import AutotuneError, StoreError
 from autotune.family.template_files import load_templates

@@ -1,20 +1,15 @@
-"""`importance` and `report`: which parameters decided the time, and all results on one page."""
+"""`importance`: which parameters decided the time."""
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import groupby
-from pathlib import Path
 from textwrap import fill
 
 import click
 
-from autotune.api.answers import devices_asked
 from autotune.api.family_importance import FamilyImportance, importances
-from autotune.api.study_names import name_of
-from autotune.atomic_write import check_writable, write_whole
 from autotune.cli.options import (
     ALL_ROWS,
     DATABASE,
@@ -25,7 +20,7 @@ from autotune.cli.options import (
     say_device,
     studies_and_layers,
 )
-from autotune.cli.output import exact, paged
+from autotune.cli.output import paged
 from autotune.cli.tables import bar, console, plot_format_options, say, show
 from autotune.columns import Column
 
@@ -136,39 +131,3 @@ _COLUMNS = (
     Column[_Row]("share", lambda row: row.share, digits=2),
     Column[_Row]("remark", lambda row: row.remark, below=True),
 )
-
-
-@click.command()
-@click.argument("what", metavar="STUDY|LAYER|NETWORK", shell_complete=studies_and_layers)
-@DATABASE
-@click.option(
-    "--out",
-    type=click.Path(path_type=Path, allow_dash=True),
-    default="report.html",
-    show_default=True,
-    help="The HTML file to write; - for standard output.",
-)
-@OF_DEVICE
-@click.option("--sources/--no-sources", default=None, help="Include the winners' sources. Default: up to eight layers.")
-def report(what: str, db: str, out: Path, device: str | None, sources: bool | None) -> None:
-    """Write one HTML page about a study, a layer or a network.
-
-    The page shows convergence, every trial, the roofline, finals, parameter importance, the ladder, outcomes, the
-    device and the winners' sources. It loads nothing from the network, and the same database gives the same bytes.
-    """
-    from autotune.report.page import page
-    from autotune.report.results import results
-    from autotune.store import Store
-
-    name = name_of(what) or what
-    piped = str(out) == "-"
-    if not piped:
-        check_writable(out, "--out")
-    with Store(db, create=False) as store:
-        content = results(store, name, devices_asked(store, device, say=say_device))
-    text = page(content, sources=sources)
-    if piped:
-        exact(sys.stdout).buffer.write(text.encode())
-        return
-    write_whole(out, text.encode(), "--out")
-    click.echo(out)

@@ -14,7 +14,7 @@ import click
 
 from autotune.api.device_names import jobs_default
 from autotune.cli.options import numbers_of
-from autotune.cli.run import LINE_EVERY_S, counting
+from autotune.cli.progress import LINE_EVERY_S, counting
 from autotune.cli.tables import format_options, show
 from autotune.columns import Column
 from autotune.errors import StudyError, not_written

@@ -22,7 +22,8 @@ from autotune.api.device_names import binary_cache, jobs_default
 from autotune.api.study_names import name_of
 from autotune.atomic_write import check_writable, write_whole
 from autotune.cli.options import DATABASE, DIRECTORIES, JOBS, run_on, studies_and_layers, writable
-from autotune.cli.run import counting, end_interrupted, open_evaluator, present_devices, stopping_on_interrupt
+from autotune.cli.progress import counting
+from autotune.cli.run import end_interrupted, open_evaluator, present_devices, stopping_on_interrupt
 from autotune.cli.tables import format_options, show
 from autotune.columns import Cells, Column, key_column
 from autotune.devices.device import DeviceInfo

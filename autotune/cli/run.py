@@ -1,36 +1,20 @@
-"""A run that measures, on the command line: the device, Ctrl-C, and progress as a bar or as lines."""
+"""A run that measures, on the command line: its device, database and lock, and what Ctrl-C does."""
 
 from __future__ import annotations
 
-import math
 import shlex
 import signal
 import sys
-import time
 from collections.abc import Callable, Generator, Iterator, Set
 from contextlib import AbstractContextManager, closing, contextmanager
-from datetime import timedelta
 from typing import TYPE_CHECKING, NoReturn
 
 import click
-from rich.progress import (
-    BarColumn,
-    MofNCompleteColumn,
-    Progress,
-    ProgressColumn,
-    Task,
-    TaskID,
-    TextColumn,
-    TimeRemainingColumn,
-)
-from rich.table import Column
-from rich.text import Text
 
 from autotune.api.device_names import evaluator_of, has_libcuda
 from autotune.api.interrupts import orderly_interrupts
 from autotune.cli.options import say_device
-from autotune.cli.output import notices_through, silent
-from autotune.cli.tables import console
+from autotune.cli.progress import observer
 from autotune.devices.device import DeviceInfo
 from autotune.errors import AutotuneError
 from autotune.evaluation.evaluator import DeviceEvaluator, Evaluator
@@ -40,8 +24,6 @@ from autotune.workers.device_worker import DEADLINES, Deadlines
 if TYPE_CHECKING:
     from autotune.api.run import OpenRun
     from autotune.store import Store
-    from autotune.tuning.trial_log import Network
-    from autotune.tuning.trial_log import Progress as TuneProgress
 
 
 @contextmanager
@@ -130,182 +112,3 @@ def end_interrupted(left: str, *, resumes: bool = True) -> NoReturn:
     how = "resume" if resumes else "begin again"
     click.echo(f"autotune: interrupted; {left}; to {how}: {shlex.join(['autotune', *arguments])}", err=True)
     sys.exit(INTERRUPTED)
-
-
-_FINALS = "finals"
-LINE_EVERY_S = 10.0  # seconds between two lines in a pipe
-_NARROW = 100  # columns of a terminal; below it a bar is short
-_BESIDE, _STATE = 44, 16  # columns for the name, count and times next to a bar, and the minimum for the state
-
-
-@contextmanager
-def observer() -> Iterator[Callable[[TuneProgress], None]]:
-    """Shows progress on standard error: a bar on a terminal, plain lines in a pipe.
-
-    When no layer is being searched any more, the finals get their own bar.
-    """
-    if silent() or not console(stderr=True).is_terminal:
-        yield PlainLines()
-        return
-    with _bars() as bars:
-        tasks: dict[str, TaskID] = {}
-
-        def observe(progress: TuneProgress) -> None:
-            network = progress.network
-            name = progress.layer if network is None else progress.layer.partition(".")[0]
-            total = progress.budget if network is None else network.budget
-            if name not in tasks:
-                tasks[name] = bars.add_task(name, total=total, state="")
-            done, text = (progress.done, state(progress)) if network is None else (network.done, network_state(network))
-            searched = progress.phase == "finals" and not (network and network.searching)
-            if searched and _FINALS not in tasks:
-                tasks[_FINALS] = bars.add_task(_FINALS, total=None, state="")
-            if _FINALS in tasks:
-                total = done
-                ended, layers = (network.concluded, network.layers) if network else (int(progress.ended), 1)
-                bars.update(tasks[_FINALS], completed=ended, total=layers, state=progress.layer.partition(".")[2])
-            elif network is not None and network.budget_s is not None and done and network.elapsed_s > 0:
-                total = max(
-                    done, round(done * network.budget_s / network.elapsed_s)
-                )  # the remaining time suffices for them
-            if progress.phase == "listing":
-                text = _listing(progress)
-            elif _FINALS not in tasks:
-                text = f"{doing(progress)}{text}"
-            bars.update(tasks[name], completed=done, total=total, state=text)
-
-        yield observe
-
-
-@contextmanager
-def _bars() -> Iterator[Progress]:
-    """Bars on the terminal of standard error; notices are printed above them."""
-    out = console(stderr=True)
-
-    bar = 24 if out.width >= _NARROW else 8
-    left = max(_STATE, out.width - bar - _BESIDE)
-
-    def whole(width: int) -> Column:
-        return Column(no_wrap=True, min_width=width)
-
-    columns = (
-        TextColumn("{task.description}", markup=False),
-        BarColumn(bar_width=bar),
-        MofNCompleteColumn(table_column=whole(9)),
-        TextColumn("{task.fields[state]}", markup=False, table_column=_cut(left)),
-        _Elapsed(table_column=whole(7)),
-        TimeRemainingColumn(table_column=whole(7)),
-    )
-    with Progress(*columns, console=out) as bars, notices_through(out.print):
-        yield bars
-
-
-class _Elapsed(ProgressColumn):
-    """The time since a bar began. Rich's own column stops when the count is reached, but finals come after it."""
-
-    def render(self, task: Task) -> Text:
-        """Hours, minutes and seconds."""
-        return Text(str(timedelta(seconds=int(task.elapsed or 0))), style="progress.elapsed")
-
-
-def _cut(width: int) -> Column:
-    """A column of text that is cut to fit, so that the columns after it are not."""
-    return Column(no_wrap=True, overflow="ellipsis", max_width=width)
-
-
-@contextmanager
-def counting(name: str, total: int | None, *, quiet_s: float = 0.0) -> Iterator[Callable[[int, str], None]]:
-    """Show a count, out of `total` if it is known, and a text: as a bar, or every few seconds as a line.
-
-    No line comes in the first `quiet_s` seconds.
-    """
-    if silent() or not console(stderr=True).is_terminal:
-        lines, of_total = PlainLines(quiet_s), "" if total is None else f"/{total}"
-        yield lambda done, words: lines.say(name, f"{done}{of_total}{', ' if words else ''}{words}", at_once=False)
-        return
-    with _bars() as bars:
-        task = bars.add_task(name, total=total, state="")
-        yield lambda done, words: bars.update(task, completed=done, state=words)
-
-
-@contextmanager
-def stages() -> Iterator[Callable[[str], None]]:
-    """Show the current stage of a command that has no total to count to."""
-    out = console(stderr=True)
-    if silent() or not out.is_terminal:
-        yield lambda words: print(f"{words} ...", file=sys.stderr, flush=True)
-        return
-    with out.status("") as line, notices_through(out.print):
-        yield lambda words: line.update(f"{words} ...")
-
-
-def network_state(network: Network) -> str:
-    """The network's current time, its time at the start and its floor, over the layers that have a correct kernel."""
-    if not network.timed:
-        return "no layer has a correct kernel yet"
-    floor = "" if network.floor_us is None else f", floor {_time_words(network.floor_us)}"
-    lacking = "" if network.timed == network.layers else f" ({network.timed} of {network.layers} layers)"
-    return f"{_time_words(network.now_us)} now, {_time_words(network.start_us)} at the start{floor}{lacking}"
-
-
-def _time_words(time_us: float) -> str:
-    return f"{time_us / 1000:.4g} ms" if time_us >= 1000 else f"{time_us:.4g} us"
-
-
-def doing(progress: TuneProgress) -> str:
-    """The current phase, with the layer's name if there are several, unless it is the search."""
-    network = progress.network
-    of_layer = "" if network is None else f" of {progress.layer.partition('.')[2]}"
-    over = "" if network is None else f" ({network.concluded} of {network.layers} layers done)"
-    return {"start": f"compiling the first kernels{of_layer}; ", "search": "", "finals": f"finals{of_layer}{over}; "}[
-        progress.phase
-    ]
-
-
-def _listing(progress: TuneProgress) -> str:
-    return f"listing configs of {progress.layer.partition('.')[2]}"
-
-
-def state(progress: TuneProgress) -> str:
-    """The best time so far, and the failures by outcome."""
-    best = progress.best
-    parts = [
-        f"best {best.median_us:.1f} us ({best.config.template})" if best and best.median_us else "none correct yet"
-    ]
-    parts += [f"{count} {outcome}" for outcome, count in sorted(progress.failures.items())]
-    if progress.reused:
-        parts.append(f"{progress.reused} known")
-    return ", ".join(parts)
-
-
-class PlainLines:
-    """Print a line when a phase of a layer begins, when it ends and every few seconds; one line for all layers of
-    several.
-    """
-
-    def __init__(self, quiet_s: float = 0.0) -> None:
-        self._said: dict[str, float] = {}
-        self._began, self._quiet_s = time.monotonic(), quiet_s
-
-    def __call__(self, progress: TuneProgress) -> None:
-        network = progress.network
-        if progress.phase == "start":
-            return  # the line with the device's name was just printed
-        if progress.phase == "listing":
-            if time.monotonic() - self._began >= LINE_EVERY_S:
-                self.say(progress.layer.partition(".")[0], _listing(progress), at_once=False)
-            return
-        if network is None:
-            words = f"{progress.done}/{progress.budget} in {progress.elapsed_s:.0f} s, {doing(progress)}"
-            self.say(progress.layer, f"{words}{state(progress)}", at_once=progress.ended or progress.phase != "search")
-            return
-        of_seconds = f" of {network.budget_s:.0f}" if network.budget_s is not None else ""
-        words = f"{network.done}/{network.budget} in {network.elapsed_s:.0f}{of_seconds} s, {doing(progress)}"
-        self.say(progress.layer.partition(".")[0], f"{words}{network_state(network)}", at_once=network.ended)
-
-    def say(self, name: str, text: str, *, at_once: bool) -> None:
-        now = time.monotonic()
-        due = now - self._began >= self._quiet_s and now - self._said.get(name, -math.inf) >= LINE_EVERY_S
-        if at_once or due:
-            self._said[name] = now
-            print(f"{name}: {text}", file=sys.stderr, flush=True)

@@ -14,7 +14,7 @@ from autotune.api.sanitizers import open_sanitizer
 from autotune.api.study_names import name_of
 from autotune.checking.sanitize import ALL_TOOLS, FAULT, SMALL_N, Verdict, Winner
 from autotune.cli.options import ACCURACY, DATABASE, DIRECTORIES, Folder, numbers_of, run_on, studies_and_layers
-from autotune.cli.run import counting
+from autotune.cli.progress import counting
 from autotune.cli.tables import format_options, show
 from autotune.columns import Column, Items
 from autotune.errors import AutotuneError, StoreError, not_written

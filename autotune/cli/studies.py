@@ -14,7 +14,7 @@ import click
 from autotune.api.study_names import stored_studies
 from autotune.atomic_write import SETTINGS, check_writable, write_whole
 from autotune.cli.options import DATABASE, numbers_of
-from autotune.cli.run import stages
+from autotune.cli.progress import stages
 from autotune.cli.tables import format_options, show
 from autotune.columns import Column
 from autotune.errors import ModelError, StoreError

@@ -111,6 +111,11 @@ class KernelTemplate:
     """name and text of every included `.cuh`, in the order of first use"""
 
     @property
+    def base(self) -> str:
+        """Its own name, or that of another operation's family if it reuses that family's file."""
+        return self.path.name.removesuffix(SUFFIX)
+
+    @property
     def hash(self) -> str:
         """SHA-256 of the file and of its included files."""
         return hashlib.sha256("\0".join((self.text, *(text for _, text in self.includes))).encode()).hexdigest()

@@ -98,7 +98,7 @@ def _of_families(
             continue
         times_us = np.array([median_us for _, _, median_us in now])
         configs, accuracies = tuple(config for config, _, _ in now), tuple(accuracy for _, accuracy, _ in now)
-        yield FamilyRecords(name, configs, accuracies, Observed(layer, name, terms, times_us))
+        yield FamilyRecords(name, configs, accuracies, Observed(layer, template.base, terms, times_us))
 
 
 def observed_in(records: Iterable[LayerRecords]) -> list[Observed]:
@@ -137,7 +137,7 @@ def held_out_error(records: Sequence[LayerRecords]) -> dict[str, float]:
 def _first_over_best(layer: LayerRecords, weights: Mapping[str, np.ndarray]) -> Iterable[float]:
     """For each accuracy class of a layer with several configs."""
     predicted = np.concatenate(
-        [log_times(each.observed.terms, weights.get(each.family, weights[""]))[0] for each in layer.families]
+        [log_times(each.observed.terms, weights.get(each.observed.family, weights[""]))[0] for each in layer.families]
     )
     times_us = np.concatenate([each.observed.times_us for each in layer.families])
     accuracies = np.array([accuracy for each in layer.families for accuracy in each.accuracies])

@@ -33,10 +33,11 @@ OWN_SPREAD, OWN_FIXED_SPREAD = 0.5, 0.02
 ERROR = 0.15
 """Standard deviation of a log time that the model does not explain."""
 STEPS = 12
-"""of Gauss and Newton"""
+"""Gauss-Newton steps of a fit."""
 DAMPING = 1e-3
+"""Part of the curvature's diagonal that is added to it, so that a step stays finite."""
 MOST_STEP = 1.5
-"""of a log weight"""
+"""Largest change of a log weight in one step."""
 MOST_OF_FAMILY = 20
 """Trials of a family on one layer that a fit uses, evenly spread over its times."""
 
@@ -48,6 +49,7 @@ class Observed:
     layer: object
     """Those of one layer and device have the same."""
     family: str
+    """`KernelTemplate.base`"""
     terms: Floats
     """[configs, TERMS]"""
     times_us: Floats
@@ -69,7 +71,7 @@ class CostModel:
 
     def log_us(self, bound: BoundTemplate, columns: Columns, rates: Mapping[str, float]) -> Floats:
         """The logs of the predicted microseconds of configs, from their parameters and derived values."""
-        own = self.weights.get(_base(bound.template.name), self.weights[""])
+        own = self.weights.get(bound.template.base, self.weights[""])
         return log_times(cost_terms(bound, columns, rates), own)[0]
 
     def rates_of(self, device: DeviceInfo, calibrated: Mapping[str, float]) -> Mapping[str, float]:
@@ -82,11 +84,6 @@ class CostModel:
 def _apart(one: DeviceInfo, device: DeviceInfo) -> tuple[float, bool]:
     """Distance of two devices, those of one name first; a replayed device's name ends with its own."""
     return device_distance(one, device), not device.name.endswith(one.name)
-
-
-def _base(family: str) -> str:
-    """The family whose file this is: those of `conv` and `conv_transpose` are conv2d's."""
-    return family.removeprefix("conv_transpose_").removeprefix("conv_")
 
 
 def log_times(terms: Floats, weights: Floats) -> tuple[Floats, Floats]:

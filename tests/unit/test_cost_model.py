@@ -70,6 +70,13 @@ def test_a_family_without_records_gets_the_weights_of_all_others(tmp_path: Path)
     assert (MODEL.log_us(bound, columns, rates) == common.log_us(bound, columns, rates)).all()
 
 
+def test_a_family_of_conv_has_the_weights_of_the_file_that_it_reuses() -> None:
+    files = template_files()
+    bases = {name: load_template(files[name]).base for name in ("conv_mma_gemm", "conv_transpose_direct")}
+    assert bases == {"conv_mma_gemm": "mma_gemm", "conv_transpose_direct": "conv_transpose_direct"}
+    assert "mma_gemm" in MODEL.weights
+
+
 def test_a_file_that_is_no_cost_model_is_one_clear_line(tmp_path: Path) -> None:
     for text in ("", "[]", '{"terms": []}', '{"terms": 3}'):
         (tmp_path / "model.json").write_text(text)

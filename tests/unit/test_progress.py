@@ -23,7 +23,7 @@ from .tiny import Command
 NOTICE = """
 import time, click
 from autotune.cli.output import for_people
-from autotune.cli.run import counting, stages
+from autotune.cli.progress import counting, stages
 with for_people():
     with stages() as stage:
         stage("building")
@@ -34,7 +34,7 @@ with for_people():
         click.echo("a notice", err=True)
 """
 NETWORK = """
-from autotune.cli.run import counting
+from autotune.cli.progress import counting
 from autotune.cli.output import for_people
 with for_people(), counting("resnet50-fp16", 1440) as tell:
     tell(810, "1.331 ms now, 1.904 ms at the start, floor 1.02 ms (23 of 24 layers)")
@@ -42,7 +42,7 @@ with for_people(), counting("resnet50-fp16", 1440) as tell:
 
 
 LISTING = """
-from autotune.cli.run import observer
+from autotune.cli.progress import observer
 from autotune.cli.output import for_people
 from autotune.tuning.trial_log import Network, Progress
 network = Network(1000, 0, 0.0, 0.0, None, 0, 20000, 0.0, None, 1000, 0, ended=False)
@@ -54,7 +54,7 @@ with for_people(), observer() as observe:
 FINALS = """
 import time
 from dataclasses import replace
-from autotune.cli.run import observer
+from autotune.cli.progress import observer
 from autotune.cli.output import for_people
 from autotune.tuning.trial_log import Network, Progress
 network = Network(2, 2, 20.0, 30.0, None, 40, 40, 9.0, None, searching=0, concluded=1, ended=False)
