@@ -14,8 +14,9 @@ from autotune.resources import RECORDED, results_named
 @click.argument("databases", metavar="[DB]...", nargs=-1)
 @click.option("-o", "--out", required=True, type=click.Path(path_type=Path), help="The cost model's file.")
 def fit_model(databases: tuple[str, ...], out: Path) -> None:
-    """Fit the cost model to results databases, or to the bundled ones.
+    """Fit the cost model to results databases.
 
+    By default it is fitted to the bundled databases.
     The cost model predicts the time of a config from what its family declares and from the calibrated rates of a GPU.
     `tune` starts with the configs that the bundled model predicts to be fastest. This command writes such a file, with
     its date and error: how much slower the first config is than the fastest recorded one, on layers that the fit has

@@ -21,8 +21,8 @@ from .tiny import Command
 
 ASKING = {"best", "why", "source", "trials", "history", "importance", "export", "report"}
 RUNNING = {"tune", "compare", "ladder", "dispatch", "profile", "sanitize", "check", "retime"}
-OF_FILES = {"worker", "import-model", "new-op", "replay", "templates"}
-"""Commands that ask no database."""
+OF_FILES = {"fit-model", "worker", "import-model", "new-op", "replay", "templates"}
+"""Commands that ask no database, or take databases as arguments."""
 
 
 def options(name: str) -> dict[str, click.Option]:
