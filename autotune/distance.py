@@ -78,9 +78,3 @@ def config_similarity(params: Mapping[str, Sequence[Param]], configs: Sequence[C
         apart = np.abs(np.array(places)[:, :, None] - np.array(places)[:, None, :])
         similar[np.ix_(own, own)] = np.exp(-(ORDER * apart + (1 - ORDER) * (apart > 0)).sum(axis=0))
     return similar
-
-
-def differences(one: Problem, other: Problem) -> str:
-    """The differences as text: `k 12 -> 16, r 5 -> 7`; empty for the same problem."""
-    ours, theirs = one.values, other.values
-    return ", ".join(f"{name} {ours[name]} -> {theirs[name]}" for name in ours if ours[name] != theirs[name])

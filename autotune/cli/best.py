@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, TypeAlias
 
@@ -15,7 +15,7 @@ from autotune.cli.options import ACCURACY, DATABASE, OF_DEVICE, one_device, stud
 from autotune.cli.output import paged
 from autotune.cli.tables import show, wide_format_options
 from autotune.columns import Cell, Column
-from autotune.errors import StudyError
+from autotune.errors import NoTemplate, StudyError
 from autotune.study_reader import find_study, load_study, study_names
 
 if TYPE_CHECKING:
@@ -23,7 +23,9 @@ if TYPE_CHECKING:
     from autotune.analysis.rooflines import BestWithRoofline
     from autotune.devices.device import DeviceInfo
     from autotune.problem import Layer, Problem
-    from autotune.store import BestRow, Store
+    from autotune.store import Store
+    from autotune.study import Study
+    from autotune.tuning.untuned import Predicted
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,29 +36,15 @@ class Answer:
     """study.layer"""
     layer: Layer
     kernel: BestWithRoofline | None
-    distance: float = 0.0
-    """of the layer that the kernel was tuned for, and of its device where one was asked for; 0: for this very layer"""
+    predicted: Predicted | None = None
+    """the config that was never timed on the layer"""
 
     @property
     def match(self) -> str:
-        """`exact`, `device class` (same compute capability and SM count), `nearest` (another layer's) or `none`."""
+        """`exact`, `device class` (same compute capability and SM count), `predicted` (never timed) or `none`."""
         if self.kernel is None:
-            return "none"
-        return self.kernel.best.match if self.tuned_for is None else "nearest"
-
-    @property
-    def tuned_for(self) -> Layer | None:
-        """The layer that the kernel was tuned for, where it is another."""
-        if self.kernel is None or self.kernel.best.layer.problem == self.layer.problem:
-            return None
-        return self.kernel.best.layer
-
-    @property
-    def differences(self) -> str | None:
-        """The differences between that layer and this one."""
-        from autotune.distance import differences
-
-        return differences(self.tuned_for.problem, self.layer.problem) if self.tuned_for else None
+            return "predicted" if self.predicted else "none"
+        return self.kernel.best.match
 
 
 @click.command()
@@ -64,7 +52,7 @@ class Answer:
 @DATABASE
 @OF_DEVICE
 @ACCURACY
-@click.option("--nearest", is_flag=True, help="Show the kernels of the most similar tuned layer.")
+@click.option("--nearest", is_flag=True, help="Show the config predicted to be fastest if there are no results.")
 @wide_format_options
 def best(
     what: str | None,
@@ -86,9 +74,10 @@ def best(
     tuned on another device with the same compute capability and SM count. A layer without a kernel has a row with match
     `none`.
 
-    With --nearest it shows, for each device, the best kernels of the most similar tuned layer, their distance, and what
-    differs. A distance of 0 means the same layer; below 1 its best config is a good first guess; above 4 it is not
-    informative. The layers may be those of a study that was never tuned.
+    With --nearest, a layer without results has a row for each GPU with match `predicted`: the config that the cost
+    model predicts to be fastest, corrected by the most similar tuned layers, with its predicted time. `nearest` is the
+    most similar one, if one is near enough. A search would evaluate this config first. The layers may be those of a
+    study that was never tuned.
     """
     from autotune.analysis.networks import networks
     from autotune.store import Store
@@ -112,9 +101,8 @@ def best(
                 _tell_why(store, name, db, [one.layer.problem for one in answers if one.kernel is None])
             return
         info = one_device(store, device)
-        layers = of_file or named_layers(store, what)
-        near = [one for name, layer in layers for one in _nearest(store, name, layer, info, accuracy)]
-        show_answers(near, NEAREST_COLUMNS, style)
+        answers = tuple(_predicted(store, of_file or named_layers(store, what), info, accuracy))
+        show_answers(answers, NEAREST_COLUMNS, style)
 
 
 def show_answers(answers: Sequence[Answer], columns: Sequence[Column[Answer]], style: str | None) -> None:
@@ -149,8 +137,8 @@ def floor_of(kernel: BestWithRoofline) -> tuple[str, str, float | None]:
     return row.device.name, row.name, kernel.facts.floor_fraction
 
 
-NamedLayers: TypeAlias = "Sequence[tuple[str, Layer]]"
-"""`study.layer` and the layer"""
+NamedLayers: TypeAlias = "Sequence[tuple[Study, Layer]]"
+"""Layers with their studies."""
 
 
 def layers_of_file(what: str | None) -> NamedLayers:
@@ -160,9 +148,15 @@ def layers_of_file(what: str | None) -> NamedLayers:
 
 def named_layers(store: Store, what: str | None) -> NamedLayers:
     """The layers that are asked about by name: the database's, else those of a shipped study."""
+    from autotune.analysis.networks import stored_study
+
     known = {name for row in store.studies.layers() for name in (row.name, row.layer.name, row.study)}
     of_shipped = () if what in known else _layers_of_study(what, lambda name: name in study_names())
-    return of_shipped or [(row.name, row.layer) for row in store.studies.layers(what)]
+    if of_shipped:
+        return of_shipped
+    rows = store.studies.layers(what)
+    studies = {name: stored_study(store, name) for name in {row.study for row in rows}}
+    return [(studies[row.study], row.layer) for row in rows]
 
 
 def _layers_of_study(what: str | None, is_study: Callable[[str], bool]) -> NamedLayers:
@@ -181,33 +175,33 @@ def _layers_of_study(what: str | None, is_study: Callable[[str], bool]) -> Named
     if not chosen:
         names = ", ".join(one.name for one in loaded.layers)
         raise StudyError(f"{what}: {loaded.name} has no layer {layer!r}; it has {names}")
-    return [(f"{loaded.name}.{one.name}", one) for one in chosen]
+    return [(loaded, one) for one in chosen]
 
 
-def _nearest(store: Store, name: str, layer: Layer, info: DeviceInfo | None, accuracy: str | None) -> list[Answer]:
-    """The best kernels of a layer, else for each device those of the layer nearest to it; none: one empty answer."""
+def _predicted(store: Store, layers: NamedLayers, info: DeviceInfo | None, accuracy: str | None) -> Iterator[Answer]:
+    """The best kernels of each layer, else for each GPU the config that is predicted to be fastest."""
     from autotune.analysis.rooflines import best_per_class, with_roofline
-    from autotune.distance import device_distance, layer_distance
+    from autotune.family.template_files import load_templates
+    from autotune.tuning.untuned import predict
 
-    own = best_per_class(store.best.list(layer.problem, info, accuracy=accuracy))
-    if own:
-        return [Answer(name, layer, with_roofline(store, row)) for row in own]
-    least: dict[tuple[str, str, int, int, int], tuple[float, list[BestRow]]] = {}
-    for row in best_per_class(store.best.list(None, info, accuracy=accuracy)):
-        distance = layer_distance(layer.problem, row.layer.problem)
-        if info is not None:
-            distance += device_distance(info, row.row.device)
-        nearest, rows = least.get(row.row.device.identity, (math.inf, []))
-        if distance < nearest:
-            least[row.row.device.identity] = (distance, [row])
-        elif distance == nearest and row.layer.problem == rows[0].layer.problem:
-            rows.append(row)
-    answers = [
-        Answer(name, layer, with_roofline(store, row), distance)
-        for distance, rows in sorted(least.values(), key=lambda one: one[0])
-        for row in rows
-    ]
-    return answers or [Answer(name, layer, None)]
+    templates = load_templates()
+    devices = [each for each in ([info] if info else store.devices.list()) if each.can.gpu]
+    for study, layer in layers:
+        name = f"{study.name}.{layer.name}"
+        own = best_per_class(store.best.list(layer.problem, info, accuracy=accuracy))
+        if own:
+            yield from (Answer(name, layer, with_roofline(store, row)) for row in own)
+            continue
+        of = replace(study, accuracy=accuracy or study.accuracy)
+        tuned = store.top_trials.list(None, kinds=("cuda",), accuracies=of.informative(layer.problem))
+        found = 0
+        for device in devices:
+            with suppress(NoTemplate):
+                predicted = predict(of, layer, templates, device, tuned, store.rates.best(device))
+                found += 1
+                yield Answer(name, layer, None, predicted)
+        if not found:
+            yield Answer(name, layer, None)
 
 
 def _tell_why(store: Store, what: str | None, db: str, unanswered: Sequence[Problem]) -> None:
@@ -310,14 +304,30 @@ def _telling_apart(columns: Sequence[Column[Answer]], answers: Sequence[Answer])
     ]
 
 
+_OF_PREDICTED: Mapping[str, Callable[[Predicted], Cell]] = {
+    "device": lambda one: one.bound.device.name,
+    "accuracy": lambda one: one.accuracy,
+    "template": lambda one: one.config.template,
+    "config": lambda one: one.config,
+}
+
+
+def _or_predicted(column: Column[Answer]) -> Column[Answer]:
+    """A column about the best kernel that is also known of a predicted config."""
+    value = _OF_PREDICTED.get(column.key)
+    if value is None:
+        return column
+    return replace(column, value=lambda one: value(one.predicted) if one.predicted else column.value(one))
+
+
 NEAREST_COLUMNS = (
     *BEST_COLUMNS[:3],
-    Column[Answer]("distance", lambda one: one.distance if one.kernel else None),
-    Column[Answer]("tuned_for", lambda one: one.kernel.best.name if one.kernel and one.tuned_for else None),
-    Column[Answer]("differences", lambda one: one.differences, below=True),
-    *BEST_COLUMNS[3:],
+    Column[Answer]("predicted_us", lambda one: one.predicted.predicted_us if one.predicted else None),
+    Column[Answer]("nearest", lambda one: one.predicted.near[0][0] if one.predicted and one.predicted.near else None),
+    Column[Answer]("distance", lambda one: one.predicted.near[0][1] if one.predicted and one.predicted.near else None),
+    *(_or_predicted(column) for column in BEST_COLUMNS[3:]),
 )
-"""The time and all that follows from it are those of the layer that the kernel was tuned for."""
+"""Of a predicted config, only what does not need a run."""
 
 
 def network_columns(networks: Sequence[Network]) -> tuple[Column[BestWithRoofline], ...]:

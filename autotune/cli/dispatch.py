@@ -313,8 +313,8 @@ def show_choices(what: str, db: str, device: str | None, style: str | None) -> N
         dispatchers = [(made, dispatcher_of(store, made)) for made in made_of]
     show(
         [
-            _Served(name, layer, made, dispatcher.choose(layer.problem))
-            for name, layer in layers
+            _Served(f"{study.name}.{layer.name}", layer, made, dispatcher.choose(layer.problem))
+            for study, layer in layers
             for made, dispatcher in dispatchers
         ],
         CHOICES,

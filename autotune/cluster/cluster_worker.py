@@ -31,8 +31,8 @@ from autotune.family.space import SearchSpace
 from autotune.family.template import KernelTemplate
 from autotune.search import InitialDesign, single_threaded
 from autotune.tuning.initial_designs import initial_designs
+from autotune.tuning.open_spaces import open_spaces
 from autotune.tuning.schedule import Schedule
-from autotune.tuning.tune import open_spaces
 from autotune.tuning.tuned_layer import Run
 
 INFO = "autotune-worker"
@@ -98,7 +98,8 @@ class OpenDevice:
             files = tuple(sorted(task.files.items()))
             if files not in self._families:
                 self._families[files] = families_of(task)
-            spaces = open_spaces(task.study, task.layer, self._families[files], self.evaluator)
+            listed = self.evaluator.listed(task.layer.problem, cache=task.study.measure.cache)
+            spaces = open_spaces(task.study, task.layer, self._families[files], self.evaluator.info, listed)
             designs = initial_designs(task.study, task.layer, spaces, self.evaluator.info, task.tuned, task.rates)
             while len(self._prepared) >= _PREPARED:
                 self._prepared.pop(next(iter(self._prepared)))

@@ -13,6 +13,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Protocol
 
 import numpy as np
@@ -123,9 +124,16 @@ class WarmStart:
         """
         if len(told) + len(pending) >= self._most:
             return None
+        proposal = self.proposal(told, pending)
+        return None if proposal is None else proposal[1]
+
+    def proposal(
+        self, told: Mapping[Config, float] = MappingProxyType({}), pending: Sequence[Config] = ()
+    ) -> tuple[float, Config] | None:
+        """The smallest prediction of a log time, and its config; None if no config is left."""
         proposals = [family.propose(told, pending) for family in self._families]
-        promise, config = min(proposals, key=lambda proposal: proposal[0], default=(math.inf, None))
-        return config if promise < math.inf else None
+        best = min(proposals, key=lambda proposal: proposal[0], default=None)
+        return best if best is not None and best[0] < math.inf else None
 
 
 def warm_start(

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from sqlalchemy import func, select
+from sqlalchemy import ColumnElement, func, select
 
 from autotune.devices.device import DeviceInfo
 from autotune.problem import Problem
@@ -40,23 +40,13 @@ class TopTrialStore:
 
     database: Database
 
-    def list(self, scope: Scope, *, kinds: Sequence[str], accuracies: Sequence[str]) -> tuple[TopTrial, ...]:
+    def list(self, scope: Scope | None, *, kinds: Sequence[str], accuracies: Sequence[str]) -> tuple[TopTrial, ...]:
         """The fastest trials of each layer, device of these kinds and family, from before the scope's first trial,
-        fastest first.
+        fastest first; without a scope, all with a cold cache.
 
         Because of that limit a resumed run starts from the same trials as the run that it resumes. A study that was
         started afresh sees only trials since then.
         """
-        own = (
-            select(func.min(trials.c.id))
-            .where(
-                trials.c.study_id == scope.study.id,
-                trials.c.tuning_target_id == scope.tuning_target_id,
-                trials.c.device_id == scope.device_id,
-                trials.c.measurement_mode == scope.measurement_mode,
-            )
-            .scalar_subquery()
-        )
         rank = func.row_number().over(
             partition_by=(trials.c.tuning_target_id, trials.c.device_id, templates.c.family),
             order_by=(trials.c.median_us, trials.c.id),
@@ -67,14 +57,12 @@ class TopTrialStore:
             .join(templates, templates.c.id == trials.c.template_id)
             .where(
                 trials.c.median_us > 0,
-                trials.c.measurement_mode == scope.measurement_mode,
+                trials.c.measurement_mode == ("cold" if scope is None else scope.measurement_mode),
                 trials.c.accuracy.in_(accuracies),
                 devices.c.kind.in_(kinds),
-                (own.is_(None)) | (trials.c.id < own),
+                *(_before(scope) if scope else ()),
             )
         )
-        if scope.study.fresh_after is not None:
-            ranked = ranked.where(trials.c.id > scope.study.fresh_after)
         best = ranked.subquery()
         name = (
             select(studies.c.name + "." + study_layers.c.name)
@@ -99,3 +87,20 @@ class TopTrialStore:
                 TopTrial(row["place"] or "", problem_of(row), device_of(row), config_of(row), row[trials.c.median_us])
                 for row in rows_of(connection, statement)
             )
+
+
+def _before(scope: Scope) -> Iterator[ColumnElement[bool]]:
+    """That a trial is older than the first of a scope, and not older than its study's fresh start."""
+    own = (
+        select(func.min(trials.c.id))
+        .where(
+            trials.c.study_id == scope.study.id,
+            trials.c.tuning_target_id == scope.tuning_target_id,
+            trials.c.device_id == scope.device_id,
+            trials.c.measurement_mode == scope.measurement_mode,
+        )
+        .scalar_subquery()
+    )
+    yield (own.is_(None)) | (trials.c.id < own)
+    if scope.study.fresh_after is not None:
+        yield trials.c.id > scope.study.fresh_after

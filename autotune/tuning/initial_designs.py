@@ -8,9 +8,8 @@ from autotune.devices.device import DeviceInfo
 from autotune.family.space import SearchSpace
 from autotune.problem import Layer
 from autotune.resources import cost_model_file
-from autotune.search import InitialDesign
 from autotune.search.cost_model import read_cost_model
-from autotune.search.warm_start import MOST, warm_start
+from autotune.search.warm_start import MOST, WarmStart, warm_start
 from autotune.store import TopTrial
 from autotune.study import Study
 from autotune.tuning.layer_store import LayerStore
@@ -23,7 +22,7 @@ def initial_designs(
     info: DeviceInfo,
     tuned: Sequence[TopTrial],
     rates: Mapping[str, float],
-) -> tuple[InitialDesign, ...]:
+) -> tuple[WarmStart, ...]:
     """The initial design of a layer, from the cost model and the trials of similar layers and devices."""
     if not study.warm_start:
         return ()

@@ -27,11 +27,11 @@ from autotune.tuning.layer_result import (
     LayerResult,
 )
 from autotune.tuning.layer_store import LayerStore
+from autotune.tuning.open_spaces import RECORDED_REJECTIONS
 from autotune.tuning.pipeline import LayerQueue, Pipeline, rejected_trial
 from autotune.tuning.trial_log import Phase, Progress, TrialLog
 
 SHARE = 5  # at most a fifth of a budget is pending, so that the rest of a small budget learns from earlier results
-RECORDED_REJECTIONS = 1000  # size of a family's full product up to which each rejected config is stored
 
 
 @dataclass(frozen=True, slots=True)

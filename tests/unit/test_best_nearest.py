@@ -1,4 +1,4 @@
-"""`best LAYER --nearest`: the layer's own answer where there is one, else the nearest layer's, with how far it is."""
+"""`best LAYER --nearest`: the layer's own kernel if it was tuned, else the config that is predicted to be fastest."""
 
 from __future__ import annotations
 
@@ -56,25 +56,22 @@ def rows(finished: Finished) -> list[dict[str, object]]:
 
 def test_a_tuned_layer_answers_for_itself(nearest: Command, autotune: Command) -> None:
     found = rows(nearest("lenet-k5.conv1", "--json"))
-    assert {(row["match"], row["distance"], row["tuned_for"], row["differences"]) for row in found} == {
-        ("exact", 0.0, None, None)
-    }
+    assert {(row["match"], row["predicted_us"], row["nearest"]) for row in found} == {("exact", None, None)}
     plain = rows(autotune("best", "lenet-k5.conv1", "--db", "h200.db", "--json"))
     assert [row["source_hash"] for row in found] == [row["source_hash"] for row in plain]
 
 
-def test_an_untuned_layer_has_its_likes_answer(nearest: Command) -> None:
-    found = rows(nearest("strange.toml", "--json"))
-    like = [row for row in found if row["layer"] == "strange.like"]
-    assert {(row["match"], row["tuned_for"]) for row in like} == {("nearest", "lenet-k5.conv2")}
-    assert like[0]["differences"] == "n 10000 -> 500, h 33 -> 34, w 33 -> 34"
-    unlike = [row for row in found if row["layer"] == "strange.unlike"]
-    (far,) = {row["distance"] for row in unlike}
-    (near,) = {row["distance"] for row in like}
-    assert isinstance(near, float)
-    assert isinstance(far, float)
-    assert 0 < near < 1 < 4 < far
-    assert unlike[0]["problem"] == "n1 c512 7x7 k512 1x1 f16 nhwc", "the problem is what was asked for"
+def test_an_untuned_layer_has_a_predicted_config(nearest: Command) -> None:
+    like, unlike = rows(nearest("strange.toml", "--json"))
+    assert (like["layer"], like["match"], like["device"]) == ("strange.like", "predicted", "NVIDIA H200")
+    assert like["nearest"] == "lenet-k5.conv2 on NVIDIA H200"
+    assert isinstance(like["distance"], float)
+    assert 0 < like["distance"] < 1
+    assert like["median_us"] is None, "it was never timed"
+    assert isinstance(like["predicted_us"], float)
+    assert 96 < like["predicted_us"] < 300, "6.06 GFLOP take 96 us at the peak of FFMA"
+    assert unlike["problem"] == "n1 c512 7x7 k512 1x1 f16 nhwc", "the problem is what was asked for"
+    assert (unlike["match"], unlike["nearest"], unlike["accuracy"]) == ("predicted", None, "fp16")
 
 
 def test_layers_of_shipped_studies_can_be_asked_for(nearest: Command) -> None:
@@ -84,7 +81,7 @@ def test_layers_of_shipped_studies_can_be_asked_for(nearest: Command) -> None:
     assert "no study or layer 'nothing'" in nearest("nothing").complaint
 
 
-def test_a_device_without_any_answer_has_none(nearest: Command, autotune: Command) -> None:
+def test_a_device_that_is_not_a_gpu_has_no_answer(nearest: Command) -> None:
     (row,) = rows(nearest("strange.toml", "--device", "null", "--json"))[:1]
-    assert (row["match"], row["distance"], row["median_us"]) == ("none", None, None)
+    assert (row["match"], row["predicted_us"], row["median_us"]) == ("none", None, None)
     assert rows(nearest("strange.toml", "--device", "H200", "--json"))[0]["device"] == "NVIDIA H200"

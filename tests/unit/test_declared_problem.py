@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from autotune.distance import differences, layer_distance
+from autotune.distance import layer_distance
 from autotune.errors import StudyError, TemplateError
 from autotune.measurement.numpy_reference import numpy_reference
 from autotune.operation.registry import find_operation, operations, read_operation
@@ -81,7 +81,6 @@ def test_operations_are_kept_apart(tmp_path: Path) -> None:
     one, other = scale(tmp_path, rows=8, columns=16), scale(tmp_path, rows=8, columns=32, halo=1)
     assert layer_distance(one, other) == 1.0
     assert layer_distance(one, CONV1.problem) == float("inf")
-    assert differences(one, other) == "columns 16 -> 32, halo 0 -> 1"
     with pytest.raises(StudyError, match=r"^a network's accuracy is for conv2d only, and this is scale rows 8"):
         as_conv2d(one, "a network's accuracy")
 
