@@ -4,25 +4,27 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from autotune.analysis.networks import stored_study
-from autotune.analysis.rerender import located
-from autotune.analysis.rooflines import best_per_class, with_roofline
+from autotune.analysis.rooflines import best_per_class
 from autotune.api.answers import devices_asked, dispatcher_of
 from autotune.api.device_names import Say, binary_cache, first_gpu, jobs_default
+from autotune.api.recorded_kernel import selected_kernel
 from autotune.api.sanitizers import sanitizer_here
-from autotune.api.study_names import check_layer_names, matches, name_of
+from autotune.api.study_names import as_study, check_layer_names, matches, name_of
 from autotune.api.terms import in_arguments
+from autotune.api.untuned import untuned_kernels
 from autotune.atomic_write import folder_named
 from autotune.compilation.toolchain import find_nvcc
 from autotune.devices.device import DeviceInfo
 from autotune.dispatch.dispatcher import Dispatcher
 from autotune.errors import AutotuneError, DeviceError, StoreError, ToolchainError
 from autotune.evaluation.evaluator import DeviceEvaluator
-from autotune.exporting import Exported, SelectedKernel, export_library
+from autotune.exporting import Exported, export_library
 from autotune.exporting.build import images
+from autotune.exporting.exporter import Images
 from autotune.exporting.kernel import stem
 from autotune.exporting.proof import prove, runs_on
 from autotune.family.template import KernelTemplate
@@ -30,7 +32,7 @@ from autotune.family.template_files import load_templates
 from autotune.operation.registry import operations_here
 from autotune.problem import as_conv2d
 from autotune.store import BestRow, DispatcherRow, Store
-from autotune.study import ADMITTED, Study
+from autotune.study import ADMITTED, Study, distinct_layers, operations_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,6 +63,7 @@ def export(
     accuracy: str | None = None,
     admit: str | None = None,
     dispatcher: bool = False,
+    untuned: bool = False,
     archs: Sequence[int] = (),
     cubin: bool = False,
     ptx: bool = False,
@@ -72,7 +75,8 @@ def export(
     `device` (cuda, host, null, replay, or a part of a recorded device's name) selects the device on which the kernels
     were tuned. `layers` and `op` (the name of an operation) select layers; an export has kernels of one operation only.
     `accuracy` selects kernels of one accuracy class, and `admit` the fastest kernel that a study with this accuracy
-    admits. With `dispatcher` the export has the kernels that the study's dispatcher chooses. `archs` are compute
+    admits. With `dispatcher` the export has the kernels that the study's dispatcher chooses. With `untuned` layers
+    without results get the config that the cost model predicts to be fastest; `db` need not exist. `archs` are compute
     capabilities times ten, by default the device's own. `templates` are folders that contain a folder for each
     operation.
 
@@ -84,7 +88,7 @@ def export(
         what,
         folder_named(out, "--out"),
         str(db),
-        request=ExportRequest(device, tuple(layers), accuracy, admit, dispatcher=dispatcher, op=op),
+        request=ExportRequest(device, tuple(layers), accuracy, admit, dispatcher=dispatcher, op=op, untuned=untuned),
         archs=archs,
         cubin=cubin,
         ptx=ptx,
@@ -108,8 +112,13 @@ class ExportRequest:
     dispatcher: bool = False
     op: str | None = None
     """the operation of the layers; None: that of all"""
+    untuned: bool = False
+    """whether layers without results get the config that is predicted to be fastest"""
 
     def __post_init__(self) -> None:
+        if self.untuned and (self.dispatcher or self.accuracy or self.admit):
+            option = "--dispatcher" if self.dispatcher else "--accuracy" if self.accuracy else "--admit"
+            raise AutotuneError(f"--untuned takes kernels that the study's accuracy admits; leave {option} out")
         if self.admit is not None and self.admit not in ADMITTED:
             raise AutotuneError(f"--admit {self.admit}: expected one of {', '.join(ADMITTED)}")
         if self.dispatcher and (self.accuracy or self.admit):
@@ -132,6 +141,8 @@ class WrittenExport:
     left_out: Mapping[str, str]
     families: Mapping[str, KernelTemplate]
     """the installed families, and those of given folders"""
+    origins: Mapping[str, str] = field(default_factory=dict)
+    """of an untuned export: `study.layer` to where its kernel comes from"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,6 +165,9 @@ def write_export(
     say: Say = lambda *_: None,
 ) -> WrittenExport:
     """Choose the kernels and write their folder. Raises as `export`; `say` is called with the chosen device."""
+    made_of = images(find_nvcc(), cubin=cubin, ptx=ptx) if cubin or ptx else None
+    if request.untuned:
+        return _write_untuned(what, out, db, request, tuple(archs), made_of, tuple(templates), say)
     name = name_of(what) or ""
     with Store(db, create=False) as store:
         devices = devices_asked(store, request.device, say=say)
@@ -172,9 +186,35 @@ def write_export(
             out,
             tuple(archs),
             dispatcher=selected.dispatcher,
-            images=images(find_nvcc(), cubin=cubin, ptx=ptx) if cubin or ptx else None,
+            images=made_of,
         )
     return WrittenExport(exported, selected.left_out, families)
+
+
+def _write_untuned(
+    what: Study | str | Path,
+    out: Path,
+    db: str,
+    request: ExportRequest,
+    archs: Sequence[int],
+    made_of: Images | None,
+    templates: Sequence[Path],
+    say: Say,
+) -> WrittenExport:
+    """Write recorded kernels of a study's layers, and predicted ones of the others."""
+    study = as_study(what, db, templates)
+    layers = [
+        layer
+        for layer in distinct_layers(study.layers)
+        if matches(f"{study.name}.{layer.name}", request.layers) and request.op in (None, layer.problem.operation.name)
+    ]
+    families = load_templates(templates, operations_of(study))
+    untuned = untuned_kernels(study, layers, families, db, device=request.device, say=say)
+    if not untuned.kernels:
+        why = "; ".join(untuned.left_out.values()) or f"no layer with {request}"
+        raise StoreError(f"{study.name}: no kernel to export: {why}")
+    exported = export_library(untuned.kernels, out, archs, images=made_of)
+    return WrittenExport(exported, untuned.left_out, families, untuned.origins)
 
 
 def _selected(store: Store, what: str, db: str, request: ExportRequest, on: Callable[[DeviceInfo], bool]) -> _Selection:
@@ -258,22 +298,6 @@ def _dispatched(store: Store, made: DispatcherRow, dispatcher: Dispatcher, layer
             )
             left_out[f"{made.study}.{one.layer.name}"] = why
     return _Selection(rows, dispatcher, left_out)
-
-
-def selected_kernel(
-    store: Store, row: BestRow, study: Study, db: str, families: Mapping[str, KernelTemplate]
-) -> SelectedKernel:
-    """A recorded kernel with everything that its export needs; `families` may have the folder of its operation."""
-    problem = located(row.layer.problem, families)
-    row = replace(row, layer=replace(row.layer, problem=problem))
-    source = store.sources.get(row.row.trial.source_hash or "")
-    if source is None:
-        raise StoreError(f"{db}: the source of {row.name} is not in the database; tune it again")
-    header = store.templates.header(source.config.template, row.row.template_hash)
-    if not header:
-        raise StoreError(f"{db}: the header of {source.config.template} is not in the database; tune {row.name} again")
-    floor_us = with_roofline(store, row).floor_us
-    return SelectedKernel(row, replace(source, problem=problem), header, study.admitted(problem), floor_us)
 
 
 def proof_of(written: WrittenExport, *, stage: Callable[[str], None] = lambda _: None) -> Iterator[str]:

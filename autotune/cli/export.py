@@ -53,6 +53,7 @@ if TYPE_CHECKING:
 @ACCURACY
 @click.option("--admit", type=click.Choice(tuple(ADMITTED)), help="Only each layer's fastest kernel of this accuracy.")
 @click.option("--dispatcher", is_flag=True, help="The kernels that the study's dispatcher selects: fewer configs.")
+@click.option("--untuned", is_flag=True, help="Predict configs for layers without results; tunes nothing.")
 @click.option(
     "--arch",
     "archs",
@@ -74,6 +75,7 @@ def export(
     accuracy: str | None,
     admit: str | None,
     dispatcher: bool,
+    untuned: bool,
     archs: tuple[int, ...] | None,
     cubin: bool,
     ptx: bool,
@@ -83,6 +85,10 @@ def export(
 
     Each kernel is a `.cu` file whose header comment names its config, device and time.
 
+    With --untuned the study need not be tuned. A layer that `--db` or the bundled results know on this GPU gets its
+    recorded kernel; every other layer gets the config that the cost model predicts to be fastest. A line per layer says
+    which. The GPU is --device, else the first CUDA device.
+
     A layer that was tuned on no GPU gets its kernel from the host, or from the null device, which runs nothing; the
     files and proof.txt say so. autotune then builds the folder and runs its self-test. On a CUDA device it also times
     the library against the tuner's own kernels. A library that is wrong or slower exits with status 1 and is marked in
@@ -91,7 +97,7 @@ def export(
     from autotune.api.exports import ExportRequest, write_export
 
     try:
-        request = ExportRequest(device, only_layers, accuracy, admit, dispatcher=dispatcher, op=op)
+        request = ExportRequest(device, only_layers, accuracy, admit, dispatcher=dispatcher, op=op, untuned=untuned)
     except AutotuneError as error:
         raise click.UsageError(str(error)) from None
     written = write_export(
@@ -105,6 +111,8 @@ def export(
         templates=directories,
         say=say_device,
     )
+    for layer, origin in written.origins.items():
+        click.echo(f"{layer}: {origin}", err=True)
     reasons: dict[str, list[str]] = {}
     for layer, reason in written.left_out.items():
         reasons.setdefault(reason, []).append(layer)

@@ -128,7 +128,7 @@ def _winners(
 ) -> list[Winner]:
     """The best kernels that run somewhere, each once."""
     from autotune.analysis.networks import stored_study
-    from autotune.api.exports import selected_kernel
+    from autotune.api.recorded_kernel import selected_kernel
 
     rows = store.best.list(name_of(what), accuracy=accuracy)
     families = load_templates(directories, operations_here((row.layer.problem.operation for row in rows), what))

@@ -68,6 +68,11 @@ class Exported:
                 )
         return "; ".join(f"{why}: {', '.join(names)}" for why, names in found.items())
 
+    @property
+    def untuned(self) -> tuple[str, ...]:
+        """The kernels that were chosen without a run."""
+        return tuple(kernel.row.name for kernel in self.served if not kernel.row.timed)
+
 
 Images = Callable[[Path, Sequence[SelectedKernel], Sequence[int]], Mapping[str, bytes]]
 """Compiles kernels, whose files are in a folder, for some architectures; returns file names and contents."""
@@ -182,7 +187,8 @@ def _provenance(served: Sequence[SelectedKernel], archs: Sequence[int]) -> Mappi
                 "driver": row.environment.driver,
                 "compiler": row.environment.toolkit,
                 "flags": row.environment.flags,
-                "median_us": kernel.row.timing.median_us,
+                "decided_by": kernel.row.decided_by,
+                "median_us": kernel.row.timing.median_us if kernel.row.timed else None,
                 "cache": kernel.row.timing.cache,
                 "trial": trial.number,
                 "measured_at": None if row.ended_at is None else f"{row.ended_at:%Y-%m-%dT%H:%M:%SZ}",

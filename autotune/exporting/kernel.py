@@ -48,28 +48,16 @@ def provenance(row: BestRow, source: KernelSource, floor_us: float | None) -> st
         f"config        {' '.join(f'{name}={value}' for name, value in trial.config.pairs)}",
         f"accuracy      {trial.accuracy}{'' if trial.deterministic else ', not deterministic'}",
     ]
-    if device.can.gpu:
+    if not row.timed:
+        lines.append(f"device        {device.name} (sm_{device.arch}, {device.sm_count} SMs): NEVER RUN")
+    elif device.can.gpu:
         lines.append(
             f"device        {device.name} (sm_{device.arch}, {device.sm_count} SMs), driver {environment.driver}"
         )
     else:
         why = "a CPU's ranking says nothing of one" if device.can.cpu else "nothing was run"
         lines.append(f"device        {device.kind} {device.name}: NOT TUNED FOR A GPU, {why}")
-    lines.append(
-        f"time          median {timing.median_us:.2f} us, quartiles {timing.q1_us:.2f} to {timing.q3_us:.2f} us, "
-        f"{len(timing.samples_us)} samples, {timing.cache} cache"
-        + (f"; {origin}, this kernel never ran" if (origin := never_run(device)) else "")
-    )
-    lines.append(f"rate          {problem.flops / timing.median_us / 1e3:.1f} GFLOP/s")
-    if floor_us is not None:
-        doubt = "" if floor_us <= timing.median_us else ", so the device's rates were measured too low"
-        lines.append(f"floor         {floor_us:.2f} us; reaches {floor_us / timing.median_us:.1%} of it{doubt}")
-    if trial.error is not None:
-        lines.append(f"error         {trial.error.over_bound:.3f} of the bound, largest {trial.error.max_abs:.3g}")
-    lines.append(
-        f"resources     {trial.resources.registers} registers, {trial.resources.spill_bytes} bytes spilled, "
-        f"{trial.smem_bytes} bytes of shared memory"
-    )
+    lines += _measured(row, floor_us) if row.timed else [_predicted(timing.median_us)]
     lines += ["", f"Launches of one forward pass, grid for {problem.operation.runtime} = {problem.runtime_size}:"]
     lines += [f"  once per set of weights: {_launch(stage)}" for stage in source.prepare]
     lines += [f"  fill {symbol.name} from {symbol.origin} (device-to-device copy)" for symbol in source.constants]
@@ -84,10 +72,38 @@ def provenance(row: BestRow, source: KernelSource, floor_us: float | None) -> st
         "",
         f"source hash   {source.hash}",
         f"template hash {row.row.template_hash}",
-        f"compiler      {environment.toolkit} {environment.flags}",
-        f"measured      {row.row.ended_at:%Y-%m-%d %H:%M:%S} UTC, trial {trial.number}",
     ]
+    if row.timed:
+        lines.append(f"compiler      {environment.toolkit} {environment.flags}")
+        lines.append(f"measured      {row.row.ended_at:%Y-%m-%d %H:%M:%S} UTC, trial {trial.number}")
     return "\n".join(f"// {in_comment(line)}".rstrip() for line in lines)
+
+
+def _measured(row: BestRow, floor_us: float | None) -> list[str]:
+    """The lines about a kernel's measurement."""
+    trial, timing = row.row.trial, row.timing
+    lines = [
+        f"time          median {timing.median_us:.2f} us, quartiles {timing.q1_us:.2f} to {timing.q3_us:.2f} us, "
+        f"{len(timing.samples_us)} samples, {timing.cache} cache"
+        + (f"; {origin}, this kernel never ran" if (origin := never_run(row.row.device)) else "")
+    ]
+    lines.append(f"rate          {row.layer.problem.flops / timing.median_us / 1e3:.1f} GFLOP/s")
+    if floor_us is not None:
+        doubt = "" if floor_us <= timing.median_us else ", so the device's rates were measured too low"
+        lines.append(f"floor         {floor_us:.2f} us; reaches {floor_us / timing.median_us:.1%} of it{doubt}")
+    if trial.error is not None:
+        lines.append(f"error         {trial.error.over_bound:.3f} of the bound, largest {trial.error.max_abs:.3g}")
+    lines.append(
+        f"resources     {trial.resources.registers} registers, {trial.resources.spill_bytes} bytes spilled, "
+        f"{trial.smem_bytes} bytes of shared memory"
+    )
+    return lines
+
+
+def _predicted(predicted_us: float) -> str:
+    """The line about the time of a kernel that never ran."""
+    time = f"{predicted_us:.2f} us predicted by the cost model" if predicted_us else "unknown"
+    return f"time          {time}; never timed"
 
 
 def _problem(problem: Problem) -> str:

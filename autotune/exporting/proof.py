@@ -125,6 +125,9 @@ def prove(
             "set TMPDIR to a folder that has room and that programs may be run in"
         ) from None
     proven = "NOT TIMED" if isinstance(evaluator, str) else "PROVEN"
+    if exported.untuned:
+        lines.append(f"chosen without a run: {', '.join(exported.untuned)}")
+        yield lines[-1]
     _say(exported, f"NOT TUNED: {exported.never_run}" if exported.never_run else proven, *lines)
 
 

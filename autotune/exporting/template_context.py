@@ -48,6 +48,7 @@ class KernelContext:
     device_name: str
     device_numbers: str
     median_us: str
+    timed: bool
     entry_names: tuple[str, ...]
     entries: str
     entry_count: int
@@ -81,6 +82,7 @@ def view_of(kernel: SelectedKernel, identifier: str, archs: Sequence[int]) -> Ke
         device_name=c_string(_device(device)),
         device_numbers=_device_numbers(device),
         median_us=f"{kernel.row.timing.median_us:.3f}",
+        timed=kernel.row.timed,
         entry_names=source.program.entries,
         entries=", ".join(f'"{entry}"' for entry in source.program.entries),
         entry_count=len(source.program.entries),

@@ -1,0 +1,101 @@
+"""`autotune export --untuned`: a library of a study that was never tuned."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from tests.unit.conftest import autotune, folder
+from tests.unit.tiny import Command
+
+__all__ = ["autotune", "folder"]
+
+RESNET = """
+[[layer]]
+name = "known"
+n = 8
+c = 2048
+h = 7
+w = 7
+k = 512
+r = 1
+s = 1
+dtype = "f16"
+layout = "nhwc"
+epilogue = "bias_relu"
+"""
+NEW = """
+[[layer]]
+name = "new"
+n = 8
+c = 72
+h = 28
+w = 28
+k = 200
+r = 3
+s = 3
+pad = 1
+dtype = "f16"
+layout = "nhwc"
+epilogue = "bias_silu"
+"""
+SMALL = """
+[[layer]]
+name = "small"
+n = 2
+c = 2
+h = 6
+w = 6
+k = 4
+r = 3
+s = 3
+epilogue = "bias_relu"
+"""
+
+
+def test_a_layer_has_its_recorded_kernel_else_the_model_s(autotune: Command) -> None:
+    Path("net.toml").write_text(f'name = "net"\n{RESNET}{NEW}')
+    done = autotune("export", "net.toml", "--untuned", "--device", "H200", "--no-proof", "--out", "kernels")
+    assert done.code == 0, done.err
+    known, new = sorted(line for line in done.err.splitlines() if line.startswith("net."))
+    assert known.startswith("net.known: recorded, ")
+    assert known.endswith(" us as resnet50-fp16-n8.layer4-conv1 in recorded-networks")
+    assert new.startswith("net.new: cost model, ")
+    assert new.endswith(" us predicted and never timed")
+    assert "NEVER RUN" not in Path("kernels/net.known.fp16.cu").read_text()
+    assert "NVIDIA H200 (sm_90, 132 SMs): NEVER RUN" in Path("kernels/net.new.fp16.cu").read_text()
+    decided = {each["name"]: each for each in json.loads(Path("kernels/provenance.json").read_text())["kernels"]}
+    assert (decided["net.new"]["decided_by"], decided["net.new"]["median_us"]) == ("prediction", None)
+    assert decided["net.known"]["median_us"] > 0
+    assert "| NVIDIA H200, never run |" in Path("kernels/README.md").read_text()
+
+
+def test_own_results_come_before_the_bundled_ones(autotune: Command) -> None:
+    Path("net.toml").write_text(f'name = "net"\n{RESNET}')
+    words = ("--device", "replay:recorded-networks", "--trials", "3")
+    assert autotune("tune", "net.toml", *words).code == 0
+    done = autotune("export", "net.toml", "--untuned", "--device", "replay of NVIDIA H200", "--no-proof", "--out", "k")
+    assert done.code == 0, done.err
+    assert " us as net.known in autotune.db" in done.err
+
+
+@pytest.mark.cxx
+def test_without_a_gpu_it_is_tested_on_the_cpu_and_not_timed(autotune: Command) -> None:
+    Path("net.toml").write_text(f'name = "net"\n{SMALL}')
+    done = autotune("export", "net.toml", "--untuned", "--device", "host", "--out", "kernels")
+    assert done.code == 0, done.err
+    proof = Path("kernels/proof.txt").read_text()
+    assert proof.startswith("NOT TIMED\n")
+    assert "chosen without a run: net.small" in proof
+
+
+def test_it_refuses_what_chooses_kernels_otherwise(autotune: Command) -> None:
+    Path("net.toml").write_text(f'name = "net"\n{SMALL}')
+    done = autotune("export", "net.toml", "--untuned", "--accuracy", "fp32", "--out", "kernels")
+    assert "--untuned takes kernels that the study's accuracy admits; leave --accuracy out" in done.err
+    done = autotune("export", "net.toml", "--untuned", "--device", "RTX", "--out", "kernels")
+    assert (
+        "RTX: no recorded device of this name: NVIDIA H200, NVIDIA H100 80GB HBM3; or give cuda:N or host" in done.err
+    )
