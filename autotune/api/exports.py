@@ -15,7 +15,7 @@ from autotune.api.recorded_kernel import selected_kernel
 from autotune.api.sanitizers import sanitizer_here
 from autotune.api.study_names import as_study, check_layer_names, matches, name_of
 from autotune.api.terms import in_arguments
-from autotune.api.untuned import untuned_kernels
+from autotune.api.untuned import Untuned, untuned_kernels
 from autotune.atomic_write import folder_named
 from autotune.compilation.toolchain import find_nvcc
 from autotune.devices.device import DeviceInfo
@@ -202,6 +202,15 @@ def _write_untuned(
     say: Say,
 ) -> WrittenExport:
     """Write recorded kernels of a study's layers, and predicted ones of the others."""
+    untuned, families = untuned_export(what, db, request, templates, say)
+    exported = export_library(untuned.kernels, out, archs, images=made_of)
+    return WrittenExport(exported, untuned.left_out, families, untuned.origins)
+
+
+def untuned_export(
+    what: Study | str | Path, db: str, request: ExportRequest, templates: Sequence[Path], say: Say
+) -> tuple[Untuned, Mapping[str, KernelTemplate]]:
+    """The kernels of a study that may never have been tuned, and the families. Raises StoreError if there are none."""
     study = as_study(what, db, templates)
     layers = [
         layer
@@ -213,8 +222,7 @@ def _write_untuned(
     if not untuned.kernels:
         why = "; ".join(untuned.left_out.values()) or f"no layer with {request}"
         raise StoreError(f"{study.name}: no kernel to export: {why}")
-    exported = export_library(untuned.kernels, out, archs, images=made_of)
-    return WrittenExport(exported, untuned.left_out, families, untuned.origins)
+    return untuned, families
 
 
 def _selected(store: Store, what: str, db: str, request: ExportRequest, on: Callable[[DeviceInfo], bool]) -> _Selection:

@@ -13,14 +13,14 @@ from autotune.devices.backends import parse_device
 from autotune.devices.device import DeviceInfo, devices_named
 from autotune.errors import DeviceError, NoTemplate
 from autotune.exporting import SelectedKernel
-from autotune.exporting.untuned import untuned_kernel
+from autotune.exporting.predicted_kernel import predicted_kernel
 from autotune.family.template import KernelTemplate
 from autotune.problem import Layer
 from autotune.resources import RECORDED, recorded_database
 from autotune.search import single_threaded
 from autotune.store import BestRow, Store, TopTrial, has_results
 from autotune.study import Study
-from autotune.tuning.untuned import predict
+from autotune.tuning.prediction import predict
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,7 +107,7 @@ class _Results:
         origin = "default config"
         if predicted.predicted_us is not None:
             origin = f"cost model, {predicted.predicted_us:.2f} us predicted and never timed"
-        return untuned_kernel(study, predicted), origin
+        return predicted_kernel(study, predicted), origin
 
     def _recorded(self, study: Study, layer: Layer) -> Iterator[tuple[str, BestRow]]:
         """The fastest admitted kernel of this model of GPU in each database, by the database's name."""

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from autotune.problem import Layer, Problem
     from autotune.store import Store
     from autotune.study import Study
-    from autotune.tuning.untuned import Predicted
+    from autotune.tuning.prediction import Predicted
 
 
 @dataclass(frozen=True, slots=True)
@@ -182,7 +182,7 @@ def _predicted(store: Store, layers: NamedLayers, info: DeviceInfo | None, accur
     """The best kernels of each layer, else for each GPU the config that is predicted to be fastest."""
     from autotune.analysis.rooflines import best_per_class, with_roofline
     from autotune.family.template_files import load_templates
-    from autotune.tuning.untuned import predict
+    from autotune.tuning.prediction import predict
 
     templates = load_templates()
     devices = [each for each in ([info] if info else store.devices.list()) if each.can.gpu]

@@ -13,11 +13,21 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from autotune.compilation.cache import BinaryCache
-from autotune.compilation.compile import architecture, first_errors, killed
+from autotune.compilation.compile import (
+    Binary,
+    Program,
+    Target,
+    architecture,
+    compile_cubin,
+    first_errors,
+    killed,
+)
+from autotune.compilation.toolchain import compiler_version, find_cxx, find_nvcc
+from autotune.devices.device import DeviceInfo
 from autotune.devices.host_compile import DRIVER_NAME, RUNTIME_NAME, HostCompiler, driver_program, runtime_program
-from autotune.errors import AutotuneError
-from autotune.exporting.exporter import Exported, Images
-from autotune.exporting.machine_code import NVCC_FLAGS, gencode
+from autotune.errors import AutotuneError, Rejected
+from autotune.exporting.exporter import Exported, Images, export_library
+from autotune.exporting.machine_code import DEPENDENT, NVCC_FLAGS, gencode
 from autotune.exporting.selected_kernel import SelectedKernel
 from autotune.tempdirs import temporary_folder
 
@@ -116,6 +126,49 @@ def _each(compiled: Callable[[SelectedKernel], None], exported: Exported) -> Non
         list(threads.map(compiled, exported.served))
 
 
+Compile = Callable[[Program], Binary]
+
+
+def compile_for(device: DeviceInfo, cache: BinaryCache) -> Compile:
+    """A compiler of exported kernels for one device, with a cache. Raises ToolchainError if there is none."""
+    if device.can.cpu:
+        return HostCompiler(str(find_cxx()), cache)
+    nvcc = find_nvcc()
+    version, target = compiler_version(nvcc), Target("cuda", device.arch)
+
+    def compiled(program: Program) -> Binary:
+        program = replace(program, flags=(*program.flags, DEPENDENT))
+        key = BinaryCache.key(program, target, version)
+        return cache.kept(key, lambda: compile_cubin(program, target.arch, nvcc))
+
+    return compiled
+
+
+def compile_kernels(
+    kernels: Sequence[SelectedKernel], compiled: Compile
+) -> tuple[list[tuple[SelectedKernel, Binary]], dict[str, str]]:
+    """Compile kernels, as many at once as there are cores; return them, and the reasons of those that fail, by name."""
+
+    def tried(kernel: SelectedKernel) -> Binary | str:
+        try:
+            return compiled(kernel.source.program)
+        except Rejected as rejected:
+            return f"its kernel does not compile: {rejected.message}"
+
+    with ThreadPoolExecutor(len(os.sched_getaffinity(0))) as threads:
+        results = [*zip(kernels, threads.map(tried, kernels), strict=True)]
+    found = [(kernel, result) for kernel, result in results if isinstance(result, Binary)]
+    return found, {kernel.row.name: result for kernel, result in results if isinstance(result, str)}
+
+
+def link_library(kernels: Sequence[tuple[SelectedKernel, Binary]], into: Path) -> Path:
+    """The library of some compiled kernels, all of one operation and one device, in a new folder."""
+    exported = export_library([kernel for kernel, _ in kernels], into / "sources", (), self_test=False)
+    for kernel, binary in kernels:
+        (into / f"{kernel.stem}.fatbin").write_bytes(binary.image)
+    return _library(exported, into, find_cxx(), _FOR_CUDA[0])
+
+
 def self_test(built: Built, limit_s: float = SELF_TEST_S, kernels: Sequence[str] = ()) -> tuple[bool, str]:
     """Run the self-test of these kernels, or of all, in a separate process; return whether it passed,
     and its output.
@@ -140,16 +193,22 @@ def self_test(built: Built, limit_s: float = SELF_TEST_S, kernels: Sequence[str]
 
 def _link(exported: Exported, into: Path, cxx: Path, optimisations: tuple[str, str]) -> Path:
     """The library, and its self-test."""
-    compiler = (str(cxx), "-std=c++17")
     of_library, of_test = optimisations
+    library = _library(exported, into, cxx, of_library)
+    libraries = (f"-L{into}", f"-l{exported.operation.name}", f"-Wl,-rpath,{into}", "-ldl", "-lpthread")
+    source = str(exported.folder.resolve() / "selftest.cpp")
+    _run([str(cxx), "-std=c++17", of_test, "-o", str(into / SELF_TEST), source, *libraries], into, into)
+    return library
+
+
+def _library(exported: Exported, into: Path, cxx: Path, optimisation: str) -> Path:
+    """The shared library, from the compiled kernels in a folder."""
     folder, name = exported.folder.resolve(), exported.operation.name
     library = into / f"lib{name}.so"
     script = ("-Xlinker", f"--version-script={folder / name}.map")  # -Wl, does not allow a comma in a path
     own = ("-fPIC", "-shared", "-fvisibility=hidden", *script, f"-Wa,-I,{into}")
     sources = [str(folder / f"{each}.cpp") for each in (name, "kernels")]
-    _run([*compiler, of_library, *own, "-o", str(library), *sources, "-ldl"], into, into)
-    libraries = (f"-L{into}", f"-l{name}", f"-Wl,-rpath,{into}", "-ldl", "-lpthread")
-    _run([*compiler, of_test, "-o", str(into / SELF_TEST), str(folder / "selftest.cpp"), *libraries], into, into)
+    _run([str(cxx), "-std=c++17", optimisation, *own, "-o", str(library), *sources, "-ldl"], into, into)
     return library
 
 

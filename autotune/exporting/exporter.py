@@ -85,10 +85,12 @@ def export_library(
     *,
     dispatcher: Dispatcher | None = None,
     images: Images | None = None,
+    self_test: bool = True,
 ) -> Exported:
     """Write the kernels of one device as a library that is built without autotune; `archs` empty: the device's own.
 
-    If a dispatcher is given, the kernels are its choices, and its rule is written as well. So are the images. Raises
+    If a dispatcher is given, the kernels are its choices, and its rule is written as well. So are the images. Without
+    `self_test` the self-test has no data, which take a second per kernel to compute. Raises
     StoreError if a kernel does not support one of the architectures, if a header does not give the recorded launches,
     or if the folder cannot be written or has other files in place of the library's.
     """
@@ -105,7 +107,7 @@ def export_library(
                 raise StoreError(f"{kernel.row.name}: cannot be exported for sm_{arch}: {why}")
     texts = {f"{kernel.stem}.cu": kernel_text(kernel.row, kernel.source, kernel.floor_us) for kernel in chosen}
     sources = tuple(folder / name for name in texts)
-    texts |= library_texts(served, archs)
+    texts |= library_texts(served, archs, self_test=self_test)
     if dispatcher is not None:
         texts["dispatcher.h"] = render_dispatch(load_dispatch_template(), dispatcher)
     more = (lambda new: images(new, served, archs)) if images else (lambda _: {})
@@ -137,7 +139,7 @@ def _tuned_arch(served: Sequence[SelectedKernel]) -> int:
     return next((device.arch for device in devices if device.can.gpu), devices[0].arch)
 
 
-def library_texts(served: Sequence[SelectedKernel], archs: Sequence[int]) -> dict[str, str]:
+def library_texts(served: Sequence[SelectedKernel], archs: Sequence[int], *, self_test: bool) -> dict[str, str]:
     """Name and content of every file of the library except the kernels and `provenance.json`."""
     templates = shipped("templates") / "export"
     declared = served[0].problem.operation
@@ -158,6 +160,7 @@ def library_texts(served: Sequence[SelectedKernel], archs: Sequence[int]) -> dic
         "goldens": [
             golden_context(kernel.problem, kernel.source, view.identifier, view.name)
             for kernel, view in zip(served, views, strict=True)
+            if self_test
         ],
         "archs": ";".join(map(str, archs)),
         "nvcc_flags": " ".join(NVCC_FLAGS),

@@ -371,7 +371,7 @@ def test_what_cannot_be_exported_is_said(tmp_path: Path) -> None:
     (tmp_path / "test" / "twice.cu.j2").write_text(FAMILY)
     taken = first_of(load_template(tmp_path / "test" / "twice.cu.j2"), "twice", rows=4, columns=40)
     with pytest.raises(StoreError, match="test: cannot be exported: a library of this name is taken for another"):
-        library_texts([taken], [90])
+        library_texts([taken], [90], self_test=True)
 
 
 def test_package_stands_alone(tmp_path: Path) -> None:

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from autotune.autotune_runtime import load
 from tests.unit.conftest import autotune, folder
 from tests.unit.tiny import Command
 
@@ -99,3 +100,15 @@ def test_it_refuses_what_chooses_kernels_otherwise(autotune: Command) -> None:
     assert (
         "RTX: no recorded device of this name: NVIDIA H200, NVIDIA H100 80GB HBM3; or give cuda:N or host" in done.err
     )
+
+
+@pytest.mark.cxx
+def test_only_the_library_is_built(autotune: Command) -> None:
+    Path("net.toml").write_text(f'name = "net"\n{SMALL}')
+    done = autotune("export", "net.toml", "--untuned", "--library", "--device", "host", "--out", "kernels")
+    assert done.code == 0, done.err
+    assert sorted(path.name for path in Path("kernels").iterdir()) == ["libconv2d.so", "origins.json"]
+    assert json.loads(Path("kernels/origins.json").read_text()) == {"net.small": "default config"}
+    (kernel,) = load(Path("kernels/libconv2d.so").resolve()).kernels()
+    assert kernel.name == "net.small"
+    assert autotune("export", "net.toml", "--library", "--out", "kernels").code == 2

@@ -10,12 +10,12 @@ from autotune.family.render import render
 from autotune.store import BestRow, TrialRow
 from autotune.study import Study
 from autotune.trial import Config, Outcome, Timing, Trial
-from autotune.tuning.untuned import Predicted
+from autotune.tuning.prediction import Predicted
 
 _NEVER = datetime.fromtimestamp(0, UTC)
 
 
-def untuned_kernel(study: Study, predicted: Predicted) -> SelectedKernel:
+def predicted_kernel(study: Study, predicted: Predicted) -> SelectedKernel:
     """The kernel of a predicted config; its time is the prediction, 0 without one."""
     source = render(predicted.bound, predicted.config)
     template, predicted_us = predicted.bound.template, predicted.predicted_us or 0.0
