@@ -104,6 +104,11 @@ TRANSPOSED_PROBLEMS: Mapping[str, Problem] = {
             {"c": 8, "d": 3, "h": 4, "w": 5, "k": 5, "t": 3, "r": 2, "s": 3, "stride_d": 2, "stride_h": 3}
             | {"stride_w": 2, "dilation_w": 2, "output_padding_d": 1, "output_padding_w": 1, "padding_d": 1},
         ),
+        (
+            *("upsampling", {"layout": "nhwc", "dtype": "f16", "epilogue": "bias_add_relu"}),
+            {"c": 40, "h": 5, "w": 6, "k": 24, "r": 3, "s": 4, "stride_h": 2, "stride_w": 2, "padding_h": 1}
+            | {"padding_w": 1, "output_padding_h": 1},
+        ),
         (*("floats", {"layout": "nhwc", "epilogue": "bias_add"}), {"c": 36, "w": 50, "k": 64, "s": 3, "dilation_w": 3}),
     )
 }

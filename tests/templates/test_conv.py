@@ -163,6 +163,40 @@ def test_a_transposed_convolution_of_stride_1_turns_its_filters_round(
     verify(name, problem, {**default.params, **({} if "window_rows" not in values else BASE), **values}, host)
 
 
+TILES: dict[str, int | str] = {"tile_m": 64, "tile_n": 48, "schedule": "pingpong", "epilogue_subtiles": 2}
+
+
+@pytest.mark.cxx
+@pytest.mark.parametrize(
+    ("name", "label", "sizes", "values"),
+    [
+        ("phases", "up", {"layout": "nhwc", "dtype": "bf16"}, {}),
+        ("phases", "gaps", {}, {"depth_bytes": 128, "stages": 2}),
+        ("phases_sm90", "upsampling", {}, TILES),
+        ("phases_sm90", "upsampling", {"r": 2, "s": 2, "padding_h": 0, "padding_w": 2}, TILES),
+        *long_run(
+            ("phases", "upsampling", {"c": 41, "k": 3}, {"warp_tiles_k": 1}),
+            ("phases_sm90", "upsampling", {"stride_h": 3, "dtype": "f32"}, {**TILES, "schedule": "cooperative"}),
+            ("phases_sm90", "upsampling", {"d": 4, "t": 3, "stride_d": 2, "output_padding_d": 1}, TILES),
+            (
+                "phases_sm90",
+                "upsampling",
+                {"h": 1, "r": 1, "stride_h": 1, "padding_h": 0, "output_padding_h": 0},
+                TILES,
+            ),
+        ),
+    ],
+)
+def test_a_transposed_convolution_with_a_stride_is_right_in_each_output_phase(
+    name: str, label: str, sizes: dict[str, Value], values: dict[str, int | str], host: DeviceEvaluator
+) -> None:
+    given = TRANSPOSED_PROBLEMS[label]
+    problem = make_problem(given.operation, {**given.values, **sizes})
+    default = default_of(f"conv_transpose_{name}", problem)
+    assert default is not None
+    verify(f"conv_transpose_{name}", problem, {**default.params, **values}, host)
+
+
 @pytest.mark.parametrize("values", [{"stride_h": 2}, {"padding_h": 3}])
 def test_a_transposed_convolution_that_is_no_convolution_is_refused(values: dict[str, int]) -> None:
     given = TRANSPOSED_PROBLEMS["volume"]

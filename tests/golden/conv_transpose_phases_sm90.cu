@@ -1,0 +1,268 @@
+// conv_transpose n 2 c 40 h 5 w 6 k 24 r 3 s 4 stride_h 2 stride_w 2 padding_h 1 padding_w 1 output_padding_h 1 f16 nhwc bias_add_relu
+// conv_transpose_phases_sm90 tile_m=64 tile_n=64 schedule=pingpong epilogue_subtiles=2
+
+// D[k, nopq] = sum over taps, c of W[k, taps c] * X[taps c, nopq] for each output phase: M = K output channels of the phases, N = outputs of a
+// phase, depth = the phase's taps times C.
+// A = packed_w, depth-major, TMA tile.  B = x [N, D, H, W, C], depth-major, TMA im2col of one tap.
+// Tile TILE_M x TILE_N; tile space ceil(phases * K / TILE_M) * ceil(outputs of a phase / TILE_N).
+// Parts: mainloop -> _mainloop_sm90, epilogue -> _epilogue_tma_16 or _f32, phases -> _phase.
+//
+//   x         [N, D, H, W, C]           input; of fewer dimensions the first have size 1
+//   packed_w  [phase][K][TAPS][C]       filters; of a phase with fewer taps the last are zero
+//   bias      [K]                       read where EPILOGUE has one
+//   z         [N, O, P, Q, K]           residual, added where EPILOGUE has one
+//   y         [N, O, P, Q, K]           output
+//   n         images N, any number
+//
+// A phase's outputs are STRIDE apart in y, so that threads store them, 16 bytes at a time, out of the rows that an epilogue stage has. All
+// phases go through the same pixels of x, from the least that any of them needs; a phase's first tap is an offset in the box.
+//
+//   producer   one thread of the first warpgroup: TMA loads TILE_K channels of one tap as a stage
+//   consumers  multiply stages out of shared memory, finish the accumulators and store them; with PINGPONG in turn
+
+#include "_dtype_f16.cuh"
+
+#include "_epilogue.cuh"
+
+#include "_sm90.cuh"
+
+#include "_ptx_dependent.cuh"
+
+#include "_epilogue_tma_16.cuh"
+
+// Problem
+constexpr int C = 40, D = 1, H = 5, W = 6;
+constexpr int K = 24, FILTER_D = 1, R = 3, S = 4;
+constexpr int O = 1, P = 10, Q = 12;
+constexpr int STRIDE_D = 1, STRIDE_H = 2, STRIDE_W = 2;
+constexpr int PADDING_D = 0, PADDING_H = 1, PADDING_W = 1;
+constexpr int DILATION_D = 1, DILATION_H = 1, DILATION_W = 1;
+constexpr bool DEEP = false, FLAT = false;  // of three dimensions, of one
+using EPILOGUE = Epilogue<true, true, relu>;
+
+// Parameters
+constexpr int TILE_M = 64, TILE_N = 64, TILE_K = 64;
+constexpr int STAGES = 8;
+constexpr bool PINGPONG = true;
+
+// Derived
+constexpr int CONSUMERS = 2, THREADS = 128 * (CONSUMERS + 1);  // warpgroups, and the producer's
+constexpr int GROUP_M = 64, GROUP_N = 64;                 // what one computes of a tile
+constexpr int BLOCKS_M = GROUP_M / 64;                                    // MMAs side by side
+constexpr int EPILOGUE_N = 32, EPILOGUE_STAGES = 2;  // outputs staged at once
+constexpr int PHASES = 4, PHASE_O = 1, PHASE_P = 5, PHASE_Q = 6;  // most outputs of a phase
+constexpr int TAPS = 4;                                              // most of a phase
+constexpr int LOW_D = 0, LOW_H = -1, LOW_W = -1;        // the least input of output 0 of a phase
+constexpr bool JOINED = false;                                         // a tile has output channels of several phases
+constexpr int PHASE_M = 64, TILES_M = 4;
+constexpr int CHANNEL_TILES = 1;
+constexpr int K_BLOCKS = 3;  // MMAs in depth of a stage: none of padding alone
+constexpr int STAGE_BYTES = 16384;
+constexpr int RELEASES = 4 * (PINGPONG ? 1 : CONSUMERS);  // of a stage, by warps
+constexpr int PRODUCER_REGISTERS = 40, CONSUMER_REGISTERS = 232;
+
+#include "_phase.cuh"
+
+// d = w [64 x 16] * x [16 x GROUP_N] (+ d), operands in shared memory.
+__device__ __forceinline__ void mma(float (&d)[8][4], unsigned long long a, unsigned long long b, bool accumulate) {
+#ifdef __CUDACC__
+    asm volatile(
+        "{.reg .pred p; setp.ne.b32 p, %34, 0; "
+        "wgmma.mma_async.sync.aligned.m64n64k16.f32.f16.f16 {"
+        "%0, %1, %2, %3, "
+        "%4, %5, %6, %7, "
+        "%8, %9, %10, %11, "
+        "%12, %13, %14, %15, "
+        "%16, %17, %18, %19, "
+        "%20, %21, %22, %23, "
+        "%24, %25, %26, %27, "
+        "%28, %29, %30, %31"
+        "}, %32, %33, p, 1, 1, 0, 0;}"
+        :
+        "+f"(d[0][0]), "+f"(d[0][1]), "+f"(d[0][2]), "+f"(d[0][3]),
+        "+f"(d[1][0]), "+f"(d[1][1]), "+f"(d[1][2]), "+f"(d[1][3]),
+        "+f"(d[2][0]), "+f"(d[2][1]), "+f"(d[2][2]), "+f"(d[2][3]),
+        "+f"(d[3][0]), "+f"(d[3][1]), "+f"(d[3][2]), "+f"(d[3][3]),
+        "+f"(d[4][0]), "+f"(d[4][1]), "+f"(d[4][2]), "+f"(d[4][3]),
+        "+f"(d[5][0]), "+f"(d[5][1]), "+f"(d[5][2]), "+f"(d[5][3]),
+        "+f"(d[6][0]), "+f"(d[6][1]), "+f"(d[6][2]), "+f"(d[6][3]),
+        "+f"(d[7][0]), "+f"(d[7][1]), "+f"(d[7][2]), "+f"(d[7][3])
+        : "l"(a), "l"(b), "r"(static_cast<int>(accumulate)));
+
+#else
+    wgmma_f16_shared(d, a, b, accumulate);
+#endif
+}
+
+#include "_mainloop_sm90.cuh"
+
+extern "C" __global__ void pack_filters(const T* __restrict__ w, T* __restrict__ packed_w) {
+    const int i = static_cast<int>(blockIdx.x * 256 + threadIdx.x);
+    if (i >= PHASES * K * TAPS * C) return;
+    const int c = i % C, tap = i / C % TAPS, k = i / C / TAPS % K;
+    const Phase phase(i / C / TAPS / K);
+    packed_w[i] = tap < phase.taps() ? w[(c * (FILTER_D * R * S) + phase.tap(tap)) * K + k] : from_float<T>(0.0f);
+}
+
+// A tile: its first row, which is an output channel of a phase, and its first output. Where phases have different numbers of taps, a block's
+// tiles shall not all be of the same: so the rows begin elsewhere with each TILE_N outputs.
+struct Tile {
+    int m, first;
+
+    __device__ __forceinline__ explicit Tile(int index) : m((index + index / TILES_M) % TILES_M * TILE_M), first(index / TILES_M * TILE_N) {}
+    __device__ __forceinline__ int phase() const { return m / PHASE_M; }
+    __device__ __forceinline__ int k_tiles() const { return Phase(phase()).taps() * CHANNEL_TILES; }
+};
+
+// Loads all stages of the block's tiles.
+__device__ __forceinline__ void produce(unsigned char* stages, PipelineTma<STAGES>& pipeline, const TensorMap& x_map, const TensorMap& w_map,
+                                        int tiles) {
+    constexpr int MOST_BOX = 256;  // pixels, TMA's limit
+    constexpr int BOXES = (TILE_N + MOST_BOX - 1) / MOST_BOX, BOX = TILE_N / BOXES, W_BYTES = TILE_M * OPERAND_ROW_BYTES;
+    static_assert(BOXES * BOX == TILE_N, "boxes of pixels divide a tile");
+    using Scheduler = PersistentTileScheduler<>;
+    PipelineState<STAGES> state;
+    for (int index = Scheduler::first(); index < tiles; index += Scheduler::step()) {
+        const Tile tile(index);
+        const Phase phase(tile.phase());
+        const int taps = phase.taps();
+#pragma unroll 1
+        for (int tap = 0; tap < taps; ++tap) {
+            // Its offsets in the box.
+            const int d = phase.d.first_input - tap / (phase.h.taps * phase.w.taps) - LOW_D;
+            const int h = phase.h.first_input - tap / phase.w.taps % phase.h.taps - LOW_H;
+            const int w = phase.w.first_input - tap % phase.w.taps - LOW_W;
+#pragma unroll 1
+            for (int c = 0; c < C; c += TILE_K, ++state) {
+                pipeline.producer_acquire(state, STAGE_BYTES);
+                unsigned char* const stage = stages + state.index * STAGE_BYTES;
+                Barrier* const full = pipeline.full + state.index;
+                tma_load(stage, &w_map, full, c, tap, JOINED ? tile.m : tile.m % PHASE_M, JOINED ? 0 : tile.phase());
+#pragma unroll
+                for (int i = 0; i < BOXES; ++i) {
+                    unsigned char* const to = stage + W_BYTES + i * (BOX * OPERAND_ROW_BYTES);
+                    const int at = tile.first + i * BOX, image = at / (PHASE_O * PHASE_P * PHASE_Q);
+                    const int left = at % PHASE_Q + LOW_W, top = at / PHASE_Q % PHASE_P + LOW_H, front = at / (PHASE_P * PHASE_Q) % PHASE_O + LOW_D;
+                    if constexpr (FLAT) {
+                        tma_load_im2col(to, &x_map, full, c, left, image, w);
+                    } else if constexpr (DEEP) {
+                        tma_load_im2col(to, &x_map, full, c, left, top, front, image, w, h, d);
+                    } else {
+                        tma_load_im2col(to, &x_map, full, c, left, top, image, w, h);
+                    }
+                }
+            }
+        }
+    }
+}
+
+// Rows of 128 bytes of an epilogue stage: of an output the channels of a box, 64 or 32, swizzled.
+constexpr int BOX_CHANNELS = OPERAND_ROW_BYTES / static_cast<int>(sizeof(T)), EPILOGUE_BOXES = 64 / BOX_CHANNELS;
+constexpr int EPILOGUE_STAGE_BYTES = EPILOGUE_BOXES * EPILOGUE_N * OPERAND_ROW_BYTES;
+
+// Calls copy(staged, at) of each 16 bytes of an epilogue stage, by a warpgroup: where they are staged, and which element of y, or of z, is
+// their first. The stage has 64 rows of D from m on, EPILOGUE_N outputs from `first` on.
+template <class Copy>
+__device__ __forceinline__ void for_each_chunk(unsigned char* stage, int m, int first, int pixels, const Copy& copy) {
+    constexpr int CHUNK_K = 16 / static_cast<int>(sizeof(T)), ROW_CHUNKS = OPERAND_ROW_BYTES / 16;
+    const int thread = static_cast<int>(threadIdx.x) % 128, chunk = thread % ROW_CHUNKS;
+#pragma unroll
+    for (int box = 0; box < EPILOGUE_BOXES; ++box) {
+        const int row = m + box * BOX_CHANNELS + chunk * CHUNK_K, k = row % PHASE_M;
+        if (row >= PHASES * PHASE_M || k >= K) continue;
+        const Phase phase(row / PHASE_M);
+        for (int i = thread / ROW_CHUNKS; i < EPILOGUE_N; i += 128 / ROW_CHUNKS) {
+            const Output output(first + i, pixels, phase);
+            if (!output.there) continue;
+            copy(stage + (box * EPILOGUE_N + i) * OPERAND_ROW_BYTES + (chunk ^ i % 8) * 16, output.pixel(phase) * K + k);
+        }
+    }
+}
+
+extern "C" __global__ void __launch_bounds__(THREADS, 1)
+conv_transpose_phases_sm90(const __grid_constant__ TensorMap x_map, const __grid_constant__ TensorMap w_map, const T* __restrict__ bias,
+                           const T* __restrict__ z, T* __restrict__ y, int n) {
+    extern __shared__ __align__(1024) unsigned char smem[];
+    unsigned char* const stages = smem;  // [stage] filters [TILE_M][TILE_K], then pixels [TILE_N][TILE_K]
+    unsigned char* const epilogue_stages = stages + STAGES * STAGE_BYTES;  // [consumer][epilogue stage][box] outputs [EPILOGUE_N]
+    unsigned char* const barriers = epilogue_stages + CONSUMERS * EPILOGUE_STAGES * EPILOGUE_STAGE_BYTES;
+    PipelineTma<STAGES>& pipeline = *reinterpret_cast<PipelineTma<STAGES>*>(barriers);
+    auto& mainloop_order = *reinterpret_cast<OrderedSequenceBarrier<>*>(&pipeline + 1);
+
+    const int warp = canonical_warp_index(), group = warp / 4;
+    const int pixels = n * (PHASE_O * PHASE_P * PHASE_Q), tiles = (pixels + TILE_N - 1) / TILE_N * TILES_M;
+    if (group == 0) {
+        if (threadIdx.x == 0) {
+            pipeline.init(RELEASES);
+            if constexpr (PINGPONG) mainloop_order.init();
+            barrier_init_fence();
+        }
+        __syncwarp();
+        arrive_threads<THREADS>(CONSUMERS + 1);  // and the first loads are under way before the others come
+        begin_dependent();
+        warpgroup_reg_dealloc<PRODUCER_REGISTERS>();
+        if (threadIdx.x == 0) produce(stages, pipeline, x_map, w_map, tiles);
+        return;
+    }
+    sync_threads<THREADS>(CONSUMERS + 1);  // for the barriers
+    begin_dependent();
+    warpgroup_reg_alloc<CONSUMER_REGISTERS>();
+    const int consumer = group - 1, lane = static_cast<int>(threadIdx.x) % 32;
+    // What is this warpgroup's of a tile.
+    const int group_m = !PINGPONG && TILE_M > 64 ? consumer * GROUP_M : 0;
+    const int group_n = GROUP_N < TILE_N ? consumer * GROUP_N : 0;
+    const unsigned long long w_operand = wgmma_descriptor(stages + group_m * OPERAND_ROW_BYTES);
+    const unsigned long long x_operand = wgmma_descriptor(stages + (TILE_M + group_n) * OPERAND_ROW_BYTES);
+    unsigned char* const outputs = epilogue_stages + consumer * (EPILOGUE_STAGES * EPILOGUE_STAGE_BYTES);
+
+    using Mma = StagedMma<STAGE_BYTES, K_BLOCKS>;
+    int epilogue_stage = 0, k_tile = 0;  // of all the block's tiles
+    int order_phase = consumer ^ 1;      // the first warpgroup's first turn is at once
+    using Scheduler = PersistentTileScheduler<>;
+    int owner = 0;
+    for (int index = Scheduler::first(); index < tiles; index += Scheduler::step(), owner ^= 1) {
+        const Tile tile(index);
+        const int k_tiles = tile.k_tiles(), m = tile.m + group_m, first = tile.first + group_n;
+        PipelineState<STAGES> state = PipelineState<STAGES>::of(k_tile);
+        k_tile += k_tiles;
+        if (PINGPONG && owner != consumer) continue;
+        float biases[BLOCKS_M][2] = {};
+        if constexpr (EPILOGUE::HAS_BIAS) {
+#pragma unroll
+            for (int i = 0; i < 2 * BLOCKS_M; ++i) {
+                const int k = (m + i / 2 * 64 + warp % 4 * 16 + i % 2 * 8 + lane / 4) % PHASE_M;
+                biases[i / 2][i % 2] = k < K ? to_float(bias[k]) : 0.0f;
+            }
+        }
+        float d[BLOCKS_M][GROUP_N / 8][4];
+        if constexpr (PINGPONG) {
+            mainloop_order.wait(consumer, order_phase);
+            order_phase ^= 1;
+        }
+        const int last = collective_mma<Mma>(d, pipeline, state, w_operand, x_operand, 0, k_tiles, lane);
+        if (PINGPONG && lane == 0) mainloop_order.arrive(consumer);
+        wgmma_wait(d);
+        Mma::release_tile(pipeline, last, lane);
+#pragma unroll
+        for (int i = 0; i < BLOCKS_M; ++i) {
+#pragma unroll
+            for (int subtile = 0; subtile < GROUP_N / EPILOGUE_N; ++subtile) {
+                unsigned char* const staged = outputs + epilogue_stage * EPILOGUE_STAGE_BYTES;
+                const int block_m = m + i * 64, block_first = first + subtile * EPILOGUE_N;
+                using Vector = AlignedArray<unsigned, 4>;
+                // What was stored from this stage before; of two stages the barrier in between says so.
+                if constexpr (EPILOGUE_STAGES == 1) sync_threads<128>(1 + consumer);
+                for_each_chunk(staged, block_m, block_first, pixels, [z](unsigned char* to, long long at) {
+                    *reinterpret_cast<Vector*>(to) = *reinterpret_cast<const Vector*>(z + at);
+                });
+                sync_threads<128>(1 + consumer);
+                stage_outputs<T, EPILOGUE, EPILOGUE_N>(staged, d[i], subtile * (EPILOGUE_N / 8), biases[i], warp % 4, lane);
+                sync_threads<128>(1 + consumer);
+                for_each_chunk(staged, block_m, block_first, pixels, [y](const unsigned char* from, long long at) {
+                    *reinterpret_cast<Vector*>(y + at) = *reinterpret_cast<const Vector*>(from);
+                });
+                epilogue_stage ^= EPILOGUE_STAGES - 1;
+            }
+        }
+    }
+}
