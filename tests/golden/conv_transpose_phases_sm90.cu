@@ -1,21 +1,22 @@
 // conv_transpose n 2 c 40 h 5 w 6 k 24 r 3 s 4 stride_h 2 stride_w 2 padding_h 1 padding_w 1 output_padding_h 1 f16 nhwc bias_add_relu
-// conv_transpose_phases_sm90 tile_m=64 tile_n=64 schedule=pingpong epilogue_subtiles=2
+// conv_transpose_phases_sm90 tile_m=64 tile_n=64 schedule=pingpong joined=none epilogue_subtiles=2
 
-// D[k, nopq] = sum over taps, c of W[k, taps c] * X[taps c, nopq] for each output phase: M = K output channels of the phases, N = outputs of a
-// phase, depth = the phase's taps times C.
+// D[phase k, nopq] = sum over taps, c of W[phase k, taps c] * X[taps c, nopq]: M = K output channels of each output phase, N = outputs of a phase,
+// depth = the taps of the phases that a tile joins, times C.
 // A = packed_w, depth-major, TMA tile.  B = x [N, D, H, W, C], depth-major, TMA im2col of one tap.
 // Tile TILE_M x TILE_N; tile space ceil(phases * K / TILE_M) * ceil(outputs of a phase / TILE_N).
 // Parts: mainloop -> _mainloop_sm90, epilogue -> _epilogue_tma_16 or _f32, phases -> _phase.
 //
-//   x         [N, D, H, W, C]           input; of fewer dimensions the first have size 1
-//   packed_w  [phase][K][TAPS][C]       filters; of a phase with fewer taps the last are zero
-//   bias      [K]                       read where EPILOGUE has one
-//   z         [N, O, P, Q, K]           residual, added where EPILOGUE has one
-//   y         [N, O, P, Q, K]           output
+//   x         [N, D, H, W, C]               input; of fewer dimensions the first have size 1
+//   packed_w  [part][joined phase][K][TAPS][C]  filters; zero for a tap that a phase lacks
+//   bias      [K]                           read where EPILOGUE has one
+//   z         [N, O, P, Q, K]               residual, added where EPILOGUE has one
+//   y         [N, O, P, Q, K]               output
 //   n         images N, any number
 //
 // A phase's outputs are STRIDE apart in y, so that threads store them, 16 bytes at a time, out of the rows that an epilogue stage has. All
-// phases go through the same pixels of x, from the least that any of them needs; a phase's first tap is an offset in the box.
+// phases go through the same pixels of x, from the least that any of them needs; a tap is an offset in the box. Phases of joined axes are
+// rows of the same part of D: x is loaded once for all of them, and multiplied by zeros for a tap that a phase lacks.
 //
 //   producer   one thread of the first warpgroup: TMA loads TILE_K channels of one tap as a stage
 //   consumers  multiply stages out of shared memory, finish the accumulators and store them; with PINGPONG in turn
@@ -50,11 +51,12 @@ constexpr int CONSUMERS = 2, THREADS = 128 * (CONSUMERS + 1);  // warpgroups, an
 constexpr int GROUP_M = 64, GROUP_N = 64;                 // what one computes of a tile
 constexpr int BLOCKS_M = GROUP_M / 64;                                    // MMAs side by side
 constexpr int EPILOGUE_N = 32, EPILOGUE_STAGES = 2;  // outputs staged at once
-constexpr int PHASES = 4, PHASE_O = 1, PHASE_P = 5, PHASE_Q = 6;  // most outputs of a phase
-constexpr int TAPS = 4;                                              // most of a phase
-constexpr int LOW_D = 0, LOW_H = -1, LOW_W = -1;        // the least input of output 0 of a phase
-constexpr bool JOINED = false;                                         // a tile has output channels of several phases
-constexpr int PHASE_M = 64, TILES_M = 4;
+constexpr int PHASE_O = 1, PHASE_P = 5, PHASE_Q = 6;  // most outputs of a phase
+constexpr int TAPS_D = 1, TAPS_H = 2, TAPS_W = 2, TAPS = TAPS_D * TAPS_H * TAPS_W;  // most of a part
+constexpr int LOW_D = 0, LOW_H = -1, LOW_W = -1;  // the least input of output 0 of a phase
+constexpr bool JOINED_D = false, JOINED_H = JOINED_D, JOINED_W = false;
+constexpr int JOINED_PHASES = 1, JOINED_K = 24;
+constexpr int PARTS = 4, PART_M = 64, TILES_M = 4;
 constexpr int CHANNEL_TILES = 1;
 constexpr int K_BLOCKS = 3;  // MMAs in depth of a stage: none of padding alone
 constexpr int STAGE_BYTES = 16384;
@@ -96,22 +98,54 @@ __device__ __forceinline__ void mma(float (&d)[8][4], unsigned long long a, unsi
 
 #include "_mainloop_sm90.cuh"
 
+// The taps of a part on an axis: tap m meets input first_input - m of output 0.
+template <class Axis, bool JOINED, int TAPS, int LOW>
+struct PartTaps {
+    int count, first_input;
+
+    __device__ __forceinline__ explicit PartTaps(const Axis& axis)
+        : count(JOINED ? TAPS : axis.taps), first_input(JOINED ? LOW + TAPS - 1 : axis.first_input) {}
+};
+
+// A part of the rows of D: phases that are joined, by one of them.
+struct Part {
+    PartTaps<decltype(Phase::d), JOINED_D, TAPS_D, LOW_D> d;
+    PartTaps<decltype(Phase::h), JOINED_H, TAPS_H, LOW_H> h;
+    PartTaps<decltype(Phase::w), JOINED_W, TAPS_W, LOW_W> w;
+
+    __device__ __forceinline__ explicit Part(const Phase& phase) : d(phase.d), h(phase.h), w(phase.w) {}
+    __device__ __forceinline__ int taps() const { return d.count * h.count * w.count; }
+};
+
+// Joined phases are the fastest of a phase's number.
+__device__ __forceinline__ Phase phase_of(int part, int joined) { return Phase(part * JOINED_PHASES + joined); }
+
 extern "C" __global__ void pack_filters(const T* __restrict__ w, T* __restrict__ packed_w) {
     const int i = static_cast<int>(blockIdx.x * 256 + threadIdx.x);
-    if (i >= PHASES * K * TAPS * C) return;
-    const int c = i % C, tap = i / C % TAPS, k = i / C / TAPS % K;
-    const Phase phase(i / C / TAPS / K);
-    packed_w[i] = tap < phase.taps() ? w[(c * (FILTER_D * R * S) + phase.tap(tap)) * K + k] : from_float<T>(0.0f);
+    if (i >= PARTS * JOINED_K * TAPS * C) return;
+    const int c = i % C, tap = i / C % TAPS, row = i / C / TAPS % JOINED_K;
+    const Phase phase = phase_of(i / C / TAPS / JOINED_K, row / K);
+    const Part part(phase);
+    T filter = from_float<T>(0.0f);
+    if (tap < part.taps()) {
+        // The filter's tap under which the part's input meets the phase's output.
+        const int t = phase.d.tap_at(part.d.first_input - tap / (part.h.count * part.w.count));
+        const int r = phase.h.tap_at(part.h.first_input - tap / part.w.count % part.h.count);
+        const int s = phase.w.tap_at(part.w.first_input - tap % part.w.count);
+        const bool there = t >= 0 && t < FILTER_D && r >= 0 && r < R && s >= 0 && s < S;
+        if (there) filter = w[(c * (FILTER_D * R * S) + (t * R + r) * S + s) * K + row % K];
+    }
+    packed_w[i] = filter;
 }
 
-// A tile: its first row, which is an output channel of a phase, and its first output. Where phases have different numbers of taps, a block's
-// tiles shall not all be of the same: so the rows begin elsewhere with each TILE_N outputs.
+// A tile: its first row and its first output. Where parts have different numbers of taps, a block's tiles shall not all be of the same: so the
+// rows begin elsewhere with each TILE_N outputs.
 struct Tile {
     int m, first;
 
     __device__ __forceinline__ explicit Tile(int index) : m((index + index / TILES_M) % TILES_M * TILE_M), first(index / TILES_M * TILE_N) {}
-    __device__ __forceinline__ int phase() const { return m / PHASE_M; }
-    __device__ __forceinline__ int k_tiles() const { return Phase(phase()).taps() * CHANNEL_TILES; }
+    __device__ __forceinline__ int part() const { return m / PART_M; }
+    __device__ __forceinline__ int k_tiles() const { return Part(phase_of(part(), 0)).taps() * CHANNEL_TILES; }
 };
 
 // Loads all stages of the block's tiles.
@@ -124,20 +158,20 @@ __device__ __forceinline__ void produce(unsigned char* stages, PipelineTma<STAGE
     PipelineState<STAGES> state;
     for (int index = Scheduler::first(); index < tiles; index += Scheduler::step()) {
         const Tile tile(index);
-        const Phase phase(tile.phase());
-        const int taps = phase.taps();
+        const Part part(phase_of(tile.part(), 0));
+        const int taps = part.taps();
 #pragma unroll 1
         for (int tap = 0; tap < taps; ++tap) {
             // Its offsets in the box.
-            const int d = phase.d.first_input - tap / (phase.h.taps * phase.w.taps) - LOW_D;
-            const int h = phase.h.first_input - tap / phase.w.taps % phase.h.taps - LOW_H;
-            const int w = phase.w.first_input - tap % phase.w.taps - LOW_W;
+            const int d = part.d.first_input - tap / (part.h.count * part.w.count) - LOW_D;
+            const int h = part.h.first_input - tap / part.w.count % part.h.count - LOW_H;
+            const int w = part.w.first_input - tap % part.w.count - LOW_W;
 #pragma unroll 1
             for (int c = 0; c < C; c += TILE_K, ++state) {
                 pipeline.producer_acquire(state, STAGE_BYTES);
                 unsigned char* const stage = stages + state.index * STAGE_BYTES;
                 Barrier* const full = pipeline.full + state.index;
-                tma_load(stage, &w_map, full, c, tap, JOINED ? tile.m : tile.m % PHASE_M, JOINED ? 0 : tile.phase());
+                tma_load(stage, &w_map, full, c, tap, tile.m % PART_M, tile.part());
 #pragma unroll
                 for (int i = 0; i < BOXES; ++i) {
                     unsigned char* const to = stage + W_BYTES + i * (BOX * OPERAND_ROW_BYTES);
@@ -168,9 +202,9 @@ __device__ __forceinline__ void for_each_chunk(unsigned char* stage, int m, int 
     const int thread = static_cast<int>(threadIdx.x) % 128, chunk = thread % ROW_CHUNKS;
 #pragma unroll
     for (int box = 0; box < EPILOGUE_BOXES; ++box) {
-        const int row = m + box * BOX_CHANNELS + chunk * CHUNK_K, k = row % PHASE_M;
-        if (row >= PHASES * PHASE_M || k >= K) continue;
-        const Phase phase(row / PHASE_M);
+        const int row = m + box * BOX_CHANNELS + chunk * CHUNK_K, in_part = row % PART_M, k = in_part % K;
+        if (row >= PARTS * PART_M || in_part >= JOINED_K) continue;
+        const Phase phase = phase_of(row / PART_M, in_part / K);
         for (int i = thread / ROW_CHUNKS; i < EPILOGUE_N; i += 128 / ROW_CHUNKS) {
             const Output output(first + i, pixels, phase);
             if (!output.there) continue;
@@ -230,8 +264,8 @@ conv_transpose_phases_sm90(const __grid_constant__ TensorMap x_map, const __grid
         if constexpr (EPILOGUE::HAS_BIAS) {
 #pragma unroll
             for (int i = 0; i < 2 * BLOCKS_M; ++i) {
-                const int k = (m + i / 2 * 64 + warp % 4 * 16 + i % 2 * 8 + lane / 4) % PHASE_M;
-                biases[i / 2][i % 2] = k < K ? to_float(bias[k]) : 0.0f;
+                const int row = m + i / 2 * 64 + warp % 4 * 16 + i % 2 * 8 + lane / 4;
+                biases[i / 2][i % 2] = to_float(bias[row % PART_M % K]);
             }
         }
         float d[BLOCKS_M][GROUP_N / 8][4];

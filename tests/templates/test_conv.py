@@ -163,7 +163,13 @@ def test_a_transposed_convolution_of_stride_1_turns_its_filters_round(
     verify(name, problem, {**default.params, **({} if "window_rows" not in values else BASE), **values}, host)
 
 
-TILES: dict[str, int | str] = {"tile_m": 64, "tile_n": 48, "schedule": "pingpong", "epilogue_subtiles": 2}
+TILES: dict[str, int | str] = {
+    "tile_m": 64,
+    "tile_n": 48,
+    "schedule": "pingpong",
+    "joined": "none",
+    "epilogue_subtiles": 2,
+}
 
 
 @pytest.mark.cxx
@@ -173,10 +179,16 @@ TILES: dict[str, int | str] = {"tile_m": 64, "tile_n": 48, "schedule": "pingpong
         ("phases", "up", {"layout": "nhwc", "dtype": "bf16"}, {}),
         ("phases", "gaps", {}, {"depth_bytes": 128, "stages": 2}),
         ("phases_sm90", "upsampling", {}, TILES),
-        ("phases_sm90", "upsampling", {"r": 2, "s": 2, "padding_h": 0, "padding_w": 2}, TILES),
+        ("phases_sm90", "upsampling", {}, {**TILES, "joined": "columns"}),
+        ("phases_sm90", "upsampling", {"r": 2, "s": 2, "padding_h": 0, "padding_w": 2}, {**TILES, "joined": "all"}),
         *long_run(
             ("phases", "upsampling", {"c": 41, "k": 3}, {"warp_tiles_k": 1}),
-            ("phases_sm90", "upsampling", {"stride_h": 3, "dtype": "f32"}, {**TILES, "schedule": "cooperative"}),
+            (
+                "phases_sm90",
+                "upsampling",
+                {"stride_h": 3, "dtype": "f32"},
+                {**TILES, "schedule": "cooperative", "tile_n": 64},
+            ),
             ("phases_sm90", "upsampling", {"d": 4, "t": 3, "stride_d": 2, "output_padding_d": 1}, TILES),
             (
                 "phases_sm90",
