@@ -33,6 +33,11 @@ def results_named(name: str | Path) -> Path:
     return recorded_database(str(name)) if str(name) in RECORDED else Path(name)
 
 
+def shown_results(database: Path) -> str:
+    """What a user calls a results database: a bundled one's name, or else the path."""
+    return next((name for name in RECORDED if database == recorded_database(name)), str(database))
+
+
 def check_writable_results(database: Path) -> None:
     """Raise StoreError for a bundled database under any path."""
     for name in RECORDED:

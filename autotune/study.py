@@ -9,6 +9,7 @@ from pathlib import Path
 from autotune.operation.operation import Operation
 from autotune.operation.storage_types import TYPES
 from autotune.problem import Layer, Problem
+from autotune.resources import shipped
 from autotune.trial import Config, Value
 
 ADMITTED: Mapping[str, tuple[str, ...]] = {
@@ -146,6 +147,14 @@ class Study:
     """rules that `autotune dispatch` ranks with its own"""
     target: str | None = None
     """the name of the rule that `autotune tune` searches; None: the layers are tuned"""
+
+    @property
+    def shown(self) -> str:
+        """What a user calls the study: a shipped study's name, else its file, else its own name."""
+        if self.path is None:
+            return self.name
+        folder = shipped("studies")
+        return str(self.path.relative_to(folder).with_suffix("") if self.path.is_relative_to(folder) else self.path)
 
     @property
     def certain_trials(self) -> int:

@@ -75,7 +75,7 @@ class RunPlan:
         if name not in rules:
             names = ", ".join(map(repr, rules)) or "none"
             raise StudyError(
-                f"{study.path or study.name}: target {name!r}: no [[rule]] with trials has this name; there are {names}"
+                f"{study.shown}: target {name!r}: no [[rule]] with trials has this name; there are {names}"
             )
         return replace(rules[name], trials=trials or rules[name].trials)
 
@@ -122,7 +122,7 @@ def layers_named(study: Study, names: Sequence[str]) -> tuple[Layer, ...]:
 
 def check_study(study: Study, families: Mapping[str, KernelTemplate]) -> None:
     """Raise StudyError if a study names an unknown family, parameter, value or sampler."""
-    where = str(study.path or study.name)
+    where = study.shown
     for name, narrowed in (*((name, {}) for name in study.templates or ()), *(study.space or {}).items()):
         _check_family(where, name, narrowed, families)
     for technique in study.techniques:

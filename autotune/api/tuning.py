@@ -88,7 +88,7 @@ def tune(
     written(plan.study)  # raises for an invalid override
     if plan.study.target is not None:
         raise StudyError(
-            f"{plan.study.path or plan.study.name}: target: only the command line searches a rule; "
+            f"{plan.study.shown}: target: only the command line searches a rule; "
             "replace target by None to tune the layers"
         )
 

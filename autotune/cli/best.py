@@ -27,6 +27,8 @@ if TYPE_CHECKING:
     from autotune.study import Study
     from autotune.tuning.prediction import Predicted
 
+_NAMED = 3  # layers that a message lists
+
 
 @dataclass(frozen=True, slots=True)
 class Answer:
@@ -97,8 +99,11 @@ def best(
                 _lifted(column.key, column.value, terminal=False) for column in network_columns(network_tables)
             ]
             show_answers(answers, (*BEST_COLUMNS, *of_network), style)
-            if device is None and not (answers and all(one.kernel for one in answers)):
-                _tell_why(store, name, db, [one.layer.problem for one in answers if one.kernel is None])
+            if not (answers and all(one.kernel for one in answers)):
+                if accuracy is not None:
+                    _name_classes(store, name, db, accuracy, [one.name for one in answers if one.kernel is None])
+                if device is None:
+                    _tell_why(store, name, db, [one.layer.problem for one in answers if one.kernel is None])
             return
         info = one_device(store, device)
         answers = tuple(_predicted(store, of_file or named_layers(store, what), info, accuracy))
@@ -202,6 +207,15 @@ def _predicted(store: Store, layers: NamedLayers, info: DeviceInfo | None, accur
                 yield Answer(name, layer, None, predicted)
         if not found:
             yield Answer(name, layer, None)
+
+
+def _name_classes(store: Store, what: str | None, db: str, accuracy: str, unanswered: Sequence[str]) -> None:
+    """Say which accuracy classes there are, when layers have no kernel of the class that was asked for."""
+    classes = sorted({row.row.trial.accuracy for row in store.best.list(what)} - {accuracy})
+    if classes:
+        more = f" and {len(unanswered) - _NAMED} more" if len(unanswered) > _NAMED else ""
+        layers = f" of {', '.join(unanswered[:_NAMED])}{more}" if unanswered else ""
+        click.echo(f"{db}: no {accuracy} kernel{layers}; there are kernels of class {', '.join(classes)}", err=True)
 
 
 def _tell_why(store: Store, what: str | None, db: str, unanswered: Sequence[Problem]) -> None:

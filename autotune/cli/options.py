@@ -20,7 +20,7 @@ from autotune.atomic_write import folder_named
 from autotune.cli.output import name_database
 from autotune.devices.device import DeviceInfo
 from autotune.errors import AutotuneError
-from autotune.resources import RECORDED, check_writable_results, results_named
+from autotune.resources import RECORDED, check_writable_results
 from autotune.toml_table import did_you_mean, is_whole
 from autotune.trial import ACCURACY_CLASSES
 
@@ -101,14 +101,13 @@ def _files(begun: str) -> Iterator[str]:
 
 
 def database_path(context: click.Context, option: click.Parameter, name: str) -> str:
-    """Resolve the name of a database, for click."""
+    """Check the name of a database, for click."""
     if option.name == "db" and is_typed("db", context):
         name_database(name)
-    if name in RECORDED:
-        return str(results_named(name))
-    near = did_you_mean(name, RECORDED)
-    if near and name.startswith("recorded") and not Path(name).suffix and not Path(name).exists():
-        raise click.BadParameter(f"there are no bundled results named {name}{near}")
+    if name.startswith("recorded") and name not in RECORDED and not Path(name).suffix and not Path(name).exists():
+        near = did_you_mean(name, RECORDED)
+        if near:
+            raise click.BadParameter(f"there are no bundled results named {name}{near}")
     return name
 
 

@@ -110,7 +110,7 @@ def build(
     held = held_out(len(layers), holdout)
     if len(layers) - len(held) < 2 or (holdout is not None and not held):
         raise StudyError(
-            f"{study.path or study.name}: {len(layers)} layer(s) are too few for a dispatcher"
+            f"{study.shown}: {len(layers)} layer(s) are too few for a dispatcher"
             + (" with a quarter of them held out" if holdout is not None else "; name at least 2")
         )
     rows = [row for row in range(len(layers)) if row not in held]
@@ -174,7 +174,7 @@ def named_rules(study: Study, matrix: Matrix, plan: Plan) -> Mapping[Rule, str]:
         (name,), (below,), (above,) = rule.properties, rule.below, rule.above
         if name not in {item.name for item in plan.properties}:
             raise StudyError(
-                f"{study.path or study.name}: rule {rule.name!r}: property {name!r}: expected one of "
+                f"{study.shown}: rule {rule.name!r}: property {name!r}: expected one of "
                 f"{', '.join(item.name for item in plan.properties)}"
             )
         names[_split(matrix, plan, Gap(name, rule.threshold), below, above)] = rule.name

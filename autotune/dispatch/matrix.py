@@ -209,7 +209,7 @@ def tuned_rows(run: Run, layers: Sequence[Layer]) -> list[Row]:
     rows = [read_row(run, layer) for layer in layers]
     for row in rows:
         if not row.own:
-            tune = f"run `autotune tune {run.study.path or run.study.name}` first"
+            tune = f"run `autotune tune {run.study.shown}` first"
             raise StoreError(
                 f"{run.store.path}: {row.name} has no correct kernel on {run.evaluator.info.name}; "
                 + run.store.best.advice(row.name, run.evaluator.info, tune)
@@ -306,8 +306,8 @@ def technique_configs(study: Study, rows: Sequence[Row]) -> dict[str, Config]:
                     times.setdefault(config, []).append(time_us)
         if not times:
             raise StudyError(
-                f"{study.path or study.name}: a rule names the technique {technique.name!r}, which has no "
-                f"correct kernel; run `autotune ladder {study.path or study.name}` first"
+                f"{study.shown}: a rule names the technique {technique.name!r}, which has no "
+                f"correct kernel; run `autotune ladder {study.shown}` first"
             )
         configs[technique.name] = min(times, key=lambda config: (-len(times[config]), sum(times[config]), str(config)))
     return configs

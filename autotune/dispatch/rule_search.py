@@ -70,7 +70,7 @@ class _Search:
         self.run_of, self.template, self.rule = run, template, rule
         study, info = run.study, run.evaluator.info
         self.began_s = run.clock()
-        self.where = f"{study.path or study.name}: rule {rule.name!r}"
+        self.where = f"{study.shown}: rule {rule.name!r}"
         unknown = set(rule.properties) - {item.name for item in template.properties}
         if unknown:
             names = ", ".join(item.name for item in template.properties)

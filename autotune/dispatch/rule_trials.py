@@ -103,8 +103,7 @@ class RuleTrials:
         if not correct:
             trial = self.known[self.dispatcher(tried[0].rule).config()]
             raise StudyError(
-                f"{self.run_of.study.path or self.run_of.study.name}: no dispatcher is correct: "
-                f"{trial.outcome} {trial.reason}: {trial.message}"
+                f"{self.run_of.study.shown}: no dispatcher is correct: {trial.outcome} {trial.reason}: {trial.message}"
             )
         eligible = [DEFAULT_FIRST] if self.plan.rule == DEFAULT_FIRST and DEFAULT_FIRST in correct else list(correct)
         return correct[simplest(self.costs, eligible, within_us)]

@@ -236,7 +236,7 @@ class StudyStore:
     def begin(self, record: StudyRecord, *, fresh: bool = False) -> StudyKey:
         """The newest generation of the study, with its text, seed and layers updated; fresh: a new generation.
 
-        Raises StoreError if the name belongs to a study that has trials and shares no layer with this one.
+        Raises StoreError if the name belongs to a study that has trials and shares no problem with this one.
         """
         newest = (
             select(studies.c.id, studies.c.generation, studies.c.fresh_after_trial_id)
@@ -323,12 +323,11 @@ def _check_same_study(connection: Connection, study_id: int, record: StudyRecord
         .order_by(study_layers.c.position.is_(None), study_layers.c.position)
     )
     stored = [layer_of(row) for row in rows_of(connection, statement)]
-    names, problems = {layer.name for layer in record.layers}, {layer.problem for layer in record.layers}
-    if stored and not any(layer.name in names or layer.problem in problems for layer in stored):
+    if stored and {layer.problem for layer in stored}.isdisjoint(layer.problem for layer in record.layers):
         raise StoreError(
-            f"{record.name}: {where} has trials of another study with this name (layers: "
-            f"{_some([layer.name for layer in stored])}); rename this study (name = ...), use another --db, or pass "
-            "--fresh to replace the other study"
+            f"{record.name}: {where} has trials of another study with this name, and no layer of this one has the "
+            f"problem of one of its layers ({_some([layer.name for layer in stored])}); rename this study (name = "
+            "...), use another --db, or pass --fresh to replace the other study"
         )
 
 

@@ -57,7 +57,7 @@ class LadderStep:
 def require_techniques(study: Study) -> None:
     """Raise StudyError if a study has no techniques."""
     if not study.techniques:
-        raise StudyError(f"{study.path or study.name}: technique: a ladder needs [[technique]] tables")
+        raise StudyError(f"{study.shown}: technique: a ladder needs [[technique]] tables")
 
 
 def climb(

@@ -36,7 +36,7 @@ def open_spaces(
     refusals = []
     declared = layer.problem.operation.name
     named = [name for name in study.templates or templates if templates[name].operation.name == declared]
-    where = f"{study.path or study.name}: layer {layer.name}"
+    where = f"{study.shown}: layer {layer.name}"
     if not named:
         raise NoTemplate(f"{where}: none of the families is one of {declared}")
     serving = []
@@ -77,6 +77,6 @@ def _check_memory(study: Study, layer: Layer, info: DeviceInfo) -> None:
         runtime = problem.operation.runtime
         advice = f"{runtime} = {most} would do" if most > 0 else f"no {runtime} would do, make the layer smaller"
         raise StudyError(
-            f"{study.path or study.name}: layer {layer.name} ({problem}): verifying it takes {needed / 2**30:.4g} GiB "
+            f"{study.shown}: layer {layer.name} ({problem}): verifying it takes {needed / 2**30:.4g} GiB "
             f"of memory, {info.name} has {info.memory_bytes / 2**30:.4g}; {advice}"
         )

@@ -701,6 +701,13 @@ def test_a_terminal_gets_a_progress_bar(folder: Path, fork_server: ForkServer) -
     assert "\x1b[" in shown.decode()
 
 
+def test_the_classes_there_are_follow_an_answer_without_the_asked_one(filled: Path, autotune: Command) -> None:
+    answer = autotune("best", "small", "--accuracy", "tf32")
+    layers = [str(row["layer"]) for row in rows(autotune("best", "small", "--json"))]
+    assert answer.err == f"autotune.db: no tf32 kernel of {', '.join(layers)}; there are kernels of class fp32\n"
+    assert not autotune("best", "small", "--accuracy", "fp32").err
+
+
 def test_the_recorded_results_can_be_asked(autotune: Command) -> None:
     recorded = sorted((Path(__file__).parents[2] / "studies" / "recorded").glob("*.db"))
     if not recorded:

@@ -246,3 +246,8 @@ def test_an_old_name_of_a_command_says_what_to_do(filled: Path, autotune: Comman
     removed = autotune("export-t4", "--out", "t4")
     assert removed.code == 2
     assert "There is no `autotune export-t4` any more: `autotune trials --json` prints every trial" in removed.err
+
+
+def test_messages_name_bundled_results_and_studies_as_they_were_typed(autotune: Command) -> None:
+    assert autotune("best", "nothing", "--db", "recorded").complaint.startswith("recorded: no study or layer 'nothing'")
+    assert autotune("ladder", "quickstart").complaint == "quickstart: technique: a ladder needs [[technique]] tables"

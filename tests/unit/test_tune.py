@@ -730,13 +730,15 @@ def test_a_layer_with_no_feasible_config_says_why(tmp_path: Path, store: Store) 
 
 
 def test_the_problem_of_a_layer_may_change_under_its_name(store: Store, families: Mapping[str, KernelTemplate]) -> None:
+    (first,) = small().layers
     tune(small(trials=5), families, Device(), store)
     device = Device()
     larger = Conv2dProblem(3, 2, 19, 18, 4, 3, 3)
-    (result,) = tune(small(layers=(Layer("one", larger),), trials=5), families, device, store)
-    assert (result.new, len(device.ran)) == (5, 5)
+    edited = small(layers=(Layer("one", larger), dataclasses.replace(first, name="two")), trials=5)
+    changed, renamed = tune(edited, families, device, store)
+    assert (changed.new, renamed.new, len(device.ran)) == (5, 0, 5)
     assert [row.problem for row in evaluated(store.trials.list("small")) if row.problem == larger] == [larger] * 5
-    assert [row.layer.problem for row in store.best.list("small")] == [larger]
+    assert [row.layer.problem for row in store.best.list("small")] == [larger, first.problem]
 
 
 class Tiring(Device):

@@ -23,6 +23,7 @@ from sqlalchemy.util import LRUCache
 
 from autotune.errors import StoreError
 from autotune.escape import one_line
+from autotune.resources import RECORDED, recorded_database, shown_results
 from autotune.store.sqlite.error_messages import translate_errors
 
 LOCK_TIMEOUT_S = 60.0
@@ -63,8 +64,8 @@ class Database:
 
     @property
     def shown(self) -> str:
-        """The path on one line."""
-        return one_line(str(self.path))
+        """What a user calls the database, on one line."""
+        return one_line(shown_results(self.path))
 
     def now(self) -> datetime:
         """The date that new rows get."""
@@ -116,9 +117,14 @@ class Database:
 
 
 def path_of(url: str | Path) -> Path:
-    """The path of the file that a path or an SQLAlchemy URL names. Raises StoreError for any other database."""
+    """The path of the file that a path, an SQLAlchemy URL or the name of bundled results names.
+
+    Raises StoreError for any other database.
+    """
     if isinstance(url, Path):
         return url
+    if url in RECORDED:
+        return recorded_database(url)
     text = url
     if "://" in url:
         shown = _without_secrets(url)
