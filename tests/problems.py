@@ -57,7 +57,7 @@ AWKWARD: Mapping[str, Conv2dProblem] = {
 }
 
 CONV, CONV_TRANSPOSE, GEMM = map(operation, ("conv", "conv_transpose", "gemm"))
-MAX_POOL2D, SOFTMAX, STENCIL = map(operation, ("max_pool2d", "softmax", "stencil"))
+MAX_POOL2D, NORM, SOFTMAX, STENCIL = map(operation, ("max_pool2d", "norm", "softmax", "stencil"))
 CONV_PROBLEMS: Mapping[str, Problem] = {
     label: make_problem(CONV, {**sizes, **words, "n": 2})
     for label, words, sizes in (
@@ -120,6 +120,20 @@ PROBLEMS: Mapping[str, Problem] = {
     **{
         f"softmax {rows}x{columns} {dtype}": make_problem(SOFTMAX, {"rows": rows, "columns": columns, "dtype": dtype})
         for rows, columns, dtype in ((3, 100, "f32"), (2, 33, "bf16"), (5, 4096, "f16"), (1, 1, "f32"))
+    },
+    **{
+        f"norm {n}x{pixels}x{c}/{groups} {dtype} {kind} {epilogue}": make_problem(
+            NORM,
+            {"n": n, "pixels": pixels, "c": c, "groups": groups, "dtype": dtype, "kind": kind, "epilogue": epilogue},
+        )
+        for n, pixels, c, groups, dtype, kind, epilogue in (
+            (5, 1, 600, 1, "f32", "standard", "weight_bias"),
+            (7, 1, 96, 1, "bf16", "rms", "weight_silu"),
+            (3, 1, 33, 1, "f16", "standard", "none"),
+            (2, 150, 60, 12, "f32", "standard", "weight_bias_silu"),
+            (2, 35, 64, 64, "f16", "standard", "weight_bias_gelu"),
+            (1, 64, 320, 32, "bf16", "rms", "weight"),
+        )
     },
     **{
         f"stencil {n}x{h}x{w}": make_problem(STENCIL, {"n": n, "h": h, "w": w})

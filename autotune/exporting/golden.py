@@ -7,8 +7,7 @@ compares them with the golden values.
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 
@@ -17,7 +16,7 @@ import numpy.typing as npt
 
 from autotune.autotune_runtime.activations import BY_WORD, activated
 from autotune.errors import StudyError
-from autotune.measurement.numpy_reference import in_numpy, numpy_reference
+from autotune.measurement.numpy_reference import FUNCTIONS, in_numpy, numpy_reference
 from autotune.measurement.storage import stored
 from autotune.operation.declarations import DRAWN, Array, Fill
 from autotune.operation.registry import CONV, CONV2D
@@ -221,15 +220,4 @@ def _outputs(problem: Problem, indices: npt.NDArray[np.int64], inputs: Mapping[s
             column * p["stride_w"] + s * p["dilation_w"],
         )
         sums += padded[n, first + c, *at] * filters[k, c, t, r, s]
-    return activated(str(names["activation"]), sums, _FUNCTIONS) if names["activation"] in BY_WORD else sums
-
-
-_FUNCTIONS: Mapping[str, Callable[..., Doubles]] = {
-    "min": np.minimum,
-    "max": np.maximum,
-    "exp": np.exp,
-    "erfc": np.vectorize(math.erfc, otypes=[np.float64]),
-    "tanh": np.tanh,
-    "log1p": np.log1p,
-}
-"""Functions in the expressions of activations, for arrays."""
+    return activated(str(names["activation"]), sums, FUNCTIONS) if names["activation"] in BY_WORD else sums

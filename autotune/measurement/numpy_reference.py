@@ -11,6 +11,7 @@ sums of the terms' magnitudes, or a triple with the number of products of each o
 from __future__ import annotations
 
 import inspect
+import math
 import signal
 import threading
 import traceback
@@ -31,6 +32,15 @@ from autotune.problem import Problem
 from autotune.toml_table import did_you_mean
 
 Doubles = npt.NDArray[np.float64]
+FUNCTIONS: Mapping[str, Callable[..., Doubles]] = {
+    "min": np.minimum,
+    "max": np.maximum,
+    "exp": np.exp,
+    "erfc": np.vectorize(math.erfc, otypes=[np.float64]),
+    "tanh": np.tanh,
+    "log1p": np.log1p,
+}
+"""Functions in the expressions of activations, for arrays; an operation's reference may import them."""
 _FUNCTION = "reference"
 _ROUNDED = 1e-6  # of a magnitude, that a reference may lose where its sums are rounded
 _LEAST_S, _MOST_S = 20.0, 140.0  # that a reference may take; a layer has two, and 300 s

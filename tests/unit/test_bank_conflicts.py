@@ -397,6 +397,8 @@ def test_families_that_say_nothing_choose_pitches_without_conflicts_or_share_not
         "conv_transpose_phases",  # swizzled chunks of 16 bytes; rows of sums lie 32 bytes apart
         "conv_transpose_phases_sm90",  # as implicit_gemm_sm90; a warp stores rows of 128 bytes
         "softmax_rows",  # a word for each warp
+        "norm_rows",  # as softmax_rows
+        "norm_groups",  # sums of threads, once for each block
         "stencil_rows",  # no shared memory
         "max_pool2d_rows",  # none either
         "gemm_tiled",  # odd pitches

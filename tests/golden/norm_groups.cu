@@ -1,0 +1,168 @@
+// norm n 5 c 600 f32
+// norm_groups block=256 slices=1 thread_pixels=1 vector=4
+
+// Group norm: y = activation((x - mean) / sqrt(variance + EPS) * weight + bias), with mean and variance of each image and group.
+//
+//   x          [n, PIXELS, C]       input
+//   weight     [C]                  read if WEIGHT
+//   bias       [C]                  read if BIAS
+//   workspace  [n, GROUPS, SLICES]  Sums of a slice of an image
+//   y          [n, PIXELS, C]       output
+//
+//   grid  x: slice of an image
+//   block x: chunk of VECTOR channels;  y: pixel, of BLOCK_PIXELS at the same time
+//
+// A group's variance is the mean of (x - shift)^2 less (mean of x - shift)^2, where shift is the group's first element (Chan, Golub
+// and LeVeque 1983): it loses digits only if that one lies many standard deviations from the mean.
+
+#include "_dtype_f32.cuh"
+#include "_epilogue.cuh"
+
+// Problem
+constexpr int C = 600, PIXELS = 1, GROUPS = 1;
+constexpr float EPS = 10000000 * 1e-12;
+constexpr bool CENTERED = true;  // whether the mean is subtracted
+constexpr bool WEIGHT = true, BIAS = true;
+
+// Parameters
+constexpr int SLICES = 1, THREAD_PIXELS = 1, VECTOR = 4;
+
+// Derived
+constexpr int CHUNKS = 150, BLOCK_PIXELS = 1;
+constexpr int THREADS = CHUNKS * BLOCK_PIXELS;
+constexpr int GROUP = C / GROUPS;  // channels of a group
+
+#include "_norm.cuh"
+
+// The most neighbours that are in the same group and chunk, wherever both begin: the greatest common divisor of GROUP and VECTOR.
+constexpr int common_divisor(int one, int other) { return other == 0 ? one : common_divisor(other, one % other); }
+constexpr int PART = common_divisor(VECTOR, GROUP);
+constexpr int PARTS = VECTOR / PART;  // of a chunk
+
+struct alignas(8) Sums {
+    float value, square;  // of x - shift
+
+    __device__ __forceinline__ void add(Sums other) { value += other.value, square += other.square; }
+};
+
+// The sums of TERMS terms of each group by LANES lanes of a warp: finish(group, sums) for the sum of all term(group, i).
+template <int TERMS, class Term, class Finish>
+__device__ __forceinline__ void sum_each_group(const Term& term, const Finish& finish) {
+    constexpr int LANES = TERMS > 16 ? 32 : TERMS > 8 ? 16 : TERMS > 4 ? 8 : TERMS > 2 ? 4 : TERMS;
+    constexpr int TEAMS = THREADS / 32 * 32 / LANES;  // of whole warps
+    const int thread = threadIdx.y * CHUNKS + threadIdx.x, lane = thread % LANES;
+    if (thread >= TEAMS * LANES) return;
+    for (int first = 0; first < GROUPS; first += TEAMS) {
+        const int group = first + thread / LANES;
+        Sums sums = {};
+        if (group < GROUPS) {
+            for (int i = lane; i < TERMS; i += LANES) sums.add(term(group, i));
+        }
+#pragma unroll
+        for (int lanes = LANES / 2; lanes > 0; lanes /= 2) {
+            sums.add({__shfl_xor_sync(0xffffffffu, sums.value, lanes), __shfl_xor_sync(0xffffffffu, sums.square, lanes)});
+        }
+        if (lane == 0 && group < GROUPS) finish(group, sums);
+    }
+}
+
+struct Slice {
+    long long image;
+    int slice, begin, end;  // pixels
+
+    __device__ __forceinline__ explicit Slice(int block)
+        : image(block / SLICES),
+          slice(block % SLICES),
+          begin(static_cast<long long>(slice) * PIXELS / SLICES),
+          end(static_cast<long long>(slice + 1) * PIXELS / SLICES) {}
+};
+
+// The shift of the group that a channel belongs to.
+__device__ __forceinline__ float shift_of(const T* __restrict__ image, int channel) {
+    return CENTERED ? to_float(image[channel / GROUP * GROUP]) : 0.0f;
+}
+
+extern "C" __global__ void __launch_bounds__(THREADS)
+sum_groups(const T* __restrict__ x, Sums* __restrict__ workspace) {
+    __shared__ Sums of_parts[BLOCK_PIXELS][CHUNKS * PARTS];
+    const Slice own(blockIdx.x);
+    const T* image = x + own.image * PIXELS * C;
+    const int channel = threadIdx.x * VECTOR;
+    float shifts[PARTS];
+    Sums sums[PARTS] = {};
+#pragma unroll
+    for (int i = 0; i < PARTS; ++i) shifts[i] = shift_of(image, channel + i * PART);
+
+    for (int first = own.begin + threadIdx.y; first < own.end; first += BLOCK_PIXELS * THREAD_PIXELS) {
+        Chunk loaded[THREAD_PIXELS];
+#pragma unroll
+        for (int i = 0; i < THREAD_PIXELS; ++i) {
+            const int pixel = first + i * BLOCK_PIXELS;
+            if (pixel < own.end) loaded[i] = *reinterpret_cast<const Chunk*>(image + static_cast<long long>(pixel) * C + channel);
+        }
+#pragma unroll
+        for (int i = 0; i < THREAD_PIXELS; ++i) {
+            if (first + i * BLOCK_PIXELS >= own.end) break;
+#pragma unroll
+            for (int j = 0; j < VECTOR; ++j) {
+                const float shifted = to_float(loaded[i].at[j]) - shifts[j / PART];
+                sums[j / PART].add({shifted, shifted * shifted});
+            }
+        }
+    }
+
+#pragma unroll
+    for (int i = 0; i < PARTS; ++i) of_parts[threadIdx.y][threadIdx.x * PARTS + i] = sums[i];
+    __syncthreads();
+    constexpr int GROUP_PARTS = GROUP / PART;
+    sum_each_group<BLOCK_PIXELS * GROUP_PARTS>(
+        [&](int group, int i) { return of_parts[i / GROUP_PARTS][group * GROUP_PARTS + i % GROUP_PARTS]; },
+        [&](int group, Sums of_slice) { workspace[(own.image * GROUPS + group) * SLICES + own.slice] = of_slice; });
+}
+
+extern "C" __global__ void __launch_bounds__(THREADS)
+normalise_groups(const T* __restrict__ x, const T* __restrict__ weight, const T* __restrict__ bias,
+                 const Sums* __restrict__ workspace, T* __restrict__ y, int) {
+    __shared__ float mean_of[GROUPS], scale_of[GROUPS];
+    const Slice own(gridDim.x - 1 - blockIdx.x);
+    const T* image = x + own.image * PIXELS * C;
+    sum_each_group<SLICES>(
+        [&](int group, int i) { return workspace[(own.image * GROUPS + group) * SLICES + i]; },
+        [&](int group, Sums sums) {
+            constexpr float COUNT = static_cast<float>(PIXELS) * GROUP;
+            const float shift = shift_of(image, group * GROUP), mean = CENTERED ? sums.value / COUNT : 0.0f;
+            mean_of[group] = shift + mean;
+            scale_of[group] = inverse_deviation(fmaxf(sums.square / COUNT - mean * mean, 0.0f));
+        });
+    __syncthreads();
+
+    const int channel = threadIdx.x * VECTOR;
+    Affine<WEIGHT, BIAS> affine(weight, bias, channel);
+    float means[PARTS];
+#pragma unroll
+    for (int i = 0; i < PARTS; ++i) means[i] = mean_of[(channel + i * PART) / GROUP];
+#pragma unroll
+    for (int i = 0; i < VECTOR; ++i) affine.weight[i] *= scale_of[(channel + i) / GROUP];
+
+    // From the last pixel, which was read last.
+    for (int last = own.end - 1 - static_cast<int>(threadIdx.y); last >= own.begin; last -= BLOCK_PIXELS * THREAD_PIXELS) {
+        Chunk loaded[THREAD_PIXELS];
+#pragma unroll
+        for (int i = 0; i < THREAD_PIXELS; ++i) {
+            const int pixel = last - i * BLOCK_PIXELS;
+            if (pixel >= own.begin) loaded[i] = *reinterpret_cast<const Chunk*>(image + static_cast<long long>(pixel) * C + channel);
+        }
+#pragma unroll
+        for (int i = 0; i < THREAD_PIXELS; ++i) {
+            const long long pixel = last - i * BLOCK_PIXELS;
+            if (pixel < own.begin) break;
+            Chunk result;
+#pragma unroll
+            for (int j = 0; j < VECTOR; ++j) {
+                const float deviation = to_float(loaded[i].at[j]) - means[j / PART];
+                result.at[j] = from_float<T>(identity(fmaf(deviation, affine.weight[j], affine.bias[j])));
+            }
+            *reinterpret_cast<Chunk*>(y + (own.image * PIXELS + pixel) * C + channel) = result;
+        }
+    }
+}
