@@ -37,16 +37,17 @@ __device__ __forceinline__ void copy_inputs(Chunk* staged, const Bits* __restric
                 Chunk* const to = line_to + (image * WINDOW_H + step) * ROW_CHUNKS;
                 const Bits* const chunk = line_from + (image * H + step) * (W * C);
                 if constexpr (COPY_ELEMENTS == 1) {
-                    Chunk copied;
+                    Bits copied[CHUNK_TAPS];
 #pragma unroll
-                    for (int element = 0; element < 8; ++element) {
-                        copied.at[element] = there && line.inside(element) ? chunk[element] : Bits{0};
+                    for (int element = 0; element < CHUNK_TAPS; ++element) {
+                        copied[element] = there && line.inside(element) ? chunk[element] : Bits{0};
                     }
-                    *to = copied;
+                    *to = chunk_of(copied);
                 } else {
 #pragma unroll
-                    for (int element = 0; element < 8; element += COPY_ELEMENTS) {
-                        copy_async<2 * COPY_ELEMENTS>(to->at + element, chunk + element, there && line.inside(element));
+                    for (int element = 0; element < CHUNK_TAPS; element += COPY_ELEMENTS) {
+                        constexpr int BYTES = COPY_ELEMENTS * static_cast<int>(sizeof(Bits));
+                        copy_async<BYTES>(reinterpret_cast<Bits*>(to) + element, chunk + element, there && line.inside(element));
                     }
                 }
             }

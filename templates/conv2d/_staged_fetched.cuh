@@ -7,13 +7,13 @@
 
 // Elements at once: all rows begin, and end, on a multiple of so many.
 constexpr int ROW_ELEMENTS = W * C;
-constexpr int LOADED = COLUMN_TILES > 1 || PAD_W > 0 || ROW_ELEMENTS % 2 == 1 ? 1 : ROW_ELEMENTS % 4 > 0 ? 2 : ROW_ELEMENTS % 8 > 0 ? 4 : 8;
+constexpr int LOADED = COLUMN_TILES > 1 || PAD_W > 0 || ROW_ELEMENTS % 2 == 1 ? 1 : ROW_ELEMENTS % 4 > 0 ? 2 : ROW_ELEMENTS % CHUNK_TAPS > 0 ? 4 : CHUNK_TAPS;
 constexpr int PLACES = IMAGES * WINDOW_H * ROW_CHUNKS, LOADS = (PLACES + THREADS - 1) / THREADS;  // chunks of a copy, of a thread
 
-// What a thread loads of a work tile's input: of each of its places 16 elements, in which the chunks of all copies lie.
+// What a thread loads of a work tile's input: of each of its places two chunks of elements, in which the chunks of all copies lie.
 struct Fetched {
     static constexpr bool USED = true;
-    AlignedArray<Bits, LOADED> at[LOADS][16 / LOADED];
+    AlignedArray<Bits, LOADED> at[LOADS][2 * CHUNK_TAPS / LOADED];
 
     // Zeros stand for padding.
     __device__ __forceinline__ void load(const Bits* __restrict__ x, unsigned work_tile, int filter_frame, int n) {
@@ -25,13 +25,13 @@ struct Fetched {
 #pragma unroll
         for (int i = 0; i < LOADS; ++i) {
             const unsigned place = threadIdx.x + i * THREADS, line = place / ROW_CHUNKS;
-            const int first = static_cast<int>(place % ROW_CHUNKS) * 8;  // element of the window's row
+            const int first = static_cast<int>(place % ROW_CHUNKS) * CHUNK_TAPS;  // element of the window's row
             const int image = static_cast<int>(line / WINDOW_H), row = static_cast<int>(line % WINDOW_H);
             bool there = place < PLACES && (DEEP ? first_image >= 0 : IMAGES == 1 || from.image + image < n);
             if constexpr (PADDED_H) there = there && static_cast<unsigned>(first_row + row) < static_cast<unsigned>(H);
             const Bits* const elements = x + (image * H + row) * (W * C) + first;
 #pragma unroll
-            for (int j = 0; j < 16 / LOADED; ++j) {
+            for (int j = 0; j < 2 * CHUNK_TAPS / LOADED; ++j) {
                 const int element = first + j * LOADED;
                 const bool inside = there && (PAD_W == 0 || element >= row_begin) && element < row_end;
                 at[i][j] = inside ? *reinterpret_cast<const AlignedArray<Bits, LOADED>*>(elements + j * LOADED)
@@ -47,13 +47,13 @@ struct Fetched {
             if (place >= PLACES) break;
 #pragma unroll
             for (int copy = 0; copy < COPIES; ++copy) {
-                Chunk chunk;
+                Bits chunk[CHUNK_TAPS];
 #pragma unroll
-                for (int j = 0; j < 8; ++j) {
-                    const int element = copy * STEP_W % 8 + j;
-                    chunk.at[j] = at[i][element / LOADED].at[element % LOADED];
+                for (int j = 0; j < CHUNK_TAPS; ++j) {
+                    const int element = copy * STEP_W % CHUNK_TAPS + j;
+                    chunk[j] = at[i][element / LOADED].at[element % LOADED];
                 }
-                staged[copy_at(copy) + place] = chunk;
+                staged[copy_at(copy) + place] = chunk_of(chunk);
             }
         }
     }

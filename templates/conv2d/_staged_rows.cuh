@@ -3,7 +3,7 @@
 // Windows of x whose chunks are taps of a filter row, as they lie. Needs the family's constants.
 #include "_shifted_rows.cuh"
 
-constexpr int FILLED = (TILE_Q - 1) * STEP_W / 8 + RUN_CHUNKS, ROW_COPIES = FILLED * COPIES;  // chunks of a row, of all its copies
+constexpr int FILLED = (TILE_Q - 1) * STEP_W / CHUNK_TAPS + RUN_CHUNKS, ROW_COPIES = FILLED * COPIES;  // chunks of a row, of all its copies
 
 // A place among those of a row of the window.
 struct Line {
@@ -13,7 +13,7 @@ struct Line {
     __device__ __forceinline__ Line(int place, int first_column, int)
         : copy(place % COPIES),
           in_copy(place / COPIES),
-          first(in_copy * 8 + copy * STEP_W % 8),
+          first(in_copy * CHUNK_TAPS + copy * STEP_W % CHUNK_TAPS),
           row_begin(PAD_W == 0 ? 0 : -first_column * C),
           row_end((W - first_column) * C) {}
 

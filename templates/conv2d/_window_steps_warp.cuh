@@ -1,6 +1,6 @@
 #pragma once
 
-// Steps of MMAs of a warp, of WARP_P output rows, out of a window of x in shared memory. Needs multiply and the family's constants.
+// Steps of MMAs of a warp, of WARP_P output rows, out of a window of x in shared memory. Needs load_inputs, multiply and the family's constants.
 
 // accumulators += the MMAs of the steps that lie in the same chunks of COUNT filter rows, or pairs of them (ODD): a row of input is
 // loaded once for all of WARP_P output rows.
@@ -10,7 +10,7 @@ __device__ __forceinline__ void add_steps(Accumulators& accumulators, const Chun
     Filters loaded[COUNT][WARP_TILES_K / FILTER_TILES];
 #pragma unroll
     for (int row = 0; row <= LAST; ++row) {
-        unsigned pixels[4] = {};  // set: nvcc 13.0 crashes on some rows of which no output row is one
+        Word pixels[4] = {};  // set: nvcc 13.0 crashes on some rows of which no output row is one
         bool first = true;
 #pragma unroll
         for (int step = 0; step < COUNT; ++step) {
@@ -24,12 +24,12 @@ __device__ __forceinline__ void add_steps(Accumulators& accumulators, const Chun
 #pragma unroll
             for (int i = 0; i < WARP_P; ++i) {
                 if (row != begin + i * STRIDE_H) continue;
-                if (first) load_matrices(pixels, inputs + row * ROW_CHUNKS);
+                if (first) load_inputs(pixels, inputs + row * ROW_CHUNKS);
                 first = false;
 #pragma unroll
                 for (int j = 0; j < WARP_TILES_K; ++j) {
-                    const unsigned* const at = loaded[step][j / FILTER_TILES].at + j % FILTER_TILES * 2;
-                    const unsigned filter[2] = {at[0], at[1]};
+                    const Word* const at = loaded[step][j / FILTER_TILES].at + j % FILTER_TILES * 2;
+                    const Word filter[2] = {at[0], at[1]};
                     multiply(accumulators[i][j], pixels, filter);
                 }
             }

@@ -1,9 +1,9 @@
 #pragma once
 
-// Steps of MMAs of a warpgroup, of WARP_P output rows, out of a window of x in shared memory. Needs multiply and the family's constants.
+// Steps of MMAs of a warpgroup, of WARP_P output rows, out of a window of x in shared memory. Needs load_inputs, multiply and the family's constants.
 
 constexpr int LAST_ROW = (WARP_P - 1) * STRIDE_H + (R - 1) * DILATION_H;  // of input, of a lane's WARP_P output rows
-using Pixels = unsigned[LAST_ROW + 1][4];
+using Pixels = Word[LAST_ROW + 1][4];
 
 // The row of input that a step, or a pair of rows' last chunks (ODD), takes for the first output row.
 template <bool ODD>
@@ -22,7 +22,7 @@ __device__ __forceinline__ void load_pixels(Pixels& pixels, const Chunk* inputs)
 #pragma unroll
             for (int i = 0; i < WARP_P; ++i) needed = needed || row == input_row<ODD>(step) + i * STRIDE_H;
         }
-        if (needed) load_matrices(pixels[row], inputs + row * ROW_CHUNKS);
+        if (needed) load_inputs(pixels[row], inputs + row * ROW_CHUNKS);
     }
 }
 

@@ -6,7 +6,7 @@
 // Tile IMAGES x TILE_P x TILE_Q pixels by 8 * BLOCK_TILES output channels; tile space ceil(N*O / IMAGES) * ROW_TILES * COLUMN_TILES * ceil(K / that).
 //
 // Implicit matrix product: y [pixels x output channels] = im2col(x) [pixels x taps] * w [taps x output channels], on tensor cores.
-// Eight taps that neighbour each other in x are a chunk of 16 bytes: a row of an operand. So the window of x that a tile of
+// CHUNK_TAPS taps that neighbour each other in x are a chunk of 16 bytes: a row of an operand. So the window of x that a tile of
 // pixels needs is staged in shared memory once, and im2col(x) is nothing but addresses in it.
 //
 //   x         [N, D, H, W, C]  input; of two dimensions D = T = O = 1
@@ -28,7 +28,7 @@
 //   warp  16 columns of WARP_P output rows, then group of WARP_TILES_K tiles of 8 output channels
 //   lane  of an MMA columns lane / 4 and lane / 4 + 8, output channels 2 (lane % 4) and the next
 
-#include "_dtype_bf16.cuh"
+#include "_words_bf16.cuh"
 
 #include "_epilogue.cuh"
 
@@ -36,11 +36,7 @@
 
 #include "_ptx_ldmatrix.cuh"
 
-#include "_ptx_mma.cuh"
-
 #include "_accumulators.cuh"
-
-using Bits = unsigned short;  // of an element of x or w
 
 // Problem
 constexpr int C = 16, H = 9, W = 10;
@@ -73,8 +69,9 @@ constexpr int GROUP_COLUMNS = 10;  // one more than TILE_Q where a spare one let
 constexpr int COLUMNS = IMAGES * GROUPS_P * GROUP_COLUMNS;
 constexpr int BLOCK_TILES = WARP_TILES_K * WARPS_K;
 [[maybe_unused]] constexpr int CHANNELS = 16;  // staged at once
+constexpr int CHUNK_TAPS = 8, WORD_TAPS = CHUNK_TAPS / 4;  // of 16 bytes, of 4
 constexpr int RUN_CHUNKS = 6;  // of a filter row
-constexpr int PAIRS = RUN_CHUNKS / 2;  // of chunks of a filter row: a step of 16 taps for each filter row
+constexpr int PAIRS = RUN_CHUNKS / 2;  // of chunks of a filter row: a step for each filter row
 constexpr int ODD_STEPS = RUN_CHUNKS % 2 * ((R + 1) / 2);  // of the chunks that are left, of two filter rows
 constexpr int STEPS = PAIRS * R + ODD_STEPS;
 [[maybe_unused]] constexpr int UNROLL = 3;  // pairs
@@ -92,10 +89,6 @@ constexpr int WARP_K = WARP_TILES_K * 8 < K ? WARP_TILES_K * 8 : K;  // of a war
 constexpr int STORE_VEC = 8;
 constexpr int VECTORS = (WARP_K + STORE_VEC - 1) / STORE_VEC, STORES = (16 * VECTORS + 31) / 32;  // of a pixel, of a lane and row
 
-struct alignas(16) Chunk {
-    Bits at[8];
-};
-
 constexpr int FILTER_TILES = WARP_TILES_K % 2 == 0 ? 2 : 1;  // tiles whose filters a lane loads at once
 
 // First of the two filter rows whose last chunks make a step. Of an odd number of rows the last but one comes twice.
@@ -108,7 +101,7 @@ __device__ __forceinline__ int filter_element(int k, int filter_row, int at) {
     return (at % C * (ROWS * S) + (ROWS - 1 - filter_row) * S + S - 1 - at / C) * K + k;
 }
 
-extern "C" __global__ void pack_filters(const Bits* __restrict__ w, unsigned* __restrict__ packed_w) {
+extern "C" __global__ void pack_filters(const Bits* __restrict__ w, Word* __restrict__ packed_w) {
     constexpr int PACKED = 1 * SLICES * SLICE_FILTERS * 4;
     const int i = static_cast<int>(blockIdx.x * blockDim.x + threadIdx.x);
     if (i >= PACKED) return;
@@ -122,17 +115,17 @@ extern "C" __global__ void pack_filters(const Bits* __restrict__ w, unsigned* __
     const int row = paired ? step % R : odd_row(odd) + chunk;
     const int in_run = paired ? step / R * 2 + chunk : RUN_CHUNKS - 1;
     const bool once = paired || (row >= 2 * odd && row < R);  // not in the step before
-    unsigned word = 0;
-    for (int half = 0; half < 2; ++half) {
-        const int tap = in_run * 8 + lane % 4 * 2 + half;  // of the filter row
+    Bits taps[2] = {};  // of the word
+    for (int in_word = 0; in_word < WORD_TAPS; ++in_word) {
+        const int tap = in_run * CHUNK_TAPS + lane % 4 * WORD_TAPS + in_word;  // of the filter row
         const int frame = DEEP ? i / (SLICE_FILTERS * 4) % SLICES / CHANNEL_SLICES : 0;
         const int channel = i / (SLICE_FILTERS * 4) % CHANNEL_SLICES * CHANNELS + tap % CHANNELS;
         const bool there = CONTIGUOUS_ROWS ? tap < S * C : channel < C;
         const int at = CONTIGUOUS_ROWS ? tap : tap / CHANNELS * C + channel;
         const int filter_row = frame * R + row;
-        if (there && once && k < K) word |= unsigned{w[filter_element(k, filter_row, at)]} << 16 * half;
+        if (there && once && k < K) taps[in_word] = w[filter_element(k, filter_row, at)];
     }
-    packed_w[i] = word;
+    packed_w[i] = rounded(word_of(taps[0], taps[1]));
 }
 
 // A work tile: where its outputs begin.
@@ -184,11 +177,19 @@ __device__ __forceinline__ T* staged_vector(T* outputs, int vector) {
 
 using Accumulators = float[WARP_P][WARP_TILES_K][4];
 
-using Filters = AlignedArray<unsigned, 2 * FILTER_TILES>;
+// Operand a of an MMA. Elements that were copied asynchronously are not rounded yet.
+__device__ __forceinline__ void load_inputs(Word (&inputs)[4], const Chunk* row) {
+    unsigned bits[4];
+    load_matrices(bits, row);
+#pragma unroll
+    for (int i = 0; i < 4; ++i) inputs[i] = bits[i];
+}
+
+using Filters = AlignedArray<Word, 2 * FILTER_TILES>;
 
 // d += a * b
-__device__ __forceinline__ void multiply(float (&d)[4], const unsigned (&a)[4], const unsigned (&b)[2]) {
-    mma_m16n8k16_bf16(d, a, b, d);
+__device__ __forceinline__ void multiply(float (&d)[4], const Word (&a)[4], const Word (&b)[2]) {
+    mma_m16n8(d, a, b);
 }
 #include "_window_steps_warp.cuh"
 

@@ -87,6 +87,7 @@ def test_frames_are_read_from_the_front_and_padded_in_front_alone(
     [
         (changed(CAUSAL, c=3, epilogue="bias_add"), {"contiguous_taps": "row", "stages": 2}),
         (changed(CAUSAL, c=3, k=5, stride_d=2, pad_d_end=1), {"contiguous_taps": "row", "stages": 1}),
+        (changed(CAUSAL, c=3, dtype="f32"), {"contiguous_taps": "row", "stages": 2}),
         (changed(CAUSAL, pad_w=0), {"channel_slices": 2, "filters": "staged", "stages": 3}),
     ],
 )

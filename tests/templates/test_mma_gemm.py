@@ -42,11 +42,18 @@ ADDED = replace(TWELVE, epilogue="bias_add_relu")
 LARGE = Conv2dProblem(1, 8, 271, 253, 3, 3, 3, pad_h=1, pad_w=1, dtype="f16", layout="nhwc", epilogue="bias_add_silu")
 """An image that takes more than 28 row tiles and 4 column tiles."""
 
+SINGLE = replace(ODD, dtype="f32", epilogue="bias_add_relu")
+"""TF32: four copies of a row, rounded on their way through registers."""
+SINGLE_FOUR = replace(FOUR, dtype="f32")
+"""TF32 that is rounded as a warpgroup loads it, and whole chunks of channels."""
+
 
 @pytest.mark.cxx
 @pytest.mark.parametrize(
     ("problem", "values"),
     [
+        (SINGLE, {"row_tiles": 2}),
+        (SINGLE_FOUR, {"mma": "warpgroup", "warp_tiles_k": 4, "warp_p": 5, "contiguous_taps": "pixel"}),
         (ADDED, {"images": 2, "warp_tiles_k": 2}),
         (THREE, {"mma": "warpgroup", "warp_tiles_k": 3, "warp_p": 4, "register_prefetch": 1}),
         *long_run(
