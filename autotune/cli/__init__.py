@@ -12,7 +12,7 @@ from typing import NoReturn, TextIO
 
 import click
 
-from autotune.cli.grouped import GroupedCommands
+from autotune.cli.command_group import GroupedCommands
 from autotune.cli.output import cannot_be_written, for_people
 from autotune.errors import AutotuneError, StoreWarning, what_the_machine_lacks
 from autotune.tempdirs import removing_leftovers
@@ -39,10 +39,10 @@ _GROUPS = {
         "why": "why",
         "trials": "trials",
         "show": "trials",
-        "history": "trials",
+        "history": "history",
         "importance": "importance",
-        "diff": "trials",
-        "query": "database",
+        "diff": "diff",
+        "query": "query",
         "profile": "profile",
     },
     "Export": {
@@ -51,16 +51,16 @@ _GROUPS = {
     },
     "Maintain": {
         "doctor": "doctor",
-        "devices": "doctor",
+        "devices": "devices",
         "templates": "templates",
         "check": "check",
         "sanitize": "sanitize",
         "stale": "retime",
         "retime": "retime",
-        "merge": "database",
+        "merge": "merge",
         "dump": "database",
         "load": "database",
-        "import": "database",
+        "import": "merge",
         "clean": "database",
     },
 }

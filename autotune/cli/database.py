@@ -1,9 +1,9 @@
-"""`dump`, `load`, `merge`, `import`, `clean` and `query`: the results database as a whole."""
+"""`dump`, `load` and `clean`: the results database as a whole, the cache and the quarantine."""
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import TextIO
@@ -13,13 +13,10 @@ import click
 from autotune.api.device_names import binary_cache
 from autotune.atomic_write import atomic_write, check_writable
 from autotune.bounded_io import open_regular
-from autotune.cli.options import DATABASE, SECONDS, database_path, writable
+from autotune.cli.options import DATABASE, writable
 from autotune.cli.output import exact
-from autotune.cli.tables import format_options, show
-from autotune.columns import Cell, Column
 from autotune.errors import StoreError
 from autotune.escape import counted
-from autotune.interchange.files import read_recording
 
 
 @click.command()
@@ -74,47 +71,6 @@ def load(file: Path, db: str) -> None:
 
 
 @click.command()
-@click.argument("other", metavar="OTHER.db", callback=database_path)
-@DATABASE
-def merge(other: str, db: str) -> None:
-    """Copy the trials of another database into this one.
-
-    They are ranked only after they are re-timed here.
-    """
-    from autotune.store import merge as bring
-
-    merged = bring(other, writable(db))
-    counts = [
-        f"{counted(merged.trials, 'trial')} and {counted(merged.studies, 'study', 'studies')} merged",
-        f"there already: {counted(merged.known, 'trial')}",
-    ]
-    if merged.running:
-        counts.append(f"{counted(merged.running, 'running trial')} left out")
-    click.echo(f"{db}: {', '.join(counts)}", err=True)
-
-
-@click.command("import")
-@click.argument("file", metavar="FILE", type=click.Path(path_type=Path))
-@DATABASE
-def import_(file: Path, db: str) -> None:
-    """Store a search space that another tool recorded.
-
-    FILE is a T4 result file (1.0.0) or a Kernel Tuner cache file, plain or gzip.
-
-    autotune has no source of its kernels, so the trials are listed but never ranked. The study is named after the file.
-    """
-    from autotune.store import import_recording
-
-    done = import_recording(read_recording(file), writable(db))
-    outcome = (
-        f"{counted(done.trials, 'trial')} imported"
-        if done.trials
-        else f"imported before: {counted(done.known, 'trial')}"
-    )
-    click.echo(f"{db}: {outcome}, as generation {done.generation} of study {done.study}", err=True)
-
-
-@click.command()
 @click.option("--cache", is_flag=True, help="Remove every compiled kernel.")
 @click.option("--quarantine", is_flag=True, help="Let quarantined kernels run again.")
 @DATABASE
@@ -155,43 +111,3 @@ def _clean_quarantine(db: str, *, empty: bool) -> None:
     if not empty:
         for row in rows:
             click.echo(f"  {row.source_hash[:12]} on {row.device}, driver {row.driver}: {row.reason}: {row.message}")
-
-
-@click.command()
-@click.argument("sql", metavar="SQL")
-@DATABASE
-@click.option("--timeout", "within_s", type=SECONDS, help="Stop after this many seconds.")
-@format_options
-def query(sql: str, db: str, within_s: float | None, style: str | None) -> None:
-    """Run one read-only SQL statement on the database.
-
-    Ctrl-C stops the statement.
-    """
-    from autotune.store import Store
-
-    with Store(db, create=False) as store, store.stream(sql, within_s=within_s) as result:
-        names = distinct(result.columns)
-        columns = [Column[tuple[Cell, ...]](name, _at(position)) for position, name in enumerate(names)]
-        show((tuple(map(_cell, row)) for row in result.rows), columns, style or "wide")
-
-
-def distinct(names: Sequence[str]) -> list[str]:
-    """Column names, each of its own: a repeated one gets a number, so that no value of a JSON object is lost."""
-    unique_names: dict[str, None] = {}
-    last: dict[str, int] = {}
-    for name in names:
-        unique, number = name, last.get(name, 1)
-        while unique in unique_names:
-            number += 1
-            unique = f"{name}_{number}"
-        last[name] = number
-        unique_names[unique] = None
-    return list(unique_names)
-
-
-def _at(position: int) -> Callable[[tuple[Cell, ...]], Cell]:
-    return lambda row: row[position]
-
-
-def _cell(value: object) -> Cell:
-    return value if value is None or isinstance(value, (str, int, float)) else str(value)

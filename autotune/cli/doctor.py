@@ -1,4 +1,4 @@
-"""`doctor`, `devices` and `--version`: what this machine has, what it lacks, and how fast it can be."""
+"""`doctor` and `--version`: what this machine has, and what it lacks."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ import importlib.util
 import os
 import tempfile
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, closing
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -15,17 +14,14 @@ import click
 
 from autotune import __version__
 from autotune.api.device_names import cache_folder
-from autotune.cli.options import DATABASE, Folder, writable
-from autotune.cli.run import present_devices
+from autotune.cli.options import DATABASE, Folder
 from autotune.cli.tables import format_options, show
 from autotune.columns import Column
 from autotune.compilation.toolchain import compiler_version, find_cxx, find_nvcc, find_sanitizer
-from autotune.devices.device import DeviceInfo
 from autotune.devices.driver_query import DriverHere, driver_here
 from autotune.devices.pycuda_build import TOOLKIT, build_pycuda
 from autotune.errors import AutotuneError, StoreError, ToolchainError
 from autotune.escape import counted
-from autotune.measurement.rates import Rate
 
 _CUDA = f"pip install '{TOOLKIT}' && autotune doctor --build-pycuda && pip install 'autotune-conv[cuda13]'"
 
@@ -161,124 +157,3 @@ def _database(db: str) -> Checked:
     except StoreError as error:
         return Checked("database", None, needed=True, mend=str(error))
     return Checked("database", f"{db}: {counted(studies, 'study', 'studies')}", needed=True)
-
-
-@dataclass(frozen=True, slots=True)
-class _DeviceRow:
-    name: str
-    info: DeviceInfo
-    driver: str
-    toolkit: str
-    rates: tuple[Rate, ...]
-
-    def best(self, unit: str) -> Rate | None:
-        """The rate of a unit that bounds, None when it was not measured."""
-        return max((rate for rate in self.rates if rate.unit == unit), key=lambda rate: rate.per_s, default=None)
-
-    def per_s(self, unit: str) -> float | None:
-        """The best rate of a unit in billions of bytes or trillions of operations, None when it was not measured."""
-        rate = self.best(unit)
-        return None if rate is None else rate.per_s / _SCALES.get(unit, _OPERATIONS)[0]
-
-    def method(self, unit: str) -> str | None:
-        """How that one was measured."""
-        rate = self.best(unit)
-        return None if rate is None else rate.method
-
-
-@dataclass(frozen=True, slots=True)
-class _RateRow:
-    device: _DeviceRow
-    rate: Rate
-
-    @property
-    def scale(self) -> tuple[float, str]:
-        """The divisor for showing the rate, and the unit of the result."""
-        return _SCALES.get(self.rate.unit, _OPERATIONS)
-
-    @property
-    def bounds(self) -> bool:
-        """Whether floors are computed from it: the best of its unit."""
-        return self.rate == self.device.best(self.rate.unit)
-
-
-_SCALES = dict.fromkeys(("copy", "read", "fill"), (1e9, "GB/s"))
-_OPERATIONS = (1e12, "TFLOP/s")
-
-
-_DEVICE_COLUMNS = (
-    Column[_DeviceRow]("name", lambda row: row.name),
-    Column[_DeviceRow]("device", lambda row: row.info.name),
-    Column[_DeviceRow]("arch", lambda row: row.info.arch),
-    Column[_DeviceRow]("sm_count", lambda row: row.info.sm_count),
-    Column[_DeviceRow]("memory_bytes", lambda row: row.info.memory_bytes),
-    Column[_DeviceRow]("driver", lambda row: row.driver),
-    Column[_DeviceRow]("toolkit", lambda row: row.toolkit),
-    Column[_DeviceRow]("copy_gb_per_s", lambda row: row.per_s("copy"), terminal=False),
-    Column[_DeviceRow]("read_gb_per_s", lambda row: row.per_s("read"), terminal=False),
-    Column[_DeviceRow]("fill_gb_per_s", lambda row: row.per_s("fill"), terminal=False),
-    Column[_DeviceRow]("fp32_tflops", lambda row: row.per_s("fp32"), terminal=False),
-    Column[_DeviceRow]("tf32_tflops", lambda row: row.per_s("tf32"), terminal=False),
-    Column[_DeviceRow]("tf32_method", lambda row: row.method("tf32"), terminal=False),
-    Column[_DeviceRow]("fp16_tflops", lambda row: row.per_s("fp16"), terminal=False),
-    Column[_DeviceRow]("fp16_method", lambda row: row.method("fp16"), terminal=False),
-)
-_RATE_COLUMNS = (
-    Column[_RateRow]("name", lambda row: row.device.name),
-    Column[_RateRow]("device", lambda row: row.device.info.name, terminal=False),
-    Column[_RateRow]("rate", lambda row: row.rate.unit),
-    Column[_RateRow]("method", lambda row: row.rate.method),
-    Column[_RateRow]("measured", lambda row: row.rate.per_s / row.scale[0]),
-    Column[_RateRow]("unit", lambda row: row.scale[1]),
-    Column[_RateRow]("bounds", lambda row: row.bounds),
-)
-
-
-@click.command()
-@click.option("--calibrate", is_flag=True, help="Measure the rates of memory and arithmetic, and store them.")
-@click.option(
-    "--rates",
-    "only_rates",
-    is_flag=True,
-    help="List every stored rate and how it was measured, also of other machines.",
-)
-@DATABASE
-@format_options
-def devices(calibrate: bool, only_rates: bool, db: str, style: str | None) -> None:
-    """List the devices of this machine with their measured rates.
-
-    --rates also lists those of other machines that are in the database. If a rate was measured in several ways, the
-    floor uses the highest.
-    """
-    from autotune.store import Store, path_of
-
-    rows = []
-    with ExitStack() as opened:
-        has_database = calibrate or path_of(db).exists()
-        store = None
-        if has_database:
-            store = opened.enter_context(Store(writable(db) if calibrate else db, create=calibrate))
-        for name, evaluator in opened.enter_context(closing(present_devices({"cuda", "host"}))):
-            info, environment = evaluator.info, evaluator.environment
-            if store is not None and calibrate:
-                calibration = evaluator.calibrate()
-                store.rates.add(info, environment, calibration.rates)
-                if calibration.left_out:
-                    click.echo(f"{name}: {calibration.left_out}", err=True)
-            rates = () if store is None else store.rates.list(info)
-            rows.append(_DeviceRow(name, info, environment.driver, environment.toolkit, rates))
-        here = {row.info.identity for row in rows}
-        rated = list(rows)
-        if store is not None and only_rates:
-            elsewhere = (info for info in store.rates.devices() if info.identity not in here)
-            rated += [_DeviceRow(info.name, info, "", "", store.rates.list(info)) for info in elsewhere]
-    measured = [_RateRow(row, rate) for row in rated for rate in row.rates]
-    if not only_rates:
-        show(rows, _DEVICE_COLUMNS, style)
-    if only_rates or (measured and style is None):
-        show(measured, _RATE_COLUMNS, style)
-    if not any(row.rates for row in rows):
-        click.echo(
-            "no rates of the devices here are stored, so they have no floors: run `autotune devices --calibrate`",
-            err=True,
-        )

@@ -1,10 +1,9 @@
-"""`trials`, `show`, `history` and `diff`: recorded trials, one or many, and how the best changed."""
+"""`trials` and `show`: recorded trials, many or one."""
 
 from __future__ import annotations
 
 import json
-from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -14,26 +13,12 @@ from autotune.api.study_names import name_of
 from autotune.cli.best import warn_faster_than_roofline
 from autotune.cli.options import DATABASE, FilterOptions, filter_options, studies_and_layers
 from autotune.cli.output import paged
-from autotune.cli.tables import (
-    console,
-    falling,
-    format_options,
-    human,
-    plot_format_options,
-    show,
-    show_as_lines,
-    wide_format_options,
-)
+from autotune.cli.tables import format_options, human, show, show_as_lines, wide_format_options
 from autotune.columns import Cell, Cells, Column, Items, key_column
 from autotune.errors import StoreError
 from autotune.family.comments import in_comment
 from autotune.toml_table import LARGEST, is_whole
 from autotune.trial import Config, Outcome
-
-if TYPE_CHECKING:
-    from datetime import datetime
-
-    from autotune.store import Store
 
 if TYPE_CHECKING:
     from autotune.store import Store
@@ -198,119 +183,4 @@ _SHOW_COLUMNS = (
     _measured("toolkit"),
     _measured("flags"),
     _measured("started"),
-)
-
-
-@click.command()
-@click.argument("what", metavar="LAYER|STUDY", shell_complete=studies_and_layers)
-@DATABASE
-@filter_options
-@plot_format_options
-def history(what: str, db: str, only: FilterOptions, style: str | None) -> None:
-    """Show how the best time of LAYER improved.
-
-    It lists every trial that was the fastest when it ended, and all finals and retimes.
-
-    A layer is identified by its shape, so trials of other studies with the same shape are included.
-    """
-    from autotune.analysis.history import history_rows
-    from autotune.store import Store
-
-    name = name_of(what)
-    with Store(db, create=False) as store, paged(style):
-        admitted = only.of(store)
-        events = list(history_rows(row for row in store.results.history(name) if admitted(row)))
-        shown = [event for event in events if event["event"] == "improvement" or style != "plot"]
-        if not events:
-            only.warn_unknown(store)
-        if not shown:
-            rest = "" if only.everything else " that the options admit"
-            which = "no improvement" if style == "plot" else "no improvement, finals or retime"
-            click.echo(f"{what}: {store.path} has {which}{rest}", err=True)
-        if style == "plot":
-            _plot_history(shown)
-        else:
-            show(events, _HISTORY_COLUMNS, style)
-
-
-def _plot_history(improvements: Sequence[Cells]) -> None:
-    """Plot the best time of each layer by date, for each device, class and measurement mode, under the name that was
-    asked for.
-    """
-    out = console()
-    groups: dict[tuple[str, str, str, str], list[tuple[datetime, float]]] = {}
-    for event in improvements:
-        key = (event["asked_as"], event["device"], event["accuracy"], event["measurement_mode"])
-        groups.setdefault(key, []).append((event["date"], event["time_us"]))
-    for (layer, device, accuracy, measurement_mode), events in groups.items():
-        times_us = [us for _, us in events]
-        out.print(
-            f"{layer} on {device}, {accuracy}, {measurement_mode} cache: {len(events)} improvements", soft_wrap=True
-        )
-        for line in falling(times_us, min(out.width, 80) - 14):
-            out.print(line, soft_wrap=True)
-        out.print(f"  {events[0][0]:%Y-%m-%d %H:%M:%S} to {events[-1][0]:%Y-%m-%d %H:%M:%S}\n", soft_wrap=True)
-
-
-_HISTORY_COLUMNS = (
-    Column[Cells]("date", lambda event: event["date"].replace(microsecond=0)),
-    key_column("layer"),
-    key_column("generation", heading="gen"),
-    key_column("device"),
-    key_column("accuracy"),
-    key_column("deterministic", terminal=False),
-    *map(key_column, ("measurement_mode", "event", "trial", "time_us", "over_before")),
-    key_column("template", terminal=False),
-    key_column("config", below=True),
-    key_column("driver", terminal=False),
-    key_column("toolkit", terminal=False),
-    key_column("note", below=True),
-)
-
-
-@click.command()
-@click.argument("a", metavar="A")
-@click.argument("b", metavar="B")
-@click.argument("what", metavar="[STUDY|LAYER]", required=False, shell_complete=studies_and_layers)
-@DATABASE
-@click.option("--by", type=click.Choice(["study", "device", "date"]), help="What A and B are, if it is ambiguous.")
-@format_options
-def diff(a: str, b: str, what: str | None, db: str, by: str | None, style: str | None) -> None:
-    """Compare the best kernels of two studies, devices or dates.
-
-    For each layer it shows which side is faster, whether the difference exceeds the noise, and what changed in the
-    config.
-
-    A and B are two studies (`lenet-k5` for the newest generation, or `lenet-k5@1`), two devices (a part of a recorded
-    name) or two dates (`2026-11-20` for its end, or `2026-11-20T14:00`, in UTC unless it has a zone). Layers are paired
-    by their shape.
-    """
-    from autotune.analysis.diff import SIDES, diff_rows, resolve
-    from autotune.errors import StoreError
-    from autotune.store import Store
-
-    name = name_of(what)
-    with Store(db, create=False) as store:
-        studies, devices = store.studies.list(), store.devices.list()
-        first, second = (resolve(word, studies, devices, by) for word in (a, b))
-        if first.kind != second.kind:
-            raise StoreError(f"{a!r} is a {first.kind} and {b!r} a {second.kind}; give two of {', '.join(SIDES)}")
-        differences = list(diff_rows(store.results.diff(first, second, name)))
-    counts = Counter(row["verdict"] for row in differences)
-    summary = ", ".join(f"{count} {verdict}" for verdict, count in counts.items()) or "nothing to compare"
-    click.echo(f"A: {first}; B: {second}; {summary}", err=True)
-    show(differences, _DIFF_COLUMNS, style)
-
-
-_DIFF_COLUMNS = (
-    key_column("layer"),
-    *(key_column(key, terminal=False) for key in ("layer_a", "layer_b", "problem", "device_a", "device_b")),
-    key_column("device"),
-    key_column("accuracy"),
-    key_column("deterministic", terminal=False),
-    key_column("measurement_mode", terminal=False),
-    *map(key_column, ("a_us", "b_us", "b_over_a", "noise_fraction", "verdict")),
-    key_column("config_changed", terminal=False),
-    key_column("changes", below=True),
-    *(key_column(key, terminal=False) for key in ("template_a", "config_a", "template_b", "config_b")),
 )

@@ -15,9 +15,9 @@ from optuna.trial import FrozenTrial, Trial, TrialState
 
 from autotune.search.encoding import Params
 from autotune.search.inferred import InferredSpaceModel
-from autotune.search.listed import ListedSpaceModel
-from autotune.search.listed_configs import listed
+from autotune.search.listed_space import listed
 from autotune.search.outcome import CONSTRAINTS
+from autotune.search.space_model import ListedSpaceModel
 
 if TYPE_CHECKING:
     from optuna import Study

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 
 import numpy as np
 import optuna
 from optuna.trial import FrozenTrial, TrialState
+from threadpoolctl import ThreadpoolController
 
 from autotune.errors import StudyError
 from autotune.search.initial_design import InitialDesign
-from autotune.search.listed import Choose, ListedSpaceModel, by_model
+from autotune.search.optuna_samplers import PEERS, Peer, RejectedProposals, by_chance, drawing, require
 from autotune.search.sampler import AutotuneSampler, StudySampler
-from autotune.search.samplers import PEERS, Peer, RejectedProposals, by_chance, drawing, require
+from autotune.search.space_model import Choose, ListedSpaceModel, by_model
 from autotune.search.state import FeasibleSpace
 from autotune.study import SAMPLERS
 from autotune.trial import Config, Trial
@@ -193,3 +195,15 @@ class Search:
         if peer is not None:
             return drawing(peer, self.refused)
         return by_chance if self._sampler == "random" else by_model
+
+
+@contextmanager
+def single_threaded() -> Iterator[None]:
+    """Keep numpy's linear algebra on one thread; enter it once for a whole run.
+
+    The compilers use the cores, and the matrices of a search are small: with two threads, next to other work, a
+    proposal took six times as long. It is not switched for each proposal, because OpenBLAS's threads spin for
+    milliseconds whenever they wake up. A fixed order of sums also gives the same proposals on every machine.
+    """
+    with ThreadpoolController().limit(limits=1, user_api="blas"):
+        yield

@@ -9,7 +9,7 @@ import pytest
 
 from autotune.errors import StudyError
 from autotune.search import Search
-from autotune.search.samplers import PEERS
+from autotune.search.optuna_samplers import PEERS
 from autotune.study import SAMPLERS
 from autotune.trial import Config, Value
 

@@ -14,8 +14,8 @@ from optuna.trial import FrozenTrial
 
 from autotune.errors import StudyError
 from autotune.search.encoding import Encoding, Params
-from autotune.search.listed import Choose, ListedSpaceModel
 from autotune.search.proposer import uniform
+from autotune.search.space_model import Choose, ListedSpaceModel
 
 DRAWS = 8
 """Number of draws from an Optuna sampler before its last one is moved to the nearest feasible new config."""

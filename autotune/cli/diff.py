@@ -1,0 +1,60 @@
+"""`diff`: the best kernels of two studies, devices or dates."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import click
+
+from autotune.api.study_names import name_of
+from autotune.cli.options import DATABASE, studies_and_layers
+from autotune.cli.tables import format_options, show
+from autotune.columns import key_column
+
+
+@click.command()
+@click.argument("a", metavar="A")
+@click.argument("b", metavar="B")
+@click.argument("what", metavar="[STUDY|LAYER]", required=False, shell_complete=studies_and_layers)
+@DATABASE
+@click.option("--by", type=click.Choice(["study", "device", "date"]), help="What A and B are, if it is ambiguous.")
+@format_options
+def diff(a: str, b: str, what: str | None, db: str, by: str | None, style: str | None) -> None:
+    """Compare the best kernels of two studies, devices or dates.
+
+    For each layer it shows which side is faster, whether the difference exceeds the noise, and what changed in the
+    config.
+
+    A and B are two studies (`lenet-k5` for the newest generation, or `lenet-k5@1`), two devices (a part of a recorded
+    name) or two dates (`2026-11-20` for its end, or `2026-11-20T14:00`, in UTC unless it has a zone). Layers are paired
+    by their shape.
+    """
+    from autotune.analysis.diff import SIDES, diff_rows, resolve
+    from autotune.errors import StoreError
+    from autotune.store import Store
+
+    name = name_of(what)
+    with Store(db, create=False) as store:
+        studies, devices = store.studies.list(), store.devices.list()
+        first, second = (resolve(word, studies, devices, by) for word in (a, b))
+        if first.kind != second.kind:
+            raise StoreError(f"{a!r} is a {first.kind} and {b!r} a {second.kind}; give two of {', '.join(SIDES)}")
+        differences = list(diff_rows(store.results.diff(first, second, name)))
+    counts = Counter(row["verdict"] for row in differences)
+    summary = ", ".join(f"{count} {verdict}" for verdict, count in counts.items()) or "nothing to compare"
+    click.echo(f"A: {first}; B: {second}; {summary}", err=True)
+    show(differences, _DIFF_COLUMNS, style)
+
+
+_DIFF_COLUMNS = (
+    key_column("layer"),
+    *(key_column(key, terminal=False) for key in ("layer_a", "layer_b", "problem", "device_a", "device_b")),
+    key_column("device"),
+    key_column("accuracy"),
+    key_column("deterministic", terminal=False),
+    key_column("measurement_mode", terminal=False),
+    *map(key_column, ("a_us", "b_us", "b_over_a", "noise_fraction", "verdict")),
+    key_column("config_changed", terminal=False),
+    key_column("changes", below=True),
+    *(key_column(key, terminal=False) for key in ("template_a", "config_a", "template_b", "config_b")),
+)
