@@ -65,6 +65,7 @@ if not TYPE_CHECKING:  # a type checker knows the names above, and would accept 
         for home, names in _HOMES.items():
             if name in names:
                 globals()[name] = found = getattr(importlib.import_module(home), name)
+                importlib.import_module("autotune.field_docs").document_fields(found)
                 return found
         raise AttributeError(f"module 'autotune' has no attribute {name!r}")
 

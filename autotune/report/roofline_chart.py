@@ -14,8 +14,6 @@ from autotune.report.chart import LEFT, TOP, WIDTH, Chart, Label, Line, Mark, Ma
 from autotune.report.words import count, digits, microseconds, rate
 
 _UNIT_NAMES = {"fp32": "FFMA", "tf32": "TF32 tensor cores", "fp16": "16-bit tensor cores"}
-_BESIDE = WIDTH - 190
-"""Labels are on the right of their points up to here, and on the left of points beyond."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,7 +121,7 @@ def _labels(plane: Plane, points: Sequence[RooflinePoint]) -> tuple[Label, ...]:
     found: list[Label] = []
     for one in named:
         x, y = plane.place(one.intensity, one.flop_per_s)
-        to_left = x > _BESIDE and x - LEFT > WIDTH - x
+        to_left = x - LEFT > WIDTH - x
         found.append(
             Label(x - 9 if to_left else x + 9, y + 4, one.name, f"of-{one.kind}", "end" if to_left else "start")
         )

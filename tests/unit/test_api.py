@@ -335,6 +335,7 @@ def test_every_field_of_a_public_record_is_documented() -> None:
                 isinstance(following, ast.Expr) and isinstance(following.value, ast.Constant)
             ):
                 undocumented.append(f"{name}.{ast.unparse(field.target)}")
+        assert all(f"\n{field}: " in (found.__doc__ or "") for field in found.__dataclass_fields__), f"help({name})"
     assert undocumented == []
 
 

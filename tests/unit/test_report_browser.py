@@ -44,6 +44,10 @@ setTimeout(() => {
   seen.printed = document.querySelector("details.layer").open;
   seen.hidden = [...document.querySelectorAll(".wide")].filter(
     (box) => box.querySelector("table:not(.trials)") && box.scrollWidth > box.clientWidth + 1).length;
+  seen.cut = [...document.querySelectorAll("svg.chart text")].filter((text) => {
+    const own = text.getBoundingClientRect(), all = text.closest("svg").getBoundingClientRect();
+    return own.width > 0 && (own.right > all.right + 1 || own.left < all.left - 1);
+  }).map((text) => text.textContent);
   seen.wide = document.documentElement.scrollWidth <= innerWidth;
   document.title = JSON.stringify(seen);
 }, 100);
@@ -110,4 +114,5 @@ def test_a_reader_with_pointer_keys_and_paper(filled: Path, autotune: Command) -
     assert seen["key"].startswith(f"trial {last}: ")
     assert (seen["row"], seen["open"], seen["printed"], seen["wide"]) == (last, True, True, True)
     assert seen["hidden"] == 0, "tables on a narrow screen"
+    assert seen["cut"] == [], "labels of charts on a narrow screen"
     assert f'href="#{seen["winner"]}"' in text
