@@ -2,7 +2,7 @@
 
 A study names layers. Templates generate CUDA kernels; every kernel is compiled, verified against float64, timed and
 stored, and the best kernel of each layer can be exported. The main functions are `tune`, `best` and `export`; every
-failure is an `AutotuneError`. Names are imported on first use.
+failure is an `AutotuneError`. `convert`, for PyTorch networks, needs PyTorch. Names are imported on first use.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from autotune.api.family_importance import FamilyImportance, importance
     from autotune.api.python_store import Store
     from autotune.api.tuning import TuneResult, tune
+    from autotune.autotune_runtime.torch_convert import convert as convert  # not in __all__, because it needs PyTorch
     from autotune.errors import AutotuneError
     from autotune.problem import Conv2dProblem, Layer
     from autotune.study import Study
@@ -51,6 +52,7 @@ _HOMES = {
     "autotune.api.family_importance": ("FamilyImportance", "importance"),
     "autotune.api.python_store": ("Store",),
     "autotune.api.tuning": ("TuneResult", "tune"),
+    "autotune.autotune_runtime.torch_convert": ("convert",),
     "autotune.errors": ("AutotuneError",),
     "autotune.problem": ("Conv2dProblem", "Layer"),
     "autotune.study": ("Study",),

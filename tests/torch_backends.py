@@ -6,7 +6,8 @@ import logging
 import os
 import re
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import torch
@@ -43,21 +44,38 @@ def compiled(network: nn.Module, library: str, **options: object) -> Callable[[T
     return torch.compile(network, backend=autotune, options=settings, fullgraph=True)
 
 
-def reported(library: str) -> tuple[list[str], list[float]]:
-    """The log of a network, and differences for three numbers of images: compiled, recompiled for any, eager."""
+@contextmanager
+def logged() -> Iterator[list[str]]:
+    """The lines that the backend logs in the block."""
     lines: list[str] = []
     logger = logging.getLogger(autotune.__module__)
     handler = logging.Handler()
     handler.emit = lambda record: lines.extend(record.getMessage().splitlines())  # type: ignore[method-assign]
     logger.addHandler(handler)
     logger.setLevel(logging.INFO)
-    network = seeded(Block)
-    made = compiled(network, library)
-    differences = [difference(made, network, images(n)) for n in (4, 3, 6)]
-    with torch.inference_mode():
-        differences.append(float((made(images(5)) - network(images(5))).abs().max()))
+    yield lines
     logger.removeHandler(handler)
+
+
+def reported(library: str) -> tuple[list[str], list[float]]:
+    """The log of a network, and differences for three numbers of images: compiled, recompiled for any, eager."""
+    network = seeded(Block)
+    with logged() as lines:
+        made = compiled(network, library)
+        differences = [difference(made, network, images(n)) for n in (4, 3, 6)]
+        with torch.inference_mode():
+            differences.append(float((made(images(5)) - network(images(5))).abs().max()))
     return lines, differences
+
+
+def untuned(_: str, cache: str) -> tuple[list[str], float]:
+    """The log of a network that is compiled without a library, and the difference of its outputs."""
+    os.environ["XDG_CACHE_HOME"] = cache
+    network = seeded(Block)
+    torch.compiler.reset()
+    made = torch.compile(network, backend=autotune, options={"margin": ALWAYS, "rest": "aot_eager"}, fullgraph=True)
+    with logged() as lines:
+        return lines, difference(made, network, images(4))
 
 
 @torch.no_grad()
@@ -161,8 +179,6 @@ def refused(library: str, how: str) -> str:
     """The message if the backend cannot compile."""
     network = seeded(Block)
     given: dict[str, object] = {"library": "/no/such/library.so" if how == "library" else library}
-    if how == "no library":
-        given = {"library": ""}
     try:
         with torch.set_grad_enabled(how == "gradients"):
             compiled(network, **given)(images(4))  # type: ignore[arg-type]

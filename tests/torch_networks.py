@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import gc
+import os
 import pickle
 import threading
 import time
@@ -20,8 +21,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from autotune.autotune_runtime import Handle
 from autotune.autotune_runtime.torch_call import Call
-from autotune.autotune_runtime.torch_convert import Row, convert
-from autotune.autotune_runtime.torch_convolution import CONVOLUTION, convolution
+from autotune.autotune_runtime.torch_convert import Row, UntunedNetwork, convert, disagreements
+from autotune.autotune_runtime.torch_convolution import CONVOLUTION, TunedConvolution, convolution
 from tests.host.host_driver import make_context_current
 
 ALWAYS = -1.0
@@ -32,6 +33,12 @@ class Cpu:
     """The CPU as a device of the operator, through the host driver. A flag makes it report a capture."""
 
     captures = False
+
+    def name(self, device: torch.device) -> str:
+        return "host"
+
+    def model(self, device: torch.device) -> str:
+        return "host"
 
     def current(self, device: torch.device) -> AbstractContextManager[object]:
         return nullcontext()
@@ -549,3 +556,51 @@ def refused(library: str, how: str) -> None:
         "no kernel": (x[..., 1:], weight, bias),
     }
     convolution(*arguments[how], padding=(1, 1), activation="relu", library=library)
+
+
+def disagreeing(library: str) -> tuple[list[str], float, float]:
+    """The modules of a converted network whose kernels compute something else after a change that they do not notice,
+    and the differences of its outputs before and after they are left to PyTorch.
+    """
+    network = seeded(Digits)
+    made, _ = convert(network, images(4), library=library, margin=ALWAYS)
+    made(images(4))  # prepares the filters
+    network.conv1.weight.data.mul_(2)
+    made.get_submodule("conv1").weight.data.mul_(2)
+    names = {part: name for name, part in made.named_modules() if isinstance(part, TunedConvolution)}
+    before = difference(made, network, images(4))
+    wrong = disagreements(made, (images(4),), names)
+    for part in wrong:
+        part.leave_to_pytorch()
+    return [names[part] for part in wrong], before, difference(made, network, images(4))
+
+
+def unbuilt(_: str, cache: str) -> tuple[list[str], float]:
+    """The warnings of an untuned network if there is no compiler, and the difference of its outputs."""
+    os.environ.update(XDG_CACHE_HOME=cache, CXX="/no/such/compiler")
+    network = seeded(Digits)
+    made = convert(network, images(4), margin=ALWAYS)[0]
+    assert isinstance(made, UntunedNetwork)
+    while not made.ready:
+        time.sleep(0.1)
+    del os.environ["CXX"]
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        apart = max(difference(made, network, images(4)) for _ in range(2))
+    return [str(each.message) for each in caught], apart
+
+
+def untuned(_: str, folder: str, *, wait: bool) -> tuple[str, list[Row], list[Row], list[float], float]:
+    """A network converted without a library: what PyTorch runs at first, the reports, and differences of outputs."""
+    os.environ["XDG_CACHE_HOME"] = folder
+    network = seeded(Digits)
+    made, first = convert(network, images(4), margin=ALWAYS, wait=wait)
+    kind, differences, rows = type(made).__name__, [difference(made, network, images(4))], [*first.rows]
+    if isinstance(made, UntunedNetwork):
+        while not made.ready:
+            time.sleep(0.1)
+        differences.append(difference(made, network, images(3)))
+        rows = [*made.report.rows]
+    began = time.perf_counter()
+    convert(network, images(4), margin=ALWAYS)
+    return kind, [*first.rows], rows, differences, time.perf_counter() - began

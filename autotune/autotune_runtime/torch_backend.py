@@ -18,9 +18,10 @@ from torch._dynamo import lookup_backend
 
 from .interface import Library
 from .torch_capture import Lifted, lifted
-from .torch_convert import MARGIN, libraries_of, swap
+from .torch_convert import MARGIN, libraries_of, swap_or_build
 from .torch_layers import ConvGraph, Inference
 from .torch_runtime import TrainingMode
+from .untuned_build import can_build
 
 LIBRARY = "AUTOTUNE_LIBRARY"
 """environment variable: the path of a library, or of an exported folder"""
@@ -38,11 +39,13 @@ def autotune(
 
     Batch norms are folded and kernels raced and swapped in as by `convert`, whose table is logged at level INFO.
     `options`: `library` as for `convert`, else the environment variable AUTOTUNE_LIBRARY, a path, else the libraries
-    in the folder of this package; `margin` as for `convert`; `mode`, one of Inductor's;
+    in the folder of this package, else kernels that autotune chooses without tuning, which the first call waits for;
+    `margin` as for `convert`; `mode`, one of Inductor's;
     `rest`, a backend for the rest instead of Inductor, such as aot_eager; all others are that backend's own. Once a
     parameter is another or was changed, PyTorch runs the graph uncompiled, with one warning.
 
-    Raises TrainingMode where gradients are wanted, FileNotFoundError without a library.
+    Raises TrainingMode where gradients are wanted, BuildFailed if kernels cannot be built, FileNotFoundError if there
+    is no library and autotune is not installed.
     """
     settings = dict(options or {})
     libraries = _libraries(settings.pop("library", None))
@@ -60,8 +63,9 @@ def autotune(
         part = ConvGraph(made.part)
         network: nn.Module = made.part.graph
         if part.layers:
-            network, report = swap(Inference(network, made.part.arguments, (part,)), libraries, margin)
-            _LOG.info("%s\n%s", ", ".join(str(library.path) for library in libraries.values()), report)
+            network, report = swap_or_build(Inference(network, made.part.arguments, (part,)), libraries, margin)
+            paths = (str(library.path) for library in (libraries or {}).values())
+            _LOG.info("%s\n%s", ", ".join(paths) or "untuned", report)
     if compiler == "inductor":
         patches = {**torch._inductor.list_mode_options(mode), **settings}
         compiled = torch._inductor.compile(network, rest, options=patches)
@@ -70,12 +74,16 @@ def autotune(
     return _guarded(compiled, made, part.baked, graph, [inputs[at] for at in made.taken])
 
 
-def _libraries(given: object) -> dict[str, Library]:
-    """The libraries by operation. Raises FileNotFoundError with instructions."""
+def _libraries(given: object) -> dict[str, Library] | None:
+    """The libraries by operation; None if none is named or found, and autotune can build some. Raises FileNotFoundError
+    with instructions.
+    """
     named = given or os.environ.get(LIBRARY)
     try:
         return libraries_of(named if named is None or isinstance(named, (list, tuple)) else str(named))
     except FileNotFoundError as error:
+        if named is None and can_build():
+            return None
         raise FileNotFoundError(
             f"torch.compile(backend='autotune'): give options={{'library': PATH}} or set {LIBRARY}: {error}"
         ) from None

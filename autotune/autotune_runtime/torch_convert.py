@@ -2,25 +2,29 @@
 
 from __future__ import annotations
 
+import sys
+import warnings
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from . import load
 from .activations import BY_WORD
 from .convolution import Problem, sizes
 from .declared import INTERFACES
 from .interface import Library, LibraryError, find_libraries
-from .torch_benchmark import Times, Work, race
+from .torch_benchmark import WRONG, Times, Work, race
 from .torch_convolution import CONVOLUTION, Convolution, TunedConvolution
-from .torch_example import convolutions, has_hooks
+from .torch_example import convolutions, has_hooks, run
 from .torch_layers import ConvLayer, Inference, read_network
-from .torch_runtime import Runtime
+from .torch_runtime import Runtime, TrainingMode
+from .untuned_build import BuildFailed, UntunedBuild, can_build, layer_names
 
 NOT_CAPTURED = "is in no part of the network that torch.export captures and that ran once"
 MARGIN = 0.02  # fraction by which a kernel must be faster; otherwise PyTorch's convolution stays
@@ -42,6 +46,8 @@ class Row:
     """time of a pass of PyTorch's fastest way to do the same work, interleaved with the kernel's"""
     swapped: bool
     why: str
+    origin: str = ""
+    """where the kernel of an untuned network comes from: recorded results or the cost model"""
 
     @property
     def words(self) -> tuple[str, ...]:
@@ -50,7 +56,13 @@ class Row:
         if self.problem is not None:
             work = (sizes(self.problem.geometry.x), sizes(self.problem.geometry.w), self.problem.epilogue)
         times = ("" if time_us is None else f"{time_us:.1f}" for time_us in (self.tuned_us, self.torch_us))
-        return (self.layer, *work, self.kernel, *times, "win" if self.swapped else "left", self.why)
+        kernel = f"{self.kernel} ({self.source})" if self.origin else self.kernel
+        return (self.layer, *work, kernel, *times, "win" if self.swapped else "left", self.why)
+
+    @property
+    def source(self) -> str:
+        """The first words of `origin`, such as cost model."""
+        return self.origin.partition(",")[0]
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,13 +80,21 @@ class Report:
         lines = [
             "  ".join(word.ljust(width) for word, width in zip(line, widths, strict=True)).rstrip() for line in table
         ]
+        return "\n".join([*lines, self.summary])
+
+    @property
+    def summary(self) -> str:
+        """The last line of the table."""
         wins = [row.problem for row in self.rows if row.swapped and row.problem is not None]
         fused = Counter("residual" for problem in wins if problem.has_residual)
         fused.update(BY_WORD[problem.activation].name for problem in wins if problem.activation)
         parts = ", ".join(f"{count} {what}{'s' if count > 1 else ''}" for what, count in fused.items())
         last = f"{len(wins)} of {len(self.rows)} convolutions run tuned kernels"
+        sources = Counter(row.source for row in self.rows if row.swapped and row.origin)
+        if sources:
+            last += f" ({', '.join(f'{count} by {source}' for source, count in sources.items())})"
         norms = f"; {self.folded} batch norms folded" if self.folded else ""
-        return "\n".join([*lines, f"{last}{f'; fused into them: {parts}' if parts else ''}{norms}"])
+        return f"{last}{f'; fused into them: {parts}' if parts else ''}{norms}"
 
 
 def convert(
@@ -83,6 +103,7 @@ def convert(
     *,
     library: str | Path | Sequence[str | Path] | None = None,
     margin: float = MARGIN,
+    wait: bool = False,
 ) -> tuple[nn.Module, Report]:
     """A copy of a network in which tuned kernels compute the convolutions that they are faster at, and a report.
 
@@ -100,10 +121,108 @@ def convert(
     `library`: the path of a library or of an exported folder, or several; None: the libraries in the folder of this
     package. `margin`: fraction by which a kernel must be faster.
 
-    Raises TrainingMode for a network in training mode, LibraryError when the library fails.
+    If there is no library, autotune chooses kernels without tuning: recorded ones of this GPU, and those that its cost
+    model predicts to be fastest. All cores compile them in another process, and the user's cache folder keeps them.
+    Until they are ready, the copy, an UntunedNetwork, runs the network as it is; with `wait`, this function waits. A
+    kernel must also agree with PyTorch's convolution on the example.
+
+    Raises TrainingMode for a network in training mode, LibraryError when the library fails, BuildFailed if it
+    cannot be built, FileNotFoundError if there is none and autotune is not installed.
     """
     with torch.inference_mode(mode=False):  # which makes tensors whose changes are not counted
-        return swap(read_network(module, example), libraries_of(library), margin)
+        network = read_network(module, example)
+        try:
+            return swap(network, libraries_of(library), margin)
+        except FileNotFoundError:
+            if library is not None or not can_build():
+                raise
+        build = untuned_build(network)
+        if build is None or wait or build.done():
+            return swap_untuned(network, build, margin)
+        return (pending := UntunedNetwork(module, network, build, margin)), pending.report
+
+
+def swap_or_build(
+    network: Inference, libraries: Mapping[str, Library] | None, margin: float
+) -> tuple[nn.Module, Report]:
+    """`swap` by libraries, or without any by untuned kernels, once they are compiled."""
+    if libraries is None:
+        return swap_untuned(network, untuned_build(network), margin)
+    return swap(network, libraries, margin)
+
+
+def untuned_build(network: Inference) -> UntunedBuild | None:
+    """Begin to build libraries for a network; None if none of its convolutions can run a kernel."""
+    layers = [
+        layer
+        for layer in network.layers
+        if layer.conv is not None and layer.problem and CONVOLUTION.runtime_of(layer.conv.weight.device)
+    ]
+    labels = {layer.problems[0]: layer.name for layer in reversed(layers)}
+    problems = dict(zip(reversed(labels), layer_names([*reversed(labels.values())]), strict=True))
+    if not layers or layers[0].conv is None:
+        return None
+    device = layers[0].conv.weight.device
+    runtime = CONVOLUTION.runtime_of(device)
+    assert runtime is not None  # noqa: S101 - the layers are those with one
+    accuracy = None
+    if all(problem.geometry.dtype == "f32" for problem in problems):
+        accuracy = "tf32" if _tf32_is_allowed() else "fp32-class"
+    return UntunedBuild(problems, runtime.name(device), runtime.model(device), accuracy)
+
+
+def swap_untuned(network: Inference, build: UntunedBuild | None, margin: float) -> tuple[nn.Module, Report]:
+    """`swap` by libraries that may have to be waited for, and whose kernels are verified on the example."""
+    if build is None:
+        return swap(network, {}, margin)
+    origins = build.wait()
+    return swap(network, libraries_of(build.folder), margin, origins)
+
+
+class UntunedNetwork(nn.Module):
+    """A network that PyTorch runs until its kernels are compiled; the next call then converts it, which takes seconds.
+
+    Wait for the kernels before you compile it by `torch.compile` or capture it in a CUDA graph.
+    """
+
+    def __init__(self, module: nn.Module, network: Inference, build: UntunedBuild, margin: float) -> None:
+        super().__init__()
+        self.network = module
+        """the network as it is, and later its converted copy"""
+        why = "its kernel is being compiled; the network's `report` will say more"
+        self.report = Report(
+            tuple(
+                Row(layer.name, layer.problem, "", None, None, swapped=False, why=layer.why_not or why)
+                for layer in network.layers
+            ),
+            len(network.folded),
+        )
+        self._convert: Callable[[], tuple[nn.Module, Report]] | None = partial(swap_untuned, network, build, margin)
+        self._build = build
+
+    @property
+    def ready(self) -> bool:
+        """Whether the next call runs kernels."""
+        return self._build.done()
+
+    def forward(self, *args: object, **kwargs: object) -> object:
+        """Run the network."""
+        if self._convert is not None and self._build.done() and not torch.compiler.is_compiling():
+            convert_now, self._convert = self._convert, None
+            try:
+                with torch.inference_mode(mode=False):
+                    self.network, self.report = convert_now()
+            except BuildFailed as error:
+                warnings.warn(f"{error}; PyTorch runs the network", RuntimeWarning, stacklevel=2)
+            else:
+                print(f"autotune: {self.report.summary}", file=sys.stderr)
+        return self.network(*args, **kwargs)
+
+    def train(self, mode: bool = True) -> UntunedNetwork:  # noqa: FBT001, FBT002 - as nn.Module has it
+        """Raise TrainingMode unless `mode` is False."""
+        if mode:
+            raise TrainingMode("a converted network is for inference alone: train the network it was converted from")
+        return super().train(mode)
 
 
 def libraries_of(given: str | Path | Sequence[str | Path] | None) -> dict[str, Library]:
@@ -121,8 +240,14 @@ def libraries_of(given: str | Path | Sequence[str | Path] | None) -> dict[str, L
     return {library.interface.name: library for library in libraries}
 
 
-def swap(network: Inference, libraries: Mapping[str, Library], margin: float) -> tuple[nn.Module, Report]:
-    """`convert` of a network that was read, by libraries by operation."""
+def swap(
+    network: Inference, libraries: Mapping[str, Library], margin: float, origins: Mapping[str, str] | None = None
+) -> tuple[nn.Module, Report]:
+    """`convert` of a network that was read, by libraries by operation.
+
+    `origins` of an untuned network are where its kernels come from, by name; their results are compared with PyTorch's
+    on the example.
+    """
     whole = any(not each.part.path for each in network.parts)
     left = [
         Row(name, None, "", None, None, swapped=False, why="has forward hooks" if has_hooks(part) else NOT_CAPTURED)
@@ -131,14 +256,45 @@ def swap(network: Inference, libraries: Mapping[str, Library], margin: float) ->
     ]
     judge = _Judge(libraries, margin)
     rows: list[Row] = []
+    places: dict[TunedConvolution, int] = {}
     with torch.no_grad(), _cudnn_benchmark():
         for part in network.parts:
             judged = [judge.row(layer) for layer in part.layers]
-            for layer, row in zip(part.layers, judged, strict=True):
+            for at, (layer, row) in enumerate(zip(part.layers, judged, strict=True), len(rows)):
                 if row.swapped and row.problem is not None and layer.conv is not None:
-                    part.take(layer, row.problem, judge.tuned(layer.conv, row.problem))
+                    tuned = judge.tuned(layer.conv, row.problem)
+                    places[tuned] = at
+                    part.take(layer, row.problem, tuned)
             rows += judged
-    return network.finish(), Report((*rows, *left), len(network.folded))
+        made = network.finish()
+        if origins is not None:
+            rows = [replace(row, origin=origins.get(row.kernel, "")) for row in rows]
+            for tuned in disagreements(made, network.arguments, places):
+                tuned.leave_to_pytorch()
+                why = "computes something different from PyTorch on the example"
+                rows[places[tuned]] = replace(rows[places[tuned]], swapped=False, why=why)
+    return made, Report((*rows, *left), len(network.folded))
+
+
+def disagreements(
+    network: nn.Module, arguments: tuple[object, ...], tuned: Iterable[TunedConvolution]
+) -> list[TunedConvolution]:
+    """The modules whose results differ from PyTorch's, on the tensors that they get in a run of the network."""
+    wrong: list[TunedConvolution] = []
+
+    def compare(module: nn.Module, inputs: tuple[Tensor, ...], y: Tensor) -> None:
+        assert isinstance(module, TunedConvolution)  # noqa: S101 - that is what the hook is registered for
+        expected = module.by_pytorch(*inputs).float()
+        if expected.isfinite().all() and not (y.float() - expected).abs().max() <= WRONG * expected.abs().max():
+            wrong.append(module)
+
+    hooks = [module.register_forward_hook(compare) for module in tuned]
+    try:
+        run(network, arguments)
+    finally:
+        for hook in hooks:
+            hook.remove()
+    return wrong
 
 
 @contextmanager

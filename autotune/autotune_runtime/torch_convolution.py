@@ -127,8 +127,16 @@ class TunedConvolution(Convolution):
         supported = fits and CONVOLUTION.runtime_of(x.device) is not None
         if supported and (z is None or z.shape == (x.shape[0], *self._y_sizes)):
             return cast("Tensor", CONVOLUTION(x, weight, bias, z, self._call))
+        return self.by_pytorch(x, z)
+
+    def by_pytorch(self, x: Tensor, z: Tensor | None = None) -> Tensor:
+        """Compute the same with PyTorch's operators."""
         plain = super().forward(x)
         return activated(plain if z is None else plain + z, self.problem.activation)
+
+    def leave_to_pytorch(self) -> None:
+        """Run PyTorch's operators from now on."""
+        self._call, self._x_sizes = "", ()
 
     def train(self, mode: bool = True) -> TunedConvolution:  # noqa: FBT001, FBT002 - as nn.Module has it
         """Raise TrainingMode unless `mode` is False."""

@@ -23,6 +23,12 @@ class TrainingMode(RuntimeError):
 class Runtime(Protocol):
     """The functions of a kind of device."""
 
+    def name(self, device: torch.device) -> str:
+        """Its name in autotune's commands, such as cuda:0."""
+
+    def model(self, device: torch.device) -> str:
+        """The model of the device."""
+
     def current(self, device: torch.device) -> AbstractContextManager[object]:
         """Make a device the calling thread's current one for the block."""
 
@@ -49,6 +55,12 @@ class Runtime(Protocol):
 
 class Cuda:
     """PyTorch's CUDA devices."""
+
+    def name(self, device: torch.device) -> str:
+        return f"cuda:{torch.cuda.current_device() if device.index is None else device.index}"
+
+    def model(self, device: torch.device) -> str:
+        return str(torch.cuda.get_device_name(device))
 
     def current(self, device: torch.device) -> AbstractContextManager[object]:
         return torch.cuda.device(device)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
@@ -10,7 +11,7 @@ from typing import TextIO
 
 import click
 
-from autotune.api.device_names import binary_cache
+from autotune.api.device_names import binary_cache, cache_folder
 from autotune.atomic_write import atomic_write, check_writable
 from autotune.bounded_io import open_regular
 from autotune.cli.options import DATABASE, writable
@@ -93,6 +94,7 @@ def _clean_cache(*, empty: bool) -> None:
     state = binaries.state()
     if empty:
         binaries.trim(0)
+        shutil.rmtree(cache_folder() / "libraries", ignore_errors=True)  # those of untuned networks
     done = "removed from" if empty else "in"
     click.echo(f"{counted(state.entries, 'compiled kernel')} ({state.size_bytes / 1e6:.1f} MB) {done} {state.folder}")
 

@@ -7,13 +7,18 @@ layers are tuned into FOLDER/NETWORK.db, exported and built. These contenders ar
 CUDA graph, `torch.compile` in mode reduce-overhead (with --max-autotune MINUTES also in that mode), the converted
 network in a CUDA graph, and the converted network compiled. A sample is several passes over different images from a
 cold L2, with host overhead, like a user's loop. Both networks are verified against float64. The table and all figures,
-with clocks and the tuning budget, go to FOLDER. `--device cpu` tests the script: it tunes, swaps and captures nothing.
+with clocks and the tuning budget, go to FOLDER.
+
+`--untuned` tunes nothing: `convert` chooses the kernels, from an empty cache in FOLDER. The seconds until its first
+call has returned stand in place of the tuning time. `--device cpu` tests the script: it tunes, swaps and captures
+nothing.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import os
 import random
 import shlex
 import signal
@@ -132,6 +137,7 @@ def main() -> None:
     parser.add_argument("--trials", type=int, default=30, help="evaluations a layer")
     parser.add_argument("--tune", default="", help="further options of autotune tune, in one word")
     parser.add_argument("--max-autotune", type=float, default=0.0, metavar="MINUTES", help="that it may compile for")
+    parser.add_argument("--untuned", action="store_true", help="tune nothing: kernels that convert chooses itself")
     parser.add_argument("--device", default="cuda", choices=("cuda", "cpu"))
     arguments = parser.parse_args()
     arguments.folder.mkdir(parents=True, exist_ok=True)
@@ -151,7 +157,15 @@ def run(arguments: argparse.Namespace) -> Measured:
     torch.backends.cudnn.allow_tf32 = torch.backends.cuda.matmul.allow_tf32 = arguments.accuracy == "tf32"
     original, x = built(arguments)
     command, tuning_s = "nothing tuned", 0.0
-    if arguments.device == "cuda":
+    if arguments.untuned:
+        os.environ["XDG_CACHE_HOME"] = str((arguments.folder / f"cache-{arguments.network}-n{arguments.n}").resolve())
+        command, started = "untuned", time.monotonic()
+        converted, report = convert(original, x, wait=True)
+        converted(x)
+        torch.cuda.synchronize()
+        tuning_s = time.monotonic() - started
+        print(f"first call of the converted network after {tuning_s:.1f} s", file=sys.stderr, flush=True)
+    elif arguments.device == "cuda":
         command, tuning_s, library = tuned(arguments, tuple(x.shape))
         converted, report = convert(original, x, library=find_library(library))
     else:

@@ -98,6 +98,13 @@ def test_relu_is_fused_where_it_alone_reads_the_output(
     assert difference < CLOSE
 
 
+def test_kernels_that_compute_something_else_on_the_example_are_left(on_cpu: OnHostDriver) -> None:
+    names, before, after = on_cpu(networks.disagreeing)
+    assert names == ["conv1"]
+    assert before > 0.01
+    assert after < CLOSE
+
+
 def test_a_convolution_is_swapped_at_every_path(on_cpu: OnHostDriver) -> None:
     layer, swapped, parts, difference = on_cpu(networks.by_two_paths)
     assert (layer, swapped) == ("conv", True)

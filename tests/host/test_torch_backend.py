@@ -85,7 +85,6 @@ def test_pytorch_knows_the_backend_by_name(on_cpu: OnHostDriver) -> None:
     [
         ("gradients", "a tensor requires gradients, but the kernels have no backward pass; run under torch.no_grad()"),
         ("library", "there is no library /no/such/library.so"),
-        ("no library", "give options={'library': PATH} or set AUTOTUNE_LIBRARY: no libconv2d.so or libconv.so or "),
     ],
 )
 def test_what_cannot_be_compiled_is_said(how: str, words: str, on_cpu: OnHostDriver) -> None:

@@ -69,10 +69,11 @@ def test_what_a_page_for_a_gpu_imports_of_this_project_is_there(name: str) -> No
 
 def defined(module: str, name: str) -> bool:
     """Whether a module's text defines or imports a name."""
-    within = ROOT / "autotune" / module.replace(".", "/")
+    folder = ROOT / "autotune" if module.startswith("autotune_runtime") else ROOT
+    within = folder / module.replace(".", "/")
     path = within / "__init__.py" if within.is_dir() else within.with_suffix(".py")
     return (
-        re.search(rf"^(?:(?:def|class) {name}\b|{name}\b.*=|from .* import .*\b{name}\b)", path.read_text(), re.M)
+        re.search(rf"^\s*(?:(?:def|class) {name}\b|{name}\b.*=|from .* import .*\b{name}\b)", path.read_text(), re.M)
         is not None
     )
 

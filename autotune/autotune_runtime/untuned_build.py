@@ -1,0 +1,131 @@
+"""Libraries for a network that was never tuned: another process chooses, compiles and caches its kernels."""
+
+from __future__ import annotations
+
+import hashlib
+import importlib
+import importlib.util
+import json
+import os
+import re
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+
+from .convolution import Problem
+
+ORIGINS = "origins.json"
+"""The last file that `autotune export --library` writes: `study.layer` to where its kernel comes from."""
+_STUDY, _LOG = "network.toml", "log.txt"
+_LONGEST_NAME = 60
+
+
+class BuildFailed(RuntimeError):
+    """Kernels could not be chosen or compiled."""
+
+
+def can_build() -> bool:
+    """Whether autotune itself is installed, and not only an exported package."""
+    return importlib.util.find_spec("autotune") is not None
+
+
+class UntunedBuild:
+    """Libraries of the kernels of some problems, in the user's cache folder; built by all cores if they are not there.
+
+    Recorded results of this GPU decide if they have a problem, those of `autotune.db` in the current folder first;
+    otherwise autotune's cost model does.
+    """
+
+    def __init__(self, problems: Mapping[Problem, str], device: str, model: str, accuracy: str | None) -> None:
+        """Begin to build. `problems` have names for messages; `device` is autotune's name of the device, and `model`
+        the GPU's own.
+        """
+        text = _study(problems, accuracy)
+        version = str(importlib.import_module("autotune").__version__)
+        words = (text, model, version, *_stamps("autotune.db"))
+        cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+        self.folder = cache / "autotune" / "libraries" / hashlib.sha256("\0".join(words).encode()).hexdigest()[:32]
+        self._count, self._began_s = len(problems), time.perf_counter()
+        self._process: subprocess.Popen[bytes] | None = None
+        if (self.folder / ORIGINS).is_file():
+            return
+        self.folder.mkdir(parents=True, exist_ok=True)
+        (self.folder / _STUDY).write_text(text, encoding="utf-8")
+        command = (sys.executable, "-m", "autotune", "export", str(self.folder / _STUDY), "--untuned", "--library")
+        with open(self.folder / _LOG, "wb") as log:
+            self._process = subprocess.Popen(
+                [*command, "--device", device, "--out", str(self.folder)],
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+            )
+
+    def done(self) -> bool:
+        """Whether the libraries are there, or failed to build."""
+        return self._process is None or self._process.poll() is not None
+
+    def wait(self) -> Mapping[str, str]:
+        """Wait for the libraries, with a line on standard error; return where each kernel comes from, by its name.
+
+        Raises BuildFailed if they failed to build.
+        """
+        if not self.done():
+            line = f"autotune: choosing and compiling kernels for {self._count} layers"
+            shows = sys.stderr.isatty()
+            print(line, end="" if shows else " ...\n", file=sys.stderr, flush=True)
+            while not self.done():
+                time.sleep(0.1)
+                if shows:
+                    print(f"\r{line} ... {self._spent_s:.0f} s", end="", file=sys.stderr, flush=True)
+            print("\r" * shows + f"{line}: {self._spent_s:.1f} s", file=sys.stderr, flush=True)
+        if self._process is not None and self._process.returncode:
+            raise BuildFailed(f"autotune could not build kernels: {self._failure()}")
+        found: dict[str, str] = json.loads((self.folder / ORIGINS).read_text(encoding="utf-8"))
+        return found
+
+    @property
+    def _spent_s(self) -> float:
+        return time.perf_counter() - self._began_s
+
+    def _failure(self) -> str:
+        """The last line of the process's messages, and where the others are."""
+        lines = (self.folder / _LOG).read_text(encoding="utf-8", errors="replace").strip().splitlines()
+        return f"{lines[-1] if lines else 'it said nothing'} (all messages: {self.folder / _LOG})"
+
+
+def layer_names(labels: Sequence[str]) -> list[str]:
+    """The names of layers in a study, distinct from each other: letters, digits, - and _."""
+    found: list[str] = []
+    for label in labels:
+        base = re.sub(r"\W+", "-", label, flags=re.ASCII).strip("-")[:_LONGEST_NAME] or "layer"
+        name, number = base, 1
+        while name in found:
+            number += 1
+            name = f"{base}-{number}"
+        found.append(name)
+    return found
+
+
+def _stamps(db: str) -> Iterator[str]:
+    """What changes when a results database does."""
+    for path in (Path(db), Path(f"{db}-wal")):
+        if path.is_file():
+            status = path.stat()
+            yield f"{path.resolve()} {status.st_mtime_ns} {status.st_size}"
+
+
+def _study(problems: Mapping[Problem, str], accuracy: str | None) -> str:
+    """The text of a study of these problems."""
+    lines = ['name = "network"', *([] if accuracy is None else [f'accuracy = "{accuracy}"'])]
+    for problem, name in problems.items():
+        values = dict(problem.values)
+        lines += ["", "[[layer]]", f'name = "{name}"']
+        if problem.operation == "conv2d":
+            for key in ("stride", "pad", "dilation"):
+                lines.append(f"{key} = [{values.pop(f'{key}_h')}, {values.pop(f'{key}_w')}]")
+        else:
+            lines.append(f'op = "{problem.operation}"')
+        lines += [f"{key} = {json.dumps(value)}" for key, value in values.items()]
+    return "\n".join(lines) + "\n"

@@ -1,0 +1,64 @@
+"""PyTorch networks without a library: kernels are chosen untuned, compiled meanwhile, and kept for other processes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from autotune.exporting.build import Built
+from tests.host.host_driver import OnHostDriver, host_driver
+
+pytestmark = pytest.mark.cxx
+
+pytest.importorskip("torch", exc_type=ImportError)
+
+from tests import torch_backends as backends  # noqa: E402
+from tests import torch_networks as networks  # noqa: E402
+
+CLOSE = 1e-5
+"""Difference of two float32 networks, in units of the largest output."""
+
+
+@pytest.fixture(scope="module")
+def on_cpu(built: Built) -> Iterator[OnHostDriver]:
+    with host_driver(built) as run:
+        run(networks.support_cpu)
+        yield run
+
+
+def test_pytorch_runs_the_network_until_its_kernels_are_compiled(on_cpu: OnHostDriver, tmp_path: Path) -> None:
+    kind, first, rows, differences, again_s = on_cpu(networks.untuned, str(tmp_path), wait=False)
+    assert kind == "UntunedNetwork"
+    assert [(row.swapped, row.why) for row in first] == [
+        (False, "its kernel is being compiled; the network's `report` will say more")
+    ] * 2
+    assert [(row.layer, row.kernel, row.origin, row.swapped) for row in rows] == [
+        ("conv1", "network.conv1", "default config", True),
+        ("conv2", "network.conv2", "default config", True),
+    ]
+    assert max(differences) < CLOSE
+    assert again_s < 5, "the libraries are in the cache"
+
+
+def test_waiting_for_the_kernels_returns_a_converted_network(on_cpu: OnHostDriver, tmp_path: Path) -> None:
+    kind, _, rows, differences, _ = on_cpu(networks.untuned, str(tmp_path), wait=True)
+    assert kind == "GraphModule"
+    assert all(row.swapped and row.source == "default config" for row in rows)
+    assert max(differences) < CLOSE
+
+
+def test_a_network_that_torch_compile_captures_has_untuned_kernels_as_well(
+    on_cpu: OnHostDriver, tmp_path: Path
+) -> None:
+    lines, difference = on_cpu(backends.untuned, str(tmp_path))
+    assert difference < CLOSE
+    assert "3 of 3 convolutions run tuned kernels (3 by default config)" in lines[-1]
+
+
+def test_without_a_compiler_pytorch_runs_the_network_and_says_so_once(on_cpu: OnHostDriver, tmp_path: Path) -> None:
+    (warning,), difference = on_cpu(networks.unbuilt, str(tmp_path))
+    assert "CXX=/no/such/compiler: is not a program that can be run" in warning
+    assert warning.endswith("; PyTorch runs the network")
+    assert difference == 0
