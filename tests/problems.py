@@ -84,6 +84,15 @@ CONV_PROBLEMS: Mapping[str, Problem] = {
             {"c": 6, "h": 12, "w": 11, "k": 9, "r": 3, "s": 3, "stride_h": 2, "stride_w": 2, "groups": 3}
             | {"pad_h_end": 1, "pad_w_end": 1},
         ),
+        (
+            *("depthwise video", {"layout": "nhwc", "epilogue": "bias_relu"}),
+            {"c": 12, "d": 5, "h": 9, "w": 7, "k": 12, "t": 3, "r": 3, "s": 3, "groups": 12, "stride_d": 2}
+            | {"pad_d": 2, "pad_h": 1, "pad_h_end": 2, "pad_w": 1},
+        ),
+        (
+            *("depthwise signal", {"dtype": "f16", "epilogue": "bias_silu"}),
+            {"c": 6, "w": 75, "k": 12, "s": 4, "groups": 6, "pad_w": 3},
+        ),
     )
 }
 """Problems of `conv` with one to three dimensions, padded on one side or on both."""

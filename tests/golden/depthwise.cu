@@ -32,6 +32,7 @@ constexpr int K = 8, R = 3, S = 3;
 constexpr int P = 8, Q = 8;
 constexpr int STRIDE_H = 2, STRIDE_W = 2;
 constexpr int PAD_H = 1, PAD_W = 1;
+constexpr bool PADDED_H = true;
 constexpr int DILATION_H = 1, DILATION_W = 1;
 using EPILOGUE = Epilogue<false, false, identity>;
 
@@ -66,7 +67,7 @@ using Outputs = AlignedArray<T, STORE>;
 __device__ __forceinline__ void load_row(float (&inputs)[ROW_LOADS * LOAD], const T* plane, int row, int column) {
     constexpr int FIRST = -PAD_W - LEAD, LAST = (Q - COLUMNS) * STRIDE_W - PAD_W - LEAD;  // columns that tiles begin with
     bool row_inside = true;
-    if constexpr (PAD_H > 0) row_inside = static_cast<unsigned>(row) < static_cast<unsigned>(H);
+    if constexpr (PADDED_H) row_inside = static_cast<unsigned>(row) < static_cast<unsigned>(H);
 #pragma unroll
     for (int i = 0; i < ROW_LOADS * LOAD; i += LOAD) {
         bool inside = row_inside;

@@ -1,18 +1,18 @@
 // conv2d n2 c24 11x14 k24 3x3 pad 1 groups 24 f32 nhwc
 // depthwise_nhwc channels=4 thread_p=2 thread_q=2 block_c=8 block_q=8 block_p=4 unroll=window warps=16 prefetch=0
 
-// y[n, p, q, c] = sum over r, s of w[r, s, c] * x[n, h, w, c]: no matrix product; a thread sums its outputs' products in registers.
+// y[n, o, p, q, c] = sum over t, r, s of w[t, r, s, c] * x[n, d, h, w, c]: no matrix product; a thread sums its outputs' products in registers.
 //
 // Depthwise convolution: each channel of y is one channel of x convolved with one filter. A thread computes ROWS x COLUMNS outputs
 // of CHANNELS channels.
 //
-//   x         [N, H, W, C]  input
-//   packed_w  [R, S, C]     filters
-//   bias      [C]           read where EPILOGUE has one
-//   y         [N, P, Q, C]  output
+//   x         [N, D, H, W, C]  input; of two dimensions D = T = O = 1
+//   packed_w  [T, R, S, C]     filters
+//   bias      [C]              read where EPILOGUE has one
+//   y         [N, O, P, Q, C]  output
 //   n         images N, any number
 //
-//   grid     block of channels, then of columns, of rows, image
+//   grid     block of channels, then of columns, of rows, frame, image
 //   block x: CHANNELS channels;  y: COLUMNS columns;  z: ROWS rows
 
 #include "_dtype_f32.cuh"
@@ -21,10 +21,13 @@
 
 // Problem
 constexpr int C = 24, H = 11, W = 14;
-constexpr int R = 3, S = 3;
-constexpr int P = 11, Q = 14;
+constexpr int FILTER_D = 1, R = 3, S = 3;
+constexpr int O = 1, P = 11, Q = 14;
 constexpr int STRIDE_H = 1, STRIDE_W = 1;
 constexpr int PAD_H = 1, PAD_W = 1;
+[[maybe_unused]] constexpr bool PADDED_H = true;
+constexpr bool DEEP = false;  // of three dimensions
+constexpr int D = 1, STRIDE_D = 1, PAD_D = 0, DILATION_D = 1;
 constexpr int DILATION_H = 1, DILATION_W = 1;
 using EPILOGUE = Epilogue<false, false, identity>;
 
@@ -49,7 +52,7 @@ using Words = AlignedArray<Word, sizeof(Vector) / sizeof(Word)>;  // a Vector as
 
 extern "C" __global__ void pack_filters(const T* __restrict__ w, T* __restrict__ packed_w) {
     const int i = static_cast<int>(blockIdx.x * 256 + threadIdx.x);
-    if (i < C * R * S) packed_w[i] = w[i % C * (R * S) + i / C];
+    if (i < C * FILTER_D * R * S) packed_w[i] = w[i % C * (FILTER_D * R * S) + i / C];
 }
 
 template <int N>
@@ -79,7 +82,7 @@ __device__ __forceinline__ void load_taps(float (&filter)[TAPS][CHANNELS], const
 __device__ constexpr bool is_padding(int i) { return COLUMNS == Q && (i < PAD_W || i - PAD_W >= W); }
 
 // Whether all rows of x that a thread passes lie inside the image.
-constexpr bool ROWS_INSIDE = PAD_H == 0;
+constexpr bool ROWS_INSIDE = !PADDED_H;
 __device__ __forceinline__ bool row_inside(int row) { return ROWS_INSIDE || static_cast<unsigned>(row) < static_cast<unsigned>(H); }
 
 // Loads those inputs of COLUMNS outputs that lie inside the image; `from` is where the first one of a row of x would lie.
@@ -134,6 +137,13 @@ __device__ __forceinline__ void store_row(T* __restrict__ to, const float (&accu
     }
 }
 
+#include "_input_image.cuh"
+
+// Where a thread's first input of an image, or of a frame, would lie.
+__device__ __forceinline__ const T* first_input(const T* __restrict__ x, int image, int offset) {
+    return x + (static_cast<long long>(image) * (H * W * C) + offset);
+}
+
 #include "_depthwise_window.cuh"
 
 extern "C" __global__ void __launch_bounds__(THREADS_C * THREADS_Q * THREADS_P, MIN_BLOCKS)
@@ -146,11 +156,10 @@ conv2d_depthwise_nhwc(const T* __restrict__ x, const T* __restrict__ packed_w, c
     at /= BLOCKS_Q;
     const int tile_p = at % BLOCKS_P * THREADS_P + (THREADS_P > 1 ? static_cast<int>(threadIdx.z) : 0);
     const int image = at / BLOCKS_P;
-    if (image >= n || channel >= C || tile_q * COLUMNS >= Q || tile_p * ROWS >= P) return;
+    if (image >= n * O || channel >= C || tile_q * COLUMNS >= Q || tile_p * ROWS >= P) return;
     // The last tiles move up to end with the output: outputs of two threads are the same.
     const int first_p = min(tile_p * ROWS, P - ROWS), first_q = min(tile_q * COLUMNS, Q - COLUMNS);
     const int row = first_p * STRIDE_H - PAD_H, column = first_q * STRIDE_W - PAD_W;
-    const T* __restrict__ const input = x + (static_cast<long long>(image) * (H * W * C) + (row * W + column) * C + channel);
     T* __restrict__ const output = y + (static_cast<long long>(image) * (P * Q * C) + (first_p * Q + first_q) * C + channel);
 
     float channel_bias[CHANNELS] = {};
@@ -158,5 +167,5 @@ conv2d_depthwise_nhwc(const T* __restrict__ x, const T* __restrict__ packed_w, c
 #pragma unroll
         for (int i = 0; i < CHANNELS; ++i) channel_bias[i] = SCALE * to_float(bias[channel + i]);
     }
-    compute(input, output, packed_w + channel, row, column, channel_bias);
+    compute(x, image, (row * W + column) * C + channel, output, packed_w + channel, row, column, channel_bias);
 }

@@ -99,6 +99,39 @@ def test_slices_of_mma_gemm_are_channels_of_a_frame(
     verify("conv_mma_gemm", problem, {**default.params, **values}, host)
 
 
+DEPTHWISE = CONV_PROBLEMS["depthwise video"]
+PADDED_BELOW = changed(DEPTHWISE, d=4, t=1, stride_d=1, pad_d=0, pad_h=0, dtype="f16", epilogue="bias_silu")
+"""Frames are images; the last rows read padding below the image, and the first ones none above it."""
+
+
+@pytest.mark.cxx
+@pytest.mark.parametrize(
+    ("problem", "unroll"),
+    [(DEPTHWISE, "window"), (DEPTHWISE, "row"), (PADDED_BELOW, "sliding"), (PADDED_BELOW, "window")],
+)
+def test_depthwise_filters_pass_over_the_frames_of_a_video(
+    problem: Problem, unroll: str, checked: DeviceEvaluator
+) -> None:
+    values = {"channels": 4, "thread_p": 4, "thread_q": 2, "block_c": 2, "block_q": 4, "block_p": 1}
+    verify("conv_depthwise_nhwc", problem, {**values, "unroll": unroll, "warps": 16, "prefetch": 0}, checked)
+
+
+@pytest.mark.cxx
+@pytest.mark.parametrize("size", [{}, {"h": 9, "r": 3, "pad_h_end": 2, "w": 12, "dtype": "f32", "epilogue": "bias"}])
+def test_depthwise_planes_are_padded_on_one_side(size: Mapping[str, Value], checked: DeviceEvaluator) -> None:
+    problem = changed(CONV_PROBLEMS["depthwise signal"], **size)
+    values: dict[str, int | str] = {
+        "inputs": "shared",
+        "stores": "staged",
+        "thread_p": 2,
+        "thread_q": 4,
+        "planes": 2,
+        "row_tiles": 1,
+    }
+    values |= {"block": 128, "unroll": "window", "filters": "global", "warps": 16}
+    verify("conv_depthwise", problem, values, checked)
+
+
 @pytest.mark.cxx
 def test_a_frame_of_the_padding_that_is_read_from_another_video_is_found(host: DeviceEvaluator) -> None:
     change = ("image / O * D + frame : -1", "image / O * D + frame : 0")

@@ -61,15 +61,15 @@ STUDIES = {
     ),
     "an unknown template": (
         ("trials = 10", 'templates = ["tinny"]'),
-        "bad.toml: no template named 'tinny' (did you mean 'tiny'?); there are conv_implicit_gemm, ",
+        "bad.toml: no template named 'tinny' (did you mean 'tiny'?); there are conv_depthwise, ",
     ),
     "an unknown template's space": (
         ("trials = 10", "[space.tinny]\nturns = 1"),
-        "bad.toml: no template named 'tinny' (did you mean 'tiny'?); there are conv_implicit_gemm, ",
+        "bad.toml: no template named 'tinny' (did you mean 'tiny'?); there are conv_depthwise, ",
     ),
     "an unknown template's technique": (
         ("s = 3\n", 's = 3\n[[technique]]\nname = "t"\ntemplate = "tinny"\n'),
-        "bad.toml: technique 't': no template named 'tinny' (did you mean 'tiny'?); there are conv_implicit_gemm, ",
+        "bad.toml: technique 't': no template named 'tinny' (did you mean 'tiny'?); there are conv_depthwise, ",
     ),
     "a space of a template that is not searched": (
         ("trials = 10", 'templates = ["tiny"]\n[space.direct]\nthread_k = 1'),
@@ -170,14 +170,14 @@ def test_an_option_that_names_nothing(word: str, folder: Path, tune: Command, fi
     assert complaint.startswith(
         {
             "--layer": "--layer none: small has no such layer; it has one",
-            "--family": "small.toml: no template named 'none'; there are conv_implicit_gemm, ",
+            "--family": "small.toml: no template named 'none'; there are conv_depthwise, ",
         }[word]
     )
     assert content(filled) == before
 
 
 def test_a_study_that_is_not_there(autotune: Command, folder: Path) -> None:
-    words = "none.toml: no such study file; shipped studies are conv-fp16, conv-tf32, "
+    words = "none.toml: no such study file; shipped studies are conv-depthwise, conv-fp16, conv-tf32, "
     assert autotune("tune", "none.toml", "--device", "null").complaint.startswith(words)
     assert autotune("tune", "families", "--device", "null").complaint == (
         "families: is a directory; give a study file inside it"
@@ -274,7 +274,7 @@ def test_a_folder_of_templates_that_is_not_there(autotune: Command, folder: Path
 
 def test_a_family_that_is_not_there(autotune: Command) -> None:
     for command in (("templates", "none"), ("check", "none", "--device", "host")):
-        assert autotune(*command).complaint.startswith("none: no such family; there are conv_implicit_gemm, ")
+        assert autotune(*command).complaint.startswith("none: no such family; there are conv_depthwise, ")
 
 
 ASKING = (("best",), ("trials",), ("query", "SELECT 1"), ("export", "small", "--out", "out"))
