@@ -13,13 +13,12 @@ from autotune.checking.cases import Case, CasePlan
 from autotune.checking.int32_overflow import large_problems
 from autotune.checking.sanitize import HOST_CHECK
 from autotune.compilation.compile import Binary
-from autotune.errors import DeviceError, DeviceLost, Rejected, TemplateError
+from autotune.errors import DeviceError, DeviceLost, Rejected
 from autotune.evaluation.evaluator import Checker, Evaluator
 from autotune.family.render import relaunched, render
 from autotune.family.source import KernelSource
 from autotune.family.source_map import with_source_lines
 from autotune.family.template import KernelTemplate
-from autotune.measurement.bounds import too_loose
 from autotune.operation.operation import Operation
 from autotune.operation.registry import operations
 from autotune.problem import Problem
@@ -140,8 +139,6 @@ class FamilyCheck:
     def _start(self, case: Case) -> _Started:
         bound = case.subject.bound
         source = render(bound, case.config)
-        if wrong := too_loose(source.error_factor, source.accuracy, bound.problem):
-            raise TemplateError(f"{bound.template.path}: {wrong}")
         others = []
         for other in case.subject.others:
             if other.problem.runtime_size > bound.problem.runtime_size:

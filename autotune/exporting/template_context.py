@@ -20,7 +20,7 @@ from autotune.exporting.operation_context import word_constants
 from autotune.exporting.selected_kernel import SelectedKernel
 from autotune.family.comments import in_comment
 from autotune.family.source import KernelSource
-from autotune.measurement.bounds import ErrorBound, error_bound, exact_on_integers
+from autotune.measurement.bounds import ErrorBound, error_bound, most_error_on_integers
 from autotune.measurement.exported import problem_numbers
 from autotune.operation.declarations import Array
 from autotune.problem import Problem
@@ -209,7 +209,7 @@ class GoldenContext:
     more_n: tuple[int, ...]
     bound: tuple[str, ...]
     reduction: str
-    exact_on_integers: bool
+    most_error_on_integers: str
     most_outputs: int
     sets: tuple[SamplesContext, ...]
 
@@ -238,7 +238,7 @@ def golden_context(problem: Problem, source: KernelSource, identifier: str, name
         more_n=values.more_n,
         bound=tuple(number.hex() for number in bound.numbers),
         reduction=float(problem.reduction).hex(),
-        exact_on_integers=source.error_factor == 1 and exact_on_integers(source.accuracy, problem),
+        most_error_on_integers=most_error_on_integers(source).hex(),
         most_outputs=values.most_outputs,
         sets=tuple(
             SamplesContext(

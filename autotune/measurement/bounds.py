@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import math
+import sys
 from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
 
 from autotune.errors import TemplateError
+from autotune.family.source import KernelSource
 from autotune.operation.operation import FILE
 from autotune.problem import Problem
 
@@ -73,13 +75,14 @@ def error_bound(accuracy: str, problem: Problem) -> ErrorBound:
     return bound.times(2) if problem.dtype == "f32" and accuracy == "bf16" else bound
 
 
-def too_loose(factor: int, accuracy: str, problem: Problem) -> str:
+def too_loose(source: KernelSource) -> str:
     """What is wrong with a header's `error_factor` that lets wrong kernels pass; empty if it does not.
 
     The magnitudes of L terms of random signs are some sqrt(L) times the output.
     """
+    factor, problem = source.error_factor, source.problem
     bounds = problem.operation.bounds
-    class_bound = error_bound(accuracy, problem).factor(problem.reduction) * math.sqrt(problem.reduction)
+    class_bound = error_bound(source.accuracy, problem).factor(problem.reduction) * math.sqrt(problem.reduction)
     allowed = factor * (bounds.rtol if bounds.model == "tolerance" else class_bound)
     if factor == 1 or bounds.model == "exact" or allowed <= LOOSE:
         return ""
@@ -89,10 +92,22 @@ def too_loose(factor: int, accuracy: str, problem: Problem) -> str:
 
 
 def exact_on_integers(accuracy: str, problem: Problem) -> bool:
-    """Whether integer data must give the exact result: always for sums, except for half accumulation of long ones."""
+    """Whether integer data give whole numbers: always for sums, except for half accumulation of long ones."""
     if problem.operation.bounds.model != "multilinear":
         return problem.operation.bounds.model == "exact"
     return accuracy != "fp16-acc16" or 2 * problem.reduction + 2 <= 2048
+
+
+def most_error_on_integers(source: KernelSource) -> float:
+    """The largest error of an output on integer data before it is stored, however wide the class bound is.
+
+    0 if sums are exact. A family with an `error_factor`, such as Winograd's, computes with fractions, but its sums
+    still round to the right whole number.
+    """
+    if not exact_on_integers(source.accuracy, source.problem):
+        return sys.float_info.max
+    exact = source.error_factor == 1 or source.problem.operation.bounds.model == "exact"
+    return 0.0 if exact else 0.25
 
 
 def check_units(problem: Problem, name: str, values: npt.NDArray[np.float64], units: npt.NDArray[np.float32]) -> None:

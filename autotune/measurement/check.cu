@@ -95,12 +95,12 @@ struct ErrorBound {
 };
 
 // Compare every output with ref[o % period_outputs]: |y - ref| <= the bound of its unit + max(rounding * |ref|, LEAST_ROUNDING) + the
-// activation's own error. If the sums are exact, so is y, as stored, where the activation has no error. An element whose bytes are all
-// ones was never written. A thread takes one place of the period and all outputs that share it, so that reference and bound are fetched
+// activation's own error. `most_error` limits the bound of the sums; where it is 0 and the activation has no error, y is exact, as
+// stored. An element whose bytes are all ones was never written. A thread takes one place of the period and all outputs that share it, so that reference and bound are fetched
 // and computed once.
 template <class Stored>
 __device__ inline void compared(const Problem& problem, const typename Stored::element* y, const double* ref, const ErrorUnit* units,
-                                wide outputs, wide period_outputs, bool exact_sums, const ErrorBound& allowed, double rounding,
+                                wide outputs, wide period_outputs, double most_error, const ErrorBound& allowed, double rounding,
                                 bits64* result) {
     double worst_over = 0.0, worst_abs = 0.0;
     bits64 wrong = 0, unwritten = 0, first = ~0ull;
@@ -108,10 +108,10 @@ __device__ inline void compared(const Problem& problem, const typename Stored::e
          at += static_cast<wide>(gridDim.x) * blockDim.x) {
         const double exact = ref[at], size = static_cast<double>(units[at].size);
         const double own = activation_error(problem, exact, size);
-        const bool equal = exact_sums && own == 0.0;
+        const bool equal = most_error == 0.0 && own == 0.0;
         const double expected = equal ? Stored::to_double(Stored::from_double(exact)) : exact;
         const double rounded = own + fmax(rounding * fabs(exact), Stored::LEAST_ROUNDING);
-        const double of_class = exact_sums ? 0.0 : allowed.of(size, static_cast<double>(units[at].products));
+        const double of_class = fmin(most_error, allowed.of(size, static_cast<double>(units[at].products)));
         const double bound = equal ? 0.0 : of_class + rounded;
         double largest = 0.0;
 #pragma unroll 8
@@ -157,12 +157,12 @@ __device__ inline void compared(const Problem& problem, const typename Stored::e
         filled_indices<stored_##NAME>(to, elements, period, length, step, shift);                                          \
     }                                                                                                                      \
     extern "C" __global__ void compare_##NAME(const stored_##NAME::element* y, const double* ref, const ErrorUnit* units,  \
-                                              wide outputs, wide period_outputs, int exact_sums, double constant,          \
+                                              wide outputs, wide period_outputs, double most_error, double constant,       \
                                               double growing, double shrinking, double most, double least_term,            \
                                               double rounding, bits64* result PROBLEM_PARAMETERS) {                        \
         const Problem problem = {PROBLEM_ARGUMENTS};                                                                       \
         const ErrorBound allowed = {constant, growing, shrinking, most, least_term};                                       \
-        compared<stored_##NAME>(problem, y, ref, units, outputs, period_outputs, exact_sums != 0, allowed, rounding, result);\
+        compared<stored_##NAME>(problem, y, ref, units, outputs, period_outputs, most_error, allowed, rounding, result);\
     }
 
 // sum += a hash of all words and their positions (the finaliser of MurmurHash3, whose multiplications are 32 bits

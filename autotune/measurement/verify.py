@@ -1,15 +1,16 @@
 """load -> verify: is a kernel's output right, everywhere, every time, and does it stay inside its buffers?
 
-Two data sets are kept on the device for a layer. On small integers every accuracy class must be exact; on normal
-data the error must stay under the class's bound against a float64 reference. Guard bands of NaN lie before and behind
-every array. Outputs, workspace and packed weights are poisoned before each run: with NaN in the first, and, since
-fmaxf, fminf and atomicMax swallow NaN, with large numbers of either sign in the next two. The host device poisons
-shared memory in the same way, and runs warps and blocks in another order each time.
+Two data sets are kept on the device for a layer. On small integers the sums of every accuracy class must be exact; on
+normal data the error must stay under the class's bound against a float64 reference. Guard bands of NaN lie before and
+behind every array. Outputs, workspace and packed weights are poisoned before each run: with NaN in the first, and,
+since fmaxf, fminf and atomicMax swallow NaN, with large numbers of either sign in the next two. The host device
+poisons shared memory in the same way, and runs warps and blocks in another order each time.
 """
 
 from __future__ import annotations
 
 import struct
+import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -20,7 +21,13 @@ from autotune.compilation.compile import Binary
 from autotune.devices.device import POISON, Device, Launch, Order, Passes, Sample, Variation
 from autotune.errors import Rejected
 from autotune.family.source import KernelSource
-from autotune.measurement.bounds import check_units, error_bound, exact_on_integers
+from autotune.measurement.bounds import (
+    check_units,
+    error_bound,
+    exact_on_integers,
+    most_error_on_integers,
+    too_loose,
+)
 from autotune.measurement.diagnosis import diagnosed
 from autotune.measurement.guard_bands import GUARD_BYTES, OUTPUT_GUARD, GuardedArray, with_array
 from autotune.measurement.launcher import LoadedKernel, Tensors
@@ -134,8 +141,11 @@ class Verifier:
 
         `repeat`, given the microseconds of the first run, says whether the rest is worth it: a kernel that will never
         be chosen is known to be right within its bound everywhere by then.
-        Raises Rejected('wrong_result', oob_write | unwritten | wrong | inexact | nondeterministic | input_overwritten).
+        Raises Rejected('wrong_result', oob_write | unwritten | wrong | inexact | nondeterministic | input_overwritten |
+        too_loose).
         """
+        if message := too_loose(kernel.source):
+            raise Rejected(Outcome.WRONG_RESULT, "too_loose", message)
 
         def outputs() -> tuple[int, ...]:
             return self._outputs_of(kernel, workspace, packed_w, FIRST)
@@ -222,7 +232,7 @@ class Verifier:
         """Check all guards, the inputs, and every output, which the caller had made from one data set."""
         self._check_guards([*self._arrays, *arrays])
         self._check_inputs()
-        return self._compare(data, source, self.tensors(data), exact=data is self.integers and source.error_factor == 1)
+        return self._compare(data, source, self.tensors(data))
 
     def still_right(self, source: KernelSource, tensors: Tensors, rerun: Callable[[], object]) -> None:
         """Check after the timing that a correct kernel is still correct, on the arrays of `tensors`.
@@ -232,7 +242,7 @@ class Verifier:
         self.restore(self.normal, tensors)
         rerun()
         try:
-            self._compare(self.normal, source, tensors, exact=False)
+            self._compare(self.normal, source, tensors)
         except Rejected as rejected:
             message = f"right when verified, and wrong after it was timed: {rejected.message}"
             raise Rejected(Outcome.WRONG_RESULT, "wrong_after_timing", message) from None
@@ -354,20 +364,19 @@ class Verifier:
                 raise Rejected(rejected.outcome, rejected.reason, with_array(rejected.message, arrays)) from None
         return sample, varied
 
-    def _compare(self, data: DataSet, source: KernelSource, tensors: Tensors, *, exact: bool) -> ErrorStats:
+    def _compare(self, data: DataSet, source: KernelSource, tensors: Tensors) -> ErrorStats:
         """Every output at the addresses of `tensors`."""
         some = self.problem.with_runtime(data.period).outputs
         errors = [
-            self._compare_one(data, source, output, period, tensors.address(output.name), exact=exact)
+            self._compare_one(data, source, output, period, tensors.address(output.name))
             for output, period in zip(self.problem.outputs, some, strict=True)
         ]
         return ErrorStats(max(error.over_bound for error in errors), max(error.max_abs for error in errors))
 
-    def _compare_one(
-        self, data: DataSet, source: KernelSource, output: Array, period: Array, y: int, *, exact: bool
-    ) -> ErrorStats:
+    def _compare_one(self, data: DataSet, source: KernelSource, output: Array, period: Array, y: int) -> ErrorStats:
         problem = self.problem
-        exact = exact or problem.operation.bounds.model == "exact"
+        whole = data is self.integers or problem.operation.bounds.model == "exact"
+        most_error = most_error_on_integers(source) if whole else sys.float_info.max
         bound = error_bound(source.accuracy, problem).times(source.error_factor)
         self.device.write(self._result, struct.pack("<QQQQQ", 0, 0, 2**64 - 1, 0, 0))
         outputs = output.elements
@@ -377,7 +386,7 @@ class Verifier:
             *map(np.uint64, (y, *data.references[output.name])),
             np.int64(outputs),
             np.int64(period.elements),
-            np.int32(exact),
+            np.float64(most_error),
             *map(np.float64, bound.numbers),
             np.float64(TYPES[output.dtype].rounding),
             np.uint64(self._result),
@@ -394,13 +403,13 @@ class Verifier:
             )
             raise Rejected(Outcome.WRONG_RESULT, "unwritten", message)
         if wrong:
-            reason = "inexact" if exact else "wrong"
-            kind = "integer" if exact else "normal"
+            reason = "inexact" if whole else "wrong"
+            kind = "integer" if whole else "normal"
             message = (
                 f"{wrong} of {outputs} outputs are wrong on {kind} data, the first {self._place(output, first)}; "
                 f"largest error {max_abs:.3g}"
             )
-            if not exact:
+            if not whole:
                 message = f"{message}, {over_bound:.3g} x bound"
             if problem.operation.independent and first >= period.elements:
                 runtime = problem.operation.runtime

@@ -136,6 +136,14 @@ def test_bound_follows_the_algorithm(factor: int, right: bool, tmp_path: Path, h
     assert all(row.outcome == Outcome.CORRECT for row in rows) == right
 
 
+def test_a_wide_bound_keeps_whole_numbers(tmp_path: Path, host: DeviceEvaluator) -> None:
+    template = family(tmp_path, "y[at] = sum;", "y[at] = sum * (1.0f + 1.0f / 64);")
+    path = template.path
+    path.write_text(path.read_text().replace("[supports]", 'error_factor = "32768"\n\n[supports]'))
+    (row,) = FamilyCheck(CasePlan(load_template(path), host.info), host).rows(most=1)
+    assert (row.outcome, row.reason) == (Outcome.WRONG_RESULT, "inexact")
+
+
 def test_own_layers_take_the_place_of_derived_problems(tmp_path: Path, host: DeviceEvaluator) -> None:
     own = Layer("own", Conv2dProblem(1000, 4, 10, 9, 6, 3, 3, pad_h=1))
     other = Layer("other", Conv2dProblem(2, 4, 10, 9, 6, 3, 3, dtype="f16"))

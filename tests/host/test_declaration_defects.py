@@ -48,7 +48,9 @@ class Defect:
 
 def _factor(factor: int, *edits: tuple[str, str]) -> Defect:
     return Defect(
-        (("[supports]", f'error_factor = "{factor}"\n\n[supports]'), *edits), f"error_factor = {factor} allows"
+        (("[supports]", f'error_factor = "{factor}"\n\n[supports]'), *edits),
+        f"error_factor = {factor} allows",
+        "row",
     )
 
 
