@@ -7,11 +7,8 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
-from dataclasses import dataclass
-from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
-from xml.etree import ElementTree as Xml
+from typing import TYPE_CHECKING
 
 import click
 
@@ -20,7 +17,6 @@ from autotune.analysis.retime import retime as measure_again
 from autotune.analysis.rooflines import best_per_class
 from autotune.api.device_names import binary_cache, jobs_default
 from autotune.api.study_names import name_of
-from autotune.atomic_write import check_writable, write_whole
 from autotune.cli.options import DATABASE, DIRECTORIES, JOBS, run_on, studies_and_layers, writable
 from autotune.cli.progress import counting
 from autotune.cli.run import end_interrupted, open_evaluator, present_devices, stopping_on_interrupt
@@ -167,30 +163,6 @@ def _row(result: Retimed | NotRetimed) -> TrialRow:
     return result.before if isinstance(result, Retimed) else result.row
 
 
-def testcases(plans: Sequence[LayerPlan], results: Sequence[Retimed | NotRetimed]) -> list[Case]:
-    """A testcase for each winner."""
-    known = {_row(result).id: result for result in results}
-    return [_case(layer.name, row, known.get(row.id)) for layer in plans for row in layer.winners]
-
-
-def _case(layer: str, row: TrialRow, result: Retimed | NotRetimed | None) -> Case:
-    kind = ", ".join(
-        [
-            row.trial.accuracy,
-            f"{row.measurement_mode} cache",
-            *([] if row.trial.deterministic else ["not deterministic"]),
-        ]
-    )
-    name = f"{row.device.name}, {kind}"
-    if not isinstance(result, Retimed):
-        return Case(layer, name, "skipped", result.why if result else "interrupted before its turn")
-    label, before_us, after_us = result.retime.label, result.retime.before_us, result.retime.after_us
-    if after_us is None or result.noise is None:
-        return Case(layer, name, "error", f"{row.trial.config}: {result.retime.message}")
-    message = f"{label}: {before_us:.2f} us before, {after_us:.2f} us now, noise {result.noise:.2%}; {row.trial.config}"
-    return Case(layer, name, "failure" if label == "regressed" else "passed", message)
-
-
 @click.command()
 @click.argument("what", metavar="[STUDY|LAYER]", required=False, shell_complete=studies_and_layers)
 @run_on()
@@ -198,9 +170,6 @@ def _case(layer: str, row: TrialRow, result: Retimed | NotRetimed | None) -> Cas
 @DATABASE
 @DIRECTORIES
 @JOBS
-@click.option(
-    "--junit", type=click.Path(path_type=Path), help="Write JUnit XML to this file, with a test case per winner."
-)
 @format_options
 def retime(
     what: str | None,
@@ -209,7 +178,6 @@ def retime(
     db: str,
     directories: tuple[Path, ...],
     jobs: int | None,
-    junit: Path | None,
     style: str | None,
 ) -> None:
     """Verify and time the best few kernels of each layer again.
@@ -224,13 +192,10 @@ def retime(
     """
     from autotune.store import Store
 
-    if junit is not None:
-        check_writable(junit, "--junit")
     name = name_of(what)
     with Store(db, create=False) as store:
         layers = store.studies.layers(name)  # report a wrong name before a device is opened
     families = load_templates(directories, operations_here((row.layer.problem.operation for row in layers), what))
-    began_at, began = datetime.now(UTC), time.monotonic()
     with (
         closing(open_evaluator(device, jobs or jobs_default())) as evaluator,
         Store(writable(db)) as store,
@@ -245,16 +210,11 @@ def retime(
                 counts = Counter(one.retime.label for one in measured(results))
                 tell(len(results), ", ".join(f"{count} {word}" for word, count in counts.items()))
         interrupted = stopping()
-        info, environment = evaluator.info, evaluator.environment
     kernels: list[Retimed] = measured(results)
     counts = Counter(result.retime.label for result in kernels)
     if kernels:
         click.echo(", ".join(f"{count} {word}" for word, count in counts.items()), err=True)
     show(kernels, _RETIME_COLUMNS, style)
-    if junit is not None:
-        about = {"device": info.name, "driver": environment.driver, "toolkit": environment.toolkit}
-        cases = testcases(plans, results)
-        write_whole(junit, junit_xml("autotune retime", cases, about, began_at, time.monotonic() - began), "--junit")
     if interrupted:
         left = unreached(plans, results)
         end_interrupted(f"not re-timed: {', '.join(left)}" if left else "every layer was re-timed", resumes=False)
@@ -281,52 +241,3 @@ _RETIME_COLUMNS = (
     Column[Retimed]("toolkit_before", lambda row: row.before.environment.toolkit, terminal=False),
     Column[Retimed]("toolkit", lambda row: row.retime.environment.toolkit, terminal=False),
 )
-
-
-@dataclass(frozen=True, slots=True)
-class Case:
-    """One testcase."""
-
-    group: str
-    name: str
-    result: Literal["passed", "failure", "error", "skipped"]
-    message: str
-    """the printed text of a passed test case"""
-
-
-def junit_xml(
-    name: str, cases: Sequence[Case], properties: Mapping[str, str], began_at: datetime, took_s: float
-) -> bytes:
-    """One suite as an XML file in UTF-8."""
-    counts = {result: sum(case.result == result for case in cases) for result in ("failure", "error", "skipped")}
-    numbers = {"tests": len(cases), "failures": counts["failure"], "errors": counts["error"]}
-    totals = {**{key: str(number) for key, number in numbers.items()}, "time": f"{took_s:.3f}"}
-    suites = Xml.Element("testsuites", {"name": name, **totals})
-    began = f"{began_at:%Y-%m-%dT%H:%M:%S}"
-    suite = Xml.SubElement(
-        suites, "testsuite", {"name": name, **totals, "skipped": str(counts["skipped"]), "timestamp": began}
-    )
-    listed = Xml.SubElement(suite, "properties")
-    for key, value in properties.items():
-        Xml.SubElement(listed, "property", {"name": key, "value": _allowed(value)})
-    for case in cases:
-        testcase = Xml.SubElement(suite, "testcase", {"classname": _allowed(case.group), "name": _allowed(case.name)})
-        if case.result == "passed":
-            Xml.SubElement(testcase, "system-out").text = _allowed(case.message)
-        elif case.result == "skipped":
-            Xml.SubElement(testcase, "skipped", {"message": _allowed(case.message)})
-        else:
-            Xml.SubElement(testcase, case.result, {"message": _allowed(case.message), "type": case.result})
-    Xml.indent(suites, " ")
-    text: str = Xml.tostring(suites, encoding="unicode")
-    return f'<?xml version="1.0" encoding="UTF-8"?>\n{text}\n'.encode()
-
-
-def _allowed(text: str) -> str:
-    """The text with what XML 1.0 (2.2) has no characters for, such as control characters, escaped as in Python."""
-    return "".join(
-        c
-        if c in "\t\n\r" or " " <= c <= "\ud7ff" or "\ue000" <= c <= "\ufffd" or c >= "\U00010000"
-        else c.encode("unicode_escape", "backslashreplace").decode()
-        for c in text
-    )

@@ -19,7 +19,6 @@ WRITES: Mapping[str, tuple[str, ...]] = {
     "page.html": ("report", "small", "--out", "page.html"),
     "kernel.cu": ("source", "small.one", "--out", "kernel.cu"),
     "all.jsonl": ("dump", "all.jsonl"),
-    "times.xml": ("retime", "--device", "null", "--junit", "times.xml"),
     "own.toml": ("new-op", "own"),
 }
 THERE: Mapping[str, Callable[[Path], object]] = {
@@ -62,7 +61,6 @@ def test_what_is_no_file_is_not_written_over(name: str, kind: str, outside: Path
     "words",
     [
         *(("report", "small", "--out"), ("source", "small.one", "--out")),
-        ("retime", "small", "--device", "null", "--junit"),
         ("dispatch", "small.toml", "--device", "null", "--out"),
     ],
     ids=lambda words: words[0],
