@@ -1,5 +1,5 @@
 // conv_transpose n 2 c 16 d 4 h 6 w 5 k 24 t 3 r 3 s 5 padding_h 1 padding_w 2 f16 nhwc bias
-// conv_transpose_phases warp_m=64 warp_tiles_k=1 warps_m=2 warps_k=2 depth_bytes=64 stages=3 min_blocks=2
+// conv_transpose_phases warp_m=64 warp_tiles_k=1 warps_m=2 warps_k=2 depth_bytes=64 joined=1 stages=3 min_blocks=2
 
 // D[nopq, k] = sum over taps, c of X[nopq, taps c] * W[taps c, k] for each output phase and group: M = outputs of the phase, N = K / GROUPS output
 // channels, depth = the phase's taps times C / GROUPS.
@@ -33,7 +33,8 @@ constexpr int O = 6, P = 6, Q = 5;
 constexpr int STRIDE_D = 1, STRIDE_H = 1, STRIDE_W = 1;
 constexpr int PADDING_D = 0, PADDING_H = 1, PADDING_W = 2;
 constexpr int DILATION_D = 1, DILATION_H = 1, DILATION_W = 1;
-constexpr int GROUPS = 1, GROUP_C = 16, GROUP_K = 24;
+constexpr int GROUPS = 1, GROUP_C = 16, GROUP_K = 24;  // joined ones are one group
+constexpr int FILTER_C = 16, FILTER_K = 24;                      // channels of one of them
 using EPILOGUE = Epilogue<true, false, identity>;
 
 // Parameters
@@ -67,7 +68,8 @@ extern "C" __global__ void pack_filters(const Bits* __restrict__ w, Chunk* __res
     if (k < GROUP_K && tap < phase.taps()) {
         for (int j = 0; j < CHUNK_C; ++j) {
             const int c = chunk % GROUP_CHUNKS * CHUNK_C + j;
-            if (c < GROUP_C) elements[j] = w[((group * GROUP_C + c) * (FILTER_D * R * S) + phase.tap(tap)) * GROUP_K + k];
+            if (c >= GROUP_C || c / FILTER_C != k / FILTER_K) continue;
+            elements[j] = w[((group * GROUP_C + c) * (FILTER_D * R * S) + phase.tap(tap)) * FILTER_K + k % FILTER_K];
         }
     }
     packed_w[i] = chunk_of(elements);

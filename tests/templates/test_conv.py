@@ -210,13 +210,14 @@ TILES: dict[str, int | str] = {
 @pytest.mark.parametrize(
     ("name", "label", "sizes", "values"),
     [
-        ("phases", "up", {"layout": "nhwc", "dtype": "bf16"}, {}),
-        ("phases", "gaps", {}, {"depth_bytes": 128, "stages": 2}),
+        ("phases", "up", {"layout": "nhwc", "dtype": "bf16"}, {"joined": 1}),
+        ("phases", "up", {"layout": "nhwc", "dtype": "f16", "groups": 2, "k": 10}, {"joined": 2}),
+        ("phases", "gaps", {}, {"depth_bytes": 128, "stages": 2, "joined": 1}),
         ("phases_sm90", "upsampling", {}, TILES),
         ("phases_sm90", "upsampling", {}, {**TILES, "joined": "columns"}),
         ("phases_sm90", "upsampling", {"r": 2, "s": 2, "padding_h": 0, "padding_w": 2}, {**TILES, "joined": "all"}),
         *long_run(
-            ("phases", "upsampling", {"c": 41, "k": 3}, {"warp_tiles_k": 1}),
+            ("phases", "upsampling", {"c": 41, "k": 3}, {"warp_tiles_k": 1, "joined": 1}),
             (
                 "phases_sm90",
                 "upsampling",
