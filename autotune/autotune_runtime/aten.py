@@ -11,6 +11,7 @@ from typing import TypeAlias
 from .activations import ACTIVATIONS
 from .convolution import Geometry, Shape, product
 from .fusion import Convolution, Function, Graph, MatrixProduct, Operator, convolution, matrix_product
+from .norms import Norm, norm
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,6 +112,8 @@ _BINARY: Mapping[str, Callable[[float, float], float]] = {
     "minimum": min,
     "pow": math.pow,
 }
+_OWN_STATISTICS = ("layer_norm", "native_layer_norm", "rms_norm", "group_norm")
+"""Norms by statistics of their own input."""
 _PRODUCTS = {
     "linear": ("input", "weight"),
     "matmul": ("self", "other"),
@@ -285,6 +288,8 @@ class _Reader:
             return Operator(reads, call.writes, "convolution", None, constants, convolution=found)
         if (made := self._product(call)) is not None:
             return Operator(reads, call.writes, constants=constants, product=made)
+        if call.name in _OWN_STATISTICS:
+            return Operator(reads, call.writes, constants=constants, norm=self._norm(call))
         if call.name in _BINARY and call.limit("alpha") in (None, 1) and "rounding_mode" not in call.arguments:
             other = "exponent" if call.name == "pow" else "other"
             operands = (self._operand(call, "self"), self._operand(call, other))
@@ -341,6 +346,31 @@ class _Reader:
         if {"nhwc"} in (images, filters):
             return "nhwc"
         return self._either if filters == {"nchw", "nhwc"} else "nchw"
+
+    def _norm(self, call: Call) -> Norm:
+        x, given = call.tensor("input"), [call.tensor("weight"), call.tensor("bias")]
+        kind, grouped = self._type(x), call.name == "group_norm"
+        rows = call.whole("normalized_shape", 1, 1)
+        why_not = ""
+        if not {*filter(None, given)} <= {*self._constants}:
+            why_not = "its weights are computed by the network"
+        elif any(self._type(each).dtype != kind.dtype for each in given if each):
+            why_not = f"its weights are not in {kind.dtype}, as its input is"
+        elif given[1] and not given[0]:
+            why_not = "it has a bias without weights"
+        elif grouped and len(kind.shape) > 2 and (self._network.layout or self._either) != "nhwc":
+            why_not = "its images are NCHW; --layout nhwc imports it"
+        return norm(
+            self._label(call),
+            kind.shape,
+            kind.dtype,
+            channels=(kind.shape[1] or 1) if grouped else math.prod(rows),
+            groups=int(call.number("num_groups", 1)) if grouped else None,
+            eps=call.limit("eps") if "eps" in call.arguments or call.name == "rms_norm" else 1e-5,
+            rms=call.name == "rms_norm",
+            terms="weight_bias" if given[1] else "weight" if given[0] else "none",
+            why_not=why_not,
+        )
 
     def _product(self, call: Call) -> MatrixProduct | None:
         """The matrix product that the call computes; None if it is not one, or its size is unknown."""

@@ -14,6 +14,7 @@ from typing import TypeAlias
 
 from .activations import ACTIVATIONS
 from .convolution import DTYPES, Geometry, Problem, Shape, epilogue_name
+from .norms import Norm
 
 Function: TypeAlias = Callable[..., float]
 """The function of an elementwise operator, of one element of each tensor that it reads, in order."""
@@ -69,6 +70,7 @@ class Operator:
     """the network's own tensors that it reads, such as filters"""
     convolution: Convolution | None = None
     product: MatrixProduct | None = None
+    norm: Norm | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -276,3 +278,9 @@ def product_epilogue(graph: Graph, at: int, of: MatrixProduct) -> str:
     """The epilogue of a product's kernel: its bias, and the activation that is the only reader of the output."""
     word, _ = activation_behind(graph, graph.operators[at].writes[0])
     return epilogue_name(residual=False, activation=word) if of.bias or word else "none"
+
+
+def norm_epilogue(graph: Graph, at: int, terms: str) -> str:
+    """The epilogue of a norm's kernel: weight and bias, and the activation that is the only reader of the output."""
+    word, _ = activation_behind(graph, graph.operators[at].writes[0])
+    return f"{terms}_{word}" if word and terms != "none" else terms

@@ -109,7 +109,10 @@ LARGEST = 2**31 - 1
     help="Tensor layout. Default: the layout of the network's filters, or nchw.",
 )
 @click.option(
-    "--op", type=click.Choice(["conv2d", "gemm"]), default="conv2d", help="The operation to import. Default: conv2d."
+    "--op",
+    type=click.Choice(["conv2d", "gemm", "norm"]),
+    default="conv2d",
+    help="The operation to import. Default: conv2d.",
 )
 @click.option("--accuracy", type=click.Choice([*ADMITTED]), help="The accuracy of the study.")
 @click.option(
@@ -129,7 +132,8 @@ def import_model(
 ) -> None:
     """Write the study that tunes a network.
 
-    The study has the network's convolutions, or with --op gemm its matrix products.
+    The study has the network's convolutions, with --op gemm its matrix products,
+    or with --op norm its layer norms, group norms and RMS norms.
 
     SOURCE is an ONNX file (requires the package onnx), a torch.export archive (.pt2), or Python code that builds a
     PyTorch model: torchvision.models:resnet50, timm:convnext_tiny, my_module.py:build. autotune runs that code.

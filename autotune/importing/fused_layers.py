@@ -5,14 +5,23 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from autotune.autotune_runtime.convolution import Problem as ConvProblem
-from autotune.autotune_runtime.fusion import Convolution, Graph, MatrixProduct, Operator, fuse, product_epilogue
+from autotune.autotune_runtime.fusion import (
+    Convolution,
+    Graph,
+    MatrixProduct,
+    Operator,
+    fuse,
+    norm_epilogue,
+    product_epilogue,
+)
 from autotune.autotune_runtime.fusion import Fused as Epilogue
+from autotune.autotune_runtime.norms import Norm
 from autotune.errors import StudyError
 from autotune.importing.network import plain
 from autotune.operation.registry import operation
 from autotune.problem import Problem, make_problem
 
-OPERATIONS = {"conv2d": "convolutions", "gemm": "matrix products"}
+OPERATIONS = {"conv2d": "convolutions", "gemm": "matrix products", "norm": "norms"}
 """The operation of a study to the operators that it covers in a network."""
 
 
@@ -61,14 +70,19 @@ class Findings:
 
 
 def findings(network: Graph, *, op: str = "conv2d", residuals: bool = True) -> Findings:
-    """Every convolution of a network, or every product of matrices; without `residuals` none takes an addition."""
+    """Every convolution of a network, or every product of matrices, or every norm by statistics of its input.
+
+    Without `residuals` no convolution takes an addition. Norms are so few FLOPs that they are compared only with norms.
+    """
     checked = replace(network, operators=tuple(map(_checked, network.operators)))
     fused = {each.at: each for each in fuse(checked, residuals=residuals)}
     layers: list[Fused] = []
     left_out: list[Unsupported] = []
     for at, operator in enumerate(checked.operators):
         layer: Fused | Unsupported | None = None
-        if operator.product is not None:
+        if op == "norm":
+            layer = None if operator.norm is None else _norm(checked, at, operator.norm)
+        elif operator.product is not None:
             layer = _product(checked, at, operator.product, op)
         elif operator.convolution is not None:
             layer = _convolution(operator.convolution, fused.get(at), op)
@@ -101,6 +115,17 @@ def _product(network: Graph, at: int, product: MatrixProduct, op: str) -> Fused 
         return Fused(label, make_problem(operation("gemm"), {**product.sizes, **words}))
     except StudyError as error:
         return Unsupported(label, plain(str(error), 1000), product.flops)
+
+
+def _norm(network: Graph, at: int, norm: Norm) -> Fused | Unsupported:
+    label = plain(norm.label)
+    if norm.why_not:
+        return Unsupported(label, norm.why_not, norm.flops)
+    words = {"epilogue": norm_epilogue(network, at, str(norm.values["epilogue"]))}
+    try:
+        return Fused(label, make_problem(operation("norm"), {**norm.values, **words}))
+    except StudyError as error:
+        return Unsupported(label, plain(str(error), 1000), norm.flops)
 
 
 _OTHER = "{}, which --op {} imports"

@@ -323,6 +323,35 @@ def test_an_archive_needs_no_pytorch(folder: Path, autotune: Command, monkeypatc
 
 
 @pytest.mark.filterwarnings("ignore::FutureWarning", "ignore::UserWarning", "ignore::DeprecationWarning")
+def test_norms_are_layers_of_norm(folder: Path, autotune: Command) -> None:
+    net = torch.nn.Sequential(
+        torch.nn.GroupNorm(2, 6, eps=1e-6),
+        torch.nn.SiLU(),
+        torch.nn.LayerNorm((5, 8)),
+        torch.nn.ReLU(),
+        torch.nn.RMSNorm(8, eps=1e-6),
+        torch.nn.GELU(),
+        torch.nn.LayerNorm(8, elementwise_affine=False),
+        torch.nn.ReLU(),
+        torch.nn.RMSNorm(8),
+    )
+    torch.export.save(torch.export.export(net.eval(), (torch.randn(3, 6, 5, 8),)), folder / "net.pt2")
+    left_out = autotune("import-model", folder / "net.pt2", "--op", "norm").err
+    assert "left out: 20.0 %  0: its images are NCHW; --layout nhwc imports it\n" in left_out
+    assert "left out: 20.0 %  8: its eps depends on the version of PyTorch; give it one\n" in left_out
+    found = layers(autotune, folder / "net.pt2", "--op", "norm", "--layout", "nhwc")
+    norm = operation("norm")
+    assert [layer.problem for layer in found] == [
+        make_problem(
+            norm, {"n": 3, "pixels": 40, "c": 6, "groups": 2, "eps_e12": 10**6, "epilogue": "weight_bias_silu"}
+        ),
+        make_problem(norm, {"n": 18, "c": 40, "epilogue": "weight_bias_relu"}),
+        make_problem(norm, {"n": 90, "c": 8, "eps_e12": 10**6, "kind": "rms", "epilogue": "weight_gelu"}),
+        make_problem(norm, {"n": 90, "c": 8, "epilogue": "none"}),
+    ]
+
+
+@pytest.mark.filterwarnings("ignore::FutureWarning", "ignore::UserWarning", "ignore::DeprecationWarning")
 def test_an_archive_of_dynamic_sizes_is_read_for_those_asked_for(folder: Path, autotune: Command) -> None:
     path = archive(folder / "net.pt2", dynamic=True)
     refused(autotune("import-model", path), "are not all fixed; give them by --input; it has")
