@@ -1,5 +1,5 @@
 // conv_transpose n 2 c 16 d 4 h 6 w 5 k 24 t 3 r 3 s 5 padding_h 1 padding_w 2 f16 nhwc bias
-// conv_transpose_mma_gemm mma=warp warp_p=4 warp_tiles_k=3 warps_k=1 row_tiles=1 column_tiles=1 images=1 contiguous_taps=pixel channel_slices=1 stages=2 register_prefetch=0 filters=resident min_blocks=2
+// conv_transpose_mma_gemm mma=warp warp_p=4 warp_tiles_k=3 warps_k=1 row_tiles=1 column_tiles=1 images=1 frames=1 contiguous_taps=pixel channel_slices=1 stages=2 register_prefetch=0 filters=resident min_blocks=2
 
 // D[nopq, k] = sum over t, r, s, c of X[nopq, trsc] * W[trsc, k]: M = N*O*P*Q pixels, N = K output channels, depth = T*R*S*C.
 // A = x [N, D, H, W, C], a window in shared memory that serves all taps of a frame of the filters.  B = packed_w.
@@ -21,7 +21,7 @@
 // so the window is staged in COPIES copies, shifted, in one of which they begin on a multiple of 16 bytes. The last chunk goes on
 // into the next pixel, where filters are zero: an infinity there makes a NaN of it.
 // Else taps are the channels of a pixel, padded to whole chunks, CHANNELS of them staged at once.
-// A block takes IMAGES images, or a tile of TILE_P rows and TILE_Q columns of one, at a time, and goes on to the next such
+// A block takes IMAGES images, or FRAMES frames of a video, or a tile of TILE_P rows and TILE_Q columns of one, at a time, and goes on to the next such
 // work tile gridDim.x work tiles away.
 //
 //   grid  x: work tiles that run at once;  y: block of output channels
@@ -54,8 +54,8 @@ using EPILOGUE = Epilogue<true, false, identity>;
 // Parameters
 constexpr int WARP_P = 4;  // of outputs, a warp
 constexpr int WARP_TILES_K = 3, WARPS_K = 1;
-constexpr int ROW_TILES = 1, COLUMN_TILES = 1, IMAGES = 1;
-constexpr int CHANNEL_SLICES = 1, SLICES = 3, STAGES = 2;
+constexpr int ROW_TILES = 1, COLUMN_TILES = 1, IMAGES = 1, FRAMES = 1;
+constexpr int CHANNEL_SLICES = 1, SLICES = 3, INPUT_SLICES = 3, STAGES = 2;
 constexpr int MIN_BLOCKS = 2;  // blocks resident on a multiprocessor
 constexpr bool WARPGROUP = false, CONTIGUOUS_ROWS = false;
 constexpr bool RESIDENT_FILTERS = true;
@@ -130,10 +130,18 @@ extern "C" __global__ void pack_filters(const Bits* __restrict__ w, Word* __rest
 
 // A work tile: where its outputs begin.
 struct WorkTile {
+    static constexpr int GROUPS_O = (O + FRAMES - 1) / FRAMES;  // of frames of a video
+
     int image, row, column;
 
+    // The last frames move up to end with the video: outputs of two blocks are the same.
+    static __device__ __forceinline__ int first_image(unsigned group) {
+        if constexpr (FRAMES == 1) return static_cast<int>(group) * IMAGES;
+        return static_cast<int>(group / GROUPS_O) * O + min(static_cast<int>(group % GROUPS_O) * FRAMES, O - FRAMES);
+    }
+
     __device__ __forceinline__ explicit WorkTile(unsigned work_tile)
-        : image(static_cast<int>(work_tile / (ROW_TILES * COLUMN_TILES)) * IMAGES),
+        : image(first_image(work_tile / (ROW_TILES * COLUMN_TILES))),
           row(min(static_cast<int>(work_tile / COLUMN_TILES % ROW_TILES) * TILE_P, P - TILE_P)),
           column(min(static_cast<int>(work_tile % COLUMN_TILES) * TILE_Q, Q - TILE_Q)) {}
 };
@@ -228,7 +236,8 @@ conv2d_mma_gemm(const Bits* __restrict__ x, const Chunk* __restrict__ packed_w, 
         output_at[i] = there ? column.output() + k : -1;
     }
 
-    const unsigned work_tiles = (static_cast<unsigned>(n) * O + IMAGES - 1) / IMAGES * (ROW_TILES * COLUMN_TILES);
+    const unsigned groups = FRAMES > 1 ? static_cast<unsigned>(n) * WorkTile::GROUPS_O : (static_cast<unsigned>(n) * O + IMAGES - 1) / IMAGES;
+    const unsigned work_tiles = groups * (ROW_TILES * COLUMN_TILES);
 
     Fetched fetched;
     if constexpr (Fetched::USED) {
@@ -248,7 +257,7 @@ conv2d_mma_gemm(const Bits* __restrict__ x, const Chunk* __restrict__ packed_w, 
                 const Chunk* const slice_filters = packed_w + copied_slice * SLICE_FILTERS;
                 for (int i = thread; i < SLICE_FILTERS; i += THREADS) copy_async<16>(to + i, slice_filters + i);
             }
-            if (++copied_slice == SLICES) {
+            if (++copied_slice == INPUT_SLICES) {
                 copied_slice = 0;
                 copied_tile += gridDim.x;
             }
@@ -262,12 +271,13 @@ conv2d_mma_gemm(const Bits* __restrict__ x, const Chunk* __restrict__ packed_w, 
 
     int stage = 0;
     for (unsigned work_tile = blockIdx.x; work_tile < work_tiles; work_tile += gridDim.x) {
-        Accumulators accumulators;
-        clear(accumulators);
+        Accumulators accumulators[FRAMES];
+#pragma unroll
+        for (int frame = 0; frame < FRAMES; ++frame) clear(accumulators[frame]);
 #pragma unroll 1
-        for (int slice = 0; slice < SLICES; ++slice) {
+        for (int slice = 0; slice < INPUT_SLICES; ++slice) {
             // What registers are loaded with: the slice so many stages on, or the first of the next work tile.
-            const bool last = slice + STAGES > SLICES;
+            const bool last = slice + STAGES > INPUT_SLICES;
             const unsigned next = last ? work_tile + gridDim.x : work_tile;
             [[maybe_unused]] const int next_slice = last ? 0 : slice + STAGES - 1;
             if constexpr (Fetched::USED) {
@@ -287,8 +297,13 @@ conv2d_mma_gemm(const Bits* __restrict__ x, const Chunk* __restrict__ packed_w, 
                 copy_next(stage == 0 ? STAGES - 1 : stage - 1);
             }
             const Chunk* const inputs = staged + stage * STAGE_CHUNKS;
-            const Chunk* const slice_filters = RESIDENT_FILTERS ? block_filters + slice * SLICE_FILTERS : inputs + STAGED_CHUNKS;
-            add_slice(accumulators, inputs + column_input, slice_filters, group);
+#pragma unroll
+            for (int frame = 0; frame < FRAMES; ++frame) {
+                const int filter_slice = slice - frame * CHANNEL_SLICES;
+                if (FRAMES > 1 && static_cast<unsigned>(filter_slice) >= static_cast<unsigned>(SLICES)) continue;
+                const Chunk* const slice_filters = RESIDENT_FILTERS ? block_filters + filter_slice * SLICE_FILTERS : inputs + STAGED_CHUNKS;
+                add_slice(accumulators[frame], inputs + column_input, slice_filters, group);
+            }
             if (Fetched::USED && STAGES > 1 && next < work_tiles) fetched.stage(staged + (1 - stage) * STAGE_CHUNKS);
             stage = stage + 1 == STAGES ? 0 : stage + 1;
         }
@@ -297,49 +312,52 @@ conv2d_mma_gemm(const Bits* __restrict__ x, const Chunk* __restrict__ packed_w, 
         // staged where the outputs will be that it is added to.
         const WorkTile to(work_tile);
         const unsigned left = min(IMAGES, n * O - to.image) * (P * Q * K);
-        T* const tile_outputs = y + ((static_cast<long long>(to.image) * P + to.row) * Q + to.column) * K + first_k;
-        [[maybe_unused]] const T* const tile_residual = nullptr;
-        [[maybe_unused]] Vector added[STORES];  // of a row
-        if constexpr (EPILOGUE::HAS_RESIDUAL) load_residual(added, tile_residual, output_at, left);
 #pragma unroll
-        for (int i = 0; i < WARP_P; ++i) {
-            T* const row_outputs = outputs + i % 2 * (16 * OUTPUT_PITCH);
-            if constexpr (EPILOGUE::HAS_RESIDUAL) {
+        for (int frame = 0; frame < FRAMES; ++frame) {
+            T* const tile_outputs = y + ((static_cast<long long>(to.image + frame) * P + to.row) * Q + to.column) * K + first_k;
+            [[maybe_unused]] const T* const tile_residual = nullptr;
+            [[maybe_unused]] Vector added[STORES];  // of a row
+            if constexpr (EPILOGUE::HAS_RESIDUAL) load_residual(added, tile_residual, output_at, left);
+#pragma unroll
+            for (int i = 0; i < WARP_P; ++i) {
+                T* const row_outputs = outputs + (frame * WARP_P + i) % 2 * (16 * OUTPUT_PITCH);
+                if constexpr (EPILOGUE::HAS_RESIDUAL) {
+#pragma unroll
+                    for (int v = 0; v < STORES; ++v) {
+                        if (static_cast<unsigned>(output_at[v]) >= left) continue;
+                        *reinterpret_cast<Vector*>(staged_vector(row_outputs, v * 32 + lane)) = added[v];
+                    }
+                    if (i + 1 < WARP_P) load_residual(added, tile_residual + (i + 1) * (Q * K), output_at, left);
+                    __syncwarp();
+                }
+#pragma unroll
+                for (int j = 0; j < WARP_TILES_K; ++j) {
+                    const int k = j * 8 + lane % 4 * 2;
+#pragma unroll
+                    for (int l = 0; l < 2; ++l) {
+                        AlignedArray<T, 2> pair;
+                        if constexpr (EPILOGUE::HAS_RESIDUAL) {
+                            pair = *reinterpret_cast<const AlignedArray<T, 2>*>(row_outputs + (l * 8 + lane / 4) * OUTPUT_PITCH + k);
+                        }
+#pragma unroll
+                        for (int v = 0; v < 2; ++v) {
+                            const int at = min(first_k + k + v, K - 1);
+                            if constexpr (EPILOGUE::HAS_RESIDUAL) {
+                                pair.at[v] = from_float<T>(finish<EPILOGUE>(accumulators[frame][i][j][2 * l + v], bias, at, to_float(pair.at[v])));
+                            } else {
+                                pair.at[v] = from_float<T>(finish<EPILOGUE>(accumulators[frame][i][j][2 * l + v], bias, at));
+                            }
+                        }
+                        *reinterpret_cast<AlignedArray<T, 2>*>(row_outputs + (l * 8 + lane / 4) * OUTPUT_PITCH + k) = pair;
+                    }
+                }
+                __syncwarp();
 #pragma unroll
                 for (int v = 0; v < STORES; ++v) {
                     if (static_cast<unsigned>(output_at[v]) >= left) continue;
-                    *reinterpret_cast<Vector*>(staged_vector(row_outputs, v * 32 + lane)) = added[v];
+                    const T* const from = staged_vector(row_outputs, v * 32 + lane);
+                    *reinterpret_cast<Vector*>(tile_outputs + output_at[v] + i * (Q * K)) = *reinterpret_cast<const Vector*>(from);
                 }
-                if (i + 1 < WARP_P) load_residual(added, tile_residual + (i + 1) * (Q * K), output_at, left);
-                __syncwarp();
-            }
-#pragma unroll
-            for (int j = 0; j < WARP_TILES_K; ++j) {
-                const int k = j * 8 + lane % 4 * 2;
-#pragma unroll
-                for (int l = 0; l < 2; ++l) {
-                    AlignedArray<T, 2> pair;
-                    if constexpr (EPILOGUE::HAS_RESIDUAL) {
-                        pair = *reinterpret_cast<const AlignedArray<T, 2>*>(row_outputs + (l * 8 + lane / 4) * OUTPUT_PITCH + k);
-                    }
-#pragma unroll
-                    for (int v = 0; v < 2; ++v) {
-                        const int at = min(first_k + k + v, K - 1);
-                        if constexpr (EPILOGUE::HAS_RESIDUAL) {
-                            pair.at[v] = from_float<T>(finish<EPILOGUE>(accumulators[i][j][2 * l + v], bias, at, to_float(pair.at[v])));
-                        } else {
-                            pair.at[v] = from_float<T>(finish<EPILOGUE>(accumulators[i][j][2 * l + v], bias, at));
-                        }
-                    }
-                    *reinterpret_cast<AlignedArray<T, 2>*>(row_outputs + (l * 8 + lane / 4) * OUTPUT_PITCH + k) = pair;
-                }
-            }
-            __syncwarp();
-#pragma unroll
-            for (int v = 0; v < STORES; ++v) {
-                if (static_cast<unsigned>(output_at[v]) >= left) continue;
-                const T* const from = staged_vector(row_outputs, v * 32 + lane);
-                *reinterpret_cast<Vector*>(tile_outputs + output_at[v] + i * (Q * K)) = *reinterpret_cast<const Vector*>(from);
             }
         }
     }

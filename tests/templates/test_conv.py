@@ -88,6 +88,8 @@ def test_frames_are_read_from_the_front_and_padded_in_front_alone(
         (changed(CAUSAL, c=3, epilogue="bias_add"), {"contiguous_taps": "row", "stages": 2}),
         (changed(CAUSAL, c=3, k=5, stride_d=2, pad_d_end=1), {"contiguous_taps": "row", "stages": 1}),
         (changed(CAUSAL, c=3, dtype="f32"), {"contiguous_taps": "row", "stages": 2}),
+        (changed(CAUSAL, c=3, epilogue="bias_add"), {"contiguous_taps": "row", "frames": 2, "warp_p": 3}),
+        (changed(CAUSAL, k=3), {"channel_slices": 2, "frames": 4, "stages": 3}),
         (changed(CAUSAL, pad_w=0), {"channel_slices": 2, "filters": "staged", "stages": 3}),
     ],
 )

@@ -20,6 +20,7 @@ BASE: dict[str, int | str] = {
     "row_tiles": 1,
     "column_tiles": 1,
     "images": 1,
+    "frames": 1,
     "contiguous_taps": "row",
     "channel_slices": 1,
     "stages": 2,

@@ -119,6 +119,7 @@ def test_rows_of_input_that_no_output_row_needs_do_not_crash_the_compiler(tmp_pa
         "row_tiles": 1,
         "column_tiles": 4,
         "images": 1,
+        "frames": 1,
         "contiguous_taps": "pixel",
         "channel_slices": 1,
         "stages": 4,
