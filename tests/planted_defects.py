@@ -90,7 +90,7 @@ class Defect:
     """A defect, and the endings that catch it, `outcome/reason`."""
 
     number: int
-    """class: 1 unwritten memory is read, 2 warps are not ordered, 3 blocks are not ordered"""
+    """class: 1 unwritten memory is read, 2 warps are not ordered, 3 blocks are not ordered, 4 large inputs overflow"""
     kernel: str
     """of KERNELS"""
     name: str
@@ -466,6 +466,24 @@ _DEFECTS = (
             (_GEMM_STORE, f"if ({_FIRST_HALF}) {_GEMM_AT} = 0.0f; else atomicAdd(&{_GEMM_AT}, {_GEMM_SUM});"),
         ),
         checked=RACE,
+    ),
+    # 4: large inputs overflow
+    Defect(
+        4,
+        "softmax",
+        "no maximum is subtracted",
+        (("largest = combined(largest, largest_of, Larger());", "largest = 0.0f;"),),
+    ),
+    Defect(
+        4,
+        "softmax",
+        "at most 64 is subtracted",
+        (
+            (
+                "largest = combined(largest, largest_of, Larger());",
+                "largest = fminf(combined(largest, largest_of, Larger()), 64.0f);",
+            ),
+        ),
     ),
 )
 DEFECTS: Mapping[str, Defect] = {f"{each.kernel}: {each.name}": each for each in _DEFECTS}

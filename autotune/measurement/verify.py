@@ -1,10 +1,10 @@
 """load -> verify: is a kernel's output right, everywhere, every time, and does it stay inside its buffers?
 
-Two data sets are kept on the device for a layer. On small integers the sums of every accuracy class must be exact; on
-normal data the error must stay under the class's bound against a float64 reference. Guard bands of NaN lie before and
-behind every array. Outputs, workspace and packed weights are poisoned before each run: with NaN in the first, and,
-since fmaxf, fminf and atomicMax swallow NaN, with large numbers of either sign in the next two. The host device
-poisons shared memory in the same way, and runs warps and blocks in another order each time.
+Two data sets are kept on the device for a layer. On small integers sums of products must be exact; on normal data, and
+on integers where outputs are not such sums, the error must stay under a bound against a float64 reference. Guard bands
+of NaN lie before and behind every array. Outputs, workspace and packed weights are poisoned before each run: with NaN
+in the first, and, since fmaxf, fminf and atomicMax swallow NaN, with large numbers of either sign in the next two. The
+host device poisons shared memory in the same way, and runs warps and blocks in another order each time.
 """
 
 from __future__ import annotations
@@ -24,7 +24,6 @@ from autotune.family.source import KernelSource
 from autotune.measurement.bounds import (
     check_units,
     error_bound,
-    exact_on_integers,
     most_error_on_integers,
     too_loose,
 )
@@ -181,8 +180,6 @@ class Verifier:
             elif self._hashes(*self._outputs) != first:
                 raise self._dependence(kernel, workspace, packed_w, surroundings, first)
         own = tuple(sample for sample, varied in runs if not varied)
-        if not exact_on_integers(source.accuracy, self.problem):
-            return Verified(error, own, ())
         last, varied = run(self.integers, ON_INTEGERS if any_order else FIRST)
         self.judge(self.integers, source, (workspace, packed_w))
         return Verified(error, own, () if varied else (last,))
@@ -403,13 +400,14 @@ class Verifier:
             )
             raise Rejected(Outcome.WRONG_RESULT, "unwritten", message)
         if wrong:
-            reason = "inexact" if whole else "wrong"
+            bounded = most_error == sys.float_info.max
+            reason = "wrong" if bounded else "inexact"
             kind = "integer" if whole else "normal"
             message = (
                 f"{wrong} of {outputs} outputs are wrong on {kind} data, the first {self._place(output, first)}; "
                 f"largest error {max_abs:.3g}"
             )
-            if not whole:
+            if bounded:
                 message = f"{message}, {over_bound:.3g} x bound"
             if problem.operation.independent and first >= period.elements:
                 runtime = problem.operation.runtime
