@@ -118,6 +118,13 @@ def test_depthwise_filters_pass_over_the_frames_of_a_video(
     verify("conv_depthwise_nhwc", problem, {**values, "unroll": unroll, "warps": 16, "prefetch": 0}, checked)
 
 
+@pytest.mark.parametrize("dtype", ["f16", "f32"])
+def test_depthwise_filters_of_many_taps_in_a_row_have_a_config(dtype: str) -> None:
+    sizes = {"c": 512, "k": 512, "groups": 512, "w": 1024, "s": 31, "pad_w": 15, "pad_w_end": 15}
+    problem = changed(CONV_PROBLEMS["depthwise signal"], **sizes, dtype=dtype, layout="nhwc")
+    assert default_of("conv_depthwise_nhwc", problem) is not None
+
+
 @pytest.mark.cxx
 @pytest.mark.parametrize("size", [{}, {"h": 9, "r": 3, "pad_h_end": 2, "w": 12, "dtype": "f32", "epilogue": "bias"}])
 def test_depthwise_planes_are_padded_on_one_side(size: Mapping[str, Value], checked: DeviceEvaluator) -> None:
