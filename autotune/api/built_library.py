@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
+import functools
 import json
 from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from autotune.api.device_names import Say, binary_cache
+from autotune.api.device_names import Say, binary_cache, jobs_default
 from autotune.api.exports import ExportRequest, untuned_export
 from autotune.atomic_write import write_whole
 from autotune.compilation.compile import Binary
 from autotune.errors import StoreError
 from autotune.exporting import SelectedKernel
-from autotune.exporting.build import compile_for, compile_kernels, link_library
+from autotune.exporting.build import compile_for, compile_kernel, link_library
 from autotune.study import Study
 from autotune.tempdirs import temporary_folder
 
@@ -40,12 +42,22 @@ def build_untuned(
     templates: Sequence[Path] = (),
     say: Say = lambda *_: None,
 ) -> BuiltLibraries:
-    """Choose kernels as an untuned export does, compile them on all cores, and write `libOPERATION.so` into a folder.
+    """Choose kernels as an untuned export does, compile them on all cores meanwhile, and write `libOPERATION.so` into a
+    folder.
 
     Kernels that were compiled before come from the cache. Raises as `export`, and BuildError.
     """
-    untuned, _ = untuned_export(what, db, request, templates, say)
-    compiled, failed = compile_kernels(untuned.kernels, compile_for(untuned.kernels[0].row.row.device, binary_cache()))
+    compiler = functools.cache(functools.partial(compile_for, cache=binary_cache()))
+    with ThreadPoolExecutor(jobs_default()) as threads:
+        started: list[Future[Binary | str]] = []
+
+        def start(kernel: SelectedKernel) -> None:
+            started.append(threads.submit(compile_kernel, kernel, compiler(kernel.row.row.device)))
+
+        untuned, _ = untuned_export(what, db, request, templates, say, start)
+        results = [*zip(untuned.kernels, (each.result() for each in started), strict=True)]
+    compiled = [(kernel, result) for kernel, result in results if isinstance(result, Binary)]
+    failed = {kernel.row.name: result for kernel, result in results if isinstance(result, str)}
     if not compiled:
         raise StoreError(f"{what}: no kernel to export: {'; '.join(failed.values())}")
     with suppress(FileExistsError):

@@ -22,7 +22,7 @@ from autotune.devices.device import DeviceInfo
 from autotune.dispatch.dispatcher import Dispatcher
 from autotune.errors import AutotuneError, DeviceError, StoreError, ToolchainError
 from autotune.evaluation.evaluator import DeviceEvaluator
-from autotune.exporting import Exported, export_library
+from autotune.exporting import Exported, SelectedKernel, export_library
 from autotune.exporting.build import images
 from autotune.exporting.exporter import Images
 from autotune.exporting.kernel import stem
@@ -208,9 +208,17 @@ def _write_untuned(
 
 
 def untuned_export(
-    what: Study | str | Path, db: str, request: ExportRequest, templates: Sequence[Path], say: Say
+    what: Study | str | Path,
+    db: str,
+    request: ExportRequest,
+    templates: Sequence[Path],
+    say: Say,
+    found: Callable[[SelectedKernel], None] = lambda _: None,
 ) -> tuple[Untuned, Mapping[str, KernelTemplate]]:
-    """The kernels of a study that may never have been tuned, and the families. Raises StoreError if there are none."""
+    """The kernels of a study that may never have been tuned, and the families. Raises StoreError if there are none.
+
+    `found` is called with each kernel as it is chosen.
+    """
     study = as_study(what, db, templates)
     layers = [
         layer
@@ -218,7 +226,7 @@ def untuned_export(
         if matches(f"{study.name}.{layer.name}", request.layers) and request.op in (None, layer.problem.operation.name)
     ]
     families = load_templates(templates, operations_of(study))
-    untuned = untuned_kernels(study, layers, families, db, device=request.device, say=say)
+    untuned = untuned_kernels(study, layers, families, db, device=request.device, say=say, found=found)
     if not untuned.kernels:
         why = "; ".join(untuned.left_out.values()) or f"no layer with {request}"
         raise StoreError(f"{study.name}: no kernel to export: {why}")

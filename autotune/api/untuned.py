@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 
@@ -15,7 +15,7 @@ from autotune.errors import DeviceError, NoTemplate
 from autotune.exporting import SelectedKernel
 from autotune.exporting.predicted_kernel import predicted_kernel
 from autotune.family.template import KernelTemplate
-from autotune.problem import Layer
+from autotune.problem import Layer, Problem
 from autotune.resources import RECORDED, recorded_database
 from autotune.search import single_threaded
 from autotune.store import BestRow, Store, TopTrial, has_results
@@ -43,11 +43,12 @@ def untuned_kernels(
     *,
     device: str | None,
     say: Say = lambda *_: None,
+    found: Callable[[SelectedKernel], None] = lambda _: None,
 ) -> Untuned:
     """A kernel for each of these layers on a device, without running one.
 
     It is the fastest recorded kernel of this GPU that the study admits, of `db` or else of the bundled results, or the
-    config that is predicted to be fastest. Raises DeviceError if there is no such device.
+    config that is predicted to be fastest. `found` is called with each as it is chosen. Raises DeviceError if there is no such device.
     """
     with ExitStack() as opened:
         databases = {name: str(recorded_database(name)) for name in RECORDED}
@@ -64,6 +65,7 @@ def untuned_kernels(
                 left_out[name] = str(error)
             else:
                 kernels.append(kernel)
+                found(kernel)
     return Untuned(tuple(kernels), origins, left_out)
 
 
@@ -91,6 +93,8 @@ class _Results:
     device: DeviceInfo
     top: dict[tuple[str, ...], tuple[TopTrial, ...]] = field(default_factory=dict)
     """the trials that correct predictions, by accuracy classes"""
+    best: dict[str, Mapping[Problem, Sequence[BestRow]]] = field(default_factory=dict)
+    """the best kernels of this model of GPU in each database, once they were read"""
 
     def kernel(self, study: Study, layer: Layer, families: Mapping[str, KernelTemplate]) -> tuple[SelectedKernel, str]:
         """A layer's kernel, and where it comes from. Raises NoTemplate if no family supports the layer."""
@@ -112,16 +116,24 @@ class _Results:
     def _recorded(self, study: Study, layer: Layer) -> Iterator[tuple[str, BestRow]]:
         """The fastest admitted kernel of this model of GPU in each database, by the database's name."""
         for name, store in self.stores.items():
+            if name not in self.best:
+                self.best[name] = self._best(store)
             rows = [
                 row
-                for row in best_per_class(store.best.list(layer.problem, kind=self.device.kind))
-                if (row.row.device.name, row.row.device.arch) == (self.device.name, self.device.arch)
-                and row.row.trial.accuracy in study.admitted(layer.problem)
+                for row in self.best[name].get(layer.problem, ())
+                if row.row.trial.accuracy in study.admitted(layer.problem)
                 and row.row.measurement_mode == study.measure.cache
                 and store.sources.get(row.row.trial.source_hash or "") is not None
             ]
             if rows:
                 yield name, min(rows, key=lambda row: row.median_us)
+
+    def _best(self, store: Store) -> Mapping[Problem, Sequence[BestRow]]:
+        found: dict[Problem, list[BestRow]] = {}
+        for row in best_per_class(store.best.list(kind=self.device.kind)):
+            if (row.row.device.name, row.row.device.arch) == (self.device.name, self.device.arch):
+                found.setdefault(row.layer.problem, []).append(row)
+        return found
 
     @property
     def _rates(self) -> Mapping[str, float]:

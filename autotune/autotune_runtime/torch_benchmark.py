@@ -25,6 +25,7 @@ from .torch_convolution import Convolution, activated, convolved
 from .torch_runtime import Runtime
 
 ROUNDS = 21  # of a race; the result is their median
+FEW_ROUNDS = 7  # of a race for an untuned network, whose user waits for it
 SAMPLE_US = 400.0  # duration of the passes of one sample, for which the launch of a graph is negligible
 MOST_PASSES = 32  # in a sample
 MOST_BYTES = 1 << 30  # maximum size of the arrays of all passes
@@ -74,7 +75,9 @@ class Arrays:
 Pass: TypeAlias = Callable[[Arrays], Tensor]
 
 
-def race(work: Work, conv: Convolution, tune: Callable[[Convolution], nn.Module], runtime: Runtime) -> Times | None:
+def race(
+    work: Work, conv: Convolution, tune: Callable[[Convolution], nn.Module], runtime: Runtime, rounds: int = ROUNDS
+) -> Times | None:
     """Time a convolution's tuned layer, which `tune` makes, and PyTorch's alternatives; None if it disagrees with
     PyTorch.
 
@@ -110,7 +113,7 @@ def race(work: Work, conv: Convolution, tune: Callable[[Convolution], nn.Module]
     for arrays in sets:
         contenders["tuned"](arrays)  # the first use prepares the filters, which a capture does not allow
     samples = {name: _sample(run, sets, device, runtime) for name, run in contenders.items()}
-    rounds = [{name: sample() for name, sample in samples.items()} for _ in range(ROUNDS)]
+    rounds = [{name: sample() for name, sample in samples.items()} for _ in range(rounds)]
     medians = {name: statistics.median(times[name] for times in rounds) for name in samples}
     tuned_us = medians.pop("tuned")
     return Times(tuned_us, tuple(sorted(medians.items(), key=lambda rival: rival[1])))

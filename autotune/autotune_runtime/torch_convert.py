@@ -19,7 +19,7 @@ from .activations import BY_WORD
 from .convolution import Problem, sizes
 from .declared import INTERFACES
 from .interface import Library, LibraryError, find_libraries
-from .torch_benchmark import WRONG, Times, Work, race
+from .torch_benchmark import FEW_ROUNDS, ROUNDS, WRONG, Times, Work, race
 from .torch_convolution import CONVOLUTION, Convolution, TunedConvolution
 from .torch_example import convolutions, has_hooks, run
 from .torch_layers import ConvLayer, Inference, read_network
@@ -254,7 +254,7 @@ def swap(
         for name, part in ({} if whole else convolutions(network.network)).items()
         if not any(name.startswith(f"{each.part.path}.") for each in network.parts)
     ]
-    judge = _Judge(libraries, margin)
+    judge = _Judge(libraries, margin, ROUNDS if origins is None else FEW_ROUNDS)
     rows: list[Row] = []
     places: dict[TunedConvolution, int] = {}
     with torch.no_grad(), _cudnn_benchmark():
@@ -310,8 +310,8 @@ def _cudnn_benchmark() -> Iterator[None]:
 class _Judge:
     """Decides which convolutions to replace; those with the same problem are timed once."""
 
-    def __init__(self, libraries: Mapping[str, Library], margin: float) -> None:
-        self._margin, self._libraries = margin, libraries
+    def __init__(self, libraries: Mapping[str, Library], margin: float, rounds: int) -> None:
+        self._margin, self._libraries, self._rounds = margin, libraries, rounds
         self._times: dict[Work, Times | None] = {}
 
     def tuned(self, conv: Convolution, problem: Problem) -> TunedConvolution:
@@ -343,7 +343,7 @@ class _Judge:
         """Decide about a layer, given the problem that the kernel would compute."""
         work = Work(problem, layer.residual, layer.activation)
         if work not in self._times:
-            self._times[work] = race(work, conv, lambda copy: self.tuned(copy, problem), runtime)
+            self._times[work] = race(work, conv, lambda copy: self.tuned(copy, problem), runtime, self._rounds)
         times = self._times[work]
         if times is None:
             why = "computes something different from PyTorch"

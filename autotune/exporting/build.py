@@ -144,21 +144,12 @@ def compile_for(device: DeviceInfo, cache: BinaryCache) -> Compile:
     return compiled
 
 
-def compile_kernels(
-    kernels: Sequence[SelectedKernel], compiled: Compile
-) -> tuple[list[tuple[SelectedKernel, Binary]], dict[str, str]]:
-    """Compile kernels, as many at once as there are cores; return them, and the reasons of those that fail, by name."""
-
-    def tried(kernel: SelectedKernel) -> Binary | str:
-        try:
-            return compiled(kernel.source.program)
-        except Rejected as rejected:
-            return f"its kernel does not compile: {rejected.message}"
-
-    with ThreadPoolExecutor(len(os.sched_getaffinity(0))) as threads:
-        results = [*zip(kernels, threads.map(tried, kernels), strict=True)]
-    found = [(kernel, result) for kernel, result in results if isinstance(result, Binary)]
-    return found, {kernel.row.name: result for kernel, result in results if isinstance(result, str)}
+def compile_kernel(kernel: SelectedKernel, compiled: Compile) -> Binary | str:
+    """A kernel's binary, or why it does not compile."""
+    try:
+        return compiled(kernel.source.program)
+    except Rejected as rejected:
+        return f"its kernel does not compile: {rejected.message}"
 
 
 def link_library(kernels: Sequence[tuple[SelectedKernel, Binary]], into: Path) -> Path:
