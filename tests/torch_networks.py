@@ -590,17 +590,17 @@ def unbuilt(_: str, cache: str) -> tuple[list[str], float]:
     return [str(each.message) for each in caught], apart
 
 
-def untuned(_: str, folder: str, *, wait: bool) -> tuple[str, list[Row], list[Row], list[float], float]:
-    """A network converted without a library: what PyTorch runs at first, the reports, and differences of outputs."""
-    os.environ["XDG_CACHE_HOME"] = folder
+def untuned(_: str, cache: str) -> tuple[list[tuple[Row, ...]], list[float], str]:
+    """A network converted without a library: the reports before and after its kernels are compiled, the differences of
+    its outputs then, and what another conversion makes of it at once.
+    """
+    os.environ["XDG_CACHE_HOME"] = cache
     network = seeded(Digits)
-    made, first = convert(network, images(4), margin=ALWAYS, wait=wait)
-    kind, differences, rows = type(made).__name__, [difference(made, network, images(4))], [*first.rows]
-    if isinstance(made, UntunedNetwork):
-        while not made.ready:
-            time.sleep(0.1)
-        differences.append(difference(made, network, images(3)))
-        rows = [*made.report.rows]
-    began = time.perf_counter()
-    convert(network, images(4), margin=ALWAYS)
-    return kind, [*first.rows], rows, differences, time.perf_counter() - began
+    made, first = convert(network, images(4), margin=ALWAYS)
+    assert isinstance(made, UntunedNetwork)
+    differences = [difference(made, network, images(4))]
+    while not made.ready:
+        time.sleep(0.1)
+    differences.append(difference(made, network, images(3)))
+    again = convert(network, images(4), margin=ALWAYS)[0]
+    return [first.rows, made.report.rows], differences, type(again).__name__

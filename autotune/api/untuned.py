@@ -48,7 +48,8 @@ def untuned_kernels(
     """A kernel for each of these layers on a device, without running one.
 
     It is the fastest recorded kernel of this GPU that the study admits, of `db` or else of the bundled results, or the
-    config that is predicted to be fastest. `found` is called with each as it is chosen. Raises DeviceError if there is no such device.
+    config that is predicted to be fastest. `found` is called with each as it is chosen. Raises DeviceError if there is
+    no such device.
     """
     with ExitStack() as opened:
         databases = {name: str(recorded_database(name)) for name in RECORDED}

@@ -113,8 +113,8 @@ def race(
     for arrays in sets:
         contenders["tuned"](arrays)  # the first use prepares the filters, which a capture does not allow
     samples = {name: _sample(run, sets, device, runtime) for name, run in contenders.items()}
-    rounds = [{name: sample() for name, sample in samples.items()} for _ in range(rounds)]
-    medians = {name: statistics.median(times[name] for times in rounds) for name in samples}
+    times = [{name: sample() for name, sample in samples.items()} for _ in range(rounds)]
+    medians = {name: statistics.median(each[name] for each in times) for name in samples}
     tuned_us = medians.pop("tuned")
     return Times(tuned_us, tuple(sorted(medians.items(), key=lambda rival: rival[1])))
 

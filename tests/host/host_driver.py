@@ -32,7 +32,7 @@ class OnHostDriver:
         self, function: Callable[Concatenate[str, Given], Answer], *args: Given.args, **kwargs: Given.kwargs
     ) -> Answer:
         """What the function returns or raises."""
-        return self._pool.submit(function, self._library, *args, **kwargs).result(timeout=120)
+        return self._pool.submit(function, self._library, *args, **kwargs).result(timeout=300)
 
 
 @contextmanager
