@@ -75,6 +75,7 @@ KERNELS: Mapping[str, Kernel] = {
         "max_pool2d_rows",
         {"n": 3, "c": 3, "h": 13, "w": 11, "r": 3, "s": 3, "stride_h": 2, "stride_w": 2},
     ),
+    "norm": Kernel("norm", "norm_rows", {"n": 9, "c": 300}),
     "softmax": Kernel("softmax", "softmax_rows", {"rows": 5, "columns": 300}),
     "softmax shared": Kernel("softmax", "softmax_rows", {"rows": 5, "columns": 300}, {"keep": "shared"}),
     "stencil": Kernel("stencil", "stencil_rows", {"n": 3, "h": 9, "w": 131}, {"block_w": 64, "rows": 2}),
@@ -90,7 +91,7 @@ class Defect:
     """A defect, and the endings that catch it, `outcome/reason`."""
 
     number: int
-    """class: 1 unwritten memory is read, 2 warps are not ordered, 3 blocks are not ordered, 4 large inputs overflow"""
+    """class: 1 unwritten memory is read, 2 warps are not ordered, 3 blocks are not ordered, 4 large inputs"""
     kernel: str
     """of KERNELS"""
     name: str
@@ -467,7 +468,7 @@ _DEFECTS = (
         ),
         checked=RACE,
     ),
-    # 4: large inputs overflow
+    # 4: large inputs overflow or cancel
     Defect(
         4,
         "softmax",
@@ -483,6 +484,15 @@ _DEFECTS = (
                 "largest = combined(largest, largest_of, Larger());",
                 "largest = fminf(combined(largest, largest_of, Larger()), 64.0f);",
             ),
+        ),
+    ),
+    Defect(
+        4,
+        "norm",
+        "variance as E[x^2] - E[x]^2",
+        (
+            ("deviation = to_float(own.at[j]) - means[i];", "deviation = to_float(own.at[j]);"),
+            ("inverse_deviation(scales[i] / C)", "inverse_deviation(scales[i] / C - means[i] * means[i])"),
         ),
     ),
 )
