@@ -13,12 +13,22 @@ import numpy as np
 from optuna.distributions import BaseDistribution, CategoricalChoiceType
 from optuna.trial import FrozenTrial, TrialState
 
-from autotune.search.branches import Branches
+from autotune.search.branches import Branches, Flags
 from autotune.search.coordinates import Axes, Axis
 from autotune.search.encoding import FIXED, Params
-from autotune.search.outcome import FAILED, outcome
+from autotune.search.gaussian_process import Posterior
+from autotune.search.outcome import FAILED, amounts, objective
 from autotune.search.state import Floats
-from autotune.search.surrogate import LIKELY, MODELLED_FROM, Scale, Surrogate, log_expected_improvement, weighed
+from autotune.search.surrogate import (
+    LIKELY,
+    MODELLED_FROM,
+    TINY,
+    Scale,
+    Surrogate,
+    log_chance_below,
+    log_expected_improvement,
+    weighed,
+)
 
 if TYPE_CHECKING:
     from optuna import Study
@@ -47,6 +57,14 @@ class _Tried:
     """of the parameters, NaN where a trial lacks one [trials, parameters]"""
     outcomes: Floats
     """the value to minimise: FAILED for a failure, NaN for a running trial [trials]"""
+    limits: Mapping[str, Floats]
+    """the values of each constraint, violated above 0, NaN where a trial has none [trials]"""
+
+    @property
+    def feasible(self) -> Flags:
+        """Which trials violate no constraint."""
+        violated = [amounts > 0 for amounts in self.limits.values()]
+        return ~np.any(violated, axis=0) if violated else np.ones(len(self.outcomes), dtype=np.bool_)
 
 
 class InferredSpaceModel:
@@ -102,6 +120,7 @@ class InferredSpaceModel:
         """The trials that have some of the parameters, running ones included."""
         rows: list[Floats] = []
         outcomes: list[float] = []
+        limits: list[dict[str, float]] = []
         for trial in study.get_trials(deepcopy=False):
             ended = trial.state.is_finished()
             params = trial.params if ended else {**self._proposed.get(trial.number, {}), **trial.params}
@@ -109,8 +128,11 @@ class InferredSpaceModel:
             if trial.number == now or np.isnan(row).all():
                 continue
             rows.append(row)
-            outcomes.append(outcome(study, trial, trial.state, trial.values, outcomes) if ended else np.nan)
-        return _Tried(np.array(rows).reshape(len(rows), len(space)), np.array(outcomes))
+            outcomes.append(objective(study, trial, trial.state, trial.values, outcomes) if ended else np.nan)
+            limits.append(amounts(trial) if ended else {})
+        names = dict.fromkeys(name for each in limits for name in each)
+        by_name = {name: np.array([each.get(name, np.nan) for each in limits]) for name in names}
+        return _Tried(np.array(rows).reshape(len(rows), len(space)), np.array(outcomes), by_name)
 
     def _chosen(self, axes: Axes, tried: _Tried, branches: Branches, rng: np.random.Generator) -> Floats:
         """The values to try next."""
@@ -125,26 +147,52 @@ class InferredSpaceModel:
         values = tried.outcomes[correct]
         scale = Scale.of(values)
         model = self._surrogate.values(points[correct], values, scale, points[~known])
-        best = float(model.predict(points[correct])[0].min())
+        limits = [
+            self._surrogate.limit(name, points[given], amounts[given])
+            for name, amounts in tried.limits.items()
+            if np.count_nonzero(given := np.isfinite(amounts)) >= MODELLED_FROM
+        ]
+        feasible = tried.feasible
+        promised = model.predict(points[correct & feasible])[0]
 
         def gains(asked: Floats) -> Floats:
             coordinates = axes.coordinates(asked)
-            mean, deviation = model.predict(coordinates)
-            learned = np.maximum(deviation**2 - model.signal * model.noise, 1e-12) / deviation
-            gain = log_expected_improvement(best, mean, learned)
+            gain = np.zeros(len(asked))
+            if len(promised):  # else any feasible point improves
+                gain = log_expected_improvement(float(promised.min()), *_learned(model, coordinates))
+            log_chances = np.zeros(len(asked))
+            for limit in limits:
+                log_chances += log_chance_below(0.0, *_learned(limit, coordinates))
             failed = tried.outcomes[known] == FAILED
             if failed.any():
-                chances = self._surrogate.chances(points[known], failed, coordinates)
-                gain = weighed(gain, chances, len(failed), likely=min(LIKELY, 0.5 * float(chances.max())))
+                log_chances += np.log(self._surrogate.chances(points[known], failed, coordinates))
+            if failed.any() or limits:
+                likely = min(LIKELY, max(0.5 * float(np.exp(log_chances.max())), TINY))
+                gain = weighed(gain, log_chances, len(failed), likely=likely)
             return gain
 
-        elites = tried.values[correct][np.argsort(values, kind="stable")[:ELITES]]
+        elites = tried.values[correct][np.lexsort([values, _violation(tried)[correct]])[:ELITES]]
         asked = np.concatenate([branches.random(DRAW, rng), branches.near(elites, NEAR, rng)])
         gain = gains(asked)
         for _ in range(REFINED):
             nearer = branches.near(asked[np.argsort(-gain, kind="stable")[:ELITES]], NEAR, rng)
             asked, gain = np.concatenate([asked, nearer]), np.concatenate([gain, gains(nearer)])
         return _best_new(asked, gain, tried.values)
+
+
+def _learned(model: Posterior, points: Floats) -> tuple[Floats, Floats]:
+    """Mean at some points, and the part of the standard deviation that an observation would explain."""
+    mean, deviation = model.predict(points)
+    return mean, np.maximum(deviation**2 - model.signal * model.noise, 1e-12) / deviation
+
+
+def _violation(tried: _Tried) -> Floats:
+    """The sum of each trial's violations, each relative to the median violation of its constraint."""
+    total = np.zeros(len(tried.outcomes))
+    for each in tried.limits.values():
+        over = np.maximum(np.nan_to_num(each), 0)
+        total += over / (float(np.median(over[over > 0])) if over.any() else 1.0)
+    return total
 
 
 def _values(params: Mapping[str, CategoricalChoiceType], space: Mapping[str, BaseDistribution]) -> Floats:

@@ -30,9 +30,20 @@ def outcome(
 
     A trial that was pruned after it reported a value counts as no better than the median of the values `so_far`.
     """
-    sign = -1.0 if study.direction == StudyDirection.MAXIMIZE else 1.0
-    if _violated(trial):
+    if any(amount > 0 for amount in amounts(trial).values()):
         return FAILED
+    return objective(study, trial, state, values, so_far)
+
+
+def objective(
+    study: Study,
+    trial: FrozenTrial,
+    state: TrialState,
+    values: Sequence[float] | None,
+    so_far: Sequence[float],
+) -> float:
+    """The same whether or not the trial violates a constraint."""
+    sign = -1.0 if study.direction == StudyDirection.MAXIMIZE else 1.0
     if state == TrialState.COMPLETE and values:
         value = sign * values[0]
         return FAILED if value == math.inf else min(max(value, -FARTHEST), FARTHEST)
@@ -44,9 +55,8 @@ def outcome(
     return max(cut_off, correct[len(correct) // 2]) if correct else cut_off
 
 
-def _violated(trial: FrozenTrial) -> bool:
-    """Whether a constraint is above 0, in either form that Optuna stores."""
+def amounts(trial: FrozenTrial) -> dict[str, float]:
+    """The value of each constraint of a trial, violated above 0, from either form that Optuna stores."""
     attributes = trial.system_attrs
-    listed = attributes.get(CONSTRAINTS) or ()
-    named = [value for key, value in attributes.items() if key.startswith(f"{CONSTRAINTS}:")]
-    return any(value > 0 for value in (*listed, *named))
+    listed = {str(place): value for place, value in enumerate(attributes.get(CONSTRAINTS) or ())}
+    return listed | {key: value for key, value in attributes.items() if key.startswith(f"{CONSTRAINTS}:")}

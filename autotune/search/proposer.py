@@ -185,7 +185,7 @@ class _Family:
         if not correct.all():
             chances = self._surrogate.chances(self._features.codes(rows), ~correct, asked)
             hopeless = self._features.failing(rows, ~correct, draw, below=BY_CHANCE)
-            gain = weighed(gain, chances, len(rows), hopeless=hopeless)
+            gain = weighed(gain, np.log(chances), len(rows), hopeless=hopeless)
         place = int(np.argmax(gain))
         return Proposal(self._offset + int(draw[place]), float(gain[place]))
 

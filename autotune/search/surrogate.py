@@ -53,12 +53,13 @@ class Scale:
 
 
 class Surrogate:
-    """Two Gaussian processes of the same points; their weights depend on what is observed alone."""
+    """Gaussian processes of the same points; their weights depend on what is observed alone."""
 
     def __init__(self, metric: Metric) -> None:
         self._metric = metric
         self._value_weights: tuple[bytes, Weights] | None = None
         self._failure_weights: tuple[bytes, Weights] | None = None
+        self._limit_weights: dict[str, tuple[bytes, Weights]] = {}
 
     def values(self, points: Points, values: Floats, scale: Scale, pending: Points) -> Posterior:
         """The model of the scaled values; pending points are assumed to have the expected values."""
@@ -79,6 +80,17 @@ class Surrogate:
             self._metric, np.concatenate([points[kept], pending]), np.append(targets[kept], believed), weights
         )
 
+    def limit(self, name: str, points: Points, amounts: Floats) -> Posterior:
+        """The model of a constraint's values, compressed far from 0."""
+        unit = max(float(np.median(np.abs(amounts))), TINY)
+        targets: Floats = np.sign(amounts) * np.log1p(np.abs(amounts) / unit)
+        fitted = fitted_at(len(points))
+        observed = points[:fitted].tobytes()
+        if name not in self._limit_weights or self._limit_weights[name][0] != observed:
+            self._limit_weights[name] = (observed, fit(self._metric, points[:fitted], targets[:fitted]))
+        recent = slice(max(0, len(points) - MODEL_ROWS), None)
+        return posterior(self._metric, points[recent], targets[recent], self._limit_weights[name][1])
+
     def chances(self, points: Points, failed: Flags, asked: Points) -> Floats:
         """Chances of success at some points, from a process over the labels of those tried."""
         labels = failed.astype(np.float64)
@@ -93,14 +105,14 @@ class Surrogate:
 
 
 def weighed(
-    gain: Floats, chances: Floats, tried: int, *, hopeless: Flags | None = None, likely: float = LIKELY
+    gain: Floats, log_chances: Floats, tried: int, *, hopeless: Flags | None = None, likely: float = LIKELY
 ) -> Floats:
     """Logs of expected gain times chance of success; `tried` are the points tried so far.
 
     Points with a chance below `likely` and hopeless ones are left out, except in every DARE_EVERY-th proposal.
     """
-    gain = gain + np.log(chances)
-    kept = chances >= likely
+    gain = gain + log_chances
+    kept = log_chances >= np.log(likely)
     if hopeless is not None:
         kept &= ~hopeless
     if (tried + 1) % DARE_EVERY and kept.any():
@@ -123,11 +135,23 @@ def log_expected_improvement(best: float, mean: Floats, deviation: Floats) -> Fl
     """Log of E[max(0, best - y)] for normal y (Jones et al. 1998, eq. 15)."""
     u = (best - mean) / deviation
     density = np.exp(-0.5 * u * u) / np.sqrt(2 * np.pi)
-    # normal distribution function: Abramowitz & Stegun 26.2.17, error below 7.5e-8
-    t = 1.0 / (1.0 + 0.2316419 * np.abs(u))
-    tail = density * t * (0.319381530 + t * (-0.356563782 + t * (1.781477937 + t * (-1.821255978 + t * 1.330274429))))
+    tail = density * _tail(1.0 / (1.0 + 0.2316419 * np.abs(u)))
     improvement = deviation * (u * np.where(u > 0, 1.0 - tail, tail) + density)
     return np.asarray(np.log(np.maximum(improvement, 1e-300)))
+
+
+def log_chance_below(limit: float, mean: Floats, deviation: Floats) -> Floats:
+    """Log of P[y < limit] for normal y."""
+    u = np.abs(limit - mean) / deviation
+    t = 1.0 / (1.0 + 0.2316419 * u)
+    log_tail = np.log(_tail(t)) - 0.5 * u * u - 0.5 * np.log(2 * np.pi)
+    return np.asarray(np.where(mean < limit, np.log1p(-np.exp(log_tail)), log_tail))
+
+
+def _tail(t: Floats) -> Floats:
+    """The normal distribution's upper tail over its density: Abramowitz & Stegun 26.2.17."""
+    tail: Floats = t * (0.319381530 + t * (-0.356563782 + t * (1.781477937 + t * (-1.821255978 + t * 1.330274429))))
+    return tail
 
 
 def _kept(targets: Floats) -> Ints:

@@ -154,6 +154,21 @@ def test_constraints_that_a_trial_sets_are_kept() -> None:
     assert sum(trial.user_attrs["over"] <= 0.1 for trial in study.trials[20:]) >= 25
 
 
+def test_a_small_feasible_region_is_found_by_the_amounts_of_the_violations() -> None:
+    """A ball with 0.03 % of the volume: no random trial hits it, and no label tells where it is."""
+
+    def objective(trial: Trial) -> float:
+        x = [trial.suggest_float(f"x{place}", 0, 1) for place in range(4)]
+        trial.set_user_attr("over", math.dist(x, (0.3, 0.6, 0.2, 0.8)) - 0.09)
+        return x[0]
+
+    for seed in range(3):
+        sampler = AutotuneSampler(seed=seed, constraints_func=lambda trial: (trial.user_attrs["over"],))
+        study = studied(sampler, objective, 40)
+        kept = [trial.params["x0"] for trial in study.trials if trial.user_attrs["over"] <= 0]
+        assert min(kept, default=1.0) < 0.25, (seed, kept)  # the least one is at 0.21
+
+
 def test_a_pruned_trial_counts_by_what_it_reported() -> None:
     """Where every trial with x above 0 is pruned after it reported a bad value, the search leaves that half."""
 
