@@ -13,7 +13,7 @@
 //   block x: chunk of VECTOR channels;  y: pixel, of BLOCK_PIXELS at the same time
 //
 // A group's variance is the mean of (x - shift)^2 less (mean of x - shift)^2, where shift is the group's first element (Chan, Golub
-// and LeVeque 1983): it loses digits only if that one lies many standard deviations from the mean.
+// and LeVeque 1983): it loses digits only if that one lies many standard deviations from the mean. A mean here is that of x - shift.
 
 #include "_dtype_f32.cuh"
 #include "_epilogue.cuh"
@@ -130,17 +130,20 @@ normalise_groups(const T* __restrict__ x, const T* __restrict__ weight, const T*
         [&](int group, int i) { return workspace[(own.image * GROUPS + group) * SLICES + i]; },
         [&](int group, Sums sums) {
             constexpr float COUNT = static_cast<float>(PIXELS) * GROUP;
-            const float shift = shift_of(image, group * GROUP), mean = CENTERED ? sums.value / COUNT : 0.0f;
-            mean_of[group] = shift + mean;
+            const float mean = CENTERED ? sums.value / COUNT : 0.0f;
+            mean_of[group] = mean;
             scale_of[group] = inverse_deviation(fmaxf(sums.square / COUNT - mean * mean, 0.0f));
         });
     __syncthreads();
 
     const int channel = threadIdx.x * VECTOR;
     Affine<WEIGHT, BIAS> affine(weight, bias, channel);
-    float means[PARTS];
+    float shifts[PARTS], means[PARTS];
 #pragma unroll
-    for (int i = 0; i < PARTS; ++i) means[i] = mean_of[(channel + i * PART) / GROUP];
+    for (int i = 0; i < PARTS; ++i) {
+        shifts[i] = shift_of(image, channel + i * PART);
+        means[i] = mean_of[(channel + i * PART) / GROUP];
+    }
 #pragma unroll
     for (int i = 0; i < VECTOR; ++i) affine.weight[i] *= scale_of[(channel + i) / GROUP];
 
@@ -159,7 +162,7 @@ normalise_groups(const T* __restrict__ x, const T* __restrict__ weight, const T*
             Chunk result;
 #pragma unroll
             for (int j = 0; j < VECTOR; ++j) {
-                const float deviation = to_float(loaded[i].at[j]) - means[j / PART];
+                const float deviation = to_float(loaded[i].at[j]) - shifts[j / PART] - means[j / PART];
                 result.at[j] = from_float<T>(identity(fmaf(deviation, affine.weight[j], affine.bias[j])));
             }
             *reinterpret_cast<Chunk*>(y + (own.image * PIXELS + pixel) * C + channel) = result;

@@ -12,7 +12,8 @@
 //   grid  x: block of BLOCK_ROWS * THREAD_ROWS rows
 //   block x: thread of a row, which takes every ROW_THREADS-th chunk of VECTOR elements;  y: row of the block
 //
-// The variance is the mean of the squared deviations from the mean, in a second step over the registers.
+// The variance is the mean of the squared deviations from the mean, in a second step over the registers. Means are those of x - shift,
+// where shift is the row's first element: a mean far from zero would be rounded too much.
 
 #include "_dtype_f32.cuh"
 #include "_epilogue.cuh"
@@ -88,13 +89,14 @@ norm_rows(const T* __restrict__ x, const T* __restrict__ weight, const T* __rest
         for_each_row([&](int i) { for_each([&](int step, int chunk) { kept[i][step] = load(i, chunk); }); });
     }
 
-    Rows means = {};
+    Rows shifts = {}, means = {};
     if constexpr (CENTERED) {
         for_each_row([&](int i) {
+            shifts[i] = to_float(x[row_of(i) * C]);
             for_each([&](int step, int chunk) {
                 const Chunk own = chunk_of(i, step, chunk);
 #pragma unroll
-                for (int j = 0; j < VECTOR; ++j) means[i] += to_float(own.at[j]);
+                for (int j = 0; j < VECTOR; ++j) means[i] += to_float(own.at[j]) - shifts[i];
             });
         });
         sum_rows(means, sums_of);
@@ -108,7 +110,7 @@ norm_rows(const T* __restrict__ x, const T* __restrict__ weight, const T* __rest
             const Chunk own = chunk_of(i, step, chunk);
 #pragma unroll
             for (int j = 0; j < VECTOR; ++j) {
-                const float deviation = to_float(own.at[j]) - means[i];
+                const float deviation = to_float(own.at[j]) - shifts[i] - means[i];
                 scales[i] = fmaf(deviation, deviation, scales[i]);
             }
         });
@@ -124,7 +126,7 @@ norm_rows(const T* __restrict__ x, const T* __restrict__ weight, const T* __rest
             Chunk result;
 #pragma unroll
             for (int j = 0; j < VECTOR; ++j) {
-                const float normalised = (to_float(own.at[j]) - means[i]) * scales[i];
+                const float normalised = (to_float(own.at[j]) - shifts[i] - means[i]) * scales[i];
                 result.at[j] = from_float<T>(identity(fmaf(normalised, affine.weight[j], affine.bias[j])));
             }
             reinterpret_cast<Chunk*>(y + row_of(i) * C)[chunk] = result;

@@ -31,7 +31,9 @@ def images(**given: int | str) -> Problem:
     [
         ("norm_rows", norm(), ROWS),
         ("norm_rows", norm(c=96, dtype="bf16"), {**ROWS, "row_threads": 4, "block_rows": 16, "vector": 8}),
+        ("norm_rows", norm(c=4096, n=9), {**ROWS, "row_threads": 8, "block_rows": 4, "vector": 4, "keep": "nothing"}),
         ("norm_groups", images(), GROUPS),
+        ("norm_groups", norm(n=144, pixels=2, c=1, epilogue="none"), {**GROUPS, "slices": 2, "vector": 1}),
         ("norm_groups", norm(n=2, pixels=35, c=64, groups=64, dtype="f16"), {**GROUPS, "slices": 1, "vector": 8}),
         *long_run(
             ("norm_rows", norm(c=33, kind="rms", epilogue="none"), {**ROWS, "vector": 1, "keep": "nothing"}),
