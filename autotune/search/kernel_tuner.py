@@ -1,0 +1,53 @@
+"""AutotuneSampler as a strategy of Kernel Tuner (https://kerneltuner.github.io)."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Sequence
+from typing import Protocol, TypeAlias
+
+import optuna
+from optuna.distributions import CategoricalChoiceType
+
+from autotune.search.sampler import AutotuneSampler
+
+Config: TypeAlias = tuple[CategoricalChoiceType, ...]
+
+
+class Searchspace(Protocol):
+    """What is used of `kernel_tuner.searchspace.Searchspace`."""
+
+    list: Sequence[Config]
+    """the configs that the restrictions allow"""
+    param_names: Sequence[str]
+
+
+class KernelTunerStrategy:
+    """An optimization algorithm for `kernel_tuner.strategies.wrapper.OptAlgWrapper`.
+
+    It only proposes configs that the restrictions allow, each at most once. The same seed gives the same proposals.
+    """
+
+    def __init__(self, *, seed: int | None = None) -> None:
+        self.costfunc_kwargs = {"scaling": False, "snap": False}
+        """how Kernel Tuner calls the cost function: with values as they are"""
+        self._seed = seed
+
+    def __call__(self, func: Callable[[Config], float], searchspace: Searchspace) -> tuple[Config, float]:
+        """Minimise `func`; return the best config and its cost, once every config was tried.
+
+        Kernel Tuner ends a run before that by an exception of `func`, which passes through.
+        """
+        names = searchspace.param_names
+        sampler = AutotuneSampler(
+            seed=self._seed, space=[dict(zip(names, config, strict=True)) for config in searchspace.list]
+        )
+
+        def cost(trial: optuna.Trial) -> float:
+            params = sampler.suggest(trial)
+            value = func(tuple(params[name] for name in names))
+            return value if value < sys.float_info.max else float("inf")  # Kernel Tuner's mark of a config that failed
+
+        study = optuna.create_study(sampler=sampler)
+        study.optimize(cost)
+        return tuple(study.best_params[name] for name in names), study.best_value

@@ -1,0 +1,5 @@
+"""A Gaussian process for tuning spaces with many infeasible configs."""
+
+from autotune.search import AutotuneSampler
+
+__all__ = ["AutotuneSampler"]
