@@ -145,9 +145,9 @@ __device__ __forceinline__ void slide(const T* __restrict__ input, T* __restrict
     }
 }
 
-__device__ __forceinline__ void compute(const T* __restrict__ x, int image, int offset, T* __restrict__ output, const T* __restrict__ packed_w, int row,
+__device__ __forceinline__ void compute(const T* __restrict__ first, int image, T* __restrict__ output, const T* __restrict__ packed_w, int row,
                                         int column, const float (&bias)[CHANNELS]) {
     float filter[TAPS][CHANNELS];
     load_taps(filter, packed_w);
-    slide(first_input(x, input_image(image, 0), offset), output, row, column, Prefetch(column), filter, bias);
+    slide(DEEP ? input_frame(first, input_image(image, 0)) : first, output, row, column, Prefetch(column), filter, bias);
 }

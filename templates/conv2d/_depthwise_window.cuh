@@ -1,7 +1,7 @@
 #pragma once
 
 // A thread's outputs, input row by input row; all taps are in registers. Needs load_taps, load_row, start, add_row, store_row.
-__device__ __forceinline__ void compute(const T* __restrict__ x, int image, int offset, T* __restrict__ output, const T* __restrict__ packed_w, int row,
+__device__ __forceinline__ void compute(const T* __restrict__ first, int image, T* __restrict__ output, const T* __restrict__ packed_w, int row,
                                         int column, const float (&bias)[CHANNELS]) {
     float filter[TAPS][CHANNELS];
     float accumulator[ROWS][COLUMNS][CHANNELS];
@@ -10,7 +10,7 @@ __device__ __forceinline__ void compute(const T* __restrict__ x, int image, int 
     for (int t = 0; t < FILTER_D; ++t) {
         const int from = input_image(image, t);
         if (DEEP && from < 0) continue;
-        const T* __restrict__ const input = first_input(x, from, offset);
+        const T* __restrict__ const input = input_frame(first, from);
         load_taps(filter, packed_w + t * (R * S * C));
 #pragma unroll
         for (int h = 0; h < (ROWS - 1) * STRIDE_H + (R - 1) * DILATION_H + 1; ++h) {

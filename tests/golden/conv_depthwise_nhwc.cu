@@ -139,9 +139,9 @@ __device__ __forceinline__ void store_row(T* __restrict__ to, const float (&accu
 
 #include "_input_image.cuh"
 
-// Where a thread's first input of an image, or of a frame, would lie.
-__device__ __forceinline__ const T* first_input(const T* __restrict__ x, int image, int offset) {
-    return x + (static_cast<long long>(image) * (H * W * C) + offset);
+// Where a thread's first input of a frame would lie; `first` is that of the image, or of all videos.
+__device__ __forceinline__ const T* input_frame(const T* first, int frame) {
+    return DEEP ? first + static_cast<long long>(frame) * (H * W * C) : first;
 }
 
 #include "_depthwise_window.cuh"
@@ -160,6 +160,7 @@ conv2d_depthwise_nhwc(const T* __restrict__ x, const T* __restrict__ packed_w, c
     // The last tiles move up to end with the output: outputs of two threads are the same.
     const int first_p = min(tile_p * ROWS, P - ROWS), first_q = min(tile_q * COLUMNS, Q - COLUMNS);
     const int row = first_p * STRIDE_H - PAD_H, column = first_q * STRIDE_W - PAD_W;
+    const T* __restrict__ const first = x + (static_cast<long long>(DEEP ? 0 : image) * (H * W * C) + (row * W + column) * C + channel);
     T* __restrict__ const output = y + (static_cast<long long>(image) * (P * Q * C) + (first_p * Q + first_q) * C + channel);
 
     float channel_bias[CHANNELS] = {};
@@ -167,5 +168,5 @@ conv2d_depthwise_nhwc(const T* __restrict__ x, const T* __restrict__ packed_w, c
 #pragma unroll
         for (int i = 0; i < CHANNELS; ++i) channel_bias[i] = SCALE * to_float(bias[channel + i]);
     }
-    compute(x, image, (row * W + column) * C + channel, output, packed_w + channel, row, column, channel_bias);
+    compute(first, image, output, packed_w + channel, row, column, channel_bias);
 }
