@@ -9,6 +9,7 @@ from jinja2 import TemplateError as JinjaError
 from autotune.compilation.compile import Program
 from autotune.errors import Rejected, TemplateError
 from autotune.expressions.expression import Expression
+from autotune.family.sandbox import RENDER_S, limited
 from autotune.family.source import TEXT_BYTES, ConstantSymbol, KernelSource, Stage
 from autotune.family.space import BoundTemplate
 from autotune.family.template import StageTemplate
@@ -92,12 +93,11 @@ def render_text(bound: BoundTemplate, names: dict[str, Value]) -> str:
     """The body's text with includes inlined: self-contained CUDA C++."""
     template = bound.template
     try:
-        text = bound.body.render(visible_names(bound, names))
-        if len(text) > TEXT_BYTES:
-            raise TemplateError(f"renders more than {TEXT_BYTES >> 20} MiB")
-        return inline(text.lstrip("\n"), template.includes)
-    except RecursionError:
-        raise TemplateError(f"{template.path}: its body recurses too deeply") from None
+        with limited(template.path, "rendering its body", RENDER_S):
+            text = bound.body.render(visible_names(bound, names))
+            if len(text) > TEXT_BYTES:
+                raise TemplateError(f"renders more than {TEXT_BYTES >> 20} MiB")
+            return inline(text.lstrip("\n"), template.includes)
     except JinjaError as error:
         line = getattr(error, "lineno", None)
         where = f"line {line}" if line else "body"

@@ -13,6 +13,7 @@ from jinja2 import meta, nodes
 from autotune.bounded_io import read_text
 from autotune.errors import TemplateError, quoted
 from autotune.expressions.functions import FUNCTIONS
+from autotune.family.sandbox import RENDER_S, limited
 from autotune.family.template import HEADER, SUFFIX, KernelTemplate
 from autotune.family.template_header import HeaderReader, header_toml
 from autotune.family.text import KEPT, Includes, parse
@@ -160,7 +161,8 @@ def check_body(template: KernelTemplate) -> Set[str]:
         *FUNCTIONS,
         "range",
     } - of_runtime
-    names = meta.find_undeclared_variables(tree)
+    with limited(template.path, "reading its body", RENDER_S):  # by now Jinja has folded constants
+        names = meta.find_undeclared_variables(tree)
     for name in sorted(names - allowed):
         at = next((node.lineno for node in tree.find_all(nodes.Name) if node.name == name), 0)
         not_constant = "is not a constant: a kernel takes it at run time, as an argument"
