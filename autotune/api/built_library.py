@@ -13,15 +13,13 @@ from pathlib import Path
 from autotune.api.device_names import Say, binary_cache, jobs_default
 from autotune.api.exports import ExportRequest, untuned_export
 from autotune.atomic_write import write_whole
+from autotune.autotune_runtime.untuned_build import ORIGINS
 from autotune.compilation.compile import Binary
 from autotune.errors import StoreError
 from autotune.exporting import SelectedKernel
 from autotune.exporting.build import compile_for, compile_kernel, link_library
 from autotune.study import Study
 from autotune.tempdirs import temporary_folder
-
-ORIGINS = "origins.json"
-"""The last file written: `study.layer` to where its kernel comes from"""
 
 
 @dataclass(frozen=True, slots=True)

@@ -215,9 +215,9 @@ def untuned_export(
     say: Say,
     found: Callable[[SelectedKernel], None] = lambda _: None,
 ) -> tuple[Untuned, Mapping[str, KernelTemplate]]:
-    """The kernels of a study that may never have been tuned, and the families. Raises StoreError if there are none.
+    """A kernel for each layer of a study that may never have been tuned, and the families that were loaded.
 
-    `found` is called with each kernel as it is chosen.
+    `found` is called with each kernel as it is chosen. Raises StoreError if no layer gets a kernel.
     """
     study = as_study(what, db, templates)
     layers = [

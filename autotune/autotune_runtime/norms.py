@@ -43,15 +43,13 @@ def norm(
     if len(known) < len(x) or not known:
         return Norm(label, None, why_not="its sizes are not known")
     flops = 8 * math.prod(known)
-    eps_e12 = None if eps is None else round(eps * 1e12)
-    if dtype not in DTYPES:
-        why_not = why_not or f"computes in {dtype}"
-    if eps is None:
-        why_not = why_not or "its eps depends on the version of PyTorch; give it one"
-    elif eps_e12 is None or abs(eps_e12 - eps * 1e12) > 1e-6 * eps * 1e12:
-        why_not = why_not or f"its eps {eps:g} is not a multiple of 1e-12"
-    if why_not or eps_e12 is None:
-        return Norm(label, flops, why_not=why_not)
+    if not why_not and dtype not in DTYPES:
+        why_not = f"computes in {dtype}"
+    if why_not or eps is None:
+        return Norm(label, flops, why_not=why_not or "its eps depends on the version of PyTorch; give it one")
+    eps_e12 = round(eps * 1e12)
+    if abs(eps_e12 - eps * 1e12) > 1e-6 * eps * 1e12:
+        return Norm(label, flops, why_not=f"its eps {eps:g} is not a multiple of 1e-12")
     n = math.prod(known) // channels if groups is None else known[0]
     sizes = {"n": n, "pixels": math.prod(known) // channels // n, "c": channels, "groups": groups or 1}
     kind = "rms" if rms else "standard"

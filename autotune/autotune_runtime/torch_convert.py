@@ -19,12 +19,13 @@ from .activations import BY_WORD
 from .convolution import Problem, sizes
 from .declared import INTERFACES
 from .interface import Library, LibraryError, find_libraries
+from .layer_names import plain_name, unused_name
 from .torch_benchmark import FEW_ROUNDS, ROUNDS, WRONG, Times, Work, race
 from .torch_convolution import CONVOLUTION, Convolution, TunedConvolution
 from .torch_example import convolutions, has_hooks, run
 from .torch_layers import ConvLayer, Inference, read_network
 from .torch_runtime import Runtime, TrainingMode
-from .untuned_build import BuildFailed, UntunedBuild, can_build, layer_names
+from .untuned_build import BuildFailed, UntunedBuild, can_build
 
 NOT_CAPTURED = "is in no part of the network that torch.export captures and that ran once"
 MARGIN = 0.02  # fraction by which a kernel must be faster; otherwise PyTorch's convolution stays
@@ -126,8 +127,8 @@ def convert(
     Until they are ready, the copy, an UntunedNetwork, runs the network as it is; with `wait`, this function waits. A
     kernel must also agree with PyTorch's convolution on the example.
 
-    Raises TrainingMode for a network in training mode, LibraryError when the library fails, BuildFailed if it
-    cannot be built, FileNotFoundError if there is none and autotune is not installed.
+    Raises TrainingMode for a network in training mode, LibraryError if a library fails, BuildFailed if
+    autotune cannot build one, and FileNotFoundError if there is no library and autotune is not installed.
     """
     with torch.inference_mode(mode=False):  # which makes tensors whose changes are not counted
         network = read_network(module, example)
@@ -139,7 +140,8 @@ def convert(
         build = untuned_build(network)
         if build is None or wait or build.done():
             return swap_untuned(network, build, margin)
-        return (pending := UntunedNetwork(module, network, build, margin)), pending.report
+        pending = UntunedNetwork(module, network, build, margin)
+        return pending, pending.report
 
 
 def swap_or_build(
@@ -153,18 +155,18 @@ def swap_or_build(
 
 def untuned_build(network: Inference) -> UntunedBuild | None:
     """Begin to build libraries for a network; None if none of its convolutions can run a kernel."""
-    layers = [
-        layer
-        for layer in network.layers
-        if layer.conv is not None and layer.problem and CONVOLUTION.runtime_of(layer.conv.weight.device)
-    ]
-    labels = {layer.problems[0]: layer.name for layer in reversed(layers)}
-    problems = dict(zip(reversed(labels), layer_names([*reversed(labels.values())]), strict=True))
-    if not layers or layers[0].conv is None:
+    problems: dict[Problem, str] = {}
+    taken: set[str] = set()
+    device = runtime = None
+    for layer in network.layers:
+        here = CONVOLUTION.runtime_of(layer.conv.weight.device) if layer.conv is not None else None
+        if layer.conv is None or here is None or not layer.problems:
+            continue
+        device, runtime = layer.conv.weight.device, here
+        if layer.problems[0] not in problems:
+            problems[layer.problems[0]] = unused_name(plain_name(layer.name) or "layer", taken)
+    if device is None or runtime is None:
         return None
-    device = layers[0].conv.weight.device
-    runtime = CONVOLUTION.runtime_of(device)
-    assert runtime is not None  # noqa: S101 - the layers are those with one
     accuracy = None
     if all(problem.geometry.dtype == "f32" for problem in problems):
         accuracy = "tf32" if _tf32_is_allowed() else "fp32-class"

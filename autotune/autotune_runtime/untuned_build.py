@@ -7,11 +7,10 @@ import importlib
 import importlib.util
 import json
 import os
-import re
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from .convolution import Problem
@@ -19,7 +18,6 @@ from .convolution import Problem
 ORIGINS = "origins.json"
 """The last file that `autotune export --library` writes: `study.layer` to where its kernel comes from."""
 _STUDY, _LOG = "network.toml", "log.txt"
-_LONGEST_NAME = 60
 
 
 class BuildFailed(RuntimeError):
@@ -93,19 +91,6 @@ class UntunedBuild:
         """The last line of the process's messages, and where the others are."""
         lines = (self.folder / _LOG).read_text(encoding="utf-8", errors="replace").strip().splitlines()
         return f"{lines[-1] if lines else 'it said nothing'} (all messages: {self.folder / _LOG})"
-
-
-def layer_names(labels: Sequence[str]) -> list[str]:
-    """The names of layers in a study, distinct from each other: letters, digits, - and _."""
-    found: list[str] = []
-    for label in labels:
-        base = re.sub(r"\W+", "-", label, flags=re.ASCII).strip("-")[:_LONGEST_NAME] or "layer"
-        name, number = base, 1
-        while name in found:
-            number += 1
-            name = f"{base}-{number}"
-        found.append(name)
-    return found
 
 
 def _stamps(db: str) -> Iterator[str]:

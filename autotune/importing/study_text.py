@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from autotune.autotune_runtime.convolution import sizes
 from autotune.autotune_runtime.fusion import Graph
+from autotune.autotune_runtime.layer_names import plain_name, unused_name
 from autotune.importing.fused_layers import OPERATIONS, Findings
 from autotune.importing.network import plain
 from autotune.problem import Layer, Problem
 from autotune.study_writer import layer_toml
 
-LONGEST_NAME = 60
-"""Characters of a layer's name."""
 _SHOWN = 3
 """Labels in a comment; the rest are counted."""
 
@@ -42,7 +40,7 @@ def named_layers(networks: Sequence[Findings]) -> tuple[NamedLayer, ...]:
             labels.setdefault(each.problem, []).append(each.label)
         for problem, those in labels.items():
             ending = f"-n{found.images}" if len(networks) > 1 else ""
-            name = _unused(_name(those[0]) or found.op, ending, taken)
+            name = unused_name(plain_name(those[0]) or found.op, taken, ending)
             share = len(those) * problem.flops / found.flops
             layers.append(NamedLayer(name, problem, tuple(those), share))
     return tuple(layers)
@@ -52,7 +50,7 @@ def study_text(
     name: str, title: Iterable[str], networks: Sequence[Findings], layers: Sequence[NamedLayer], accuracy: str | None
 ) -> str:
     """A study file; comments list the unsupported operators with the reason and their share of the FLOPs."""
-    settings = {"name": _name(name) or "network"} | ({} if accuracy is None else {"accuracy": accuracy})
+    settings = {"name": plain_name(name) or "network"} | ({} if accuracy is None else {"accuracy": accuracy})
     head = [*(f"# {plain(line, 1000)}" for line in title), *_left_out(networks[0])]
     lines = [*head, *(f"{key} = {json.dumps(value, ensure_ascii=False)}" for key, value in settings.items())]
     return "\n".join([*lines, *(line for layer in layers for line in _table(layer))]) + "\n"
@@ -94,20 +92,6 @@ def _listed(labels: Sequence[str]) -> str:
     """Labels, the first of many."""
     more = f" and {len(labels) - _SHOWN} more" if len(labels) > _SHOWN else ""
     return f"{', '.join(labels[:_SHOWN])}{more}"
-
-
-def _name(label: str) -> str:
-    """A label as a layer may be named: letters, digits, - and _."""
-    return re.sub(r"[\W]+", "-", label).strip("-")[:LONGEST_NAME]
-
-
-def _unused(name: str, ending: str, taken: set[str]) -> str:
-    """A name that no layer has, which then has one."""
-    number = 1
-    while (made := f"{name}{f'-{number}' if number > 1 else ''}{ending}") in taken:
-        number += 1
-    taken.add(made)
-    return made
 
 
 def _table(layer: NamedLayer) -> Iterator[str]:

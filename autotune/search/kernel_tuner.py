@@ -42,12 +42,11 @@ class KernelTunerStrategy:
         sampler = AutotuneSampler(
             seed=self._seed, space=[dict(zip(names, config, strict=True)) for config in searchspace.list]
         )
-
-        def cost(trial: optuna.Trial) -> float:
-            params = sampler.suggest(trial)
-            value = func(tuple(params[name] for name in names))
-            return value if value < sys.float_info.max else float("inf")  # Kernel Tuner's mark of a config that failed
-
         study = optuna.create_study(sampler=sampler)
-        study.optimize(cost)
+        for _ in searchspace.list:
+            trial = study.ask()
+            params = sampler.suggest(trial)
+            cost = func(tuple(params[name] for name in names))
+            failed = cost == sys.float_info.max  # Kernel Tuner's cost of a config that failed
+            study.tell(trial, float("inf") if failed else cost)
         return tuple(study.best_params[name] for name in names), study.best_value
