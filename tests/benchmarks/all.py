@@ -1,0 +1,137 @@
+"""Repeat the figures of README.md and docs/ on a GPU. Run from the root of a checkout:
+
+    python -m tests.benchmarks.all --list
+    python -m tests.benchmarks.all front               # README's tables
+    python -m tests.benchmarks.all resnet50-fp16 lenet-k5 --folder figures
+
+Each figure is one or more commands that a user can type. `--list` shows them with the pages that have their results and
+the minutes that they take on an H200 with 16 cores, rounded up. They run one after another. Studies are tuned from an
+empty database, FOLDER/figures.db; run a figure again to resume it. The output is printed and kept in FOLDER/NAME.txt.
+If a command fails, the other figures still run.
+"""
+
+from __future__ import annotations
+
+import argparse
+import shlex
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+
+@dataclass(frozen=True, slots=True)
+class Figure:
+    """Results in README.md or docs/, and how to measure them again."""
+
+    name: str
+    pages: str
+    minutes: int
+    """of GPU time"""
+    commands: tuple[str, ...]
+    """what to type after `python -m`; {folder} is the folder of results"""
+    front: bool = False
+    """whether README.md shows it"""
+
+
+def tuned(
+    study: str, minutes: int, *, pages: str = "results.md", front: bool = False, rival: str | None = "cudnn"
+) -> Figure:
+    """The figures of a study: tuned, then listed with the rival's times."""
+    database = f"{study} --db {{folder}}/figures.db"
+    baseline = f" --baseline {rival}" if rival else ""
+    return Figure(
+        study,
+        pages,
+        minutes,
+        (f"autotune tune {database}{baseline}", f"autotune best {database}"),
+        front,
+    )
+
+
+def whole(network: str, minutes: int, *, n: int = 64) -> Figure:
+    """A network in PyTorch: its layers tuned, the whole timed next to eager PyTorch and `torch.compile`."""
+    command = f"tests.benchmarks.networks {{folder}} {network} --n {n}"
+    return Figure(f"{network}-network", "pytorch.md", minutes, (command,))
+
+
+def ladder(report: str) -> Figure:
+    """The kernels of a source report, timed and profiled."""
+    command = f"autotune ladder reports/{report} --profile --db {{folder}}/figures.db"
+    return Figure(f"report-{report}", "ladder.md", 2, (command,))
+
+
+FIGURES = (
+    tuned("resnet50-fp16", 2, front=True),
+    tuned("resnet50-tf32", 2, front=True),
+    tuned("vgg16-fp16", 1, front=True),
+    tuned("depthwise-fp16", 3, front=True),
+    tuned("gemm-networks", 2, rival="cublas", front=True),
+    tuned("lenet-k5", 1, front=True),
+    tuned("gemm", 1, rival="cublas"),
+    tuned("lenet-k7", 1),
+    tuned("fashion-k7", 1),
+    tuned("resnet50-bf16", 2),
+    tuned("resnet50-fp16-n8", 2),
+    tuned("resnet50-fp16-n1", 2),
+    tuned("decoders-bf16", 1),
+    tuned("resnext50-fp16", 1),
+    *(tuned(study, 1, rival=None) for study in ("max_pool2d", "softmax", "stencil")),
+    tuned("upsampling-fp16", 3, pages="experiments.md"),
+    *(tuned(f"kernelbench-{name}", 5, pages="experiments.md") for name in ("tf32", "fp16")),
+    *map(ladder, ("000", "001", "002", "003", "004")),
+    *(whole(name, 4) for name in ("resnet18", "resnet50", "efficientnet_b0", "convnext_tiny", "densenet121")),
+)
+
+
+def listing(figures: Sequence[Figure]) -> Iterator[str]:
+    """The lines of `--list`."""
+    for figure in figures:
+        page = f"README.md, docs/{figure.pages}" if figure.front else f"docs/{figure.pages}"
+        yield f"{figure.name:24}{figure.minutes:2} min  {page}"
+        yield from (f"    python -m {command.format(folder='FOLDER')}" for command in figure.commands)
+    yield f"{'together':24}{sum(figure.minutes for figure in figures):2} min"
+
+
+def run(figure: Figure, folder: Path) -> bool:
+    """Run the commands of a figure until one fails; returns whether none did."""
+    with open(folder / f"{figure.name}.txt", "w") as kept:
+        for command in figure.commands:
+            words = shlex.split(command.format(folder=shlex.quote(str(folder))))
+            print(f"$ python -m {shlex.join(words)}", flush=True)
+            with subprocess.Popen([sys.executable, "-m", *words], stdout=subprocess.PIPE, text=True) as process:
+                for line in process.stdout or ():
+                    print(line, end="", flush=True)
+                    kept.write(line)
+            if process.returncode:
+                return False
+    return True
+
+
+def main(words: Sequence[str] | None = None) -> int:
+    """List or run what the command line names; returns the exit status."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("figures", nargs="*", metavar="FIGURE", help="its name, or `front` for README's; default: all")
+    parser.add_argument("--list", action="store_true", help="print the figures and their commands; run nothing")
+    parser.add_argument("--folder", type=Path, default=Path("figures"), help="of the results; default: %(default)s")
+    arguments = parser.parse_args(words)
+    wanted = set(arguments.figures)
+    unknown = wanted - {"front", *(figure.name for figure in FIGURES)}
+    if unknown:
+        parser.error(f"no figure {', '.join(sorted(unknown))}; --list shows all")
+    chosen = [
+        figure for figure in FIGURES if not wanted or figure.name in wanted or ("front" in wanted and figure.front)
+    ]
+    if arguments.list:
+        print("\n".join(listing(chosen)))
+        return 0
+    arguments.folder.mkdir(parents=True, exist_ok=True)
+    failed = [figure.name for figure in chosen if not run(figure, arguments.folder)]
+    if failed:
+        print(f"failed: {', '.join(failed)}", file=sys.stderr)
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

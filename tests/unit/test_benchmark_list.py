@@ -1,0 +1,53 @@
+"""The list of figures that `python -m tests.benchmarks.all` repeats names what is in the checkout."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from autotune.study_reader import find_study
+from tests.benchmarks.all import FIGURES, Figure, main
+
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.mark.parametrize("figure", FIGURES, ids=lambda figure: figure.name)
+def test_a_figure_is_on_its_page_and_its_study_exists(figure: Figure) -> None:
+    page = (ROOT / "docs" / figure.pages).read_text()
+    studies = re.findall(r"autotune (?:tune|ladder) (\S+)", " ".join(figure.commands))
+    for study in studies:
+        assert find_study(study)
+        assert study.removeprefix("reports/") in page
+    if figure.front:
+        assert set(studies) <= set(re.findall(r"[a-z0-9-]+", (ROOT / "tests" / "figures.py").read_text()))
+    for script in re.findall(r"tests\.benchmarks\.(\w+)", " ".join(figure.commands)):
+        assert f"tests/benchmarks/{script}.py" in page or f"tests.benchmarks.{script}" in page
+
+
+def test_the_list_shows_only_the_figures_that_are_named(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--list", "lenet-k5", "softmax"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert [line.split()[0] for line in lines if not line.startswith(" ")] == ["lenet-k5", "softmax", "together"]
+    assert "    python -m autotune tune lenet-k5 --db FOLDER/figures.db --baseline cudnn" in lines
+
+
+def test_an_unknown_figure_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        main(["resnet5"])
+    assert "no figure resnet5; --list shows all" in capsys.readouterr().err
+
+
+def test_a_failing_command_does_not_keep_the_others_from_running(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    figures = (
+        Figure("broken", "results.md", 1, ("autotune best no-such-study --db {folder}/none.db", "autotune --version")),
+        Figure("works", "results.md", 1, ("autotune --version",)),
+    )
+    monkeypatch.setattr("tests.benchmarks.all.FIGURES", figures)
+    assert main(["--folder", str(tmp_path / "new")]) == 1
+    assert "failed: broken" in capfd.readouterr().err
+    assert (tmp_path / "new" / "works.txt").read_text().startswith("autotune")
+    assert not (tmp_path / "new" / "broken.txt").read_text()
