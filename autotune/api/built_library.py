@@ -47,13 +47,13 @@ def build_untuned(
     """
     compiler = functools.cache(functools.partial(compile_for, cache=binary_cache()))
     with ThreadPoolExecutor(jobs_default()) as threads:
-        started: list[Future[Binary | str]] = []
+        started: dict[str, Future[Binary | str]] = {}
 
         def start(kernel: SelectedKernel) -> None:
-            started.append(threads.submit(compile_kernel, kernel, compiler(kernel.row.row.device)))
+            started[kernel.row.name] = threads.submit(compile_kernel, kernel, compiler(kernel.row.row.device))
 
-        untuned, _ = untuned_export(what, db, request, templates, say, start)
-        results = [*zip(untuned.kernels, (each.result() for each in started), strict=True)]
+        untuned, _ = untuned_export(what, db, request, templates, say, jobs=jobs_default(), found=start)
+        results = [(kernel, started[kernel.row.name].result()) for kernel in untuned.kernels]
     compiled = [(kernel, result) for kernel, result in results if isinstance(result, Binary)]
     failed = {kernel.row.name: result for kernel, result in results if isinstance(result, str)}
     if not compiled:

@@ -213,11 +213,14 @@ def untuned_export(
     request: ExportRequest,
     templates: Sequence[Path],
     say: Say,
+    *,
+    jobs: int = 1,
     found: Callable[[SelectedKernel], None] = lambda _: None,
 ) -> tuple[Untuned, Mapping[str, KernelTemplate]]:
     """A kernel for each layer of a study that may never have been tuned, and the families that were loaded.
 
-    `found` is called with each kernel as it is chosen. Raises StoreError if no layer gets a kernel.
+    `jobs` processes predict. `found` is called with each kernel as it is chosen. Raises StoreError if no layer gets a
+    kernel.
     """
     study = as_study(what, db, templates)
     layers = [
@@ -226,7 +229,7 @@ def untuned_export(
         if matches(f"{study.name}.{layer.name}", request.layers) and request.op in (None, layer.problem.operation.name)
     ]
     families = load_templates(templates, operations_of(study))
-    untuned = untuned_kernels(study, layers, families, db, device=request.device, say=say, found=found)
+    untuned = untuned_kernels(study, layers, families, db, device=request.device, jobs=jobs, say=say, found=found)
     if not untuned.kernels:
         why = "; ".join(untuned.left_out.values()) or f"no layer with {request}"
         raise StoreError(f"{study.name}: no kernel to export: {why}")

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor, as_completed
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
+from multiprocessing import get_context
+from typing import TypeAlias
 
 from autotune.analysis.rooflines import best_per_class
 from autotune.api.device_names import Say, evaluator_of
@@ -21,6 +24,9 @@ from autotune.search import single_threaded
 from autotune.store import BestRow, Store, TopTrial, has_results
 from autotune.study import Study
 from autotune.tuning.prediction import predict
+
+Chosen: TypeAlias = tuple[SelectedKernel, str]
+"""a kernel, and where it comes from"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,14 +48,15 @@ def untuned_kernels(
     db: str,
     *,
     device: str | None,
+    jobs: int = 1,
     say: Say = lambda *_: None,
     found: Callable[[SelectedKernel], None] = lambda _: None,
 ) -> Untuned:
     """A kernel for each of these layers on a device, without running one.
 
     It is the fastest recorded kernel of this GPU that the study admits, of `db` or else of the bundled results, or the
-    config that is predicted to be fastest. `found` is called with each as it is chosen. Raises DeviceError if there is
-    no such device.
+    config that is predicted to be fastest. Forks of this process predict configs if there are several `jobs`. `found`
+    is called with each kernel as it is chosen. Raises DeviceError if there is no such device.
     """
     with ExitStack() as opened:
         databases = {name: str(recorded_database(name)) for name in RECORDED}
@@ -57,17 +64,17 @@ def untuned_kernels(
             databases = {db: db, **{name: path for name, path in databases.items() if path != db}}
         stores = {name: opened.enter_context(Store(path, create=False)) for name, path in databases.items()}
         results = _Results(stores, _device([*stores.values()], device, say))
-        kernels, origins, left_out = [], {}, {}
-        for layer in layers:
+        chosen: dict[str, Chosen] = {}
+        left_out: dict[str, str] = {}
+        for layer, answer in results.kernels(study, layers, families, jobs):
             name = f"{study.name}.{layer.name}"
-            try:
-                kernel, origins[name] = results.kernel(study, layer, families)
-            except NoTemplate as error:
-                left_out[name] = str(error)
+            if isinstance(answer, NoTemplate):
+                left_out[name] = str(answer)
             else:
-                kernels.append(kernel)
-                found(kernel)
-    return Untuned(tuple(kernels), origins, left_out)
+                chosen[name] = answer
+                found(answer[0])
+    names = [name for layer in layers if (name := f"{study.name}.{layer.name}") in chosen]
+    return Untuned(tuple(chosen[name][0] for name in names), {name: chosen[name][1] for name in names}, left_out)
 
 
 def _device(stores: Sequence[Store], name: str | None, say: Say) -> DeviceInfo:
@@ -92,30 +99,22 @@ class _Results:
 
     stores: Mapping[str, Store]
     device: DeviceInfo
-    top: dict[tuple[str, ...], tuple[TopTrial, ...]] = field(default_factory=dict)
-    """the trials that correct predictions, by accuracy classes"""
     best: dict[str, Mapping[Problem, Sequence[BestRow]]] = field(default_factory=dict)
     """the best kernels of this model of GPU in each database, once they were read"""
 
-    def kernel(self, study: Study, layer: Layer, families: Mapping[str, KernelTemplate]) -> tuple[SelectedKernel, str]:
-        """A layer's kernel, and where it comes from. Raises NoTemplate if no family supports the layer."""
-        for name, row in self._recorded(study, layer):
-            named = replace(row, study=study.name, layer=layer)
-            origin = f"recorded, {row.median_us:.2f} us as {row.name} in {name}"
-            return selected_kernel(self.stores[name], named, study, name, families), origin
-        classes = study.informative(layer.problem)
-        if classes not in self.top:
-            kinds = (self.device.kind,)
-            each = (store.top_trials.list(None, kinds=kinds, accuracies=classes) for store in self.stores.values())
-            self.top[classes] = tuple(trial for trials in each for trial in trials)
-        predicted = predict(study, layer, families, self.device, self.top[classes], self._rates)
-        origin = "default config"
-        if predicted.predicted_us is not None:
-            origin = f"cost model, {predicted.predicted_us:.2f} us predicted and never timed"
-        return predicted_kernel(study, predicted), origin
+    def kernels(
+        self, study: Study, layers: Sequence[Layer], families: Mapping[str, KernelTemplate], jobs: int
+    ) -> Iterator[tuple[Layer, Chosen | NoTemplate]]:
+        """Each layer with its kernel, or with the reason why no family supports it; recorded kernels come first."""
+        pairs = [(layer, self._recorded(study, layer, families)) for layer in layers]
+        new = [layer for layer, recorded in pairs if recorded is None]
+        tuned = {classes: self._tuned(classes) for classes in {study.informative(layer.problem) for layer in new}}
+        predicted = _Predictions(study, families, self.device, tuned, self._rates).of(new, jobs)
+        yield from ((layer, recorded) for layer, recorded in pairs if recorded is not None)
+        yield from predicted
 
-    def _recorded(self, study: Study, layer: Layer) -> Iterator[tuple[str, BestRow]]:
-        """The fastest admitted kernel of this model of GPU in each database, by the database's name."""
+    def _recorded(self, study: Study, layer: Layer, families: Mapping[str, KernelTemplate]) -> Chosen | None:
+        """The fastest admitted kernel of this model of GPU in the first database that has one."""
         for name, store in self.stores.items():
             if name not in self.best:
                 self.best[name] = self._best(store)
@@ -127,7 +126,11 @@ class _Results:
                 and store.sources.get(row.row.trial.source_hash or "") is not None
             ]
             if rows:
-                yield name, min(rows, key=lambda row: row.median_us)
+                row = min(rows, key=lambda row: row.median_us)
+                named = replace(row, study=study.name, layer=layer)
+                origin = f"recorded, {row.median_us:.2f} us as {row.name} in {name}"
+                return selected_kernel(store, named, study, name, families), origin
+        return None
 
     def _best(self, store: Store) -> Mapping[Problem, Sequence[BestRow]]:
         found: dict[Problem, list[BestRow]] = {}
@@ -136,6 +139,55 @@ class _Results:
                 found.setdefault(row.layer.problem, []).append(row)
         return found
 
+    def _tuned(self, classes: tuple[str, ...]) -> tuple[TopTrial, ...]:
+        """The trials of some accuracy classes, which correct predictions."""
+        kinds = (self.device.kind,)
+        each = (store.top_trials.list(None, kinds=kinds, accuracies=classes) for store in self.stores.values())
+        return tuple(trial for trials in each for trial in trials)
+
     @property
     def _rates(self) -> Mapping[str, float]:
         return next((rates for store in self.stores.values() if (rates := store.rates.best(self.device))), {})
+
+
+@dataclass(frozen=True, slots=True)
+class _Predictions:
+    """What a config is predicted from."""
+
+    study: Study
+    families: Mapping[str, KernelTemplate]
+    device: DeviceInfo
+    tuned: Mapping[tuple[str, ...], Sequence[TopTrial]]
+    """by accuracy classes"""
+    rates: Mapping[str, float]
+
+    def of(self, layers: Sequence[Layer], jobs: int) -> Iterator[tuple[Layer, Chosen | NoTemplate]]:
+        """The layers' kernels in the order in which they are ready. With several `jobs`, forks of this process begin to
+        predict at once; each prediction takes 0.2 s, and families and trials need not be read again.
+        """
+        if min(jobs, len(layers)) < 2:
+            return ((layer, self.one(layer)) for layer in layers)
+        forks = ProcessPoolExecutor(min(jobs, len(layers)), get_context("fork"), _forked.append, (self,))
+        asked = {forks.submit(_predicted, layer): layer for layer in layers}
+        forks.shutdown(wait=False)
+        return ((asked[each], each.result()) for each in as_completed(asked))
+
+    def one(self, layer: Layer) -> Chosen | NoTemplate:
+        """The kernel of the config that is predicted to be fastest."""
+        tuned = self.tuned[self.study.informative(layer.problem)]
+        try:
+            predicted = predict(self.study, layer, self.families, self.device, tuned, self.rates)
+        except NoTemplate as error:
+            return error
+        origin = "default config"
+        if predicted.predicted_us is not None:
+            origin = f"cost model, {predicted.predicted_us:.2f} us predicted and never timed"
+        return predicted_kernel(self.study, predicted), origin
+
+
+_forked: list[_Predictions] = []
+"""in a fork: what it predicts from"""
+
+
+def _predicted(layer: Layer) -> Chosen | NoTemplate:
+    return _forked[0].one(layer)
