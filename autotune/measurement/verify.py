@@ -46,6 +46,7 @@ _GRID, _BLOCK = (
     256,
 )  # maximum number of blocks and threads of the checking kernels, which loop over their elements
 _RESULTS = 5  # 64-bit words of the result of `compare`
+_WORD_BYTES, _POISONED_WORDS = 8, 64  # of an output before the check after the timing; a word has whole elements
 _BANDS, _BAND_BYTES = 32, 24  # guard bands of one launch; address, words and pattern of each, 64 bits
 
 
@@ -234,15 +235,24 @@ class Verifier:
     def still_right(self, source: KernelSource, tensors: Tensors, rerun: Callable[[], object]) -> None:
         """Check after the timing that a correct kernel is still correct, on the arrays of `tensors`.
 
-        `rerun` runs the passes of a sample on restored arrays. Raises Rejected('wrong_result', 'wrong_after_timing').
+        `rerun` runs the passes of a sample. The outputs of the timed passes stay in place, except for a few that are
+        poisoned: a kernel that looks at some outputs, and skips its work if they are right, leaves the others wrong.
+        Raises Rejected('wrong_result', 'wrong_after_timing').
         """
-        self.restore(self.normal, tensors)
+        for output in self._outputs:
+            self._poison_some(tensors.address(output.name), output.size_bytes)
         rerun()
         try:
             self._compare(self.normal, source, tensors)
         except Rejected as rejected:
             message = f"right when verified, and wrong after it was timed: {rejected.message}"
             raise Rejected(Outcome.WRONG_RESULT, "wrong_after_timing", message) from None
+
+    def _poison_some(self, address: int, size_bytes: int) -> None:
+        words = -(-size_bytes // _WORD_BYTES)
+        for word in np.random.default_rng(0).choice(words, min(words, _POISONED_WORDS), replace=False):
+            begin = _WORD_BYTES * int(word)
+            self.device.fill(address + begin, POISON, min(_WORD_BYTES, size_bytes - begin))
 
     def _check_inputs(self) -> None:
         hashes = self._input_hashes()

@@ -40,10 +40,12 @@ PROBLEM = Conv2dProblem(2, 3, 9, 11, 4, 3, 3)
 TARGET = Target("host")
 
 
-def kernel(cxx: str, device: HostDevice, family: str | KernelTemplate, **pinned: str) -> tuple[KernelSource, Binary]:
+def kernel(
+    cxx: str, device: HostDevice, family: str | KernelTemplate, problem: Conv2dProblem = PROBLEM, **pinned: str
+) -> tuple[KernelSource, Binary]:
     """A family's first config with these values, compiled."""
     template = load_templates()[family] if isinstance(family, str) else family
-    bound = BoundTemplate(template, PROBLEM, device.info, Admission())
+    bound = BoundTemplate(template, problem, device.info, Admission())
     config = SearchSpace(bound, {name: (value,) for name, value in pinned.items()}).default
     assert config is not None
     source = render(bound, config)
@@ -182,6 +184,61 @@ def test_a_kernel_that_goes_wrong_while_it_is_timed_is_caught(
     with pytest.raises(Rejected, match="right when verified, and wrong after it was timed") as error:
         server.answer(EvaluateRequest(source, binary, cache, None))
     assert error.value.reason == "wrong_after_timing"
+    device.close()
+
+
+def reusing(cxx: str, device: HostDevice, folder: Path, problem: Conv2dProblem) -> tuple[KernelSource, Binary]:
+    """A family's kernel whose blocks compute their first output only, if that is in place already."""
+    path = folder / "reusing.cu.j2"
+    looks = """
+    float first = 0.0f;
+    const int first_p = blockIdx.y * TILE, first_q = blockIdx.x * TILE, first_image = blockIdx.z * IMAGES;
+    for (int i = 0; i < C * R * S; ++i) {
+        const int c = i / (R * S), row = first_row + i / S % R * DILATION_H, column = first_column + i % S * DILATION_W;
+        if (row < 0 || row >= H || column < 0 || column >= W) continue;
+        first += w[i] * x[((first_image * C + c) * H + row) * W + column];
+    }
+    if (fabsf(y[(first_image * K * P + first_p) * Q + first_q] - first) < 1e-3f) return;
+    for (int i = 0; i < IMAGES"""
+    text = GOOD.read_text()
+    assert text.count("\n    for (int i = 0; i < IMAGES") == 1
+    path.write_text(text.replace("\n    for (int i = 0; i < IMAGES", looks))
+    return kernel(cxx, device, load_template(path), problem)
+
+
+@pytest.mark.parametrize("short_us", [0.0, 1e9])
+def test_a_kernel_that_keeps_outputs_of_earlier_passes_is_caught(cxx: str, tmp_path: Path, short_us: float) -> None:
+    problem = Conv2dProblem(3, 2, 66, 66, 2, 3, 3)
+    device, server = opened(problem, cxx, short_us=short_us)
+    source, binary = reusing(cxx, device, tmp_path, problem)
+    with pytest.raises(Rejected, match=r"right when verified, and wrong after it was timed: .* never written") as error:
+        server.answer(EvaluateRequest(source, binary, "cold", None))
+    assert error.value.reason == "wrong_after_timing"
+    device.close()
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        (
+            "* tile[row * TILE_W + column]",
+            "* __uint_as_float(__float_as_uint(tile[row * TILE_W + column]) & 0xffffe000u)",
+        ),
+        ("for (int c = 0; c < C; ++c)", "for (int c = 0; c < C - 1; ++c)"),
+        ("for (int s = 0; s < S; ++s)", "for (int s = 0; s < S - (r == 2); ++s)"),
+    ],
+    ids=["TF32 for fp32", "without the last channel", "without the last tap"],
+)
+def test_a_kernel_that_does_less_than_its_class_names_is_caught(cxx: str, tmp_path: Path, old: str, new: str) -> None:
+    device, server = opened(PROBLEM, cxx, short_us=0.0)
+    text = GOOD.read_text()
+    assert text.count(old) == 1
+    path = tmp_path / "less.cu.j2"
+    path.write_text(text.replace(old, new))
+    source, binary = kernel(cxx, device, load_template(path))
+    with pytest.raises(Rejected, match="outputs are wrong on normal data") as error:
+        server.answer(EvaluateRequest(source, binary, "cold", None))
+    assert error.value.reason == "wrong"
     device.close()
 
 
