@@ -1,10 +1,14 @@
-"""Devices and their compilers by name: the only module that knows all backends."""
+"""Devices and their compilers by name: the only module that knows all backends.
+
+Nothing is imported before it is needed, because a process that compiles needs neither a device nor NumPy.
+"""
 
 from __future__ import annotations
 
 import importlib
-from collections.abc import Mapping
-from dataclasses import replace
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from autotune.compilation.compile import NVCC_FLAGS, Binary, Program, Target
@@ -12,91 +16,128 @@ from autotune.compilation.toolchain import compiler_version, find_cxx, find_nvcc
 from autotune.devices import host_compile
 from autotune.errors import DeviceError, shortened
 
-if TYPE_CHECKING:  # compiler processes need neither a device nor NumPy
+if TYPE_CHECKING:
     from autotune.devices.device import Device
 
-KINDS = ("cuda", "host", "null", "replay")
-"""kinds of devices, the first part of their names; `device.ABILITIES` lists their abilities"""
 CHECK_ORDER_SEED = 20  # of the random orders of host:check
+
+
+@dataclass(frozen=True, slots=True)
+class Backend:
+    """A kind of device that compiles and runs kernels: how its devices are named, opened and compiled for."""
+
+    open: Callable[[str, Binary | None], Device]
+    """opens the device with this number or word, with its compiled `runtime`, which is compiled if none is given"""
+    compile: Callable[[Program, Target], Binary]
+    """raises Rejected('compile', ...) for the program's own fault and ToolchainError if there is no compiler"""
+    identity: Callable[[], str]
+    """what affects a binary besides program and target: compiler, version, flags, and the CPU if it matters"""
+    words: tuple[str, ...] | None = None
+    """what may follow the kind and a colon; None: a number"""
+    runtime: Callable[[], Program] | None = None
+    """the program that a process needs before it runs kernels"""
+    environ: Callable[[str], Mapping[str, str]] = lambda _: {}
+    """the environment variables for a process that opens the device with this number or word"""
+    compiler_module: str = ""
+    """what `compile` imports"""
+
+
+def _open_cuda(number: str, _runtime: Binary | None) -> Device:
+    from autotune.devices.cuda.pycuda_import import require_pycuda
+
+    require_pycuda(int(number or 0))
+    from autotune.devices.cuda.cuda_device import CudaDevice
+
+    return CudaDevice(int(number or 0))
+
+
+def _compile_cuda(program: Program, target: Target) -> Binary:
+    from autotune.devices.cuda.cuda_compile import compile_cuda
+
+    return compile_cuda(program, target.arch)
+
+
+def _open_host(word: str, runtime: Binary | None) -> Device:
+    from autotune.devices.host import HostDevice, HostOptions
+    from autotune.devices.host_machine import usable_cores
+
+    options = HostOptions(cores=usable_cores())
+    if word == "check":
+        options = replace(options, order="threads", order_seed=CHECK_ORDER_SEED, checked=True)
+    return HostDevice(str(find_cxx()), options, runtime)
+
+
+BACKENDS: Mapping[str, Backend] = MappingProxyType(
+    {
+        "cuda": Backend(
+            open=_open_cuda,
+            compile=_compile_cuda,
+            identity=lambda: f"{compiler_version(find_nvcc())} {' '.join(NVCC_FLAGS)}",
+            compiler_module="autotune.devices.cuda.cuda_compile",
+        ),
+        "host": Backend(
+            open=_open_host,
+            compile=lambda program, target: host_compile.compile_host(program, target, cxx=str(find_cxx())),
+            identity=lambda: host_compile.host_identity(str(find_cxx())),
+            words=("", "check"),
+            runtime=host_compile.runtime_program,
+            environ=lambda word: host_compile.check_environment(str(find_cxx())) if word == "check" else {},
+        ),
+    }
+)
+"""By kind. `device.ABILITIES` has an entry for each, too."""
+KINDS = (*BACKENDS, "null", "replay")
+"""kinds of devices, the first part of their names"""
 
 
 def parse_device(name: str) -> tuple[str, str]:
     """A device's name as kind and the rest: `cuda:1` is ('cuda', '1'). Raises DeviceError for an unknown kind."""
     kind, _, rest = name.partition(":")
-    if kind not in KINDS or (kind == "host" and rest not in ("", "check")):
+    words = BACKENDS[kind].words if kind in BACKENDS else (rest,)
+    if kind not in KINDS or (words is not None and rest not in words):
         shown = shortened(name) or repr(name)
-        raise DeviceError(f"{shown}: no such device; there are cuda:N, host, host:check, null and replay:FILE")
+        names = (f"{kind}:{word}".rstrip(":") for kind, each in BACKENDS.items() for word in each.words or ("N",))
+        raise DeviceError(f"{shown}: no such device; there are {', '.join(names)}, null and replay:FILE")
     if kind == "replay" and not rest:
         raise DeviceError(f"{name}: expected replay:FILE with FILE a results database")
-    if kind == "cuda" and rest and not rest.isdecimal():
-        raise DeviceError(f"{shortened(name)}: expected cuda:N with N a number, such as cuda:0")
+    if words is None and rest and not rest.isdecimal():
+        raise DeviceError(f"{shortened(name)}: expected {kind}:N with N a number, such as {kind}:0")
     return kind, rest
 
 
-def runtime_program(kind: str) -> Program | None:
-    """The program that a process needs before it runs kernels on this kind of device, for Target(kind);
-    None if none.
-    """
-    if kind != "host":
-        return None
-    return host_compile.runtime_program()
+def open_device(name: str, runtime: Binary | None = None) -> Device:
+    """Open a device that runs kernels. Raises DeviceError if it does not exist or has no driver."""
+    kind, rest = parse_device(name)
+    if kind not in BACKENDS:
+        raise DeviceError(f"{name}: runs no kernels")
+    return BACKENDS[kind].open(rest, runtime)
 
 
 def worker_environ(name: str) -> Mapping[str, str]:
     """The environment variables for a process that opens the device: `host:check` preloads a sanitizer."""
-    if parse_device(name) == ("host", "check"):
-        return host_compile.check_environment(str(find_cxx()))
-    return {}
-
-
-def open_device(name: str, runtime: Binary | None = None) -> Device:
-    """Open `cuda:N` or `host`, with its compiled `runtime_program`, which is compiled here if none is given.
-
-    Raises DeviceError if the device does not exist or has no driver.
-    """
     kind, rest = parse_device(name)
-    if kind == "cuda":
-        from autotune.devices.cuda.pycuda_import import require_pycuda
-
-        number = int(rest or 0)
-        require_pycuda(number)
-        from autotune.devices.cuda.cuda_device import CudaDevice
-
-        return CudaDevice(number)
-    if kind == "host":
-        from autotune.devices.host import HostDevice, HostOptions
-        from autotune.devices.host_machine import usable_cores
-
-        options = HostOptions(cores=usable_cores())
-        if rest == "check":
-            options = replace(options, order="threads", order_seed=CHECK_ORDER_SEED, checked=True)
-        return HostDevice(str(find_cxx()), options, runtime)
-    raise DeviceError(f"{name}: runs no kernels")
+    return BACKENDS[kind].environ(rest) if kind in BACKENDS else {}
 
 
-def compiler_identity(target: Target) -> str:
-    """Everything that affects a binary besides program and target: compiler, version, flags, and the CPU if it matters.
-
-    Raises ToolchainError if there is no compiler.
+def runtime_program(kind: str) -> Program | None:
+    """The program that a process needs before it runs kernels on this kind of device, for Target(kind); None if
+    none.
     """
-    if target.kind == "cuda":
-        return f"{compiler_version(find_nvcc())} {' '.join(NVCC_FLAGS)}"
-    return host_compile.host_identity(str(find_cxx()))
+    runtime = BACKENDS[kind].runtime if kind in BACKENDS else None
+    return runtime() if runtime else None
 
 
 def load_compiler(kind: str) -> None:
-    """Import the modules that `compile_program` needs for a kind of device, before the first program."""
-    if kind == "cuda":
-        importlib.import_module("autotune.devices.cuda.cuda_compile")
+    """Import what compiling for a kind of device needs, before the first program."""
+    if kind in BACKENDS and (module := BACKENDS[kind].compiler_module):
+        importlib.import_module(module)
+
+
+def compiler_identity(target: Target) -> str:
+    """What affects a binary besides program and target. Raises ToolchainError if there is no compiler."""
+    return BACKENDS[target.kind].identity()
 
 
 def compile_program(program: Program, target: Target) -> Binary:
-    """Compile for a target with the compiler that its kind of device uses.
-
-    Raises Rejected('compile', ...) for the program's own fault and ToolchainError when there is no compiler.
-    """
-    if target.kind == "cuda":
-        from autotune.devices.cuda.cuda_compile import compile_cuda
-
-        return compile_cuda(program, target.arch)
-    return host_compile.compile_host(program, target, cxx=str(find_cxx()))
+    """Compile for a target with the compiler of its kind of device. Raises Rejected and ToolchainError."""
+    return BACKENDS[target.kind].compile(program, target)

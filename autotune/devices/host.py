@@ -164,12 +164,15 @@ class HostModule:
 class HostDevice:
     """This machine's CPU. `cxx` is the C++ compiler; it also compiles the runtime (0.3 s) if none is given."""
 
+    kind = "host"
+    """that of a subclass may differ: it has an entry of its own in `backends` and `device.ABILITIES`"""
+
     def __init__(self, cxx: str, options: HostOptions | None = None, runtime: Binary | None = None) -> None:
         self.options = options or HostOptions(cores=usable_cores())
         self.runtime = load_runtime(cxx, runtime)
         self._libc = ctypes.CDLL(None)
         self._info = DeviceInfo(
-            kind="host",
+            kind=self.kind,
             name=f"{cpu_name()}, checked" if self.options.checked else cpu_name(),
             arch=90,
             sm_count=self.options.cores,
@@ -228,7 +231,7 @@ class HostDevice:
         """Free memory of `allocate`."""
         size_bytes = self._sizes.pop(address, None)
         if size_bytes is None:
-            raise DeviceError(f"address {address:#x} was not allocated on the host device")
+            raise DeviceError(f"address {address:#x} was not allocated on the {self.kind} device")
         self.watched = [each for each in self.watched if not address <= each[0] < address + size_bytes]
         self._libc.free(ctypes.c_void_p(address))
 
@@ -266,8 +269,8 @@ class HostDevice:
 
         Raises DeviceError for a checked program in a process that was not started for it.
         """
-        if binary.target.kind != "host":
-            raise DeviceError(f"a program for {binary.target.kind} does not run on the host device")
+        if binary.target.kind != self.kind:
+            raise DeviceError(f"a program for {binary.target.kind} does not run on the {self.kind} device")
         if binary.target.check and not hasattr(self._libc, "__asan_init"):
             raise DeviceError(
                 "a checked program needs a process started with the variables of host_compile.check_environment()"
