@@ -7,6 +7,7 @@ from pathlib import Path
 
 from autotune.devices.device import DeviceInfo, Environment
 from autotune.exporting import SelectedKernel
+from autotune.exporting.kernel import recorded_origin
 from autotune.family.render import render
 from autotune.family.space import Admission, BoundTemplate, SearchSpace
 from autotune.family.template import KernelTemplate
@@ -50,7 +51,8 @@ def chosen(
         reused=False,
         attempts=1,
     )
-    return SelectedKernel(BestRow("tested", row.layer, TIMING, "finals", row), source, template.header, ("fp32",), None)
+    origin = recorded_origin(BestRow("tested", row.layer, TIMING, "finals", row), None)
+    return SelectedKernel(origin, source, template.header, ("fp32",))
 
 
 def kernel(name: str, layer: str, problem: Problem, device: DeviceInfo = H200, **pinned: Value) -> SelectedKernel:

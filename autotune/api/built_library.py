@@ -50,12 +50,12 @@ def build_untuned(
         started: dict[str, Future[Binary | str]] = {}
 
         def start(kernel: SelectedKernel) -> None:
-            started[kernel.row.name] = threads.submit(compile_kernel, kernel, compiler(kernel.row.row.device))
+            started[kernel.name] = threads.submit(compile_kernel, kernel, compiler(kernel.origin.device))
 
         untuned, _ = untuned_export(what, db, request, templates, say, jobs=jobs_default(), found=start)
-        results = [(kernel, started[kernel.row.name].result()) for kernel in untuned.kernels]
+        results = [(kernel, started[kernel.name].result()) for kernel in untuned.kernels]
     compiled = [(kernel, result) for kernel, result in results if isinstance(result, Binary)]
-    failed = {kernel.row.name: result for kernel, result in results if isinstance(result, str)}
+    failed = {kernel.name: result for kernel, result in results if isinstance(result, str)}
     if not compiled:
         raise StoreError(f"{what}: no kernel to export: {'; '.join(failed.values())}")
     with suppress(FileExistsError):

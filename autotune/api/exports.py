@@ -266,7 +266,9 @@ def _best(store: Store, what: str, request: ExportRequest, on: Callable[[DeviceI
     rows = [row for row in rows if row.row.device in gpus or row.name not in on_gpu]
     files: dict[str, BestRow] = {}
     for row in best_per_class(rows):
-        files.setdefault(stem(row), row)  # kernels for a cold cache come before those for a hot one
+        trial = row.row.trial
+        file = stem(row.name, row.row.device, trial.accuracy, deterministic=trial.deterministic)
+        files.setdefault(file, row)  # kernels for a cold cache come before those for a hot one
     return list(files.values())
 
 

@@ -9,6 +9,7 @@ from autotune.analysis.rerender import located
 from autotune.analysis.rooflines import with_roofline
 from autotune.errors import StoreError
 from autotune.exporting import SelectedKernel
+from autotune.exporting.kernel import recorded_origin
 from autotune.family.template import KernelTemplate
 from autotune.store import BestRow, Store
 from autotune.study import Study
@@ -26,5 +27,5 @@ def selected_kernel(
     header = store.templates.header(source.config.template, row.row.template_hash)
     if not header:
         raise StoreError(f"{db}: the header of {source.config.template} is not in the database; tune {row.name} again")
-    floor_us = with_roofline(store, row).floor_us
-    return SelectedKernel(row, replace(source, problem=problem), header, study.admitted(problem), floor_us)
+    origin = recorded_origin(row, with_roofline(store, row).floor_us)
+    return SelectedKernel(origin, replace(source, problem=problem), header, study.admitted(problem))

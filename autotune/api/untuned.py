@@ -16,14 +16,15 @@ from autotune.devices.backends import parse_device
 from autotune.devices.device import DeviceInfo, devices_named
 from autotune.errors import DeviceError, NoTemplate
 from autotune.exporting import SelectedKernel
-from autotune.exporting.predicted_kernel import predicted_kernel
+from autotune.exporting.kernel import Origin
+from autotune.family.render import render
 from autotune.family.template import KernelTemplate
 from autotune.problem import Layer, Problem
 from autotune.resources import RECORDED, recorded_database
 from autotune.search import single_threaded
 from autotune.store import BestRow, Store, TopTrial, has_results
 from autotune.study import Study
-from autotune.tuning.prediction import predict
+from autotune.tuning.prediction import Predicted, predict
 
 Chosen: TypeAlias = tuple[SelectedKernel, str]
 """a kernel, and where it comes from"""
@@ -182,7 +183,7 @@ class _Predictions:
         origin = "default config"
         if predicted.predicted_us is not None:
             origin = f"cost model, {predicted.predicted_us:.2f} us predicted and never timed"
-        return predicted_kernel(self.study, predicted), origin
+        return _predicted_kernel(self.study, predicted), origin
 
 
 _forked: list[_Predictions] = []
@@ -191,3 +192,12 @@ _forked: list[_Predictions] = []
 
 def _predicted(layer: Layer) -> Chosen | NoTemplate:
     return _forked[0].one(layer)
+
+
+def _predicted_kernel(study: Study, predicted: Predicted) -> SelectedKernel:
+    """The kernel of a predicted config, which is rendered here and was never run."""
+    layer, bound = predicted.layer, predicted.bound
+    names = (study.name, layer.name, bound.device, bound.template.hash, study.measure.cache)
+    origin = Origin(*names, predicted_us=predicted.predicted_us)
+    source = render(bound, predicted.config)
+    return SelectedKernel(origin, source, bound.template.header, study.admitted(layer.problem))

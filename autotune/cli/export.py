@@ -310,17 +310,17 @@ def _kernel(store: Store, row: TrialRow, what: str, directories: tuple[Path, ...
 
 def _text(store: Store, kernel: BestRow | TrialRow, source: KernelSource) -> str:
     """A kernel's text below where it comes from."""
-    from autotune.exporting.kernel import kernel_text
+    from autotune.exporting.kernel import kernel_text, recorded_origin
     from autotune.store import BestRow
 
     if isinstance(kernel, BestRow):
-        return kernel_text(kernel, source, with_roofline(store, kernel).floor_us)
+        return kernel_text(recorded_origin(kernel, with_roofline(store, kernel).floor_us), source)
     if kernel.trial.timing is None:
         trial = kernel.trial
         name = f"{kernel.name} trial {trial.number}"
         return annotated_source(name, trial.outcome, trial.reason, trial.config, trial.message, source.program.text)
     best = BestRow(kernel.study, kernel.layer, kernel.trial.timing, "median", kernel)
-    return kernel_text(best, source, with_roofline(store, best).floor_us)
+    return kernel_text(recorded_origin(best, with_roofline(store, best).floor_us), source)
 
 
 def _compiled(source: KernelSource, row: TrialRow, *, ptx: bool) -> str:

@@ -61,17 +61,17 @@ class Exported:
         """A line about the kernels that were tuned on a device that runs nothing; empty if there are none."""
         found: dict[str, list[str]] = {}
         for kernel in self.served:
-            device = kernel.row.row.device
+            device = kernel.origin.device
             if origin := never_run(device):
                 found.setdefault(f"the {device.kind} device runs no kernel, its times are {origin}", []).append(
-                    kernel.row.name
+                    kernel.name
                 )
         return "; ".join(f"{why}: {', '.join(names)}" for why, names in found.items())
 
     @property
     def untuned(self) -> tuple[str, ...]:
         """The kernels that were chosen without a run."""
-        return tuple(kernel.row.name for kernel in self.served if not kernel.row.timed)
+        return tuple(kernel.name for kernel in self.served if kernel.origin.recorded is None)
 
 
 Images = Callable[[Path, Sequence[SelectedKernel], Sequence[int]], Mapping[str, bytes]]
@@ -101,11 +101,11 @@ def export_library(
     served = serving(chosen)
     archs = tuple(archs) or (_tuned_arch(served),)
     for kernel in served:
-        check_recorded(kernel.bound, kernel.source, kernel.row.name)
+        check_recorded(kernel.bound, kernel.source, kernel.name)
         for arch in archs:
             if why := arch_refusal(kernel.bound, kernel.source, arch):
-                raise StoreError(f"{kernel.row.name}: cannot be exported for sm_{arch}: {why}")
-    texts = {f"{kernel.stem}.cu": kernel_text(kernel.row, kernel.source, kernel.floor_us) for kernel in chosen}
+                raise StoreError(f"{kernel.name}: cannot be exported for sm_{arch}: {why}")
+    texts = {f"{kernel.stem}.cu": kernel_text(kernel.origin, kernel.source) for kernel in chosen}
     sources = tuple(folder / name for name in texts)
     texts |= library_texts(served, archs, self_test=self_test)
     if dispatcher is not None:
@@ -122,20 +122,20 @@ _SYMBOL = re.compile(r"[A-Za-z_]\w*", re.ASCII)
 
 
 def _check_names(kernel: SelectedKernel) -> None:
-    """Raise StoreError if a row's names cannot be used in file names, C++ and CMake."""
-    source, row = kernel.source, kernel.row
-    for words in (row.study, row.layer.name, source.config.template):
+    """Raise StoreError if a kernel's names cannot be used in file names, C++ and CMake."""
+    source, origin = kernel.source, kernel.origin
+    for words in (origin.study, origin.layer, source.config.template):
         if not _NAME.fullmatch(words):
             raise StoreError(f"{words!r}: cannot be exported: expected a name of letters, digits, - and _")
     symbols = (*source.program.entries, *(word for each in source.constants for word in (each.name, each.origin)))
     for words in (*symbols, *(name for name, _ in source.config.pairs)):
         if not _SYMBOL.fullmatch(words):
-            raise StoreError(f"{row.name}: cannot be exported: {words!r} is not a valid C++ name")
+            raise StoreError(f"{origin.name}: cannot be exported: {words!r} is not a valid C++ name")
 
 
 def _tuned_arch(served: Sequence[SelectedKernel]) -> int:
     """The architecture of the GPU that the kernels were tuned on, or that of a substitute."""
-    devices = [kernel.row.row.device for kernel in served]
+    devices = [kernel.origin.device for kernel in served]
     return next((device.arch for device in devices if device.can.gpu), devices[0].arch)
 
 
@@ -148,7 +148,7 @@ def library_texts(served: Sequence[SelectedKernel], archs: Sequence[int], *, sel
     if not in_numpy(declared):
         texts[REFERENCE] = f"#pragma once\n{reference_text(declared)}"
     texts |= package_texts(declared)
-    names = identifiers([kernel.row.name for kernel in served])
+    names = identifiers([kernel.name for kernel in served])
     views = [view_of(kernel, identifier, archs) for kernel, identifier in zip(served, names, strict=True)]
     values = {
         "version": __version__,
@@ -175,28 +175,30 @@ def _provenance(served: Sequence[SelectedKernel], archs: Sequence[int]) -> Mappi
     """The origin of each kernel."""
     kernels = []
     for kernel in served:
-        trial, row = kernel.row.row.trial, kernel.row.row
+        source, origin = kernel.source, kernel.origin
+        best = origin.recorded
+        row = best.row if best else None
         kernels.append(
             {
-                "name": kernel.row.name,
+                "name": kernel.name,
                 "file": f"{kernel.stem}.cu",
                 "problem": kernel.problem.names(),
-                "template": trial.config.template,
-                "config": trial.config.params,
-                "accuracy": trial.accuracy,
-                "deterministic": trial.deterministic,
-                "entries": kernel.source.program.entries,
-                "device": {"kind": row.device.kind, "name": row.device.name, "arch": row.device.arch},
-                "driver": row.environment.driver,
-                "compiler": row.environment.toolkit,
-                "flags": row.environment.flags,
-                "decided_by": kernel.row.decided_by,
-                "median_us": kernel.row.timing.median_us if kernel.row.timed else None,
-                "cache": kernel.row.timing.cache,
-                "trial": trial.number,
-                "measured_at": None if row.ended_at is None else f"{row.ended_at:%Y-%m-%dT%H:%M:%SZ}",
-                "source_hash": kernel.source.hash,
-                "template_hash": row.template_hash,
+                "template": source.config.template,
+                "config": source.config.params,
+                "accuracy": source.accuracy,
+                "deterministic": source.deterministic,
+                "entries": source.program.entries,
+                "device": {"kind": origin.device.kind, "name": origin.device.name, "arch": origin.device.arch},
+                "driver": row and row.environment.driver,
+                "compiler": row and row.environment.toolkit,
+                "flags": row and row.environment.flags,
+                "decided_by": best.decided_by if best else "prediction",
+                "median_us": best and best.median_us,
+                "cache": origin.cache,
+                "trial": row and row.trial.number,
+                "measured_at": None if row is None or row.ended_at is None else f"{row.ended_at:%Y-%m-%dT%H:%M:%SZ}",
+                "source_hash": source.hash,
+                "template_hash": origin.template_hash,
             }
         )
     return {"autotune": __version__, "archs": list(archs), "kernels": kernels}

@@ -167,9 +167,9 @@ def _on_host(exported: Exported, why: str, stage: Callable[[str], None], cache: 
     for kernel in exported.served:
         size, _ = self_test_sizes(kernel.problem)
         if kernel.problem.with_runtime(size).flops <= _HOST_FLOPS:
-            quick.append(kernel.row.name)
+            quick.append(kernel.name)
         else:
-            name, runtime = kernel.row.name, kernel.problem.operation.runtime
+            name, runtime = kernel.name, kernel.problem.operation.runtime
             yield f"{name}: not tested: {runtime} = {size} would take too long on a CPU"
     if quick:
         yield from _tested_on_host(exported, quick, stage, cache)
@@ -211,7 +211,7 @@ def _on_cuda(
         yield from _tested(built, f"on {evaluator.info.name}", SELF_TEST_S)
         slow = []
         for kernel in exported.served:
-            stage(f"timing {kernel.row.name} next to the tuner's own kernel")
+            stage(f"timing {kernel.name} next to the tuner's own kernel")
             compared = _timed(kernel, built, evaluator)
             if compared.too_slow:  # repeated in a fresh worker before it counts
                 evaluator.refresh()
@@ -229,11 +229,11 @@ def _timed(kernel: SelectedKernel, built: Built, evaluator: DeviceEvaluator) -> 
     evaluator.begin_layer(kernel.problem)
     try:
         timed = evaluator.beside(
-            built.library, kernel.source, compiled.result(), cache=kernel.row.timing.cache, budget_s=TIMED_S
+            built.library, kernel.source, compiled.result(), cache=kernel.origin.cache, budget_s=TIMED_S
         )
     except (Rejected, DeviceLost) as error:
-        raise ProofFailed(f"{kernel.row.name}: {error}") from None
-    return beside(kernel.row.name, timed)
+        raise ProofFailed(f"{kernel.name}: {error}") from None
+    return beside(kernel.name, timed)
 
 
 def _tested(built: Built, where: str, limit_s: float, kernels: Sequence[str] = ()) -> Iterator[str]:

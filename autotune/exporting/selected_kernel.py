@@ -1,4 +1,4 @@
-"""A recorded kernel for an export, and the choice among several for one problem."""
+"""A kernel for an export, and the choice among several for one problem."""
 
 from __future__ import annotations
 
@@ -6,44 +6,48 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
 
-from autotune.exporting.kernel import stem
+from autotune.exporting.kernel import Origin, stem
 from autotune.family.source import KernelSource
 from autotune.family.space import BoundTemplate
 from autotune.family.template_header import template_of_header
 from autotune.problem import Problem
-from autotune.store import BestRow
 from autotune.trial import ACCURACY_CLASSES
 
 
 @dataclass(frozen=True)
 class SelectedKernel:
-    """A recorded kernel to be exported."""
+    """A kernel to be exported."""
 
-    row: BestRow
+    origin: Origin
     source: KernelSource
     header: str
-    """its family's, at the time of tuning"""
+    """its family's, at the time when it was rendered"""
     admitted: tuple[str, ...]
     """accuracy classes that its study admits"""
-    floor_us: float | None
+
+    @property
+    def name(self) -> str:
+        """`study.layer`."""
+        return self.origin.name
 
     @property
     def stem(self) -> str:
         """Name of its file without `.cu`."""
-        return stem(self.row)
+        source = self.source
+        return stem(self.name, self.origin.device, source.accuracy, deterministic=source.deterministic)
 
     @property
     def problem(self) -> Problem:
-        """The device that it was tuned on."""
-        return self.row.layer.problem
+        """The layer's problem."""
+        return self.source.problem
 
     @cached_property
     def bound(self) -> BoundTemplate:
-        """The recorded header with the problem and the device filled in."""
+        """Its family's header with the problem and the device filled in."""
         return BoundTemplate(
             template_of_header(self.source.config.template, self.header, self.problem.operation),
             self.problem,
-            self.row.row.device,
+            self.origin.device,
         )
 
 
@@ -61,6 +65,6 @@ def serving(chosen: Iterable[SelectedKernel]) -> tuple[SelectedKernel, ...]:
 
 
 def _rank(kernel: SelectedKernel) -> tuple[int, bool, bool, float]:
-    trial, hot = kernel.row.row.trial, kernel.row.row.measurement_mode != "cold"
-    strictness = -1 if trial.accuracy in kernel.admitted else ACCURACY_CLASSES.index(trial.accuracy)
-    return (strictness, not trial.deterministic, hot, kernel.row.median_us)
+    source, hot = kernel.source, kernel.origin.cache != "cold"
+    strictness = -1 if source.accuracy in kernel.admitted else ACCURACY_CLASSES.index(source.accuracy)
+    return (strictness, not source.deterministic, hot, kernel.origin.time_us)

@@ -65,24 +65,24 @@ class KernelContext:
 
 
 def view_of(kernel: SelectedKernel, identifier: str, archs: Sequence[int]) -> KernelContext:
-    trial, device, source = kernel.row.row.trial, kernel.row.row.device, kernel.source
+    origin, device, source = kernel.origin, kernel.origin.device, kernel.source
     return KernelContext(
         identifier=identifier,
-        name=c_string(kernel.row.name),
+        name=c_string(kernel.name),
         stem=kernel.stem,
-        label=kernel.row.name,
+        label=kernel.name,
         problem=kernel.problem,
         arrays=kernel.problem.arrays,
         initialisers=_initialisers(kernel.problem),
         config=in_comment(str(source.config)),
         problem_numbers=", ".join(map(str, problem_numbers(kernel.problem))),
-        accuracy=trial.accuracy,
-        deterministic=trial.deterministic,
+        accuracy=source.accuracy,
+        deterministic=source.deterministic,
         device=_in_table(_device(device)),
         device_name=c_string(_device(device)),
         device_numbers=_device_numbers(device),
-        median_us=f"{kernel.row.timing.median_us:.3f}",
-        timed=kernel.row.timed,
+        median_us=f"{origin.time_us:.3f}",
+        timed=origin.recorded is not None,
         entry_names=source.program.entries,
         entries=", ".join(f'"{entry}"' for entry in source.program.entries),
         entry_count=len(source.program.entries),
@@ -112,7 +112,7 @@ def _initialisers(problem: Problem) -> tuple[str, ...]:
 def _least_arch(kernel: SelectedKernel) -> int:
     """The oldest architecture that the kernel's family admits."""
     admitted = (arch for arch in ARCHS if not arch_refusal(kernel.bound, kernel.source, arch))
-    return next(admitted, kernel.row.row.device.arch)
+    return next(admitted, kernel.origin.device.arch)
 
 
 def _printed(plan: Plan) -> Plan:

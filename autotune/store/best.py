@@ -48,9 +48,9 @@ TUNE_FIRST = "run `autotune tune STUDY` first"
 FOREVER = "9999"
 """a moment after every date"""
 
-DecidedBy = Literal["finals", "retime", "median", "prediction"]
+DecidedBy = Literal["finals", "retime", "median"]
 """What decided that a trial is the best: the latest finals, or the smallest median, measured by a retime or while
-tuning. A predicted config is in no database: it was never run.
+tuning.
 """
 
 Match = Literal["exact", "device class"]
@@ -70,7 +70,7 @@ class BestRow:
     timing: Timing
     """the deciding measurement: of the finals, or of the trial"""
     decided_by: DecidedBy
-    """what decided: the finals, a retime, the median or a prediction"""
+    """what decided: the finals, a retime or the median"""
     row: TrialRow
     """the winning trial"""
     match: Match = "exact"
@@ -85,11 +85,6 @@ class BestRow:
     def median_us(self) -> float:
         """The deciding median."""
         return self.timing.median_us
-
-    @property
-    def timed(self) -> bool:
-        """Whether the kernel ever ran; otherwise its time is a prediction, 0 without one."""
-        return self.decided_by != "prediction"
 
     @property
     def gflops(self) -> float:

@@ -16,6 +16,7 @@ from autotune.api.device_names import binary_cache
 from autotune.errors import StoreError, TemplateError, ToolchainError
 from autotune.exporting import Exported, export_library
 from autotune.exporting.build import Built, clean, self_test
+from autotune.exporting.kernel import Origin
 from autotune.exporting.proof import ProofFailed, beside, prove
 from autotune.family.template_files import load_template
 from autotune.operation.registry import CONV2D, operation
@@ -193,7 +194,7 @@ def test_any_name_is_a_kernels(cxx: str, tmp_path: Path) -> None:
     for at, name in enumerate(names):
         study, layer = name.split(".")
         made = kernel("direct", layer, CONSTANT.problem.with_runtime(40 + at))
-        kernels.append(dataclasses.replace(made, row=dataclasses.replace(made.row, study=study)))
+        kernels.append(dataclasses.replace(made, origin=dataclasses.replace(made.origin, study=study)))
     export_library(kernels, tmp_path, ())
     command = [cxx, "-std=c++17", "-fsyntax-only", "conv2d.cpp", "kernels.cpp", "selftest.cpp"]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
@@ -212,6 +213,13 @@ def test_readmes_example_is_c(exported: Exported, cxx: str, tmp_path: Path) -> N
     assert done.returncode == 0, done.stderr
 
 
+def with_median(origin: Origin, median_us: float) -> Origin:
+    """The same kernel with another time."""
+    assert origin.recorded is not None
+    timing = dataclasses.replace(origin.recorded.timing, median_us=median_us)
+    return dataclasses.replace(origin, recorded=dataclasses.replace(origin.recorded, timing=timing))
+
+
 @pytest.mark.parametrize(
     ("admitted", "rough_us", "served"),
     [
@@ -226,8 +234,7 @@ def test_fastest_class_that_the_study_admits_is_served(
 ) -> None:
     problem = Conv2dProblem(8, 3, 12, 13, 8, 3, 3)
     rough = kernel("mma_strip", "one", problem, precision="tf32")
-    timing = dataclasses.replace(rough.row.timing, median_us=rough_us)
-    rough = dataclasses.replace(rough, row=dataclasses.replace(rough.row, timing=timing), admitted=admitted)
+    rough = dataclasses.replace(rough, origin=with_median(rough.origin, rough_us), admitted=admitted)
     strict = dataclasses.replace(kernel("direct", "one", problem), admitted=admitted)
     exported = export_library([rough, strict], tmp_path, ())
     assert [path.name for path in exported.sources] == ["tested.one.tf32.cu", "tested.one.cu"]
@@ -237,9 +244,7 @@ def test_fastest_class_that_the_study_admits_is_served(
 def test_times_with_a_hot_cache_are_not_compared_with_those_with_a_cold_one(tmp_path: Path) -> None:
     problem = Conv2dProblem(8, 3, 12, 13, 8, 3, 3)
     cold, hot = kernel("direct", "cold", problem), kernel("tiled", "hot", problem)
-    timing = dataclasses.replace(hot.row.timing, median_us=1.0)
-    tuned = dataclasses.replace(hot.row.row, measurement_mode="hot")
-    hot = dataclasses.replace(hot, row=dataclasses.replace(hot.row, timing=timing, row=tuned))
+    hot = dataclasses.replace(hot, origin=dataclasses.replace(with_median(hot.origin, 1.0), cache="hot"))
     exported = export_library([hot, cold], tmp_path, ())
     assert [each.stem for each in exported.served] == ["tested.cold"]
 
