@@ -1,4 +1,5 @@
 #pragma once
+#include "_filter_rows_sm90.cuh"
 
 // Stages of filters and of pixels of one tap, as TMA loads them. Needs _sm90.cuh, first_channel for `produce`,
 // and the family's constants.
@@ -33,8 +34,8 @@ __device__ __forceinline__ void load_pixels(unsigned char* to, const TensorMap& 
     }
 }
 
-// Loads all stages of the block's tiles: FILTERS parts of the filters, then pixels.
-template <int FILTERS = 1, class... Windows>
+// Loads all stages of the block's tiles: FILTERS parts of the filters, or one of FILTER_ROWS at a time, then pixels.
+template <int FILTERS = 1, int FILTER_ROWS = TILE_M, class... Windows>
 __device__ __forceinline__ void produce(unsigned char* stages, PipelineTma<STAGES>& pipeline, const TensorMap& x_map, const TensorMap& w_map,
                                         int tiles, Windows...) {
     constexpr int MOST_BOX = 256;  // pixels, TMA's limit
@@ -51,11 +52,11 @@ __device__ __forceinline__ void produce(unsigned char* stages, PipelineTma<STAGE
         for (int tap = 0; tap < TAPS; ++tap) {
 #pragma unroll 1
             for (int c = 0; c < CHANNELS; c += TILE_K, ++state) {
-                pipeline.producer_acquire(state, W_BYTES + TILE_N * OPERAND_ROW_BYTES);
+                pipeline.producer_acquire(state, (FILTERS == 1 ? filter_bytes<FILTER_ROWS>(k) : W_BYTES) + TILE_N * OPERAND_ROW_BYTES);
                 unsigned char* const stage = stages + state.index * STAGE_BYTES;
                 Barrier* const full = pipeline.full + state.index;
                 if constexpr (FILTERS == 1) {
-                    tma_load(stage, &w_map, full, c, tap, k);
+                    load_filters<FILTER_ROWS>(stage, w_map, full, c, tap, k);
                 } else {
                     tma_load(stage, &w_map, full, c, tap, k, 0);
                 }

@@ -1,6 +1,8 @@
 #pragma once
 #include "_input_image.cuh"
 
+#include "_filter_rows_sm90.cuh"
+
 // Tiles of WINDOW_ROWS rows of an image, whole ones, or those of a STRIP of eight columns. The window of x that they need is loaded once for
 // TILE_K channels, with zeros for padding, and a tap's pixels are the first tap's, moved by the tap's offset in the window. Whole rows are
 // one row of pixels: columns of padding between them are computed, too, and not stored. Of a strip the operand's next eight pixels are a
@@ -101,7 +103,8 @@ __device__ __forceinline__ void clear_behind_windows(unsigned char* windows) {
     fence_bulk();
 }
 
-// Loads all windows of the block's tiles, and filters of TILE_K channels of one tap as a stage.
+// Loads all windows of the block's tiles, and filters of TILE_K channels of one tap as a stage, FILTER_ROWS at a time.
+template <int FILTERS, int FILTER_ROWS>
 __device__ __forceinline__ void produce(unsigned char* stages, PipelineTma<STAGES>& pipeline, const TensorMap& x_map, const TensorMap& w_map,
                                         int tiles, unsigned char* windows, WindowPipeline* window_pipeline) {
     using Scheduler = PersistentTileScheduler<>;
@@ -120,8 +123,8 @@ __device__ __forceinline__ void produce(unsigned char* stages, PipelineTma<STAGE
                          at.column - PAD_W, at.row - PAD_H, image);
 #pragma unroll 1
                 for (int tap = 0; tap < R * S; ++tap, ++state) {
-                    pipeline.producer_acquire(state, STAGE_BYTES);
-                    tma_load(stages + state.index * STAGE_BYTES, &w_map, pipeline.full + state.index, c, first_tap + tap, k);
+                    pipeline.producer_acquire(state, filter_bytes<FILTER_ROWS>(k));
+                    load_filters<FILTER_ROWS>(stages + state.index * STAGE_BYTES, w_map, pipeline.full + state.index, c, first_tap + tap, k);
                 }
             }
         }

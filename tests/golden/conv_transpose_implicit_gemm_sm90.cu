@@ -177,7 +177,7 @@ conv2d_implicit_gemm_sm90(const __grid_constant__ TensorMap x_map, const __grid_
         arrive_threads<THREADS>(CONSUMERS + 1);  // and the first loads are under way before the others come
         begin_dependent();
         warpgroup_reg_dealloc<PRODUCER_REGISTERS>();
-        if (threadIdx.x == 0) produce(stages, pipeline, x_map, w_map, tiles, windows, &window_pipeline);
+        if (threadIdx.x == 0) produce<1, 24>(stages, pipeline, x_map, w_map, tiles, windows, &window_pipeline);
         return;
     }
     clear_behind_windows(windows);

@@ -846,6 +846,25 @@ struct StagedMma {
 // Of x, for the output channels from k on.
 __device__ __forceinline__ int first_channel(int k) { return GROUPS > 1 ? k / GROUP_K * GROUP_C : 0; }
 
+// A stage's filters: TILE_M rows, loaded ROWS at a time. Rows of no output channel are not loaded, because TMA takes time to write zeros, too:
+// what they hold only reaches outputs that are not stored. Needs _sm90.cuh and the family's constants.
+
+// The bytes that load_filters brings for the output channels from k on.
+template <int ROWS>
+__device__ __forceinline__ int filter_bytes(int k) {
+    return (ROWS == TILE_M || k + TILE_M <= K ? TILE_M : K - k) * OPERAND_ROW_BYTES;
+}
+
+template <int ROWS>
+__device__ __forceinline__ void load_filters(unsigned char* to, const TensorMap& w_map, Barrier* full, int c, int tap, int k) {
+    static_assert(ROWS == TILE_M || K % ROWS == 0, "loads have no row of zeros");
+    tma_load(to, &w_map, full, c, tap, k);
+#pragma unroll
+    for (int row = ROWS; row < TILE_M; row += ROWS) {
+        if (k + row < K) tma_load(to + row * OPERAND_ROW_BYTES, &w_map, full, c, tap, k + row);
+    }
+}
+
 // Stages of filters and of pixels of one tap, as TMA loads them. Needs _sm90.cuh, first_channel for `produce`,
 // and the family's constants.
 
@@ -879,8 +898,8 @@ __device__ __forceinline__ void load_pixels(unsigned char* to, const TensorMap& 
     }
 }
 
-// Loads all stages of the block's tiles: FILTERS parts of the filters, then pixels.
-template <int FILTERS = 1, class... Windows>
+// Loads all stages of the block's tiles: FILTERS parts of the filters, or one of FILTER_ROWS at a time, then pixels.
+template <int FILTERS = 1, int FILTER_ROWS = TILE_M, class... Windows>
 __device__ __forceinline__ void produce(unsigned char* stages, PipelineTma<STAGES>& pipeline, const TensorMap& x_map, const TensorMap& w_map,
                                         int tiles, Windows...) {
     constexpr int MOST_BOX = 256;  // pixels, TMA's limit
@@ -897,11 +916,11 @@ __device__ __forceinline__ void produce(unsigned char* stages, PipelineTma<STAGE
         for (int tap = 0; tap < TAPS; ++tap) {
 #pragma unroll 1
             for (int c = 0; c < CHANNELS; c += TILE_K, ++state) {
-                pipeline.producer_acquire(state, W_BYTES + TILE_N * OPERAND_ROW_BYTES);
+                pipeline.producer_acquire(state, (FILTERS == 1 ? filter_bytes<FILTER_ROWS>(k) : W_BYTES) + TILE_N * OPERAND_ROW_BYTES);
                 unsigned char* const stage = stages + state.index * STAGE_BYTES;
                 Barrier* const full = pipeline.full + state.index;
                 if constexpr (FILTERS == 1) {
-                    tma_load(stage, &w_map, full, c, tap, k);
+                    load_filters<FILTER_ROWS>(stage, w_map, full, c, tap, k);
                 } else {
                     tma_load(stage, &w_map, full, c, tap, k, 0);
                 }
@@ -970,7 +989,7 @@ conv2d_implicit_gemm_sm90(const __grid_constant__ TensorMap x_map, const __grid_
         arrive_threads<THREADS>(CONSUMERS + 1);  // and the first loads are under way before the others come
         begin_dependent();
         warpgroup_reg_dealloc<PRODUCER_REGISTERS>();
-        if (threadIdx.x == 0) produce(stages, pipeline, x_map, w_map, tiles, windows, &window_pipeline);
+        if (threadIdx.x == 0) produce<1, 24>(stages, pipeline, x_map, w_map, tiles, windows, &window_pipeline);
         return;
     }
     clear_behind_windows(windows);
