@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import re
+import time
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -68,14 +69,23 @@ def reported(library: str) -> tuple[list[str], list[float]]:
     return lines, differences
 
 
-def untuned(_: str, cache: str) -> tuple[list[str], float]:
-    """The log of a network that is compiled without a library, and the difference of its outputs."""
+def untuned(_: str, cache: str, rest: str, *, wait: bool) -> tuple[int, list[str], list[float]]:
+    """A network that is compiled without a library: the lines logged by its first call, those of later calls, and the
+    differences of the outputs of all calls, the last of other sizes.
+    """
     os.environ["XDG_CACHE_HOME"] = cache
     network = seeded(Block)
     torch.compiler.reset()
-    made = torch.compile(network, backend=autotune, options={"margin": ALWAYS, "rest": "aot_eager"}, fullgraph=True)
+    options = {"margin": ALWAYS, "rest": rest, "wait": wait}
+    made = torch.compile(network, backend=autotune, options=options, fullgraph=True)
     with logged() as lines:
-        return lines, difference(made, network, images(4))
+        differences = [difference(made, network, images(4))]
+        first = len(lines)
+        while not lines:
+            time.sleep(0.2)
+            differences.append(difference(made, network, images(4)))
+        differences += [difference(made, network, images(n)) for n in (4, 3, 6)]
+    return first, lines, differences
 
 
 @torch.no_grad()

@@ -13,9 +13,10 @@ from torch.nn import functional
 
 from autotune.autotune_runtime.torch_benchmark import Work, race
 from autotune.autotune_runtime.torch_call import Call
-from autotune.autotune_runtime.torch_convert import Row, convert
+from autotune.autotune_runtime.torch_convert import convert
 from autotune.autotune_runtime.torch_convolution import CONVOLUTION, TunedConvolution, convolution
 from autotune.autotune_runtime.torch_layers import read_network
+from autotune.autotune_runtime.torch_swap import Row
 from tests.torch_networks import ALWAYS, CPU, difference, images, seeded
 
 

@@ -7,17 +7,18 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from autotune.api.device_names import Say, binary_cache, jobs_default
 from autotune.api.exports import ExportRequest, untuned_export
 from autotune.atomic_write import write_whole
-from autotune.autotune_runtime.untuned_build import ORIGINS
+from autotune.autotune_runtime.untuned_build import ORIGINS, BuiltKernel
 from autotune.compilation.compile import Binary
 from autotune.errors import StoreError
 from autotune.exporting import SelectedKernel
 from autotune.exporting.build import compile_for, compile_kernel, link_library
+from autotune.measurement.bounds import error_bound
 from autotune.study import Study
 from autotune.tempdirs import temporary_folder
 
@@ -62,8 +63,15 @@ def build_untuned(
         out.mkdir(parents=True)
     libraries = tuple(_written(compiled, out))
     origins = {name: origin for name, origin in untuned.origins.items() if name not in failed}
-    write_whole(out / ORIGINS, json.dumps(origins, indent=1).encode(), "--out")
+    kernels = {kernel.name: asdict(BuiltKernel(origins[kernel.name], _bound(kernel))) for kernel, _ in compiled}
+    write_whole(out / ORIGINS, json.dumps(kernels, indent=1).encode(), "--out")
     return BuiltLibraries(libraries, origins, {**untuned.left_out, **failed})
+
+
+def _bound(kernel: SelectedKernel) -> float:
+    """The largest error of a sum of products, relative to the sum of their magnitudes."""
+    source, problem = kernel.source, kernel.problem
+    return error_bound(source.accuracy, problem).times(source.error_factor).factor(problem.reduction)
 
 
 def _written(compiled: Sequence[tuple[SelectedKernel, Binary]], out: Path) -> Iterator[Path]:

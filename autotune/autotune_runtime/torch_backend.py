@@ -10,18 +10,21 @@ import logging
 import operator
 import os
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 
 import torch
 from torch import Tensor, fx, nn
 from torch._dynamo import lookup_backend
+from torch._guards import TracingContext
 
 from .interface import Library
 from .torch_capture import Lifted, lifted
-from .torch_convert import MARGIN, libraries_of, swap_or_build
 from .torch_layers import ConvGraph, Inference
 from .torch_runtime import TrainingMode
-from .untuned_build import can_build
+from .torch_swap import MARGIN, Report, swap
+from .torch_untuned import libraries_if_any, swap_untuned, untuned_build
+from .untuned_build import BuildFailed, UntunedBuild
 
 LIBRARY = "AUTOTUNE_LIBRARY"
 """environment variable: the path of a library, or of an exported folder"""
@@ -39,17 +42,18 @@ def autotune(
 
     Batch norms are folded and kernels raced and swapped in as by `convert`, whose table is logged at level INFO.
     `options`: `library` as for `convert`, else the environment variable AUTOTUNE_LIBRARY, a path, else the libraries
-    in the folder of this package, else kernels that autotune chooses without tuning, which the first call waits for;
-    `margin` as for `convert`; `mode`, one of Inductor's;
-    `rest`, a backend for the rest instead of Inductor, such as aot_eager; all others are that backend's own. Once a
-    parameter is another or was changed, PyTorch runs the graph uncompiled, with one warning.
+    in the folder of this package, else kernels that autotune chooses without tuning; until those are compiled, PyTorch
+    runs the graph uncompiled, or with `wait` the first call waits; `margin` as for `convert`; `mode`, one of
+    Inductor's; `rest`, a backend for the rest instead of Inductor, such as aot_eager; all others are that backend's
+    own. Once a parameter is another or was changed, PyTorch runs the graph uncompiled, with one warning.
 
-    Raises TrainingMode where gradients are wanted, BuildFailed if kernels cannot be built, FileNotFoundError if there
-    is no library and autotune is not installed.
+    Raises TrainingMode where gradients are wanted, BuildFailed if kernels that it waits for cannot be built,
+    FileNotFoundError if there is no library and autotune is not installed.
     """
     settings = dict(options or {})
     libraries = _libraries(settings.pop("library", None))
     margin = float(str(settings.pop("margin", MARGIN)))
+    wait = bool(settings.pop("wait", False))
     mode = str(settings.pop("mode", mode or "default"))
     compiler = str(settings.pop("rest", "inductor"))
     if torch.is_grad_enabled() and any(isinstance(each, Tensor) and each.requires_grad for each in inputs):
@@ -59,31 +63,74 @@ def autotune(
         )
     made = lifted(graph, inputs)
     rest = [inputs[at] for at in made.rest]
-    with torch.inference_mode(mode=False), torch.no_grad():
+    with _without_grad():
         part = ConvGraph(made.part)
-        network: nn.Module = made.part.graph
-        if part.layers:
-            network, report = swap_or_build(Inference(network, made.part.arguments, (part,)), libraries, margin)
+    found = Inference(made.part.graph, made.part.arguments, (part,))
+
+    def compiled(network: nn.Module, report: Report | None = None) -> Callable[..., object]:
+        if report is not None:
             paths = (str(library.path) for library in (libraries or {}).values())
             _LOG.info("%s\n%s", ", ".join(paths) or "untuned", report)
-    if compiler == "inductor":
-        patches = {**torch._inductor.list_mode_options(mode), **settings}
-        compiled = torch._inductor.compile(network, rest, options=patches)
+        if compiler == "inductor":
+            patches = {**torch._inductor.list_mode_options(mode), **settings}
+            return torch._inductor.compile(network, rest, options=patches)
+        return lookup_backend(compiler)(network, rest, **settings)
+
+    if not part.layers:
+        run = compiled(found.network)
+    elif libraries is not None:
+        with _without_grad():
+            swapped = swap(found, libraries, margin)
+        run = compiled(swapped.network, swapped.report)
     else:
-        compiled = lookup_backend(compiler)(network, rest, **settings)
-    return _guarded(compiled, made, part.baked, graph, [inputs[at] for at in made.taken])
+        build = untuned_build(found)
+
+        def convert() -> Callable[..., object]:
+            with _without_grad():
+                converted = swap_untuned(found, build, margin)
+            return compiled(*converted)
+
+        run = convert() if build is None or wait or build.done() else _pending(found.network, build, convert, compiled)
+    return _guarded(run, made, part.baked, graph, [inputs[at] for at in made.taken])
+
+
+@contextmanager
+def _without_grad() -> Iterator[None]:
+    with torch.inference_mode(mode=False), torch.no_grad():
+        yield
+
+
+def _pending(
+    network: nn.Module,
+    build: UntunedBuild,
+    convert: Callable[[], Callable[..., object]],
+    compiled: Callable[[nn.Module], Callable[..., object]],
+) -> Callable[..., object]:
+    """Run the network as it is until its kernels are built; the next call converts and compiles it."""
+    tracing, ready = TracingContext.try_get(), False
+    run: Callable[..., object] = network
+
+    def called(*inputs: object) -> object:
+        nonlocal run, ready
+        if not ready and build.done():
+            ready = True
+            with torch._guards.tracing(tracing):  # as if Dynamo were compiling now: it has the symbols of sizes
+                try:
+                    run = convert()
+                except BuildFailed as error:
+                    warnings.warn(f"{error}; PyTorch runs the network", RuntimeWarning, stacklevel=2)
+                    run = compiled(network)
+        return run(*inputs)
+
+    return called
 
 
 def _libraries(given: object) -> dict[str, Library] | None:
-    """The libraries by operation; None if none is named or found, and autotune can build some. Raises FileNotFoundError
-    with instructions.
-    """
+    """`libraries_if_any` of the option or the environment variable. Raises FileNotFoundError with instructions."""
     named = given or os.environ.get(LIBRARY)
     try:
-        return libraries_of(named if named is None or isinstance(named, (list, tuple)) else str(named))
+        return libraries_if_any(named if named is None or isinstance(named, (list, tuple)) else str(named))
     except FileNotFoundError as error:
-        if named is None and can_build():
-            return None
         raise FileNotFoundError(
             f"torch.compile(backend='autotune'): give options={{'library': PATH}} or set {LIBRARY}: {error}"
         ) from None

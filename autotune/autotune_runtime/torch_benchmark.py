@@ -29,6 +29,8 @@ FEW_ROUNDS = 7  # of a race for an untuned network, whose user waits for it
 SAMPLE_US = 400.0  # duration of the passes of one sample, for which the launch of a graph is negligible
 MOST_PASSES = 32  # in a sample
 MOST_BYTES = 1 << 30  # maximum size of the arrays of all passes
+ONE_KERNEL = "PyTorch's convolution and one kernel for the rest"
+_FUSED = "cuDNN's fused"
 WRONG = 0.05  # difference as a fraction of the largest output: more than any accuracy class rounds
 
 
@@ -91,21 +93,13 @@ def race(
         wanted = torch.relu(expected) if clipped else expected
         return bool((run(first).float() - wanted).abs().max() <= WRONG * wanted.abs().max())
 
-    contenders: dict[str, Pass] = {
-        "tuned": partial(_tuned, work),
-        f"PyTorch's{work.words or ' convolution'}": partial(_separate, work),
-    }
+    contenders: dict[str, Pass] = {"tuned": partial(_tuned, work)}
     if not agrees(contenders["tuned"]):
         return None
-    fused, followed = _fused(work), _with_one_kernel_behind(work, runtime)
-    if fused is not None:
+    for name, run in _rivals(work).items():
         with suppress(RuntimeError):  # cuDNN has no such kernel for this layer, or is not installed
-            if agrees(fused, clipped=True):
-                contenders[f"cuDNN's fused{work.words}{'' if work.activation else ' with a ReLU besides'}"] = fused
-    if followed is not None:
-        with suppress(RuntimeError):  # Triton is not installed
-            if agrees(followed):
-                contenders[f"torch.compile's{work.words}"] = followed
+            if not name.startswith(_FUSED) or agrees(run, clipped=True):
+                contenders[name] = run
     once_us = min(_once_us(partial(run, first), device, runtime) for run in contenders.values())
     each_bytes = sum(tensor.nbytes for tensor in (first.x, conv.weight, expected, first.z))
     count = max(1, min(MOST_PASSES, MOST_BYTES // each_bytes, math.ceil(SAMPLE_US / once_us)))
@@ -117,6 +111,24 @@ def race(
     medians = {name: statistics.median(each[name] for each in times) for name in samples}
     tuned_us = medians.pop("tuned")
     return Times(tuned_us, tuple(sorted(medians.items(), key=lambda rival: rival[1])))
+
+
+def choose_algorithms(work: Work, conv: Convolution) -> None:
+    """Run PyTorch's alternatives once, with cudnn.benchmark on: a later race finds their algorithms chosen."""
+    arrays = _arrays(work, conv, lambda own: own)
+    for run in _rivals(work).values():
+        with suppress(RuntimeError):
+            run(arrays)
+
+
+def _rivals(work: Work) -> dict[str, Pass]:
+    """PyTorch's ways to do the work, by name."""
+    found: dict[str, Pass] = {f"PyTorch's{work.words or ' convolution'}": partial(_separate, work)}
+    if (fused := _fused(work)) is not None:
+        found[f"{_FUSED}{work.words}{'' if work.activation else ' with a ReLU besides'}"] = fused
+    elif work.residual or work.activation:
+        found[ONE_KERNEL] = partial(_with_one_kernel_behind, work)
+    return found
 
 
 def _arrays(work: Work, conv: Convolution, tune: Callable[[Convolution], nn.Module]) -> Arrays:
@@ -174,28 +186,15 @@ def _fused(work: Work) -> Pass | None:
     return add_relu if work.residual else relu
 
 
-def _with_one_kernel_behind(work: Work, runtime: Runtime) -> Pass | None:
-    """As with `torch.compile`: cuDNN's convolution, then bias, residual and activation in one kernel, in place.
+def _with_one_kernel_behind(work: Work, arrays: Arrays) -> Tensor:
+    """As long as what `torch.compile` runs: cuDNN's convolution, then one kernel for the rest, in place.
 
-    None if that is the convolution alone, or if cuDNN has a fused operator for all of it.
+    An operator of PyTorch with the same reads and writes stands in for that kernel, because compiling it would take
+    longer than all races. So the result lacks the bias, and the activation after a residual.
     """
-    work_after = work.residual or work.activation
-    if _fused(work) is not None or not work_after:
-        return None
-    axes = len(work.kernel.geometry.axes)
-
-    def behind(y: Tensor, bias: Tensor | None, z: Tensor | None) -> Tensor:
-        made = y if bias is None else y + bias.view(-1, *(1,) * axes)
-        return y.copy_(activated(made if z is None else made + z, work.activation))
-
-    behind_at_once = runtime.at_once(behind)
-
-    def run(arrays: Arrays) -> Tensor:
-        conv = arrays.conv
-        y = convolved(arrays.x, conv.weight, None, work.kernel.operation, work.kernel.arguments)
-        return behind_at_once(y, conv.bias, arrays.z if work.residual else None)
-
-    return run
+    conv = arrays.conv
+    y = convolved(arrays.x, conv.weight, None, work.kernel.operation, work.kernel.arguments)
+    return y.add_(arrays.z) if work.residual else activated(y, work.activation)
 
 
 def _once_us(run: Callable[[], Tensor], device: torch.device, runtime: Runtime) -> float:

@@ -134,6 +134,26 @@ class TunedConvolution(Convolution):
         plain = super().forward(x)
         return activated(plain if z is None else plain + z, self.problem.activation)
 
+    def error(self, x: Tensor, z: Tensor | None = None, *, y: Tensor, bound: float) -> float:
+        """The largest error of results y, compared with PyTorch's in float64, relative to what is allowed there.
+
+        A sum may be wrong by `bound` times the sum of its terms' magnitudes, as in autotune's verification; what
+        follows it multiplies that and rounds.
+        """
+        weight, bias = self.weight.double(), None if self.bias is None else self.bias.double()
+        sizes_of_bias = None if bias is None else bias.abs()
+        exact = convolved(x.double(), weight, bias, self._operation, self._arguments)
+        size = convolved(x.double().abs(), weight.abs(), sizes_of_bias, self._operation, self._arguments)
+        if z is not None:
+            exact, size = exact.add_(z), size.add_(z.abs())
+        allowed, word, of = bound * size, self.problem.activation, torch.finfo(y.dtype)
+        exact = activated(exact, word)
+        if word:
+            allowed = BY_WORD[word].steepest * allowed + 8 * 2.0**-24 * (exact.abs() + size.clamp(max=1.0))
+        allowed += of.eps / 2 * exact.abs() + of.tiny * of.eps
+        ratio = (y.double() - exact).abs().div_(allowed).amax()
+        return float(ratio.nan_to_num(nan=torch.inf))
+
     def leave_to_pytorch(self) -> None:
         """Run PyTorch's operators from now on."""
         self._call, self._x_sizes = "", ()

@@ -7,13 +7,10 @@ from contextlib import AbstractContextManager
 from typing import Protocol
 
 import torch
-import torch._dynamo.config
-from torch import Tensor
 
 from .arrays import torch_stream
 
 _FLUSH_L2_SIZES = 4  # times the L2 size, written before a sample; takes long enough to hide the next launch
-_MOST_SHAPES = 10_000  # limit for a network; Dynamo's own is 8
 
 
 class TrainingMode(RuntimeError):
@@ -40,9 +37,6 @@ class Runtime(Protocol):
 
     def capturing(self) -> bool:
         """Whether the current stream is being captured into a graph."""
-
-    def at_once(self, run: Callable[..., Tensor]) -> Callable[..., Tensor]:
-        """Compile a function of tensors so that its operators become one kernel for the shapes of its calls."""
 
     def recorded(self, device: torch.device, run: Callable[[], object]) -> Callable[[], None]:
         """Record the work of `run` as a graph; return a function that replays it. The results of `run` live until the
@@ -73,16 +67,6 @@ class Cuda:
 
     def capturing(self) -> bool:
         return torch.cuda.is_current_stream_capturing()
-
-    def at_once(self, run: Callable[..., Tensor]) -> Callable[..., Tensor]:
-        compiled = torch.compile(run, dynamic=False)
-
-        def called(*tensors: object) -> Tensor:
-            with torch._dynamo.config.patch(recompile_limit=_MOST_SHAPES):
-                made: Tensor = compiled(*tensors)
-            return made
-
-        return called
 
     def recorded(self, device: torch.device, run: Callable[[], object]) -> Callable[[], None]:
         graph = torch.cuda.CUDAGraph()

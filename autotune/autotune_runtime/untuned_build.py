@@ -10,14 +10,25 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 
 from .convolution import Problem
 
 ORIGINS = "origins.json"
-"""The last file that `autotune export --library` writes: `study.layer` to where its kernel comes from."""
+"""The last file that `autotune export --library` writes: BuiltKernel by name, which is `study.layer`."""
 _STUDY, _LOG = "network.toml", "log.txt"
+
+
+@dataclass(frozen=True, slots=True)
+class BuiltKernel:
+    """A kernel of an untuned library."""
+
+    origin: str
+    """recorded results or the cost model, with details"""
+    error_bound: float
+    """the largest error of a sum, relative to the sum of its terms' magnitudes"""
 
 
 class BuildFailed(RuntimeError):
@@ -64,24 +75,25 @@ class UntunedBuild:
         """Whether the libraries are there, or failed to build."""
         return self._process is None or self._process.poll() is not None
 
-    def wait(self) -> Mapping[str, str]:
-        """Wait for the libraries, with a line on standard error; return where each kernel comes from, by its name.
+    def wait(self, meanwhile: Iterable[object] = ()) -> Mapping[str, BuiltKernel]:
+        """Wait for the libraries, with a line on standard error; return their kernels by name.
 
-        Raises BuildFailed if they failed to build.
+        As long as they are not there, `meanwhile` is iterated over. Raises BuildFailed if they failed to build.
         """
         if not self.done():
             line = f"autotune: choosing and compiling kernels for {self._count} layers"
-            shows = sys.stderr.isatty()
+            shows, steps = sys.stderr.isatty(), iter(meanwhile)
             print(line, end="" if shows else " ...\n", file=sys.stderr, flush=True)
             while not self.done():
-                time.sleep(0.1)
+                if next(steps, steps) is steps:
+                    time.sleep(0.1)
                 if shows:
                     print(f"\r{line} ... {self._spent_s:.0f} s", end="", file=sys.stderr, flush=True)
             print("\r" * shows + f"{line}: {self._spent_s:.1f} s", file=sys.stderr, flush=True)
         if self._process is not None and self._process.returncode:
             raise BuildFailed(f"autotune could not build kernels: {self._failure()}")
-        found: dict[str, str] = json.loads((self.folder / ORIGINS).read_text(encoding="utf-8"))
-        return found
+        found = json.loads((self.folder / ORIGINS).read_text(encoding="utf-8"))
+        return {name: BuiltKernel(**kernel) for name, kernel in found.items()}
 
     @property
     def _spent_s(self) -> float:

@@ -37,8 +37,9 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from autotune.autotune_runtime import find_library
-from autotune.autotune_runtime.torch_convert import Report, convert
+from autotune.autotune_runtime.torch_convert import convert
 from autotune.autotune_runtime.torch_layers import read_network
+from autotune.autotune_runtime.torch_swap import Report
 from autotune.autotune_runtime.torch_verify import calibrated, verify
 from autotune.study_reader import load_study
 

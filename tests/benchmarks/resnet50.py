@@ -27,9 +27,10 @@ import torch
 from torch import Tensor, nn
 
 from autotune.autotune_runtime.convolution import Problem
-from autotune.autotune_runtime.torch_convert import Report, convert
+from autotune.autotune_runtime.torch_convert import convert
 from autotune.autotune_runtime.torch_convolution import activated, convolution, convolved
 from autotune.autotune_runtime.torch_layers import ConvLayer, read_network
+from autotune.autotune_runtime.torch_swap import Report
 from autotune.devices.device import BASELINES
 from autotune.operation.registry import operation
 from autotune.problem import Problem as StudyProblem

@@ -173,11 +173,11 @@ def test_a_residual_races_against_cudnns_fused_operator(strict_fp32: None, libra
 
 
 @torch.no_grad()
-def test_another_activation_races_against_what_torch_compile_runs(strict_fp32: None, library: str) -> None:
+def test_another_activation_races_against_one_kernel_behind_the_convolution(strict_fp32: None, library: str) -> None:
     conv = torch.nn.Conv2d(1, 4, 3, padding=1).cuda().eval().requires_grad_(False)
     times = rivals(conv, "silu", library)
-    assert times.keys() == {"PyTorch's with its residual and SiLU", "torch.compile's with its residual and SiLU"}
-    assert times["torch.compile's with its residual and SiLU"] < times["PyTorch's with its residual and SiLU"]
+    assert times.keys() == {"PyTorch's with its residual and SiLU", "PyTorch's convolution and one kernel for the rest"}
+    assert times["PyTorch's convolution and one kernel for the rest"] < times["PyTorch's with its residual and SiLU"]
 
 
 @pytest.mark.parametrize("mode", ["default", "reduce-overhead"])

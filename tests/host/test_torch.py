@@ -99,9 +99,10 @@ def test_relu_is_fused_where_it_alone_reads_the_output(
 
 
 def test_kernels_that_compute_something_else_on_the_example_are_left(on_cpu: OnHostDriver) -> None:
-    names, before, after = on_cpu(networks.disagreeing)
-    assert names == ["conv1"]
-    assert before > 0.01
+    errors, before, after = on_cpu(networks.disagreeing)
+    assert list(errors) == ["conv1"]
+    assert 10 < errors["conv1"] < 1000, "a thousandth, where the bound allows a millionth of all terms"
+    assert before > 10 * CLOSE
     assert after < CLOSE
 
 

@@ -1,0 +1,236 @@
+"""Decide for each convolution of a captured network whether a library's kernel takes its place, and report it."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from torch import nn
+
+from . import load
+from .activations import BY_WORD
+from .convolution import Problem, sizes
+from .declared import INTERFACES
+from .interface import Library, LibraryError, find_libraries
+from .torch_benchmark import ROUNDS, Times, Work, race
+from .torch_convolution import CONVOLUTION, Convolution, TunedConvolution
+from .torch_example import convolutions, has_hooks
+from .torch_layers import ConvLayer, Inference
+from .torch_runtime import Runtime
+
+NOT_CAPTURED = "is in no part of the network that torch.export captures and that ran once"
+MARGIN = 0.02  # fraction by which a kernel must be faster; otherwise PyTorch's convolution stays
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """The result for a convolution."""
+
+    layer: str
+    """its path in the network"""
+    problem: Problem | None
+    """the problem that was looked up in the library, including the fused operators after the convolution"""
+    kernel: str
+    """study.layer; empty if there is none"""
+    tuned_us: float | None
+    """time of a pass of the kernel; None if it was not timed"""
+    torch_us: float | None
+    """time of a pass of PyTorch's fastest way to do the same work, interleaved with the kernel's"""
+    swapped: bool
+    why: str
+    origin: str = ""
+    """where the kernel of an untuned network comes from: recorded results or the cost model"""
+
+    @property
+    def words(self) -> tuple[str, ...]:
+        """Its line of the table."""
+        work = ("", "", "")
+        if self.problem is not None:
+            work = (sizes(self.problem.geometry.x), sizes(self.problem.geometry.w), self.problem.epilogue)
+        times = ("" if time_us is None else f"{time_us:.1f}" for time_us in (self.tuned_us, self.torch_us))
+        kernel = f"{self.kernel} ({self.source})" if self.origin else self.kernel
+        return (self.layer, *work, kernel, *times, "win" if self.swapped else "left", self.why)
+
+    @property
+    def source(self) -> str:
+        """The first words of `origin`, such as cost model."""
+        return self.origin.partition(",")[0]
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """A row for each convolution; it prints as a table."""
+
+    rows: tuple[Row, ...]
+    folded: int = 0
+    """number of batch norms that were folded into the convolutions before them"""
+
+    def __str__(self) -> str:
+        head = ("layer", "x", "filters", "epilogue", "kernel", "tuned us", "PyTorch us", "", "why")
+        table = [head, *(row.words for row in self.rows)]
+        widths = [max(map(len, column)) for column in zip(*table, strict=True)]
+        lines = [
+            "  ".join(word.ljust(width) for word, width in zip(line, widths, strict=True)).rstrip() for line in table
+        ]
+        return "\n".join([*lines, self.summary])
+
+    @property
+    def summary(self) -> str:
+        """The last line of the table."""
+        wins = [row.problem for row in self.rows if row.swapped and row.problem is not None]
+        fused = Counter("residual" for problem in wins if problem.has_residual)
+        fused.update(BY_WORD[problem.activation].name for problem in wins if problem.activation)
+        parts = ", ".join(f"{count} {what}{'s' if count > 1 else ''}" for what, count in fused.items())
+        last = f"{len(wins)} of {len(self.rows)} convolutions run tuned kernels"
+        sources = Counter(row.source for row in self.rows if row.swapped and row.origin)
+        if sources:
+            last += f" ({', '.join(f'{count} by {source}' for source, count in sources.items())})"
+        norms = f"; {self.folded} batch norms folded" if self.folded else ""
+        return f"{last}{f'; fused into them: {parts}' if parts else ''}{norms}"
+
+
+def libraries_of(given: str | Path | Sequence[str | Path] | None) -> dict[str, Library]:
+    """The libraries of convolutions at these paths, by operation, as `convert` takes them.
+
+    Raises FileNotFoundError if a path or, without paths, every library is missing.
+    """
+    paths = [Path(given)] if isinstance(given, (str, Path)) else [Path(each) for each in given or ()]
+    found = [*find_libraries(INTERFACES).values()] if given is None else []
+    for path in paths:
+        if not path.exists():
+            raise FileNotFoundError(f"there is no library {path}")
+        found += find_libraries(INTERFACES, path).values() if path.is_dir() else [path]
+    libraries = [load(str(path.resolve())) for path in found]
+    return {library.interface.name: library for library in libraries}
+
+
+@dataclass(frozen=True, slots=True)
+class Swapped:
+    """A converted network."""
+
+    network: nn.Module
+    report: Report
+    tuned: Mapping[TunedConvolution, int]
+    """each module that runs a kernel, and its row of the report"""
+
+
+def swap(
+    network: Inference,
+    libraries: Mapping[str, Library],
+    margin: float,
+    rounds: int = ROUNDS,
+    times: dict[str, Times | None] | None = None,
+) -> Swapped:
+    """Convert a network that was read, by libraries by operation.
+
+    `rounds` of a race; `times` are the results of races that need not be run again, by `repr` of their Work, to which
+    those of this conversion are added.
+    """
+    whole = any(not each.part.path for each in network.parts)
+    left = [
+        Row(name, None, "", None, None, swapped=False, why="has forward hooks" if has_hooks(part) else NOT_CAPTURED)
+        for name, part in ({} if whole else convolutions(network.network)).items()
+        if not any(name.startswith(f"{each.part.path}.") for each in network.parts)
+    ]
+    judge = _Judge(libraries, margin, rounds, {} if times is None else times)
+    rows: list[Row] = []
+    places: dict[TunedConvolution, int] = {}
+    with torch.no_grad(), cudnn_benchmark():
+        for part in network.parts:
+            judged = [judge.row(layer) for layer in part.layers]
+            for at, (layer, row) in enumerate(zip(part.layers, judged, strict=True), len(rows)):
+                if row.swapped and row.problem is not None and layer.conv is not None:
+                    tuned = judge.tuned(layer.conv, row.problem)
+                    places[tuned] = at
+                    part.take(layer, row.problem, tuned)
+            rows += judged
+        return Swapped(network.finish(), Report((*rows, *left), len(network.folded)), places)
+
+
+@contextmanager
+def cudnn_benchmark() -> Iterator[None]:
+    """Let cuDNN choose its algorithms by timing them."""
+    before = torch.backends.cudnn.benchmark
+    torch.backends.cudnn.benchmark = True
+    try:
+        yield
+    finally:
+        torch.backends.cudnn.benchmark = before
+
+
+class _Judge:
+    """Decides which convolutions to replace; those with the same problem are timed once."""
+
+    def __init__(
+        self, libraries: Mapping[str, Library], margin: float, rounds: int, times: dict[str, Times | None]
+    ) -> None:
+        self._margin, self._libraries, self._rounds, self._times = margin, libraries, rounds, times
+
+    def tuned(self, conv: Convolution, problem: Problem) -> TunedConvolution:
+        """A convolution by its operation's library."""
+        return TunedConvolution(conv, problem, self._libraries[problem.operation].path)
+
+    def row(self, layer: ConvLayer) -> Row:
+        """Decide about a layer."""
+        if layer.problem is None or layer.conv is None:
+            return Row(layer.name, None, "", None, None, swapped=False, why=layer.why_not)
+        device = layer.conv.weight.device
+        runtime = CONVOLUTION.runtime_of(device)
+        if runtime is None:
+            return Row(layer.name, layer.problem, "", None, None, swapped=False, why=f"is on {device}, not on a GPU")
+        with runtime.current(device):
+            answers = [(problem, *self._serves(problem)) for problem in layer.problems]
+        served = [(problem, kernel) for problem, kernel, why_not in answers if not why_not]
+        if not served:
+            problem, kernel, why_not = answers[0]
+            return Row(layer.name, problem, kernel, None, None, swapped=False, why=why_not)
+        rows: list[Row] = []
+        for problem, kernel in served:
+            rows.append(self._raced(layer, layer.conv, problem, kernel, runtime))
+            if rows[-1].swapped:
+                return rows[-1]
+        return rows[0]
+
+    def _raced(self, layer: ConvLayer, conv: Convolution, problem: Problem, kernel: str, runtime: Runtime) -> Row:
+        """Decide about a layer, given the problem that the kernel would compute."""
+        work = Work(problem, layer.residual, layer.activation)
+        if (key := repr(work)) not in self._times:
+            self._times[key] = race(work, conv, lambda copy: self.tuned(copy, problem), runtime, self._rounds)
+        times = self._times[key]
+        if times is None:
+            why = "computes something different from PyTorch"
+            return Row(layer.name, problem, kernel, None, None, swapped=False, why=why)
+        rival, rival_us = times.rivals[0]
+        ratio = rival_us / times.tuned_us
+        why = (
+            f"{ratio:.2f} times as fast as {rival}" if ratio > 1 else f"takes {1 / ratio:.2f} times as long as {rival}"
+        )
+        return Row(layer.name, problem, kernel, times.tuned_us, rival_us, swapped=ratio > 1 + self._margin, why=why)
+
+    def _serves(self, problem: Problem) -> tuple[str, str]:
+        """The kernel for a problem on the current device, or None, and why it cannot be used, or an empty text."""
+        library = self._libraries.get(problem.operation)
+        if library is None:
+            return "", f"there is no library of {problem.operation}"
+        declared = library.interface.problem(problem.values)
+        try:
+            library.workspace_bytes(declared)
+        except LibraryError as error:
+            return "", str(error)
+        name = library.kernel_name(declared) or ""
+        accuracy = next(kernel.accuracy for kernel in library.kernels() if kernel.name == name)
+        if accuracy == "tf32" and not tf32_is_allowed():
+            return name, "computes in TF32, which torch.backends.cudnn does not allow for convolutions"
+        if accuracy == "fp16-acc16":
+            return name, "sums in half precision, which PyTorch's convolution does not"
+        return name, ""
+
+
+def tf32_is_allowed() -> bool:
+    """Whether PyTorch may use TF32; after its newer switch was used the older one cannot be read."""
+    newer = getattr(torch.backends.cudnn, "conv", None)
+    return bool(torch.backends.cudnn.allow_tf32 if newer is None else newer.fp32_precision == "tf32")

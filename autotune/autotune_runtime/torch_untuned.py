@@ -1,0 +1,191 @@
+"""Networks without a library: kernels are chosen without tuning, and verified on the network's own tensors."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import warnings
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+
+import torch
+from torch import Tensor, nn
+
+from .convolution import Problem
+from .interface import Library
+from .layer_names import plain_name, unused_name
+from .torch_benchmark import FEW_ROUNDS, Times, Work, choose_algorithms
+from .torch_convolution import CONVOLUTION, TunedConvolution
+from .torch_example import run
+from .torch_layers import Inference
+from .torch_runtime import TrainingMode
+from .torch_swap import Report, Row, cudnn_benchmark, libraries_of, swap, tf32_is_allowed
+from .untuned_build import BuildFailed, UntunedBuild, can_build
+
+RACES = "races.json"
+"""The file of a build's folder with the times of its kernels and of PyTorch's alternatives."""
+_MOST_ELEMENTS = 1 << 25  # of an array to compare at once, in float64
+
+
+def libraries_if_any(given: str | Path | Sequence[str | Path] | None) -> dict[str, Library] | None:
+    """`libraries_of`, or None if no path is given, none is in this package's folder, and autotune can build some."""
+    try:
+        return libraries_of(given)
+    except FileNotFoundError:
+        if given is None and can_build():
+            return None
+        raise
+
+
+def untuned_build(network: Inference) -> UntunedBuild | None:
+    """Begin to build libraries for a network; None if none of its convolutions can run a kernel."""
+    problems: dict[Problem, str] = {}
+    taken: set[str] = set()
+    device = runtime = None
+    for layer in network.layers:
+        here = CONVOLUTION.runtime_of(layer.conv.weight.device) if layer.conv is not None else None
+        if layer.conv is None or here is None or not layer.problems:
+            continue
+        device, runtime = layer.conv.weight.device, here
+        if layer.problems[0] not in problems:
+            problems[layer.problems[0]] = unused_name(plain_name(layer.name) or "layer", taken)
+    if device is None or runtime is None:
+        return None
+    accuracy = None
+    if all(problem.geometry.dtype == "f32" for problem in problems):
+        accuracy = "tf32" if tf32_is_allowed() else "fp32-class"
+    return UntunedBuild(problems, runtime.name(device), runtime.model(device), accuracy)
+
+
+def swap_untuned(network: Inference, build: UntunedBuild | None, margin: float) -> tuple[nn.Module, Report]:
+    """Convert a network by kernels that may have to be waited for; print what computes its convolutions.
+
+    Kernels that disagree with PyTorch on the network's own tensors are left out.
+    """
+    if build is None:
+        none = swap(network, {}, margin)
+        return none.network, none.report
+    with torch.no_grad(), cudnn_benchmark():
+        built = build.wait(_algorithms(network))
+    races = _Races(build.folder / RACES)
+    before = len(races.times)
+    made = swap(network, libraries_of(build.folder), margin, FEW_ROUNDS, races.times)
+    if len(races.times) > before:
+        races.keep()
+    rows = [replace(row, origin=built[row.kernel].origin if row.kernel in built else "") for row in made.report.rows]
+    bounds = {tuned: built[rows[at].kernel].error_bound for tuned, at in made.tuned.items()}
+    for tuned, times in disagreements(made.network, network.arguments, bounds).items():
+        tuned.leave_to_pytorch()
+        why = f"differs from PyTorch's convolution on the example by {times:.3g} times its error bound"
+        rows[made.tuned[tuned]] = replace(rows[made.tuned[tuned]], swapped=False, why=why)
+    report = replace(made.report, rows=tuple(rows))
+    print(f"autotune: {report.summary}", file=sys.stderr)
+    return made.network, report
+
+
+def _algorithms(network: Inference) -> Iterator[None]:
+    """Let cuDNN choose the algorithms that the kernels will be compared with, layer by layer."""
+    works = {
+        Work(layer.problems[0], layer.residual, layer.activation): layer.conv
+        for layer in network.layers
+        if layer.conv is not None and layer.problems
+    }
+    for work, conv in works.items():
+        choose_algorithms(work, conv)
+        yield
+
+
+class _Races:
+    """The results of races in a file, which is for one version of PyTorch and cuDNN."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._versions = f"PyTorch {torch.__version__}, cuDNN {torch.backends.cudnn.version()}"
+        found = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
+        if found.get("versions") != self._versions:
+            found = {"races": {}}
+        self.times: dict[str, Times | None] = {
+            work: None if times is None else Times(times[0], tuple(map(tuple, times[1])))
+            for work, times in found["races"].items()
+        }
+
+    def keep(self) -> None:
+        """Write the file, as a whole."""
+        races = {work: times and (times.tuned_us, times.rivals) for work, times in self.times.items()}
+        new = self._path.with_name(f".{self._path.name}.{os.getpid()}")
+        new.write_text(json.dumps({"versions": self._versions, "races": races}, indent=1), encoding="utf-8")
+        new.replace(self._path)
+
+
+class UntunedNetwork(nn.Module):
+    """A network that PyTorch runs until its kernels are compiled; the next call then converts it, which takes seconds.
+
+    Wait for the kernels before you compile it by `torch.compile` or capture it in a CUDA graph.
+    """
+
+    def __init__(self, module: nn.Module, network: Inference, build: UntunedBuild, margin: float) -> None:
+        super().__init__()
+        self.network = module
+        """the network as it is, and later its converted copy"""
+        why = "its kernel is being compiled; the network's `report` will say more"
+        self.report = Report(
+            tuple(
+                Row(layer.name, layer.problem, "", None, None, swapped=False, why=layer.why_not or why)
+                for layer in network.layers
+            ),
+            len(network.folded),
+        )
+        self._convert: Callable[[], tuple[nn.Module, Report]] | None = partial(swap_untuned, network, build, margin)
+        self._build = build
+
+    @property
+    def ready(self) -> bool:
+        """Whether the next call runs kernels."""
+        return self._build.done()
+
+    def forward(self, *args: object, **kwargs: object) -> object:
+        """Run the network."""
+        if self._convert is not None and self._build.done() and not torch.compiler.is_compiling():
+            convert_now, self._convert = self._convert, None
+            try:
+                with torch.inference_mode(mode=False):
+                    self.network, self.report = convert_now()
+            except BuildFailed as error:
+                warnings.warn(f"{error}; PyTorch runs the network", RuntimeWarning, stacklevel=2)
+        return self.network(*args, **kwargs)
+
+    def train(self, mode: bool = True) -> UntunedNetwork:  # noqa: FBT001, FBT002 - as nn.Module has it
+        """Raise TrainingMode unless `mode` is False."""
+        if mode:
+            raise TrainingMode("a converted network is for inference alone: train the network it was converted from")
+        return super().train(mode)
+
+
+def disagreements(
+    network: nn.Module, arguments: tuple[object, ...], bounds: Mapping[TunedConvolution, float]
+) -> dict[TunedConvolution, float]:
+    """The modules whose results are wrong in a run of the network, and how many times their error is the allowed one.
+
+    A module's results are compared with PyTorch's in float64. `bounds` are the largest errors of their kernels' sums
+    relative to the sum of the terms' magnitudes.
+    """
+    wrong: dict[TunedConvolution, float] = {}
+
+    def compare(module: nn.Module, inputs: tuple[Tensor, ...], y: Tensor) -> None:
+        assert isinstance(module, TunedConvolution)  # noqa: S101 - that is what the hook is registered for
+        step = max(1, _MOST_ELEMENTS // max(1, inputs[0][0].numel(), y[0].numel()))
+        parts = (slice(at, at + step) for at in range(0, len(y), step))
+        error = max(module.error(*(each[part] for each in inputs), y=y[part], bound=bounds[module]) for part in parts)
+        if not error <= 1:
+            wrong[module] = error
+
+    hooks = [module.register_forward_hook(compare) for module in bounds]
+    try:
+        run(network, arguments)
+    finally:
+        for hook in hooks:
+            hook.remove()
+    return wrong
