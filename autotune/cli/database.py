@@ -11,7 +11,6 @@ from typing import TextIO
 
 import click
 
-from autotune.api.device_names import binary_cache, cache_folder
 from autotune.atomic_write import atomic_write, check_writable
 from autotune.bounded_io import open_regular
 from autotune.cli.options import DATABASE, writable
@@ -90,6 +89,8 @@ def clean(cache: bool, quarantine: bool, db: str) -> None:
 
 
 def _clean_cache(*, empty: bool) -> None:
+    from autotune.api.device_names import binary_cache, cache_folder
+
     binaries = binary_cache()
     state = binaries.state()
     if empty:

@@ -15,11 +15,11 @@ from dataclasses import dataclass
 from datetime import datetime
 from itertools import islice
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from sqlalchemy import Connection, select
 
 from autotune.devices.device import RECORDED, DeviceInfo, Environment
-from autotune.interchange.recorded_space import Recording
 from autotune.store.devices import store_device, store_environment, store_run
 from autotune.store.measurements import timing_values
 from autotune.store.rows import identify, insert, last_id
@@ -36,6 +36,9 @@ from autotune.store.sqlite.open_database import open_for_writing
 from autotune.store.studies import next_generation
 from autotune.store.templates import TemplateRecord, store_templates
 from autotune.store.trials import outcome_values
+
+if TYPE_CHECKING:
+    from autotune.interchange.recorded_space import Recording
 
 UNKNOWN = Environment("", "", "")
 
