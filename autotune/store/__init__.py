@@ -7,11 +7,10 @@ measures it, a line in `analysis.trial_columns`, and docs/schema.json.
 """
 
 from autotune.store.best import BestRow
-from autotune.store.compaction import compact
 from autotune.store.comparable_trials import AlikeTrial
 from autotune.store.devices import NoiseFloor
 from autotune.store.dispatchers import DispatchedLayer, DispatcherRow, total_timing
-from autotune.store.dump import dump, load
+from autotune.store.dump import compact, dump, load
 from autotune.store.end_to_end_timings import EndToEndRow
 from autotune.store.finals import BASELINE, Finals, FinalsRow, Verdict
 from autotune.store.imported_spaces import Imported, import_recording, space_advice

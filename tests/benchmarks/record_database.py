@@ -23,6 +23,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from autotune.store import Store, compact
+from tests.benchmarks.smaller_database import shrink
 
 REPORTS = ("000", "001", "002", "003", "004")
 RULED = ("000", "003", "004")
@@ -141,8 +142,8 @@ def main(words: Sequence[str] | None = None, autotune: Autotune = as_process) ->
     ]
     if arguments.db.exists():
         arguments.out.unlink(missing_ok=True)
-        compact(
-            arguments.db,
+        compact(arguments.db, arguments.out)
+        shrink(
             arguments.out,
             best_texts_only=True,
             few_rejections=True,

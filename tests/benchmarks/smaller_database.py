@@ -1,17 +1,9 @@
-"""Copy a database to one file for shipping: no log, no free pages, without content that is seldom read."""
+"""Delete from a copy of a results database what is not worth shipping. `record_database` calls it."""
 
 from __future__ import annotations
 
 import sqlite3
-from contextlib import closing
 from pathlib import Path
-
-from autotune.errors import StoreError
-from autotune.escape import one_line
-from autotune.store.sqlite.connections import connect_for_reading
-from autotune.store.sqlite.database import LOCK_TIMEOUT_S, path_of, utc_now
-from autotune.store.sqlite.error_messages import translate_errors
-from autotune.store.sqlite.open_database import open_for_reading
 
 _SPEAK_OF_TRIALS = (
     ("finals", "winner_trial_id"),
@@ -25,8 +17,7 @@ _SPEAK_OF_TRIALS = (
 )
 """tables and columns that refer to a trial, apart from the measurements made while tuning"""
 _SPOKEN_OF = " UNION ".join(
-    f"SELECT {column} FROM {table} WHERE {column} IS NOT NULL"  # noqa: S608
-    for table, column in _SPEAK_OF_TRIALS
+    f"SELECT {column} FROM {table} WHERE {column} IS NOT NULL" for table, column in _SPEAK_OF_TRIALS
 )
 _WITHOUT_TRIALS = (
     "DELETE FROM measurements WHERE trial_id NOT IN (SELECT id FROM trials)",
@@ -38,54 +29,31 @@ _WITHOUT_TRIALS = (
 """tables whose rows are deleted together with their trials"""
 
 
-def compact(
-    url: str | Path,
-    to: str | Path,
+def shrink(
+    path: Path,
     *,
     best_texts_only: bool = False,
     few_rejections: bool = False,
     fastest: int | None = None,
     latest_only: bool = False,
 ) -> None:
-    """Write a database as one file for shipping: no log beside it, no free pages. Raises StoreError if it exists.
+    """Delete from a copy of a database what users of recorded results seldom read.
 
-    With `best_texts_only` the copy keeps the rendered text of the kernels in the view `best`, and only the hashes of
-    the others, which is most of a file's size. With `few_rejections` it keeps one of the configs that a family's rules
-    refused with the same message, which is most of a ladder's. With `fastest` it keeps of the correct trials so many of
-    each study, subject, device and accuracy class, and those that something else speaks of (finals, profiles, ...).
+    With `best_texts_only` it keeps the rendered text of the kernels in the view `best`, and only the hashes of the
+    others, which is most of a file's size. With `few_rejections` it keeps one of the configs that a family's rules
+    refused with the same message, which is most of a ladder's. With `fastest` it keeps so many of the correct trials of
+    each study, tuning target, device and accuracy class, and those that other rows refer to (finals, profiles, ...).
     With `latest_only` it leaves out earlier finals and trials of a study's layer on a device where the study was begun
-    afresh and has found a correct kernel of the same accuracy class since; what something else speaks of stays.
+    afresh and has found a correct kernel of the same accuracy class since; what other rows refer to stays.
     """
-    target = path_of(to)
-    shown = one_line(str(target))
-    if target.exists():
-        raise StoreError(f"{shown}: exists already; remove it or give another path")
-    if not target.parent.is_dir():
-        raise StoreError(f"{shown}: there is no folder {one_line(str(target.parent))}; create it first")
-    with (
-        closing(open_for_reading(url, timeout_s=LOCK_TIMEOUT_S, clock=utc_now)) as database,
-        translate_errors(target, LOCK_TIMEOUT_S),
-    ):
-        _copy(database.file, target)
-        _shrink(target, "PRAGMA journal_mode = DELETE", "ANALYZE")
-        if latest_only:
-            _drop_earlier(target)
-        if fastest is not None:
-            _drop_slower(target, fastest)
-        if best_texts_only:
-            _drop_texts(target)
-        if few_rejections:
-            _drop_rejections(target)
-
-
-def _copy(path: Path, target: Path) -> None:
-    """Write the database's content to a new file, without a log and without free pages."""
-    raw = connect_for_reading(path, LOCK_TIMEOUT_S)
-    try:
-        raw.execute("PRAGMA query_only = OFF")  # VACUUM INTO counts as a write, but to the new file
-        raw.execute("VACUUM INTO ?", (str(target.absolute()),))
-    finally:
-        raw.close()
+    if latest_only:
+        _drop_earlier(path)
+    if fastest is not None:
+        _drop_slower(path, fastest)
+    if best_texts_only:
+        _drop_texts(path)
+    if few_rejections:
+        _drop_rejections(path)
 
 
 def _drop_texts(path: Path) -> None:
@@ -119,17 +87,17 @@ def _drop_earlier(path: Path) -> None:
     )
     same_class = "(anew.accuracy, anew.deterministic) = (trials.accuracy, trials.deterministic)"
     won_again = f"{found.format(of='finals')} AND {same_class}"
-    held = f"SELECT finals.id FROM finals JOIN trials ON trials.id = winner_trial_id WHERE EXISTS ({won_again})"  # noqa: S608
+    held = f"SELECT finals.id FROM finals JOIN trials ON trials.id = winner_trial_id WHERE EXISTS ({won_again})"
     tried_again = f"{found.format(of='trials')} AND (trials.outcome <> 'correct' OR {same_class})"
     last = "SELECT max(generation) FROM studies AS later WHERE later.name = studies.name"
-    unused = f"SELECT id FROM studies WHERE generation < ({last}) AND id NOT IN (SELECT study_id FROM trials)"  # noqa: S608
+    unused = f"SELECT id FROM studies WHERE generation < ({last}) AND id NOT IN (SELECT study_id FROM trials)"
     _shrink(
         path,
         f"CREATE TEMP TABLE held AS {held}",
         "DELETE FROM verdicts WHERE finals_id IN held",
         "DELETE FROM measurements WHERE finals_id IN held",
         "DELETE FROM finals WHERE id IN held",
-        f"DELETE FROM trials WHERE EXISTS ({tried_again}) AND id NOT IN ({_SPOKEN_OF})",  # noqa: S608
+        f"DELETE FROM trials WHERE EXISTS ({tried_again}) AND id NOT IN ({_SPOKEN_OF})",
         *_WITHOUT_TRIALS,
         f"CREATE TEMP TABLE unused AS {unused}",
         "DELETE FROM study_layers WHERE study_id IN unused",
@@ -141,9 +109,9 @@ def _drop_slower(path: Path, fastest: int) -> None:
     """Keep this many correct trials, those that other rows refer to, and the rows that belong to them."""
     scope = "study_id, tuning_target_id, device_id, environment_id, measurement_mode, accuracy"
     place = f"row_number() OVER (PARTITION BY {scope} ORDER BY median_us, id) AS place"
-    places = f"SELECT id, {place} FROM trials WHERE outcome = 'correct'"  # noqa: S608
-    slower = f"SELECT id FROM ({places}) WHERE place > {fastest}"  # noqa: S608
-    _shrink(path, f"DELETE FROM trials WHERE id IN ({slower}) AND id NOT IN ({_SPOKEN_OF})", *_WITHOUT_TRIALS)  # noqa: S608
+    places = f"SELECT id, {place} FROM trials WHERE outcome = 'correct'"
+    slower = f"SELECT id FROM ({places}) WHERE place > {fastest}"
+    _shrink(path, f"DELETE FROM trials WHERE id IN ({slower}) AND id NOT IN ({_SPOKEN_OF})", *_WITHOUT_TRIALS)
 
 
 def _shrink(path: Path, *statements: str) -> None:

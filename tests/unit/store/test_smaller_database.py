@@ -12,6 +12,7 @@ from autotune.devices.device import DeviceInfo
 from autotune.problem import Layer
 from autotune.store import Finals, Store, compact
 from autotune.trial import Outcome
+from tests.benchmarks.smaller_database import shrink
 
 from .builders import (
     CONV1,
@@ -35,7 +36,8 @@ def test_a_kernel_whose_text_was_dropped_gets_it_again(tmp_path: Path, store: St
         source = source_of(config_of(number))
         run_trial(store, scope, correct(number, 10.0 + number, source=source), source)
     small = tmp_path / "small.db"
-    compact(store.path, small, best_texts_only=True)
+    compact(store.path, small)
+    shrink(small, best_texts_only=True)
     dropped = source_of(config_of(1))
     with Store(small) as shipped_store:
         assert shipped_store.sources.get(dropped.hash) is None
@@ -53,7 +55,8 @@ def test_of_configs_that_a_rule_refused_a_small_copy_keeps_one_a_reason(tmp_path
     store.trials.add(scope, failed(5, Outcome.COMPILE, "ptxas error"))
     store.trials.add(scope, failed(6, Outcome.COMPILE, "ptxas error"))
     small = tmp_path / "small.db"
-    compact(store.path, small, few_rejections=True)
+    compact(store.path, small)
+    shrink(small, few_rejections=True)
     with Store(small, create=False) as shipped_store:
         assert [row.trial.number for row in shipped_store.trials.list("lenet")] == [0, 1, 4, 5, 6]
     assert len(store.trials.list("lenet")) == 7, "the original is as it was"
@@ -67,7 +70,8 @@ def test_of_correct_trials_a_small_copy_keeps_the_fastest_and_those_in_finals(tm
     store.trials.add(scope, failed(4))
     store.finals.add(scope, Finals(winner=1, timings=((1, timing_of(11.0)), (3, timing_of(12.0)))))
     small = tmp_path / "small.db"
-    compact(store.path, small, fastest=2)
+    compact(store.path, small)
+    shrink(small, fastest=2)
     with Store(small, create=False) as shipped_store:
         assert [row.trial.number for row in shipped_store.trials.list("lenet")] == [1, 2, 3, 4]
         assert [row.median_us for row in shipped_store.best.list("lenet")] == [11.0]
@@ -101,7 +105,8 @@ def test_of_studies_begun_afresh_a_small_copy_keeps_what_was_not_found_anew(
     tmp_path: Path, begun_afresh: Store
 ) -> None:
     small = tmp_path / "small.db"
-    compact(begun_afresh.path, small, latest_only=True)
+    compact(begun_afresh.path, small)
+    shrink(small, latest_only=True)
     with Store(small, create=False) as copy:
         told = copy.query(
             "SELECT generation, device_id, tuning_target_id, count(*), (SELECT count(*) FROM finals WHERE "
@@ -123,7 +128,8 @@ def test_what_was_copied_from_an_earlier_generation_stays_in_a_small_copy(tmp_pa
     assert known is not None
     store.known.reuse(other, 0, config_of(0), known)
     small = tmp_path / "small.db"
-    compact(store.path, small, latest_only=True)
+    compact(store.path, small)
+    shrink(small, latest_only=True)
     with Store(small, create=False) as copy:
         assert copy.query("SELECT count(*) FROM trials").rows == ((4,),)
         assert [row.median_us for row in copy.best.list("lenet")] == [11.0]
@@ -143,6 +149,7 @@ def test_a_generation_that_is_merged_or_less_accurate_replaces_none_in_a_small_c
         raw.execute(merged)
         before = raw.execute("SELECT count(*) FROM trials").fetchall()
     small = tmp_path / "small.db"
-    compact(path, small, latest_only=True)
+    compact(path, small)
+    shrink(small, latest_only=True)
     with closing(sqlite3.connect(small)) as raw:
         assert raw.execute("SELECT count(*) FROM trials").fetchall() == before
