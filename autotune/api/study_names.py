@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeAlias
 
 from autotune.errors import StoreError, StudyError
 from autotune.operation.registry import find_operation
@@ -15,7 +15,8 @@ from autotune.study_reader import find_study, load_study, parse_study, shipped_s
 from autotune.study_writer import known_to, written
 
 if TYPE_CHECKING:
-    from autotune.store import LayerRow, StudyRow
+    from autotune.problem import Layer
+    from autotune.store import LayerRow, Store, StudyRow
 
 
 def as_study(study: Study | str | Path, db: str | Path, directories: Sequence[Path] = ()) -> Study:
@@ -92,3 +93,44 @@ def name_of(what: Study | str | Path | None) -> str | None:
     if name in shipped:
         return shipped_study(name).name
     return f"{shipped_study(study).name}.{layer}" if study in shipped else name
+
+
+NamedLayers: TypeAlias = "Sequence[tuple[Study, Layer]]"
+"""Layers with their studies."""
+
+
+def layers_of_file(what: str | None) -> NamedLayers:
+    """The layers that FILE.toml or FILE.toml.LAYER asks for; none for other words. Read before a database is opened."""
+    return _layers_of_study(what, lambda name: name.endswith(".toml"))
+
+
+def named_layers(store: Store, what: str | None) -> NamedLayers:
+    """The layers that are asked about by name: the database's, else those of a shipped study."""
+    from autotune.analysis.networks import stored_study
+
+    known = {name for row in store.studies.layers() for name in (row.name, row.layer.name, row.study)}
+    of_shipped = () if what in known else _layers_of_study(what, lambda name: name in study_names())
+    if of_shipped:
+        return of_shipped
+    rows = store.studies.layers(what)
+    studies = {name: stored_study(store, name) for name in {row.study for row in rows}}
+    return [(studies[row.study], row.layer) for row in rows]
+
+
+def _layers_of_study(what: str | None, is_study: Callable[[str], bool]) -> NamedLayers:
+    """The layers of a study file that STUDY or STUDY.LAYER names; none if there is no such file.
+
+    Raises StudyError if the file cannot be read or has no such layer.
+    """
+    if what is None:
+        return ()
+    stem, _, layer = what.rpartition(".")
+    study = what if is_study(what) else stem
+    if not is_study(study):
+        return ()
+    loaded = load_study(find_study(study))
+    chosen = [one for one in loaded.layers if study == what or one.name == layer]
+    if not chosen:
+        names = ", ".join(one.name for one in loaded.layers)
+        raise StudyError(f"{what}: {loaded.name} has no layer {layer!r}; it has {names}")
+    return [(loaded, one) for one in chosen]

@@ -3,115 +3,16 @@
 from __future__ import annotations
 
 import math
-import operator
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import TypeAlias
 
-from .activations import ACTIVATIONS
+from .aten_calls import DROPOUTS, NORMS, UNKNOWN, Call, TensorType
 from .convolution import Geometry, Shape, product
-from .fusion import Convolution, Function, Graph, MatrixProduct, Operator, convolution, matrix_product
+from .elementwise import BINARY, Operand, binary, elementwise
+from .fusion import Convolution, Graph, MatrixProduct, Operator, convolution, matrix_product
 from .norms import Norm, norm
 
-
-@dataclass(frozen=True, slots=True)
-class Ref:
-    """A tensor as an argument."""
-
-    name: str
-
-
-Argument: TypeAlias = "Ref | str | float | Sequence[Argument] | None"
-
-
-@dataclass(frozen=True, slots=True)
-class Call:
-    """A call of an operator."""
-
-    name: str
-    """its name in ATen, without the underscore of in-place operators; empty for other operators"""
-    arguments: Mapping[str, Argument]
-    """by name in the operator's schema; the others have the schema's defaults"""
-    writes: tuple[str, ...]
-    """tensors"""
-    in_place: bool = False
-    path: str = ""
-    """path of the module that calls it, such as layer1.0.conv1"""
-    inner: tuple[str, ...] = ()
-    """convolutions inside it, by the paths of their modules"""
-    why_not: str = "in a part of the network that runs on a condition, or under other settings"
-    """why no kernel computes them"""
-    varies: bool = False
-    """whether its results differ from call to call although it reads no tensor"""
-
-    def number(self, name: str, default: float) -> float:
-        """A number as an argument."""
-        value = self.limit(name)
-        return default if value is None else value
-
-    def limit(self, name: str) -> float | None:
-        """A number as an argument, or None."""
-        value = self.arguments.get(name)
-        return value if isinstance(value, (int, float)) else None
-
-    def whole(self, name: str, axes: int, default: int) -> tuple[int, ...]:
-        """An argument with a number for each axis, or one for all."""
-        value = self.arguments.get(name)
-        given = [value] if isinstance(value, int) else value if isinstance(value, (list, tuple)) else []
-        numbers = tuple(each for each in given if isinstance(each, int))
-        return numbers * axes if len(numbers) == 1 else numbers or (default,) * axes
-
-    def tensor(self, name: str) -> str:
-        """The name of a tensor; empty if the argument is not a tensor."""
-        value = self.arguments.get(name)
-        return value.name if isinstance(value, Ref) else ""
-
-    @property
-    def tensors(self) -> tuple[str, ...]:
-        """All arguments, also those in lists."""
-        return tuple(refs(self.arguments.values()))
-
-    @property
-    def is_convolution(self) -> bool:
-        """Whether it is a convolution of any kind."""
-        return self.name in _CONVOLUTIONS or self.name.startswith("cudnn_convolution")
-
-    @property
-    def trains(self) -> bool:
-        """Whether it has its training behaviour."""
-        with_statistics = self.name not in NORMS or bool(self.tensor("running_mean"))
-        return bool(self.number("training", 0) and with_statistics) or (
-            self.name in _DROPOUTS and bool(self.number("train", 0))
-        )
-
-
-@dataclass(frozen=True, slots=True)
-class TensorType:
-    """The properties of a tensor besides its values."""
-
-    shape: Shape = ()
-    dtype: str = ""
-    """a word of a study, or PyTorch's name of one that studies do not have"""
-    layouts: frozenset[str] = frozenset()
-    """layouts in which it is contiguous; both for images of one pixel or one channel"""
-
-
-NORMS = ("batch_norm", "_native_batch_norm_legit_no_training")
-_CONVOLUTIONS = (
-    *("conv1d", "conv2d", "conv3d", "convolution", "_convolution"),
-    *("conv_transpose1d", "conv_transpose2d", "conv_transpose3d"),
-)
 _COPIES = ("clone", "contiguous", "detach", "alias", "lift_fresh_copy")
-_DROPOUTS = ("dropout", "feature_dropout", "alpha_dropout", "feature_alpha_dropout")
-_BINARY: Mapping[str, Callable[[float, float], float]] = {
-    "add": operator.add,
-    "sub": operator.sub,
-    "mul": operator.mul,
-    "div": operator.truediv,
-    "maximum": max,
-    "minimum": min,
-    "pow": math.pow,
-}
 _OWN_STATISTICS = ("layer_norm", "native_layer_norm", "rms_norm", "group_norm")
 """Norms by statistics of their own input."""
 _PRODUCTS = {
@@ -123,96 +24,6 @@ _PRODUCTS = {
     "baddbmm": ("batch1", "batch2"),
 }
 """Products of matrices, to the arguments that are multiplied."""
-
-
-def clipped(least: float | None, most: float | None) -> Function:
-    """x limited to an interval, either end of which may be missing."""
-    return lambda x: min(max(x, -math.inf if least is None else least), math.inf if most is None else most)
-
-
-def hard_sigmoid(slope: float = 1 / 6, offset: float = 0.5) -> Function:
-    """A line, limited to 0 and 1."""
-    return lambda x: min(max(slope * x + offset, 0.0), 1.0)
-
-
-def leaky_relu(slope: float) -> Function:
-    """x, below 0 times a slope."""
-    return lambda x: slope * x if x < 0 else x
-
-
-def sigmoid(x: float) -> float:
-    """1 / (1 + exp(-x))"""
-    return 1 / (1 + math.exp(-x))
-
-
-_UNARY: Mapping[str, Callable[[Call], Function]] = {
-    "hardtanh": lambda call: clipped(call.number("min_val", -1.0), call.number("max_val", 1.0)),
-    "clamp": lambda call: clipped(call.limit("min"), call.limit("max")),
-    "clamp_min": lambda call: clipped(call.limit("min"), None),
-    "clamp_max": lambda call: clipped(None, call.limit("max")),
-    "tanh": lambda _: math.tanh,
-    "erf": lambda _: math.erf,
-    "exp": lambda _: math.exp,
-    "neg": lambda _: operator.neg,
-    "hardsigmoid": lambda _: hard_sigmoid(),
-    "leaky_relu": lambda call: leaky_relu(call.number("negative_slope", 0.01)),
-}
-
-
-def _elementwise(call: Call) -> Function | None:
-    """The function that an operator of one tensor computes, if it is known."""
-    if call.name in _UNARY:
-        return _UNARY[call.name](call)
-    named = [each for each in ACTIVATIONS if each.aten == call.name]
-    given = {name: call.arguments[name] for each in named for name in each.options if name in call.arguments}
-    return next((each for each in named if given == dict(each.options)), named[0] if named and not given else None)
-
-
-@dataclass(frozen=True, slots=True)
-class Operand:
-    """An operand of an operator of two."""
-
-    tensor: str = ""
-    """its name; empty for a constant"""
-    type: TensorType = TensorType()
-    number: float | None = None
-    """the value, if it is one known number"""
-
-
-def binary(
-    function: Callable[[float, float], float],
-    operands: tuple[Operand, Operand],
-    writes: str,
-    shape: Shape,
-    constants: tuple[str, ...],
-) -> Operator:
-    """An elementwise operator of two operands, whose result has this shape."""
-    one, other = operands
-    reads = tuple(each.tensor for each in operands if each.tensor)
-    if len(reads) == 2:
-        alike = one.type == other.type and one.type.shape == shape and None not in shape
-        kind = "addition" if function is operator.add and one.tensor != other.tensor and alike else "other"
-        return Operator(reads, (writes,), kind, function)
-    constant, first = (other, False) if one.tensor else (one, True)
-    scales = function in (operator.add, operator.sub, operator.mul) or (function is operator.truediv and not first)
-    kind = "affine" if scales and _per_channel(constant.type.shape, shape) else "other"
-    number = constant.number
-    if number is None:
-        return Operator(reads, (writes,), kind, None, constants)
-    known: float = number
-
-    def computed(x: float) -> float:
-        return function(known, x) if first else function(x, known)
-
-    return Operator(reads, (writes,), kind, computed, constants)
-
-
-def _per_channel(constant: Shape, made: Shape) -> bool:
-    """Whether a constant has one number for each channel of [N, C, ...], or one for all."""
-    if len(made) < 3 or len(constant) > len(made):
-        return False
-    aligned: Shape = (*(1,) * (len(made) - len(constant)), *constant)
-    return {aligned[0], *aligned[2:]} == {1} and aligned[1] in (1, made[1])
 
 
 @dataclass(frozen=True, slots=True)
@@ -290,22 +101,22 @@ class _Reader:
             return Operator(reads, call.writes, constants=constants, product=made)
         if call.name in _OWN_STATISTICS:
             return Operator(reads, call.writes, constants=constants, norm=self._norm(call))
-        if call.name in _BINARY and call.limit("alpha") in (None, 1) and "rounding_mode" not in call.arguments:
+        if call.name in BINARY and call.limit("alpha") in (None, 1) and "rounding_mode" not in call.arguments:
             other = "exponent" if call.name == "pow" else "other"
             operands = (self._operand(call, "self"), self._operand(call, other))
-            return binary(_BINARY[call.name], operands, call.writes[0], self._shape(call.writes[0]), constants)
-        if call.name in _COPIES or (call.name in _DROPOUTS and not call.trains):
+            return binary(BINARY[call.name], operands, call.writes[0], self._shape(call.writes[0]), constants)
+        if call.name in _COPIES or (call.name in DROPOUTS and not call.trains):
             return Operator(reads, call.writes, "copy", lambda x: x)
         if call.name in NORMS and len(reads) == 1 and not call.number("training", 0):
             return Operator(reads, call.writes, "affine", None, constants)
-        function = _elementwise(call) if len(reads) == 1 else None
+        function = elementwise(call) if len(reads) == 1 else None
         return Operator(reads, call.writes, function=function, constants=constants)
 
     def _shape(self, name: str) -> Shape:
         return self._type(name).shape
 
     def _type(self, name: str) -> TensorType:
-        return self._network.tensors.get(name, TensorType())
+        return self._network.tensors.get(name, UNKNOWN)
 
     def _operand(self, call: Call, name: str) -> Operand:
         tensor = call.tensor(name)
@@ -399,12 +210,3 @@ class _Reader:
             bias=bool(added),
             why_not=why_not,
         )
-
-
-def refs(arguments: Iterable[Argument]) -> Iterator[str]:
-    """The names of tensors among arguments, also in lists."""
-    for each in arguments:
-        if isinstance(each, Ref):
-            yield each.name
-        elif isinstance(each, (list, tuple)):
-            yield from refs(each)

@@ -11,7 +11,8 @@ from torch.fx.node import map_aggregate
 from torch.multiprocessing.reductions import StorageWeakRef
 from torch.nn.modules.conv import _ConvNd
 
-from .aten import Argument, Call, Calls, Ref, TensorType
+from .aten import Calls
+from .aten_calls import Argument, Call, Ref, TensorType
 from .fusion import Graph
 from .torch_call import DTYPES, LAST
 from .torch_capture import Part

@@ -2,29 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING
 
 import click
 
 from autotune.analysis.trial_columns import blocks, limits, registers, spill_bytes, warps
-from autotune.api.study_names import name_of
+from autotune.api.study_names import NamedLayers, layers_of_file, name_of, named_layers
+from autotune.cli.floors import floor_of, warn_faster_than_roofline
+from autotune.cli.network_table import network_columns, show_network
 from autotune.cli.options import ACCURACY, DATABASE, OF_DEVICE, one_device, studies_and_layers
 from autotune.cli.output import paged
 from autotune.cli.tables import show, wide_format_options
 from autotune.columns import Cell, Column
-from autotune.errors import NoTemplate, StudyError
-from autotune.study_reader import find_study, load_study, study_names
+from autotune.errors import NoTemplate
 
 if TYPE_CHECKING:
-    from autotune.analysis.networks import Network, NetworkLayer
     from autotune.analysis.rooflines import BestWithRoofline
     from autotune.devices.device import DeviceInfo
     from autotune.problem import Layer, Problem
     from autotune.store import Store
-    from autotune.study import Study
     from autotune.tuning.prediction import Predicted
 
 _NAMED = 3  # layers that a message lists
@@ -114,73 +113,6 @@ def show_answers(answers: Sequence[Answer], columns: Sequence[Column[Answer]], s
     """Print answers, and warn about kernels that are faster than their floors."""
     show(answers, _telling_apart(columns, answers), style)
     warn_faster_than_roofline(floor_of(one.kernel) for one in answers if one.kernel)
-
-
-def warn_faster_than_roofline(kernels: Iterable[tuple[str, str, float | None]]) -> None:
-    """Warn on standard error about kernels that are faster than their floors, which means that the floors are wrong.
-
-    Each kernel is a device, a layer and the floor divided by the kernel's time.
-    """
-    above: dict[str, dict[str, float]] = {}
-    for device, layer, fraction in kernels:
-        if fraction is not None and fraction > 1.0:
-            of_device = above.setdefault(device, {})
-            of_device[layer] = max(fraction, of_device.get(layer, 0.0))
-    for device, fractions in above.items():
-        most = max(fractions, key=fractions.__getitem__)
-        others = f" (and {len(fractions) - 1} more)" if len(fractions) > 1 else ""
-        click.echo(
-            f"{device}: {most}{others} is {fractions[most] - 1:.1%} faster than its floor, so the floor is wrong: "
-            f"the device's stored rates are too low; run `autotune devices --calibrate` there",
-            err=True,
-        )
-
-
-def floor_of(kernel: BestWithRoofline) -> tuple[str, str, float | None]:
-    """A best kernel as `warn_faster_than_roofline` takes it."""
-    row = kernel.best.row
-    return row.device.name, row.name, kernel.facts.floor_fraction
-
-
-NamedLayers: TypeAlias = "Sequence[tuple[Study, Layer]]"
-"""Layers with their studies."""
-
-
-def layers_of_file(what: str | None) -> NamedLayers:
-    """The layers that FILE.toml or FILE.toml.LAYER asks for; none for other words. Read before a database is opened."""
-    return _layers_of_study(what, lambda name: name.endswith(".toml"))
-
-
-def named_layers(store: Store, what: str | None) -> NamedLayers:
-    """The layers that are asked about by name: the database's, else those of a shipped study."""
-    from autotune.analysis.networks import stored_study
-
-    known = {name for row in store.studies.layers() for name in (row.name, row.layer.name, row.study)}
-    of_shipped = () if what in known else _layers_of_study(what, lambda name: name in study_names())
-    if of_shipped:
-        return of_shipped
-    rows = store.studies.layers(what)
-    studies = {name: stored_study(store, name) for name in {row.study for row in rows}}
-    return [(studies[row.study], row.layer) for row in rows]
-
-
-def _layers_of_study(what: str | None, is_study: Callable[[str], bool]) -> NamedLayers:
-    """The layers of a study file that STUDY or STUDY.LAYER names; none if there is no such file.
-
-    Raises StudyError if the file cannot be read or has no such layer.
-    """
-    if what is None:
-        return ()
-    stem, _, layer = what.rpartition(".")
-    study = what if is_study(what) else stem
-    if not is_study(study):
-        return ()
-    loaded = load_study(find_study(study))
-    chosen = [one for one in loaded.layers if study == what or one.name == layer]
-    if not chosen:
-        names = ", ".join(one.name for one in loaded.layers)
-        raise StudyError(f"{what}: {loaded.name} has no layer {layer!r}; it has {names}")
-    return [(loaded, one) for one in chosen]
 
 
 def _predicted(store: Store, layers: NamedLayers, info: DeviceInfo | None, accuracy: str | None) -> Iterator[Answer]:
@@ -342,82 +274,3 @@ NEAREST_COLUMNS = (
     *(_or_predicted(column) for column in BEST_COLUMNS[3:]),
 )
 """Of a predicted config, only what does not need a run."""
-
-
-def network_columns(networks: Sequence[Network]) -> tuple[Column[BestWithRoofline], ...]:
-    """The columns of `best` about the network, in JSON and CSV; empty for a kernel that is not the layer's fastest."""
-    if not networks:
-        return ()
-    places = {
-        (one.kernel.best.row.id, one.layer.name): (network, one)
-        for network in networks
-        for one in network.layers
-        if one.kernel
-    }
-
-    def column(key: str, value: Callable[[Network, NetworkLayer], Cell]) -> Column[BestWithRoofline]:
-        def of(kernel: BestWithRoofline) -> Cell:
-            place = places.get((kernel.best.row.id, kernel.best.layer.name))
-            return None if place is None else value(*place)
-
-        return Column(key, of, terminal=False)
-
-    return (
-        column("count", lambda _, one: one.layer.count),
-        column("share", lambda network, one: network.share(one)),
-        column("rival", lambda _, one: one.rival.against if one.rival else None),
-        column("rival_us", lambda _, one: one.rival_us),
-        column("verdict", lambda _, one: one.rival.verdict if one.rival else None),
-        column("network_us", lambda network, _: network.time_us),
-        column("network_rival_us", lambda network, _: network.rival_us),
-        column("network_floor_us", lambda network, _: network.floor_us),
-    )
-
-
-@dataclass(frozen=True, slots=True)
-class _Line:
-    """A layer of a network, or their sum."""
-
-    name: str
-    count: int
-    time_us: float | None
-    share: float | None
-    rival_us: float | None
-    rival: str
-    floor_us: float | None
-    verdict: str | None
-
-
-_COLUMNS = (
-    Column[_Line]("layer", lambda line: line.name),
-    Column[_Line]("count", lambda line: line.count),
-    Column[_Line]("time_us", lambda line: line.time_us),
-    Column[_Line]("share", lambda line: None if line.share is None else f"{line.share:.1%}"),
-    Column[_Line]("rival_us", lambda line: line.rival_us),
-    Column[_Line]("rival", lambda line: line.rival),
-    Column[_Line]("floor_us", lambda line: line.floor_us),
-    Column[_Line]("verdict", lambda line: line.verdict),
-)
-
-
-def show_network(network: Network) -> None:
-    """Print a network's layers and their sum."""
-    mode = "" if network.measurement_mode == "cold" else f", {network.measurement_mode} caches"
-    lines = [
-        _Line(
-            one.layer.name,
-            one.layer.count,
-            one.time_us,
-            network.share(one),
-            one.rival_us,
-            one.rival.rival if one.rival else "",
-            one.floor_us,
-            one.verdict,
-        )
-        for one in network.layers
-    ]
-    timed = sum(one.time_us is not None for one in network.layers)
-    name = "sum" if timed == len(lines) else f"sum of {timed} of {len(lines)}"
-    count = sum(line.count for line in lines)
-    total = _Line(name, count, network.time_us, None, network.rival_us, "", network.floor_us, network.verdict)
-    show([*lines, total], _COLUMNS, None, title=f"{network.study} on {network.device}{mode}")

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 import click
 
 from autotune.api.answers import dispatcher_of
+from autotune.api.study_names import layers_of_file, named_layers
 from autotune.atomic_write import check_writable, write_whole
-from autotune.cli.best import layers_of_file, named_layers
 from autotune.cli.options import DATABASE, DIRECTORIES, JOBS, STUDY, one_device, run_on
 from autotune.cli.output import on_terminal
 from autotune.cli.run import end_interrupted, open_run

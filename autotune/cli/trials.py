@@ -10,7 +10,7 @@ import click
 
 from autotune.analysis.trial_columns import TRIAL_COLUMNS
 from autotune.api.study_names import name_of
-from autotune.cli.best import warn_faster_than_roofline
+from autotune.cli.floors import warn_faster_than_roofline
 from autotune.cli.options import DATABASE, FilterOptions, filter_options, studies_and_layers
 from autotune.cli.output import paged
 from autotune.cli.tables import format_options, human, show, show_as_lines, wide_format_options

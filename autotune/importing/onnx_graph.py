@@ -10,8 +10,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from autotune.autotune_runtime.activations import ACTIVATIONS, BY_WORD
-from autotune.autotune_runtime.aten import Operand, TensorType, binary, clipped, hard_sigmoid, leaky_relu, sigmoid
+from autotune.autotune_runtime.aten_calls import TensorType
 from autotune.autotune_runtime.convolution import Geometry, Shape, sizes
+from autotune.autotune_runtime.elementwise import Operand, binary, clipped, hard_sigmoid, leaky_relu, sigmoid
 from autotune.autotune_runtime.fusion import (
     Convolution,
     Function,

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from autotune.autotune_runtime.aten import Argument, Call, Calls, Ref, TensorType, refs
+from autotune.autotune_runtime.aten import Calls
+from autotune.autotune_runtime.aten_calls import Argument, Call, Ref, TensorType, refs
 from autotune.autotune_runtime.convolution import Shape
 from autotune.errors import quoted
 from autotune.importing.network import plain

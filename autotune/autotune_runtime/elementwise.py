@@ -1,0 +1,114 @@
+"""Elementwise operators: the functions that they compute, and their kind in a `Graph`."""
+
+from __future__ import annotations
+
+import math
+import operator
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from .activations import ACTIVATIONS
+from .aten_calls import UNKNOWN, Call, TensorType
+from .convolution import Shape
+from .fusion import Function, Operator
+
+BINARY: Mapping[str, Callable[[float, float], float]] = {
+    "add": operator.add,
+    "sub": operator.sub,
+    "mul": operator.mul,
+    "div": operator.truediv,
+    "maximum": max,
+    "minimum": min,
+    "pow": math.pow,
+}
+"""Operators of two tensors, by their names in ATen."""
+
+
+def clipped(least: float | None, most: float | None) -> Function:
+    """x limited to an interval, either end of which may be missing."""
+    return lambda x: min(max(x, -math.inf if least is None else least), math.inf if most is None else most)
+
+
+def hard_sigmoid(slope: float = 1 / 6, offset: float = 0.5) -> Function:
+    """A line, limited to 0 and 1."""
+    return lambda x: min(max(slope * x + offset, 0.0), 1.0)
+
+
+def leaky_relu(slope: float) -> Function:
+    """x, below 0 times a slope."""
+    return lambda x: slope * x if x < 0 else x
+
+
+def sigmoid(x: float) -> float:
+    """1 / (1 + exp(-x))"""
+    return 1 / (1 + math.exp(-x))
+
+
+_UNARY: Mapping[str, Callable[[Call], Function]] = {
+    "hardtanh": lambda call: clipped(call.number("min_val", -1.0), call.number("max_val", 1.0)),
+    "clamp": lambda call: clipped(call.limit("min"), call.limit("max")),
+    "clamp_min": lambda call: clipped(call.limit("min"), None),
+    "clamp_max": lambda call: clipped(None, call.limit("max")),
+    "tanh": lambda _: math.tanh,
+    "erf": lambda _: math.erf,
+    "exp": lambda _: math.exp,
+    "neg": lambda _: operator.neg,
+    "hardsigmoid": lambda _: hard_sigmoid(),
+    "leaky_relu": lambda call: leaky_relu(call.number("negative_slope", 0.01)),
+}
+
+
+def elementwise(call: Call) -> Function | None:
+    """The function that an operator of one tensor computes, if it is known."""
+    if call.name in _UNARY:
+        return _UNARY[call.name](call)
+    named = [each for each in ACTIVATIONS if each.aten == call.name]
+    given = {name: call.arguments[name] for each in named for name in each.options if name in call.arguments}
+    return next((each for each in named if given == dict(each.options)), named[0] if named and not given else None)
+
+
+@dataclass(frozen=True, slots=True)
+class Operand:
+    """An operand of an operator of two."""
+
+    tensor: str = ""
+    """its name; empty for a constant"""
+    type: TensorType = UNKNOWN
+    number: float | None = None
+    """the value, if it is one known number"""
+
+
+def binary(
+    function: Callable[[float, float], float],
+    operands: tuple[Operand, Operand],
+    writes: str,
+    shape: Shape,
+    constants: tuple[str, ...],
+) -> Operator:
+    """An elementwise operator of two operands, whose result has this shape."""
+    one, other = operands
+    reads = tuple(each.tensor for each in operands if each.tensor)
+    if len(reads) == 2:
+        alike = one.type == other.type and one.type.shape == shape and None not in shape
+        kind = "addition" if function is operator.add and one.tensor != other.tensor and alike else "other"
+        return Operator(reads, (writes,), kind, function)
+    constant, first = (other, False) if one.tensor else (one, True)
+    scales = function in (operator.add, operator.sub, operator.mul) or (function is operator.truediv and not first)
+    kind = "affine" if scales and _per_channel(constant.type.shape, shape) else "other"
+    number = constant.number
+    if number is None:
+        return Operator(reads, (writes,), kind, None, constants)
+    known: float = number
+
+    def computed(x: float) -> float:
+        return function(known, x) if first else function(x, known)
+
+    return Operator(reads, (writes,), kind, computed, constants)
+
+
+def _per_channel(constant: Shape, made: Shape) -> bool:
+    """Whether a constant has one number for each channel of [N, C, ...], or one for all."""
+    if len(made) < 3 or len(constant) > len(made):
+        return False
+    aligned: Shape = (*(1,) * (len(made) - len(constant)), *constant)
+    return {aligned[0], *aligned[2:]} == {1} and aligned[1] in (1, made[1])
