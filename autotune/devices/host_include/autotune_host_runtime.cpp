@@ -232,6 +232,10 @@ struct Worker {
 
 __thread Worker* self_worker __attribute__((tls_model("initial-exec")));
 
+// From the first to the last byte of the arrays that this OS thread's launch watches. Checked kernels ask for every access.
+__thread uintptr_t watched_begin __attribute__((tls_model("initial-exec")));
+__thread size_t watched_bytes __attribute__((tls_model("initial-exec")));
+
 int64_t now_ns() {
     timespec now;
     clock_gettime(CLOCK_MONOTONIC, &now);
@@ -431,10 +435,8 @@ void remember(Worker* w, WatchedArray* array, uintptr_t address, size_t bytes) {
     memcpy(read.content, reinterpret_cast<const void*>(address), bytes);
 }
 
-inline void watch(Access access, const void* pointer, size_t bytes) {
+__attribute__((noinline)) void watch_arrays(Access access, uintptr_t address, size_t bytes) {
     Worker* const w = self_worker;
-    if (!w || !w->launch || !w->launch->array_count) return;
-    const uintptr_t address = reinterpret_cast<uintptr_t>(pointer);
     if (address - reinterpret_cast<uintptr_t>(w->stacks) < MAX_THREADS * STACK_BYTES) return;
     if (address - w->smem_begin < w->smem_end - w->smem_begin) return;
     for (unsigned i = 0; i < w->launch->array_count; ++i) {
@@ -457,6 +459,23 @@ inline void watch(Access access, const void* pointer, size_t bytes) {
         }
         return;
     }
+}
+
+inline void watch(Access access, const void* pointer, size_t bytes) {
+    const uintptr_t address = reinterpret_cast<uintptr_t>(pointer);
+    if (__builtin_expect(address - watched_begin < watched_bytes, 0)) watch_arrays(access, address, bytes);
+}
+
+// The arrays of the launch that begins on this OS thread.
+void watch_from_here(const Launch* launch) {
+    uintptr_t begin = UINTPTR_MAX, end = 0;
+    for (unsigned i = 0; i < launch->array_count; ++i) {
+        const WatchedArray& array = launch->arrays[i];
+        if (array.address < begin) begin = array.address;
+        if (array.address + array.bytes > end) end = array.address + array.bytes;
+    }
+    watched_begin = begin;
+    watched_bytes = launch->array_count ? end - begin : 0;
 }
 
 // ---- scheduling the threads of a block ----
@@ -887,6 +906,7 @@ void run_blocks(Launch* launch, unsigned rank) {
     Worker* const w = self_worker;
     if (!w) return record(launch, "out_of_memory", "no memory for the stacks of %u threads", MAX_THREADS);
     w->launch = launch;
+    watch_from_here(launch);
     autotune_block_dim = launch->block;
     autotune_grid_dim = launch->grid;
     stack_t alternative = {}, before = {};
@@ -906,6 +926,7 @@ void run_blocks(Launch* launch, unsigned rank) {
         __asan_unpoison_memory_region(__tls_get_addr(index), launch->tls_bytes);
     }
     sigaltstack(&before, nullptr);
+    watched_bytes = 0;
     w->launch = nullptr;
 }
 
@@ -1301,7 +1322,7 @@ extern "C" long autotune_clock() { return now_ns(); }
 
 // ---- called by devices/host.py and autotune_host_driver.cpp ----
 
-static void watch_arrays(Launch* launch, const AutotuneLaunch* request) {
+static void begin_watching(Launch* launch, const AutotuneLaunch* request) {
     if (!__asan_loadN || launch->blocks == launch->cluster) return;
     launch->released = static_cast<uint64_t*>(calloc(ACCESSORS + 1, sizeof(uint64_t)));
     for (unsigned i = 0; i < request->array_count && launch->array_count < MAX_ARRAYS; ++i) {
@@ -1336,7 +1357,7 @@ extern "C" int autotune_launch(const AutotuneLaunch* request, char* reason, char
     launch.reason = reason;
     launch.message = message;
     launch.message_bytes = message_bytes;
-    watch_arrays(&launch, request);
+    begin_watching(&launch, request);
     pthread_mutex_lock(&launching);
     const bool checked = __sanitizer_start_switch_fiber != nullptr;  // then the sanitizer reports faults
     if (!checked) catch_faults();
