@@ -57,6 +57,7 @@ AWKWARD: Mapping[str, Conv2dProblem] = {
 }
 
 CONV, CONV_TRANSPOSE, GEMM = map(operation, ("conv", "conv_transpose", "gemm"))
+FILTER_GRADIENT = operation("conv_filter_gradient")
 MAX_POOL2D, NORM, SOFTMAX, STENCIL = map(operation, ("max_pool2d", "norm", "softmax", "stencil"))
 CONV_PROBLEMS: Mapping[str, Problem] = {
     label: make_problem(CONV, {**sizes, **words, "n": 2})
@@ -122,10 +123,32 @@ TRANSPOSED_PROBLEMS: Mapping[str, Problem] = {
     )
 }
 """Problems of `conv_transpose` with overlaps and with gaps between the taps of neighbouring inputs."""
+FILTER_GRADIENTS: Mapping[str, Problem] = {
+    label: make_problem(FILTER_GRADIENT, {**sizes, "dtype": dtype, "n": 3})
+    for label, dtype, sizes in (
+        (
+            *("same", "f16"),
+            {"c": 72, "h": 9, "w": 8, "k": 80, "r": 3, "s": 3, "pad_h": 1, "pad_w": 1, "pad_h_end": 1, "pad_w_end": 1},
+        ),
+        (
+            *("stem", "bf16"),
+            {"c": 3, "h": 13, "w": 11, "k": 5, "r": 5, "s": 3, "stride_h": 2, "stride_w": 2, "pad_h": 2, "pad_w": 1},
+        ),
+        ("pointwise", "bf16", {"c": 72, "h": 7, "w": 5, "k": 136, "s": 1}),
+        ("depthwise", "f32", {"c": 7, "h": 9, "w": 8, "k": 7, "r": 3, "s": 3, "groups": 7}),
+        (
+            *("groups", "f16"),
+            {"c": 24, "d": 4, "h": 6, "w": 5, "k": 36, "t": 3, "r": 2, "s": 1, "groups": 3, "pad_d": 2, "stride_d": 2},
+        ),
+        ("signal", "f32", {"c": 12, "w": 75, "k": 40, "s": 4, "dilation_w": 3, "pad_w": 5}),
+    )
+}
+"""Problems of `conv_filter_gradient` with one to three dimensions."""
 PROBLEMS: Mapping[str, Problem] = {
     **AWKWARD,
     **{f"conv {label}": problem for label, problem in CONV_PROBLEMS.items()},
     **{f"conv_transpose {label}": problem for label, problem in TRANSPOSED_PROBLEMS.items()},
+    **{f"conv_filter_gradient {label}": problem for label, problem in FILTER_GRADIENTS.items()},
     **{
         f"softmax {rows}x{columns} {dtype}": make_problem(SOFTMAX, {"rows": rows, "columns": columns, "dtype": dtype})
         for rows, columns, dtype in ((3, 100, "f32"), (2, 33, "bf16"), (5, 4096, "f16"), (1, 1, "f32"))

@@ -115,8 +115,10 @@ def size_arguments(problem: Problem) -> tuple[np.generic, ...]:
 
 
 def _sizes(declared: Operation) -> list[str]:
-    """The numbers of a problem that a reference takes, in the order of its arguments: all but the run-time size."""
-    return sorted(declared.numbers - {declared.runtime})
+    """The numbers of a problem that a reference takes, in the order of its arguments; the run-time size only if an
+    output depends on all of its units.
+    """
+    return sorted(declared.numbers - ({declared.runtime} if declared.independent else set()))
 
 
 def _program(dtypes: Mapping[str, str], problem: Problem) -> Program:
@@ -176,7 +178,7 @@ def error_unit(bounds: Bounds) -> str:
 
 
 def _prologue(problem: Problem, dtypes: Mapping[str, str]) -> str:
-    """The problem and its inputs in C++, but for its run-time size; its words are constants, its sizes are not."""
+    """The problem and its inputs in C++; its words are constants, its sizes are not."""
     declared, names = problem.operation, problem.names()
     sizes = _sizes(declared)
     words = [f"static constexpr auto {kind} = {kind.capitalize()}::{names[kind]};" for kind in declared.enumerations]

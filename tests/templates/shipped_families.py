@@ -125,7 +125,7 @@ def output_bytes(device: Device, source: KernelSource, inputs: Mapping[str, byte
     tensors = Tensors(addresses, device.allocate(source.packed_w_bytes))
     kernel.prepare(tensors)
     kernel.run(kernel.forward(tensors))
-    return device.read(addresses["y"], problem.output.size_bytes)
+    return device.read(addresses[problem.output.name], problem.output.size_bytes)
 
 
 def rounds_to_nearest_tf32(device: Device, config: Config) -> None:

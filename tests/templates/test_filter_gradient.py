@@ -1,0 +1,84 @@
+"""conv_filter_gradient: sums over all pixels, which blocks share, of every tap; and PyTorch's gradient."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from autotune.compilation.toolchain import find_cxx
+from autotune.evaluation.evaluator import DeviceEvaluator
+from autotune.exporting.golden import data_of
+from autotune.family.render import render
+from autotune.family.space import BoundTemplate
+from autotune.measurement.storage import stored
+from autotune.problem import make_problem
+from tests.compiled import host_device
+from tests.long_run import every, long_run
+from tests.problems import FILTER_GRADIENT, FILTER_GRADIENTS
+
+from .shipped_families import default_of, family, output_bytes, refuses_changed, verify
+
+Values = dict[str, int | str]
+MMA = "conv_filter_gradient_mma"
+SMALL: Values = {"warp_k": 16, "warp_columns": 16, "warps_k": 2, "warps_column": 1, "step_pixels": 16, "stages": 3}
+SMALL |= {"min_blocks": 2}
+WIDE = SMALL | {"warp_columns": 64, "warp_k": 32, "stages": 2, "min_blocks": 1, "step_pixels": 32}
+
+
+@pytest.mark.cxx
+@pytest.mark.parametrize(
+    ("label", "values"),
+    [
+        ("same", WIDE),
+        ("stem", SMALL),
+        ("depthwise", SMALL),
+        ("groups", SMALL),
+        *long_run(*((label, values) for label in FILTER_GRADIENTS for values in (SMALL, WIDE))),
+    ],
+)
+def test_config_is_right(label: str, values: Values, checked: DeviceEvaluator) -> None:
+    verify(MMA, FILTER_GRADIENTS[label], values, checked)
+
+
+FAULTS = {
+    "a part is left out": ("block <= end", "block < end"),
+    "the last pixel is left out": ("pixel < pixels && tap", "pixel < pixels - 1 && tap"),
+    "padding is the row before": ("static_cast<unsigned>(w) < static_cast<unsigned>(W)", "w < W"),
+    "the next tile overwrites what is read": ("        __syncthreads();  // the stages have been read\n", ""),
+    "a whole tile is taken for a part": ("begin == 0 && end == steps", "false"),
+}
+
+
+@pytest.mark.cxx
+@pytest.mark.parametrize("what", every(2, FAULTS))
+def test_a_mistake_is_found_without_a_gpu(what: str, host: DeviceEvaluator) -> None:
+    assert refuses_changed(MMA, FILTER_GRADIENTS["same"], SMALL, FAULTS[what], host)
+
+
+@pytest.mark.cxx
+@pytest.mark.parametrize("label", FILTER_GRADIENTS)
+def test_a_filter_gradient_is_pytorchs(label: str) -> None:
+    torch = pytest.importorskip("torch", exc_type=ImportError)
+    problem = make_problem(FILTER_GRADIENT, {**FILTER_GRADIENTS[label].values, "dtype": "f32"})
+    config = default_of(MMA, problem)
+    assert config is not None
+    device, data = host_device(str(find_cxx())), data_of(problem, integers=True)
+    source = render(BoundTemplate(family(MMA), problem, device.info), config)
+    dw = np.frombuffer(
+        output_bytes(device, source, {name: stored(each, "f32").tobytes() for name, each in data.items()}), np.float32
+    )
+    device.close()
+    sizes = problem.values
+
+    def channels_first(name: str, values: object) -> object:
+        shaped = np.asarray(values, np.float64).reshape(problem.array(name).shape)
+        return torch.from_numpy(np.ascontiguousarray(np.moveaxis(shaped, -1, 1)))
+
+    x, dy = (channels_first(name, data[name]) for name in ("x", "dy"))
+    w = torch.zeros((sizes["k"], sizes["c"] // sizes["groups"], *(sizes[axis] for axis in "trs")), dtype=torch.float64)
+    w.requires_grad_()
+    sides = [sizes[f"pad_{axis}{end}"] for axis in "whd" for end in ("", "_end")]
+    stride, dilation = ([sizes[f"{name}_{axis}"] for axis in "dhw"] for name in ("stride", "dilation"))
+    y = torch.nn.functional.conv3d(torch.nn.functional.pad(x, sides), w, None, stride, 0, dilation, sizes["groups"])
+    y.backward(dy)
+    np.testing.assert_array_equal(dw, np.moveaxis(w.grad.numpy(), 1, -1).reshape(-1))
