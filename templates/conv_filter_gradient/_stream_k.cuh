@@ -1,13 +1,8 @@
 #pragma once
 
 // Stream-K (Osama et al. 2023): blocks share all steps of all tiles evenly. A block has neighbouring steps: the end of a tile, whole tiles, the
-// beginning of another one. It stores the sums of whole tiles, and leaves those of parts in the workspace, which a second stage adds in the order of
-// the pixels. Needs Tile, TILES, STEP_PIXELS and PIXELS of an image.
-
-// Steps of a tile, for n images.
-__device__ __forceinline__ int steps_of_tile(int n) {
-    return static_cast<int>((static_cast<long long>(n) * PIXELS + STEP_PIXELS - 1) / STEP_PIXELS);
-}
+// beginning of another one. It stores the sums of whole tiles, and leaves those of parts in the workspace, which a second stage adds in a fixed
+// order. Needs `steps_of_tile`, of n images, and the family's constants.
 
 // The steps of one of `blocks` blocks, counted through all tiles.
 __device__ __forceinline__ long long first_step(int block, int blocks, int steps) { return static_cast<long long>(TILES) * steps * block / blocks; }
@@ -17,23 +12,50 @@ __device__ __forceinline__ int block_of(long long step, int blocks, int steps) {
     return static_cast<int>(((step + 1) * blocks - 1) / (static_cast<long long>(TILES) * steps));
 }
 
+// Steps of a tile that a block has.
+struct Part {
+    int tile, begin, end;
+    bool whole;  // all of the tile's
+};
+
+// What is left of a block's steps.
+struct Share {
+    int steps;  // of a tile
+    long long next, last;
+
+    __device__ __forceinline__ explicit Share(int n) : steps(steps_of_tile(n)) {
+        const int block = static_cast<int>(blockIdx.x), blocks = static_cast<int>(gridDim.x);
+        next = first_step(block, blocks, steps), last = first_step(block + 1, blocks, steps);
+    }
+    __device__ __forceinline__ bool more() const { return next < last; }
+    __device__ __forceinline__ Part take() {
+        Part part = {static_cast<int>(next / steps), static_cast<int>(next % steps), steps, false};
+        if (steps - part.begin > last - next) part.end = part.begin + static_cast<int>(last - next);
+        part.whole = part.end - part.begin == steps;
+        next += part.end - part.begin;
+        return part;
+    }
+};
+
 // The workspace has two parts of tiles for each block: of the tile that it begins with, and of the tile that it ends with.
 template <typename F>
 __device__ __forceinline__ F* part_of_tile(F* workspace, int block, bool begins_tile) {
     return workspace + (static_cast<long long>(block) * 2 + begins_tile) * (TILE_K * TILE_COLUMNS);
 }
 
-// Where the element of dw lies that a tile has in a row and column; -1 where it has none.
+// A tile of dw. ALL_TAPS: its columns are 64 input channels of each tap; else they are neighbours, of TAP_COLUMNS input channels a tap.
 struct Tile {
     int group, first_k, first_column;
 
     __device__ __forceinline__ explicit Tile(int index)
         : group(index / (TILES_K * TILES_COLUMNS)),
           first_k(index / TILES_COLUMNS % TILES_K * TILE_K),
-          first_column(index % TILES_COLUMNS * TILE_COLUMNS) {}
+          first_column(index % TILES_COLUMNS * (ALL_TAPS ? 64 : TILE_COLUMNS)) {}
 
+    // Where the element lies in dw that the tile has in a row and column; -1 where it is none.
     __device__ __forceinline__ long long element(int row, int column) const {
-        const int k = first_k + row, tap = (first_column + column) / TAP_COLUMNS, c = (first_column + column) % TAP_COLUMNS;
+        const int k = first_k + row, tap = ALL_TAPS ? column / 64 : (first_column + column) / TAP_COLUMNS;
+        const int c = ALL_TAPS ? first_column + column % 64 : (first_column + column) % TAP_COLUMNS;
         if (k >= GROUP_K || tap >= TAPS || c >= GROUP_C) return -1;
         return (static_cast<long long>(group * GROUP_K + k) * TAPS + tap) * GROUP_C + c;
     }
@@ -54,23 +76,53 @@ __device__ __forceinline__ void store_sums(float* __restrict__ dw, const Tile& t
     }
 }
 
-// Adds the parts of the tiles that several blocks share. The grid is that of the first stage.
+// Stores a lane's accumulators of BLOCKS MMAs below each other, BLOCK_ROWS rows apart, from a row and column of the tile on.
+template <int BLOCK_ROWS, int BLOCKS, int TILES_OF_8>
+__device__ __forceinline__ void store_part(const float (&d)[BLOCKS][TILES_OF_8][4], const Part& part, float* __restrict__ dw,
+                                           float* __restrict__ workspace, int row, int column) {
+    using Pair = AlignedArray<float, 2>;
+    const Tile tile(part.tile);
+    float* const to = part_of_tile(workspace, static_cast<int>(blockIdx.x), part.begin == 0);
+#pragma unroll
+    for (int i = 0; i < 2 * BLOCKS; ++i) {
+        const int own_row = row + i / 2 * BLOCK_ROWS + i % 2 * 8 + static_cast<int>(threadIdx.x) % 32 / 4;
+#pragma unroll
+        for (int j = 0; j < TILES_OF_8; ++j) {
+            const int own_column = column + j * 8 + static_cast<int>(threadIdx.x) % 4 * 2;
+            const Pair sums = {d[i / 2][j][i % 2 * 2], d[i / 2][j][i % 2 * 2 + 1]};
+            if (part.whole) {
+                store_sums(dw, tile, own_row, own_column, sums);
+            } else {
+                *reinterpret_cast<Pair*>(to + own_row * TILE_COLUMNS + own_column) = sums;
+            }
+        }
+    }
+}
+
+// Adds the parts of the tiles that several blocks share, REDUCE_LANES lanes every so many parts of four neighbours. The grid is that of the first stage.
 extern "C" __global__ void __launch_bounds__(REDUCE_THREADS) add_parts(const float* __restrict__ workspace, float* __restrict__ dw, int n) {
-    constexpr int QUADS = TILE_K * TILE_COLUMNS / 4;
     using Quad = AlignedArray<float, 4>;
-    const int blocks = static_cast<int>(gridDim.x), steps = steps_of_tile(n);
-    for (long long i = static_cast<long long>(blockIdx.x) * REDUCE_THREADS + threadIdx.x; i < static_cast<long long>(TILES) * QUADS;
-         i += static_cast<long long>(blocks) * REDUCE_THREADS) {
-        const int index = static_cast<int>(i / QUADS), at = static_cast<int>(i % QUADS) * 4;
+    constexpr int WARP_QUADS = 32 / REDUCE_LANES, TILE_WARPS = TILE_K * TILE_COLUMNS / 4 / WARP_QUADS;
+    static_assert(TILE_K * TILE_COLUMNS % (4 * WARP_QUADS) == 0, "a warp adds the parts of one tile");
+    const int blocks = static_cast<int>(gridDim.x), steps = steps_of_tile(n), lane = static_cast<int>(threadIdx.x) % 32;
+    const int first_warp = (static_cast<int>(blockIdx.x) * REDUCE_THREADS + static_cast<int>(threadIdx.x)) / 32;
+    for (long long warp = first_warp; warp < static_cast<long long>(TILES) * TILE_WARPS; warp += blocks * (REDUCE_THREADS / 32)) {
+        const int index = static_cast<int>(warp / TILE_WARPS), at = (static_cast<int>(warp % TILE_WARPS) * WARP_QUADS + lane % WARP_QUADS) * 4;
         const long long first = static_cast<long long>(index) * steps;
         const int begin = block_of(first, blocks, steps), end = block_of(first + steps - 1, blocks, steps);
         if (begin == end) continue;
-        Quad sums = *reinterpret_cast<const Quad*>(part_of_tile(workspace, begin, true) + at);
-        for (int block = begin + 1; block <= end; ++block) {
-            const Quad added = *reinterpret_cast<const Quad*>(part_of_tile(workspace, block, false) + at);
+        Quad sums = {};
+#pragma unroll 4
+        for (int block = begin + lane / WARP_QUADS; block <= end; block += REDUCE_LANES) {
+            const Quad part = *reinterpret_cast<const Quad*>(part_of_tile(workspace, block, block == begin) + at);
 #pragma unroll
-            for (int j = 0; j < 4; ++j) sums.at[j] += added.at[j];
+            for (int j = 0; j < 4; ++j) sums.at[j] += part.at[j];
         }
-        store_sums(dw, Tile(index), at / TILE_COLUMNS, at % TILE_COLUMNS, sums);
+#pragma unroll
+        for (int lanes = WARP_QUADS; lanes < 32; lanes *= 2) {
+#pragma unroll
+            for (int j = 0; j < 4; ++j) sums.at[j] += __shfl_xor_sync(0xffffffffu, sums.at[j], lanes);
+        }
+        if (lane < WARP_QUADS) store_sums(dw, Tile(index), at / TILE_COLUMNS, at % TILE_COLUMNS, sums);
     }
 }

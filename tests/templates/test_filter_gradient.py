@@ -41,11 +41,11 @@ def test_config_is_right(label: str, values: Values, checked: DeviceEvaluator) -
 
 
 FAULTS = {
-    "a part is left out": ("block <= end", "block < end"),
+    "a part is left out": ("block <= end; block", "block < end; block"),
     "the last pixel is left out": ("pixel < pixels && tap", "pixel < pixels - 1 && tap"),
     "padding is the row before": ("static_cast<unsigned>(w) < static_cast<unsigned>(W)", "w < W"),
     "the next tile overwrites what is read": ("        __syncthreads();  // the stages have been read\n", ""),
-    "a whole tile is taken for a part": ("begin == 0 && end == steps", "false"),
+    "a whole tile is taken for a part": ("part.end - part.begin == steps", "false"),
 }
 
 
