@@ -122,7 +122,7 @@ def output_bytes(device: Device, source: KernelSource, inputs: Mapping[str, byte
     addresses = {array.name: device.allocate(array.size_bytes) for array in problem.arrays}
     for name, content in inputs.items():
         device.write(addresses[name], content)
-    tensors = Tensors(addresses, device.allocate(source.packed_w_bytes))
+    tensors = Tensors(addresses, device.allocate(source.packed_w_bytes), device.allocate(source.workspace_bytes))
     kernel.prepare(tensors)
     kernel.run(kernel.forward(tensors))
     return device.read(addresses[problem.output.name], problem.output.size_bytes)

@@ -10,7 +10,7 @@ from autotune.evaluation.evaluator import DeviceEvaluator
 from autotune.exporting.golden import data_of
 from autotune.family.render import render
 from autotune.family.space import BoundTemplate
-from autotune.measurement.storage import stored
+from autotune.measurement.storage import encoded
 from autotune.problem import make_problem
 from tests.compiled import host_device
 from tests.long_run import every, long_run
@@ -65,7 +65,7 @@ def test_a_filter_gradient_is_pytorchs(label: str) -> None:
     device, data = host_device(str(find_cxx())), data_of(problem, integers=True)
     source = render(BoundTemplate(family(MMA), problem, device.info), config)
     dw = np.frombuffer(
-        output_bytes(device, source, {name: stored(each, "f32").tobytes() for name, each in data.items()}), np.float32
+        output_bytes(device, source, {name: encoded(each, "f32") for name, each in data.items()}), np.float32
     )
     device.close()
     sizes = problem.values
