@@ -15,7 +15,7 @@ from autotune.exporting.golden import Doubles, data_of, golden
 from autotune.family.render import render
 from autotune.family.space import BoundTemplate
 from autotune.family.template_files import load_template
-from autotune.measurement.storage import stored
+from autotune.measurement.storage import encoded
 from autotune.operation.registry import operation
 from autotune.problem import Problem, make_problem
 from autotune.trial import Config, Value
@@ -158,7 +158,7 @@ def test_kernel_and_golden_values_agree_with_pytorch(label: str) -> None:
     assert config is not None
     data = data_of(problem, integers=True)
     source = render(BoundTemplate(family("conv_implicit_gemm"), problem, device.info), config)
-    inputs = {name: stored(values, "f32").tobytes() for name, values in data.items()}
+    inputs = {name: encoded(values, "f32") for name, values in data.items()}
     y = np.frombuffer(output_bytes(device, source, inputs), np.float32)
     device.close()
     (samples,) = (each for each in golden(problem).sets if each.integers)
@@ -180,7 +180,7 @@ def test_a_transposed_convolution_is_pytorchs(label: str) -> None:
     assert config is not None
     device, data = host_device(str(find_cxx())), data_of(problem, integers=True)
     source = render(BoundTemplate(family("conv_transpose_direct"), problem, device.info), config)
-    inputs = {name: stored(values, "f32").tobytes() for name, values in data.items()}
+    inputs = {name: encoded(values, "f32") for name, values in data.items()}
     y = np.frombuffer(output_bytes(device, source, inputs), np.float32)
     device.close()
     found = torch_conv.operators(problem, fused=False)(*operands(torch, problem, data)).numpy()
