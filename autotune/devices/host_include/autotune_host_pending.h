@@ -6,8 +6,8 @@ extern "C" void* autotune_thread_state(unsigned thread);  // 8192 bytes, the fir
 
 namespace autotune_host {
 struct Product {
-    // From the same product of four lanes, one of which is the thread's.
-    void (*multiply)(const Product* const (&quad)[4], float* sums, int tiles, int thread);
+    // From the same product of all lanes of a warp, adding to the sums of each.
+    void (*multiply)(const Product* const (&lanes)[32], float* const (&sums)[32], int tiles, int warp);
     void (*require)(const Product& product, int columns, int line);  // ends the kernel where an operand was not fenced
     // A hash of what a warp of the four reads of shared memory.
     unsigned long long (*hash)(const Product& product, int columns, int warp);
@@ -115,12 +115,13 @@ inline void finish_warp(void* const* lanes) {
         if (product.hash(product, columns, of(0)->thread / 32) != product.begun_hash) {
             autotune_stop("race", "an operand of a product changed between its begin and a wait", __FILE__, of(0)->line);
         }
+        const Product* products[32];
+        float* sums[32];
         for (int lane = 0; lane < 32; ++lane) {
-            const Product* quad[4];
-            for (int t = 0; t < 4; ++t) quad[t] = of(lane / 4 * 4 + t)->state->products + i;
-            Sums& sum = of(lane)->state->sums[quad[lane % 4]->sum];
-            product.multiply(quad, sum.values, sum.tiles, of(lane)->thread);
+            products[lane] = of(lane)->state->products + i;
+            sums[lane] = of(lane)->state->sums[products[lane]->sum].values;
         }
+        product.multiply(products, sums, columns / 8, of(0)->thread / 32);
     }
     for (int lane = 0; lane < 32; ++lane) of(lane)->state->retire(due);
 }

@@ -89,35 +89,38 @@ struct Tf32Format {
 };
 
 template <class Format, bool A_TRANSPOSED, bool B_TRANSPOSED>
-inline void multiply_shared(const Product* const (&quad)[4], float* sums, int tiles, int thread) {
+inline void multiply_shared(const Product* const (&lanes)[32], float* const (&sums)[32], int tiles, int warp) {
     using Bits = typename Format::Bits;
     constexpr int CHUNK = 16 / sizeof(Bits), DEPTH = 2 * CHUNK;  // elements of a chunk, and of a product
-    const Product& product = *quad[thread % 4];
+    const Product& product = *lanes[0];
     const auto row = [](bool transposed, unsigned long long operand, int index, float (&values)[DEPTH]) {
         for (int k = 0; k < DEPTH && transposed; ++k) {
             values[k] = Format::widen(*reinterpret_cast<const Bits*>(Operand{operand}.transposed(index, k, sizeof(Bits))));
         }
         if (transposed) return;
         for (int chunk = 0; chunk < 2; ++chunk) {
-            const auto* const from = reinterpret_cast<const Bits*>(Operand{operand}.chunk(index, chunk));
+            Bits from[CHUNK];
+            memcpy(from, Operand{operand}.chunk(index, chunk), sizeof from);
             for (int i = 0; i < CHUNK; ++i) values[CHUNK * chunk + i] = Format::widen(from[i]);
         }
     };
-    float a[2][DEPTH], b[2][DEPTH];
-    for (int i = 0; i < 2; ++i) {
-        if (!product.registers) row(A_TRANSPOSED, product.a, thread / 32 * 16 + thread % 32 / 4 + 8 * i, a[i]);
+    float a[16][DEPTH], b[8][DEPTH];
+    for (int i = 0; i < 16; ++i) {
+        if (!product.registers) row(A_TRANSPOSED, product.a, 16 * warp + i, a[i]);
         constexpr int NEIGHBOURS = 4 / sizeof(Bits);  // elements of a word
         for (int k = 0; k < DEPTH && product.registers; ++k) {
-            a[i][k] = Format::widen(static_cast<Bits>(quad[k / NEIGHBOURS % 4]->words[k / CHUNK * 2 + i] >> k % NEIGHBOURS * 16));
+            const unsigned word = lanes[i % 8 * 4 + k / NEIGHBOURS % 4]->words[k / CHUNK * 2 + i / 8];
+            a[i][k] = Format::widen(static_cast<Bits>(word >> k % NEIGHBOURS * 16));
         }
     }
     for (int tile = 0; tile < tiles; ++tile) {
-        for (int i = 0; i < 2; ++i) row(B_TRANSPOSED, product.b, 8 * tile + thread % 4 * 2 + i, b[i]);
-        for (int i = 0; i < 4; ++i) {
-            float* const d = sums + 4 * tile + i;
-            double sum = product.accumulate ? *d : 0.0;
-            for (int k = 0; k < DEPTH; ++k) sum += static_cast<double>(a[i / 2][k]) * b[i % 2][k];
-            *d = truncated(sum);
+        for (int column = 0; column < 8; ++column) row(B_TRANSPOSED, product.b, 8 * tile + column, b[column]);
+        for (int lane = 0; lane < 32; ++lane) {
+            for (int i = 0; i < 4; ++i) {
+                float* const d = sums[lane] + 4 * tile + i;
+                const double sum = lanes[lane]->accumulate ? *d : 0.0;
+                *d = truncated(add_products(sum, a[lane / 4 + i / 2 * 8], b[lane % 4 * 2 + i % 2]));
+            }
         }
     }
 }
