@@ -23,9 +23,14 @@ def recorded_database(name: str) -> Path:
     return shipped("studies") / "recorded" / RECORDED[name]
 
 
+OWN_COST_MODEL = "cost-model.json"
+"""In the current folder: the cost model that `fit-model` wrote there."""
+
+
 def cost_model_file() -> Path:
-    """The bundled cost model."""
-    return shipped("studies") / "recorded" / "cost-model.json"
+    """The cost model in the current folder, else the bundled one."""
+    own = Path(OWN_COST_MODEL)
+    return own if own.exists() else shipped("studies") / "recorded" / OWN_COST_MODEL
 
 
 def results_named(name: str | Path) -> Path:

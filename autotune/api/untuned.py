@@ -182,7 +182,10 @@ class _Predictions:
             return error
         origin = "default config"
         if predicted.predicted_us is not None:
-            origin = f"cost model, {predicted.predicted_us:.2f} us predicted and never timed"
+            like = (each.device for each in tuned if each.problem == layer.problem)
+            others = dict.fromkeys(device.name for device in like if device.arch == self.device.arch)
+            model = f"cost model from results of {' and '.join(others)}" if others else "cost model"
+            origin = f"{model}, {predicted.predicted_us:.2f} us predicted and never timed"
         return _predicted_kernel(self.study, predicted), origin
 
 

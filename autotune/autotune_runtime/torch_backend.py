@@ -23,7 +23,7 @@ from .torch_capture import Lifted, lifted
 from .torch_layers import ConvGraph, Inference
 from .torch_runtime import TrainingMode
 from .torch_swap import MARGIN, Report, swap
-from .torch_untuned import libraries_if_any, swap_untuned, untuned_build
+from .torch_untuned import DB, libraries_if_any, swap_untuned, untuned_build
 from .untuned_build import BuildFailed, UntunedBuild
 
 LIBRARY = "AUTOTUNE_LIBRARY"
@@ -43,7 +43,7 @@ def autotune(
     Batch norms are folded and kernels raced and swapped in as by `convert`, whose table is logged at level INFO.
     `options`: `library` as for `convert`, else the environment variable AUTOTUNE_LIBRARY, a path, else the libraries
     in the folder of this package, else kernels that autotune chooses without tuning; until those are compiled, PyTorch
-    runs the graph uncompiled, or with `wait` the first call waits; `margin` as for `convert`; `mode`, one of
+    runs the graph uncompiled, or with `wait` the first call waits; `margin` and `db` as for `convert`; `mode`, one of
     Inductor's; `rest`, a backend for the rest instead of Inductor, such as aot_eager; all others are that backend's
     own. Once a parameter is another or was changed, PyTorch runs the graph uncompiled, with one warning.
 
@@ -53,7 +53,7 @@ def autotune(
     settings = dict(options or {})
     libraries = _libraries(settings.pop("library", None))
     margin = float(str(settings.pop("margin", MARGIN)))
-    wait = bool(settings.pop("wait", False))
+    wait, db = bool(settings.pop("wait", False)), str(settings.pop("db", DB))
     mode = str(settings.pop("mode", mode or "default"))
     compiler = str(settings.pop("rest", "inductor"))
     if torch.is_grad_enabled() and any(isinstance(each, Tensor) and each.requires_grad for each in inputs):
@@ -83,7 +83,7 @@ def autotune(
             swapped = swap(found, libraries, margin)
         run = compiled(swapped.network, swapped.report)
     else:
-        build = untuned_build(found)
+        build = untuned_build(found, db)
 
         def convert() -> Callable[..., object]:
             with _without_grad():

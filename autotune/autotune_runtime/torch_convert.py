@@ -10,7 +10,7 @@ from torch import nn
 
 from .torch_layers import read_network
 from .torch_swap import MARGIN, Report, swap
-from .torch_untuned import UntunedNetwork, libraries_if_any, swap_untuned, untuned_build
+from .torch_untuned import DB, UntunedNetwork, libraries_if_any, swap_untuned, untuned_build
 
 
 def convert(
@@ -20,6 +20,7 @@ def convert(
     library: str | Path | Sequence[str | Path] | None = None,
     margin: float = MARGIN,
     wait: bool = False,
+    db: str | Path = DB,
 ) -> tuple[nn.Module, Report]:
     """A copy of a network in which tuned kernels compute the convolutions that they are faster at, and a report.
 
@@ -37,10 +38,11 @@ def convert(
     `library`: the path of a library or of an exported folder, or several; None: the libraries in the folder of this
     package. `margin`: fraction by which a kernel must be faster.
 
-    If there is no library, autotune chooses kernels without tuning: recorded ones of this GPU, and those that its cost
-    model predicts to be fastest. All cores compile them in another process, and the user's cache folder keeps them.
-    Until they are ready, the copy, an UntunedNetwork, runs the network as it is; with `wait`, this function waits. A
-    kernel must also agree with PyTorch's convolution on the example.
+    If there is no library, autotune chooses kernels without tuning: recorded ones of this GPU, from the results
+    database `db` or else the bundled results, and those that its cost model predicts to be fastest. All cores compile
+    them in another process, and the user's cache folder keeps them. Until they are ready, the copy, an UntunedNetwork,
+    runs the network as it is; with `wait`, this function waits. A kernel must also agree with PyTorch's convolution on
+    the example.
 
     Raises TrainingMode for a network in training mode, LibraryError if a library fails, BuildFailed if
     autotune cannot build one, and FileNotFoundError if there is no library and autotune is not installed.
@@ -50,7 +52,7 @@ def convert(
         if (libraries := libraries_if_any(library)) is not None:
             swapped = swap(network, libraries, margin)
             return swapped.network, swapped.report
-        build = untuned_build(network)
+        build = untuned_build(network, str(db))
         if build is None or wait or build.done():
             return swap_untuned(network, build, margin)
         pending = UntunedNetwork(module, network, build, margin)

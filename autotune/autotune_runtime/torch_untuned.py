@@ -25,6 +25,8 @@ from .torch_runtime import TrainingMode
 from .torch_swap import Report, Row, cudnn_benchmark, libraries_of, swap, tf32_is_allowed
 from .untuned_build import BuildFailed, UntunedBuild, can_build
 
+DB = "autotune.db"
+"""The results database of a user, in the current folder, unless another is named."""
 RACES = "races.json"
 """The file of a build's folder with the times of its kernels and of PyTorch's alternatives."""
 _MOST_ELEMENTS = 1 << 25  # of an array to compare at once, in float64
@@ -40,8 +42,8 @@ def libraries_if_any(given: str | Path | Sequence[str | Path] | None) -> dict[st
         raise
 
 
-def untuned_build(network: Inference) -> UntunedBuild | None:
-    """Begin to build libraries for a network; None if none of its convolutions can run a kernel."""
+def untuned_build(network: Inference, db: str) -> UntunedBuild | None:
+    """Begin to build libraries for a network, with a user's database; None if no convolution can run a kernel."""
     problems: dict[Problem, str] = {}
     taken: set[str] = set()
     device = runtime = None
@@ -57,7 +59,7 @@ def untuned_build(network: Inference) -> UntunedBuild | None:
     accuracy = None
     if all(problem.geometry.dtype == "f32" for problem in problems):
         accuracy = "tf32" if tf32_is_allowed() else "fp32-class"
-    return UntunedBuild(problems, runtime.name(device), runtime.model(device), accuracy)
+    return UntunedBuild(problems, runtime.name(device), runtime.model(device), accuracy, db)
 
 
 def swap_untuned(network: Inference, build: UntunedBuild | None, margin: float) -> tuple[nn.Module, Report]:

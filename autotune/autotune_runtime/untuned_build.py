@@ -43,17 +43,17 @@ def can_build() -> bool:
 class UntunedBuild:
     """Libraries of the kernels of some problems, in the user's cache folder; built by all cores if they are not there.
 
-    Recorded results of this GPU decide if they have a problem, those of `autotune.db` in the current folder first;
-    otherwise autotune's cost model does.
+    Recorded results of this GPU decide if they have a problem, those of the user's database first; otherwise the cost
+    model does, if there is none in the current folder the bundled one.
     """
 
-    def __init__(self, problems: Mapping[Problem, str], device: str, model: str, accuracy: str | None) -> None:
+    def __init__(self, problems: Mapping[Problem, str], device: str, model: str, accuracy: str | None, db: str) -> None:
         """Begin to build. `problems` have names for messages; `device` is autotune's name of the device, and `model`
-        the GPU's own.
+        the GPU's own; `db` is the path of the user's database, which need not exist.
         """
         text = _study(problems, accuracy)
         version = str(importlib.import_module("autotune").__version__)
-        words = (text, model, version, *_stamps("autotune.db"))
+        words = (text, model, version, *_stamps(db, f"{db}-wal", "cost-model.json"))
         cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
         self.folder = cache / "autotune" / "libraries" / hashlib.sha256("\0".join(words).encode()).hexdigest()[:32]
         self._count, self._began_s = len(problems), time.perf_counter()
@@ -65,7 +65,7 @@ class UntunedBuild:
         command = (sys.executable, "-m", "autotune", "export", str(self.folder / _STUDY), "--untuned", "--library")
         with open(self.folder / _LOG, "wb") as log:
             self._process = subprocess.Popen(
-                [*command, "--device", device, "--out", str(self.folder)],
+                [*command, "--device", device, "--db", db, "--out", str(self.folder)],
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=subprocess.STDOUT,
@@ -105,9 +105,9 @@ class UntunedBuild:
         return f"{lines[-1] if lines else 'it said nothing'} (all messages: {self.folder / _LOG})"
 
 
-def _stamps(db: str) -> Iterator[str]:
-    """What changes when a results database does."""
-    for path in (Path(db), Path(f"{db}-wal")):
+def _stamps(*paths: str) -> Iterator[str]:
+    """What changes when one of these files does."""
+    for path in map(Path, paths):
         if path.is_file():
             status = path.stat()
             yield f"{path.resolve()} {status.st_mtime_ns} {status.st_size}"

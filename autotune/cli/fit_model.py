@@ -7,20 +7,23 @@ from pathlib import Path
 
 import click
 
-from autotune.resources import RECORDED, results_named
+from autotune.resources import OWN_COST_MODEL, RECORDED, results_named
 
 
 @click.command("fit-model")
 @click.argument("databases", metavar="[DB]...", nargs=-1)
-@click.option("-o", "--out", required=True, type=click.Path(path_type=Path), help="The cost model's file.")
+@click.option(
+    "-o", "--out", default=OWN_COST_MODEL, show_default=True, type=click.Path(path_type=Path), help="Its file."
+)
 def fit_model(databases: tuple[str, ...], out: Path) -> None:
     """Fit the cost model to results databases.
 
     By default it is fitted to the bundled databases.
     The cost model predicts the time of a config from what its family declares and from the calibrated rates of a GPU.
-    `tune` starts with the configs that the bundled model predicts to be fastest. This command writes such a file, with
-    its date and error: how much slower the first config is than the fastest recorded one, on layers that the fit has
-    not seen. Only results of calibrated GPUs count.
+    `tune` starts with the configs that the model predicts to be fastest, and untuned exports and conversions consist of
+    them. They use cost-model.json of the current folder, or else the bundled model. The file has its date and error:
+    how much slower the first config is than the fastest recorded one, on layers that the fit has not seen. Only results
+    of calibrated GPUs count.
     """
     from autotune.atomic_write import write_whole
     from autotune.family.template_files import load_templates

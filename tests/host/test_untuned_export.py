@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from autotune.autotune_runtime import load
+from autotune.resources import cost_model_file
 from tests.unit.conftest import autotune, folder
 from tests.unit.tiny import Command
 
@@ -80,6 +81,29 @@ def test_own_results_come_before_the_bundled_ones(autotune: Command) -> None:
     done = autotune("export", "net.toml", "--untuned", "--device", "replay of NVIDIA H200", "--no-proof", "--out", "k")
     assert done.code == 0, done.err
     assert " us as net.known in autotune.db" in done.err
+
+
+def test_results_of_another_gpu_are_marked(autotune: Command) -> None:
+    words = ("export", "fp16", "--untuned", "--layer", "lenet-k5-conv1", "--no-proof", "--out", "kernels")
+    done = autotune(*words, "--device", "H100")
+    assert done.code == 0, done.err
+    assert "fp16.lenet-k5-conv1: cost model from results of NVIDIA H200, " in done.err
+
+
+def test_a_cost_model_in_the_current_folder_is_used(autotune: Command) -> None:
+    Path("net.toml").write_text(f'name = "net"\n{NEW}')
+    words = ("export", "net.toml", "--untuned", "--device", "H200", "--no-proof", "--out", "kernels")
+    bundled = autotune(*words)
+    model = json.loads(cost_model_file().read_text())
+    for weights in model["weights"].values():
+        weights[0] *= 20
+    Path("cost-model.json").write_text(json.dumps(model))
+    own = autotune(*words)
+    assert own.code == 0, own.err
+    first, second = (float(done.err.partition("cost model, ")[2].split()[0]) for done in (bundled, own))
+    assert first != second
+    Path("cost-model.json").write_text("{}")
+    assert autotune(*words).err.strip().endswith("cost-model.json: is no cost model: 'terms'")
 
 
 @pytest.mark.cxx
