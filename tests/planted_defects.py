@@ -76,6 +76,7 @@ KERNELS: Mapping[str, Kernel] = {
         {"n": 3, "c": 3, "h": 13, "w": 11, "r": 3, "s": 3, "stride_h": 2, "stride_w": 2},
     ),
     "norm": Kernel("norm", "norm_rows", {"n": 9, "c": 300}),
+    "norm groups": Kernel("norm", "norm_groups", {"n": 9, "pixels": 6, "c": 16, "groups": 4, "kind": "rms"}),
     "softmax": Kernel("softmax", "softmax_rows", {"rows": 5, "columns": 300}),
     "softmax shared": Kernel("softmax", "softmax_rows", {"rows": 5, "columns": 300}, {"keep": "shared"}),
     "stencil": Kernel("stencil", "stencil_rows", {"n": 3, "h": 9, "w": 131}, {"block_w": 64, "rows": 2}),
@@ -91,7 +92,7 @@ class Defect:
     """A defect, and the endings that catch it, `outcome/reason`."""
 
     number: int
-    """class: 1 unwritten memory is read, 2 warps are not ordered, 3 blocks are not ordered, 4 large inputs"""
+    """class: 1 unwritten memory is read, 2 warps are not ordered, 3 blocks are not ordered, 4 extreme inputs"""
     kernel: str
     """of KERNELS"""
     name: str
@@ -468,7 +469,17 @@ _DEFECTS = (
         ),
         checked=RACE,
     ),
-    # 4: large inputs overflow or cancel
+    # 4: large inputs overflow or cancel, and what becomes of NaN and infinities
+    Defect(
+        4,
+        "max_pool2d",
+        "the maximum starts at -3e38",
+        (("LEAST = -__builtin_huge_valf()", "LEAST = -3e38f"),),
+    ),
+    Defect(4, "max_pool2d", "a NaN is skipped", ((" || other != other", ""),)),
+    Defect(
+        4, "norm groups", "a NaN variance becomes 0", (("variance < 0.0f ? 0.0f : variance", "fmaxf(variance, 0.0f)"),)
+    ),
     Defect(
         4,
         "softmax",

@@ -225,13 +225,21 @@ class CasePlan:
         """Every case that adds a pair, the default config of the first problem first."""
         rows = np.concatenate(self._pools)
         of = np.repeat(np.arange(len(self._pools)), [len(pool) for pool in self._pools])
-        params = self.template.params
         for at in self.covering.greedy(rows):
-            row = rows[at]
-            values = [param.values[int(row[place])] for param, place in zip(params, self.params, strict=True)]
-            items = tuple((param.name, value) for param, value in zip(params, values, strict=True))
-            self.covering.take(row)
-            yield Case(self.subjects[of[at]], Config(self.template.name, items), row)
+            self.covering.take(rows[at])
+            yield Case(self.subjects[of[at]], self._config(rows[at]), rows[at])
+
+    def some(self, most: int) -> Iterator[tuple[BoundTemplate, Config]]:
+        """As many problems and configs, as many of each problem."""
+        for subject, pool in zip(self.subjects, self._pools, strict=True):
+            for row in pool[:: max(1, len(pool) * len(self.subjects) // most)]:
+                yield subject.bound, self._config(row)
+
+    def _config(self, row: npt.NDArray[np.int16]) -> Config:
+        values = [param.values[int(row[place])] for param, place in zip(self.template.params, self.params, strict=True)]
+        return Config(
+            self.template.name, tuple(zip((param.name for param in self.template.params), values, strict=True))
+        )
 
 
 def _quick(problem: Problem) -> bool:

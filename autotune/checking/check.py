@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from autotune.checking.architectures import Architectures, ArchResult
 from autotune.checking.cases import Case, CasePlan
-from autotune.checking.int32_overflow import large_problems
+from autotune.checking.int32_overflow import beyond_24_bits, large_problems
 from autotune.checking.sanitize import HOST_CHECK
 from autotune.compilation.compile import Binary
 from autotune.errors import DeviceError, DeviceLost, Rejected
@@ -18,11 +18,12 @@ from autotune.evaluation.evaluator import Checker, Evaluator
 from autotune.family.render import relaunched, render
 from autotune.family.source import KernelSource
 from autotune.family.source_map import with_source_lines
+from autotune.family.space import BoundTemplate
 from autotune.family.template import KernelTemplate
 from autotune.operation.operation import Operation
 from autotune.operation.registry import operations
 from autotune.problem import Problem
-from autotune.trial import ErrorStats, Outcome
+from autotune.trial import Config, ErrorStats, Outcome
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +61,7 @@ class _Started:
 
 _SANITIZED_EVERY = 4  # of so many cases one runs under sanitizers, where it takes about four times as long
 _SANITIZED_FLOPS = 3_000_000  # of a run-time size, at most: a matrix product takes seconds
+_TRIED = 400  # cases, for one that a CPU runs with large arrays in little time
 _LONG_S = 15.0  # of a run, that a larger run-time size is expected to take; it is then left out
 _SANITIZED_SHARE = 0.4  # of the time that verification takes, after which none follows for a while
 
@@ -107,6 +109,9 @@ class FamilyCheck:
         derived = [subject.bound for subject in plan.subjects if subject.factors[0] < 0]
         self.large = large_problems(derived, evaluator.info)
         self.large_run = False
+        self._beyond_24_bits = (
+            beyond_24_bits(plan.some(_TRIED), evaluator.info) if evaluator.info.can.cpu and derived else None
+        )
         self.refused: dict[Problem, str] = {}
         """problems that the device refuses, and why"""
         self.blocks: dict[tuple[str, int], int] = {}
@@ -128,6 +133,10 @@ class FamilyCheck:
                 if not under_way or (ended() and begun > len(under_way)):
                     break
                 yield from self._finish(under_way.popleft())
+                if most is None and self._beyond_24_bits is not None:  # one more than was asked for
+                    bound, config = self._beyond_24_bits
+                    self._beyond_24_bits = None
+                    yield from self._one(bound, config)
             if not ended():
                 yield from self._large()
         finally:
@@ -208,7 +217,7 @@ class FamilyCheck:
                     break
                 at = time.monotonic()
                 on.begin_layer(source.problem)
-                errors.append(checker.verify(source, binary))
+                errors.append(checker.verify(source, binary, once=not factors and on.info.can.cpu))
                 per_size = (time.monotonic() - at) / source.problem.runtime_size
                 self._note_blocks(source)
         except Rejected as rejected:
@@ -239,11 +248,14 @@ class FamilyCheck:
         self.large_run = True
         for large in self.large:
             if large.config is not None:
-                source = render(large.bound, large.config)
-                binary = self._evaluator.compile(source)
-                row = self._verified(large.bound.template, (source,), binary, (), self._evaluator)
-                if row is not None:
-                    yield row
+                yield from self._one(large.bound, large.config)
+
+    def _one(self, bound: BoundTemplate, config: Config) -> Iterator[CheckRow]:
+        """Verify a config at one run-time size, as no case."""
+        source = render(bound, config)
+        row = self._verified(bound.template, (source,), self._evaluator.compile(source), (), self._evaluator)
+        if row is not None:
+            yield row
 
 
 def hint_at_reference(declared: Operation) -> str:

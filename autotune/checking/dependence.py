@@ -6,16 +6,21 @@ from collections.abc import Sequence
 from contextlib import suppress
 from typing import cast
 
+from autotune.checking.check import CheckRow
 from autotune.checking.problems import with_runtimes
 from autotune.errors import TemplateError
 from autotune.measurement.numpy_reference import in_numpy
 from autotune.measurement.unread_inputs import Dependence
 from autotune.operation.operation import FILE, NUMPY_REFERENCE
+from autotune.operation.storage_types import TYPES
 from autotune.problem import Problem
 from autotune.workers.worker import DependenceRequest, Worker, WorkerLost
 
 _MOST_PROBLEMS = 12  # problems to try before an input counts as one without effect: one column says little of softmax
 _DEADLINE_S = 60.0
+_NARROW = 1 << 15  # what 16 bits hold
+_NEEDED = 0.01  # of a tolerance, less than which no config needs
+_ROOM = 10  # times the largest error that there was, as a tolerance
 
 
 def doubtful_declarations(problems: Sequence[Problem]) -> list[str]:
@@ -30,12 +35,40 @@ def doubtful_declarations(problems: Sequence[Problem]) -> list[str]:
             path = folder / NUMPY_REFERENCE
             warnings += [f"warning: {path}: no output depends on {name}" for name in found.unread]
             warnings += [f"warning: {path}: {name} is the same for all inputs" for name in found.constant]
+            warnings += [f"warning: {path}: {told}: their test data do not reach all cases" for told in found.unreached]
+            warnings += [
+                f"warning: {folder / FILE}: {name} is at most {size:.0f}: a kernel that computes in 16 bits passes; "
+                "give its inputs larger `integers`, or check longer sums"
+                for name, size in found.narrow.items()
+                if size < _NARROW
+            ]
     warnings += [f"warning: {folder / FILE}: {told}" for told in _alike(problems)]
     runtime = problems[0].operation.runtime
     grown = [(one, other) for one in problems for other in with_runtimes(one, (2 * one.runtime_size,))]
     if grown and all(one.flops == other.flops for one, other in grown):
         warnings.append(f"warning: {folder / FILE}: cost.flops does not grow with {runtime}")
     return warnings
+
+
+def loose_tolerance(rows: Sequence[CheckRow]) -> list[str]:
+    """A warning if correct kernels of types that are not rounded need next to nothing of the operation's tolerance."""
+    unrounded = {name for name, each in TYPES.items() if each.is_float and not each.rounding}
+    used = [
+        row.error.over_bound
+        for row in rows
+        if row.error and all(output.dtype in unrounded for output in row.problem.outputs)
+    ]
+    if not used or (worst := max(used)) > _NEEDED:
+        return []
+    declared = rows[0].problem.operation
+    if declared.bounds.model != "tolerance":
+        return []
+    rtol, atol = (float(f"{_ROOM * worst * each:.0e}") for each in (declared.bounds.rtol, declared.bounds.atol))
+    return [
+        f"warning: {declared.folder / FILE}: errors: the largest error is {worst:.2g} of the tolerance, so kernels "
+        f"pass that are {1 / worst:.0f} times less accurate; rtol = {rtol!r} and atol = {atol!r} leave room for "
+        f"{_ROOM} times that error"
+    ]
 
 
 def _alike(problems: Sequence[Problem]) -> list[str]:

@@ -1,12 +1,14 @@
-"""Problems whose arrays have more elements than 31 bits count, for families that do not refuse them."""
+"""Problems whose arrays have more elements than 31 bits count, or 24 on a CPU, for families that do not refuse them."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from autotune.checking.problems import with_runtimes
 from autotune.devices.device import DeviceInfo
+from autotune.family.render import launches
 from autotune.family.space import Admission, BoundTemplate, SearchSpace, refusal
 from autotune.operation.declarations import READ
 from autotune.problem import Problem
@@ -14,6 +16,8 @@ from autotune.trial import Config
 
 BEYOND = 1 << 31
 """elements of x and of y, more than which a large problem has"""
+_CPU_BEYOND = 1 << 24  # on a CPU: what a float counts, and 24-bit multiplications
+_CPU_BYTES, _CPU_FLOPS, _CPU_THREADS = 256 << 20, 1 << 28, 4 << 20  # that take a CPU a few seconds
 _SHARE = 0.85  # of the device's memory that a check may take
 
 
@@ -45,6 +49,23 @@ def large_problems(bounds: Sequence[BoundTemplate], device: DeviceInfo) -> tuple
     return tuple(found)
 
 
+def beyond_24_bits(
+    tried: Iterable[tuple[BoundTemplate, Config]], device: DeviceInfo
+) -> tuple[BoundTemplate, Config] | None:
+    """Of these, what a CPU runs soonest with arrays of more elements than a float counts; None if all take long."""
+    cheapest: tuple[int, BoundTemplate, Config] | None = None
+    for small, config in tried:
+        for problem in with_runtimes(small.problem, (_size(small.problem, _CPU_BEYOND),)):
+            bound = BoundTemplate(small.template, problem, device)
+            if problem.tensor_bytes > _CPU_BYTES or problem.flops > _CPU_FLOPS or not bound.allows(config):
+                continue
+            stages = launches(bound, bound.template.stages, bound.names(config))
+            threads = sum(math.prod((*stage.grid, *stage.block)) for stage in stages)
+            if threads <= (cheapest[0] if cheapest else _CPU_THREADS):
+                cheapest = threads, bound, config
+    return cheapest[1:] if cheapest else None
+
+
 def _tried(bound: BoundTemplate, device: DeviceInfo) -> LargeProblem:
     if not bound.supported:
         return LargeProblem(bound, None, f"the family requires: {bound.unmet}")
@@ -59,10 +80,10 @@ def _tried(bound: BoundTemplate, device: DeviceInfo) -> LargeProblem:
     return LargeProblem(bound, config, "" if config else f"no config is feasible: {refusal(bound)}")
 
 
-def _size(problem: Problem) -> int:
-    """The run-time size at which each array that grows with it has more than 2^31 elements."""
+def _size(problem: Problem, beyond: int = BEYOND) -> int:
+    """The run-time size at which each array that grows with it has more than so many elements."""
     fewest = min(array.elements for array in problem.arrays if array.per_item)
-    return BEYOND // max(1, fewest // problem.runtime_size) + 1
+    return beyond // max(1, fewest // problem.runtime_size) + 1
 
 
 def _bytes(problem: Problem) -> int:

@@ -17,7 +17,7 @@ from autotune.checking.architectures import Architectures, device_of
 from autotune.checking.cases import CasePlan
 from autotune.checking.check import CheckRow, FamilyCheck, checker_of, hint_at_reference
 from autotune.checking.coverage import Coverage, coverage, in_common
-from autotune.checking.dependence import doubtful_declarations
+from autotune.checking.dependence import doubtful_declarations, loose_tolerance
 from autotune.checking.problem_features import problem_features
 from autotune.checking.sanitize import ALL_TOOLS, HOST_CHECK
 from autotune.checking.sanitized import sampled, sanitized, summary
@@ -118,6 +118,7 @@ def check(
         show(rows, _COLUMNS, style)
     reported = _coverage_lines(checking, coverage(checking), rows, no_nvcc, every=gaps)
     reported += doubtful_declarations([subject.bound.problem for subject in checking.plan.subjects])
+    reported += loose_tolerance([row for row in rows if row.outcome == Outcome.CORRECT])
     reported += under_tools
     if no_sanitizers:
         reported.append(f"No config ran on host:check: {no_sanitizers}")
@@ -238,7 +239,8 @@ def _sizes(checking: FamilyCheck, rows: Sequence[CheckRow]) -> list[str]:
         return []
     template = checking.plan.template
     own = {row.problem.runtime_size for row in correct}
-    sizes = {size for row in correct for size in row.images}
+    sizes = {size for row in correct if row.factors for size in row.images}
+    large = [f"Run with large arrays: {row.problem}" for row in correct if not row.factors]
     common = sorted(sizes & {1, *own, *problem_features(template.operation).runtime})
     line = f"Run at {template.operation.runtime} = {', '.join(map(str, common))}"
     if larger := sizes - set(common):
@@ -251,7 +253,7 @@ def _sizes(checking: FamilyCheck, rows: Sequence[CheckRow]) -> list[str]:
         if checking.blocks.get((entry, number)) == 1
         and any(stage.grid[number].text != "1" for stage in template.stages if stage.entry == entry)
     ]
-    return [line, *([f"  one block only on axis {', '.join(single)} of the grid"] if single else [])]
+    return [line, *large, *([f"  one block only on axis {', '.join(single)} of the grid"] if single else [])]
 
 
 def _coverage_lines(

@@ -99,8 +99,8 @@ class Evaluator(Protocol):
 class Checker(Protocol):
     """An evaluator that can also verify kernels without timing them."""
 
-    def verify(self, source: KernelSource, binary: Binary) -> ErrorStats:
-        """Verify one kernel of the current layer. Raises as `evaluate` does."""
+    def verify(self, source: KernelSource, binary: Binary, *, once: bool = False) -> ErrorStats:
+        """Verify one kernel of the current layer, in one run if `once`. Raises as `evaluate` does."""
 
 
 @runtime_checkable

@@ -71,6 +71,23 @@ __device__ inline void filled_integers(typename Stored::element* to, wide elemen
     }
 }
 
+// Values that normal data do not have. The units of the first axis take turns: numbers around `mean` (unless it is 0); where
+// `special`, minus infinity alone, and a NaN, an infinity and minus infinity in one place of each row.
+template <class Stored>
+__device__ inline void put_edges(typename Stored::element* to, wide elements, wide period, wide unit, wide row, double mean, int special) {
+    const wide kinds = (mean != 0.0) + 4 * special;
+    for (wide i = blockIdx.x * static_cast<wide>(blockDim.x) + threadIdx.x; i < elements;
+         i += static_cast<wide>(gridDim.x) * blockDim.x) {
+        const wide at = i % period, kind = (at / unit + period / unit) % kinds + (mean == 0.0);
+        const double infinity = __builtin_huge_val();
+        if (kind == 0) {
+            to[i] = Stored::from_double(Stored::to_double(to[i]) + mean);
+        } else if (kind == 1 || at % row == static_cast<wide>(mixed(static_cast<bits64>(at / row)) % static_cast<bits64>(row))) {
+            to[i] = Stored::from_double(kind == 2 ? infinity - infinity : kind == 3 ? infinity : -infinity);
+        }
+    }
+}
+
 // What a comparison found; result[] is zeroed (FIRST_WRONG to all ones) before the launch.
 enum { WRONG, UNWRITTEN, FIRST_WRONG, OVER_BOUND, MAX_ABS };  // the last two: bits of a double
 
@@ -96,7 +113,7 @@ struct ErrorBound {
 
 // Compare every output with ref[o % period_outputs]: |y - ref| <= the bound of its unit + max(rounding * |ref|, LEAST_ROUNDING) + the
 // activation's own error. `most_error` limits the bound of the sums; where it is 0 and the activation has no error, y is exact, as
-// stored. An element whose bytes are all ones was never written. A thread takes one place of the period and all outputs that share it, so that reference and bound are fetched
+// stored. A NaN or an infinity must be the same. An element whose bytes are all ones was never written. A thread takes one place of the period and all outputs that share it, so that reference and bound are fetched
 // and computed once.
 template <class Stored>
 __device__ inline void compared(const Problem& problem, const typename Stored::element* y, const double* ref, const ErrorUnit* units,
@@ -111,15 +128,17 @@ __device__ inline void compared(const Problem& problem, const typename Stored::e
         const bool equal = most_error == 0.0 && own == 0.0;
         const double expected = equal ? Stored::to_double(Stored::from_double(exact)) : exact;
         const double rounded = own + fmax(rounding * fabs(exact), Stored::LEAST_ROUNDING);
-        const double of_class = fmin(most_error, allowed.of(size, static_cast<double>(units[at].products)));
+        const double of_class = isfinite(size) ? fmin(most_error, allowed.of(size, static_cast<double>(units[at].products))) : 0.0;
         const double bound = equal ? 0.0 : of_class + rounded;
+        const double kept = Stored::to_double(Stored::from_double(exact));  // infinite where the type cannot hold it
         double largest = 0.0;
 #pragma unroll 8
         for (wide o = at; o < outputs; o += period_outputs) {
             const typename Stored::element stored = y[o];
-            const double error = fabs(Stored::to_double(stored) - expected);
+            const double value = Stored::to_double(stored), error = fabs(value - expected);
             if (Stored::all_ones(stored)) ++unwritten;
-            if (!(error <= bound)) {  // NaN is wrong too
+            if (!isfinite(kept) && (value == kept || (isnan(value) && isnan(kept)))) continue;
+            if (!(isfinite(exact) && error <= bound)) {  // NaN is wrong too
                 ++wrong;
                 if (static_cast<bits64>(o) < first) first = static_cast<bits64>(o);
             }
@@ -151,6 +170,10 @@ __device__ inline void compared(const Problem& problem, const typename Stored::e
     extern "C" __global__ void fill_integers_##NAME(stored_##NAME::element* to, wide elements, wide period, bits64 seed,    \
                                                     wide low, wide span) {                                                 \
         filled_integers<stored_##NAME>(to, elements, period, seed, low, span);                                             \
+    }                                                                                                                      \
+    extern "C" __global__ void put_edges_##NAME(stored_##NAME::element* to, wide elements, wide period, wide unit, wide row,\
+                                                double mean, int special) {                                                \
+        put_edges<stored_##NAME>(to, elements, period, unit, row, mean, special);                                          \
     }                                                                                                                      \
     extern "C" __global__ void fill_indices_##NAME(stored_##NAME::element* to, wide elements, wide period, wide length,     \
                                                    wide step, wide shift) {                                                \

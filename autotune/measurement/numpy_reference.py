@@ -93,10 +93,11 @@ class _Names(SimpleNamespace):
         raise AttributeError(f"p has no {name}{did_you_mean(name, vars(self))}; it has {', '.join(vars(self))}")
 
 
-def numpy_reference(problem: Problem, inputs: Mapping[str, Doubles]) -> tuple[Expected, ...]:
+def numpy_reference(problem: Problem, inputs: Mapping[str, Doubles], *, finite: bool = True) -> tuple[Expected, ...]:
     """The outputs and what their errors are measured in; `inputs` are flat, and of an array that is changed as before.
 
-    Raises TemplateError where the function is none, fails, takes too long or gives something of another shape.
+    `finite` says whether outputs must be numbers. Raises TemplateError where the function is none, fails, takes too
+    long or gives something of another shape.
     """
     declared = problem.operation
     path = declared.folder / NUMPY_REFERENCE
@@ -113,7 +114,7 @@ def numpy_reference(problem: Problem, inputs: Mapping[str, Doubles]) -> tuple[Ex
     if not isinstance(several, tuple) or len(several) != len(outputs):
         names = ", ".join(output.name for output in outputs)
         raise TemplateError(f"{path}: {_FUNCTION} returns {_kind(several)}: expected a tuple of {names}")
-    return tuple(_expected(each, output, problem) for each, output in zip(several, outputs, strict=True))
+    return tuple(_expected(each, output, problem, finite=finite) for each, output in zip(several, outputs, strict=True))
 
 
 def _kept(values: Doubles) -> Doubles:
@@ -163,20 +164,20 @@ def _kind(found: object) -> str:
     return f"{len(found)} things" if isinstance(found, tuple) else type(found).__name__
 
 
-def _expected(found: object, output: Array, problem: Problem) -> Expected:
+def _expected(found: object, output: Array, problem: Problem, *, finite: bool) -> Expected:
     """What the function gave for one output."""
     declared, most = problem.operation, float(problem.reduction)
     path, model = declared.folder / NUMPY_REFERENCE, declared.bounds.model
     if model != "multilinear":
         if isinstance(found, tuple):
             raise TemplateError(f"{path}: {_FUNCTION} returns tuple: expected one array, as it is {model}")
-        value = _checked(found, output, declared)
+        value = _checked(found, output, declared, finite=finite)
         return Expected(output, value, declared.bounds.unit(value), np.full(value.shape, most))
     if not isinstance(found, tuple) or len(found) not in (2, 3):
         expected = f"a pair of {output.name} and its terms' magnitudes"
         raise TemplateError(f"{path}: {_FUNCTION} returns {_kind(found)}: expected {expected}, as it is {model}")
-    value = _checked(found[0], output, declared)
-    magnitude = _checked(found[1], output, declared, "the magnitudes of ")
+    value = _checked(found[0], output, declared, finite=finite)
+    magnitude = _checked(found[1], output, declared, "the magnitudes of ", finite=finite)
     if np.any(magnitude < (1 - _ROUNDED) * np.abs(value)):
         raise TemplateError(
             f"{path}: {_FUNCTION} gives magnitudes of {output.name} that are below its values: expected the sums of "
@@ -193,8 +194,8 @@ def _expected(found: object, output: Array, problem: Problem) -> Expected:
     return Expected(output, value, magnitude, products)
 
 
-def _checked(part: object, output: Array, declared: Operation, what: str = "") -> Doubles:
-    """What was given as an output or its magnitudes, as doubles of the declared shape, each a number."""
+def _checked(part: object, output: Array, declared: Operation, what: str = "", *, finite: bool = True) -> Doubles:
+    """What was given as an output or its magnitudes, as doubles of the declared shape, each a number if `finite`."""
     of = f"{declared.folder / NUMPY_REFERENCE}: {_FUNCTION} returns"
     try:
         found = np.asarray(part)
@@ -208,7 +209,7 @@ def _checked(part: object, output: Array, declared: Operation, what: str = "") -
     if values.shape != output.shape:
         given = f"an array of {values.shape}" if values.shape else repr(part)
         raise TemplateError(f"{of} {given} for {what}{output.name}: expected an array of {output.shape}")
-    if not np.isfinite(values).all():
+    if finite and not np.isfinite(values).all():
         place = np.argwhere(~np.isfinite(values))[0]
         where = ", ".join(f"{axis} = {at}" for axis, at in zip(output.axes, place, strict=True))
         raise TemplateError(f"{of} {values[tuple(place)]} for {what}{output.name} at {where}: expected numbers")

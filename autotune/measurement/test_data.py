@@ -1,13 +1,17 @@
-"""The data for verifying kernels: how many distinct images a layer has, and how much memory they need."""
+"""The data for verifying kernels: their kinds, how many distinct images a layer has, how much memory they need."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from typing import Literal
 
 from autotune.errors import DeviceError, StudyError
 from autotune.measurement.guard_bands import GuardedArray
+from autotune.measurement.numpy_reference import in_numpy
+from autotune.operation.declarations import Array
+from autotune.operation.storage_types import TYPES
 from autotune.problem import Problem
 
 REFERENCE_BYTES = 256 << 20  # maximum for one reference
@@ -15,12 +19,16 @@ _UNIT_REFERENCE_BYTES = 4 << 30  # and for a single unit of the run-time size, s
 _REFERENCE_ELEMENT_BYTES = 16  # per output: a double, and two floats of its error unit
 _LEAST_UNITS = 3  # distinct units needed; with fewer, units swapped in pairs would be equal
 _PERIODS = (61, 53)  # images after which the two data sets repeat; primes, so that no power of two is a multiple
+_MEAN = 100.0  # around which numbers lie whose spread is 1: a float's squares then lose most digits of the spread
+_LEAST_FRACTION_BITS = 7  # of a type that holds such numbers, NaN and infinities
+Kind = Literal["normal", "integers", "edges"]
 
 
 @dataclass(frozen=True, slots=True)
 class DataSet:
     """The inputs on the device, and the reference of the first images."""
 
+    kind: Kind
     inputs: Mapping[str, GuardedArray]
     """by name, in the operation's order; for an array that kernels change, its content before a run"""
     period: int
@@ -33,7 +41,34 @@ def data_bytes(problem: Problem) -> int:
     """Maximum memory of a Verifier without copies: two sets of arrays and their references."""
     reference = _REFERENCE_ELEMENT_BYTES * sum(output.elements for output in problem.outputs)
     most = max(REFERENCE_BYTES, _LEAST_UNITS * reference // problem.runtime_size)
-    return 2 * (problem.tensor_bytes + min(most, reference))
+    sets = 3 if edged(problem) else 2
+    return sets * (problem.tensor_bytes + min(most, reference))
+
+
+def edged(problem: Problem) -> tuple[Array, ...]:
+    """The arrays of `edges` that have NaN, infinities or numbers far from zero; none if the problem has no such data.
+
+    NaN and infinities if the operation declares what becomes of them; numbers far from zero if errors are compared
+    with a tolerance, and the array is the only one of its kind: products of two may need more digits than a float has.
+    """
+    bounds = problem.operation.bounds
+    found = tuple(
+        array
+        for array in problem.filled
+        if array.per_item
+        and array.role != "weights"
+        and array.fill in ("normal", "uniform")
+        and TYPES[array.dtype].fraction_bits >= _LEAST_FRACTION_BITS
+    )
+    if not in_numpy(problem.operation) or not (bounds.nan_propagates or mean_of(found, problem)):
+        return ()
+    return found
+
+
+def mean_of(arrays: Sequence[Array], problem: Problem) -> float:
+    """Of the numbers far from zero; 0 if there are none."""
+    alone = problem.operation.bounds.model == "tolerance" and len(arrays) == 1 and arrays[0].fill == "normal"
+    return _MEAN if alone else 0.0
 
 
 def periods(problem: Problem) -> tuple[int, int]:

@@ -1,8 +1,8 @@
-"""Find the inputs of an operation with a NumPy reference that change no output."""
+"""Find inputs of an operation with a NumPy reference that change no output, and outputs that test data do not reach."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -12,6 +12,9 @@ from autotune.operation.declarations import DRAWN, Array
 from autotune.operation.storage_types import FLOATS
 from autotune.problem import Problem
 
+_DRAWS = 8  # of all inputs, before an element of an output counts as one that none of them changes
+_MOST_ELEMENTS = 1 << 16  # of an output whose elements are compared
+
 
 @dataclass(frozen=True, slots=True)
 class Dependence:
@@ -19,6 +22,12 @@ class Dependence:
 
     unread: tuple[str, ...]
     constant: tuple[str, ...]
+    unreached: tuple[str, ...]
+    """outputs with elements that no input changes, in words; of operations with arrays of integers, which may be
+    indices
+    """
+    narrow: Mapping[str, float]
+    """outputs of integers and their largest magnitude"""
 
 
 def dependence(problems: Sequence[Problem]) -> Dependence:
@@ -30,16 +39,44 @@ def dependence(problems: Sequence[Problem]) -> Dependence:
     outputs = dict.fromkeys(output.name for problem in problems for output in problem.outputs)
     read: set[str] = set()
     changing: set[str] = set()
+    unreached: dict[str, str] = {}
+    largest: dict[str, float] = {}
     for problem in problems:
-        if read >= inputs.keys() and changing >= outputs.keys():
+        of_integers = any(array.dtype not in FLOATS for array in problem.arrays)
+        if read >= inputs.keys() and changing >= outputs.keys() and not of_integers:
             break
         for changed, output in _effects(problem):
             read.add(changed)
             changing.add(output)
+        if of_integers:
+            for name, told, magnitude in _reach(problem):
+                largest[name] = max(magnitude, largest.get(name, 0.0))
+                if told:
+                    unreached.setdefault(name, told)
+    dtypes = {output.name: output.dtype for problem in problems for output in problem.outputs}
     return Dependence(
         tuple(name for name in inputs if name not in read),
         tuple(name for name in outputs if inputs and name not in changing),
+        tuple(told for name, told in unreached.items() if name in changing),
+        {name: each for name, each in largest.items() if dtypes[name] not in FLOATS},
     )
+
+
+def _reach(problem: Problem) -> Iterator[tuple[str, str, float]]:
+    """Of each output: its name, the elements that are the same for all inputs in words, and its largest magnitude."""
+    draws = [
+        numpy_reference(problem, {array.name: _drawn(array, seed) for array in problem.filled})
+        for seed in range(_DRAWS)
+        if all(output.elements <= _MOST_ELEMENTS for output in problem.outputs)
+    ]
+    for first, *others in zip(*draws, strict=True):
+        same = np.all([first.value == other.value for other in others], axis=0)
+        name, told = first.output.name, ""
+        if 0 < same.sum() < same.size:
+            place = np.unravel_index(int(np.argmax(same)), first.output.shape)
+            where = ", ".join(f"{axis} = {at}" for axis, at in zip(first.output.axes, place, strict=True))
+            told = f"{same.sum()} of {same.size} elements of {name} are the same for all inputs, the first at {where}"
+        yield name, told, max(float(abs(each.value).max()) for each in (first, *others))
 
 
 def _effects(problem: Problem) -> Iterator[tuple[str, str]]:

@@ -1,7 +1,8 @@
 """load -> verify: is a kernel's output right, everywhere, every time, and does it stay inside its buffers?
 
-Two data sets are kept on the device for a layer. On small integers sums of products must be exact; on normal data, and
-on integers where outputs are not such sums, the error must stay under a bound against a float64 reference. Guard bands
+Two or three data sets are kept on the device for a layer. On small integers sums of products must be exact; on normal
+data, and on integers where outputs are not such sums, the error must stay under a bound against a float64 reference.
+The third set has NaN, infinities and numbers far from zero, if the operation says what becomes of them. Guard bands
 of NaN lie before and behind every array. Outputs, workspace and packed weights are poisoned before each run: with NaN
 in the first, and, since fmaxf, fminf and atomicMax swallow NaN, with large numbers of either sign in the next two. The
 host device poisons shared memory in the same way, and runs warps and blocks in another order each time.
@@ -18,33 +19,26 @@ from functools import partial
 import numpy as np
 
 from autotune.compilation.compile import Binary
-from autotune.devices.device import POISON, Device, Launch, Order, Passes, Sample, Variation
+from autotune.devices.device import POISON, Device, Order, Passes, Sample, Variation
 from autotune.errors import Rejected
 from autotune.family.source import KernelSource
 from autotune.measurement.bounds import (
-    check_units,
     error_bound,
     most_error_on_integers,
     too_loose,
 )
+from autotune.measurement.data_maker import DataMaker
 from autotune.measurement.diagnosis import diagnosed
 from autotune.measurement.guard_bands import GUARD_BYTES, OUTPUT_GUARD, GuardedArray, with_array
 from autotune.measurement.launcher import LoadedKernel, Tensors
-from autotune.measurement.numpy_reference import in_numpy, numpy_reference
-from autotune.measurement.reference import entry_of, reference_arguments, size_arguments
-from autotune.measurement.storage import decoded
-from autotune.measurement.test_data import DataSet, periods
-from autotune.operation.declarations import DRAWN, Array, Fill
+from autotune.measurement.reference import entry_of, size_arguments
+from autotune.measurement.test_data import DataSet, edged, mean_of, periods
+from autotune.operation.declarations import Array
 from autotune.operation.operation import FILE
 from autotune.operation.storage_types import TYPES
 from autotune.problem import Problem
 from autotune.trial import ErrorStats, Outcome
 
-_LOOKED_AT = 1 << 20  # outputs of a reference whose magnitudes are looked at
-_GRID, _BLOCK = (
-    1024,
-    256,
-)  # maximum number of blocks and threads of the checking kernels, which loop over their elements
 _RESULTS = 5  # 64-bit words of the result of `compare`
 _WORD_BYTES, _POISONED_WORDS = 8, 64  # of an output before the check after the timing; a word has whole elements
 _BANDS, _BAND_BYTES = 32, 24  # guard bands of one launch; address, words and pattern of each, 64 bits
@@ -84,22 +78,23 @@ class Verifier:
         self.device = device
         self.problem = problem
         self._module = device.load(check)
-        self._result = device.allocate(max(_RESULTS, 2 * len(problem.arrays)) * 8)
-        self._bands = device.allocate(_BANDS * _BAND_BYTES)
-        self._owned: list[int] = [self._result, self._bands]
-        self._arrays: list[GuardedArray] = []
+        self._maker = maker = DataMaker(device, self._module, problem)
+        self._launch = maker.launch
+        self._result = maker.allocated(max(_RESULTS, 3 * len(problem.arrays)) * 8)
+        self._bands = maker.allocated(_BANDS * _BAND_BYTES)
         self._copies: list[Tensors] = []
         kept = {array.name for array in problem.inputs}
         self.written = {
-            array.name: self._array(array, guard=OUTPUT_GUARD) for array in problem.arrays if array.name not in kept
+            array.name: maker.array(array, guard=OUTPUT_GUARD) for array in problem.arrays if array.name not in kept
         }
         for array in self.written.values():
             device.watch(array.address, array.size_bytes)
         self._outputs = tuple(self.written[array.name] for array in problem.outputs)
         of_normal, of_integers = periods(problem)
-        self.integers = self._data_set(of_integers, integers=True)
-        self.normal = self._data_set(of_normal, integers=False)
-        self._data = (self.integers, self.normal)
+        self.integers = maker.data_set("integers", of_integers)
+        self.normal = maker.data_set("normal", of_normal)
+        self._edges = (maker.data_set("edges", of_normal),) if edged(problem) else ()
+        self._data = (self.integers, self.normal, *self._edges)
         self._inputs = self._input_hashes()
 
     @property
@@ -137,7 +132,7 @@ class Verifier:
         packed_w: GuardedArray,
         repeat: Callable[[float], bool] = lambda _: True,
     ) -> Verified:
-        """Run and compare the kernel on normal data, twice more in other surroundings, then on integers.
+        """Run and compare the kernel on normal data, twice more in other surroundings, then on integers and edges.
 
         `repeat`, given the microseconds of the first run, says whether the rest is worth it: a kernel that will never
         be chosen is known to be right within its bound everywhere by then.
@@ -183,6 +178,9 @@ class Verifier:
         own = tuple(sample for sample, varied in runs if not varied)
         last, varied = run(self.integers, ON_INTEGERS if any_order else FIRST)
         self.judge(self.integers, source, (workspace, packed_w))
+        for edges in self._edges:
+            run(edges)
+            self.judge(edges, source, (workspace, packed_w))
         return Verified(error, own, () if varied else (last,))
 
     def _outputs_of(
@@ -220,15 +218,14 @@ class Verifier:
         while len(self._copies) < count:
             addresses = {}
             for array in {**self.written, **self.normal.inputs}.values():
-                addresses[array.name] = self.device.allocate(array.size_bytes)
-                self._owned.append(addresses[array.name])
+                addresses[array.name] = self._maker.allocated(array.size_bytes)
                 self.device.copy(addresses[array.name], array.address, array.size_bytes)
             self._copies.append(Tensors(addresses))
         return tuple(self._copies[:count])
 
     def judge(self, data: DataSet, source: KernelSource, arrays: Sequence[GuardedArray] = ()) -> ErrorStats:
         """Check all guards, the inputs, and every output, which the caller had made from one data set."""
-        self._check_guards([*self._arrays, *arrays])
+        self._check_guards([*self._maker.arrays, *arrays])
         self._check_inputs()
         return self._compare(data, source, self.tensors(data))
 
@@ -257,8 +254,8 @@ class Verifier:
     def _check_inputs(self) -> None:
         hashes = self._input_hashes()
         if hashes != self._inputs:
-            self._fill(self.integers, integers=True)
-            self._fill(self.normal, integers=False)
+            for data in self._data:
+                self._maker.fill(data)
             names = (array.name for data in self._data for array in data.inputs.values())
             changed = [name for name, one, other in zip(names, hashes, self._inputs, strict=True) if one != other]
             message = f"the kernel changed {', '.join(dict.fromkeys(changed))}, which it must only read"
@@ -266,82 +263,8 @@ class Verifier:
 
     def close(self) -> None:
         """Free everything."""
-        for array in self._arrays:
-            array.free()
-        for address in self._owned:
-            self.device.free(address)
+        self._maker.close()
         self._module.unload()
-
-    def _array(self, declared: Array, *, guard: int = POISON) -> GuardedArray:
-        array = GuardedArray(self.device, declared.name, declared.size_bytes, guard=guard)
-        self._arrays.append(array)
-        return array
-
-    def _data_set(self, period: int, *, integers: bool) -> DataSet:
-        problem = self.problem
-        references = {}
-        for output in problem.with_runtime(period).outputs:
-            ref, units = self.device.allocate(8 * output.elements), self.device.allocate(8 * output.elements)
-            references[output.name] = ref, units
-            self._owned += [ref, units]
-        inputs = {array.name: self._array(array) for array in problem.filled}
-        data = DataSet(inputs, period, references)
-        self._fill(data, integers=integers)
-        if in_numpy(problem.operation):
-            self._compute(data)
-        else:
-            (output,) = problem.with_runtime(period).outputs
-            before = Tensors({name: array.address for name, array in inputs.items()})
-            arguments = reference_arguments(problem, before, *references[output.name], output.elements)
-            self._launch("reference", output.elements, *arguments)
-            self.device.synchronize()
-        if not integers:
-            self._check_units(data)
-        return data
-
-    def _check_units(self, data: DataSet) -> None:
-        """Of the first outputs of a reference."""
-        for output in self.problem.with_runtime(data.period).outputs:
-            some = min(output.elements, _LOOKED_AT)
-            values, units = map(self.device.read, data.references[output.name], (8 * some, 8 * some))
-            found = np.frombuffer(values, np.float64), np.frombuffer(units, np.float32)[::2]
-            check_units(self.problem, output.name, *found)
-
-    def _compute(self, data: DataSet) -> None:
-        """The reference of the first units on the host, where the operation has it in numpy."""
-        some = self.problem.with_runtime(data.period)
-        inputs = {
-            array.name: decoded(self.device.read(data.inputs[array.name].address, array.size_bytes), array.dtype)
-            for array in some.filled
-        }
-        for expected in numpy_reference(some, inputs):
-            ref, units = data.references[expected.output.name]
-            self.device.write(ref, expected.value.tobytes())
-            pairs = np.stack((expected.unit, expected.products), axis=1)
-            self.device.write(units, pairs.astype(np.float32).tobytes())
-
-    def _fill(self, data: DataSet, *, integers: bool) -> None:
-        problem = self.problem
-        some = problem.with_runtime(data.period)
-        for array in problem.filled:
-            repeated = some.array(array.name)
-            address = np.uint64(data.inputs[array.name].address)
-            counts = (address, np.int64(array.elements), np.int64(repeated.elements))
-            seeded = (*counts, np.uint64(problem.operation.seed(array.name) << 40))
-            entry = partial(entry_of, dtype=array.dtype)
-            fill: Fill = "integers" if integers and array.fill in DRAWN else array.fill
-            match fill:
-                case "normal":
-                    self._launch(entry("fill_normal"), array.elements, *seeded, np.float32(1.0))
-                case "uniform":
-                    bounds = np.float32(array.low), np.float32(array.high)
-                    self._launch(entry("fill_uniform"), array.elements, *seeded, *bounds)
-                case "range" | "permutation":
-                    self._launch(entry("fill_indices"), array.elements, *counts, *map(np.int64, repeated.steps))
-                case "integers" | "ones" | "zeros":
-                    least, most = array.whole_bounds
-                    bounds_of = np.int64(least), np.int64(most - least + 1)
-                    self._launch(entry("fill_integers"), array.elements, *seeded, *bounds_of)
 
     def _run(
         self,
@@ -367,7 +290,7 @@ class Verifier:
                 sample = self.device.time(Passes(lambda: kernel.run(launches)), cold=True)
                 self.device.synchronize()
             except Rejected as rejected:
-                arrays = (*self._arrays, workspace, packed_w)
+                arrays = (*self._maker.arrays, workspace, packed_w)
                 raise Rejected(rejected.outcome, rejected.reason, with_array(rejected.message, arrays)) from None
         return sample, varied
 
@@ -382,7 +305,7 @@ class Verifier:
 
     def _compare_one(self, data: DataSet, source: KernelSource, output: Array, period: Array, y: int) -> ErrorStats:
         problem = self.problem
-        whole = data is self.integers or problem.operation.bounds.model == "exact"
+        whole = data.kind == "integers" or problem.operation.bounds.model == "exact"
         most_error = most_error_on_integers(source) if whole else sys.float_info.max
         bound = error_bound(source.accuracy, problem).times(source.error_factor)
         self.device.write(self._result, struct.pack("<QQQQQ", 0, 0, 2**64 - 1, 0, 0))
@@ -412,11 +335,8 @@ class Verifier:
         if wrong:
             bounded = most_error == sys.float_info.max
             reason = "wrong" if bounded else "inexact"
-            kind = "integer" if whole else "normal"
-            message = (
-                f"{wrong} of {outputs} outputs are wrong on {kind} data, the first {self._place(output, first)}; "
-                f"largest error {max_abs:.3g}"
-            )
+            where = f"{self._words(data)}, the first {self._place(output, first)}"
+            message = f"{wrong} of {outputs} outputs are wrong on {where}; largest error {max_abs:.3g}"
             if bounded:
                 message = f"{message}, {over_bound:.3g} x bound"
             if problem.operation.independent and first >= period.elements:
@@ -427,6 +347,15 @@ class Verifier:
                 )
             raise Rejected(Outcome.WRONG_RESULT, reason, message)
         return ErrorStats(over_bound, max_abs)
+
+    def _words(self, data: DataSet) -> str:
+        """The kind of data, with what is special about it."""
+        if data.kind != "edges":
+            return f"{'integer' if data.kind == 'integers' else 'normal'} data"
+        arrays = edged(self.problem)
+        mean, special = mean_of(arrays, self.problem), self.problem.operation.bounds.nan_propagates
+        told = [f"numbers around {mean:g}"] * bool(mean) + ["NaN and infinities"] * special
+        return f"data with {' and '.join(told)} in {', '.join(array.name for array in arrays)}"
 
     def _place(self, output: Array, flat: int) -> str:
         """An output's index in words."""
@@ -467,7 +396,3 @@ class Verifier:
 
     def _input_hashes(self) -> tuple[int, ...]:
         return self._hashes(*(array for data in self._data for array in data.inputs.values()))
-
-    def _launch(self, entry: str, elements: int, *args: np.generic, rows: int = 1) -> None:
-        blocks = min(_GRID, max(1, -(-elements // _BLOCK)))
-        self._module.launch(Launch(entry, (blocks, rows, 1), (_BLOCK, 1, 1), 0, args))

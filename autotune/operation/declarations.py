@@ -91,6 +91,8 @@ class Bounds:
     """of a tolerance, times the reference's magnitude"""
     atol: float = 0.0
     """of a tolerance, added to that"""
+    nan_propagates: bool = False
+    """whether NaN and infinite inputs must give what they give in the reference"""
 
     def unit(self, value: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
         """The unit of errors for outputs that are not sums, computed from their reference values."""

@@ -55,6 +55,7 @@ _KEYS = {
     "errors",
     "independent",
 }
+_NAN = "propagates"  # what [errors] nan may be
 _SIMILARITY = ("factors", "differences", "kinds")
 
 
@@ -322,17 +323,19 @@ class _Reader:
 
     def bounds(self) -> Bounds:
         table = self.section("errors")
-        table.allow({"model", "rtol", "atol"})
+        table.allow({"model", "rtol", "atol", "nan"})
         model = next((each for each in ERROR_MODELS if each == table.word("model", "multilinear")), None)
         if model is None:
             near = did_you_mean(str(table.get("model")), ERROR_MODELS)
             raise table.error("model", f"{table.get('model')!r}{near}: expected one of {', '.join(ERROR_MODELS)}")
+        if table.word("nan", _NAN) != _NAN:
+            raise table.error("nan", f"{table.get('nan')!r}: expected {_NAN!r}; without the key they are not tested")
         if model != "tolerance":
-            table.allow({"model"})
-            return Bounds(model)
+            table.allow({"model", "nan"})
+            return Bounds(model, nan_propagates="nan" in table)
         table.require(("rtol", "atol"))
         rtol, atol = (table.fraction(key) for key in ("rtol", "atol"))
-        return Bounds(model, rtol or 0.0, atol or 0.0)
+        return Bounds(model, rtol or 0.0, atol or 0.0, "nan" in table)
 
     def section(self, key: str) -> Table:
         return self.table.table(key, f"expected a table [{key}]")

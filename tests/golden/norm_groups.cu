@@ -132,7 +132,8 @@ normalise_groups(const T* __restrict__ x, const T* __restrict__ weight, const T*
             constexpr float COUNT = static_cast<float>(PIXELS) * GROUP;
             const float mean = CENTERED ? sums.value / COUNT : 0.0f;
             mean_of[group] = mean;
-            scale_of[group] = inverse_deviation(fmaxf(sums.square / COUNT - mean * mean, 0.0f));
+            const float variance = sums.square / COUNT - mean * mean;
+            scale_of[group] = inverse_deviation(variance < 0.0f ? 0.0f : variance);  // which keeps a NaN
         });
     __syncthreads();
 

@@ -129,6 +129,13 @@ def test_an_error_beyond_4096_columns_is_found(tmp_path: Path, host: DeviceEvalu
     assert any(row.outcome == Outcome.WRONG_RESULT for row in rows)
 
 
+def test_an_index_of_24_bits_is_found(tmp_path: Path, host: DeviceEvaluator) -> None:
+    edits = (("if (at < elements)", "if (at < elements && static_cast<long long>(static_cast<float>(at)) == at)"),)
+    template = KERNELS["new-op"].template(tmp_path, edits)
+    *_, row = FamilyCheck(CasePlan(template, host.info), host).rows(ended=lambda: True)
+    assert (row.outcome, row.reason) == (Outcome.WRONG_RESULT, "unwritten"), row.problem
+
+
 @pytest.mark.long
 def test_a_size_that_takes_long_is_left_out(tmp_path: Path, host: DeviceEvaluator) -> None:
     old, _ = _EDITS["new-op"]

@@ -9,6 +9,7 @@ import pytest
 
 from autotune.checking.cases import CasePlan
 from autotune.checking.check import CheckRow, FamilyCheck
+from autotune.checking.dependence import doubtful_declarations
 from autotune.errors import TemplateError
 from autotune.evaluation.evaluator import DeviceEvaluator
 from autotune.exporting import export_library
@@ -251,6 +252,15 @@ def test_a_right_kernel_is_right_and_a_wrong_one_is_not(name: str, tmp_path: Pat
     assert row.outcome == "correct", row.message
     row = first_row(written(tmp_path / f"wrong_{name.split()[0]}", texts, FAULTS[name]), host, sizes)
     assert row.outcome == "wrong_result", row.message
+
+
+def test_sums_that_16_bits_hold_are_told(tmp_path: Path) -> None:
+    texts, sizes = PLACES["i8"]
+    small = texts["operation.toml"].replace("0 - 128", "0 - 2").replace("else 127", "else 2")
+    template = load_template(written(tmp_path / "small", {**texts, "operation.toml": small}))
+    (told,) = doubtful_declarations([make_problem(template.operation, sizes)])
+    assert "y is at most" in told
+    assert "16 bits" in told
 
 
 @pytest.mark.parametrize("name", ["u8 to i64", "e4m3", "f64"])
