@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from autotune.errors import Rejected
 from autotune.family.space import BoundTemplate
-from autotune.store import AlikeTrial, BestRow
+from autotune.store import BestRow, TrialRow
 from autotune.trial import Config, Outcome, Value
 
 
@@ -21,7 +21,7 @@ from autotune.trial import Config, Outcome, Value
 class Nearby:
     """The recorded trial most similar to the winner that has the default's value of a parameter."""
 
-    row: AlikeTrial
+    row: TrialRow
     ratio: float
     """its time divided by the winner's"""
     also: tuple[str, ...]
@@ -60,7 +60,7 @@ class Step:
 
     param: str
     value: Value
-    row: AlikeTrial
+    row: TrialRow
     ratio: float | None
     """its time divided by the winner's; None if it is not correct"""
 
@@ -71,7 +71,7 @@ class Between:
 
     changed: tuple[str, ...]
     """the parameters that already have the winner's value, among those in which the two differ"""
-    row: AlikeTrial
+    row: TrialRow
     ratio: float
     """its time divided by the winner's"""
 
@@ -93,7 +93,7 @@ class FamilyRow:
     template: str
     evaluated: int
     correct: int
-    best: AlikeTrial | None
+    best: TrialRow | None
     """of the winner's accuracy class"""
     ratio: float | None
     """its time divided by the winner's"""
@@ -116,9 +116,7 @@ class Why:
     """The explanation of one best kernel."""
 
     best: BestRow
-    winner: AlikeTrial
-    """its trial"""
-    default: AlikeTrial | None
+    default: TrialRow | None
     """the family's default in the winner's study; None if no search recorded one"""
     default_ratio: float | None
     """its time divided by the winner's; None if it is not correct"""
@@ -131,19 +129,23 @@ class Why:
     failures: tuple[Failures, ...]
     """most frequent first"""
 
+    @property
+    def winner(self) -> TrialRow:
+        """Its trial."""
+        return self.best.row
 
-def explain(best: BestRow, rows: Sequence[AlikeTrial]) -> Why:
+
+def explain(best: BestRow, rows: Sequence[TrialRow]) -> Why:
     """Explain a best kernel; `rows` are the comparable trials, including its own, as `trials.like` lists them."""
-    winner = next(row for row in rows if row.id == best.row.id)
+    winner = best.row
     known = _Known(_by_config([row for row in rows if row.template_hash == winner.template_hash], winner), winner)
     default = _default(rows, winner)
     return Why(
         best=best,
-        winner=winner,
         default=default,
         default_ratio=None if default is None else _ratio(default, winner),
-        effects=() if default is None else _effects(known, default.config),
-        between=() if default is None else _between(known, default.config),
+        effects=() if default is None else _effects(known, default.trial.config),
+        between=() if default is None else _between(known, default.trial.config),
         steps=_steps(known),
         families=_families(rows, winner),
         failures=_failures(rows),
@@ -170,20 +172,30 @@ def neighbours(bound: BoundTemplate, winner: Config) -> tuple[Neighbour, ...]:
     return tuple(found)
 
 
-def _by_config(rows: Sequence[AlikeTrial], winner: AlikeTrial) -> dict[Config, AlikeTrial]:
+def _by_config(rows: Sequence[TrialRow], winner: TrialRow) -> dict[Config, TrialRow]:
     """A row for each config: from the winner's own study if possible, measured rather than reused, the latest."""
-    ranked = sorted(rows, key=lambda row: (row.study_id == winner.study_id, not row.reused, row.id))
-    return {row.config: row for row in ranked} | {winner.config: winner}
+    ranked = sorted(rows, key=lambda row: (_study(row) == _study(winner), not row.reused, row.id))
+    return {row.trial.config: row for row in ranked} | {winner.trial.config: winner}
 
 
-def _default(rows: Sequence[AlikeTrial], winner: AlikeTrial) -> AlikeTrial | None:
+def _study(row: TrialRow) -> tuple[str, int]:
+    """A trial's generation of a study."""
+    return row.study, row.generation
+
+
+def _rendered(row: TrialRow) -> bool:
+    """Whether a trial used an evaluation of the budget; otherwise its config was rejected before rendering."""
+    return row.trial.source_hash is not None
+
+
+def _default(rows: Sequence[TrialRow], winner: TrialRow) -> TrialRow | None:
     """The first config of the winner's family that the search tried in its study, which is the default."""
-    of_winner = (winner.study_id, winner.template_hash)
-    ours = [row for row in rows if row.rendered and (row.study_id, row.template_hash) == of_winner]
-    return min(ours, key=lambda row: row.number, default=None)
+    of_winner = (_study(winner), winner.template_hash)
+    ours = [row for row in rows if _rendered(row) and (_study(row), row.template_hash) == of_winner]
+    return min(ours, key=lambda row: row.trial.number, default=None)
 
 
-def _ratio(row: AlikeTrial, winner: AlikeTrial) -> float | None:
+def _ratio(row: TrialRow, winner: TrialRow) -> float | None:
     if row.median_us is None or not winner.median_us:
         return None
     return row.median_us / winner.median_us
@@ -193,7 +205,7 @@ def _ratio(row: AlikeTrial, winner: AlikeTrial) -> float | None:
 class _Seen:
     """A trial of the winner's family, relative to the winner."""
 
-    row: AlikeTrial
+    row: TrialRow
     values: Mapping[str, Value]
     differing: tuple[str, ...]
     """parameters in which it differs from the winner"""
@@ -204,9 +216,9 @@ class _Seen:
 class _Known:
     """The trials of the winner's family, one for each config."""
 
-    def __init__(self, rows: Mapping[Config, AlikeTrial], winner: AlikeTrial) -> None:
+    def __init__(self, rows: Mapping[Config, TrialRow], winner: TrialRow) -> None:
         self.winner = winner
-        self.best = winner.config.params
+        self.best = winner.trial.config.params
         best = tuple(self.best.items())
         self._rows = rows
         self.seen: list[_Seen] = []
@@ -215,9 +227,9 @@ class _Known:
             differing = tuple(name for name, value in best if values[name] != value)
             self.seen.append(_Seen(row, values, differing, _ratio(row, winner)))
 
-    def beside(self, seen: _Seen, name: str, value: Value) -> AlikeTrial | None:
+    def beside(self, seen: _Seen, name: str, value: Value) -> TrialRow | None:
         """The trial that differs from one in this parameter alone."""
-        return self._rows.get(Config.of(seen.row.config.template, {**seen.values, name: value}))
+        return self._rows.get(Config.of(seen.row.trial.config.template, {**seen.values, name: value}))
 
 
 def _effects(known: _Known, default: Config) -> tuple[Effect, ...]:
@@ -279,30 +291,31 @@ def _steps(known: _Known) -> tuple[Step, ...]:
     return tuple(sorted(found, key=lambda step: (order.index(step.param), step.ratio is None, step.ratio or 0.0)))
 
 
-def _families(rows: Sequence[AlikeTrial], winner: AlikeTrial) -> tuple[FamilyRow, ...]:
-    by_family: dict[str, list[AlikeTrial]] = {}
+def _families(rows: Sequence[TrialRow], winner: TrialRow) -> tuple[FamilyRow, ...]:
+    by_family: dict[str, list[TrialRow]] = {}
     for row in rows:
-        by_family.setdefault(row.config.template, []).append(row)
+        by_family.setdefault(row.trial.config.template, []).append(row)
     found = []
     for template, of_family in by_family.items():
-        ours = [row for row in of_family if row.rendered and not row.reused]
-        timed = [row for row in ours if row.median_us is not None and row.accuracy == winner.accuracy]
+        ours = [row for row in of_family if _rendered(row) and not row.reused]
+        timed = [row for row in ours if row.median_us is not None and row.trial.accuracy == winner.trial.accuracy]
         best = min(timed, key=lambda row: row.median_us or 0.0, default=None)
-        if template == winner.config.template:
+        if template == winner.trial.config.template:
             best = winner  # the finals may have preferred it to a smaller median of the search
         ratio = None if best is None else _ratio(best, winner)
-        correct = sum(row.outcome == Outcome.CORRECT for row in ours)
+        correct = sum(row.trial.outcome == Outcome.CORRECT for row in ours)
         found.append(FamilyRow(template, len(ours), correct, best, ratio))
     return tuple(sorted(found, key=lambda family: (family.ratio is None, family.ratio or 0.0)))
 
 
-def _failures(rows: Sequence[AlikeTrial]) -> tuple[Failures, ...]:
+def _failures(rows: Sequence[TrialRow]) -> tuple[Failures, ...]:
     counted: Counter[tuple[str, str, str, str]] = Counter()
     examples: dict[tuple[str, str, str, str], Config] = {}
     for row in rows:
-        if row.outcome == Outcome.CORRECT or row.reused:
+        trial = row.trial
+        if trial.outcome == Outcome.CORRECT or row.reused:
             continue
-        words = (row.config.template, row.outcome.value, row.reason, " ".join(row.message.split()))
+        words = (trial.config.template, trial.outcome.value, trial.reason, " ".join(trial.message.split()))
         counted[words] += 1
-        examples.setdefault(words, row.config)
+        examples.setdefault(words, trial.config)
     return tuple(Failures(*words, trials, examples[words]) for words, trials in counted.most_common())

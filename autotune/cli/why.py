@@ -34,7 +34,7 @@ from autotune.operation.registry import operations_here
 
 if TYPE_CHECKING:
     from autotune.analysis.why import Why
-    from autotune.store import AlikeTrial, BestRow, Store, TrialRow
+    from autotune.store import BestRow, Store, TrialRow
 
 _SHOWN = 10  # groups of failures on the terminal
 _STALLS_SHOWN = 2  # reasons of a profile
@@ -79,7 +79,7 @@ def why(
                 + store.best.advice(name, info, f"`autotune trials {what}` lists what there is")
             )
         families = template_files(directories, operations_here((row.layer.problem.operation for row in rows), what))
-        alike: dict[tuple[object, ...], tuple[AlikeTrial, ...]] = {}
+        alike: dict[tuple[object, ...], tuple[TrialRow, ...]] = {}
         best = best_per_class(rows)
         brief = style is None and not everything
         chosen = _first_class(best) if brief else best
@@ -101,7 +101,7 @@ def _explained(
     store: Store,
     families: Mapping[str, Path],
     kernel: BestWithRoofline,
-    alike: dict[tuple[object, ...], tuple[AlikeTrial, ...]],
+    alike: dict[tuple[object, ...], tuple[TrialRow, ...]],
 ) -> Explained:
     """Explain a best kernel. `alike` caches the trials whose times are comparable, for a layer's other classes."""
     from autotune.analysis.why import explain, neighbours
@@ -180,12 +180,12 @@ def _changes(explained: Explained) -> tuple[list[_Change], list[_Change]]:
     """
     winner, family = explained.why.winner, explained.kernel.best.row.trial.config.template
     families = [
-        _Change(row.template, row.ratio, explained.verdict(row.ratio), row.best.number, row.best.median_us)
+        _Change(row.template, row.ratio, explained.verdict(row.ratio), row.best.trial.number, row.best.median_us)
         for row in explained.why.families
         if row.template != family and row.best is not None and row.ratio is not None
     ]
     tried = [
-        _Change(f"{step.param}={step.value}", time_us / winner.median_us, None, step.row.number, time_us)
+        _Change(f"{step.param}={step.value}", time_us / winner.median_us, None, step.row.trial.number, time_us)
         for step in explained.why.steps
         if (time_us := step.row.median_us) and winner.median_us
     ]
@@ -300,11 +300,11 @@ def _head(explained: Explained, words_of: Callable[[TrialRow], str]) -> Iterator
 def _default_words(why_it: Why) -> str:
     if why_it.default is None:
         return "no search recorded the family's default here, so its parameters cannot be judged against it"
-    default = f"the family's default (trial {why_it.default.number})"
-    if why_it.default.config == why_it.winner.config:
+    default = f"the family's default (trial {why_it.default.trial.number})"
+    if why_it.default.trial.config == why_it.winner.trial.config:
         return f"{default} is the winner"
     if why_it.default_ratio is None:
-        return f"{default} failed: {why_it.default.outcome} {why_it.default.reason}"
+        return f"{default} failed: {why_it.default.trial.outcome} {why_it.default.trial.reason}"
     times = f"{why_it.default_ratio:.4g} times the winner's {why_it.winner.median_us:.5g}"
     return f"{default} took {why_it.default.median_us:.5g} us, {times}"
 

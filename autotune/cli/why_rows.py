@@ -13,7 +13,7 @@ from autotune.trial import Config
 if TYPE_CHECKING:
     from autotune.analysis.rooflines import BestWithRoofline
     from autotune.analysis.why import Effect, Neighbour, Why
-    from autotune.store import AlikeTrial, BestRow, KernelProfile
+    from autotune.store import BestRow, KernelProfile, TrialRow
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,23 +125,23 @@ def why_rows(explained: Explained) -> Iterator[WhyRow]:
 def _trial_row(
     explained: Explained,
     about: str,
-    row: AlikeTrial,
+    row: TrialRow,
     *,
     parameter: str | None = None,
     value: Cell = None,
     time_us: float | None = None,
 ) -> WhyRow:
     """A row about one recorded trial."""
-    best = explained.kernel.best
+    best, trial = explained.kernel.best, row.trial
     ratio = None if row.median_us is None else row.median_us / (best.row.median_us or row.median_us)
     return WhyRow(
-        *(best, about, row.config.template, parameter, None, value),
+        *(best, about, trial.config.template, parameter, None, value),
         time_us=row.median_us if time_us is None else time_us,
         over_winner=ratio,
-        verdict=explained.verdict(ratio) or f"{row.outcome} {row.reason}".strip(),
-        trial=row.number,
-        outcome=row.outcome.value,
-        config=row.config,
+        verdict=explained.verdict(ratio) or f"{trial.outcome} {trial.reason}".strip(),
+        trial=trial.number,
+        outcome=trial.outcome.value,
+        config=trial.config,
     )
 
 
@@ -161,7 +161,7 @@ def _evidence(effect: Effect, refusal: str) -> Iterator[str]:
         yield f"refused together with the winner's other values: {refusal}"
     if effect.nearby is not None:
         also = ", ".join(effect.nearby.also)
-        yield f"closest is trial {effect.nearby.row.number} with {also} changed too, {effect.nearby.ratio:.3f}"
+        yield f"closest is trial {effect.nearby.row.trial.number} with {also} changed too, {effect.nearby.ratio:.3f}"
 
 
 WHY_COLUMNS = (

@@ -11,7 +11,7 @@ from autotune.cluster.task import EVALUATIONS, WORKER_LOST, DeviceClass, LayerTa
 from autotune.family.template import KernelTemplate
 from autotune.problem import Layer
 from autotune.search.warm_start import near
-from autotune.store import Store, StudyKey, StudyRecord, TemplateRecord, TopTrial
+from autotune.store import Store, StudyKey, TemplateRecord, TopTrial
 from autotune.study import Study
 from autotune.trial import Outcome, Trial
 from autotune.tuning.initial_designs import tuned_before
@@ -45,7 +45,7 @@ class StudyRun:
         store: Store, study: Study, families: Mapping[str, KernelTemplate], finals: FinalsPlan, *, fresh: bool
     ) -> StudyRun:
         """Begin or resume."""
-        key = store.studies.begin(StudyRecord.of(study), fresh=fresh)
+        key = store.studies.begin(study, fresh=fresh)
         hashes = {name: family.hash for name, family in families.items()}
         records = tuple(TemplateRecord(name, hashes[name], family.header) for name, family in families.items())
         return StudyRun(store, study, families, finals, key, hashes, texts_of(families), records)

@@ -40,7 +40,7 @@ from autotune.dispatch.thresholds import Gap
 from autotune.errors import StudyError
 from autotune.problem import Layer, as_conv2d
 from autotune.search import single_threaded
-from autotune.store import DispatchedLayer, StudyRecord, TargetScope, TemplateRecord
+from autotune.store import DispatchedLayer, TargetScope, TemplateRecord
 from autotune.study import Study, distinct_layers
 from autotune.trial import Outcome
 from autotune.tuning.finals_decision import LEAST_NOISE
@@ -116,7 +116,7 @@ def build(
     rows = [row for row in range(len(layers)) if row not in held]
     tuned = tuned_rows(run, layers)
     named = dict(technique_configs(study, [tuned[row] for row in rows]))
-    key = run.store.studies.begin(StudyRecord.of(study))  # the first write, after every check that may refuse the study
+    key = run.store.studies.begin(study)  # the first write, after every check that may refuse the study
     interpolated = interpolated_layers([layers[row] for row in rows], but=layers) if explore else ()
     properties = [item.plain for item in template.properties]
     record = TemplateRecord(FAMILY, template.hash, template.header)

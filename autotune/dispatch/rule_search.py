@@ -26,7 +26,7 @@ from autotune.evaluation.evaluator import Chooser
 from autotune.family.space import SearchSpace
 from autotune.problem import Layer, as_conv2d
 from autotune.search import Search, single_threaded
-from autotune.store import DispatchedLayer, StudyRecord, TemplateRecord, total_timing
+from autotune.store import DispatchedLayer, TemplateRecord, total_timing
 from autotune.study import NamedRule, distinct_layers
 from autotune.trial import Config, Outcome, Trial
 from autotune.tuning.trial_log import Progress
@@ -85,7 +85,7 @@ class _Search:
         self.held_out = [read_row(run, layer) for layer in of_study]
         self.gaps = self._gaps()
         self.sides = (self._sides(rule.below), self._sides(rule.above))
-        self.key = key = run.store.studies.begin(StudyRecord.of(study))
+        self.key = key = run.store.studies.begin(study)
         self.scope = run.store.scopes.open_set(
             key, searched, info, run.evaluator.environment, measurement_mode(study), record
         )

@@ -7,7 +7,6 @@ measures it, a line in `analysis.trial_columns`, and docs/schema.json.
 """
 
 from autotune.store.best import BestRow
-from autotune.store.comparable_trials import AlikeTrial
 from autotune.store.devices import NoiseFloor
 from autotune.store.dispatchers import DispatchedLayer, DispatcherRow, total_timing
 from autotune.store.dump import compact, dump, load
@@ -27,7 +26,7 @@ from autotune.store.sqlite.database import path_of
 from autotune.store.sqlite.open_database import has_results
 from autotune.store.sqlite.query import Cell, QueryResult, QueryStream
 from autotune.store.store import Store
-from autotune.store.studies import GENERATIONS, LayerRow, StudyKey, StudyRecord, StudyRow
+from autotune.store.studies import GENERATIONS, LayerRow, StudyKey, StudyRow
 from autotune.store.templates import TemplateRecord
 from autotune.store.trial_store import Suspect, TrialKey
 from autotune.store.trials import TrialRow, launched
@@ -38,7 +37,6 @@ __all__ = [
     "GENERATIONS",
     "RETIME_LABELS",
     "SORTS",
-    "AlikeTrial",
     "BestRow",
     "Cell",
     "DispatchedLayer",
@@ -60,7 +58,6 @@ __all__ = [
     "Side",
     "Store",
     "StudyKey",
-    "StudyRecord",
     "StudyRow",
     "Suspect",
     "TargetScope",

@@ -41,8 +41,8 @@ def compact(url: str | Path, to: str | Path) -> None:
             raw.execute("PRAGMA query_only = OFF")  # VACUUM INTO counts as a write, but to the new file
             raw.execute("VACUUM INTO ?", (str(target.absolute()),))
         with closing(sqlite3.connect(target, isolation_level=None)) as raw:
-            raw.execute("PRAGMA journal_mode = DELETE")
-            raw.execute("ANALYZE")
+            for statement in ("PRAGMA journal_mode = DELETE", "ANALYZE", "VACUUM"):
+                raw.execute(statement)
 
 
 def _new_file(url: str | Path, advice: str) -> Path:

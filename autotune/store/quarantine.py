@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from datetime import datetime
 
-from sqlalchemy import ColumnElement, and_, delete, select, true
+from sqlalchemy import delete, select
 
 from autotune.errors import StoreError
 from autotune.escape import one_line
@@ -66,21 +66,12 @@ class QuarantineStore:
 
     def list(self) -> tuple[QuarantineRow, ...]:
         """Every quarantined source with its device and environment, latest first."""
-        return self._rows(true())
-
-    def of(self, scope: Scope) -> tuple[QuarantineRow, ...]:
-        """Those of the scope's layer, device and environment."""
-        here = (quarantine.c.device_id == scope.device_id, quarantine.c.environment_id == scope.environment_id)
-        return self._rows(and_(*here, sources.c.layer_id == scope.layer_id))
-
-    def _rows(self, which: ColumnElement[bool]) -> tuple[QuarantineRow, ...]:
         statement = (
             select(sources.c.hash, devices.c.name, environments, quarantine)
             .select_from(quarantine)
             .join(sources)
             .join(devices)
             .join(environments)
-            .where(which)
             .order_by(quarantine.c.id.desc())
         )
         with self.database.read() as connection:

@@ -17,30 +17,12 @@ from autotune.store.rows import insert, last_id, record_of, rows_of
 from autotune.store.schema.tables import layers, studies, study_layers, trials, tuning_targets
 from autotune.store.schema.types import Values
 from autotune.store.sqlite.database import Database
-from autotune.study import Study, admitted_classes
+from autotune.study import Study
 from autotune.trial import Outcome
 
 GENERATIONS = ("newest", "all")
 
 _NAMED = 10  # studies that the error for an unknown name lists
-
-
-@dataclass(frozen=True, slots=True)
-class StudyRecord:
-    """A study as its file declares it."""
-
-    name: str
-    seed: int
-    text: str
-    """the study file as read"""
-    layers: tuple[Layer, ...]
-    accuracy: str | None = None
-    """the accuracy classes that may win; None: each layer's own"""
-
-    @classmethod
-    def of(cls, study: Study) -> StudyRecord:
-        """The record of a study."""
-        return cls(study.name, study.seed, study.text, study.layers, study.accuracy)
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +60,7 @@ class LayerRow:
     generation: int
     layer: Layer
     trials: int
-    correct: int
+    """finished"""
 
     @property
     def name(self) -> str:
@@ -233,32 +215,32 @@ class StudyStore:
 
     database: Database
 
-    def begin(self, record: StudyRecord, *, fresh: bool = False) -> StudyKey:
+    def begin(self, study: Study, *, fresh: bool = False) -> StudyKey:
         """The newest generation of the study, with its text, seed and layers updated; fresh: a new generation.
 
         Raises StoreError if the name belongs to a study that has trials and shares no problem with this one.
         """
         newest = (
             select(studies.c.id, studies.c.generation, studies.c.fresh_after_trial_id)
-            .where(studies.c.name == record.name, studies.c.imported_from.is_(None))
+            .where(studies.c.name == study.name, studies.c.imported_from.is_(None))
             .order_by(studies.c.generation.desc())
             .limit(1)
         )
-        content: Values = {"seed": record.seed, "text": record.text}
+        content: Values = {"seed": study.seed, "text": study.text}
         with self.database.write() as connection:
             row = connection.execute(newest).one_or_none()
             if row is None or fresh:
-                generation = next_generation(connection, record.name)
+                generation = next_generation(connection, study.name)
                 fresh_after = last_id(connection, trials) if fresh else None
-                beginning: Values = {"name": record.name, "generation": generation, "fresh": fresh}
+                beginning: Values = {"name": study.name, "generation": generation, "fresh": fresh}
                 beginning |= {"fresh_after_trial_id": fresh_after, "created_at": self.database.now()}
                 study_id = insert(connection, studies, {**beginning, **content})
             else:
                 study_id, generation, fresh_after = row
-                _check_same_study(connection, study_id, record, self.database.shown)
+                _check_same_study(connection, study_id, study, self.database.shown)
                 connection.execute(update(studies).where(studies.c.id == study_id), content)
-            _place_layers(connection, study_id, record)
-        return StudyKey(study_id, record.name, generation, fresh_after)
+            _place_layers(connection, study_id, study)
+        return StudyKey(study_id, study.name, generation, fresh_after)
 
     def list(self) -> tuple[StudyRow, ...]:
         """Every generation of every study, oldest first."""
@@ -284,8 +266,7 @@ class StudyStore:
             return frozenset(f"{study}.{layer}" for study, layer in connection.execute(statement))
 
     def layers(self, what: str | None = None) -> tuple[LayerRow, ...]:
-        """The layers of the newest generation of each study, in its order, with the numbers of finished and correct
-        trials.
+        """The layers of the newest generation of each study, in its order, with the number of finished trials.
 
         A layer that is also in merged studies of this name is listed once, with the trials of all. Raises StoreError
         for a layer that its study no longer has.
@@ -302,16 +283,17 @@ class StudyStore:
                     for one in places
                     if (one.name, one.tuning_target_id) == (place.name, place.tuning_target_id)
                 ]
-                statement = select(
-                    func.count().filter(trials.c.outcome != str(Outcome.RUNNING)),
-                    func.count().filter(trials.c.outcome == str(Outcome.CORRECT)),
-                ).where(trials.c.study_id.in_(alike), trials.c.tuning_target_id == place.tuning_target_id)
-                finished, correct = connection.execute(statement).one()
-                rows.append(LayerRow(place.study, place.generation, place.layer, finished, correct))
+                statement = select(func.count()).where(
+                    trials.c.outcome != str(Outcome.RUNNING),
+                    trials.c.study_id.in_(alike),
+                    trials.c.tuning_target_id == place.tuning_target_id,
+                )
+                finished = connection.execute(statement).scalar_one()
+                rows.append(LayerRow(place.study, place.generation, place.layer, finished))
         return tuple(rows)
 
 
-def _check_same_study(connection: Connection, study_id: int, record: StudyRecord, where: str) -> None:
+def _check_same_study(connection: Connection, study_id: int, study: Study, where: str) -> None:
     """Raise StoreError if another network would take the name of a study that has trials."""
     if connection.execute(select(trials.c.id).where(trials.c.study_id == study_id).limit(1)).first() is None:
         return
@@ -323,9 +305,9 @@ def _check_same_study(connection: Connection, study_id: int, record: StudyRecord
         .order_by(study_layers.c.position.is_(None), study_layers.c.position)
     )
     stored = [layer_of(row) for row in rows_of(connection, statement)]
-    if stored and {layer.problem for layer in stored}.isdisjoint(layer.problem for layer in record.layers):
+    if stored and {layer.problem for layer in stored}.isdisjoint(layer.problem for layer in study.layers):
         raise StoreError(
-            f"{record.name}: {where} has trials of another study with this name, and no layer of this one has the "
+            f"{study.name}: {where} has trials of another study with this name, and no layer of this one has the "
             f"problem of one of its layers ({_some([layer.name for layer in stored])}); rename this study (name = "
             "...), use another --db, or pass --fresh to replace the other study"
         )
@@ -346,10 +328,10 @@ def _some(names: Sequence[str]) -> str:
     return f"{', '.join(map(one_line, names[:_NAMED]))}{more}"
 
 
-def _place_layers(connection: Connection, study_id: int, record: StudyRecord) -> None:
+def _place_layers(connection: Connection, study_id: int, study: Study) -> None:
     """Give a study these layers in this order; its other layers stay, without a position."""
     connection.execute(update(study_layers).where(study_layers.c.study_id == study_id).values(position=None))
-    for position, layer in enumerate(record.layers):
+    for position, layer in enumerate(study.layers):
         _layer_id, tuning_target_id = store_layer(connection, layer)
         named = and_(
             study_layers.c.study_id == study_id,
@@ -357,7 +339,7 @@ def _place_layers(connection: Connection, study_id: int, record: StudyRecord) ->
             study_layers.c.tuning_target_id == tuning_target_id,
         )
         place: Values = {"count": layer.count, "position": position}
-        place["admitted"] = admitted_classes(record.accuracy, layer.problem.dtype)
+        place["admitted"] = study.admitted(layer.problem)
         if connection.execute(update(study_layers).where(named), place).rowcount == 0:
             owner: Values = {"study_id": study_id, "name": layer.name, "tuning_target_id": tuning_target_id}
             connection.execute(study_layers.insert(), {**owner, **place})

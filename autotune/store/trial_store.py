@@ -14,7 +14,6 @@ from sqlalchemy import ColumnElement, Connection, Select, and_, bindparam, case,
 from autotune.errors import StoreError
 from autotune.family.source import KernelSource
 from autotune.problem import Problem
-from autotune.store.comparable_trials import AlikeTrial, alike
 from autotune.store.end_to_end_timings import parts_values
 from autotune.store.measurements import timing_values
 from autotune.store.result_rows import listed, rows, trial_places
@@ -50,6 +49,8 @@ class Suspect:
     started_at: datetime
 
 
+CIRCUMSTANCES = ("tuning_target_id", "device_id", "environment_id", "measurement_mode", "origin")
+"""the columns that two trials must share for their times to be comparable"""
 _IN_SCOPE = tuple(trials.c[name] == bindparam(name) for name in SCOPE)
 """the trials of a scope, whose `identity` has the values"""
 _NUMBERED = select(trials.c.id, trials.c.outcome, trials.c.config, trials.c.attempts).where(
@@ -194,7 +195,7 @@ class TrialStore:
         trial_id = begin_trial(connection, scope, number, config, source_id, now, proposed_by=proposed_by)
         return TrialKey(trial_id, number, config, None if source is None else source.hash)
 
-    def add_rejected(self, scope: Scope, rejected: Sequence[Trial], *, proposed_by: str = "search") -> None:
+    def add_rejected(self, scope: Scope, rejected: Sequence[Trial]) -> None:
         """Store trials whose configs broke a rule before rendering, all in one commit."""
         with self.database.write() as connection:
             now = self.database.now()
@@ -202,7 +203,7 @@ class TrialStore:
                 {
                     **scope.identity,
                     "number": trial.number,
-                    **_begun(scope, trial.config, now, proposed_by),
+                    **_begun(scope, trial.config, now, "search"),
                     **outcome_values(trial),
                     "attempts": 1,
                     "ended_at": now,
@@ -262,10 +263,20 @@ class TrialStore:
             by_id = trials_by_id(connection, ids)
             return tuple(by_id[trial_id] for trial_id in ids)
 
-    def like(self, row: TrialRow) -> tuple[AlikeTrial, ...]:
-        """Finished trials that are comparable with one: same shape and circumstances, in any study."""
+    def like(self, row: TrialRow) -> tuple[TrialRow, ...]:
+        """Finished trials of any study whose times are comparable with those of one, oldest first."""
+        one = trials.alias("one")
+        same = (trials.c[name] == one.c[name] for name in CIRCUMSTANCES)
+        statement = (
+            select(trials.c.id)
+            .join(one, and_(one.c.id == row.id, *same))
+            .where(trials.c.outcome != str(Outcome.RUNNING))
+            .order_by(trials.c.id)
+        )
         with self.database.read() as connection:
-            return tuple(alike(connection, row.id))
+            ids = list(connection.execute(statement).scalars())
+            by_id = trials_by_id(connection, ids)
+            return tuple(by_id[trial_id] for trial_id in ids)
 
 
 # Building these statements takes longer than running them.

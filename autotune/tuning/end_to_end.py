@@ -21,7 +21,7 @@ from autotune.family.space import Admission, BoundTemplate
 from autotune.family.template import KernelTemplate
 from autotune.measurement.end_to_end_timer import EndToEndPlan, EndToEndRequest, cut
 from autotune.problem import Layer
-from autotune.store import BestRow, EndToEndRow, Scope, Store, StudyRecord, TemplateRecord
+from autotune.store import BestRow, EndToEndRow, Scope, Store, TemplateRecord
 from autotune.study import EndToEnd, Study
 from autotune.trial import END_TO_END, Config, Outcome, Phases, Trial
 from autotune.tuning.layer_store import StoredLayer
@@ -76,7 +76,7 @@ def time_end_to_end(
     """Time tuned layers, each with its best kernel of the study's classes. Raises StudyError if the best kernel's
     family is not among the templates.
     """
-    key = store.studies.begin(StudyRecord.of(study))
+    key = store.studies.begin(study)
     results = []
     for layer in layers:
         if stopping():

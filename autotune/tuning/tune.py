@@ -10,7 +10,7 @@ from autotune.family.space import SearchSpace
 from autotune.family.template import KernelTemplate
 from autotune.problem import Layer
 from autotune.search import single_threaded
-from autotune.store import Store, StudyRecord, TemplateRecord
+from autotune.store import Store, TemplateRecord
 from autotune.study import Study, distinct_layers
 from autotune.tuning.layer_finals import PLAIN_FINALS, FinalsPlan
 from autotune.tuning.layer_result import LayerResult
@@ -57,7 +57,7 @@ def tune(
     chosen = chosen[: len(spaces)]
     info, environment = evaluator.info, evaluator.environment
     rates = store.rates.best(info)
-    key = store.studies.begin(StudyRecord.of(study), fresh=fresh)
+    key = store.studies.begin(study, fresh=fresh)
     records = [TemplateRecord(template.name, template.hash, template.header) for template in templates.values()]
     parts = [
         (layer, spaces[layer.name], StoredLayer(store, scope, info, environment))

@@ -24,7 +24,8 @@ from autotune import __version__
 from autotune.dispatch.dispatcher import Dispatcher, Leaf, PortfolioKernel
 from autotune.dispatch.predicate import Predicate
 from autotune.family.template_files import template_files
-from autotune.store import Store, StudyRecord, TemplateRecord
+from autotune.store import Store, TemplateRecord
+from autotune.study import Study
 from autotune.trial import Outcome, Trial
 from tests.fork_server import ForkServer
 from tests.long_run import every
@@ -407,7 +408,7 @@ def test_what_a_dispatcher_chooses_is_exported(folder: Path, filled: Path, autot
         )
         (study,) = store.studies.list()
         layers = (best.layer, dataclasses.replace(best.layer, name="other", problem=best.layer.problem.with_runtime(1)))
-        key = store.studies.begin(StudyRecord(study.name, study.seed, study.text, layers))
+        key = store.studies.begin(Study(study.name, layers, text=study.text, seed=study.seed))
         scope = store.scopes.open_set(
             key,
             layers,

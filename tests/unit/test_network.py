@@ -22,7 +22,7 @@ from autotune.family.template import KernelTemplate
 from autotune.measurement.rates import Rate
 from autotune.measurement.traffic import minimal_bytes
 from autotune.problem import Layer
-from autotune.store import Finals, Store, StudyRecord, Verdict
+from autotune.store import Finals, Store, Verdict
 from autotune.study import Study
 from autotune.study_reader import load_study
 from autotune.trial import Measured
@@ -325,7 +325,7 @@ def net(folder: Path, autotune: Command) -> Path:
     database = folder / "autotune.db"
     study = load_study(folder / "net.toml")
     with Store(database) as store:
-        key = store.studies.begin(StudyRecord.of(study))
+        key = store.studies.begin(study)
         for row, factor in zip(store.best.list("net"), (2.0, 0.5), strict=True):
             scope = store.scopes.open(key, row.layer, row.row.device, row.row.environment, row.row.measurement_mode, ())
             words = "win" if factor > 1 else "loss"

@@ -13,7 +13,7 @@ from autotune.evaluation.null import NullEvaluator, predicted_us
 from autotune.family.render import render
 from autotune.family.template_files import load_template
 from autotune.problem import Layer
-from autotune.store import AlikeTrial, BestRow, Store
+from autotune.store import BestRow, Store, TrialRow
 from autotune.study import Study
 from autotune.trial import Config, Outcome, Value
 from autotune.tuning.tune import tune
@@ -23,14 +23,14 @@ from .tiny import SMALL, bind, tiny, write_family
 SLOW_DEFAULT = (("[64, 32, 128, 256]", "[128, 64, 32, 256]"), ("[1, 2, 3, 4, 6]", "[2, 1, 3, 4, 6]"))
 """Edits of the tiny family after which its default differs from the best config in three parameters."""
 
-Told = Callable[..., tuple[BestRow, tuple[AlikeTrial, ...]]]
+Told = Callable[..., tuple[BestRow, tuple[TrialRow, ...]]]
 
 
 @pytest.fixture
 def told(tmp_path: Path) -> Told:
     """Tune the tiny family on the null device; the best and the trials like it."""
 
-    def run(trials: int = 1000, device: str = "") -> tuple[BestRow, tuple[AlikeTrial, ...]]:
+    def run(trials: int = 1000, device: str = "") -> tuple[BestRow, tuple[TrialRow, ...]]:
         study = Study("small", (Layer("one", SMALL),), trials=trials, templates=("tiny",))
         with Store(tmp_path / "one.db") as store:
             tune(study, {"tiny": tiny(tmp_path, *SLOW_DEFAULT)}, NullEvaluator(device), store)
@@ -50,7 +50,7 @@ def test_each_parameter_is_judged_by_pairs_that_differ_in_it_alone(told: Told, t
     why = explain(best, rows)
     winner = best.row.trial.config.params
     assert why.default is not None
-    default = why.default.config.params
+    default = why.default.trial.config.params
     assert default == {"threads": 128, "turns": 2, "order": "rows", "fast": False}
     assert {effect.param for effect in why.effects} == {name for name in winner if winner[name] != default[name]}
     assert why.effects
@@ -66,9 +66,9 @@ def test_each_parameter_is_judged_by_pairs_that_differ_in_it_alone(told: Told, t
 def test_the_nearest_pairs_count(told: Told) -> None:
     best, rows = told()
     name = explain(best, rows).effects[0].param
-    winner, default = best.row.trial.config, dict(explain(best, rows).default.config.pairs)  # type: ignore[union-attr]
+    winner, default = best.row.trial.config, dict(explain(best, rows).default.trial.config.pairs)  # type: ignore[union-attr]
     twin = Config.of("tiny", {**winner.params, name: default[name]})
-    without = [row for row in rows if row.config != twin]
+    without = [row for row in rows if row.trial.config != twin]
     (effect,) = (effect for effect in explain(best, without).effects if effect.param == name)
     assert effect.distance == 1
     assert effect.nearest >= 1
@@ -89,7 +89,8 @@ def test_where_no_two_trials_tell_it_says_so(told: Told) -> None:
         assert effect.nearby is not None
         assert effect.nearby.row == why.default
         assert set(effect.nearby.also) == {other.param for other in effects} - {effect.param}
-    wrong = dataclasses.replace(why.default, outcome=Outcome.WRONG_RESULT, median_us=None)
+    failed = dataclasses.replace(why.default.trial, outcome=Outcome.WRONG_RESULT, timing=None)
+    wrong = dataclasses.replace(why.default, trial=failed)
     why = explain(best, [why.winner, wrong])
     assert why.default_ratio is None
     assert all(effect.ratio is None and effect.nearby is None for effect in why.effects)
@@ -100,7 +101,7 @@ def test_steps_and_what_lies_between(told: Told, tmp_path: Path) -> None:
     why = explain(best, rows)
     winner = best.row.trial.config.params
     for step in why.steps:
-        values = step.row.config.params
+        values = step.row.trial.config.params
         assert {name for name in winner if values[name] != winner[name]} == {step.param}
         assert values[step.param] == step.value
     assert [step.param for step in why.steps] == sorted((step.param for step in why.steps), key=list(winner).index), (
@@ -144,7 +145,7 @@ def test_families_are_ranked_and_failures_counted(tmp_path: Path) -> None:
     assert slower.best is not None
     assert slower.ratio == pytest.approx((slower.best.median_us or 0.0) / (best.row.median_us or 1.0))
     assert sum(family.evaluated for family in why.families) == 20
-    failed = [row for row in rows if row.outcome != Outcome.CORRECT]
+    failed = [row for row in rows if row.trial.outcome != Outcome.CORRECT]
     assert sum(failures.trials for failures in why.failures) == len(failed)
     words = {(failures.template, failures.outcome, failures.reason, failures.message) for failures in why.failures}
     assert len(words) == len(why.failures), "each once"
@@ -168,5 +169,5 @@ def test_the_default_as_winner_needs_no_explanation(told: Told) -> None:
     best, rows = told(trials=1)
     why = explain(best, rows)
     assert why.default is not None
-    assert why.default.config == best.row.trial.config
+    assert why.default.trial.config == best.row.trial.config
     assert (why.effects, why.between, why.default_ratio) == ((), (), 1.0)

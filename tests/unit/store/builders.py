@@ -15,7 +15,8 @@ from autotune.dispatch.predicate import Predicate, Step
 from autotune.family.source import ConstantSymbol, KernelSource, Stage
 from autotune.family.tensor_map_template import NamedTensorMap
 from autotune.problem import Conv2dProblem, Layer
-from autotune.store import DispatchedLayer, KernelProfile, Scope, Store, StudyRecord, TemplateRecord, TrialKey
+from autotune.store import DispatchedLayer, KernelProfile, Scope, Store, TemplateRecord, TrialKey
+from autotune.study import Study
 from autotune.trial import END_TO_END, Config, EndToEndParts, ErrorStats, Outcome, Phases, Resources, Timing, Trial
 
 CONV1 = Layer("conv1", Conv2dProblem(n=100, c=1, h=70, w=70, k=12, r=5, s=5), count=2)
@@ -28,8 +29,8 @@ DIRECT = TemplateRecord("direct", "ab" * 32, 'summary = "Direct convolution"')
 GEMM = TemplateRecord("implicit_gemm", "cd" * 32, 'summary = "Implicit GEMM"')
 
 
-def study_record(name: str = "lenet", layers: Sequence[Layer] = (CONV1, CONV2), seed: int = 0) -> StudyRecord:
-    return StudyRecord(name, seed, f'name = "{name}"\n', tuple(layers))
+def study_of(name: str = "lenet", layers: Sequence[Layer] = (CONV1, CONV2), seed: int = 0) -> Study:
+    return Study(name, tuple(layers), text=f'name = "{name}"\n', seed=seed)
 
 
 def open_scope(
@@ -44,7 +45,7 @@ def open_scope(
 ) -> Scope:
     """Begin or resume a study of both layers and open the scope of one."""
     layers = (CONV1, CONV2) if layer in (CONV1, CONV2) else (layer,)
-    key = store.studies.begin(study_record(study, layers), fresh=fresh)
+    key = store.studies.begin(study_of(study, layers), fresh=fresh)
     return store.scopes.open(key, layer, device, environment, measurement_mode, [DIRECT, GEMM])
 
 
@@ -139,7 +140,7 @@ def dispatched(layer: Layer, kernel: str | None = "direct_1", **changed: float |
 def add_dispatcher(store: Store, rows: Sequence[DispatchedLayer], number: int = 0) -> Dispatcher:
     """Build a dispatcher of both layers."""
     made = dispatcher_of()
-    key = store.studies.begin(study_record())
+    key = store.studies.begin(study_of())
     scope = store.scopes.open_set(key, [row.layer for row in rows], H200, DRIVER_580, "cold", DISPATCH_FAMILY)
     if made.config() not in store.dispatchers.trials(scope):
         store.dispatchers.add_trial(scope, Trial(number, made.config(), Outcome.CORRECT), 36.0)
@@ -170,7 +171,7 @@ PROFILE = KernelProfile(
 
 def add_end_to_end(store: Store, number: int, median_us: float, hidden_fraction: float | None = 0.5) -> TrialKey:
     """An end-to-end trial of the first layer."""
-    key = store.studies.begin(study_record())
+    key = store.studies.begin(study_of())
     scope = store.scopes.open(key, CONV1, H200, DRIVER_580, END_TO_END, [END_TO_END_FAMILY])
     config = Config.of(END_TO_END, {"streams": 2, "segments": 4 + number, "pinned": "yes"})
     source = source_of(config_of(0))

@@ -29,7 +29,7 @@ from .builders import (
     open_scope,
     run_trial,
     source_of,
-    study_record,
+    study_of,
     timing_of,
 )
 
@@ -169,18 +169,18 @@ def test_a_layer_is_its_shape_whatever_its_name(store: Store) -> None:
     run_trial(store, open_scope(store), correct(0, 10.0))
     renamed = Layer("first", CONV1.problem, count=3)
     other_n = Layer("small", CONV1.problem.with_runtime(1))
-    store.studies.begin(study_record("copy", [renamed, other_n]))
+    store.studies.begin(study_of("copy", [renamed, other_n]))
     (best,) = store.best.list("copy")
     assert (best.name, best.layer, best.row.name) == ("copy.first", renamed, "lenet.conv1")
 
 
 def test_two_layers_of_one_shape_share_trials_and_each_has_a_best(store: Store) -> None:
     twins = (CONV1, Layer("twin", CONV1.problem))
-    key = store.studies.begin(study_record("twins", twins))
+    key = store.studies.begin(study_of("twins", twins))
     first, second = (open_scope(store, study="twins", layer=layer) for layer in twins)
     del key
     run_trial(store, first, correct(0, 10.0))
-    store.studies.begin(study_record("twins", twins))
+    store.studies.begin(study_of("twins", twins))
     assert len(store.trials.history(second)) == 1
     assert [row.name for row in store.best.list("twins")] == ["twins.conv1", "twins.twin"]
     assert len(store.trials.list("twins")) == 1
@@ -196,16 +196,16 @@ def test_names_stand_for_studies_and_layers(store: Store) -> None:
     assert [row.name for row in store.trials.list("net.v2.conv2")] == ["net.v2.conv2"]
     assert [row.name for row in store.trials.list("conv2")] == ["lenet.conv2", "net.v2.conv2"]
     assert len(store.trials.list()) == 4
-    assert [(row.name, row.trials, row.correct) for row in store.studies.layers("lenet")] == [
-        ("lenet.conv1", 1, 1),
-        ("lenet.conv2", 1, 1),
+    assert [(row.name, row.trials) for row in store.studies.layers("lenet")] == [
+        ("lenet.conv1", 1),
+        ("lenet.conv2", 1),
     ]
 
 
 def test_a_wrong_name_says_what_there_is(path: Path, store: Store) -> None:
     with pytest.raises(StoreError, match="no study or layer 'lenet'; the database has none yet"):
         store.best.list("lenet")
-    store.studies.begin(study_record())
+    store.studies.begin(study_of())
     with pytest.raises(StoreError) as caught:
         store.trials.list("lenet.conv3")
     assert str(caught.value) == f"{path}: no study or layer 'lenet.conv3'; it has lenet.conv1, lenet.conv2"
@@ -214,7 +214,7 @@ def test_a_wrong_name_says_what_there_is(path: Path, store: Store) -> None:
     with pytest.raises(StoreError, match=r"no study or layer 'LENET'; it has lenet$"):
         store.studies.layers("LENET")
     for letter in "abcdefghijk":
-        store.studies.begin(study_record(letter))
+        store.studies.begin(study_of(letter))
     with pytest.raises(StoreError, match=r"it has a, b, c, d, e, f, g, h, i, j and 2 more: `autotune studies`$"):
         store.studies.layers("0")
 

@@ -27,7 +27,7 @@ from .builders import (
     open_scope,
     run_trial,
     source_of,
-    study_record,
+    study_of,
     timing_of,
 )
 
@@ -219,4 +219,4 @@ def test_a_result_is_compared_with_the_newest_run_on_its_device(store: Store) ->
     row = store.best.list("lenet")[0].row
     store.retimes.add(row, H200, DRIVER_580, "confirmed", timing_of(10.0))
     assert doubts() == [], "measured again with that driver"
-    store.studies.begin(study_record())
+    store.studies.begin(study_of())

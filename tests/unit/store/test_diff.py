@@ -25,7 +25,7 @@ from .builders import (
     correct,
     open_scope,
     run_trial,
-    study_record,
+    study_of,
     timing_of,
 )
 
@@ -176,7 +176,7 @@ def test_what_changed_in_the_config_is_said(store: Store) -> None:
 
 
 def test_twins_of_one_shape_are_paired_in_order(store: Store) -> None:
-    key = store.studies.begin(study_record("twins", (CONV1, Layer("twin", CONV1.problem))))
+    key = store.studies.begin(study_of("twins", (CONV1, Layer("twin", CONV1.problem))))
     scope = store.scopes.open(key, CONV1, H200, DRIVER_580, "cold", [DIRECT])
     run_trial(store, scope, correct(0, 10.0))
     found = differences(store, "twins", "twins")

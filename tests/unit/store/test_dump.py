@@ -38,7 +38,7 @@ from .builders import (
     open_scope,
     run_trial,
     source_of,
-    study_record,
+    study_of,
     timing_of,
 )
 
@@ -206,7 +206,7 @@ def test_any_text_in_every_field_is_moved_as_it_is(tmp_path: Path, text: str) ->
     layer = Layer(text, CONV1.problem)
     environment = dataclasses.replace(DRIVER_590, driver=text, toolkit=text, flags=text, attributes={text: text})
     device = dataclasses.replace(H200, name=text)
-    record = dataclasses.replace(study_record(text, [layer]), text=text)
+    record = dataclasses.replace(study_of(text, [layer]), text=text)
     config = Config.of(text, {text: text})
     header = f"summary = {json.dumps(text, ensure_ascii=False)}".replace("\x7f", "\\u007f")  # TOML
     source = dataclasses.replace(source_of(config, text=text), config=config)

@@ -27,7 +27,7 @@ from .builders import (
     open_scope,
     run_trial,
     source_of,
-    study_record,
+    study_of,
     ticking,
     timing_of,
 )
@@ -174,7 +174,7 @@ def test_a_second_merge_brings_what_came_since(store: Store, other: Path) -> Non
         (suspect,) = theirs.trials.suspects(scope)
         theirs.trials.end(suspect.key, correct(4, 33.0))
         theirs.finals.add(scope, Finals(winner=4, timings=((4, timing_of(32.5)),)))
-        theirs.studies.begin(study_record("lenet", [CONV2], seed=7))
+        theirs.studies.begin(study_of("lenet", [CONV2], seed=7))
     assert merge(other, store.path) == Merged(trials=1, known=6, running=0, studies=0)
     assert store.query("SELECT count(*) FROM finals WHERE origin = 'imported'").rows == ((2,),)
     assert [(row.layer.name, row.trials) for row in store.studies.layers("lenet")] == [("conv2", 0)], (

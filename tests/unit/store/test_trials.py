@@ -44,7 +44,7 @@ from .builders import (
     open_scope,
     run_trial,
     source_of,
-    study_record,
+    study_of,
     timing_of,
 )
 
@@ -118,7 +118,7 @@ def test_any_text_is_kept_in_every_field(store: Store, text: str) -> None:
     layer = Layer(text, CONV1.problem)
     environment = dataclasses.replace(DRIVER_580, driver=text, toolkit=text, flags=text, attributes={text: text})
     device = dataclasses.replace(H200, name=text)
-    record = dataclasses.replace(study_record(text, [layer]), text=text)
+    record = dataclasses.replace(study_of(text, [layer]), text=text)
     scope = store.scopes.open(
         store.studies.begin(record), layer, device, environment, text, [TemplateRecord(text, text, text)]
     )
@@ -168,7 +168,7 @@ def test_a_time_that_is_not_a_number_is_refused_and_the_trial_still_runs(store: 
 def test_a_layer_too_large_for_sqlite_is_refused(store: Store) -> None:
     huge = Layer("huge", Conv2dProblem(n=2**31 - 1, c=2**20, h=2**15, w=2**15, k=2**20, r=3, s=3))
     with pytest.raises(StoreError, match="too large to store"):
-        store.studies.begin(study_record("s", [huge]))
+        store.studies.begin(study_of("s", [huge]))
 
 
 def test_a_killed_trial_is_a_suspect_until_it_ends(path: Path, store: Store) -> None:
@@ -226,7 +226,7 @@ def test_a_study_resumes_and_fresh_starts_anew_without_deleting(store: Store) ->
 def test_an_edited_study_keeps_the_trials_of_the_layer_it_had(store: Store) -> None:
     run_trial(store, open_scope(store), correct(0, 10.0))
     wider = Layer("conv1", make_problem(CONV1.problem.operation, {**CONV1.problem.values, "k": 24}), count=5)
-    store.studies.begin(dataclasses.replace(study_record("lenet", [CONV2, wider], seed=9), text="edited"))
+    store.studies.begin(dataclasses.replace(study_of("lenet", [CONV2, wider], seed=9), text="edited"))
     assert [(row.name, row.layer) for row in store.studies.layers("lenet")] == [
         ("lenet.conv2", CONV2),
         ("lenet.conv1", wider),
@@ -242,7 +242,7 @@ def test_an_edited_study_keeps_the_trials_of_the_layer_it_had(store: Store) -> N
     assert (study.seed, study.text, study.layers) == (9, "edited", 2)
     run_trial(store, open_scope(store, layer=wider), correct(0, 12.0))
     assert [row.problem for row in store.trials.list("lenet.conv1")] == [wider.problem]
-    store.studies.begin(study_record("lenet", [CONV2]))
+    store.studies.begin(study_of("lenet", [CONV2]))
     assert len(store.trials.list("lenet.conv1")) == 2, "nothing else is left of what is asked for"
 
 
@@ -375,7 +375,7 @@ def test_a_device_gets_the_limits_known_last(store: Store) -> None:
 
 
 def test_a_new_version_of_a_template_is_a_row_of_its_own(store: Store) -> None:
-    key = store.studies.begin(study_record())
+    key = store.studies.begin(study_of())
     for number, version in enumerate((DIRECT, dataclasses.replace(DIRECT, hash="99" * 32))):
         scope = store.scopes.open(key, CONV1, H200, DRIVER_580, "cold", [version])
         run_trial(store, scope, correct(number, 1.0))
@@ -402,4 +402,4 @@ def test_only_trials_under_the_same_circumstances_are_like_a_trial(path: Path, s
     merge(tmp_path / "other.db", path)
     (best,) = store.best.list(CONV1.problem, H200)[:1]
     assert best.row.trial.number == 0
-    assert [row.number for row in store.trials.like(best.row)] == [0, 1, 2]
+    assert [row.trial.number for row in store.trials.like(best.row)] == [0, 1, 2]
