@@ -7,9 +7,9 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Protocol
 
-from autotune.api.device_names import Say, Warn, cache_folder, evaluator_of, jobs_default
-from autotune.api.interrupts import orderly_interrupts
+from autotune.api.device_names import cache_folder, evaluator_of, jobs_default
 from autotune.devices.device import DeviceInfo
 from autotune.devices.torch_baseline import require_torch
 from autotune.errors import DeviceError
@@ -20,6 +20,25 @@ from autotune.study import Study
 from autotune.tuning.layer_finals import FinalsPlan
 from autotune.tuning.study_lock import LatestRun, RunBudget, latest_run, study_lock
 from autotune.tuning.trial_log import Progress
+
+
+class Caller(Protocol):
+    """Who asks for a run: what it is told meanwhile, and how it asks for the end."""
+
+    def device(self, info: DeviceInfo, name: str, why: str) -> None:
+        """A device was opened, under this name and for this reason."""
+
+    def warn(self, message: str) -> None:
+        """Other programs use the device, which makes its times unreliable."""
+
+    def wait(self, study: str, store: Store, *, interrupted: bool) -> None:
+        """Another process measures the study into this database; called again and again. Raises to give up."""
+
+    def interrupts(self) -> AbstractContextManager[Callable[[], bool]]:
+        """Yields a function that tells whether Ctrl-C asked for the end."""
+
+    def observer(self) -> AbstractContextManager[Callable[[Progress], None]]:
+        """Yields a function that is called with the progress."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,20 +59,15 @@ def open_run(
     device: str | None,
     jobs: int | None,
     db: str | Path,
+    caller: Caller,
     *,
     on_results: bool = False,
     check: Callable[[DeviceInfo], object] = lambda _: None,
-    say: Say = lambda *_: None,
-    warn: Warn = lambda *_: None,
-    interrupts: Callable[[], AbstractContextManager[Callable[[], bool]]] = orderly_interrupts,
-    waits: Callable[[Store, Callable[[], bool]], None],
-    observer: Callable[[], AbstractContextManager[Callable[[Progress], None]]],
 ) -> Iterator[OpenRun]:
     """Open the device, then the database, then wait until no other process measures the study.
 
     A run `on_results` needs a database that has some. `check` raises for a device that the run cannot use. Nothing is
-    written before both are known to be in order. `waits` is called again and again while another process measures the
-    study, with the database and whether Ctrl-C was pressed; it may raise to give up.
+    written before both are known to be in order.
     """
     check_writable_results(path_of(db))
     if jobs is not None and jobs < 1:
@@ -61,13 +75,15 @@ def open_run(
     if on_results:
         with Store(db, create=False):
             pass
-    with closing(evaluator_of(device, jobs or jobs_default(), say=say, warn=warn)) as evaluator:
+    with closing(evaluator_of(device, jobs or jobs_default(), say=caller.device, warn=caller.warn)) as evaluator:
         check(evaluator.info)
         with (
             Store(db) as store,
-            interrupts() as stopping,
-            acquire_study_lock(store, study, evaluator.info, lambda: waits(store, stopping)),
-            observer() as observe,
+            caller.interrupts() as stopping,
+            acquire_study_lock(
+                store, study, evaluator.info, lambda: caller.wait(study.name, store, interrupted=stopping())
+            ),
+            caller.observer() as observe,
         ):
             yield OpenRun(evaluator, store, stopping, observe)
 

@@ -14,7 +14,7 @@ from autotune.api.study_names import layers_of_file, named_layers
 from autotune.atomic_write import check_writable, write_whole
 from autotune.cli.options import DATABASE, DIRECTORIES, JOBS, STUDY, one_device, run_on
 from autotune.cli.output import on_terminal
-from autotune.cli.run import end_interrupted, open_run
+from autotune.cli.run import CommandLine, end_interrupted
 from autotune.cli.tables import format_options, show
 from autotune.columns import Column, Items
 from autotune.devices.device import DeviceInfo
@@ -165,6 +165,7 @@ def dispatch(
     if explain:
         show_choices(study, db, device, style)
         return
+    from autotune.api.run import open_run
     from autotune.api.run_plan import plan_run
     from autotune.dispatch.builder import build
     from autotune.dispatch.cells import Run
@@ -176,7 +177,7 @@ def dispatch(
             raise StudyError(f"{out}: is the study itself; give another --out")
     plan = plan_run(study, db, directories)
     template = load_dispatch_template()
-    with open_run(plan.study, device, jobs, db, on_results=True) as opened:
+    with open_run(plan.study, device, jobs, db, CommandLine(), on_results=True) as opened:
         run = Run(plan.study, plan.families, opened.evaluator, opened.store, opened.observe, opened.stopping)
         built = build(run, template, kernels=kernels, explore=explore, holdout=holdout)
         interrupted = opened.stopping()

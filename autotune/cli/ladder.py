@@ -12,7 +12,7 @@ import click
 from autotune.api.study_names import study_named
 from autotune.cli.options import DATABASE, DIRECTORIES, JOBS, LAYERS, STUDY, refuse_beside, run_on, writable
 from autotune.cli.profile import first_device, require_profiler, say, stalls_of
-from autotune.cli.run import end_interrupted, open_run
+from autotune.cli.run import CommandLine, end_interrupted
 from autotune.cli.tables import show, wide_format_options
 from autotune.columns import Column, Shares
 from autotune.compilation.toolchain import find_ncu
@@ -192,10 +192,11 @@ def _climb(
     profiled: bool,
 ) -> _Climbed:
     """Tune the techniques and compile the kernels to profile; then release the device."""
+    from autotune.api.run import open_run
     from autotune.tuning.ladder import climb
 
     check = require_profiler if profiled else lambda _: None
-    with open_run(plan.study, device, jobs, db, check=check) as run:
+    with open_run(plan.study, device, jobs, db, CommandLine(), check=check) as run:
         evaluator, store = run.evaluator, run.store
         steps = climb(
             *(plan.study, plan.families, evaluator, store),

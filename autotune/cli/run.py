@@ -5,8 +5,8 @@ from __future__ import annotations
 import shlex
 import signal
 import sys
-from collections.abc import Callable, Generator, Iterator, Set
-from contextlib import AbstractContextManager, closing, contextmanager
+from collections.abc import Callable, Generator, Set
+from contextlib import AbstractContextManager, closing
 from typing import TYPE_CHECKING, NoReturn
 
 import click
@@ -18,50 +18,42 @@ from autotune.cli.progress import observer
 from autotune.devices.device import DeviceInfo
 from autotune.errors import AutotuneError
 from autotune.evaluation.evaluator import DeviceEvaluator, Evaluator
-from autotune.study import Study
 from autotune.workers.device_worker import DEADLINES, Deadlines
 
 if TYPE_CHECKING:
-    from autotune.api.run import OpenRun
     from autotune.store import Store
+    from autotune.tuning.trial_log import Progress
 
 
-@contextmanager
-def open_run(
-    study: Study,
-    device: str | None,
-    jobs: int | None,
-    db: str,
-    *,
-    on_results: bool = False,
-    check: Callable[[DeviceInfo], object] = lambda _: None,
-) -> Iterator[OpenRun]:
-    """Open the device, the database and the study's lock, as `autotune.api.run.open_run` does, and show progress."""
-    from autotune.api import run
+class CommandLine:
+    """The caller of a run that a command asks for: it prints on standard error."""
 
-    notices: list[str] = []
+    def __init__(self) -> None:
+        self._waiting = False
 
-    def waits(store: Store, interrupted: Callable[[], bool]) -> None:
-        if interrupted():
-            end_interrupted(f"stopped waiting for the process that tunes {study.name} into {store.path}")
-        if not notices:
-            notices.append(f"{study.name}: another process is tuning it into {store.path}; waiting for it to end")
-            click.echo(notices[0], err=True)
+    def device(self, info: DeviceInfo, name: str, why: str) -> None:
+        """Print which device was taken and why."""
+        say_device(info, name, why)
 
-    with run.open_run(
-        study,
-        device,
-        jobs,
-        db,
-        on_results=on_results,
-        check=check,
-        say=say_device,
-        warn=lambda message: click.echo(message, err=True),
-        interrupts=stopping_on_interrupt,
-        waits=waits,
-        observer=observer,
-    ) as opened:
-        yield opened
+    def warn(self, message: str) -> None:
+        """Print that other programs use the device."""
+        click.echo(message, err=True)
+
+    def wait(self, study: str, store: Store, *, interrupted: bool) -> None:
+        """Print once that another process tunes the study; end after Ctrl-C."""
+        if interrupted:
+            end_interrupted(f"stopped waiting for the process that tunes {study} into {store.path}")
+        if not self._waiting:
+            self._waiting = True
+            click.echo(f"{study}: another process is tuning it into {store.path}; waiting for it to end", err=True)
+
+    def interrupts(self) -> AbstractContextManager[Callable[[], bool]]:
+        """The first Ctrl-C asks for an orderly end."""
+        return stopping_on_interrupt()
+
+    def observer(self) -> AbstractContextManager[Callable[[Progress], None]]:
+        """Show a bar or lines."""
+        return observer()
 
 
 def open_evaluator(name: str | None, jobs: int, deadlines: Deadlines = DEADLINES) -> Evaluator:

@@ -26,7 +26,7 @@ from autotune.cli.options import (
     run_on,
 )
 from autotune.cli.output import on_terminal
-from autotune.cli.run import end_interrupted, open_run
+from autotune.cli.run import CommandLine, end_interrupted
 from autotune.cli.summary import left, show_end_to_end, summary
 from autotune.cli.tables import format_options, show
 from autotune.devices.device import BASELINES
@@ -217,12 +217,14 @@ def tune_and_show(
     only_unsupported: bool = False,
 ) -> None:
     """Tune the layers and print the results. Raises AutotuneError at the end for layers without a correct kernel."""
-    from autotune.api.run import check_baselines
+    from autotune.api.run import check_baselines, open_run
     from autotune.api.tuning import best_of, tune_layers
 
     study = plan.study
     check = partial(check_baselines, plan.finals)
-    with open_run(study, device, jobs, db, on_results=only_unsupported or not search, check=check) as run:
+    with open_run(
+        study, device, jobs, db, CommandLine(), on_results=only_unsupported or not search, check=check
+    ) as run:
         evaluator, store, info = run.evaluator, run.store, run.evaluator.info
         if only_unsupported:
             plan = replace(plan, layers=unsupported_layers(store, plan.layers, info))
@@ -276,6 +278,7 @@ def search_and_show(
     holdout: int | None,
 ) -> None:
     """Search a rule for some layers of its study, or for those of them that a seed does not hold out; print it."""
+    from autotune.api.run import open_run
     from autotune.dispatch.builder import held_out
     from autotune.dispatch.cells import Run
     from autotune.dispatch.header import load_dispatch_template
@@ -283,7 +286,7 @@ def search_and_show(
 
     refuse_beside("a rule is the target", *_OF_LAYERS)
     template = load_dispatch_template()
-    with open_run(plan.study, device, jobs, db) as opened:
+    with open_run(plan.study, device, jobs, db, CommandLine()) as opened:
         distinct = distinct_layers(plan.layers)
         held = held_out(len(distinct), holdout)
         layers = tuple(layer for at, layer in enumerate(distinct) if at not in held)
