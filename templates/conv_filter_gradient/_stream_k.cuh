@@ -1,8 +1,8 @@
 #pragma once
 
 // Stream-K (Osama et al. 2023): blocks share all steps of all tiles evenly. A block has neighbouring steps: the end of a tile, whole tiles, the
-// beginning of another one. It stores the sums of whole tiles, and leaves those of parts in the workspace, which a second stage adds in a fixed
-// order. Needs `steps_of_tile`, of n images, and the family's constants.
+// beginning of another one. It leaves the sums of each in the workspace, and a second stage adds those of a tile in a fixed order.
+// Needs `steps_of_tile`, of n images, and the family's constants.
 
 // The steps of one of `blocks` blocks, counted through all tiles.
 __device__ __forceinline__ long long first_step(int block, int blocks, int steps) { return static_cast<long long>(TILES) * steps * block / blocks; }
@@ -15,7 +15,6 @@ __device__ __forceinline__ int block_of(long long step, int blocks, int steps) {
 // Steps of a tile that a block has.
 struct Part {
     int tile, begin, end;
-    bool whole;  // all of the tile's
 };
 
 // What is left of a block's steps.
@@ -29,18 +28,18 @@ struct Share {
     }
     __device__ __forceinline__ bool more() const { return next < last; }
     __device__ __forceinline__ Part take() {
-        Part part = {static_cast<int>(next / steps), static_cast<int>(next % steps), steps, false};
+        Part part = {static_cast<int>(next / steps), static_cast<int>(next % steps), steps};
         if (steps - part.begin > last - next) part.end = part.begin + static_cast<int>(last - next);
-        part.whole = part.end - part.begin == steps;
         next += part.end - part.begin;
         return part;
     }
 };
 
-// The workspace has two parts of tiles for each block: of the tile that it begins with, and of the tile that it ends with.
+// The sums that a block has of a tile: one of the block's [TILE_K][TILE_COLUMNS], of as many tiles as a block may have.
 template <typename F>
-__device__ __forceinline__ F* part_of_tile(F* workspace, int block, bool begins_tile) {
-    return workspace + (static_cast<long long>(block) * 2 + begins_tile) * (TILE_K * TILE_COLUMNS);
+__device__ __forceinline__ F* sums_of(F* workspace, int tile, int block, int blocks, int steps) {
+    const int most = (TILES + blocks - 1) / blocks + 1, at = tile - static_cast<int>(first_step(block, blocks, steps) / steps);
+    return workspace + (static_cast<long long>(block) * most + at) * (TILE_K * TILE_COLUMNS);
 }
 
 // A tile of dw. ALL_TAPS: its columns are 64 input channels of each tap; else they are neighbours, of TAP_COLUMNS input channels a tap.
@@ -76,30 +75,22 @@ __device__ __forceinline__ void store_sums(float* __restrict__ dw, const Tile& t
     }
 }
 
-// Stores a lane's accumulators of BLOCKS MMAs below each other, BLOCK_ROWS rows apart, from a row and column of the tile on.
+// Stores a lane's accumulators of BLOCKS MMAs below each other, BLOCK_ROWS rows apart, from a row and column of a tile on.
 template <int BLOCK_ROWS, int BLOCKS, int TILES_OF_8>
-__device__ __forceinline__ void store_part(const float (&d)[BLOCKS][TILES_OF_8][4], const Part& part, float* __restrict__ dw,
-                                           float* __restrict__ workspace, int row, int column) {
-    using Pair = AlignedArray<float, 2>;
-    const Tile tile(part.tile);
-    float* const to = part_of_tile(workspace, static_cast<int>(blockIdx.x), part.begin == 0);
+__device__ __forceinline__ void store_part(const float (&d)[BLOCKS][TILES_OF_8][4], float* sums, int row, int column) {
+    const int lane = static_cast<int>(threadIdx.x) % 32;
+    float* const to = sums + (row + lane / 4) * TILE_COLUMNS + column + lane % 4 * 2;
 #pragma unroll
     for (int i = 0; i < 2 * BLOCKS; ++i) {
-        const int own_row = row + i / 2 * BLOCK_ROWS + i % 2 * 8 + static_cast<int>(threadIdx.x) % 32 / 4;
 #pragma unroll
         for (int j = 0; j < TILES_OF_8; ++j) {
-            const int own_column = column + j * 8 + static_cast<int>(threadIdx.x) % 4 * 2;
-            const Pair sums = {d[i / 2][j][i % 2 * 2], d[i / 2][j][i % 2 * 2 + 1]};
-            if (part.whole) {
-                store_sums(dw, tile, own_row, own_column, sums);
-            } else {
-                *reinterpret_cast<Pair*>(to + own_row * TILE_COLUMNS + own_column) = sums;
-            }
+            const AlignedArray<float, 2> pair = {d[i / 2][j][i % 2 * 2], d[i / 2][j][i % 2 * 2 + 1]};
+            *reinterpret_cast<AlignedArray<float, 2>*>(to + (i / 2 * BLOCK_ROWS + i % 2 * 8) * TILE_COLUMNS + j * 8) = pair;
         }
     }
 }
 
-// Adds the parts of the tiles that several blocks share, REDUCE_LANES lanes every so many parts of four neighbours. The grid is that of the first stage.
+// Adds the parts of all tiles, REDUCE_LANES lanes every so many parts of four neighbours. The grid is that of the first stage.
 extern "C" __global__ void __launch_bounds__(REDUCE_THREADS) add_parts(const float* __restrict__ workspace, float* __restrict__ dw, int n) {
     using Quad = AlignedArray<float, 4>;
     constexpr int WARP_QUADS = 32 / REDUCE_LANES, TILE_WARPS = TILE_K * TILE_COLUMNS / 4 / WARP_QUADS;
@@ -110,11 +101,10 @@ extern "C" __global__ void __launch_bounds__(REDUCE_THREADS) add_parts(const flo
         const int index = static_cast<int>(warp / TILE_WARPS), at = (static_cast<int>(warp % TILE_WARPS) * WARP_QUADS + lane % WARP_QUADS) * 4;
         const long long first = static_cast<long long>(index) * steps;
         const int begin = block_of(first, blocks, steps), end = block_of(first + steps - 1, blocks, steps);
-        if (begin == end) continue;
         Quad sums = {};
 #pragma unroll 4
         for (int block = begin + lane / WARP_QUADS; block <= end; block += REDUCE_LANES) {
-            const Quad part = *reinterpret_cast<const Quad*>(part_of_tile(workspace, block, block == begin) + at);
+            const Quad part = *reinterpret_cast<const Quad*>(sums_of(workspace, index, block, blocks, steps) + at);
 #pragma unroll
             for (int j = 0; j < 4; ++j) sums.at[j] += part.at[j];
         }

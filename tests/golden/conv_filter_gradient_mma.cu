@@ -1,5 +1,5 @@
 // conv_filter_gradient n 3 c 72 h 9 w 8 k 80 r 3 s 3 pad_h 1 pad_w 1 pad_h_end 1 pad_w_end 1 f16
-// conv_filter_gradient_mma warp_k=32 warp_columns=32 warps_k=1 warps_column=2 step_pixels=32 stages=3 min_blocks=2
+// conv_filter_gradient_mma warp_k=32 warp_columns=32 warps_k=1 warps_column=2 step_pixels=32 stages=3 contiguous=tap min_blocks=2
 
 // D[k, trsc] = sum over pixels nopq of dY[nopq, k] * X[nopq, trsc] for each group: M = K / GROUPS output channels, N = TAPS * C / GROUPS columns,
 // depth = N*O*P*Q pixels.
@@ -10,7 +10,7 @@
 //   x          [N, D, H, W, C]     input; of fewer dimensions the first have size 1
 //   dy         [N, O, P, Q, K]     gradient of the output
 //   dw         [K, T, R, S, C]     gradient of the filters, here of a group's input channels
-//   workspace  [block][2]          sums of parts of tiles [TILE_K][TILE_COLUMNS]
+//   workspace  [block][tile]       sums of parts of tiles [TILE_K][TILE_COLUMNS]
 //   n          images N, any number
 //
 //   grid  x: an equal share of the steps of all tiles
@@ -26,12 +26,15 @@
 
 // Problem
 constexpr int C = 72, D = 1, H = 9, W = 8;
-constexpr int K = 80, R = 3, S = 3, TAPS = 9;
+constexpr int K = 80;
 constexpr int P = 9, Q = 8, PIXELS = 72;  // of an image of dy
 constexpr int STRIDE_D = 1, STRIDE_H = 1, STRIDE_W = 1;
 constexpr int PAD_D = 0, PAD_H = 1, PAD_W = 1;
 constexpr int DILATION_D = 1, DILATION_H = 1, DILATION_W = 1;
+// A tap is one of a filter, or a row of them, whose input channels are neighbours.
+constexpr int R = 3, S = 3, TAPS = 9;
 constexpr int GROUP_C = 72, GROUP_K = 80;
+constexpr bool CONTIGUOUS_ROWS = false;
 
 // Parameters
 constexpr int WARP_K = 32, WARP_COLUMNS = 32;
@@ -56,18 +59,18 @@ __device__ __forceinline__ int steps_of_tile(int n) {
 
 #include "_fragments_16.cuh"
 
-// Copies a chunk of EXTENT channels, from channel `first` on; zeros come for others, and where it is not `inside`.
-template <int EXTENT>
-__device__ __forceinline__ void copy_chunk(Bits* to, const Bits* from, int first, bool inside) {
-    constexpr int COPIED = EXTENT % CHUNK == 0 ? CHUNK : EXTENT % 4 == 0 ? 4 : EXTENT % 2 == 0 ? 2 : 1;
+// Copies the elements of a chunk that are `there`, the first of them as many at once as VECTOR divides; zeros come for others.
+template <int VECTOR, class There>
+__device__ __forceinline__ void copy_chunk(Bits* to, const Bits* from, const There& there) {
+    constexpr int COPIED = VECTOR % CHUNK == 0 ? CHUNK : VECTOR % 4 == 0 ? 4 : VECTOR % 2 == 0 ? 2 : 1;
+    if constexpr (COPIED * sizeof(Bits) >= 4) {
 #pragma unroll
-    for (int i = 0; i < CHUNK; i += COPIED) {
-        const bool there = inside && first + i < EXTENT;
-        if constexpr (COPIED * sizeof(Bits) >= 4) {
-            copy_async<COPIED * sizeof(Bits)>(to + i, from + i, there);
-        } else {
-            to[i] = there ? from[i] : Bits{0};
-        }
+        for (int i = 0; i < CHUNK; i += COPIED) copy_async<COPIED * sizeof(Bits)>(to + i, from + i, there(i));
+    } else {
+        Bits elements[CHUNK];
+#pragma unroll
+        for (int i = 0; i < CHUNK; ++i) elements[i] = there(i) ? from[i] : Bits{0};
+        *reinterpret_cast<Chunk*>(to) = chunk_of(elements);
     }
 }
 
@@ -78,7 +81,7 @@ __device__ __forceinline__ void copy_step(Bits* stage, const Bits* __restrict__ 
     for (int i = static_cast<int>(threadIdx.x); i < STEP_PIXELS * CHUNKS_K; i += THREADS) {
         const int row = i / CHUNKS_K, k = tile.first_k + i % CHUNKS_K * CHUNK, pixel = first + row;
         const Bits* const from = dy + static_cast<long long>(pixel) * K + tile.group * GROUP_K + k;
-        copy_chunk<GROUP_K>(stage + row * PITCH_K + i % CHUNKS_K * CHUNK, from, k, pixel < pixels);
+        copy_chunk<GROUP_K>(stage + row * PITCH_K + i % CHUNKS_K * CHUNK, from, [&](int j) { return pixel < pixels && k + j < GROUP_K; });
     }
 #pragma unroll
     for (int i = static_cast<int>(threadIdx.x); i < STEP_PIXELS * CHUNKS_COLUMNS; i += THREADS) {
@@ -87,10 +90,14 @@ __device__ __forceinline__ void copy_step(Bits* stage, const Bits* __restrict__ 
         const int d = pixel % PIXELS / (P * Q) * STRIDE_D - PAD_D + tap / (R * S) * DILATION_D;
         const int h = pixel % (P * Q) / Q * STRIDE_H - PAD_H + tap / S % R * DILATION_H;
         const int w = pixel % Q * STRIDE_W - PAD_W + tap % S * DILATION_W;
-        const bool inside = pixel < pixels && tap < TAPS && static_cast<unsigned>(d) < static_cast<unsigned>(D) &&
-                            static_cast<unsigned>(h) < static_cast<unsigned>(H) && static_cast<unsigned>(w) < static_cast<unsigned>(W);
+        const bool row_inside = pixel < pixels && tap < TAPS && static_cast<unsigned>(d) < static_cast<unsigned>(D) &&
+                                static_cast<unsigned>(h) < static_cast<unsigned>(H);
+        const auto inside = [&](int j) {
+            if constexpr (CONTIGUOUS_ROWS) return row_inside && c + j < GROUP_C && static_cast<unsigned>(w * C + c + j) < static_cast<unsigned>(W * C);
+            return row_inside && c + j < GROUP_C && static_cast<unsigned>(w) < static_cast<unsigned>(W);
+        };
         const Bits* const from = x + (((static_cast<long long>(pixel / PIXELS) * D + d) * H + h) * W + w) * C + tile.group * GROUP_C + c;
-        copy_chunk<GROUP_C>(stage + STEP_PIXELS * PITCH_K + row * PITCH_COLUMNS + i % CHUNKS_COLUMNS * CHUNK, from, c, inside);
+        copy_chunk<CONTIGUOUS_ROWS ? C : GROUP_C>(stage + STEP_PIXELS * PITCH_K + row * PITCH_COLUMNS + i % CHUNKS_COLUMNS * CHUNK, from, inside);
     }
 }
 
@@ -116,7 +123,7 @@ __device__ __forceinline__ void add_stage(Accumulators& accumulators, const Bits
 }
 
 extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS)
-conv_filter_gradient_mma(const Bits* __restrict__ x, const Bits* __restrict__ dy, float* __restrict__ dw, float* __restrict__ workspace, int n) {
+conv_filter_gradient_mma(const Bits* __restrict__ x, const Bits* __restrict__ dy, float* __restrict__ workspace, int n) {
     extern __shared__ __align__(16) unsigned char smem[];
     Bits* const stages = reinterpret_cast<Bits*>(smem);
     const int warp = static_cast<int>(threadIdx.x) / 32, warp_k = warp % WARPS_K * WARP_K, warp_column = warp / WARPS_K * WARP_COLUMNS;
@@ -144,7 +151,7 @@ conv_filter_gradient_mma(const Bits* __restrict__ x, const Bits* __restrict__ dy
             add_stage(accumulators, stages + stage * STAGE, warp_k, warp_column);
             stage = stage + 1 == STAGES ? 0 : stage + 1;
         }
-        store_part<16>(accumulators, part, dw, workspace, warp_k, warp_column);
+        store_part<16>(accumulators, sums_of(workspace, part.tile, blockIdx.x, gridDim.x, share.steps), warp_k, warp_column);
         __syncthreads();  // the stages have been read
     }
 }

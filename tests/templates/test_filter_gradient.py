@@ -11,7 +11,8 @@ from autotune.exporting.golden import data_of
 from autotune.family.render import render
 from autotune.family.space import BoundTemplate
 from autotune.measurement.storage import encoded
-from autotune.problem import make_problem
+from autotune.problem import Problem, make_problem
+from autotune.trial import Value
 from tests.compiled import host_device
 from tests.long_run import every, long_run
 from tests.problems import FILTER_GRADIENT, FILTER_GRADIENTS
@@ -19,9 +20,9 @@ from tests.problems import FILTER_GRADIENT, FILTER_GRADIENTS
 from .shipped_families import default_of, family, output_bytes, refuses_changed, verify
 
 Values = dict[str, int | str]
-MMA = "conv_filter_gradient_mma"
+MMA, SM90 = "conv_filter_gradient_mma", "conv_filter_gradient_sm90"
 SMALL: Values = {"warp_k": 16, "warp_columns": 16, "warps_k": 2, "warps_column": 1, "step_pixels": 16, "stages": 3}
-SMALL |= {"min_blocks": 2}
+SMALL |= {"min_blocks": 2, "contiguous": "tap"}
 WIDE = SMALL | {"warp_columns": 64, "warp_k": 32, "stages": 2, "min_blocks": 1, "step_pixels": 32}
 
 
@@ -30,7 +31,7 @@ WIDE = SMALL | {"warp_columns": 64, "warp_k": 32, "stages": 2, "min_blocks": 1, 
     ("label", "values"),
     [
         ("same", WIDE),
-        ("stem", SMALL),
+        ("stem", {**SMALL, "contiguous": "row"}),
         ("depthwise", SMALL),
         ("groups", SMALL),
         *long_run(*((label, values) for label in FILTER_GRADIENTS for values in (SMALL, WIDE))),
@@ -40,12 +41,53 @@ def test_config_is_right(label: str, values: Values, checked: DeviceEvaluator) -
     verify(MMA, FILTER_GRADIENTS[label], values, checked)
 
 
+SAME = FILTER_GRADIENTS["same"]
+WINDOWS: Values = {"tile_k": 64, "tile_boxes": 1, "window_rows": 4}
+
+
+def changed(**values: Value) -> Problem:
+    return make_problem(FILTER_GRADIENT, {**SAME.values, "c": 24, "k": 40, **values})
+
+
+@pytest.mark.cxx
+@pytest.mark.parametrize(
+    ("problem", "values"),
+    [
+        (SAME, WINDOWS),
+        (SAME, {"tile_k": 64, "tile_boxes": 2, "window_rows": 0}),
+        (FILTER_GRADIENTS["pointwise"], {"tile_k": 128, "tile_boxes": 1, "window_rows": 0}),
+        *long_run(
+            (changed(stride_h=2, stride_w=2, w=11), {"tile_k": 64, "tile_boxes": 3, "window_rows": 0}),
+            (changed(r=2, s=4, dilation_w=2, pad_w=3), WINDOWS),
+            (changed(r=1, pad_h=0, h=1, pad_h_end=0, w=75, dtype="bf16"), {**WINDOWS, "window_rows": 1}),
+            (changed(d=4, t=3, pad_d=2, stride_d=2), {"tile_k": 128, "tile_boxes": 4, "window_rows": 0}),
+            (changed(r=1, s=1, c=136, k=264), {"tile_k": 256, "tile_boxes": 2, "window_rows": 0}),
+        ),
+    ],
+)
+def test_config_for_hopper_is_right(problem: Problem, values: Values, host: DeviceEvaluator) -> None:
+    verify(SM90, problem, values, host)
+
+
+@pytest.mark.cxx
+@pytest.mark.parametrize(
+    "change",
+    [
+        ("DILATION_H * PITCH * OPERAND_ROW_BYTES", "DILATION_H * (PITCH - 1) * OPERAND_ROW_BYTES"),
+        ("clear_rows(stages + stage * STAGE_BYTES, DY_LOADED, DEPTH);", ""),
+        ("wgmma_wait(d);", ""),
+    ],
+)
+def test_a_mistake_in_windows_is_found(change: tuple[str, str], host: DeviceEvaluator) -> None:
+    assert refuses_changed(SM90, SAME, WINDOWS, change, host)
+
+
 FAULTS = {
     "a part is left out": ("block <= end; block", "block < end; block"),
-    "the last pixel is left out": ("pixel < pixels && tap", "pixel < pixels - 1 && tap"),
-    "padding is the row before": ("static_cast<unsigned>(w) < static_cast<unsigned>(W)", "w < W"),
+    "the last pixel is left out": ("row_inside = pixel < pixels", "row_inside = pixel < pixels - 1"),
+    "padding is the row before": ("static_cast<unsigned>(w) < static_cast<unsigned>(W);", "w < W;"),
     "the next tile overwrites what is read": ("        __syncthreads();  // the stages have been read\n", ""),
-    "a whole tile is taken for a part": ("part.end - part.begin == steps", "false"),
+    "blocks overwrite each other's sums": ("(TILES + blocks - 1) / blocks + 1", "(TILES + blocks - 1) / blocks - 1"),
 }
 
 
