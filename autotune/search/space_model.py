@@ -19,6 +19,10 @@ if TYPE_CHECKING:
     from optuna import Study
 
 
+CLAIM = "autotune:claim"
+"""Optuna's attribute of a trial with the parameters of the config that is proposed for it."""
+
+
 class SpaceExhausted(TrialPruned):
     """Every feasible config was proposed. Within `Study.optimize` the trial counts as pruned."""
 
@@ -81,19 +85,39 @@ class ListedSpaceModel:
         """The parameters of the config chosen for a trial. Raises SpaceExhausted, and ValueError if no free config has
         the parameters that it was enqueued with.
         """
-        self.follow(study)
-        forced = self._asked.get(trial.number)
-        fixed: Params = trial.system_attrs.get(FIXED, {})
-        if forced is None and fixed:
-            agreeing = self.encoding.agreeing(fixed)
-            if not len(agreeing):
-                raise ValueError(f"trial {trial.number} was enqueued: no feasible config that is left has {fixed}")
-            forced = int(rng.choice(agreeing))
-        if forced is None and not self.state.free.any():
-            raise SpaceExhausted(f"all {len(self.state)} feasible configs were proposed")
-        index = self._choose(self, study, trial, rng, forced)
-        self._take(trial.number, index)
+        while True:
+            self.follow(study)
+            enqueued = self._asked.get(trial.number)
+            forced = self._agreeing(trial, rng) if enqueued is None else enqueued
+            if forced is None and not self.state.free.any():
+                raise SpaceExhausted(f"all {len(self.state)} feasible configs were proposed")
+            index = self._choose(self, study, trial, rng, forced)
+            self._take(trial.number, index)
+            if self._claimed(study, trial, index) or enqueued is not None:
+                break
+            self._drop(trial.number)
+            study._storage.set_trial_system_attr(trial._trial_id, CLAIM, {})
         return {name: value for name, value in self.encoding.params(index).items() if name in search_space}
+
+    def _agreeing(self, trial: FrozenTrial, rng: np.random.Generator) -> int | None:
+        """A free config with the parameters that a trial was enqueued with; None if it was not enqueued."""
+        fixed: Params = trial.system_attrs.get(FIXED, {})
+        if not fixed:
+            return None
+        agreeing = self.encoding.agreeing(fixed)
+        if not len(agreeing):
+            raise ValueError(f"trial {trial.number} was enqueued: no feasible config that is left has {fixed}")
+        return int(rng.choice(agreeing))
+
+    def _claimed(self, study: Study, trial: FrozenTrial, index: int) -> bool:
+        """Claim a config for a trial; False if another process claimed it since the study was last read.
+
+        Each process writes its claim before it reads those of the others, so at least one of two sees the other's.
+        """
+        params = self.encoding.params(index)
+        study._storage.set_trial_system_attr(trial._trial_id, CLAIM, params)
+        others = (other for other in study.get_trials(deepcopy=False) if other.number != trial.number)
+        return all(other.system_attrs.get(CLAIM) != params for other in others)
 
     def independent(
         self, trial: FrozenTrial, name: str, distribution: BaseDistribution, _rng: np.random.Generator
@@ -109,12 +133,11 @@ class ListedSpaceModel:
         if trial.number in self._ended:
             return
         self._ended.add(trial.number)
-        index = self._asked.pop(trial.number, None)
-        if index is not None and not trial.params.items() <= self.encoding.params(index).items():
-            self.state.release(index)
-            index = None
-        if index is None:
+        index = self._asked.get(trial.number)
+        if index is None or not trial.params.items() <= self.encoding.params(index).items():
+            self._drop(trial.number)
             index = self.encoding.index_of(trial.params)
+        self._asked.pop(trial.number, None)
         if index is not None:
             so_far = [observation.value for observation in self.state.observations]
             self.state.tell(index, outcome(study, trial, state, values, so_far))
@@ -131,18 +154,27 @@ class ListedSpaceModel:
         for trial in study.get_trials(deepcopy=False):
             if trial.number in self._ended:
                 continue
-            if trial.state.is_finished():
+            attrs, finished = trial.system_attrs, trial.state.is_finished()
+            if CLAIM in attrs or not finished:
+                index = self.encoding.index_of(attrs.get(CLAIM, trial.params or attrs.get(FIXED, {})))
+                if index != self._asked.get(trial.number):  # first seen, or another process drew again
+                    self._drop(trial.number)
+                    if index is not None:
+                        self._take(trial.number, index)
+            if finished:
                 self.end(study, trial, trial.state, trial.values)
-            elif trial.number not in self._asked:
-                index = self.encoding.index_of(trial.params or trial.system_attrs.get(FIXED, {}))
-                if index is not None:
-                    self._take(trial.number, index)
 
     def _take(self, number: int, index: int) -> None:
         """Record the config of a trial."""
         self._asked[number] = index
         if self.state.free[index]:
             self.state.ask(index)
+
+    def _drop(self, number: int) -> None:
+        """Forget the config of a trial; it is free again unless another trial has it too."""
+        index = self._asked.pop(number, None)
+        if index is not None and index not in self._asked.values():
+            self.state.release(index)
 
 
 Choose = Callable[[ListedSpaceModel, "Study", FrozenTrial, np.random.Generator, int | None], int]

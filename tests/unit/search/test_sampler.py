@@ -6,7 +6,9 @@ import math
 import pickle
 import re
 import statistics
+import threading
 from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import optuna
@@ -280,6 +282,23 @@ def test_known_results_running_trials_and_enqueued_ones_of_a_space_are_not_propo
     study.enqueue_trial(next(c for c in SPACE if c not in [trial.params for trial in study.trials]))
     study.optimize(listed, n_trials=13)
     assert sorted(map(str, (trial.params for trial in study.trials))) == sorted(map(str, SPACE))
+
+
+def test_two_processes_that_ask_at_the_same_time_get_different_configs() -> None:
+    storage, ask_now = optuna.storages.InMemoryStorage(), threading.Barrier(2)
+    optuna.create_study(study_name="shared", storage=storage)
+
+    def process(_number: int) -> None:  # shares nothing but the storage with the other
+        study = optuna.load_study(study_name="shared", storage=storage, sampler=AutotuneSampler(seed=0, space=SPACE))
+        for _ in range(20):
+            ask_now.wait(timeout=60)
+            trial = study.ask()
+            study.tell(trial, listed(trial))
+
+    with ThreadPoolExecutor(2) as pool:
+        list(pool.map(process, range(2)))
+    trials = optuna.load_study(study_name="shared", storage=storage).trials
+    assert len({str(trial.params) for trial in trials}) == len(trials) == 40
 
 
 def test_what_is_enqueued_in_part_is_completed_to_a_feasible_config() -> None:
