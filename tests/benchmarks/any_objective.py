@@ -148,6 +148,76 @@ def counted(trial: Trial) -> float:
     return abs(len(widths) - 3) + sum(abs(math.log2(one / other)) for one, other in zip(widths, best, strict=False))
 
 
+def levy(trial: Trial) -> float:
+    """Many local minima on a slope, in four variables (Laguna & Marti 2005)."""
+    w = 1 + (_floats(trial, 4, -10, 10) - 1) / 4
+    ends = math.sin(math.pi * w[0]) ** 2 + (w[-1] - 1) ** 2 * (1 + math.sin(2 * math.pi * w[-1]) ** 2)
+    return float(ends + np.sum((w[:-1] - 1) ** 2 * (1 + 10 * np.sin(math.pi * w[:-1] + 1) ** 2)))
+
+
+def griewank(trial: Trial) -> float:
+    """A wide bowl with ripples, in five variables (Griewank 1981)."""
+    x = _floats(trial, 5, -50, 70)
+    return float(1 + np.sum(x**2) / 4000 - np.prod(np.cos(x / np.sqrt(np.arange(1, 6)))))
+
+
+def michalewicz(trial: Trial) -> float:
+    """Narrow valleys that cross, in five variables (Michalewicz 1992)."""
+    x = _floats(trial, 5, 0, math.pi)
+    return float(4.687658 - np.sum(np.sin(x) * np.sin(np.arange(1, 6) * x**2 / math.pi) ** 20))
+
+
+def goldstein(trial: Trial) -> float:
+    """The logarithm of a function that spans six orders of magnitude (Goldstein & Price 1971)."""
+    x, y = _floats(trial, 2, -2, 2)
+    first = 1 + (x + y + 1) ** 2 * (19 - 14 * x + 3 * x**2 - 14 * y + 6 * x * y + 3 * y**2)
+    second = 30 + (2 * x - 3 * y) ** 2 * (18 - 32 * x + 12 * x**2 + 48 * y - 36 * x * y + 27 * y**2)
+    return math.log(first * second / 3)
+
+
+def speed_reducer(trial: Trial) -> float:
+    """Weight of a gear: six numbers, an integer and eleven constraints, minimum 2994.4 (Golinski 1973)."""
+    face, module = trial.suggest_float("face", 2.6, 3.6), trial.suggest_float("module", 0.7, 0.8)
+    teeth = trial.suggest_int("teeth", 17, 28)
+    long1, long2 = trial.suggest_float("long1", 7.3, 8.3), trial.suggest_float("long2", 7.3, 8.3)
+    wide1, wide2 = trial.suggest_float("wide1", 2.9, 3.9), trial.suggest_float("wide2", 5, 5.5)
+    limits = [
+        27 / (face * module**2 * teeth),
+        397.5 / (face * module**2 * teeth**2),
+        1.93 * long1**3 / (module * teeth * wide1**4),
+        1.93 * long2**3 / (module * teeth * wide2**4),
+        math.sqrt((745 * long1 / (module * teeth)) ** 2 + 16.9e6) / (110 * wide1**3),
+        math.sqrt((745 * long2 / (module * teeth)) ** 2 + 157.5e6) / (85 * wide2**3),
+        module * teeth / 40,
+        5 * module / face,
+        face / (12 * module),
+        (1.5 * wide1 + 1.9) / long1,
+        (1.1 * wide2 + 1.9) / long2,
+    ]
+    for place, used in enumerate(limits):
+        trial.set_constraint(f"limit{place}", used - 1)
+    shafts = wide1**2 + wide2**2
+    gear = 0.7854 * face * module**2 * (3.3333 * teeth**2 + 14.9334 * teeth - 43.0934) - 1.508 * face * shafts
+    return gear + 7.4777 * (wide1**3 + wide2**3) + 0.7854 * (long1 * wide1**2 + long2 * wide2**2)
+
+
+def descent(trial: Trial) -> float:
+    """The log validation error of a polynomial that gradient descent fits; fails where it diverges."""
+    rate, decay = trial.suggest_float("rate", 1e-3, 10, log=True), trial.suggest_float("decay", 1e-6, 1, log=True)
+    momentum, degree = trial.suggest_float("momentum", 0, 0.999), trial.suggest_int("degree", 1, 15)
+    x = np.linspace(-1, 1, 60)
+    y = np.sin(5 * x) + 0.3 * np.sin(37 * x)  # the second term is too fast to be learned
+    inputs = np.polynomial.chebyshev.chebvander(x, degree)
+    weights, speed = np.zeros(degree + 1), np.zeros(degree + 1)
+    for _ in range(100):
+        slope = inputs[::2].T @ (inputs[::2] @ weights - y[::2]) / len(x) + decay * weights
+        speed = momentum * speed - rate * slope
+        weights = weights + speed
+        if np.abs(weights).max() > 1e6:
+            return math.nan
+    return math.log10(np.mean((inputs[1::2] @ weights - y[1::2]) ** 2) / 0.0399)  # the least of 20,000 random fits
+
+
 def _floats(trial: Trial, count: int, low: float, high: float) -> npt.NDArray[np.float64]:
     return np.array([trial.suggest_float(f"x{place}", low, high) for place in range(count)])
 
@@ -165,6 +235,12 @@ OBJECTIVES: Mapping[str, Callable[[Trial], float]] = {
     "conditional": conditional,
     "counted": counted,
     "spring": spring,
+    "Levy": levy,
+    "Griewank": griewank,
+    "Michalewicz": michalewicz,
+    "Goldstein": goldstein,
+    "speed reducer": speed_reducer,
+    "descent": descent,
 }
 SAMPLERS: Mapping[str, Callable[[int], BaseSampler]] = {
     "AutotuneSampler": lambda seed: AutotuneSampler(seed=seed),
@@ -178,7 +254,7 @@ SAMPLERS: Mapping[str, Callable[[int], BaseSampler]] = {
 def best_of(study: optuna.Study, trials: int) -> float:
     """The best value that violates no constraint among the first trials; infinite if all violate one."""
     feasible = [t for t in study.trials[:trials] if all(value <= 0 for value in t.constraints.values())]
-    return min((trial.values[0] for trial in feasible), default=math.inf)
+    return min((trial.values[0] for trial in feasible if trial.values), default=math.inf)
 
 
 def main() -> None:
