@@ -89,7 +89,6 @@ def plan_run(
     overrides: Overrides | None = None,
     baselines: Sequence[str] = (),
     finals_s: float | None = None,
-    finals_on_interrupt: bool = False,
     fresh: bool = False,
 ) -> RunPlan:
     """Read a study, apply the overrides, and check it against its families, including those in `folders`.
@@ -104,7 +103,7 @@ def plan_run(
     chosen = layers_named(planned, layers)
     families = load_templates(folders, operations_of(planned))
     check_study(planned, families)
-    finals = _finals(planned, tuple(dict.fromkeys(baselines)), finals_s, on_interrupt=finals_on_interrupt)
+    finals = _finals(planned, tuple(dict.fromkeys(baselines)), finals_s)
     if not fresh:
         _warn_dropped_layers(planned, db)
     return RunPlan(planned, chosen, families, finals, fresh)
@@ -149,7 +148,7 @@ def _check_family(
         raise StudyError(f"{where}: {error}") from None
 
 
-def _finals(study: Study, baselines: tuple[str, ...], finals_s: float | None, *, on_interrupt: bool) -> FinalsPlan:
+def _finals(study: Study, baselines: tuple[str, ...], finals_s: float | None) -> FinalsPlan:
     """The settings of the finals. Raises DeviceError for an unknown library, StudyError for one without such kernels.
 
     `api.run.check_baselines` checks the device.
@@ -165,7 +164,7 @@ def _finals(study: Study, baselines: tuple[str, ...], finals_s: float | None, *,
     if finals_s is not None and not is_time(finals_s):
         raise StudyError(f"finals_s = {finals_s}: expected seconds above 0")
     together_s = None if finals_s else TOGETHER_S
-    return FinalsPlan(baselines, finals_s or FINALS_S, on_interrupt=on_interrupt, together_s=together_s)
+    return FinalsPlan(baselines, finals_s or FINALS_S, together_s=together_s)
 
 
 def _warn_dropped_layers(study: Study, db: str | Path) -> None:

@@ -15,7 +15,6 @@ from autotune.cli.options import (
     ACCURACY,
     DATABASE,
     DIRECTORIES,
-    FAMILIES,
     LAYERS,
     OF_DEVICE,
     Folder,
@@ -33,7 +32,6 @@ from autotune.errors import AutotuneError, StoreError
 from autotune.family.template_files import load_templates
 from autotune.operation.registry import operations_here
 from autotune.study import ADMITTED
-from autotune.toml_table import did_you_mean
 
 if TYPE_CHECKING:
     from autotune.api.exports import ExportRequest, WrittenExport
@@ -170,8 +168,6 @@ def _prove(written: WrittenExport) -> None:
 @DIRECTORIES
 @OF_DEVICE
 @ACCURACY
-@FAMILIES
-@click.option("--config", help="The fastest kernel with these values: 'NAME=VALUE NAME=VALUE'.")
 @click.option("--trial", "number", type=click.IntRange(min=0), help="The kernel of this trial, even if it failed.")
 @click.option("--ptx", is_flag=True, help="Print its PTX instead; needs nvcc.")
 @click.option("--sass", is_flag=True, help="Print its machine code instead; needs nvcc and nvdisasm.")
@@ -182,8 +178,6 @@ def source(
     directories: tuple[Path, ...],
     device: str | None,
     accuracy: str | None,
-    only_families: tuple[str, ...],
-    config: str | None,
     number: int | None,
     ptx: bool,
     sass: bool,
@@ -202,20 +196,20 @@ def source(
     machine = one_of({"ptx": ptx, "sass": sass})
     if out is not None:
         check_writable(out, "--out")
-    values = _values(config)
     name = name_of(what)
     with Store(db, create=False) as store:
         layers = {layer.layer.problem: layer.name for layer in store.studies.layers(name)}
         if len(layers) > 1:
             raise StoreError(f"{what}: expected one layer; give one of {', '.join(layers.values())}")
         info = one_device(store, device)
-        if number is None and not only_families and not values:
-            row, others = _first(best_per_class(store.best.list(name, info, accuracy=accuracy)))
+        found: Sequence[BestRow | TrialRow]
+        if number is None:
+            found = best_per_class(store.best.list(name, info, accuracy=accuracy))
         else:
-            row, others = _first(_trials(store, name, info, accuracy, only_families, values, number))
-        if row is None:
-            _check_params(store, name, what, values)
+            found = _trials(store, name, info, accuracy, number)
+        if not found:
             raise StoreError(f"{db}: no such kernel of {what}; `autotune trials {what}` lists what there is")
+        row, *others = found
         kernel = _kernel(store, _row(row), what, directories, db)
         text = _text(store, row, kernel)
         if machine is not None:
@@ -232,58 +226,18 @@ def source(
         click.echo(out)
 
 
-def _values(config: str | None) -> Mapping[str, str]:
-    """Parse `--config`. Raises click.BadParameter for anything but NAME=VALUE words."""
-    if config is None:
-        return {}
-    pairs = [word.partition("=") for word in config.replace(",", " ").split()]
-    if not pairs or any(not (name and equals and value) for name, equals, value in pairs):
-        raise click.BadParameter(
-            f"{config!r}: expected NAME=VALUE words, as `autotune trials` shows them", param_hint="--config"
-        )
-    values: dict[str, str] = {}
-    for name, _, value in pairs:
-        if values.setdefault(name, value) != value:
-            raise click.BadParameter(f"{name} is given two values, {values[name]} and {value}", param_hint="--config")
-    return values
-
-
-def _check_params(store: Store, name: str | None, what: str, values: Mapping[str, str]) -> None:
-    """Raise StoreError for a parameter that no recorded config of a layer has."""
-    known = {param for row in store.trials.list(name) for param, _ in row.trial.config.pairs}
-    for param in values:
-        if param not in known:
-            raise StoreError(f"--config {param}: no kernel of {what} has such a parameter{did_you_mean(param, known)}")
-
-
 def _trials(
-    store: Store,
-    name: str | None,
-    info: DeviceInfo | None,
-    accuracy: str | None,
-    families: tuple[str, ...],
-    values: Mapping[str, str],
-    number: int | None,
+    store: Store, name: str | None, info: DeviceInfo | None, accuracy: str | None, number: int
 ) -> list[TrialRow]:
-    """The trials that are asked for, correct ones first, of GPUs first, then the fastest; of one kernel the first."""
+    """The trials of a number, correct ones first, of GPUs first, then the fastest."""
     rows = [
         row
         for row in store.trials.list(name)
-        if (info is None or row.device.identity == info.identity)
+        if row.trial.number == number
+        and (info is None or row.device.identity == info.identity)
         and accuracy in (None, row.trial.accuracy)
-        and (not families or row.trial.config.template in families)
-        and number in (None, row.trial.number)
-        and values.items() <= {key: str(value) for key, value in row.trial.config.pairs}.items()
-        and (number is not None or row.median_us is not None)
     ]
-    rows.sort(key=lambda row: (row.median_us is None, not row.device.can.gpu, row.median_us or 0.0))
-    return rows if number is not None else rows[:1]
-
-
-def _first(
-    rows: Sequence[BestRow] | Sequence[TrialRow],
-) -> tuple[BestRow | TrialRow | None, Sequence[BestRow | TrialRow]]:
-    return (rows[0], rows[1:]) if rows else (None, ())
+    return sorted(rows, key=lambda row: (row.median_us is None, not row.device.can.gpu, row.median_us or 0.0))
 
 
 def _row(kernel: BestRow | TrialRow) -> TrialRow:

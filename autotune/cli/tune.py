@@ -104,7 +104,6 @@ FINALS_SECONDS = click.option(
 @BASELINE
 @FINALS_SECONDS
 @click.option("--fresh", is_flag=True, help="Start over; stored results stay in the database.")
-@click.option("--finals-on-interrupt", is_flag=True, help="Hold the finals of the current layers even after Ctrl-C.")
 @format_options
 def tune(
     study: str,
@@ -130,7 +129,6 @@ def tune(
     baselines: tuple[str, ...],
     finals_seconds: float | None,
     fresh: bool,
-    finals_on_interrupt: bool,
     style: str | None,
 ) -> None:
     """Tune the layers of STUDY, a study's file or name.
@@ -161,7 +159,6 @@ def tune(
         ),
         baselines=baselines,
         finals_s=finals_seconds,
-        finals_on_interrupt=finals_on_interrupt,
         fresh=fresh,
     )
     if rule := plan.rule(target, trials):
@@ -262,7 +259,7 @@ def tune_and_show(
 
 _OF_LAYERS = (
     *("time_budget", "trials_total", "time_budget_total", "min_gain", "only_unsupported", "cluster"),
-    *("classes", "baselines", "finals_seconds", "fresh", "finals_on_interrupt"),
+    *("classes", "baselines", "finals_seconds", "fresh"),
 )
 """Options of `tune` that a rule's search has no use for."""
 

@@ -37,8 +37,6 @@ class FinalsPlan:
     """baselines that take part: cudnn, inductor"""
     budget_s: float = FINALS_S
     """of one layer's finals, wall clock"""
-    on_interrupt: bool = False
-    """whether to run them for the current layers even after a request to stop"""
     together_s: float | None = TOGETHER_S
     """of all finals of a run; None: no limit"""
 

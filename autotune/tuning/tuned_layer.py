@@ -203,7 +203,7 @@ class TunedLayer:
         plan = None if self.stopped == PAUSED else self.run_of.finals
         wanted = plan is not None and (plan.libraries or not self.run_of.search or self._undecided(new))
         if plan is not None and wanted and self.log.best is not None:
-            if self.run_of.stopping() and not plan.on_interrupt:
+            if self.run_of.stopping():
                 self.stopped = INTERRUPTED
             else:
                 self._report(phase="finals")

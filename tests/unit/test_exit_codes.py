@@ -164,19 +164,6 @@ def test_the_way_to_resume_does_not_begin_anew(three: Path, fork_server: ForkSer
     assert last.endswith(f"to resume: autotune tune small.toml {' '.join(SLOW)} --db 'with space.db'")
 
 
-def test_finals_are_held_on_interrupt_where_that_is_asked_for(
-    three: Path, fork_server: ForkServer, autotune: Command
-) -> None:
-    run = fork_server.start(three.parent, "tune", "small.toml", *SLOW, "--finals-on-interrupt")
-    run.wait_for("small: 1/120")
-    time.sleep(0.5)
-    run.send_signal(signal.SIGINT)
-    ended = run.finish()
-    assert (ended.code, ended.err.count("finals: ")) == (130, 1)
-    assert "not tuned: small.one (" in ended.err
-    assert len(rows(autotune("query", "SELECT * FROM finals", "--json"))) == 1
-
-
 def test_finals_that_an_interrupt_spared_are_held_by_the_next_run(
     folder: Path, autotune: Command, monkeypatch: pytest.MonkeyPatch
 ) -> None:
