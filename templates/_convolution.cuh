@@ -15,6 +15,16 @@ struct Output {
 
 #include "_activated.cuh"
 
+// An element of the frames in front of x. Only conv has such an array.
+template <class Inputs>
+REFERENCE_FUNCTION auto cached(const Inputs& in, long long at, int) -> decltype(in.cache[at]) {
+    return in.cache[at];
+}
+template <class Inputs>
+REFERENCE_FUNCTION double cached(const Inputs&, long long, long) {
+    return 0.0;
+}
+
 // Output `at` of y as it is stored.
 template <class Problem, class Inputs>
 REFERENCE_FUNCTION Output reference_output(const Problem& problem, const Inputs& in, long long at) {
@@ -33,8 +43,10 @@ REFERENCE_FUNCTION Output reference_output(const Problem& problem, const Inputs&
     long long products = 0;
     const auto add = [&](double term) { sum += term, magnitude += term < 0.0 ? -term : term; };
     for (int t = 0; t < problem.t; ++t) {
-        const int d = o * problem.stride_d - problem.pad_d + t * problem.dilation_d;
-        if (d < 0 || d >= problem.d) continue;
+        const int frame = o * problem.stride_d - problem.pad_d + t * problem.dilation_d;  // of cache, then of x
+        if (frame < 0 || frame >= problem.cache_d + problem.d) continue;
+        const bool in_cache = frame < problem.cache_d;
+        const int d = in_cache ? frame : frame - problem.cache_d, frames = in_cache ? problem.cache_d : problem.d;
         for (int r = 0; r < problem.r; ++r) {
             const int h = p * problem.stride_h - problem.pad_h + r * problem.dilation_h;
             if (h < 0 || h >= problem.h) continue;
@@ -45,10 +57,12 @@ REFERENCE_FUNCTION Output reference_output(const Problem& problem, const Inputs&
                 for (int c = 0; c < c_group; ++c) {
                     const long long channel = static_cast<long long>(k / k_group) * c_group + c;
                     const long long plane = nhwc ? image : image * problem.c + channel;  // of frames
-                    const long long pixel = ((plane * problem.d + d) * problem.h + h) * problem.w + w;
+                    const long long pixel = ((plane * frames + d) * problem.h + h) * problem.w + w;
                     const long long filter = nhwc ? k : static_cast<long long>(k) * c_group + c;
                     const long long tap = ((filter * problem.t + t) * problem.r + r) * problem.s + s;
-                    add(nhwc ? in.x[pixel * problem.c + channel] * in.w[tap * c_group + c] : in.x[pixel] * in.w[tap]);
+                    const long long element = nhwc ? pixel * problem.c + channel : pixel;
+                    const double input = in_cache ? cached(in, element, 0) : in.x[element];
+                    add(input * in.w[nhwc ? tap * c_group + c : tap]);
                 }
             }
         }

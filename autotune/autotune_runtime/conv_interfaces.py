@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from .activations import ACTIVATIONS
 from .interface import Interface, InterfaceArray, InterfaceSize
 
@@ -17,19 +19,24 @@ _WORDS = {
 }
 
 
-def _array(name: str, role: str, first: str, second: str, spatial: str, *, optional: bool = False) -> InterfaceArray:
+def _array(
+    name: str, role: str, first: str, second: str, spatial: Sequence[str], *, optional: bool = False
+) -> InterfaceArray:
     axes = {"nchw": (first, second, *spatial), "nhwc": (first, *spatial, second)}
     return InterfaceArray(name, role, axes, _STORED, optional)
 
 
-def _interface(name: str, sizes: str, rank: int, filters: tuple[str, str]) -> Interface:
-    """An operation with these sizes, some of which have a default, and the first two extents of its filters."""
+def _interface(
+    name: str, sizes: str, rank: int, filters: tuple[str, str], more: tuple[InterfaceArray, ...] = ()
+) -> Interface:
+    """An operation with these sizes, some with a default, the first two extents of its filters, and `more` arrays."""
     arrays = (
         _array("x", "in", "n", "c", "dhw"[-rank:]),
         _array("w", "weights", *filters, "trs"[-rank:]),
         InterfaceArray("bias", "weights", {"nchw": ("k",), "nhwc": ("k",)}, _STORED, optional=True),
         _array("y", "out", "n", "k", "opq"[-rank:]),
         _array("z", "in", "n", "k", "opq"[-rank:], optional=True),
+        *more,
     )
     pairs = (size.partition("=") for size in sizes.split())
     declared = tuple(InterfaceSize(size, int(default) if default else None) for size, _, default in pairs)
@@ -41,15 +48,17 @@ n c h w k r s
 stride_h=1 stride_w=1 pad_h=0 pad_w=0 dilation_h=1 dilation_w=1 groups=1"""
 _OF_CONV = """
 n c d=1 h=1 w k t=1 r=1 s
-stride_d=1 stride_h=1 stride_w=1 pad_d=0 pad_h=0 pad_w=0 pad_d_end=0 pad_h_end=0 pad_w_end=0
+stride_d=1 stride_h=1 stride_w=1 cache_d=0 pad_d=0 pad_h=0 pad_w=0 pad_d_end=0 pad_h_end=0 pad_w_end=0
 dilation_d=1 dilation_h=1 dilation_w=1 groups=1"""
 _OF_CONV_TRANSPOSE = """
 n c d=1 h=1 w k t=1 r=1 s
 stride_d=1 stride_h=1 stride_w=1 padding_d=0 padding_h=0 padding_w=0
 output_padding_d=0 output_padding_h=0 output_padding_w=0 dilation_d=1 dilation_h=1 dilation_w=1 groups=1"""
 
+_CACHE = _array("cache", "in", "n", "c", ("cache_d", "h", "w"), optional=True)
+
 CONV_INTERFACES = (
     _interface("conv2d", _OF_CONV2D, 2, ("k", "c // groups")),
-    _interface("conv", _OF_CONV, 3, ("k", "c // groups")),
+    _interface("conv", _OF_CONV, 3, ("k", "c // groups"), (_CACHE,)),
     _interface("conv_transpose", _OF_CONV_TRANSPOSE, 3, ("c", "k // groups")),
 )

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 def inputs(problem: Problem, layout: str, random: Callable[..., torch.Tensor]) -> tuple[torch.Tensor | None, ...]:
-    """x, w, bias and z in a layout, of as many dimensions as PyTorch's operator takes."""
+    """x, w, bias, z and cache in a layout, of as many dimensions as PyTorch's operator takes."""
     import torch
 
     axes = _axes(problem.names())
@@ -31,13 +31,17 @@ def inputs(problem: Problem, layout: str, random: Callable[..., torch.Tensor]) -
     first, second = ("c", "k") if problem.names()["transposed"] else ("k", "c")
     w = laid_out(sizes[first], sizes[second] // sizes["groups"], "trs")
     bias = random(sizes["k"]) if problem.has("bias") else None
-    return x, w, bias, laid_out(sizes["n"], sizes["k"], "opq") if problem.has("z") else None
+    z = laid_out(sizes["n"], sizes["k"], "opq") if problem.has("z") else None
+    if not problem.has("cache"):
+        return x, w, bias, z
+    cache = random(sizes["n"], sizes["c"], sizes["cache_d"], sizes["h"], sizes["w"])
+    return x, w, bias, z, cache.contiguous(memory_format=memory_format)
 
 
 def operators(problem: Problem, *, fused: bool) -> Callable[..., torch.Tensor]:
     """cuDNN through PyTorch: one fused operator (what Inductor calls too), or a convolution with pointwise kernels.
 
-    Unequal padding is a copy by `pad`, as PyTorch's users have it.
+    Unequal padding is a copy by `pad`, as PyTorch's users have it, and frames in front of x are a copy by `cat`.
     """
     import torch
     from torch.nn import functional
@@ -56,7 +60,14 @@ def operators(problem: Problem, *, fused: bool) -> Callable[..., torch.Tensor]:
     convolution = functional.conv3d if len(axes) == 3 else functional.conv2d
     groups = sizes["groups"]
 
-    def separate(x: torch.Tensor, w: torch.Tensor, bias: torch.Tensor | None, z: torch.Tensor | None) -> torch.Tensor:
+    def separate(
+        x: torch.Tensor,
+        w: torch.Tensor,
+        bias: torch.Tensor | None,
+        z: torch.Tensor | None,
+        cache: torch.Tensor | None = None,
+    ) -> torch.Tensor:
+        x = x if cache is None else torch.cat((cache, x), 2)
         y = convolution(functional.pad(x, more) if any(more) else x, w, bias, stride, pad, dilation, groups)
         if z is not None:
             y += z

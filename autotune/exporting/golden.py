@@ -205,6 +205,11 @@ def _outputs(problem: Problem, indices: npt.NDArray[np.int64], inputs: Mapping[s
         n, k, frame, row, column = np.unravel_index(indices, (p["n"], p["k"], p["o"], p["p"], p["q"]))
         images = inputs["x"].reshape(p["n"], p["c"], p["d"], p["h"], p["w"])
         filters = inputs["w"].reshape(p["k"], group, p["t"], p["r"], p["s"])
+    if "cache" in inputs:
+        in_front = inputs["cache"].reshape(problem.array("cache").shape)
+        images = np.concatenate(
+            (np.moveaxis(in_front, -1, 1) if names["layout"] == "nhwc" else in_front, images), axis=2
+        )
     padded = np.pad(
         images,
         ((0, 0), (0, 0), (p["pad_d"], p["pad_d_end"]), (p["pad_h"], p["pad_h_end"]), (p["pad_w"], p["pad_w_end"])),

@@ -39,7 +39,7 @@ MOST_VALUES = 1000
 _HEADER_KEYS = {
     *("summary", "supports", "arch", "accuracy", "deterministic", "params", "derived", "constraints", "prune"),
     *("search_when", "padded_work", "bank_conflicts", "cost", "error_factor", "flops", "constant", "tensor_map"),
-    *("stage", "prepare", "packed_w", "workspace", "loop", "baseline"),
+    *("stage", "prepare", "packed_w", "workspace", "loop", "baseline", "optional_arrays"),
 }
 _STAGE_KEYS = {"entry", "args", "block", "grid", "smem_bytes", "when"}
 
@@ -72,6 +72,9 @@ class HeaderReader:
         self.problem_and_device = self.operation.names | DEVICE_NAMES
         self.everything: frozenset[str] = frozenset()
         self.error = header.error
+        optional = header.words("optional_arrays") if "optional_arrays" in header else ()
+        self.left_out = set(optional) - set(self.arguments)
+        """optional arrays that this operation does not have, and their tensor maps"""
 
     def build(self, text: str) -> KernelTemplate:
         for old, new in HEADER_KEYS.items():
@@ -245,9 +248,12 @@ class HeaderReader:
         return ConstantTemplate(name, table.word("from", ""), when)
 
     def tensor_maps(self) -> tuple[TensorMapTemplate, ...]:
+        tables = self.header.tables("tensor_map", "expected [[tensor_map]]")
+        self.left_out |= {table.word("name", "") for table in tables if table.get("array") in self.left_out}
         made = tuple(
             read_tensor_map(table, self.operation, self.expression)
-            for table in self.header.tables("tensor_map", "expected [[tensor_map]]")
+            for table in tables
+            if table.get("name") not in self.left_out
         )
         for index, each in enumerate(made):
             if each.name in self.arguments:
@@ -268,6 +274,7 @@ class HeaderReader:
             raise stage.error("entry", f"expected the name of a kernel, got {entry!r}")
         if not isinstance(args, list):
             raise stage.error("args", f"expected a list of names out of {', '.join(arguments)}, got {args!r}")
+        args = [argument for argument in args if argument not in self.left_out]
         for argument in args:
             if argument not in arguments:
                 near = did_you_mean(str(argument), arguments)

@@ -11,15 +11,17 @@ struct Fetched {
     __device__ __forceinline__ void stage(Chunk*) const {}
 };
 
-// Copies what a work tile needs of x, a slice of the channels of a frame; zeros stand for padding.
-__device__ __forceinline__ void copy_inputs(Chunk* staged, const Bits* __restrict__ x, unsigned work_tile, int slice, int n) {
+// Copies what a work tile needs of x, a slice of the channels of a frame; zeros stand for padding. CachedFrames may be in front of x.
+template <class... Cached>
+__device__ __forceinline__ void copy_inputs(Chunk* staged, const Bits* __restrict__ x, unsigned work_tile, int slice, int n, const Cached&... cached) {
     // A thread copies chunks of every ROW_STEP-th row, at the same place in each.
     constexpr int ITERATIONS = (ROW_COPIES + THREADS - 1) / THREADS, ROW_STEP = ITERATIONS > 1 ? 1 : THREADS / ROW_COPIES;
     const int thread = static_cast<int>(threadIdx.x), thread_row = ITERATIONS > 1 ? 0 : thread / ROW_COPIES;
     if (thread_row >= ROW_STEP) return;
     const WorkTile from(work_tile);
     const int first_row = from.row * STRIDE_H - PAD_H + thread_row, first_column = from.column * STRIDE_W - PAD_W;
-    const int first_image = input_image(from.image, slice / CHANNEL_SLICES);
+    int first_image = input_image(from.image, slice / CHANNEL_SLICES);
+    ((x = cached.look_up(x, first_image, from.image, slice / CHANNEL_SLICES)), ...);
     staged += thread_row * ROW_CHUNKS;
     x += (static_cast<long long>(first_image) * H + first_row) * (W * C) + first_column * C;
     for (int iteration = 0; iteration < ITERATIONS; ++iteration) {

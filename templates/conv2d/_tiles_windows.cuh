@@ -103,9 +103,15 @@ __device__ __forceinline__ void clear_behind_windows(unsigned char* windows) {
     fence_bulk();
 }
 
+// Loads the window of a tile under a filter's frame.
+__device__ __forceinline__ void load_window(unsigned char* to, const TensorMap& x_map, Barrier* full, int channel, const Place& at, int filter_frame) {
+    const int image = input_image(at.image, filter_frame);  // of -1 TMA reads zeros
+    tma_load(to, &x_map, full, channel, at.column - PAD_W, at.row - PAD_H, image);
+}
+
 // Loads all windows of the block's tiles, and filters of TILE_K channels of one tap as a stage, FILTER_ROWS at a time.
-template <int FILTERS, int FILTER_ROWS>
-__device__ __forceinline__ void produce(unsigned char* stages, PipelineTma<STAGES>& pipeline, const TensorMap& x_map, const TensorMap& w_map,
+template <int FILTERS, int FILTER_ROWS, class Maps>
+__device__ __forceinline__ void produce(unsigned char* stages, PipelineTma<STAGES>& pipeline, const Maps& x_map, const TensorMap& w_map,
                                         int tiles, unsigned char* windows, WindowPipeline* window_pipeline) {
     using Scheduler = PersistentTileScheduler<>;
     PipelineState<STAGES> state;
@@ -115,12 +121,11 @@ __device__ __forceinline__ void produce(unsigned char* stages, PipelineTma<STAGE
         const Place at = place_of(index, 0);
 #pragma unroll 1
         for (int first_tap = 0; first_tap < TAPS; first_tap += R * S) {
-            const int image = input_image(at.image, first_tap / (R * S));  // of -1 TMA reads zeros
 #pragma unroll 1
             for (int c = 0; c < CHANNELS; c += TILE_K, ++window) {
                 window_pipeline->producer_acquire(window, LOADED * OPERAND_ROW_BYTES);
-                tma_load(windows + window.index * WINDOW_BYTES, &x_map, window_pipeline->full + window.index, first_channel(k) + c,
-                         at.column - PAD_W, at.row - PAD_H, image);
+                load_window(windows + window.index * WINDOW_BYTES, x_map, window_pipeline->full + window.index, first_channel(k) + c, at,
+                            first_tap / (R * S));
 #pragma unroll 1
                 for (int tap = 0; tap < R * S; ++tap, ++state) {
                     pipeline.producer_acquire(state, filter_bytes<FILTER_ROWS>(k));

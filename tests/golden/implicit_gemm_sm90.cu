@@ -899,8 +899,8 @@ __device__ __forceinline__ void load_pixels(unsigned char* to, const TensorMap& 
 }
 
 // Loads all stages of the block's tiles: FILTERS parts of the filters, or one of FILTER_ROWS at a time, then pixels.
-template <int FILTERS = 1, int FILTER_ROWS = TILE_M, class... Windows>
-__device__ __forceinline__ void produce(unsigned char* stages, PipelineTma<STAGES>& pipeline, const TensorMap& x_map, const TensorMap& w_map,
+template <int FILTERS = 1, int FILTER_ROWS = TILE_M, class Maps, class... Windows>
+__device__ __forceinline__ void produce(unsigned char* stages, PipelineTma<STAGES>& pipeline, const Maps& x_map, const TensorMap& w_map,
                                         int tiles, Windows...) {
     constexpr int MOST_BOX = 256;  // pixels, TMA's limit
     constexpr int BOXES = (TILE_N + MOST_BOX - 1) / MOST_BOX, BOX = TILE_N / BOXES, W_BYTES = FILTERS * TILE_M * OPERAND_ROW_BYTES;

@@ -41,7 +41,7 @@ def changed(problem: Problem, **values: Value) -> Problem:
 
 
 def operands(torch: ModuleType, problem: Problem, data: Mapping[str, Doubles]) -> list[object]:
-    """x, w, bias and z as PyTorch's operator takes them."""
+    """x, w, bias, z and cache as PyTorch's operator takes them."""
 
     def operand(name: str) -> object:
         values = data[name].reshape(problem.array(name).shape).astype(np.float32)
@@ -50,7 +50,8 @@ def operands(torch: ModuleType, problem: Problem, data: Mapping[str, Doubles]) -
         flat = values.ndim > 1 and not problem.names()["deep"]
         return torch.from_numpy(np.ascontiguousarray(values.squeeze(2) if flat else values))
 
-    return [operand(name) if problem.has(name) else None for name in ("x", "w", "bias", "z")]
+    names = ("x", "w", "bias", "z", *(("cache",) if problem.has("cache") else ()))
+    return [operand(name) if problem.has(name) else None for name in names]
 
 
 CAUSAL = CONV_PROBLEMS["causal"]
@@ -139,6 +140,45 @@ def test_depthwise_planes_are_padded_on_one_side(size: Mapping[str, Value], chec
     }
     values |= {"block": 128, "unroll": "window", "filters": "global", "warps": 16}
     verify("conv_depthwise", problem, values, checked)
+
+
+CACHED = CONV_PROBLEMS["cached"]
+
+
+@pytest.mark.cxx
+@pytest.mark.parametrize(
+    ("name", "problem", "values"),
+    [
+        (SM90, CACHED, {"tile_n": 48}),
+        (SM90, CACHED, {"window_rows": 8, "schedule": "pingpong"}),
+        (SM90, changed(CACHED, r=1, s=1, pad_h=0, pad_h_end=0, pad_w=0, pad_w_end=0, pad_d=1), {"tile_n": 96}),
+        ("conv_mma_gemm", CACHED, {"channel_slices": 2, "frames": 2}),
+        ("conv_mma_gemm", changed(CACHED, c=6, dtype="f16", stride_d=2, cache_d=5), {"filters": "staged", "stages": 3}),
+        ("conv_implicit_gemm", changed(CACHED, dtype="f16", groups=2, dilation_d=2), {}),
+        (
+            "conv_implicit_gemm",
+            CONV_PROBLEMS["cached planes"],
+            {"launch": "image", "tm": 1, "tn": 1, "vec": 1, "bm": 8, "bn": 16},
+        ),
+    ],
+)
+def test_frames_in_front_are_read_from_the_cache(
+    name: str, problem: Problem, values: dict[str, int | str], host: DeviceEvaluator
+) -> None:
+    default = default_of(name, problem)
+    assert default is not None
+    verify(name, problem, {**(BASE if name == SM90 else default.params), **values}, host)
+
+
+@pytest.mark.cxx
+def test_a_frame_that_is_read_from_the_cache_of_another_video_is_found(host: DeviceEvaluator) -> None:
+    change = ("image / O * CACHE_D + frame : -1", "frame : -1")
+    assert refuses_changed(SM90, CACHED, {**BASE, "tile_n": 48}, change, host)
+
+
+def test_a_family_that_does_not_read_the_cache_is_refused() -> None:
+    problem = changed(CACHED, groups=16, k=16)
+    assert BoundTemplate(family("conv_depthwise_nhwc"), problem, H200).unmet == "the problem has no cache"
 
 
 @pytest.mark.cxx
