@@ -158,7 +158,7 @@ class Launch:
 CONVOLUTIONS = ("conv2d", "conv", "conv_transpose")
 """Operations that PyTorch has as convolutions."""
 BASELINES: Mapping[str, tuple[str, ...]] = MappingProxyType(
-    {"cudnn": CONVOLUTIONS, "inductor": CONVOLUTIONS, "cublas": ("gemm",)}
+    {"cudnn": (*CONVOLUTIONS, "conv_filter_gradient"), "inductor": CONVOLUTIONS, "cublas": ("gemm",)}
 )
 """Libraries that can be timed next to the kernels, each with its operations."""
 

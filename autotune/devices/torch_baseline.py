@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, TypeAlias
 
 from autotune.devices import torch_conv, torch_gemm
-from autotune.devices.device import BASELINES, CONVOLUTIONS, Baseline, Passes
+from autotune.devices.device import BASELINES, Baseline, Passes
 from autotune.devices.graphs import torch_graph
 from autotune.errors import DeviceError
 from autotune.problem import Conv2dProblem, Problem
@@ -47,7 +47,7 @@ def baselines_of(library: str, problem: Problem) -> tuple[Baseline, ...]:
     names = problem.names()
     if library == "inductor":
         return tuple(Baseline("inductor", str(names["layout"]), tf32=allowed) for allowed in tf32)
-    relu = names["epilogue"] != "none" and names["activation"] in ("identity", "relu")
+    relu = names.get("terms", "none") != "none" and names["activation"] in ("identity", "relu")
     fused = (False, True) if relu and isinstance(problem, Conv2dProblem) else (False,)
     return tuple(
         Baseline("cudnn", layout, tf32=allowed, fused=in_one)
@@ -103,7 +103,7 @@ def _arrays(problem: Problem, device: torch.device, layout: str, copies: int) ->
     def random(*shape: int) -> torch.Tensor:
         return torch.randn(shape, generator=generator, device=device).to(dtype)
 
-    if problem.operation.name in CONVOLUTIONS:
+    if problem.operation.name in BASELINES["cudnn"]:
         first = torch_conv.inputs(problem, layout, random)
     else:
         first = torch_gemm.inputs(problem, random)
@@ -133,14 +133,14 @@ def _recorded(
 
 def _plain(problem: Problem) -> Forward:
     """The layer by its plain operator, followed by pointwise kernels."""
-    if problem.operation.name in CONVOLUTIONS:
+    if problem.operation.name in BASELINES["cudnn"]:
         return torch_conv.operators(problem, fused=False)
     return torch_gemm.product(problem, fused=False)
 
 
 def _forward(baseline: Baseline, problem: Problem) -> Forward:
     """The layer as a baseline runs it."""
-    if problem.operation.name not in CONVOLUTIONS:
+    if problem.operation.name not in BASELINES["cudnn"]:
         return torch_gemm.product(problem, fused=baseline.fused)
     if baseline.library == "inductor":
         return _compiled(problem)

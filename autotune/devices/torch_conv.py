@@ -1,4 +1,4 @@
-"""Convolutions by PyTorch's operators, as `torch_baseline` times them: those of conv2d, conv and conv_transpose."""
+"""Convolutions and filter gradients by PyTorch's operators, as `torch_baseline` times them."""
 
 from __future__ import annotations
 
@@ -15,7 +15,9 @@ if TYPE_CHECKING:
 
 
 def inputs(problem: Problem, layout: str, random: Callable[..., torch.Tensor]) -> tuple[torch.Tensor | None, ...]:
-    """x, w, bias, z and cache in a layout, of as many dimensions as PyTorch's operator takes."""
+    """x, w, bias, z and cache in a layout, of as many dimensions as PyTorch's operator takes; of a filter gradient x, w
+    and dy.
+    """
     import torch
 
     axes = _axes(problem.names())
@@ -28,8 +30,10 @@ def inputs(problem: Problem, layout: str, random: Callable[..., torch.Tensor]) -
         return random(*shape).contiguous(memory_format=memory_format)
 
     x = laid_out(sizes["n"], sizes["c"], "dhw")
-    first, second = ("c", "k") if problem.names()["transposed"] else ("k", "c")
+    first, second = ("c", "k") if problem.names().get("transposed") else ("k", "c")
     w = laid_out(sizes[first], sizes[second] // sizes["groups"], "trs")
+    if problem.has("dw"):
+        return x, w, laid_out(sizes["n"], sizes["k"], "opq")
     bias = random(sizes["k"]) if problem.has("bias") else None
     z = laid_out(sizes["n"], sizes["k"], "opq") if problem.has("z") else None
     if not problem.has("cache"):
@@ -49,16 +53,23 @@ def operators(problem: Problem, *, fused: bool) -> Callable[..., torch.Tensor]:
     from autotune.autotune_runtime.torch_convolution import activated
 
     names = problem.names()
-    axes, activation = _axes(names), str(names["activation"])
+    axes, activation = _axes(names), str(names.get("activation", ""))
     sizes = {name: int(value) for name, value in names.items() if isinstance(value, int)}
     stride, dilation = ([sizes[f"{name}_{axis}"] for axis in axes] for name in ("stride", "dilation"))
-    if names["transposed"]:
+    if names.get("transposed"):
         return _transposed(sizes, axes, stride, dilation, activation)
     front, behind = ([sizes[f"pad_{axis}{end}"] for axis in axes] for end in ("", "_end"))
     pad = [min(pair) for pair in zip(front, behind, strict=True)]
     more = [each - common for *sides, common in reversed(list(zip(front, behind, pad, strict=True))) for each in sides]
     convolution = functional.conv3d if len(axes) == 3 else functional.conv2d
     groups = sizes["groups"]
+
+    def filter_gradient(x: torch.Tensor, w: torch.Tensor, dy: torch.Tensor) -> torch.Tensor:
+        padded = functional.pad(x, more) if any(more) else x
+        of = (stride, pad, dilation, False, [0] * len(axes), groups)
+        _, dw, _ = torch.ops.aten.convolution_backward(dy, padded, w, None, *of, [False, True, False])
+        gradient: torch.Tensor = dw
+        return gradient
 
     def separate(
         x: torch.Tensor,
@@ -78,6 +89,8 @@ def operators(problem: Problem, *, fused: bool) -> Callable[..., torch.Tensor]:
             return torch.cudnn_convolution_add_relu(x, w, z, 1.0, bias, stride, pad, dilation, groups)
         return torch.cudnn_convolution_relu(x, w, bias, stride, pad, dilation, groups)
 
+    if problem.has("dw"):
+        return filter_gradient
     return in_one if fused else separate
 
 

@@ -25,6 +25,10 @@ PRODUCT = make_problem(
     operation("gemm"), {"m": 8, "n": 24, "k": 32, "transposes": "nt", "dtype": "f16", "epilogue": "bias_relu"}
 )
 
+FILTER_GRADIENT = make_problem(
+    operation("conv_filter_gradient"), {"n": 2, "c": 8, "w": 9, "k": 8, "s": 3, "dtype": "f16"}
+)
+
 
 def with_word(problem: Problem, **words: str) -> Problem:
     """The problem with other words."""
@@ -46,6 +50,8 @@ def timing(us: float, launch: str = "graph") -> Timing:
         ("cudnn", replace(LAYER, dtype="bf16", epilogue="none"), ["cudnn nchw", "cudnn nhwc"]),
         ("cudnn", replace(LAYER, dtype="bf16", epilogue="bias_add_silu"), ["cudnn nchw", "cudnn nhwc"]),
         ("cudnn", replace(LAYER, epilogue="none"), ["cudnn nchw", "cudnn nhwc", "cudnn nchw tf32", "cudnn nhwc tf32"]),
+        ("cudnn", FILTER_GRADIENT, ["cudnn nchw", "cudnn nhwc"]),
+        ("inductor", FILTER_GRADIENT, []),
         ("inductor", replace(LAYER, dtype="f16"), ["inductor nhwc"]),
         ("inductor", replace(LAYER, layout="nchw"), ["inductor nchw", "inductor nchw tf32"]),
         ("cublas", LAYER, []),

@@ -123,7 +123,7 @@ def test_what_cannot_be_written_is_said(autotune: Command, tmp_path: Path, name:
 def test_an_operation_without_a_rival_says_so(autotune: Command) -> None:
     refused = autotune("tune", "softmax", "--device", "null", "--trials", "2", "--baseline", "cudnn", "--db", "null.db")
     words = (
-        "--baseline cudnn: is for conv2d, conv, conv_transpose, not for softmax; leave it out, "
+        "--baseline cudnn: is for conv2d, conv, conv_transpose, conv_filter_gradient, not for softmax; leave it out, "
         "or have a kernel of your own as a baseline: "
     )
     assert (refused.code, refused.complaint) == (1, f"{words}its family's header says baseline = true")
