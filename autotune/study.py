@@ -181,13 +181,18 @@ class Study:
     def informative(self, problem: Problem) -> tuple[str, ...]:
         """Accuracy classes whose trials may warm-start a search of this problem: the admitted ones, and those of the
         other 16-bit type, because kernels treat both types alike."""
-        admitted = self.admitted(problem)
-        return tuple(dict.fromkeys([*admitted, *_SIXTEEN_BITS])) if {*admitted} & {*_SIXTEEN_BITS} else admitted
+        return informative_classes(self.accuracy, problem.dtype)
 
 
 def admitted_classes(accuracy: str | None, dtype: str) -> tuple[str, ...]:
     """The accuracy classes that may win in a study of this accuracy, on layers of a storage type."""
     return ADMITTED[accuracy or TYPES[dtype].accuracy]
+
+
+def informative_classes(accuracy: str | None, dtype: str) -> tuple[str, ...]:
+    """`Study.informative` for layers of a storage type."""
+    admitted = admitted_classes(accuracy, dtype)
+    return tuple(dict.fromkeys([*admitted, *_SIXTEEN_BITS])) if {*admitted} & {*_SIXTEEN_BITS} else admitted
 
 
 def distinct_layers(layers: Iterable[Layer]) -> tuple[Layer, ...]:

@@ -4,68 +4,74 @@ from __future__ import annotations
 
 import functools
 import json
-from collections.abc import Iterator, Mapping, Sequence
+import sys
+from collections.abc import Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
 
-from autotune.api.device_names import Say, binary_cache, jobs_default
-from autotune.api.exports import ExportRequest, untuned_export
+from autotune.api.device_names import binary_cache, jobs_default
+from autotune.api.untuned import Results, opened_results, untuned_kernels
 from autotune.atomic_write import write_whole
 from autotune.autotune_runtime.untuned_build import ORIGINS, BuiltKernel
 from autotune.compilation.compile import Binary
-from autotune.errors import StoreError
+from autotune.errors import AutotuneError, StoreError
 from autotune.exporting import SelectedKernel
 from autotune.exporting.build import compile_for, compile_kernel, link_library
+from autotune.family.template import KernelTemplate
+from autotune.family.template_files import load_templates
 from autotune.measurement.bounds import error_bound
-from autotune.study import Study
+from autotune.study import Study, distinct_layers, informative_classes
+from autotune.study_reader import parse_study
 from autotune.tempdirs import temporary_folder
 
 
-@dataclass(frozen=True, slots=True)
-class BuiltLibraries:
-    """The libraries of a study, one for each operation."""
+def main() -> None:
+    """Build libraries for the process that runs `python -m autotune.api.built_library DEVICE DB`.
 
-    libraries: tuple[Path, ...]
-    origins: Mapping[str, str]
-    left_out: Mapping[str, str]
+    It gives a study and a folder as JSON on standard input. What does not depend on them is read before that.
+    """
+    device, db = sys.argv[1:]
+    try:
+        with opened_results(db, device) as results:
+            families = load_templates()
+            results.best()
+            results.tuned(informative_classes(None, "f16"))
+            given = sys.stdin.read()
+            if given:
+                request = json.loads(given)
+                build_untuned(parse_study(request["study"], "network"), families, results, Path(request["out"]))
+    except AutotuneError as error:
+        sys.exit(str(error))
 
 
-def build_untuned(
-    what: Study | str | Path,
-    out: Path,
-    db: str,
-    *,
-    request: ExportRequest,
-    templates: Sequence[Path] = (),
-    say: Say = lambda *_: None,
-) -> BuiltLibraries:
-    """Choose kernels as an untuned export does, compile them on all cores meanwhile, and write `libOPERATION.so` into a
-    folder.
+def build_untuned(study: Study, families: Mapping[str, KernelTemplate], results: Results, out: Path) -> None:
+    """Choose kernels as an untuned export does, compile them on all cores meanwhile, and write `libOPERATION.so` and
+    ORIGINS into a folder.
 
-    Kernels that were compiled before come from the cache. Raises as `export`, and BuildError.
+    Kernels that were compiled before come from the cache. Raises StoreError if no layer gets a kernel, and BuildError.
     """
     compiler = functools.cache(functools.partial(compile_for, cache=binary_cache()))
-    with ThreadPoolExecutor(jobs_default()) as threads:
+    jobs = jobs_default()
+    with ThreadPoolExecutor(jobs) as threads:
         started: dict[str, Future[Binary | str]] = {}
 
         def start(kernel: SelectedKernel) -> None:
             started[kernel.name] = threads.submit(compile_kernel, kernel, compiler(kernel.origin.device))
 
-        untuned, _ = untuned_export(what, db, request, templates, say, jobs=jobs_default(), found=start)
-        results = [(kernel, started[kernel.name].result()) for kernel in untuned.kernels]
-    compiled = [(kernel, result) for kernel, result in results if isinstance(result, Binary)]
-    failed = {kernel.name: result for kernel, result in results if isinstance(result, str)}
+        layers = distinct_layers(study.layers)
+        untuned = untuned_kernels(study, layers, families, results, jobs=jobs, found=start)
+        results_of = [(kernel, started[kernel.name].result()) for kernel in untuned.kernels]
+    compiled = [(kernel, result) for kernel, result in results_of if isinstance(result, Binary)]
     if not compiled:
-        raise StoreError(f"{what}: no kernel to export: {'; '.join(failed.values())}")
+        failed = (result for _, result in results_of if isinstance(result, str))
+        raise StoreError(f"{study.name}: no kernel: {'; '.join((*untuned.left_out.values(), *failed))}")
     with suppress(FileExistsError):
         out.mkdir(parents=True)
-    libraries = tuple(_written(compiled, out))
-    origins = {name: origin for name, origin in untuned.origins.items() if name not in failed}
-    kernels = {kernel.name: asdict(BuiltKernel(origins[kernel.name], _bound(kernel))) for kernel, _ in compiled}
+    _write(compiled, out)
+    kernels = {kernel.name: asdict(BuiltKernel(untuned.origins[kernel.name], _bound(kernel))) for kernel, _ in compiled}
     write_whole(out / ORIGINS, json.dumps(kernels, indent=1).encode(), "--out")
-    return BuiltLibraries(libraries, origins, {**untuned.left_out, **failed})
 
 
 def _bound(kernel: SelectedKernel) -> float:
@@ -74,13 +80,15 @@ def _bound(kernel: SelectedKernel) -> float:
     return error_bound(source.accuracy, problem).times(source.error_factor).factor(problem.reduction)
 
 
-def _written(compiled: Sequence[tuple[SelectedKernel, Binary]], out: Path) -> Iterator[Path]:
+def _write(compiled: Sequence[tuple[SelectedKernel, Binary]], out: Path) -> None:
     operations: dict[str, list[tuple[SelectedKernel, Binary]]] = {}
     for kernel, binary in compiled:
         operations.setdefault(kernel.problem.operation.name, []).append((kernel, binary))
     for kernels in operations.values():
         with temporary_folder() as folder:
             library = link_library(kernels, Path(folder))
-            path = out / library.name
-            write_whole(path, library.read_bytes(), "--out")
-        yield path
+            write_whole(out / library.name, library.read_bytes(), "--out")
+
+
+if __name__ == "__main__":
+    main()

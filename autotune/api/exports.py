@@ -15,14 +15,14 @@ from autotune.api.recorded_kernel import selected_kernel
 from autotune.api.sanitizers import sanitizer_here
 from autotune.api.study_names import as_study, check_layer_names, matches, name_of
 from autotune.api.terms import in_arguments
-from autotune.api.untuned import Untuned, untuned_kernels
+from autotune.api.untuned import opened_results, untuned_kernels
 from autotune.atomic_write import folder_named
 from autotune.compilation.toolchain import find_nvcc
 from autotune.devices.device import DeviceInfo
 from autotune.dispatch.dispatcher import Dispatcher
 from autotune.errors import AutotuneError, DeviceError, StoreError, ToolchainError
 from autotune.evaluation.evaluator import DeviceEvaluator
-from autotune.exporting import Exported, SelectedKernel, export_library
+from autotune.exporting import Exported, export_library
 from autotune.exporting.build import images
 from autotune.exporting.exporter import Images
 from autotune.exporting.kernel import stem
@@ -202,38 +202,20 @@ def _write_untuned(
     say: Say,
 ) -> WrittenExport:
     """Write recorded kernels of a study's layers, and predicted ones of the others."""
-    untuned, families = untuned_export(what, db, request, templates, say)
-    exported = export_library(untuned.kernels, out, archs, images=made_of)
-    return WrittenExport(exported, untuned.left_out, families, untuned.origins)
-
-
-def untuned_export(
-    what: Study | str | Path,
-    db: str,
-    request: ExportRequest,
-    templates: Sequence[Path],
-    say: Say,
-    *,
-    jobs: int = 1,
-    found: Callable[[SelectedKernel], None] = lambda _: None,
-) -> tuple[Untuned, Mapping[str, KernelTemplate]]:
-    """A kernel for each layer of a study that may never have been tuned, and the families that were loaded.
-
-    `jobs` processes predict. `found` is called with each kernel as it is chosen. Raises StoreError if no layer gets a
-    kernel.
-    """
     study = as_study(what, db, templates)
+    families = load_templates(templates, operations_of(study))
     layers = [
         layer
         for layer in distinct_layers(study.layers)
         if matches(f"{study.name}.{layer.name}", request.layers) and request.op in (None, layer.problem.operation.name)
     ]
-    families = load_templates(templates, operations_of(study))
-    untuned = untuned_kernels(study, layers, families, db, device=request.device, jobs=jobs, say=say, found=found)
+    with opened_results(db, request.device, say) as results:
+        untuned = untuned_kernels(study, layers, families, results)
     if not untuned.kernels:
         why = "; ".join(untuned.left_out.values()) or f"no layer with {request}"
         raise StoreError(f"{study.name}: no kernel to export: {why}")
-    return untuned, families
+    exported = export_library(untuned.kernels, out, archs, images=made_of)
+    return WrittenExport(exported, untuned.left_out, families, untuned.origins)
 
 
 def _selected(store: Store, what: str, db: str, request: ExportRequest, on: Callable[[DeviceInfo], bool]) -> _Selection:

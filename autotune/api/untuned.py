@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import ProcessPoolExecutor, as_completed
-from contextlib import ExitStack
-from dataclasses import dataclass, field, replace
+from concurrent.futures import Future, ProcessPoolExecutor, ThreadPoolExecutor, as_completed
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, replace
 from multiprocessing import get_context
 from typing import TypeAlias
 
@@ -41,46 +41,50 @@ class Untuned:
     """`study.layer` to why it has none"""
 
 
-@single_threaded()
-def untuned_kernels(
-    study: Study,
-    layers: Sequence[Layer],
-    families: Mapping[str, KernelTemplate],
-    db: str,
-    *,
-    device: str | None,
-    jobs: int = 1,
-    say: Say = lambda *_: None,
-    found: Callable[[SelectedKernel], None] = lambda _: None,
-) -> Untuned:
-    """A kernel for each of these layers on a device, without running one.
-
-    It is the fastest recorded kernel of this GPU that the study admits, of `db` or else of the bundled results, or the
-    config that is predicted to be fastest. Forks of this process predict configs if there are several `jobs`. `found`
-    is called with each kernel as it is chosen. Raises DeviceError if there is no such device.
-    """
+@contextmanager
+def opened_results(db: str, device: str | None, say: Say = lambda *_: None) -> Iterator[Results]:
+    """A user's database, if it exists, and the bundled ones; a thread opens the device meanwhile."""
     with ExitStack() as opened:
         databases = {name: str(recorded_database(name)) for name in RECORDED}
         if has_results(db):
             databases = {db: db, **{name: path for name, path in databases.items() if path != db}}
         stores = {name: opened.enter_context(Store(path, create=False)) for name, path in databases.items()}
-        results = _Results(stores, _device([*stores.values()], device, say))
-        chosen: dict[str, Chosen] = {}
-        left_out: dict[str, str] = {}
-        for layer, answer in results.kernels(study, layers, families, jobs):
-            name = f"{study.name}.{layer.name}"
-            if isinstance(answer, NoTemplate):
-                left_out[name] = str(answer)
-            else:
-                chosen[name] = answer
-                found(answer[0])
+        recorded = [info for store in stores.values() for info in store.devices.list()]
+        thread = opened.enter_context(ThreadPoolExecutor(1))
+        yield Results(stores, thread.submit(_device, recorded, device, say))
+
+
+@single_threaded()
+def untuned_kernels(
+    study: Study,
+    layers: Sequence[Layer],
+    families: Mapping[str, KernelTemplate],
+    results: Results,
+    *,
+    jobs: int = 1,
+    found: Callable[[SelectedKernel], None] = lambda _: None,
+) -> Untuned:
+    """A kernel for each of these layers, without running one.
+
+    It is the fastest recorded kernel of this GPU that the study admits, of the first database that has one, or the
+    config that is predicted to be fastest. Forks of this process predict configs if there are several `jobs`. `found`
+    is called with each kernel as it is chosen. Raises DeviceError if there is no such device.
+    """
+    chosen: dict[str, Chosen] = {}
+    left_out: dict[str, str] = {}
+    for layer, answer in results.kernels(study, layers, families, jobs):
+        name = f"{study.name}.{layer.name}"
+        if isinstance(answer, NoTemplate):
+            left_out[name] = str(answer)
+        else:
+            chosen[name] = answer
+            found(answer[0])
     names = [name for layer in layers if (name := f"{study.name}.{layer.name}") in chosen]
     return Untuned(tuple(chosen[name][0] for name in names), {name: chosen[name][1] for name in names}, left_out)
 
 
-def _device(stores: Sequence[Store], name: str | None, say: Say) -> DeviceInfo:
+def _device(recorded: Sequence[DeviceInfo], name: str | None, say: Say) -> DeviceInfo:
     """A device of this machine, or a recorded one."""
-    recorded = [info for store in stores for info in store.devices.list()]
     if name is not None:
         try:
             parse_device(name)
@@ -94,14 +98,18 @@ def _device(stores: Sequence[Store], name: str | None, say: Say) -> DeviceInfo:
     return evaluator.info
 
 
-@dataclass(frozen=True, slots=True)
-class _Results:
+class Results:
     """Several results databases, in the order in which they are asked about a device."""
 
-    stores: Mapping[str, Store]
-    device: DeviceInfo
-    best: dict[str, Mapping[Problem, Sequence[BestRow]]] = field(default_factory=dict)
-    """the best kernels of this model of GPU in each database, once they were read"""
+    def __init__(self, stores: Mapping[str, Store], device: Future[DeviceInfo]) -> None:
+        self._stores, self._opened = stores, device
+        self._best: dict[str, Mapping[Problem, Sequence[BestRow]]] = {}
+        self._tuned: dict[tuple[str, ...], tuple[TopTrial, ...]] = {}
+
+    @property
+    def device(self) -> DeviceInfo:
+        """The device, once it is open. Raises DeviceError if there is none."""
+        return self._opened.result()
 
     def kernels(
         self, study: Study, layers: Sequence[Layer], families: Mapping[str, KernelTemplate], jobs: int
@@ -109,19 +117,18 @@ class _Results:
         """Each layer with its kernel, or with the reason why no family supports it; recorded kernels come first."""
         pairs = [(layer, self._recorded(study, layer, families)) for layer in layers]
         new = [layer for layer, recorded in pairs if recorded is None]
-        tuned = {classes: self._tuned(classes) for classes in {study.informative(layer.problem) for layer in new}}
+        tuned = {classes: self.tuned(classes) for classes in {study.informative(layer.problem) for layer in new}}
         predicted = _Predictions(study, families, self.device, tuned, self._rates).of(new, jobs)
         yield from ((layer, recorded) for layer, recorded in pairs if recorded is not None)
         yield from predicted
 
     def _recorded(self, study: Study, layer: Layer, families: Mapping[str, KernelTemplate]) -> Chosen | None:
         """The fastest admitted kernel of this model of GPU in the first database that has one."""
-        for name, store in self.stores.items():
-            if name not in self.best:
-                self.best[name] = self._best(store)
+        for name, best in self.best().items():
+            store = self._stores[name]
             rows = [
                 row
-                for row in self.best[name].get(layer.problem, ())
+                for row in best.get(layer.problem, ())
                 if row.row.trial.accuracy in study.admitted(layer.problem)
                 and row.row.measurement_mode == study.measure.cache
                 and store.sources.get(row.row.trial.source_hash or "") is not None
@@ -133,22 +140,30 @@ class _Results:
                 return selected_kernel(store, named, study, name, families), origin
         return None
 
-    def _best(self, store: Store) -> Mapping[Problem, Sequence[BestRow]]:
+    def best(self) -> Mapping[str, Mapping[Problem, Sequence[BestRow]]]:
+        """The best kernels of this model of GPU, by database and problem."""
+        if not self._best:
+            self._best |= {name: self._read(store) for name, store in self._stores.items()}
+        return self._best
+
+    def _read(self, store: Store) -> Mapping[Problem, Sequence[BestRow]]:
         found: dict[Problem, list[BestRow]] = {}
         for row in best_per_class(store.best.list(kind=self.device.kind)):
             if (row.row.device.name, row.row.device.arch) == (self.device.name, self.device.arch):
                 found.setdefault(row.layer.problem, []).append(row)
         return found
 
-    def _tuned(self, classes: tuple[str, ...]) -> tuple[TopTrial, ...]:
+    def tuned(self, classes: tuple[str, ...]) -> tuple[TopTrial, ...]:
         """The trials of some accuracy classes, which correct predictions."""
-        kinds = (self.device.kind,)
-        each = (store.top_trials.list(None, kinds=kinds, accuracies=classes) for store in self.stores.values())
-        return tuple(trial for trials in each for trial in trials)
+        if classes not in self._tuned:
+            kinds = (self.device.kind,)
+            each = (store.top_trials.list(None, kinds=kinds, accuracies=classes) for store in self._stores.values())
+            self._tuned[classes] = tuple(trial for trials in each for trial in trials)
+        return self._tuned[classes]
 
     @property
     def _rates(self) -> Mapping[str, float]:
-        return next((rates for store in self.stores.values() if (rates := store.rates.best(self.device))), {})
+        return next((rates for store in self._stores.values() if (rates := store.rates.best(self.device))), {})
 
 
 @dataclass(frozen=True, slots=True)

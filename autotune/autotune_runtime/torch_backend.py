@@ -23,7 +23,7 @@ from .torch_capture import Lifted, lifted
 from .torch_layers import ConvGraph, Inference
 from .torch_runtime import TrainingMode
 from .torch_swap import MARGIN, Report, swap
-from .torch_untuned import DB, libraries_if_any, swap_untuned, untuned_build
+from .torch_untuned import DB, begun_build, libraries_if_any, started_build, swap_untuned
 from .untuned_build import BuildFailed, UntunedBuild
 
 LIBRARY = "AUTOTUNE_LIBRARY"
@@ -61,6 +61,8 @@ def autotune(
             "a tensor requires gradients, but the kernels have no backward pass; run under torch.no_grad() or "
             "torch.inference_mode()"
         )
+    tensors = (each for each in inputs if isinstance(each, Tensor))
+    started = started_build(tensors, db) if libraries is None else None
     made = lifted(graph, inputs)
     rest = [inputs[at] for at in made.rest]
     with _without_grad():
@@ -77,13 +79,14 @@ def autotune(
         return lookup_backend(compiler)(network, rest, **settings)
 
     if not part.layers:
+        begun_build(started, found)  # which ends it
         run = compiled(found.network)
     elif libraries is not None:
         with _without_grad():
             swapped = swap(found, libraries, margin)
         run = compiled(swapped.network, swapped.report)
     else:
-        build = untuned_build(found, db)
+        build = begun_build(started, found)
 
         def convert() -> Callable[..., object]:
             with _without_grad():

@@ -10,7 +10,7 @@ from torch import nn
 
 from .torch_layers import read_network
 from .torch_swap import MARGIN, Report, swap
-from .torch_untuned import DB, UntunedNetwork, libraries_if_any, swap_untuned, untuned_build
+from .torch_untuned import DB, UntunedNetwork, begun_build, libraries_if_any, started_build, swap_untuned
 
 
 def convert(
@@ -48,11 +48,17 @@ def convert(
     autotune cannot build one, and FileNotFoundError if there is no library and autotune is not installed.
     """
     with torch.inference_mode(mode=False):  # which makes tensors whose changes are not counted
-        network = read_network(module, example)
         if (libraries := libraries_if_any(library)) is not None:
-            swapped = swap(network, libraries, margin)
+            swapped = swap(read_network(module, example), libraries, margin)
             return swapped.network, swapped.report
-        build = untuned_build(network, str(db))
+        started = started_build(module.parameters(), str(db))
+        try:
+            network = read_network(module, example)
+        except BaseException:
+            if started is not None:
+                started.cancel()
+            raise
+        build = begun_build(started, network)
         if build is None or wait or build.done():
             return swap_untuned(network, build, margin)
         pending = UntunedNetwork(module, network, build, margin)

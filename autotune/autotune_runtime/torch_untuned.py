@@ -6,7 +6,7 @@ import json
 import os
 import sys
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -42,24 +42,30 @@ def libraries_if_any(given: str | Path | Sequence[str | Path] | None) -> dict[st
         raise
 
 
-def untuned_build(network: Inference, db: str) -> UntunedBuild | None:
-    """Begin to build libraries for a network, with a user's database; None if no convolution can run a kernel."""
+def started_build(tensors: Iterable[Tensor], db: str) -> UntunedBuild | None:
+    """A build for the device of a network's tensors, with a user's database; None if no kernel can run there."""
+    for device in dict.fromkeys(tensor.device for tensor in tensors):
+        if (runtime := CONVOLUTION.runtime_of(device)) is not None:
+            return UntunedBuild(runtime.name(device), runtime.model(device), db)
+    return None
+
+
+def begun_build(build: UntunedBuild | None, network: Inference) -> UntunedBuild | None:
+    """Begin to build libraries for a network; None if none of its convolutions can run a kernel."""
     problems: dict[Problem, str] = {}
     taken: set[str] = set()
-    device = runtime = None
     for layer in network.layers:
-        here = CONVOLUTION.runtime_of(layer.conv.weight.device) if layer.conv is not None else None
-        if layer.conv is None or here is None or not layer.problems:
-            continue
-        device, runtime = layer.conv.weight.device, here
-        if layer.problems[0] not in problems:
+        if layer.conv is not None and layer.problems and layer.problems[0] not in problems:
             problems[layer.problems[0]] = unused_name(plain_name(layer.name) or "layer", taken)
-    if device is None or runtime is None:
+    if build is None or not problems:
+        if build is not None:
+            build.cancel()
         return None
     accuracy = None
     if all(problem.geometry.dtype == "f32" for problem in problems):
         accuracy = "tf32" if tf32_is_allowed() else "fp32-class"
-    return UntunedBuild(problems, runtime.name(device), runtime.model(device), accuracy, db)
+    build.begin(problems, accuracy)
+    return build
 
 
 def swap_untuned(network: Inference, build: UntunedBuild | None, margin: float) -> tuple[nn.Module, Report]:

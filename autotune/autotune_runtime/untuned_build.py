@@ -9,16 +9,17 @@ import json
 import os
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 from .convolution import Problem
 
 ORIGINS = "origins.json"
-"""The last file that `autotune export --library` writes: BuiltKernel by name, which is `study.layer`."""
-_STUDY, _LOG = "network.toml", "log.txt"
+"""The last file of a build: BuiltKernel by name, which is `study.layer`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,33 +48,46 @@ class UntunedBuild:
     model does, if there is none in the current folder the bundled one.
     """
 
-    def __init__(self, problems: Mapping[Problem, str], device: str, model: str, accuracy: str | None, db: str) -> None:
-        """Begin to build. `problems` have names for messages; `device` is autotune's name of the device, and `model`
-        the GPU's own; `db` is the path of the user's database, which need not exist.
+    def __init__(self, device: str, model: str, db: str) -> None:
+        """Start the process that will build, which reads results meanwhile.
+
+        `device` is autotune's name of the device, and `model` the GPU's own; `db` is the path of the user's database,
+        which need not exist.
         """
-        text = _study(problems, accuracy)
         version = str(importlib.import_module("autotune").__version__)
-        words = (text, model, version, *_stamps(db, f"{db}-wal", "cost-model.json"))
+        self._words = (model, version, *_stamps(db, f"{db}-wal", "cost-model.json"))
+        self._errors = tempfile.TemporaryFile("w+", encoding="utf-8", errors="replace")  # noqa: SIM115 - of the process
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", "autotune.api.built_library", device, db],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.DEVNULL,
+            stderr=self._errors,
+            text=True,
+        )
+
+    def begin(self, problems: Mapping[Problem, str], accuracy: str | None) -> None:
+        """Build libraries for problems, which have names for messages, unless the cache has them."""
+        text = _study(problems, accuracy)
         cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
-        self.folder = cache / "autotune" / "libraries" / hashlib.sha256("\0".join(words).encode()).hexdigest()[:32]
+        key = hashlib.sha256("\0".join((text, *self._words)).encode()).hexdigest()[:32]
+        self.folder = cache / "autotune" / "libraries" / key
         self._count, self._began_s = len(problems), time.perf_counter()
-        self._process: subprocess.Popen[bytes] | None = None
         if (self.folder / ORIGINS).is_file():
+            self.cancel()
             return
-        self.folder.mkdir(parents=True, exist_ok=True)
-        (self.folder / _STUDY).write_text(text, encoding="utf-8")
-        command = (sys.executable, "-m", "autotune", "export", str(self.folder / _STUDY), "--untuned", "--library")
-        with open(self.folder / _LOG, "wb") as log:
-            self._process = subprocess.Popen(
-                [*command, "--device", device, "--db", db, "--out", str(self.folder)],
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=subprocess.STDOUT,
-            )
+        assert self._process.stdin is not None  # noqa: S101 - it is a pipe
+        with suppress(BrokenPipeError):  # of a process that failed, whose message comes later
+            self._process.stdin.write(json.dumps({"study": text, "out": str(self.folder)}))
+            self._process.stdin.close()
+
+    def cancel(self) -> None:
+        """Build nothing."""
+        self._process.kill()
+        self._process.communicate()
 
     def done(self) -> bool:
         """Whether the libraries are there, or failed to build."""
-        return self._process is None or self._process.poll() is not None
+        return self._process.poll() is not None
 
     def wait(self, meanwhile: Iterable[object] = ()) -> Mapping[str, BuiltKernel]:
         """Wait for the libraries, with a line on standard error; return their kernels by name.
@@ -90,7 +104,7 @@ class UntunedBuild:
                 if shows:
                     print(f"\r{line} ... {self._spent_s:.0f} s", end="", file=sys.stderr, flush=True)
             print("\r" * shows + f"{line}: {self._spent_s:.1f} s", file=sys.stderr, flush=True)
-        if self._process is not None and self._process.returncode:
+        if not (self.folder / ORIGINS).is_file():
             raise BuildFailed(f"autotune could not build kernels: {self._failure()}")
         found = json.loads((self.folder / ORIGINS).read_text(encoding="utf-8"))
         return {name: BuiltKernel(**kernel) for name, kernel in found.items()}
@@ -100,9 +114,10 @@ class UntunedBuild:
         return time.perf_counter() - self._began_s
 
     def _failure(self) -> str:
-        """The last line of the process's messages, and where the others are."""
-        lines = (self.folder / _LOG).read_text(encoding="utf-8", errors="replace").strip().splitlines()
-        return f"{lines[-1] if lines else 'it said nothing'} (all messages: {self.folder / _LOG})"
+        """The last line of the process's messages."""
+        self._errors.seek(0)
+        lines = self._errors.read().strip().splitlines()
+        return lines[-1] if lines else f"its process ended with status {self._process.returncode}"
 
 
 def _stamps(*paths: str) -> Iterator[str]:

@@ -34,7 +34,7 @@ from autotune.operation.registry import operations_here
 from autotune.study import ADMITTED
 
 if TYPE_CHECKING:
-    from autotune.api.exports import ExportRequest, WrittenExport
+    from autotune.api.exports import WrittenExport
     from autotune.devices.device import DeviceInfo
     from autotune.family.source import KernelSource
     from autotune.store import BestRow, Store, TrialRow
@@ -51,7 +51,6 @@ if TYPE_CHECKING:
 @ACCURACY
 @click.option("--admit", type=click.Choice(tuple(ADMITTED)), help="Only each layer's fastest kernel of this accuracy.")
 @click.option("--dispatcher", is_flag=True, help="The kernels that the study's dispatcher selects: fewer configs.")
-@click.option("--library", is_flag=True, help="With --untuned: only the built library, without sources and proof.")
 @click.option("--untuned", is_flag=True, help="Predict configs for layers without results; tunes nothing.")
 @click.option(
     "--arch",
@@ -74,7 +73,6 @@ def export(
     accuracy: str | None,
     admit: str | None,
     dispatcher: bool,
-    library: bool,
     untuned: bool,
     archs: tuple[int, ...] | None,
     cubin: bool,
@@ -100,11 +98,6 @@ def export(
         request = ExportRequest(device, only_layers, accuracy, admit, dispatcher=dispatcher, op=op, untuned=untuned)
     except AutotuneError as error:
         raise click.UsageError(str(error)) from None
-    if library:
-        if not untuned or archs or cubin or ptx:
-            raise click.UsageError("--library takes --untuned, and neither --arch, --cubin nor --ptx")
-        _build(what, out, db, request, directories)
-        return
     written = write_export(
         what,
         out,
@@ -125,16 +118,6 @@ def export(
         click.echo(f"not tuned: {written.exported.never_run}", err=True)
     if proof:
         _prove(written)
-
-
-def _build(what: str, out: Path, db: str, request: ExportRequest, directories: tuple[Path, ...]) -> None:
-    """Write only the libraries of an untuned export."""
-    from autotune.api.built_library import build_untuned
-
-    built = build_untuned(what, out, db, request=request, templates=directories, say=say_device)
-    _show_kernels(built.origins, built.left_out)
-    for path in built.libraries:
-        click.echo(path)
 
 
 def _show_kernels(origins: Mapping[str, str], left_out: Mapping[str, str]) -> None:

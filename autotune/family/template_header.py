@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence, Set
 from dataclasses import replace
+from functools import lru_cache
 from pathlib import Path
 
 from autotune.errors import TemplateError, quoted, shortened
@@ -44,6 +45,7 @@ _HEADER_KEYS = {
 _STAGE_KEYS = {"entry", "args", "block", "grid", "smem_bytes", "when"}
 
 
+@lru_cache(maxsize=64)
 def template_of_header(name: str, header: str, declared: Operation) -> KernelTemplate:
     """An operation's family as a results database stores it: its header, for its expressions, without a body.
 

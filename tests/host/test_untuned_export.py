@@ -7,8 +7,12 @@ from pathlib import Path
 
 import pytest
 
+from autotune.api.built_library import build_untuned
+from autotune.api.untuned import opened_results
 from autotune.autotune_runtime import load
+from autotune.family.template_files import load_templates
 from autotune.resources import cost_model_file
+from autotune.study_reader import parse_study
 from tests.unit.conftest import autotune, folder
 from tests.unit.tiny import Command
 
@@ -127,14 +131,13 @@ def test_it_refuses_what_chooses_kernels_otherwise(autotune: Command) -> None:
 
 
 @pytest.mark.cxx
-def test_only_the_library_is_built(autotune: Command) -> None:
-    Path("net.toml").write_text(f'name = "net"\n{SMALL}')
-    done = autotune("export", "net.toml", "--untuned", "--library", "--device", "host", "--out", "kernels")
-    assert done.code == 0, done.err
+def test_a_library_alone_has_the_bounds_of_its_kernels(folder: Path) -> None:
+    study = parse_study(f'name = "net"\n{SMALL}', "net")
+    with opened_results("autotune.db", "host") as results:
+        build_untuned(study, load_templates(), results, Path("kernels"))
     assert sorted(path.name for path in Path("kernels").iterdir()) == ["libconv2d.so", "origins.json"]
     (built,) = json.loads(Path("kernels/origins.json").read_text()).items()
     bound = pytest.approx((4 + 18**0.5) * 2**-24)
     assert built == ("net.small", {"origin": "default config", "error_bound": bound})
     (kernel,) = load(Path("kernels/libconv2d.so").resolve()).kernels()
     assert kernel.name == "net.small"
-    assert autotune("export", "net.toml", "--library", "--out", "kernels").code == 2
