@@ -24,7 +24,6 @@ COMMANDS: Mapping[str, tuple[str, ...]] = {
     "dispatch --explain": ("dispatch.CHOICES",),
     "dispatch --table kernels": ("dispatch.KERNELS",),
     "dispatch --table rules": ("dispatch._RULES",),
-    "dispatch --table thresholds": ("dispatch._THRESHOLDS",),
     "dispatch --table ways": ("dispatch._WAYS",),
     "doctor": ("doctor._CHECK_COLUMNS",),
     "history": ("history._HISTORY_COLUMNS",),

@@ -19,7 +19,6 @@ from autotune.cli.tables import format_options, show
 from autotune.columns import Column, Items
 from autotune.devices.device import DeviceInfo
 from autotune.dispatch.dispatcher import Choice, PortfolioKernel
-from autotune.dispatch.header import Flat
 from autotune.errors import StoreError, StudyError
 from autotune.escape import counted
 from autotune.problem import Layer, as_conv2d
@@ -30,7 +29,7 @@ if TYPE_CHECKING:
     from autotune.dispatch.rule_trials import Tried
     from autotune.store import DispatchedLayer, DispatcherRow, Store
 
-TABLES = ("layers", "ways", "rules", "thresholds", "kernels")
+TABLES = ("layers", "ways", "rules", "kernels")
 
 
 def _regret(time_us: float | None, layer: DispatchedLayer) -> float | None:
@@ -90,12 +89,6 @@ _RULES = (
     Column[_Rank]("outcome", lambda row: row.tried.outcome.value),
     Column[_Rank]("reason", lambda row: row.tried.reason),
     Column[_Rank]("proposed_by", lambda row: row.tried.proposed_by),
-)
-_THRESHOLDS = (
-    Column[Flat]("property", lambda row: row.split.property),
-    Column[Flat]("threshold", lambda row: row.split.threshold),
-    Column[Flat]("least", lambda row: row.least),
-    Column[Flat]("most", lambda row: row.most),
 )
 KERNELS = (
     Column[PortfolioKernel]("kernel", lambda row: row.name),
@@ -198,8 +191,6 @@ def _show(built: Built, table: str, style: str | None) -> None:
         show(_ways(built), _WAYS, style)
     elif table == "rules":
         show(_ranks(built), _RULES, style)
-    elif table == "thresholds":
-        show(built.flat, _THRESHOLDS, style)
     else:
         show(built.dispatcher.all_kernels, KERNELS, style)
 
@@ -212,10 +203,6 @@ def _show_all(built: Built, out: Path | None) -> None:
     _say("  The expected time of a kernel follows from its times on measured layers, weighted by their similarity,")
     _say("  and from the part of the device that it leaves idle; see docs/dispatch.md.")
     _show(built, "kernels", None)
-    for one in built.flat:
-        _say(
-            f"{one.split.property} < {one.split.threshold}: any threshold from {one.least} to {one.most} does the same"
-        )
     _show(built, "layers", None)
     show(
         _ways(built),

@@ -14,14 +14,13 @@ import numpy as np
 
 from autotune.dispatch.cells import Run
 from autotune.dispatch.dispatcher import FAMILY, Dispatcher, Leaf, Rule, Split, leaves
-from autotune.dispatch.header import DispatchTemplate, Flat, render_dispatch
+from autotune.dispatch.header import DispatchTemplate, render_dispatch
 from autotune.dispatch.matrix import Matrix, build_matrix, served, technique_configs, tuned_rows
 from autotune.dispatch.plan import (
     Making,
     Plan,
     chosen,
     ends_of,
-    flat,
     interpolated_layers,
     left_out,
     make,
@@ -71,7 +70,6 @@ class Built:
 
     dispatcher: Dispatcher
     layers: tuple[DispatchedLayer, ...]
-    flat: tuple[Flat, ...]
     tried: tuple[Tried, ...]
     """fastest first"""
     text: str
@@ -147,13 +145,11 @@ def build(
         *_dispatched(matrix, decided, rows, sorted(held), None),
     )
     run.store.dispatchers.add(scope, final.number, dispatcher.to_json(), dispatched)
-    flat_ranges = flat(matrix, rows, decided)
     return Built(
         dispatcher=dispatcher,
         layers=dispatched,
-        flat=flat_ranges,
         tried=tuple(sorted(tried, key=lambda one: (one.outcome != Outcome.CORRECT, one.total_us, leaves(one.rule)))),
-        text=render_dispatch(template, dispatcher, flat_ranges),
+        text=render_dispatch(template, dispatcher),
         compiled=rules.compiles,
         within_us=within_us,
         configs=len(matrix.configs),

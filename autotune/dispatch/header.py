@@ -116,18 +116,7 @@ def _property(path: Path, name: str, content: object) -> PropertyTemplate:
     raise TemplateError(f"{path}: properties.{name}: expected {shape}")
 
 
-@dataclass(frozen=True, slots=True)
-class Flat:
-    """The range of a threshold that gives the same choice for every layer that it was derived from."""
-
-    split: Split
-    least: int
-    most: int
-
-
-def render_dispatch(
-    template: DispatchTemplate, dispatcher: Dispatcher, flat: tuple[Flat, ...] = (), *, checked: bool = False
-) -> str:
+def render_dispatch(template: DispatchTemplate, dispatcher: Dispatcher, *, checked: bool = False) -> str:
     """The text of a dispatcher's header; with `checked` it includes the kernel that returns choices on a device.
 
     Raises TemplateError for a kernel whose conditions cannot be written in C++.
@@ -142,10 +131,7 @@ def render_dispatch(
         ],
         words=dispatcher.words(),
         kernels=[_kernel(kernel) for kernel in dispatcher.all_kernels],
-        thresholds=[
-            {"symbol": symbol, "value": split.threshold, "flat": _range_comment(split, flat)}
-            for split, symbol in symbols
-        ],
+        thresholds=[{"symbol": symbol, "value": split.threshold} for split, symbol in symbols],
         properties=[_property_values(item, docs.get(item.name, item.name)) for item in dispatcher.properties],
         rule=list(_rule_lines(dispatcher.rule, iter([symbol for _, symbol in symbols]), count(1))),
         ends=_ends(dispatcher),
@@ -208,10 +194,6 @@ def _threshold_symbols(dispatcher: Dispatcher) -> list[tuple[Split, str]]:
         seen[split.property] = number = seen.get(split.property, 0) + 1
         symbols.append((split, f"{split.property.upper()}_THRESHOLD{'' if number == 1 else f'_{number}'}"))
     return symbols
-
-
-def _range_comment(split: Split, flat: tuple[Flat, ...]) -> str:
-    return next((f"  // {each.least} to {each.most}" for each in flat if each.split is split), "")
 
 
 def _ends(dispatcher: Dispatcher) -> list[Mapping[str, object]]:

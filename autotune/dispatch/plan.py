@@ -24,7 +24,7 @@ from autotune.dispatch.dispatcher import (
     Split,
     expected_relative_times,
 )
-from autotune.dispatch.header import Flat, PropertyTemplate
+from autotune.dispatch.header import PropertyTemplate
 from autotune.dispatch.matrix import (
     NOTHING_FITS,
     Bools,
@@ -209,25 +209,6 @@ def with_default_first(matrix: Matrix, rows: Sequence[int], plan: Plan, left_out
     lost = lost_us(matrix, serving)[list(rows)].sum()
     of_default = lost_us(matrix, np.full(len(matrix.layers), matrix.default))[list(rows)].sum()
     return replace(plan, rule=DEFAULT_FIRST) if len(rows) >= EVIDENCE and lost > of_default else plan
-
-
-def flat(matrix: Matrix, rows: Sequence[int], plan: Plan) -> tuple[Flat, ...]:
-    """For each threshold, the range of values that gives the same choice for every layer."""
-    values = matrix.values[list(rows)]
-    names = [item.name for item in plan.properties]
-    ranges: list[Flat] = []
-
-    def visit(rule: Rule, here: Ints) -> None:
-        if isinstance(rule, Leaf):
-            return
-        of = values[here, names.index(rule.property)]
-        below = of < rule.threshold
-        ranges.append(Flat(rule, int(of[below].max()) + 1, int(of[~below].min())))
-        visit(rule.below, here[below])
-        visit(rule.above, here[~below])
-
-    visit(plan.rule, np.arange(len(rows)))
-    return tuple(ranges)
 
 
 def times_of(matrix: Matrix, rows: Sequence[int], configs: Sequence[int]) -> tuple[float | None, ...]:

@@ -14,7 +14,6 @@ from autotune.dispatch.matrix import Matrix, portfolio, served, suggested_config
 from autotune.dispatch.plan import (
     Making,
     chosen,
-    flat,
     left_out,
     make,
     nearest,
@@ -230,21 +229,6 @@ def test_the_nearest_layers_kernel_stands_in() -> None:
     assert nearest(made, [3], 4) == 0
     made.times_us[4, 0] = NO
     assert nearest(made, [3], 4) == -1
-
-
-def test_a_thresholds_flat_interval_is_that_between_its_layers() -> None:
-    made = example()
-    rule = Split("k", 15, Leaf(("direct_1",)), Leaf(("direct_2",)))
-    plan = replace(make(made, range(8), replace(MAKING, wanted=(1, 2))), rule=rule)
-    (found,) = flat(made, range(8), plan)
-    assert (found.least, found.most) == (13, 16)
-    choices = {
-        threshold: chosen(made, range(8), replace(plan, rule=replace(rule, threshold=threshold)))
-        for threshold in range(12, 18)
-    }
-    assert len({choices[threshold] for threshold in range(13, 17)}) == 1
-    assert choices[12] != choices[13]
-    assert choices[16] != choices[17]
 
 
 def test_a_rule_that_says_nothing_of_layers_left_out_puts_the_default_first() -> None:
