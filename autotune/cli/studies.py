@@ -118,6 +118,11 @@ LARGEST = 2**31 - 1
 @click.option(
     "--residuals/--no-residuals", default=True, help="Fuse residual additions into layers; few families support them."
 )
+@click.option(
+    "--training",
+    is_flag=True,
+    help="Write layers of training: convolutions without fusion, the gradients of their inputs and of their filters.",
+)
 @click.option("--out", type=click.Path(path_type=Path), help="The study file to write. Default: standard output.")
 def import_model(
     source: str,
@@ -128,6 +133,7 @@ def import_model(
     op: str,
     accuracy: str | None,
     residuals: bool,
+    training: bool,
     out: Path | None,
 ) -> None:
     """Write the study that tunes a network.
@@ -150,8 +156,13 @@ def import_model(
         reasons,
         study_text,
         summaries,
+        training_layers,
     )
 
+    if training and (op, layout) != ("conv2d", "nhwc"):
+        raise ModelError(
+            "--training: filter gradients are those of channels-last convolutions; add --layout nhwc, and no --op"
+        )
     if out is not None:
         _check_new(out)
     began = time.perf_counter()
@@ -163,6 +174,7 @@ def import_model(
     if not layers:
         why = "; ".join(reasons(imported[0])) or f"it has no {OPERATIONS[op]}"
         raise ModelError(f"{source}: nothing to tune: {why}")
+    layers = training_layers(layers, networks) if training else layers
     for layer in layers:
         if why := unadmitted(accuracy, layer.problem.dtype):
             raise ModelError(f"{source}: {why}")

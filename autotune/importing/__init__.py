@@ -3,6 +3,7 @@
 from autotune.importing.fused_layers import OPERATIONS, Findings, findings
 from autotune.importing.model_source import Request, read_source
 from autotune.importing.study_text import NamedLayer, named_layers, reasons, study_text, summaries
+from autotune.importing.training import training_layers
 
 __all__ = [
     "OPERATIONS",
@@ -15,4 +16,5 @@ __all__ = [
     "reasons",
     "study_text",
     "summaries",
+    "training_layers",
 ]

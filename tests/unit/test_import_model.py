@@ -507,3 +507,32 @@ def test_the_study_goes_to_standard_output(autotune: Command, tmp_path: Path) ->
     (tmp_path / "again.toml").write_text(finished.out)
     assert [layer.name for layer in load_study(tmp_path / "again.toml").layers] == ["stem"]
     assert "1 of 1 convolutions, 100.0 % of" in finished.err
+
+
+def test_training_has_the_gradients_of_each_convolution_but_the_first_ones_data(
+    autotune: Command, tmp_path: Path
+) -> None:
+    weights = {"w": (8, 3, 3, 3), "b": (8,), "v": (16, 4, 3, 3), "u": (16, 4, 1, 1)}
+    nodes = [
+        CONV,
+        node("Relu", "c", "r"),
+        node("Conv", "r v", "v1", group=2, strides=[2, 2], pads=[1, 1, 1, 1]),
+        node("Conv", "r u", "u1", group=2, strides=[2, 2]),
+        node("Add", "v1 u1", "sum"),
+    ]
+    model = saved(tmp_path / "net.onnx", nodes, weights=weights)
+    found = {layer.name: layer.problem for layer in layers(autotune, model, "--training", "--layout", "nhwc")}
+    assert list(found) == ["stem", "stem-filter", "v", "v-data", "v-filter", "u", "u-data", "u-filter"]
+    assert {found[name].values["epilogue"] for name in ("stem", "v", "v-data", "u")} == {"none"}
+    for name in ("v", "u"):
+        forward, data, weight = found[name].names(), found[f"{name}-data"].names(), found[f"{name}-filter"]
+        outputs = [data[size] for size in ("n", "k", "o", "p", "q")]
+        assert outputs == [forward[size] for size in ("n", "c", "d", "h", "w")]
+        assert weight.array("dw").shape == (16, 1, *((3, 3) if name == "v" else (1, 1)), 4)
+        assert weight.flops == found[name].flops == found[f"{name}-data"].flops
+
+
+def test_training_is_of_channels_last_convolutions(autotune: Command, tmp_path: Path) -> None:
+    model = saved(tmp_path / "net.onnx", [CONV])
+    refused(autotune("import-model", model, "--training"), "--training", "add --layout nhwc")
+    refused(autotune("import-model", model, "--training", "--layout", "nhwc", "--op", "gemm"), "no --op")
