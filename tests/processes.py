@@ -12,6 +12,11 @@ MARK = "AUTOTUNE_TEST_MARK"
 _LOOK_S = 0.4  # seconds for which a process is watched before it counts as busy
 
 
+def busy_factor() -> float:
+    """How many times as long as on an idle machine a process may take for the same work, by the load of its cores."""
+    return max(1.0, os.getloadavg()[0] / len(os.sched_getaffinity(0)))
+
+
 def marked(mark: str) -> dict[int, str]:
     """Process number to command line of the running processes with a mark."""
     found = {}

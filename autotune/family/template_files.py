@@ -71,30 +71,31 @@ def _refuse_unknown(directory: Path, declared: Mapping[str, Operation]) -> None:
         )
 
 
-def operation_of(path: Path) -> Operation:
-    """The operation of a family's file: that of its folder, which declares one or is named after one;
-    otherwise conv2d.
-    """
-    if (path.parent / FILE).exists():
-        return read_operation(path.parent)
-    name = path.parent.name
+def operation_of(folder: Path) -> Operation:
+    """The operation of a folder's families: the one that it declares or is named after; otherwise conv2d."""
+    if (folder / FILE).exists():
+        return read_operation(folder)
+    name = folder.name
     return operation(name if name in operations() else CONV2D)
 
 
 def load_templates(directories: Sequence[Path] = (), more: Sequence[Operation] = ()) -> Mapping[str, KernelTemplate]:
     """Every family of `template_files`, loaded and checked, by name."""
-    includes = Includes()
-    return {name: load_template(path, includes) for name, path in template_files(directories, more).items()}
+    includes, files = Includes(), template_files(directories, more)
+    declared = {folder: operation_of(folder) for folder in dict.fromkeys(path.parent for path in files.values())}
+    return {name: _load(path, declared[path.parent], includes) for name, path in files.items()}
 
 
-def load_template(path: Path, includes: Includes | None = None) -> KernelTemplate:
-    """Load one family. Raises TemplateError naming the line (syntax, body) or the dotted key (header).
+def load_template(path: Path) -> KernelTemplate:
+    """Load one family. Raises TemplateError naming the line (syntax, body) or the dotted key (header)."""
+    return _load(path, operation_of(path.parent), Includes())
 
-    `includes` caches the files that other families have included.
-    """
-    (file, text), declared = _text_of(path), operation_of(path)
+
+def _load(path: Path, declared: Operation, includes: Includes) -> KernelTemplate:
+    """A family of an operation. `includes` caches the files that other families have included."""
+    file, text = _text_of(path)
     template = _family(path.name.removesuffix(SUFFIX), file, text, declared)
-    included = (includes or Includes()).of(file, text, declared.folder)
+    included = includes.of(file, text, declared.folder)
     return replace(template, operation=declared, includes=included)  # of the current reference
 
 
@@ -104,7 +105,7 @@ def default_values(path: Path) -> dict[str, Value]:
     match = HEADER.match(text)
     if match is None:
         raise TemplateError(f"{file}: the header cannot be read")
-    reader = HeaderReader(file, header_toml(file, match.group(1), 0), operation_of(path))
+    reader = HeaderReader(file, header_toml(file, match.group(1), 0), operation_of(path.parent))
     return {param.name: param.values[0] for param in reader.params()}
 
 

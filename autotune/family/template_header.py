@@ -255,7 +255,7 @@ class HeaderReader:
         made = tuple(
             read_tensor_map(table, self.operation, self.expression)
             for table in tables
-            if table.get("name") not in self.left_out
+            if str(table.get("name")) not in self.left_out
         )
         for index, each in enumerate(made):
             if each.name in self.arguments:
@@ -276,7 +276,7 @@ class HeaderReader:
             raise stage.error("entry", f"expected the name of a kernel, got {entry!r}")
         if not isinstance(args, list):
             raise stage.error("args", f"expected a list of names out of {', '.join(arguments)}, got {args!r}")
-        args = [argument for argument in args if argument not in self.left_out]
+        args = [argument for argument in args if str(argument) not in self.left_out]
         for argument in args:
             if argument not in arguments:
                 near = did_you_mean(str(argument), arguments)

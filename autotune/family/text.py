@@ -113,7 +113,7 @@ class Includes:
         """name and folder to the files in it"""
         self._chosen: dict[tuple[Path, ...], dict[str, dict[str, str]]] = {}
         """folders, in order, to the files of each name"""
-        self._read: dict[str, tuple[str, list[tuple[int, str, bool]]]] = {}
+        self._read: dict[str, tuple[str, tuple[tuple[int, str, bool], ...]]] = {}
         """file to its text and the includes of the text"""
 
     def of(self, path: Path, text: str, operation: Path) -> tuple[tuple[str, str], ...]:
@@ -178,13 +178,14 @@ def _missing_activations(text: str) -> str:
     )
 
 
-def _included(text: str) -> list[tuple[int, str, bool]]:
+@lru_cache(maxsize=4 * KEPT)
+def _included(text: str) -> tuple[tuple[int, str, bool], ...]:
     """The includes and macro imports of a text: position, name, whether it is an import."""
-    return [
+    return tuple(
         (match.start(), match.group(1), pattern is _IMPORT)
         for pattern in (_IMPORT, _INCLUDE)
         for match in pattern.finditer(text)
-    ]
+    )
 
 
 def _named(name: str, folder: Path) -> dict[str, str]:

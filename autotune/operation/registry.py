@@ -90,7 +90,8 @@ def read_operation(folder: Path) -> Operation:
     paths = (path for path in (folder / NUMPY_REFERENCE, folder / REFERENCE) if path.exists())
     references = tuple((path.name, read_text(path, TemplateError)) for path in paths)
     found = parse_operation(folder, read_text(folder / FILE, TemplateError), references)
+    numbers = found.numeric_names
     for rule in found.rules:
-        if wrong := no_condition(rule.holds.expression, found.numeric_names):
+        if wrong := no_condition(rule.holds.expression, numbers):
             raise TemplateError(f"{rule.holds.expression.where}: {wrong}")
     return found

@@ -27,12 +27,13 @@ from tests.faulty_study import (
     study_with_every_fault,
 )
 from tests.injected_faults import FAULTS, GOOD, RAGGED
+from tests.processes import busy_factor
 
 pytestmark = pytest.mark.cxx
 
 HOST_FAULTS = {name: fault for name, fault in FAULTS.items() if fault.host}
-DEADLINE_S = 6.0  # of one evaluation; a good one takes well under a second, a busy machine is slow to kill
-COMPILE_DEADLINE_S = 15.0  # a good program takes a few seconds on a busy machine
+DEADLINE_S = 4.0 * busy_factor()  # of one evaluation; a good one takes well under a second
+COMPILE_DEADLINE_S = 8.0 * busy_factor()  # a good program takes well under two seconds
 
 
 @pytest.fixture(scope="module")
@@ -63,7 +64,7 @@ def test_study_with_every_fault_leaves_nothing_behind(found: Found) -> None:
     [
         ("exit", "worker ended with status 0"),
         ("abort", "worker killed by SIGABRT"),
-        ("endless_loop", f"no answer within {DEADLINE_S:.0f} s"),
+        ("endless_loop", "no answer within"),
         ("assert", "kernel.cu"),
         ("syntax_error", "kernel.cu:"),
         ("static_smem", "too much shared data"),
@@ -74,7 +75,7 @@ def test_study_with_every_fault_leaves_nothing_behind(found: Found) -> None:
         ("too_few_blocks_for_images", "n = 2"),
         ("store_behind_array", "overwrites 4 bytes behind y (14364 bytes), the nearest at byte 14364"),
         ("workspace_of_terabytes", "exceed the memory of this machine"),
-        ("compiler_never_ends", f"no answer within {COMPILE_DEADLINE_S:.0f} s"),
+        ("compiler_never_ends", "no answer within"),
         ("compiler_is_killed", "the compiler was killed by SIGKILL"),
         ("compile_worker_is_killed", "worker killed by SIGKILL"),
         ("worker_is_killed", "worker killed by SIGKILL"),

@@ -74,12 +74,16 @@ class Parallel(Device):
 
 
 class Wide(Device):
-    """Twenty null devices at once, and how many were busy together."""
+    """Twenty null devices at once, and how many were busy together.
 
-    def __init__(self, options: str) -> None:
+    The first evaluations wait until `expected` of them run, so that a busy machine runs as many.
+    """
+
+    def __init__(self, options: str, *, expected: int = 1) -> None:
         super().__init__(options)
         self.most = self._busy = 0
-        self._lock = threading.Lock()
+        self._expected = expected
+        self._changed = threading.Condition()
 
     @property
     def ahead(self) -> int:
@@ -93,13 +97,15 @@ class Wide(Device):
 
     def evaluate(self, source: KernelSource, binary: Binary, *, cache: str, best_us: float | None) -> Measured:
         """Count while it runs."""
-        with self._lock:
+        with self._changed:
             self._busy += 1
             self.most = max(self.most, self._busy)
+            self._changed.notify_all()
+            self._changed.wait_for(lambda: self.most >= self._expected, timeout=10.0)
         try:
             return super().evaluate(source, binary, cache=cache, best_us=best_us)
         finally:
-            with self._lock:
+            with self._changed:
                 self._busy -= 1
 
 
@@ -548,7 +554,7 @@ def test_an_interrupt_finishes_the_trial_at_hand_and_begins_no_other(
 
 
 def test_a_fifth_of_a_budget_is_under_way_at_most(store: Store, families: Mapping[str, KernelTemplate]) -> None:
-    device = Wide("delay_ms=20")
+    device = Wide("delay_ms=20", expected=3)
     (result,) = tune(small(trials=15), families, device, store)
     assert (result.new, device.most) == (15, 3)
 
