@@ -11,7 +11,7 @@ from sqlalchemy import Connection, RowMapping, and_, exists, func, select, updat
 from autotune.devices.device import Environment
 from autotune.errors import StoreError
 from autotune.store.measurements import timing_of, timing_values
-from autotune.store.rows import chunks, insert, record_of, rows_of, values_of
+from autotune.store.rows import among, insert, record_of, rows_of, values_of
 from autotune.store.run_context import Scope
 from autotune.store.schema.tables import environments, finals, measurements, studies, trials, verdicts
 from autotune.store.schema.types import Values
@@ -111,26 +111,24 @@ def _correct_trial(connection: Connection, scope: Scope, number: int) -> int:
 def _verdicts(connection: Connection, ids: Sequence[int]) -> dict[int, list[Verdict]]:
     against = trials.alias("against")
     found: dict[int, list[Verdict]] = {}
-    for chunk in chunks(ids):
-        statement = (
-            select(verdicts, against.c.number)
-            .outerjoin(against, against.c.id == verdicts.c.against_trial_id)
-            .where(verdicts.c.finals_id.in_(chunk))
-            .order_by(verdicts.c.id)
-        )
-        for row in rows_of(connection, statement):
-            verdict = record_of(Verdict, row, verdicts, against_number=row[against.c.number])
-            found.setdefault(row[verdicts.c.finals_id], []).append(verdict)
+    statement = (
+        select(verdicts, against.c.number)
+        .outerjoin(against, against.c.id == verdicts.c.against_trial_id)
+        .where(among(verdicts.c.finals_id, ids))
+        .order_by(verdicts.c.id)
+    )
+    for row in rows_of(connection, statement):
+        verdict = record_of(Verdict, row, verdicts, against_number=row[against.c.number])
+        found.setdefault(row[verdicts.c.finals_id], []).append(verdict)
     return found
 
 
 def _timings(connection: Connection, ids: Sequence[int]) -> dict[int, dict[int, Timing]]:
     """For each of the finals, the timing of each trial."""
     found: dict[int, dict[int, Timing]] = {}
-    for chunk in chunks(ids):
-        statement = select(measurements).where(measurements.c.finals_id.in_(chunk)).order_by(measurements.c.id)
-        for row in rows_of(connection, statement):
-            found.setdefault(row[measurements.c.finals_id], {})[row[measurements.c.trial_id]] = timing_of(row)
+    statement = select(measurements).where(among(measurements.c.finals_id, ids)).order_by(measurements.c.id)
+    for row in rows_of(connection, statement):
+        found.setdefault(row[measurements.c.finals_id], {})[row[measurements.c.trial_id]] = timing_of(row)
     return found
 
 

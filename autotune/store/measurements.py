@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from sqlalchemy import RowMapping, select
 
-from autotune.store.rows import chunks, finite, record_of, rows_of, values_of
+from autotune.store.rows import among, finite, record_of, rows_of, values_of
 from autotune.store.schema.tables import measurements
 from autotune.store.schema.types import Values, seven_digits
 from autotune.store.sqlite.database import Database
@@ -41,10 +41,6 @@ class MeasurementStore:
 
     def latest(self, trial_ids: Sequence[int]) -> Mapping[int, Timing]:
         """The latest measurement of each trial that has one: while tuning, in finals or in a retime."""
-        found = {}
+        statement = select(measurements).where(among(measurements.c.trial_id, trial_ids)).order_by(measurements.c.id)
         with self.database.read() as connection:
-            for chunk in chunks(trial_ids):
-                statement = select(measurements).where(measurements.c.trial_id.in_(chunk)).order_by(measurements.c.id)
-                for row in rows_of(connection, statement):
-                    found[row[measurements.c.trial_id]] = timing_of(row)
-        return found
+            return {row[measurements.c.trial_id]: timing_of(row) for row in rows_of(connection, statement)}

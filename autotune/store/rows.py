@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import fields
 from functools import cache
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from sqlalchemy import Column, Connection, Insert, RowMapping, Select, Table, func, select
+from sqlalchemy import Column, ColumnElement, Connection, Insert, RowMapping, Select, Table, func, select
 from sqlalchemy.dialects.sqlite import insert as insert_new
 
 if TYPE_CHECKING:
@@ -16,9 +17,6 @@ if TYPE_CHECKING:
 
 from autotune.store.schema.types import Values
 
-CHUNK = 500
-"""ids in one IN list"""
-Identity = TypeVar("Identity", int, str)
 Record = TypeVar("Record", bound="DataclassInstance")
 
 
@@ -57,10 +55,9 @@ def identify(connection: Connection, table: Table, identity: Values, rest: Value
     return insert(connection, table, {**identity, **rest}) if found is None else int(found)
 
 
-def chunks(ids: Sequence[Identity]) -> Iterator[Sequence[Identity]]:
-    """Split identities into parts that fit one IN list: SQLite's smallest limit for bound values is 999."""
-    for start in range(0, len(ids), CHUNK):
-        yield ids[start : start + CHUNK]
+def among(column: Column[Any], values: Iterable[int | str]) -> ColumnElement[bool]:
+    """Whether a column has one of these values, of which there may be any number."""
+    return column.in_(select(func.json_each(json.dumps([*values])).table_valued("value").c.value))
 
 
 def rows_of(

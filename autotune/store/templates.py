@@ -9,7 +9,7 @@ from datetime import datetime
 
 from sqlalchemy import Connection, and_, select
 
-from autotune.store.rows import chunks, insert, values_of
+from autotune.store.rows import among, insert, values_of
 from autotune.store.schema.tables import templates
 from autotune.store.sqlite.database import Database
 from autotune.trial import Value
@@ -28,10 +28,8 @@ class TemplateRecord:
 
 def store_templates(connection: Connection, records: Sequence[TemplateRecord], now: datetime) -> tuple[int, ...]:
     """Ids of templates' versions."""
-    kept = select(templates.c.family, templates.c.hash, templates.c.id)
-    found: dict[tuple[str, str], int] = {}
-    for some in chunks([record.hash for record in records]):
-        found |= {(row.family, row.hash): row.id for row in connection.execute(kept.where(templates.c.hash.in_(some)))}
+    stored = select(templates).where(among(templates.c.hash, (record.hash for record in records)))
+    found = {(row.family, row.hash): int(row.id) for row in connection.execute(stored)}
     for record in records:
         identity = record.family, record.hash
         if identity not in found:

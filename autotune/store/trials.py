@@ -18,7 +18,7 @@ from autotune.problem import Layer, Problem
 from autotune.store.devices import device_of, environment_of
 from autotune.store.layers import problem_of
 from autotune.store.measurements import timing_of
-from autotune.store.rows import chunks, finite, record_of, rows_of, values_of
+from autotune.store.rows import among, finite, record_of, rows_of, values_of
 from autotune.store.schema.tables import (
     devices,
     environments,
@@ -225,8 +225,8 @@ def trials_by_id(connection: Connection, ids: Iterable[int]) -> Mapping[int, Tri
             sequence=row[measurements.c.id] or 0,
         )
 
-    statements = (select_trials().where(trials.c.id.in_(chunk)) for chunk in chunks(sorted(set(ids))))
-    return {row[trials.c.id]: made(row) for statement in statements for row in rows_of(connection, statement)}
+    statement = select_trials().where(among(trials.c.id, ids))
+    return {row[trials.c.id]: made(row) for row in rows_of(connection, statement)}
 
 
 def with_trials(
