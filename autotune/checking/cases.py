@@ -7,9 +7,10 @@ has seen the most.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 import numpy.typing as npt
@@ -29,7 +30,7 @@ from autotune.trial import Config, Value
 
 _MOST_ROWS = 5_000  # configs of a space that is enumerated
 _ENUMERATED = 2  # larger spaces that are enumerated nevertheless
-_SLICES, _SLICE_VALUES = 3, 2  # of the others: spaces of so many values for each parameter
+_SLICES, _SLICE_VALUES, _SLICE_ROWS = 3, 2, 1000  # of the others: spaces of so many values for each parameter
 _DRAWN = 200  # of each space, among which the greedy choice is made, besides configs that have a rare pair
 _LEAST_HOST_IMAGES, _MOST_HOST_FLOPS = 3, 50_000_000  # of a study's layer on a CPU
 _SEVERAL = 3  # blocks on an axis of the grid: the first, the last and one between them
@@ -49,17 +50,34 @@ class Factor:
         return f"{self.name}={self.values[value]}"
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)  # without slots, for what is found out when its first case starts
 class Subject:
     """A problem that a family serves, with its values of the factors that are not parameters."""
 
     bound: BoundTemplate
     factors: tuple[int, ...]
+    sizes: frozenset[int]
+    """run-time sizes that it is run at besides its own"""
 
-    others: tuple[BoundTemplate, ...]
-    """the same problem at other run-time sizes, which the compiled kernel is run at as well"""
-    larger: tuple[BoundTemplate, ...]
-    """the same at ever larger ones, among which is one at which a config has several blocks"""
+    @cached_property
+    def others(self) -> tuple[BoundTemplate, ...]:
+        """The same problem at other run-time sizes, which the compiled kernel is run at as well."""
+        problem = self.bound.problem
+        many = filter(_quick, with_runtimes(problem, (size for size in _MANY if size > self._largest)))
+        return self._at((*with_runtimes(problem, sorted(self.sizes)), *itertools.islice(many, 1)))
+
+    @cached_property
+    def larger(self) -> tuple[BoundTemplate, ...]:
+        """The same at ever larger ones, among which is one at which a config has several blocks."""
+        sizes = ((self._largest << power) + 1 for power in range(20))
+        return self._at(filter(_quick, with_runtimes(self.bound.problem, sizes)))
+
+    @property
+    def _largest(self) -> int:
+        return max((self.bound.problem.runtime_size, *self.sizes))
+
+    def _at(self, problems: Iterable[Problem]) -> tuple[BoundTemplate, ...]:
+        return tuple(BoundTemplate(self.bound.template, each, self.bound.device) for each in problems)
 
     def with_several_blocks(self, config: Config, run: Sequence[KernelSource]) -> BoundTemplate | None:
         """The least of the larger sizes that gives each axis of the grid several blocks, as far as one of them does.
@@ -157,21 +175,11 @@ class CasePlan:
 
     def _subject(self, bound: BoundTemplate, factors: tuple[int, ...]) -> Subject:
         """A problem, run at the sizes of check.toml and at 1 as well."""
-        problem = bound.problem
-        own = problem.runtime_size
+        own = bound.problem.runtime_size
         sizes = {1, *problem_features(self.template.operation).runtime}
         if factors[0] >= 0:  # of a layer, no more than it has
             sizes = {size for size in sizes if size <= own}
-        first = max(own, *sizes)
-        larger = filter(_quick, with_runtimes(problem, ((first << power) + 1 for power in range(20))))
-        many = filter(_quick, with_runtimes(problem, (size for size in _MANY if size > first)))
-        others = (*with_runtimes(problem, sorted(sizes - {own})), *itertools.islice(many, 1))
-        return Subject(
-            bound,
-            factors,
-            tuple(BoundTemplate(self.template, each, self.device) for each in others),
-            tuple(BoundTemplate(self.template, each, self.device) for each in larger),
-        )
+        return Subject(bound, factors, frozenset(sizes - {own}))
 
     def _nothing(self) -> str:
         """Why there is no case."""
@@ -218,8 +226,8 @@ class CasePlan:
                 Param(param.name, tuple(param.values[at] for at in own), param.doc)
                 for param, own in zip(params, places, strict=True)
             ]
-            parts.append(_rows(bound, some, _MOST_ROWS)[0])
-        return np.unique(np.concatenate(parts), axis=0)
+            parts.append(_rows(bound, some, _SLICE_ROWS)[0])
+        return np.concatenate(parts)  # a row may be there twice: the second adds no pair
 
     def cases(self) -> Iterator[Case]:
         """Every case that adds a pair, the default config of the first problem first."""
