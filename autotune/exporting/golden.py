@@ -16,7 +16,7 @@ import numpy.typing as npt
 
 from autotune.autotune_runtime.activations import BY_WORD, activated
 from autotune.errors import StudyError
-from autotune.measurement.numpy_reference import FUNCTIONS, in_numpy, numpy_reference
+from autotune.measurement.numpy_reference import FUNCTIONS, given_data, in_numpy, numpy_reference
 from autotune.measurement.storage import stored
 from autotune.operation.declarations import DRAWN, Array, Fill
 from autotune.operation.registry import CONV, CONV2D
@@ -38,7 +38,7 @@ Doubles = npt.NDArray[np.float64]
 
 @dataclass(frozen=True, slots=True)
 class Samples:
-    """Some values of one output at one run-time size, on one of the two data sets."""
+    """Some values of one output at one run-time size, on one of the two data sets, or all of an input of data.py."""
 
     output: str
     n: int
@@ -136,17 +136,24 @@ def _of_convolution(problem: Problem, *, integers: bool) -> Samples:
 
 
 def _of_numpy(problem: Problem, *, integers: bool) -> Iterator[Samples]:
+    n = problem.runtime_size
+    for name, values in given_data(problem, int(integers)).items():  # which the self-test takes from here
+        zeros = (0.0,) * len(values)
+        yield Samples(name, n, integers, tuple(range(len(values))), tuple(values.tolist()), zeros, zeros)
     for expected in numpy_reference(problem, data_of(problem, integers=integers)):
         indices = _indices(expected.output.elements, ALL_SAMPLES)
         found = (tuple(each[indices].tolist()) for each in (expected.value, expected.unit, expected.products))
-        yield Samples(expected.output.name, problem.runtime_size, integers, tuple(indices.tolist()), *found)
+        yield Samples(expected.output.name, n, integers, tuple(indices.tolist()), *found)
 
 
 def data_of(problem: Problem, *, integers: bool) -> dict[str, Doubles]:
     """The inputs, flat and as stored: small integers, or close to normal and rounded, unless declared otherwise."""
-    return {
-        array.name: _filled(array, problem.operation.seed(array.name), integers=integers) for array in problem.filled
+    own = {
+        array.name: _filled(array, problem.operation.seed(array.name), integers=integers)
+        for array in problem.filled
+        if array.fill != "data"
     }
+    return {**own, **given_data(problem, int(integers))}
 
 
 def _filled(array: Array, seed: int, *, integers: bool) -> Doubles:
@@ -162,7 +169,7 @@ def _filled(array: Array, seed: int, *, integers: bool) -> Doubles:
             length, step, shift = array.steps
             at = np.arange(count, dtype=np.int64)
             return stored((at % length * step + at // length % length * shift) % length, array.dtype)
-        case "integers" | "ones" | "zeros":
+        case "integers" | "ones" | "zeros" | "data":
             least, most = array.whole_bounds
             span = np.uint64(most - least + 1)
             return least + ((_mixed(seed, count) >> np.uint64(11)) % span).astype(np.float64)

@@ -171,7 +171,7 @@ def operation_context(operation: Operation) -> OperationContext:
         name=operation.name,
         runtime=operation.runtime,
         reference=not in_numpy(operation),
-        error_unit=error_unit(operation.bounds),
+        error_unit=error_unit(operation.bounds.of(operation.output)),
         roles=ROLES,
         fills=FILLS,
         dtypes=tuple(TYPES),

@@ -82,8 +82,9 @@ def too_loose(source: KernelSource) -> str:
     """
     factor, problem = source.error_factor, source.problem
     bounds = problem.operation.bounds
+    rtol = max(bounds.of(output).rtol for output in problem.outputs)
     class_bound = error_bound(source.accuracy, problem).factor(problem.reduction) * math.sqrt(problem.reduction)
-    allowed = factor * (bounds.rtol if bounds.model == "tolerance" else class_bound)
+    allowed = factor * (rtol if bounds.model == "tolerance" else class_bound)
     if factor == 1 or bounds.model == "exact" or allowed <= LOOSE:
         return ""
     return (
@@ -120,9 +121,10 @@ def check_units(problem: Problem, name: str, values: npt.NDArray[np.float64], un
     declared = problem.operation
     typical = math.sqrt(float(np.mean(values * values)))
     times = math.sqrt(float(np.mean(np.square(units, dtype=np.float64)))) / typical
-    if declared.bounds.model == "tolerance" and times > LOOSE:
+    bounds = declared.bounds.of(problem.array(name))
+    if bounds.model == "tolerance" and times > LOOSE:
         raise TemplateError(
-            f"{declared.folder / FILE}: errors: rtol = {declared.bounds.rtol!r} and atol = {declared.bounds.atol!r} "
+            f"{declared.folder / FILE}: errors: rtol = {bounds.rtol!r} and atol = {bounds.atol!r} "
             f"allow errors of {times:.3g} times the outputs {name} of {problem}, whose size is {typical:.3g}; "
             f"above {LOOSE} wrong kernels would pass"
         )

@@ -11,9 +11,9 @@ from autotune.devices.device import POISON, Device, Launch, Module
 from autotune.measurement.bounds import check_units
 from autotune.measurement.guard_bands import GuardedArray
 from autotune.measurement.launcher import Tensors
-from autotune.measurement.numpy_reference import in_numpy, numpy_reference
+from autotune.measurement.numpy_reference import given_data, in_numpy, numpy_reference
 from autotune.measurement.reference import entry_of, reference_arguments
-from autotune.measurement.storage import decoded
+from autotune.measurement.storage import decoded, encoded
 from autotune.measurement.test_data import DataSet, Kind, edged, mean_of
 from autotune.operation.declarations import DRAWN, Array, Fill
 from autotune.problem import Problem
@@ -102,8 +102,13 @@ class DataMaker:
     def fill(self, data: DataSet) -> None:
         """Write the inputs of a data set, the same each time."""
         some = self.problem.with_runtime(data.period)
+        given = given_data(some, int(data.kind == "integers"))
         for array in self.problem.filled:
-            self._fill_one(data, array, some.array(array.name))
+            if array.fill == "data":
+                content = encoded(np.resize(given[array.name], array.elements), array.dtype)
+                self.device.write(data.inputs[array.name].address, content)
+            else:
+                self._fill_one(data, array, some.array(array.name))
         if data.kind == "edges":
             self._put_edges(data, edged(some))
 

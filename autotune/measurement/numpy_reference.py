@@ -3,6 +3,7 @@
 It has a function `reference(p, ...)`. `p` has the problem's sizes, words and derived sizes as attributes; behind it
 come the arrays that are read in the operation's order, float64 in the declared shapes, None where the problem has none;
 it must not write to them.
+`data.py` beside it has `data(p, random)`, which returns by name the test data of arrays with `fill = "data"`.
 It returns the output, of its shape; for an operation of the error model `multilinear` a pair of that and of the
 sums of the terms' magnitudes, or a triple with the number of products of each output, where padding leaves fewer than
 `reduction`. Of several outputs it returns as many of these, in the operation's order.
@@ -25,8 +26,9 @@ import numpy as np
 import numpy.typing as npt
 
 from autotune.errors import TemplateError
+from autotune.measurement.storage import stored
 from autotune.operation.declarations import COMPUTED, Array
-from autotune.operation.operation import FILE, NUMPY_REFERENCE, REFERENCE, Operation
+from autotune.operation.operation import DATA, FILE, NUMPY_REFERENCE, REFERENCE, Operation
 from autotune.operation.storage_types import FLOATS, TYPES
 from autotune.problem import Problem
 from autotune.toml_table import did_you_mean
@@ -63,10 +65,11 @@ def _reference(declared: Operation) -> tuple[str, str]:
         raise TemplateError(
             f"{declared.name}: the operation's folder is not here; name its parent folder with --family-dir"
         )
-    if len(declared.references) != 1:
-        what = "has both" if declared.references else f"{declared.name} has no reference"
+    references = [(name, text) for name, text in declared.references if name != DATA]
+    if len(references) != 1:
+        what = "has both" if references else f"{declared.name} has no reference"
         raise TemplateError(f"{declared.folder}: {what}; expected {NUMPY_REFERENCE} or {REFERENCE}")
-    ((name, text),) = declared.references
+    ((name, text),) = references
     if name == REFERENCE and sum(array.role in COMPUTED for array in declared.arrays) > 1:
         path = declared.folder / REFERENCE
         raise TemplateError(f"{path}: gives one output, and {declared.name} has several; write {NUMPY_REFERENCE}")
@@ -172,7 +175,7 @@ def _expected(found: object, output: Array, problem: Problem, *, finite: bool) -
         if isinstance(found, tuple):
             raise TemplateError(f"{path}: {_FUNCTION} returns tuple: expected one array, as it is {model}")
         value = _checked(found, output, declared, finite=finite)
-        return Expected(output, value, declared.bounds.unit(value), np.full(value.shape, most))
+        return Expected(output, value, declared.bounds.of(output).unit(value), np.full(value.shape, most))
     if not isinstance(found, tuple) or len(found) not in (2, 3):
         expected = f"a pair of {output.name} and its terms' magnitudes"
         raise TemplateError(f"{path}: {_FUNCTION} returns {_kind(found)}: expected {expected}, as it is {model}")
@@ -223,15 +226,52 @@ def _checked(part: object, output: Array, declared: Operation, what: str = "", *
     return values.ravel()
 
 
-def _function(declared: Operation) -> Callable[..., object]:
-    path = declared.folder / NUMPY_REFERENCE
+def given_data(problem: Problem, seed: int) -> Mapping[str, Doubles]:
+    """The test data of arrays with `fill = "data"`, flat and as stored: what the function `data(p, random)` of the
+    operation's data.py gives by name.
+
+    Raises TemplateError where it is missing, fails or gives something else.
+    """
+    wanted = {array.name: array for array in problem.filled if array.fill == "data"}
+    if not wanted:
+        return {}
+    declared = problem.operation
+    path, text = declared.folder / DATA, dict(declared.references).get(DATA)
+    if text is None:
+        raise TemplateError(f"{path}: missing; expected a function data(p, random) for {', '.join(wanted)}")
+    function = _executed(path, text).get("data")
+    try:
+        with _within(_LEAST_S):
+            found = function(_Names(**problem.names()), np.random.default_rng(seed))  # type: ignore[operator]  # told below
+    except BaseException as error:
+        raise TemplateError(f"{path}: {_line(error, path)}data(p, random) on {problem}: {_words(error)}") from error
+    if not isinstance(found, Mapping) or found.keys() != wanted.keys():
+        raise TemplateError(f"{path}: data(p, random): expected a dict of {', '.join(wanted)}")
+    given = {}
+    for name, array in wanted.items():
+        values = np.asarray(found[name])
+        if values.shape != array.shape or values.dtype.kind not in "biuf":
+            raise TemplateError(f"{path}: {name} on {problem}: expected numbers of the shape {array.shape}")
+        given[name] = stored(values.astype(np.float64), array.dtype).ravel()
+        if array.dtype not in FLOATS and not np.array_equal(given[name], values.ravel()):
+            raise TemplateError(f"{path}: {name} on {problem}: expected whole numbers that {array.dtype} holds")
+    return given
+
+
+def _executed(path: Path, text: str) -> Mapping[str, object]:
+    """The names that a file of the operation defines."""
     names: dict[str, object] = {}
     try:
         with _within(_LEAST_S):
-            exec(compile(_reference(declared)[1], str(path), "exec"), names)  # noqa: S102 - the operation's own code
+            exec(compile(text, str(path), "exec"), names)  # noqa: S102 - the operation's own code
     except BaseException as error:
         raise TemplateError(f"{path}: {_line(error, path)}{_words(error)}") from error
-    function = names.get(_FUNCTION)
+    return names
+
+
+def _function(declared: Operation) -> Callable[..., object]:
+    path = declared.folder / NUMPY_REFERENCE
+    function = _executed(path, _reference(declared)[1]).get(_FUNCTION)
     wanted = f"{path}: expected a function {_FUNCTION}(p, {', '.join(declared.inputs)})"
     if not callable(function):
         raise TemplateError(wanted)

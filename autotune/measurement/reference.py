@@ -200,7 +200,7 @@ def _prologue(problem: Problem, dtypes: Mapping[str, str]) -> str:
             f"#define REFERENCE_PARAMETERS {arrays}",
             f"#define REFERENCE_ARGUMENTS {', '.join(f'{{array_{name}}}' for name in stored)}",
             "#define REFERENCE_FUNCTION __device__ inline",
-            f"#define ERROR_UNIT(exact) {error_unit(declared.bounds)}",
+            f"#define ERROR_UNIT(exact) {error_unit(declared.bounds.of(declared.output))}",
             "",
         )
     )

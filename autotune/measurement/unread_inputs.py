@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from autotune.measurement.numpy_reference import Doubles, numpy_reference
+from autotune.measurement.numpy_reference import Doubles, given_data, numpy_reference
 from autotune.operation.declarations import DRAWN, Array
 from autotune.operation.storage_types import FLOATS
 from autotune.problem import Problem
@@ -65,7 +65,7 @@ def dependence(problems: Sequence[Problem]) -> Dependence:
 def _reach(problem: Problem) -> Iterator[tuple[str, str, float]]:
     """Of each output: its name, the elements that are the same for all inputs in words, and its largest magnitude."""
     draws = [
-        numpy_reference(problem, {array.name: _drawn(array, seed) for array in problem.filled})
+        numpy_reference(problem, _draw(problem, seed))
         for seed in range(_DRAWS)
         if all(output.elements <= _MOST_ELEMENTS for output in problem.outputs)
     ]
@@ -81,15 +81,20 @@ def _reach(problem: Problem) -> Iterator[tuple[str, str, float]]:
 
 def _effects(problem: Problem) -> Iterator[tuple[str, str]]:
     """Each input, with an output that changes when the input is drawn again."""
-    data = {array.name: _drawn(array, 0) for array in problem.filled}
+    data, others = _draw(problem, 0), _draw(problem, 1)
     before = numpy_reference(problem, data)
-    for array in problem.filled:
-        if array.fill not in DRAWN:
-            continue
-        after = numpy_reference(problem, {**data, array.name: _drawn(array, 1)})
+    given = [array.name for array in problem.filled if array.fill == "data"]
+    for changed in (*([array.name] for array in problem.filled if array.fill in DRAWN), *([given] if given else ())):
+        after = numpy_reference(problem, {**data, **{name: others[name] for name in changed}})
         for one, other in zip(before, after, strict=True):
             if not np.array_equal(one.value, other.value):
-                yield array.name, one.output.name
+                yield from ((name, one.output.name) for name in changed)
+
+
+def _draw(problem: Problem, seed: int) -> dict[str, Doubles]:
+    """Every input, flat."""
+    own = {array.name: _drawn(array, seed) for array in problem.filled if array.fill != "data"}
+    return {**own, **given_data(problem, seed)}
 
 
 def _drawn(array: Array, seed: int) -> Doubles:

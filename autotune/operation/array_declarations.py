@@ -7,11 +7,11 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 
 from autotune.expressions.expression import Bound
-from autotune.operation.declarations import DRAWN, FILLS, READ, ROLES, ArrayTemplate, Fill
+from autotune.operation.declarations import COMPUTED, DRAWN, FILLS, READ, ROLES, ArrayTemplate, Fill
 from autotune.operation.storage_types import FLOATS, TYPES
 from autotune.toml_table import Table, did_you_mean
 
-_KEYS = {"name", "role", "shape", "dtype", "fill", "integers", "between", "when", "windows"}
+_KEYS = {"name", "role", "shape", "dtype", "fill", "integers", "between", "when", "windows", "rtol", "atol"}
 _WINDOW_KEYS = ("outputs", "taps", "stride", "dilation", "pad")
 _NOT_READ = f"only arrays of the roles {', '.join(READ)} have test data"
 _CPP = frozenset(
@@ -159,6 +159,10 @@ class ArrayReader:
         fill = self.fill(role in READ, dtypes)
         least, most = self.integers(fill, is_read=role in READ)
         low, high = self.between(fill)
+        if role not in COMPUTED:
+            for key in ("rtol", "atol"):
+                if key in table:
+                    raise table.error(key, "leave it out: only outputs have a tolerance")
         return ArrayTemplate(
             name=name,
             role=role,
@@ -175,6 +179,8 @@ class ArrayReader:
             low=low,
             high=high,
             windows={axis: self.window(axis) for axis in self.axes(shapes, is_read=role in READ)},
+            rtol=table.fraction("rtol"),
+            atol=table.fraction("atol"),
         )
 
     def bound(self, table: Table, key: str, default: str = "") -> Bound:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Literal
 
 from autotune.errors import StudyError
@@ -29,9 +29,11 @@ COMPUTED: tuple[Role, ...] = ("out", "inout")
 """Roles of arrays that a kernel computes."""
 KEPT: tuple[Role, ...] = ("in", "weights")
 """Roles of arrays that a kernel must not change."""
-Fill = Literal["normal", "uniform", "integers", "range", "permutation", "ones", "zeros"]
-FILLS: tuple[Fill, ...] = ("normal", "uniform", "integers", "range", "permutation", "ones", "zeros")
-"""How an array's test data are made; along the last axis, range counts from 0 and permutation shuffles that."""
+Fill = Literal["normal", "uniform", "integers", "range", "permutation", "ones", "zeros", "data"]
+FILLS: tuple[Fill, ...] = ("normal", "uniform", "integers", "range", "permutation", "ones", "zeros", "data")
+"""How an array's test data are made; along the last axis, range counts from 0 and permutation shuffles that; data is
+what data.py gives.
+"""
 DRAWN: tuple[Fill, ...] = ("normal", "uniform", "integers")
 """Those whose second data set is whole numbers between two bounds; all others are the same in both."""
 _MULTIPLIER = 0.618  # of a permutation, as a fraction of its length
@@ -93,6 +95,13 @@ class Bounds:
     """of a tolerance, added to that"""
     nan_propagates: bool = False
     """whether NaN and infinite inputs must give what they give in the reference"""
+
+    def of(self, output: Array | ArrayTemplate) -> Bounds:
+        """The bounds of an output, which may have its own tolerance."""
+        rtol, atol = (
+            given if own is None else own for own, given in ((output.rtol, self.rtol), (output.atol, self.atol))
+        )
+        return replace(self, rtol=rtol, atol=atol)
 
     def unit(self, value: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
         """The unit of errors for outputs that are not sums, computed from their reference values."""
@@ -156,6 +165,9 @@ class Array:
     """of uniform ones"""
     windows: tuple[Window | None, ...]
     """for each axis; None: the whole axis is needed"""
+    rtol: float | None = None
+    atol: float | None = None
+    """of an output with a tolerance of its own"""
 
     @property
     def elements(self) -> int:
@@ -208,6 +220,8 @@ class ArrayTemplate:
     high: float
     windows: Mapping[str, Mapping[str, Bound]]
     """by axis, the fields of a Window"""
+    rtol: float | None
+    atol: float | None
 
     def evaluate(self, names: Mapping[str, Value], runtime: str) -> Array:
         """The array of a problem with these names."""
@@ -225,6 +239,8 @@ class ArrayTemplate:
             low=self.low,
             high=self.high,
             windows=tuple(self._window(extent.expression.text, names) for extent in extents),
+            rtol=self.rtol,
+            atol=self.atol,
         )
 
     def _window(self, axis: str, names: Mapping[str, Value]) -> Window | None:

@@ -38,6 +38,7 @@ from autotune.trial import Value
 FILE = "operation.toml"
 REFERENCE = "reference.cuh"
 NUMPY_REFERENCE = "reference.py"
+DATA = "data.py"  # beside it: test data of arrays with `fill = "data"`
 RESERVED = ("packed_w", "workspace", "i")  # what kernels may take besides the arrays and the run-time size
 _ACTIVATIONS = ("identity", *BY_WORD)  # the activations that `activation = "all"` means
 _OF_ARGUMENTS = ("size_bytes", "workspace_bytes", "stream")  # of an export's functions, besides arrays
@@ -69,7 +70,7 @@ class Operation:
     text: str
     """the file's"""
     references: tuple[tuple[str, str], ...]
-    """name and text of each reference in the folder, of which one is required; empty for an operation
+    """name and text of each reference in the folder, of which one is required, and of data.py; empty for an operation
     from a database
     """
     runtime: str
@@ -260,6 +261,9 @@ class _Reader:
             for each in table.tables("array", "expected [[array]]", label="name")
         )
         self.check_arrays(arrays, runtime)
+        for array in arrays:
+            if bounds.model != "tolerance" and (array.rtol, array.atol) != (None, None):
+                raise table.error(f"array ({array.name})", 'rtol and atol need model = "tolerance" in [errors]')
         return Operation(
             name=self.folder.name,
             folder=self.folder,

@@ -10,7 +10,7 @@ from autotune.bounded_io import read_text
 from autotune.errors import TemplateError, quoted
 from autotune.expressions.typed_names import no_condition
 from autotune.operation.array_declarations import is_name
-from autotune.operation.operation import FILE, NUMPY_REFERENCE, REFERENCE, Operation, parse_operation
+from autotune.operation.operation import DATA, FILE, NUMPY_REFERENCE, REFERENCE, Operation, parse_operation
 from autotune.resources import shipped
 from autotune.toml_table import did_you_mean
 
@@ -87,7 +87,7 @@ def _declared_in(directory: Path) -> tuple[str, ...]:
 
 def read_operation(folder: Path) -> Operation:
     """The operation that a folder declares. Raises TemplateError naming the dotted key."""
-    paths = (path for path in (folder / NUMPY_REFERENCE, folder / REFERENCE) if path.exists())
+    paths = (path for path in (folder / NUMPY_REFERENCE, folder / REFERENCE, folder / DATA) if path.exists())
     references = tuple((path.name, read_text(path, TemplateError)) for path in paths)
     found = parse_operation(folder, read_text(folder / FILE, TemplateError), references)
     numbers = found.numeric_names

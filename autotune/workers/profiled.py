@@ -23,6 +23,7 @@ from autotune.devices.backends import open_device
 from autotune.devices.device import Device
 from autotune.family.source import KernelSource
 from autotune.measurement.launcher import LoadedKernel, Tensors
+from autotune.measurement.numpy_reference import given_data
 from autotune.measurement.storage import encoded
 from autotune.operation.declarations import DRAWN
 from autotune.operation.storage_types import FLOATS
@@ -58,11 +59,12 @@ def _arrays(device: Device, problem: Problem, owned: ExitStack) -> Tensors:
     """Random inputs, and outputs."""
     random = np.random.default_rng(0)
     addresses = {array.name: _allocated(device, array.size_bytes, owned) for array in problem.arrays}
+    given = given_data(problem, 0)
     for array in problem.filled:
-        if array.fill in DRAWN and array.dtype in FLOATS:
-            drawn: npt.NDArray[np.floating | np.integer] = random.standard_normal(
-                min(array.elements, _DRAWN), dtype=np.float32
-            )
+        if array.fill == "data":
+            drawn: npt.NDArray[np.floating | np.integer] = given[array.name]
+        elif array.fill in DRAWN and array.dtype in FLOATS:
+            drawn = random.standard_normal(min(array.elements, _DRAWN), dtype=np.float32)
         elif array.fill in ("range", "permutation"):
             drawn = np.arange(array.elements, dtype=np.int64) % array.shape[-1]
         else:

@@ -100,12 +100,23 @@ std::vector<double> filled(const Declared &array, const Problem &layer, int64_t 
         case Fill::permutation: return indices(count, length, true, dtype);
         case Fill::ones: return integers(count, seed, 1, 1);
         case Fill::zeros: return integers(count, seed, 0, 0);
+        case Fill::data: break;  // as in golden.h
     }
     return {};
 }
 
+// The golden values of an output, or of an input that is not computed here, for so many units of the run-time size; none
+// where there are none.
+const Samples *samples_of(const Golden &golden, int output, int32_t n, bool whole) {
+    for (int i = 0; i < golden.sets; ++i) {
+        const Samples &each = golden.samples[i];
+        if (each.output == output && each.n == n && each.whole == whole) return &each;
+    }
+    return nullptr;
+}
+
 // Of the inputs that a problem has.
-Data data_of(const conv2d_problem &problem, bool whole) {
+Data data_of(const conv2d_problem &problem, const Golden &golden, bool whole) {
     Data data;
     const Problem layer(problem);
     for (int i = 0; i < ARRAYS; ++i) {
@@ -114,6 +125,8 @@ Data data_of(const conv2d_problem &problem, bool whole) {
         const int64_t count = elements(array, layer).value();
         const uint64_t seed = static_cast<uint64_t>(i);
         data.of[i] = filled(array, layer, count, seed, whole);
+        const Samples *const given = array.fill == Fill::data ? samples_of(golden, i, problem.*RUNTIME_SIZE, whole) : nullptr;
+        for (int at = 0; given && at < given->count; ++at) data.of[i].push_back(given->at[at].value);
     }
     return data;
 }
@@ -124,15 +137,6 @@ struct Reference {
     std::vector<int64_t> index;
     std::vector<double> value, unit, bound;
 };
-
-// The golden values of an output for so many units of the run-time size; none where there are none.
-const Samples *samples_of(const Golden &golden, int output, int32_t n, bool whole) {
-    for (int i = 0; i < golden.sets; ++i) {
-        const Samples &each = golden.samples[i];
-        if (each.output == output && each.n == n && each.whole == whole) return &each;
-    }
-    return nullptr;
-}
 
 #ifdef CONV2D_REFERENCE
 template <class Exact>
@@ -199,7 +203,7 @@ struct Case {
         : problem(tested),
           golden(wanted),
           whole(integers),
-          data(data_of(problem, whole)),
+          data(data_of(problem, golden, whole)),
           read_only(problem, [](const Declared &array) { return !is_written(array); }) {
         for (int i = 0; i < ARRAYS; ++i) {
             if (read_only.at(i)) read_only.at(i)->write(encode(data.of[i], dtype_of(i)));
