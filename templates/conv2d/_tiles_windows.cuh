@@ -41,12 +41,15 @@ __device__ __forceinline__ unsigned long long pixels_operand(const unsigned char
     return STRIP ? wgmma_descriptor(window + first / 8 * (PITCH * OPERAND_ROW_BYTES), PITCH * OPERAND_ROW_BYTES) : wgmma_descriptor(window);
 }
 
+constexpr bool SHORT = CHANNEL_TILES > 1 && LAST_K_BLOCKS < K_BLOCKS;  // the last channels fill fewer MMAs in depth
+
 // Where a consumer is in its windows.
 struct Window : PipelineState<WINDOWS> {
     int tap = 0, filter_row = 0, filter_column = 0;
     int last = 0;  // whose MMAs are under way
+    int channel_tile = 0;
 
-    __device__ __forceinline__ void begin_tile() { tap = filter_row = filter_column = last = 0; }
+    __device__ __forceinline__ void begin_tile() { tap = filter_row = filter_column = last = channel_tile = 0; }
     // A tile of the other warpgroup.
     __device__ __forceinline__ void skip_tile() { this->advance<K_TILES / (R * S)>(); }
 };
@@ -65,6 +68,7 @@ struct Mma {
         const int b_at = window.index * (WINDOW_BYTES / DESCRIPTOR_UNIT) + tap;
 #pragma unroll
         for (int k_block = 0; k_block < K_BLOCKS; ++k_block) {
+            if (SHORT && k_block >= LAST_K_BLOCKS && window.channel_tile == CHANNEL_TILES - 1) break;
 #pragma unroll
             for (int i = 0; i < BLOCKS; ++i) {
                 const int a_at = index * (STAGE_BYTES / DESCRIPTOR_UNIT) + k_block * DEPTH_STEP;
@@ -88,6 +92,7 @@ struct Mma {
         if (++window.tap == R * S) {
             window.tap = window.filter_row = 0;
             ++window;
+            if (SHORT && ++window.channel_tile == CHANNEL_TILES) window.channel_tile = 0;
         }
     }
 };

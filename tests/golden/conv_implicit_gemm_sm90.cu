@@ -65,6 +65,7 @@ constexpr int BLOCKS_M = GROUP_M / 64;                                    // MMA
 constexpr int EPILOGUE_N = 96, EPILOGUE_STAGES = 2;   // pixels staged at once
 constexpr int CHANNEL_TILES = 1, K_TILES = TAPS * CHANNEL_TILES;
 constexpr int K_BLOCKS = 1;  // MMAs in depth of a stage: none of padding alone
+[[maybe_unused]] constexpr int LAST_K_BLOCKS = 1;       // of the last channels
 constexpr int TILES_M = 1;
 constexpr int PITCH = 11;  // of a window's rows
 constexpr int WINDOW_BYTES = 27648;
