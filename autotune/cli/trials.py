@@ -88,7 +88,7 @@ def trials(
         listed = list(trial_rows(store, named[:limit]))
         source = Column[Cells]("source", lambda trial: _source(store, trial), terminal=False)
         show(listed, (*TRIAL_COLUMNS, source) if sources and exact else TRIAL_COLUMNS, style)
-        warn_faster_than_roofline((row["device"], row["layer"], row["floor_fraction"]) for row in listed)
+        warn_faster_than_roofline((row["device"], row["layer"], row["floor_fraction"], "") for row in listed)
         if not listed:
             only.warn_unknown(store)
         if sources and not exact:

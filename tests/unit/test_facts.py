@@ -153,3 +153,10 @@ def test_a_kernel_that_beats_its_floor_is_no_silent_103_percent(tmp_path: Path, 
     with Store(tmp_path / "autotune.db") as store:
         store.rates.add(H200, DRIVER_580, [Rate("copy", "", true_per_s * 1.03)])
     assert fork_server.run(tmp_path, "best").err == ""
+    flops = row.layer.problem.flops
+    with Store(tmp_path / "autotune.db") as store:  # as if the operation declared 1.5 times what the device can do
+        store.rates.add(H200, DRIVER_580, [Rate("fp32", "", flops / row.median_us * 1e6 / 1.5)])
+    told = fork_server.run(tmp_path, "best").err
+    rate = flops / row.median_us / 1e6
+    rates = f"{flops:.4g} FLOP in 30 us are {rate:.4g} TFLOP/s, and the device's rate is {rate / 1.5:.4g}"
+    assert f"{rates}; `flops` counts too many, or the device's stored rates are too low" in told
