@@ -35,11 +35,17 @@ struct Share {
     }
 };
 
-// The sums that a block has of a tile: one of the block's [TILE_K][TILE_COLUMNS], of as many tiles as a block may have.
+// The sums that a block has of the first of its tiles: [TILE_K][TILE_COLUMNS], and behind them those of as many tiles as a block may have.
+template <typename F>
+__device__ __forceinline__ F* first_sums_of(F* workspace, int block, int blocks) {
+    return workspace + static_cast<long long>(block) * ((TILES + blocks - 1) / blocks + 1) * (TILE_K * TILE_COLUMNS);
+}
+
+// Those of a tile.
 template <typename F>
 __device__ __forceinline__ F* sums_of(F* workspace, int tile, int block, int blocks, int steps) {
-    const int most = (TILES + blocks - 1) / blocks + 1, at = tile - static_cast<int>(first_step(block, blocks, steps) / steps);
-    return workspace + (static_cast<long long>(block) * most + at) * (TILE_K * TILE_COLUMNS);
+    const int at = tile - static_cast<int>(first_step(block, blocks, steps) / steps);
+    return first_sums_of(workspace, block, blocks) + static_cast<long long>(at) * (TILE_K * TILE_COLUMNS);
 }
 
 // A tile of dw. ALL_TAPS: its columns are 64 input channels of each tap; else they are neighbours, of TAP_COLUMNS input channels a tap.
@@ -90,29 +96,39 @@ __device__ __forceinline__ void store_part(const float (&d)[BLOCKS][TILES_OF_8][
     }
 }
 
-// Adds the parts of all tiles, REDUCE_LANES lanes every so many parts of four neighbours. The grid is that of the first stage.
+// Adds the parts of all tiles, REDUCE_LANES lanes every so many parts of four neighbours. The grid is that of the first stage. A warp has
+// neighbouring outputs, so that it seldom looks for the blocks that have parts of a tile, which takes divisions of 64 bits.
 extern "C" __global__ void __launch_bounds__(REDUCE_THREADS) add_parts(const float* __restrict__ workspace, float* __restrict__ dw, int n) {
     using Quad = AlignedArray<float, 4>;
-    constexpr int WARP_QUADS = 32 / REDUCE_LANES, TILE_WARPS = TILE_K * TILE_COLUMNS / 4 / WARP_QUADS;
+    constexpr int WARP_QUADS = 32 / REDUCE_LANES, TILE_CHUNKS = TILE_K * TILE_COLUMNS / 4 / WARP_QUADS;
     static_assert(TILE_K * TILE_COLUMNS % (4 * WARP_QUADS) == 0, "a warp adds the parts of one tile");
+    constexpr long long CHUNKS = static_cast<long long>(TILES) * TILE_CHUNKS;
     const int blocks = static_cast<int>(gridDim.x), steps = steps_of_tile(n), lane = static_cast<int>(threadIdx.x) % 32;
-    const int first_warp = (static_cast<int>(blockIdx.x) * REDUCE_THREADS + static_cast<int>(threadIdx.x)) / 32;
-    for (long long warp = first_warp; warp < static_cast<long long>(TILES) * TILE_WARPS; warp += blocks * (REDUCE_THREADS / 32)) {
-        const int index = static_cast<int>(warp / TILE_WARPS), at = (static_cast<int>(warp % TILE_WARPS) * WARP_QUADS + lane % WARP_QUADS) * 4;
+    const int warps = blocks * (REDUCE_THREADS / 32), warp = static_cast<int>((blockIdx.x * REDUCE_THREADS + threadIdx.x) / 32);
+    const long long first_chunk = CHUNKS * warp / warps;
+    long long left = CHUNKS * (warp + 1) / warps - first_chunk;
+    int chunk = static_cast<int>(first_chunk % TILE_CHUNKS);
+    for (int index = static_cast<int>(first_chunk / TILE_CHUNKS); left > 0; ++index, chunk = 0) {
+        const Tile tile(index);
         const long long first = static_cast<long long>(index) * steps;
         const int begin = block_of(first, blocks, steps), end = block_of(first + steps - 1, blocks, steps);
-        Quad sums = {};
+        const float* const begun = sums_of(workspace, index, begin, blocks, steps);
+        for (; chunk < TILE_CHUNKS && left > 0; ++chunk, --left) {
+            const int at = (chunk * WARP_QUADS + lane % WARP_QUADS) * 4;
+            Quad sums = {};
 #pragma unroll 4
-        for (int block = begin + lane / WARP_QUADS; block <= end; block += REDUCE_LANES) {
-            const Quad part = *reinterpret_cast<const Quad*>(sums_of(workspace, index, block, blocks, steps) + at);
+            for (int block = begin + lane / WARP_QUADS; block <= end; block += REDUCE_LANES) {
+                // Blocks behind the first one begin with this tile.
+                const Quad part = *reinterpret_cast<const Quad*>((block == begin ? begun : first_sums_of(workspace, block, blocks)) + at);
 #pragma unroll
-            for (int j = 0; j < 4; ++j) sums.at[j] += part.at[j];
+                for (int j = 0; j < 4; ++j) sums.at[j] += part.at[j];
+            }
+#pragma unroll
+            for (int lanes = WARP_QUADS; lanes < 32; lanes *= 2) {
+#pragma unroll
+                for (int j = 0; j < 4; ++j) sums.at[j] += __shfl_xor_sync(0xffffffffu, sums.at[j], lanes);
+            }
+            if (lane < WARP_QUADS) store_sums(dw, tile, at / TILE_COLUMNS, at % TILE_COLUMNS, sums);
         }
-#pragma unroll
-        for (int lanes = WARP_QUADS; lanes < 32; lanes *= 2) {
-#pragma unroll
-            for (int j = 0; j < 4; ++j) sums.at[j] += __shfl_xor_sync(0xffffffffu, sums.at[j], lanes);
-        }
-        if (lane < WARP_QUADS) store_sums(dw, Tile(index), at / TILE_COLUMNS, at % TILE_COLUMNS, sums);
     }
 }
