@@ -23,6 +23,7 @@ from autotune.autotune_runtime import Handle
 from autotune.autotune_runtime.torch_call import Call
 from autotune.autotune_runtime.torch_convert import convert
 from autotune.autotune_runtime.torch_convolution import CONVOLUTION, TunedConvolution, convolution
+from autotune.autotune_runtime.torch_norm import NORM
 from autotune.autotune_runtime.torch_swap import Row
 from autotune.autotune_runtime.torch_untuned import UntunedNetwork, disagreements
 from tests.host.host_driver import make_context_current
@@ -76,7 +77,8 @@ CPU = Cpu()
 def support_cpu(_: str) -> None:
     """Let the operator run here."""
     torch.set_num_threads(1)
-    CONVOLUTION.support("cpu", CPU)
+    for each in (CONVOLUTION, NORM):
+        each.support("cpu", CPU)
 
 
 class Digits(nn.Module):

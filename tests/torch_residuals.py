@@ -14,7 +14,7 @@ from torch.nn import functional
 from autotune.autotune_runtime.torch_benchmark import Work, race
 from autotune.autotune_runtime.torch_call import Call
 from autotune.autotune_runtime.torch_convert import convert
-from autotune.autotune_runtime.torch_convolution import CONVOLUTION, TunedConvolution, convolution
+from autotune.autotune_runtime.torch_convolution import CONVOLUTION, convolution
 from autotune.autotune_runtime.torch_layers import read_network
 from autotune.autotune_runtime.torch_swap import Row
 from tests.torch_networks import ALWAYS, CPU, difference, images, seeded
@@ -210,11 +210,11 @@ def unfused(library: str) -> tuple[Row, float]:
 def rivals(library: str) -> set[str]:
     """The rivals of a kernel with a residual and a SiLU."""
     (layer,) = read_network(nn.Conv2d(1, 4, 3, padding=1).eval(), images(4)).layers
-    assert layer.conv is not None
+    assert layer.module is not None
     assert layer.problem is not None
     problem = replace(layer.problem, epilogue="bias_add_silu")
     work = Work(problem, residual=True, activation="silu")
-    times = race(work, layer.conv, lambda own: TunedConvolution(own, problem, library), CPU)
+    times = race(work, layer.module, library, CPU)
     assert times is not None
     return {name for name, _ in times.rivals}
 

@@ -75,7 +75,7 @@ def build_untuned(study: Study, families: Mapping[str, KernelTemplate], results:
 
 
 def _bound(kernel: SelectedKernel) -> float:
-    """The largest error of a sum of products, relative to the sum of their magnitudes."""
+    """The largest error: of a sum of products relative to the sum of their magnitudes, else to the tolerance."""
     source, problem = kernel.source, kernel.problem
     return error_bound(source.accuracy, problem).times(source.error_factor).factor(problem.reduction)
 

@@ -41,6 +41,7 @@ __all__ = [
 ]
 
 problem = INTERFACE.problem
+_NORM = "norm"
 
 
 def find_library(exported: Path | None = None) -> Path:
@@ -74,7 +75,7 @@ def torch_operator(path: str | Path | None = None) -> Callable[..., object]:
     """The operator for PyTorch, registered once in a process. It takes tensors, and by name the sizes and words that no
     shape determines; that of a convolution has the signature of `torch_convolution.convolution`.
     """
-    if len(INTERFACES) > 1:  # of convolutions
+    if len(INTERFACES) > 1 and INTERFACE.name != _NORM:  # of convolutions
         from .torch_convolution import convolution
 
         return functools.partial(convolution, library=load(path).path)
@@ -83,6 +84,10 @@ def torch_operator(path: str | Path | None = None) -> Callable[..., object]:
 
 @functools.cache
 def _operator() -> Callable[[Library], Callable[..., object]]:
+    if INTERFACE.name == _NORM:
+        from .torch_norm import NORM
+
+        return NORM.of
     from .torch_operator import Operator
 
     return Operator(INTERFACE, INTERFACE.name).of

@@ -170,7 +170,7 @@ class _Reader:
         elif given[1] and not given[0]:
             why_not = "it has a bias without weights"
         elif grouped and len(kind.shape) > 2 and (self._network.layout or self._either) != "nhwc":
-            why_not = "its images are NCHW; --layout nhwc imports it"
+            why_not = "its images are NCHW; kernels of group norms need channels-last ones (--layout nhwc)"
         return norm(
             self._label(call),
             kind.shape,

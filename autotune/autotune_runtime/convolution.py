@@ -117,6 +117,26 @@ class Problem:
         return {**dict(zip(names, numbers, strict=True)), **self.arguments, "dtype": of.dtype}
 
     @property
+    def x(self) -> Shape:
+        """The shape of its images in PyTorch's terms."""
+        return self.geometry.x
+
+    @property
+    def layout(self) -> str:
+        """The layout of its images."""
+        return self.geometry.layout
+
+    @property
+    def dtype(self) -> str:
+        """The dtype of its images, filters and output."""
+        return self.geometry.dtype
+
+    @property
+    def shapes(self) -> tuple[str, str]:
+        """The sizes of its images and filters, for a report."""
+        return sizes(self.geometry.x), sizes(self.geometry.w)
+
+    @property
     def has_residual(self) -> bool:
         """Whether a pass adds an array z of y's shape."""
         return self.epilogue.startswith("bias_add")

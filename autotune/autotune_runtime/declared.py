@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from .conv_interfaces import CONV_INTERFACES
 from .interface import Interface
+from .network_interfaces import NETWORK_INTERFACES
 
-INTERFACES: tuple[Interface, ...] = CONV_INTERFACES
+INTERFACES: tuple[Interface, ...] = NETWORK_INTERFACES
 """the operations whose libraries this package loads"""
 INTERFACE = INTERFACES[0]

@@ -1,4 +1,4 @@
-"""A network as a small graph, and what each convolution's kernel computes in addition to the convolution.
+"""A network as a small graph, and what the kernel of each convolution or norm computes in addition to it.
 
 ONNX files, torch.export archives and PyTorch's captured graphs are all read into a `Graph`, and `fuse` is the only
 matcher, so import-model, convert and the backend of torch.compile agree. This module is in every exported package, so
@@ -14,7 +14,7 @@ from typing import TypeAlias
 
 from .activations import ACTIVATIONS
 from .convolution import DTYPES, Geometry, Problem, Shape, epilogue_name
-from .norms import Norm
+from .norms import Norm, NormProblem
 
 Function: TypeAlias = Callable[..., float]
 """The function of an elementwise operator, of one element of each tensor that it reads, in order."""
@@ -72,6 +72,11 @@ class Operator:
     product: MatrixProduct | None = None
     norm: Norm | None = None
 
+    @property
+    def layer(self) -> Convolution | Norm | None:
+        """The convolution or norm that it is."""
+        return self.convolution or self.norm
+
 
 @dataclass(frozen=True, slots=True)
 class Graph:
@@ -107,10 +112,10 @@ class Graph:
 
 @dataclass(frozen=True, slots=True)
 class Fused:
-    """A convolution and the following operators that its kernel computes; positions in the graph, in order."""
+    """A convolution or norm and the following operators that its kernel computes; positions in the graph, in order."""
 
     at: int
-    convolution: Convolution
+    layer: Convolution | Norm
     folded: tuple[int, ...] = ()
     """scales and shifts, and copies before them, which are folded into the filters and the bias"""
     addition: int | None = None
@@ -122,14 +127,16 @@ class Fused:
     """the operators of the activation, and copies before them"""
 
     @property
-    def problems(self) -> tuple[Problem, ...]:
+    def problems(self) -> tuple[Problem | NormProblem, ...]:
         """The problems that a kernel may compute, with the most complete epilogue first.
 
         If an operator follows a convolution without a bias, the kernel's bias is zero.
         """
-        problem = self.convolution.problem
+        problem = self.layer.problem
         if problem is None:
             return ()
+        if isinstance(problem, NormProblem):
+            return tuple(replace(problem, epilogue=name) for name in problem.epilogues(self.activation))
         biased = bool(self.folded) or problem.epilogue != "none"
         follow = dict.fromkeys([(self.addition is not None, word) for word in (self.activation, "")])
         follow[False, ""] = None
@@ -143,7 +150,7 @@ def fuse(
     residuals: bool = True,
     may_add: Callable[[int, str, int], bool] = lambda _at, _tensor, _by: True,
 ) -> tuple[Fused, ...]:
-    """Every convolution of a network that a kernel may compute, in the network's order.
+    """Every convolution and norm of a network that a kernel may compute, in the network's order.
 
     If two convolutions meet in an addition, the one that runs last takes it, with the other as its residual. Without
     `residuals` none takes it. `may_add` may refuse an addition: its arguments are the position of the convolution, its
@@ -152,9 +159,10 @@ def fuse(
     found: list[Fused] = []
     taken: set[int] = set()
     for at in reversed(range(len(graph.operators))):
-        convolution = graph.operators[at].convolution
-        if convolution is not None and convolution.problem is not None:
-            found.append(_fused(graph, at, convolution, taken, may_add if residuals else _never))
+        layer = graph.operators[at].layer
+        if layer is not None and layer.problem is not None:
+            adds = residuals and isinstance(layer, Convolution)
+            found.append(_fused(graph, at, layer, taken, may_add if adds else _never))
     return tuple(reversed(found))
 
 
@@ -163,10 +171,11 @@ def _never(_at: int, _tensor: str, _by: int) -> bool:
 
 
 def _fused(
-    graph: Graph, at: int, convolution: Convolution, taken: set[int], may_add: Callable[[int, str, int], bool]
+    graph: Graph, at: int, layer: Convolution | Norm, taken: set[int], may_add: Callable[[int, str, int], bool]
 ) -> Fused:
-    """The kernel's part of a convolution; the addition that it takes is recorded."""
-    foldable = all(graph.constant_readers[name] == 1 for name in graph.operators[at].constants)
+    """The kernel's part of a layer; the addition that it takes is recorded."""
+    once = all(graph.constant_readers[name] == 1 for name in graph.operators[at].constants)
+    foldable = once and isinstance(layer, Convolution)
     tensor = graph.operators[at].writes[0]
     folded: tuple[int, ...] = ()
     before_sum: tuple[int, ...] = ()
@@ -188,7 +197,7 @@ def _fused(
             break
         tensor = graph.operators[reader].writes[0]
     word, parts = found
-    return Fused(at, convolution, folded, addition, before_sum, word, (*copies, *parts) if word else ())
+    return Fused(at, layer, folded, addition, before_sum, word, (*copies, *parts) if word else ())
 
 
 def activation_behind(graph: Graph, tensor: str) -> tuple[str, tuple[int, ...]]:
@@ -278,9 +287,3 @@ def product_epilogue(graph: Graph, at: int, of: MatrixProduct) -> str:
     """The epilogue of a product's kernel: its bias, and the activation that is the only reader of the output."""
     word, _ = activation_behind(graph, graph.operators[at].writes[0])
     return epilogue_name(residual=False, activation=word) if of.bias or word else "none"
-
-
-def norm_epilogue(graph: Graph, at: int, terms: str) -> str:
-    """The epilogue of a norm's kernel: weight and bias, and the activation that is the only reader of the output."""
-    word, _ = activation_behind(graph, graph.operators[at].writes[0])
-    return f"{terms}_{word}" if word and terms != "none" else terms

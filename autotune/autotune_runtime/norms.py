@@ -1,12 +1,75 @@
-"""Layer, group and RMS norms of a network, in the terms of the operation `norm`."""
+"""Layer, group and RMS norms of a network as problems of the operation `norm`, or why no kernel computes them."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
-from .convolution import DTYPES, Shape
+from .convolution import DTYPES, Shape, sizes
+
+
+@dataclass(frozen=True, slots=True)
+class NormProblem:
+    """A norm, its weights, and the activation after it."""
+
+    x: tuple[int, ...]
+    """shape of the input in PyTorch's terms: [N, C, ...] with groups, otherwise [..., C]"""
+    channels: int
+    groups: int | None
+    """None: each row of `channels` elements has its statistics; otherwise each group of an image"""
+    eps_e12: int
+    dtype: str
+    kind: str
+    """rms or standard"""
+    epilogue: str
+    """weight_bias, weight or none, and the activation"""
+
+    @property
+    def operation(self) -> str:
+        """The operation that computes it."""
+        return "norm"
+
+    @property
+    def layout(self) -> str:
+        """The layout of its images; rows have none."""
+        return "nchw" if self.groups is None else "nhwc"
+
+    @property
+    def arguments(self) -> dict[str, int | str]:
+        """The operation's words but the dtype, and its sizes that the shapes do not determine."""
+        return {"groups": self.groups or 1, "eps_e12": self.eps_e12, "kind": self.kind, "epilogue": self.epilogue}
+
+    @property
+    def values(self) -> dict[str, int | str]:
+        """The operation's sizes and words."""
+        rows = math.prod(self.x) // self.channels
+        n = rows if self.groups is None else self.x[0]
+        return {"n": n, "pixels": rows // n, "c": self.channels, **self.arguments, "dtype": self.dtype}
+
+    @property
+    def has_residual(self) -> bool:
+        """Whether a pass adds a tensor; none does."""
+        return False
+
+    @property
+    def terms(self) -> str:
+        """The epilogue without its activation."""
+        return next(terms for terms in ("weight_bias", "weight", "none") if self.epilogue.startswith(terms))
+
+    @property
+    def activation(self) -> str:
+        """The activation of its epilogue, such as silu; empty if there is none."""
+        return self.epilogue.removeprefix(self.terms).removeprefix("_")
+
+    @property
+    def shapes(self) -> tuple[str, str]:
+        """The sizes of its input and the number of its groups, for a report."""
+        return sizes(self.x), "" if self.groups is None else f"{self.groups} groups"
+
+    def epilogues(self, activation: str) -> tuple[str, ...]:
+        """The epilogues for a norm before an activation, the most complete first."""
+        alone = self.terms == "none" or not activation
+        return (self.terms,) if alone else (f"{self.terms}_{activation}", self.terms)
 
 
 @dataclass(frozen=True, slots=True)
@@ -15,12 +78,12 @@ class Norm:
 
     label: str
     """a name for people, such as blocks.0.norm1"""
+    problem: NormProblem | None
+    """the norm and its weights; None if no kernel computes it"""
+    why_not: str
+    """why `problem` is None"""
     flops: int | None
     """as the operation counts them; None if a size is unknown"""
-    values: Mapping[str, int | str] = field(default_factory=dict)
-    """sizes and words of the problem, without the activation after it; empty if no kernel computes it"""
-    why_not: str = ""
-    """why `values` is empty"""
 
 
 def norm(
@@ -39,18 +102,16 @@ def norm(
 
     Without `groups`, each row of `channels` elements has its statistics; with them, each group of an image [N, C, ...].
     """
-    known = [size for size in x if size is not None]
+    known = tuple(size for size in x if size is not None)
     if len(known) < len(x) or not known:
-        return Norm(label, None, why_not="its sizes are not known")
+        return Norm(label, None, "its sizes are not known", None)
     flops = 8 * math.prod(known)
     if not why_not and dtype not in DTYPES:
         why_not = f"computes in {dtype}"
     if why_not or eps is None:
-        return Norm(label, flops, why_not=why_not or "its eps depends on the version of PyTorch; give it one")
+        return Norm(label, None, why_not or "its eps depends on the version of PyTorch; give it one", flops)
     eps_e12 = round(eps * 1e12)
     if abs(eps_e12 - eps * 1e12) > 1e-6 * eps * 1e12:
-        return Norm(label, flops, why_not=f"its eps {eps:g} is not a multiple of 1e-12")
-    n = math.prod(known) // channels if groups is None else known[0]
-    sizes = {"n": n, "pixels": math.prod(known) // channels // n, "c": channels, "groups": groups or 1}
+        return Norm(label, None, f"its eps {eps:g} is not a multiple of 1e-12", flops)
     kind = "rms" if rms else "standard"
-    return Norm(label, flops, {**sizes, "eps_e12": eps_e12, "dtype": dtype, "kind": kind, "epilogue": terms})
+    return Norm(label, NormProblem(known, channels, groups, eps_e12, dtype, kind, terms), "", flops)

@@ -20,7 +20,7 @@ from torch._guards import TracingContext
 
 from .interface import Library
 from .torch_capture import Lifted, lifted
-from .torch_layers import ConvGraph, Inference
+from .torch_layers import Inference, LayerGraph
 from .torch_runtime import TrainingMode
 from .torch_swap import MARGIN, Report, swap
 from .torch_untuned import DB, begun_build, libraries_if_any, started_build, swap_untuned
@@ -66,7 +66,7 @@ def autotune(
     made = lifted(graph, inputs)
     rest = [inputs[at] for at in made.rest]
     with _without_grad():
-        part = ConvGraph(made.part)
+        part = LayerGraph(made.part)
     found = Inference(made.part.graph, made.part.arguments, (part,))
 
     def compiled(network: nn.Module, report: Report | None = None) -> Callable[..., object]:

@@ -13,6 +13,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
 from typing import TypeAlias
 
 import torch
@@ -20,8 +21,10 @@ from torch import Tensor, nn
 
 from .activations import BY_WORD
 from .convolution import Problem
-from .torch_call import LAST
+from .norms import NormProblem
+from .torch_call import LAST, STORED
 from .torch_convolution import Convolution, activated, convolved
+from .torch_norm import Norm
 from .torch_runtime import Runtime
 
 ROUNDS = 21  # of a race; the result is their median
@@ -38,16 +41,16 @@ WRONG = 0.05  # difference as a fraction of the largest output: more than any ac
 class Work:
     """The work of every contender of a race."""
 
-    kernel: Problem
+    kernel: Problem | NormProblem
     """the part that the library's kernel computes; PyTorch's kernels compute the rest after it"""
     residual: bool
-    """whether a tensor of the output's shape is added after the convolution"""
+    """whether a tensor of the output's shape is added after the layer"""
     activation: str
     """the word of the activation after that; empty: none"""
 
     @property
     def words(self) -> str:
-        """The rest of the work, after the convolution."""
+        """The rest of the work, after the convolution or norm."""
         parts = [
             *(["residual"] if self.residual else []),
             *([BY_WORD[self.activation].name] if self.activation else []),
@@ -66,10 +69,10 @@ class Times:
 
 @dataclass(frozen=True, slots=True)
 class Arrays:
-    """The inputs of one pass: images, PyTorch's layer and the tuned layer with their own filters, and the residual."""
+    """The inputs of one pass: images, PyTorch's layer and the tuned layer with their own weights, and the residual."""
 
     x: Tensor
-    conv: Convolution
+    layer: Convolution | Norm
     tuned: nn.Module
     z: Tensor
 
@@ -78,15 +81,14 @@ Pass: TypeAlias = Callable[[Arrays], Tensor]
 
 
 def race(
-    work: Work, conv: Convolution, tune: Callable[[Convolution], nn.Module], runtime: Runtime, rounds: int = ROUNDS
+    work: Work, layer: Convolution | Norm, library: str | Path, runtime: Runtime, rounds: int = ROUNDS
 ) -> Times | None:
-    """Time a convolution's tuned layer, which `tune` makes, and PyTorch's alternatives; None if it disagrees with
-    PyTorch.
+    """Time a library's kernel and PyTorch's alternatives for a layer; None if the kernel disagrees with PyTorch.
 
     Operators that PyTorch lacks here, or that compute something else, are left out.
     """
-    device = conv.weight.device
-    first = _arrays(work, conv, tune)
+    device = layer.device
+    first = _arrays(work, layer, library)
     expected = _separate(work, first).float()
 
     def agrees(run: Pass, *, clipped: bool = False) -> bool:
@@ -101,9 +103,9 @@ def race(
             if not name.startswith(_FUSED) or agrees(run, clipped=True):
                 contenders[name] = run
     once_us = min(_once_us(partial(run, first), device, runtime) for run in contenders.values())
-    each_bytes = sum(tensor.nbytes for tensor in (first.x, conv.weight, expected, first.z))
+    each_bytes = sum(tensor.nbytes for tensor in (first.x, *layer.parameters(), expected, first.z))
     count = max(1, min(MOST_PASSES, MOST_BYTES // each_bytes, math.ceil(SAMPLE_US / once_us)))
-    sets = [first, *(_arrays(work, conv, tune) for _ in range(count - 1))]
+    sets = [first, *(_arrays(work, layer, library) for _ in range(count - 1))]
     for arrays in sets:
         contenders["tuned"](arrays)  # the first use prepares the filters, which a capture does not allow
     samples = {name: _sample(run, sets, device, runtime) for name, run in contenders.items()}
@@ -115,7 +117,7 @@ def race(
 
 def choose_algorithms(work: Work, conv: Convolution) -> None:
     """Run PyTorch's alternatives once, with cudnn.benchmark on: a later race finds their algorithms chosen."""
-    arrays = _arrays(work, conv, lambda own: own)
+    arrays = _arrays(work, conv)
     for run in _rivals(work).values():
         with suppress(RuntimeError):
             run(arrays)
@@ -123,26 +125,30 @@ def choose_algorithms(work: Work, conv: Convolution) -> None:
 
 def _rivals(work: Work) -> dict[str, Pass]:
     """PyTorch's ways to do the work, by name."""
-    found: dict[str, Pass] = {f"PyTorch's{work.words or ' convolution'}": partial(_separate, work)}
-    if (fused := _fused(work)) is not None:
+    of = work.kernel
+    name = "norm" if isinstance(of, NormProblem) else "convolution"
+    found: dict[str, Pass] = {f"PyTorch's{work.words or f' {name}'}": partial(_separate, work)}
+    if isinstance(of, NormProblem):
+        return found
+    if (fused := _fused(work, of)) is not None:
         found[f"{_FUSED}{work.words}{'' if work.activation else ' with a ReLU besides'}"] = fused
     elif work.residual or work.activation:
-        found[ONE_KERNEL] = partial(_with_one_kernel_behind, work)
+        found[ONE_KERNEL] = partial(_with_one_kernel_behind, work, of)
     return found
 
 
-def _arrays(work: Work, conv: Convolution, tune: Callable[[Convolution], nn.Module]) -> Arrays:
-    """Random images, and copies of the layer, all in the problem's layout."""
-    of = work.kernel.geometry
-    memory_format = LAST[len(of.x)] if of.layout == "nhwc" else torch.contiguous_format
-    dtype, device = conv.weight.dtype, conv.weight.device
-    own = copy.deepcopy(conv)
-    own.weight.data = own.weight.data.contiguous(memory_format=memory_format)
-    x = torch.empty(of.x, dtype=dtype, device=device, memory_format=memory_format).normal_()
+def _arrays(work: Work, layer: Convolution | Norm, library: str | Path | None = None) -> Arrays:
+    """Random images, and copies of the layer, all in the problem's layout; without a library none runs a kernel."""
+    of = work.kernel
+    memory_format = LAST.get(len(of.x), torch.contiguous_format) if of.layout == "nhwc" else torch.contiguous_format
+    own = copy.deepcopy(layer)
+    if isinstance(own, Convolution):
+        own.weight.data = own.weight.data.contiguous(memory_format=memory_format)
+    x = torch.empty(of.x, dtype=STORED[of.dtype], device=layer.device, memory_format=memory_format).normal_()
     z = torch.empty(0)
     if work.residual:
         z = torch.empty_like(own(x), memory_format=memory_format).normal_()
-    return Arrays(x, own, tune(copy.deepcopy(own)), z)
+    return Arrays(x, own, own if library is None else copy.deepcopy(own).tuned(of.epilogue, library), z)
 
 
 def _tuned(work: Work, arrays: Arrays) -> Tensor:
@@ -155,45 +161,44 @@ def _tuned(work: Work, arrays: Arrays) -> Tensor:
 
 def _separate(work: Work, arrays: Arrays) -> Tensor:
     """The network's own operators, in place if possible."""
-    return _followed(arrays.conv(arrays.x), arrays.z if work.residual else None, work.activation)
+    return _followed(arrays.layer(arrays.x), arrays.z if work.residual else None, work.activation)
 
 
 def _followed(y: Tensor, z: Tensor | None, activation: str) -> Tensor:
     return activated(y if z is None else y.add_(z), activation)
 
 
-def _fused(work: Work) -> Pass | None:
+def _fused(work: Work, kernel: Problem) -> Pass | None:
     """cuDNN's fused operator, which `torch.compile` uses; None if there is none.
 
     It always has a ReLU, which costs nothing, so it is a contender for work without an activation, too.
     """
-    of = work.kernel.geometry
+    of = kernel.geometry
     options = (of.stride, of.before, of.dilation, of.groups)
 
     def relu(arrays: Arrays) -> Tensor:
-        conv = arrays.conv
+        conv = arrays.layer
         made: Tensor = torch.cudnn_convolution_relu(arrays.x, conv.weight, conv.bias, *options)
         return made
 
     def add_relu(arrays: Arrays) -> Tensor:
-        conv = arrays.conv
+        conv = arrays.layer
         made: Tensor = torch.cudnn_convolution_add_relu(arrays.x, conv.weight, arrays.z, 1.0, conv.bias, *options)
         return made
 
-    alone = work.kernel.epilogue == "none" and not work.residual and not work.activation
+    alone = kernel.epilogue == "none" and not work.residual and not work.activation
     if alone or work.activation not in ("", "relu") or of.transposed or of.before != of.after:
         return None
     return add_relu if work.residual else relu
 
 
-def _with_one_kernel_behind(work: Work, arrays: Arrays) -> Tensor:
+def _with_one_kernel_behind(work: Work, kernel: Problem, arrays: Arrays) -> Tensor:
     """As long as what `torch.compile` runs: cuDNN's convolution, then one kernel for the rest, in place.
 
     An operator of PyTorch with the same reads and writes stands in for that kernel, because compiling it would take
     longer than all races. So the result lacks the bias, and the activation after a residual.
     """
-    conv = arrays.conv
-    y = convolved(arrays.x, conv.weight, None, work.kernel.operation, work.kernel.arguments)
+    y = convolved(arrays.x, arrays.layer.weight, None, kernel.operation, kernel.arguments)
     return y.add_(arrays.z) if work.residual else activated(y, work.activation)
 
 

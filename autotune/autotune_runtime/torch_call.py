@@ -28,7 +28,7 @@ DTYPES = {
 }
 LAST = {4: torch.channels_last, 5: torch.channels_last_3d}
 """PyTorch's memory format with channels last, by the number of dimensions."""
-_STORED = {word: dtype for dtype, word in DTYPES.items()}
+STORED = {word: dtype for dtype, word in DTYPES.items()}
 _MOST_AXES = 5
 """axes of the images of conv and conv_transpose, of which PyTorch's tensors may lack the first spatial ones"""
 
@@ -109,7 +109,7 @@ class Call:
         problem, n = self._problem(tensors)
         first, given, made = next(iter(tensors.values())), dict(tensors), {}
         for array in self.library.array_shapes(problem):
-            dtype, shape = _STORED[array.dtype], self._shape(array.name, array.shape, n, first.dim())
+            dtype, shape = STORED[array.dtype], self._shape(array.name, array.shape, n, first.dim())
             if array.role not in GIVEN:
                 memory_format = self.memory_format(shape)
                 made[array.name] = torch.empty(shape, dtype=dtype, device=device, memory_format=memory_format)

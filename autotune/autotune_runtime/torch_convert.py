@@ -1,4 +1,4 @@
-"""Replace a PyTorch network's convolutions by tuned kernels, if they are faster."""
+"""Replace a PyTorch network's convolutions and norms by tuned kernels, if they are faster."""
 
 from __future__ import annotations
 
@@ -22,7 +22,8 @@ def convert(
     wait: bool = False,
     db: str | Path = DB,
 ) -> tuple[nn.Module, Report]:
-    """A copy of a network in which tuned kernels compute the convolutions that they are faster at, and a report.
+    """A copy of a network in which tuned kernels compute the convolutions and norms that they are faster at, and a
+    report.
 
     `example` is a tensor on the GPU, a tuple of arguments, or the sizes of one tensor: kernels are chosen and timed for
     its shapes, with cudnn.benchmark on. Batch norms are folded into the convolutions before them, tuned or not. If the
@@ -41,7 +42,7 @@ def convert(
     If there is no library, autotune chooses kernels without tuning: recorded ones of this GPU, from the results
     database `db` or else the bundled results, and those that its cost model predicts to be fastest. All cores compile
     them in another process, and the user's cache folder keeps them. Until they are ready, the copy, an UntunedNetwork,
-    runs the network as it is; with `wait`, this function waits. A kernel must also agree with PyTorch's convolution on
+    runs the network as it is; with `wait`, this function waits. A kernel must also agree with PyTorch's operator on
     the example.
 
     Raises TrainingMode for a network in training mode, LibraryError if a library fails, BuildFailed if

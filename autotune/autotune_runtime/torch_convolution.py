@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import cast
 
@@ -17,8 +18,8 @@ from torch.nn import functional
 
 from . import find_library, load
 from .activations import BY_WORD
-from .conv_interfaces import CONV_INTERFACES
 from .convolution import Problem, activation_of, epilogue_name, sizes
+from .network_interfaces import CONV_INTERFACES
 from .torch_call import Call
 from .torch_operator import Operator, Tensors
 from .torch_runtime import TrainingMode
@@ -75,6 +76,8 @@ CONVOLUTION = Operator(CONV_INTERFACES[0], "convolution", _by_pytorch)
 class Convolution(nn.Module):
     """A convolution of one to three dimensions, transposed or not, that PyTorch computes."""
 
+    operator = CONVOLUTION
+
     def __init__(self, problem: Problem, weight: nn.Parameter, bias: nn.Parameter | None) -> None:
         super().__init__()
         self.weight, self.bias = weight, bias
@@ -86,6 +89,15 @@ class Convolution(nn.Module):
     def forward(self, input: Tensor) -> Tensor:  # noqa: A002 - the name in PyTorch's convolutions, by which it may be called
         """Compute y [N, K, ...] from x [N, C, ...]."""
         return convolved(input, self.weight, self.bias, self._operation, self._arguments)
+
+    @property
+    def device(self) -> torch.device:
+        """Where its filters are."""
+        return self.weight.device
+
+    def tuned(self, epilogue: str, library: str | Path) -> TunedConvolution:
+        """The same convolution by a library's kernel, with this epilogue."""
+        return TunedConvolution(self, replace(self.problem, epilogue=epilogue), library)
 
     def extra_repr(self) -> str:
         """What `print` shows."""

@@ -1,4 +1,4 @@
-"""The convolutions of a PyTorch network: their problems, their fused operators, and modules for their kernels."""
+"""The convolutions and norms of a PyTorch network: problems, fused operators, and modules for their kernels."""
 
 from __future__ import annotations
 
@@ -9,32 +9,35 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor, fx, nn
 
-from . import fusion
+from . import fusion, norms
 from .convolution import Problem
 from .fusion import Fused, fuse
+from .norms import NormProblem
 from .torch_capture import Part, capture
 from .torch_convolution import Convolution
 from .torch_example import changes_are_counted, example_arguments, refuse_training, replaced
 from .torch_graph import arguments_of, attribute, read
+from .torch_norm import Norm
 
 NOT_COUNTED = "the network has inference tensors, whose changes PyTorch does not count"
 
 
 @dataclass(frozen=True, slots=True)
-class ConvLayer:
-    """A convolution in a network that was run once."""
+class Layer:
+    """A convolution or norm in a network that was run once."""
 
     name: str
-    """name of its filters in the model, such as layer1.0.conv1"""
-    conv: Convolution | None
-    """the convolution with the parameters that it has now; None if no kernel can compute it"""
-    problem: Problem | None
-    """the convolution and its bias; None if no kernel can compute it"""
+    """name of its weights in the model, such as layer1.0.conv1"""
+    module: Convolution | Norm | None
+    """the layer with the parameters that it has now; None if no kernel can compute it"""
+    problem: Problem | NormProblem | None
+    """the layer without what follows it; None if no kernel can compute it"""
     why_not: str
     """why `problem` is None"""
     fused: Fused | None
     """the operators that its kernel can fuse"""
     node: fx.Node
+    is_norm: bool
 
     @property
     def residual(self) -> bool:
@@ -47,7 +50,7 @@ class ConvLayer:
         return "" if self.fused is None else self.fused.activation
 
     @property
-    def problems(self) -> tuple[Problem, ...]:
+    def problems(self) -> tuple[Problem | NormProblem, ...]:
         """The problems that a kernel may compute in its place, the most complete first; () if there is none."""
         return () if self.fused is None else self.fused.problems
 
@@ -58,11 +61,11 @@ class Inference:
 
     network: nn.Module
     arguments: tuple[object, ...]
-    parts: tuple[ConvGraph, ...]
+    parts: tuple[LayerGraph, ...]
 
     @property
-    def layers(self) -> tuple[ConvLayer, ...]:
-        """All captured convolutions, in execution order."""
+    def layers(self) -> tuple[Layer, ...]:
+        """All captured convolutions and norms, in execution order."""
         return tuple(layer for part in self.parts for layer in part.layers)
 
     @property
@@ -78,7 +81,7 @@ class Inference:
 
 
 def read_network(module: nn.Module, example: object) -> Inference:
-    """Capture a copy of a network on an example, fold its batch norms and find its convolutions.
+    """Capture a copy of a network on an example, fold its batch norms and find its convolutions and norms.
 
     `example_arguments` describes valid examples. No parameter of the copy requires gradients, and none is an inference
     tensor. Raises TrainingMode if some part of the network is in training mode.
@@ -88,11 +91,11 @@ def read_network(module: nn.Module, example: object) -> Inference:
         network = copy.deepcopy(module).requires_grad_(requires_grad=False)
         arguments = example_arguments(network, example)
         network, parts = capture(network, arguments)
-        return Inference(network, arguments, tuple(map(ConvGraph, parts)))
+        return Inference(network, arguments, tuple(map(LayerGraph, parts)))
 
 
-class ConvGraph:
-    """A captured part with its convolutions, its batch norms folded, in which kernels may replace operators."""
+class LayerGraph:
+    """A captured part with its layers, its batch norms folded, in which kernels may replace operators."""
 
     def __init__(self, part: Part) -> None:
         self.part = part
@@ -103,11 +106,11 @@ class ConvGraph:
         self._read = read(part)
         self._values: dict[fx.Node, Tensor] = {}
         served = {each.at: each for each in fuse(self._read.graph, may_add=self._may_add)}
-        found = ((at, each.convolution) for at, each in enumerate(self._read.graph.operators))
+        found = ((at, each.layer) for at, each in enumerate(self._read.graph.operators))
         self.layers = tuple(self._layer(at, each, served.get(at)) for at, each in found if each is not None)
         part.graph.recompile()
 
-    def take(self, layer: ConvLayer, problem: Problem, tuned: nn.Module) -> None:
+    def take(self, layer: Layer, problem: Problem | NormProblem, tuned: nn.Module) -> None:
         """Let a kernel's module compute a layer, with the fused operators of its problem."""
         fused, nodes, gone = layer.fused, self.part.graph.graph, [layer.node]
         at, given = layer.node, [arguments_of(layer.node)["input"]]
@@ -151,16 +154,26 @@ class ConvGraph:
     def _nodes(self, positions: tuple[int, ...]) -> list[fx.Node]:
         return [self._read.nodes[at] for at in positions]
 
-    def _layer(self, at: int, found: fusion.Convolution, fused: Fused | None) -> ConvLayer:
+    def _layer(self, at: int, found: fusion.Convolution | norms.Norm, fused: Fused | None) -> Layer:
         node, problem = self._read.nodes[at], found.problem
         name = self.part.path if self.part.is_convolution else ".".join(filter(None, (self.part.path, found.label)))
         why_not = found.why_not if changes_are_counted(self.part.graph) else NOT_COUNTED
+        layer = Layer(name, None, None, why_not, None, node, isinstance(found, norms.Norm))
         if fused is None or problem is None or why_not:
-            return ConvLayer(name, None, None, why_not, None, node)
-        arguments = arguments_of(node)
-        bias_node = arguments.get("bias")
-        weight = self._value(arguments["weight"])
-        bias = self._value(bias_node) if isinstance(bias_node, fx.Node) else None
+            return layer
+        if isinstance(problem, Problem):
+            conv = self._convolution(node, name, problem, fused)
+            return replace(layer, module=conv, problem=conv.problem, fused=fused)
+        if node not in self._read.seen.tensors:
+            return replace(layer, why_not="its statistics are outputs, too")
+        weight, bias = (None if each is None else _parameter(each.flatten()) for each in self._weights(node))
+        norm = Norm(problem, weight, bias, self._read.seen.tensors[node].kind.device)
+        return replace(layer, module=norm, problem=problem, fused=fused)
+
+    def _convolution(self, node: fx.Node, name: str, problem: Problem, fused: Fused) -> Convolution:
+        """A convolution with the operators that are folded into it."""
+        weight, bias = self._weights(node)
+        assert weight is not None  # noqa: S101 - a convolution has filters
         if fused.folded:
             chain = self._nodes(fused.folded)
             channels = torch.empty((1, problem.geometry.k, *(1,) * len(problem.geometry.axes)), device=weight.device)
@@ -172,8 +185,13 @@ class ConvGraph:
             chain[-1].replace_all_uses_with(node)
             _erase(chain)
             problem = replace(problem, epilogue="bias")
-        conv = Convolution(problem, _parameter(weight), None if bias is None else _parameter(bias))
-        return ConvLayer(name, conv, problem, "", fused, node)
+        return Convolution(problem, _parameter(weight), None if bias is None else _parameter(bias))
+
+    def _weights(self, node: fx.Node) -> tuple[Tensor | None, Tensor | None]:
+        """A layer's weight and bias."""
+        given = (arguments_of(node).get(name) for name in ("weight", "bias"))
+        weight, bias = (self._value(each) if isinstance(each, fx.Node) else None for each in given)
+        return weight, bias
 
     def _value(self, node: fx.Node) -> Tensor:
         """The value of a node that depends only on the network's own tensors."""
@@ -204,7 +222,7 @@ class ConvGraph:
                 given[name] = nodes.get_attr(own)
         node.args, node.kwargs = (given.pop("input"), given.pop("weight"), given.pop("bias")), given
 
-    def _placed(self, layer: ConvLayer, tuned: nn.Module) -> str:
+    def _placed(self, layer: Layer, tuned: nn.Module) -> str:
         """Put a module at a free path, that of the parameters if possible; return the path."""
         network, label = self.part.graph, layer.name.removeprefix(f"{self.part.path}.") or layer.node.name
         name, number = label, 1

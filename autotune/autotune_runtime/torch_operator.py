@@ -355,7 +355,7 @@ class Operator:
         chosen.
         """
         launched, weights, _ = self._split(arguments)
-        dtype = next((weight.dtype for weight in weights if weight is not None), None)
+        dtype = next((weight.dtype for weight in (*weights, *launched) if weight is not None), None)
         others = {id(weight) for weight in weights}
         same_dtype = [
             given.to(dtype) if isinstance(given, Tensor) and id(given) not in others else given for given in arguments

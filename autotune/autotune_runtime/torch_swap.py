@@ -1,39 +1,44 @@
-"""Decide for each convolution of a captured network whether a library's kernel takes its place, and report it."""
+"""Decide for each layer of a captured network whether a library's kernel takes its place, and report it."""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import TypeAlias
 
 import torch
 from torch import nn
 
 from . import load
 from .activations import BY_WORD
-from .convolution import Problem, sizes
+from .convolution import Problem
 from .declared import INTERFACES
 from .interface import Library, LibraryError, find_libraries
+from .norms import NormProblem
 from .torch_benchmark import ROUNDS, Times, Work, race
-from .torch_convolution import CONVOLUTION, Convolution, TunedConvolution
+from .torch_convolution import Convolution, TunedConvolution
 from .torch_example import convolutions, has_hooks
-from .torch_layers import ConvLayer, Inference
+from .torch_layers import Inference, Layer
+from .torch_norm import Norm, TunedNorm
 from .torch_runtime import Runtime
 
 NOT_CAPTURED = "is in no part of the network that torch.export captures and that ran once"
-MARGIN = 0.02  # fraction by which a kernel must be faster; otherwise PyTorch's convolution stays
+MARGIN = 0.02  # fraction by which a kernel must be faster; otherwise PyTorch's operator stays
+
+Tuned: TypeAlias = TunedConvolution | TunedNorm
 
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """The result for a convolution."""
+    """The result for a convolution or norm."""
 
     layer: str
     """its path in the network"""
-    problem: Problem | None
-    """the problem that was looked up in the library, including the fused operators after the convolution"""
+    problem: Problem | NormProblem | None
+    """the problem that was looked up in the library, including the fused operators after the layer"""
     kernel: str
     """study.layer; empty if there is none"""
     tuned_us: float | None
@@ -44,13 +49,14 @@ class Row:
     why: str
     origin: str = ""
     """where the kernel of an untuned network comes from: recorded results or the cost model"""
+    is_norm: bool = False
 
     @property
     def words(self) -> tuple[str, ...]:
         """Its line of the table."""
         work = ("", "", "")
         if self.problem is not None:
-            work = (sizes(self.problem.geometry.x), sizes(self.problem.geometry.w), self.problem.epilogue)
+            work = (*self.problem.shapes, self.problem.epilogue)
         times = ("" if time_us is None else f"{time_us:.1f}" for time_us in (self.tuned_us, self.torch_us))
         kernel = f"{self.kernel} ({self.source})" if self.origin else self.kernel
         return (self.layer, *work, kernel, *times, "win" if self.swapped else "left", self.why)
@@ -63,7 +69,7 @@ class Row:
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """A row for each convolution; it prints as a table."""
+    """A row for each convolution and norm; it prints as a table."""
 
     rows: tuple[Row, ...]
     folded: int = 0
@@ -85,16 +91,18 @@ class Report:
         fused = Counter("residual" for problem in wins if problem.has_residual)
         fused.update(BY_WORD[problem.activation].name for problem in wins if problem.activation)
         parts = ", ".join(f"{count} {what}{'s' if count > 1 else ''}" for what, count in fused.items())
-        last = f"{len(wins)} of {len(self.rows)} convolutions run tuned kernels"
+        norms = [row.swapped for row in self.rows if row.is_norm]
+        last = f"{len(wins) - sum(norms)} of {len(self.rows) - len(norms)} convolutions"
+        last += f" and {sum(norms)} of {len(norms)} norms" * bool(norms) + " run tuned kernels"
         sources = Counter(row.source for row in self.rows if row.swapped and row.origin)
         if sources:
             last += f" ({', '.join(f'{count} by {source}' for source, count in sources.items())})"
-        norms = f"; {self.folded} batch norms folded" if self.folded else ""
-        return f"{last}{f'; fused into them: {parts}' if parts else ''}{norms}"
+        folded = f"; {self.folded} batch norms folded" if self.folded else ""
+        return f"{last}{f'; fused into them: {parts}' if parts else ''}{folded}"
 
 
 def libraries_of(given: str | Path | Sequence[str | Path] | None) -> dict[str, Library]:
-    """The libraries of convolutions at these paths, by operation, as `convert` takes them.
+    """The libraries at these paths, by operation, as `convert` takes them.
 
     Raises FileNotFoundError if a path or, without paths, every library is missing.
     """
@@ -114,7 +122,7 @@ class Swapped:
 
     network: nn.Module
     report: Report
-    tuned: Mapping[TunedConvolution, int]
+    tuned: Mapping[Tuned, int]
     """each module that runs a kernel, and its row of the report"""
 
 
@@ -138,13 +146,13 @@ def swap(
     ]
     judge = _Judge(libraries, margin, rounds, {} if times is None else times)
     rows: list[Row] = []
-    places: dict[TunedConvolution, int] = {}
+    places: dict[Tuned, int] = {}
     with torch.no_grad(), cudnn_benchmark():
         for part in network.parts:
-            judged = [judge.row(layer) for layer in part.layers]
+            judged = [replace(judge.row(layer), is_norm=layer.is_norm) for layer in part.layers]
             for at, (layer, row) in enumerate(zip(part.layers, judged, strict=True), len(rows)):
-                if row.swapped and row.problem is not None and layer.conv is not None:
-                    tuned = judge.tuned(layer.conv, row.problem)
+                if row.swapped and row.problem is not None and layer.module is not None:
+                    tuned = layer.module.tuned(row.problem.epilogue, libraries[row.problem.operation].path)
                     places[tuned] = at
                     part.take(layer, row.problem, tuned)
             rows += judged
@@ -170,16 +178,12 @@ class _Judge:
     ) -> None:
         self._margin, self._libraries, self._rounds, self._times = margin, libraries, rounds, times
 
-    def tuned(self, conv: Convolution, problem: Problem) -> TunedConvolution:
-        """A convolution by its operation's library."""
-        return TunedConvolution(conv, problem, self._libraries[problem.operation].path)
-
-    def row(self, layer: ConvLayer) -> Row:
+    def row(self, layer: Layer) -> Row:
         """Decide about a layer."""
-        if layer.problem is None or layer.conv is None:
+        if layer.problem is None or layer.module is None:
             return Row(layer.name, None, "", None, None, swapped=False, why=layer.why_not)
-        device = layer.conv.weight.device
-        runtime = CONVOLUTION.runtime_of(device)
+        device = layer.module.device
+        runtime = layer.module.operator.runtime_of(device)
         if runtime is None:
             return Row(layer.name, layer.problem, "", None, None, swapped=False, why=f"is on {device}, not on a GPU")
         with runtime.current(device):
@@ -190,16 +194,18 @@ class _Judge:
             return Row(layer.name, problem, kernel, None, None, swapped=False, why=why_not)
         rows: list[Row] = []
         for problem, kernel in served:
-            rows.append(self._raced(layer, layer.conv, problem, kernel, runtime))
+            rows.append(self._raced(layer, layer.module, problem, kernel, runtime))
             if rows[-1].swapped:
                 return rows[-1]
         return rows[0]
 
-    def _raced(self, layer: ConvLayer, conv: Convolution, problem: Problem, kernel: str, runtime: Runtime) -> Row:
+    def _raced(
+        self, layer: Layer, module: Convolution | Norm, problem: Problem | NormProblem, kernel: str, runtime: Runtime
+    ) -> Row:
         """Decide about a layer, given the problem that the kernel would compute."""
         work = Work(problem, layer.residual, layer.activation)
         if (key := repr(work)) not in self._times:
-            self._times[key] = race(work, conv, lambda copy: self.tuned(copy, problem), runtime, self._rounds)
+            self._times[key] = race(work, module, self._libraries[problem.operation].path, runtime, self._rounds)
         times = self._times[key]
         if times is None:
             why = "computes something different from PyTorch"
@@ -211,7 +217,7 @@ class _Judge:
         )
         return Row(layer.name, problem, kernel, times.tuned_us, rival_us, swapped=ratio > 1 + self._margin, why=why)
 
-    def _serves(self, problem: Problem) -> tuple[str, str]:
+    def _serves(self, problem: Problem | NormProblem) -> tuple[str, str]:
         """The kernel for a problem on the current device, or None, and why it cannot be used, or an empty text."""
         library = self._libraries.get(problem.operation)
         if library is None:

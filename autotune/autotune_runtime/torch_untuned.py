@@ -17,12 +17,13 @@ from torch import Tensor, nn
 from .convolution import Problem
 from .interface import Library
 from .layer_names import plain_name, unused_name
+from .norms import NormProblem
 from .torch_benchmark import FEW_ROUNDS, Times, Work, choose_algorithms
-from .torch_convolution import CONVOLUTION, TunedConvolution
+from .torch_convolution import CONVOLUTION, Convolution
 from .torch_example import run
 from .torch_layers import Inference
 from .torch_runtime import TrainingMode
-from .torch_swap import Report, Row, cudnn_benchmark, libraries_of, swap, tf32_is_allowed
+from .torch_swap import Report, Row, Tuned, cudnn_benchmark, libraries_of, swap, tf32_is_allowed
 from .untuned_build import BuildFailed, UntunedBuild, can_build
 
 DB = "autotune.db"
@@ -51,25 +52,25 @@ def started_build(tensors: Iterable[Tensor], db: str) -> UntunedBuild | None:
 
 
 def begun_build(build: UntunedBuild | None, network: Inference) -> UntunedBuild | None:
-    """Begin to build libraries for a network; None if none of its convolutions can run a kernel."""
-    problems: dict[Problem, str] = {}
+    """Begin to build libraries for a network; None if none of its layers can run a kernel."""
+    problems: dict[Problem | NormProblem, str] = {}
     taken: set[str] = set()
     for layer in network.layers:
-        if layer.conv is not None and layer.problems and layer.problems[0] not in problems:
+        if layer.module is not None and layer.problems and layer.problems[0] not in problems:
             problems[layer.problems[0]] = unused_name(plain_name(layer.name) or "layer", taken)
     if build is None or not problems:
         if build is not None:
             build.cancel()
         return None
     accuracy = None
-    if all(problem.geometry.dtype == "f32" for problem in problems):
+    if all(problem.dtype == "f32" for problem in problems):
         accuracy = "tf32" if tf32_is_allowed() else "fp32-class"
     build.begin(problems, accuracy)
     return build
 
 
 def swap_untuned(network: Inference, build: UntunedBuild | None, margin: float) -> tuple[nn.Module, Report]:
-    """Convert a network by kernels that may have to be waited for; print what computes its convolutions.
+    """Convert a network by kernels that may have to be waited for; print what computes its layers.
 
     Kernels that disagree with PyTorch on the network's own tensors are left out.
     """
@@ -87,7 +88,7 @@ def swap_untuned(network: Inference, build: UntunedBuild | None, margin: float) 
     bounds = {tuned: built[rows[at].kernel].error_bound for tuned, at in made.tuned.items()}
     for tuned, times in disagreements(made.network, network.arguments, bounds).items():
         tuned.leave_to_pytorch()
-        why = f"differs from PyTorch's convolution on the example by {times:.3g} times its error bound"
+        why = f"differs from PyTorch on the example by {times:.3g} times its error bound"
         rows[made.tuned[tuned]] = replace(rows[made.tuned[tuned]], swapped=False, why=why)
     report = replace(made.report, rows=tuple(rows))
     print(f"autotune: {report.summary}", file=sys.stderr)
@@ -97,9 +98,9 @@ def swap_untuned(network: Inference, build: UntunedBuild | None, margin: float) 
 def _algorithms(network: Inference) -> Iterator[None]:
     """Let cuDNN choose the algorithms that the kernels will be compared with, layer by layer."""
     works = {
-        Work(layer.problems[0], layer.residual, layer.activation): layer.conv
+        Work(layer.problems[0], layer.residual, layer.activation): layer.module
         for layer in network.layers
-        if layer.conv is not None and layer.problems
+        if isinstance(layer.module, Convolution) and layer.problems
     }
     for work, conv in works.items():
         choose_algorithms(work, conv)
@@ -141,7 +142,12 @@ class UntunedNetwork(nn.Module):
         why = "its kernel is being compiled; the network's `report` will say more"
         self.report = Report(
             tuple(
-                Row(layer.name, layer.problem, "", None, None, swapped=False, why=layer.why_not or why)
+                Row(
+                    *(layer.name, layer.problem, "", None, None),
+                    swapped=False,
+                    why=layer.why_not or why,
+                    is_norm=layer.is_norm,
+                )
                 for layer in network.layers
             ),
             len(network.folded),
@@ -173,17 +179,17 @@ class UntunedNetwork(nn.Module):
 
 
 def disagreements(
-    network: nn.Module, arguments: tuple[object, ...], bounds: Mapping[TunedConvolution, float]
-) -> dict[TunedConvolution, float]:
+    network: nn.Module, arguments: tuple[object, ...], bounds: Mapping[Tuned, float]
+) -> dict[Tuned, float]:
     """The modules whose results are wrong in a run of the network, and how many times their error is the allowed one.
 
-    A module's results are compared with PyTorch's in float64. `bounds` are the largest errors of their kernels' sums
-    relative to the sum of the terms' magnitudes.
+    A module's results are compared with PyTorch's in float64. `bounds` are the largest errors of their kernels: of sums
+    relative to the sum of the terms' magnitudes, of norms relative to the operation's tolerance.
     """
-    wrong: dict[TunedConvolution, float] = {}
+    wrong: dict[Tuned, float] = {}
 
     def compare(module: nn.Module, inputs: tuple[Tensor, ...], y: Tensor) -> None:
-        assert isinstance(module, TunedConvolution)  # noqa: S101 - that is what the hook is registered for
+        assert isinstance(module, Tuned)  # noqa: S101 - that is what the hook is registered for
         step = max(1, _MOST_ELEMENTS // max(1, inputs[0][0].numel(), y[0].numel()))
         parts = (slice(at, at + step) for at in range(0, len(y), step))
         error = max(module.error(*(each[part] for each in inputs), y=y[part], bound=bounds[module]) for part in parts)

@@ -1,20 +1,18 @@
-"""The Python package of an export: the runtime of all operations, and for convolutions the conversion of PyTorch
-networks.
-"""
+"""The Python package of an export: the runtime of all operations, and for those of networks their conversion."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
 from autotune import autotune_runtime
-from autotune.autotune_runtime.conv_interfaces import CONV_INTERFACES
+from autotune.autotune_runtime.network_interfaces import NETWORK_INTERFACES
 from autotune.bounded_io import read_text
 from autotune.errors import StoreError
 from autotune.measurement.exported import interface_of
 from autotune.operation.operation import Operation
 from autotune.operation.registry import CONV2D
 
-CONVOLUTIONS = frozenset(interface.name for interface in CONV_INTERFACES)
+OF_NETWORKS = frozenset(interface.name for interface in NETWORK_INTERFACES)
 """The operations whose exports convert PyTorch networks."""
 ANY_OPERATION = (
     *("__init__.py", "arrays.py", "dlpack.py", "interface.py", "prepared.py"),
@@ -23,10 +21,10 @@ ANY_OPERATION = (
 """Modules of the package that are the same for all operations; an export adds `declared.py` with
 its own declaration.
 """
-_OF_CONVOLUTIONS = """\
+_OF_NETWORKS = """\
 From Python, with `python` on the path: `autotune_runtime.prepare` for arrays of PyCUDA, CuPy or PyTorch, and
-`autotune_runtime.torch_convert.convert`, which replaces a PyTorch network's own convolutions by the kernels where they
-are faster."""
+`autotune_runtime.torch_convert.convert`, which replaces a PyTorch network's own operators by the kernels where they are
+faster."""
 _OF_ANY = """\
 From Python, with `python` on the path: `autotune_runtime.run` on arrays of CuPy, PyTorch or PyCUDA, and
 `autotune_runtime.torch_operator()`, an operator for PyTorch with a schema and a fake kernel."""
@@ -57,7 +55,7 @@ def package_texts(declared: Operation) -> dict[str, str]:
     """The package's files by path."""
     package = Path(autotune_runtime.__file__).parent
     into = f"python/{named(package.name, declared)}"
-    names = (path.name for path in package.glob("*.py")) if declared.name in CONVOLUTIONS else ANY_OPERATION
+    names = (path.name for path in package.glob("*.py")) if declared.name in OF_NETWORKS else ANY_OPERATION
     texts = {f"{into}/{name}": text_of(package / name) for name in sorted(names)}
     if declared.name == CONV2D:
         texts |= _OLD_NAMES
@@ -65,11 +63,11 @@ def package_texts(declared: Operation) -> dict[str, str]:
 
 
 def _declared(declared: Operation) -> str:
-    """The package's declaration of its operation; that of a convolution also loads libraries of the others."""
+    """The package's declaration of its operation; one of networks also loads libraries of the others."""
     imported, interfaces = "", "(INTERFACE,)"
-    if declared.name in CONVOLUTIONS:
-        imported = "from .conv_interfaces import CONV_INTERFACES\n"
-        interfaces = "(INTERFACE, *(each for each in CONV_INTERFACES if each.name != INTERFACE.name))"
+    if declared.name in OF_NETWORKS:
+        imported = "from .network_interfaces import NETWORK_INTERFACES\n"
+        interfaces = "(INTERFACE, *(each for each in NETWORK_INTERFACES if each.name != INTERFACE.name))"
     return f'''"""What {declared.name} declares of its problems and their arrays."""
 
 {imported}from .interface import Interface, InterfaceArray, InterfaceSize
@@ -81,4 +79,4 @@ INTERFACES = {interfaces}
 
 def package_words(declared: Operation) -> str:
     """The part of the folder's README about it."""
-    return named(_OF_CONVOLUTIONS if declared.name in CONVOLUTIONS else _OF_ANY, declared)
+    return named(_OF_NETWORKS if declared.name in OF_NETWORKS else _OF_ANY, declared)

@@ -1,4 +1,4 @@
-"""A network's convolutions or matrix products, with what follows them as an epilogue."""
+"""A network's convolutions, matrix products or norms, with what follows them as an epilogue."""
 
 from __future__ import annotations
 
@@ -11,11 +11,10 @@ from autotune.autotune_runtime.fusion import (
     MatrixProduct,
     Operator,
     fuse,
-    norm_epilogue,
     product_epilogue,
 )
 from autotune.autotune_runtime.fusion import Fused as Epilogue
-from autotune.autotune_runtime.norms import Norm
+from autotune.autotune_runtime.norms import Norm, NormProblem
 from autotune.errors import StudyError
 from autotune.importing.network import plain
 from autotune.operation.registry import operation
@@ -80,12 +79,10 @@ def findings(network: Graph, *, op: str = "conv2d", residuals: bool = True) -> F
     left_out: list[Unsupported] = []
     for at, operator in enumerate(checked.operators):
         layer: Fused | Unsupported | None = None
-        if op == "norm":
-            layer = None if operator.norm is None else _norm(checked, at, operator.norm)
-        elif operator.product is not None:
+        if operator.product is not None and op != "norm":
             layer = _product(checked, at, operator.product, op)
-        elif operator.convolution is not None:
-            layer = _convolution(operator.convolution, fused.get(at), op)
+        elif operator.layer is not None and (op == "norm") == (operator.norm is not None):
+            layer = _layer(operator.layer, fused.get(at), op)
         if isinstance(layer, Fused):
             layers.append(layer)
         elif layer is not None:
@@ -94,12 +91,12 @@ def findings(network: Graph, *, op: str = "conv2d", residuals: bool = True) -> F
     return Findings(op, images, tuple(layers), tuple(left_out))
 
 
-def _convolution(convolution: Convolution, fused: Epilogue | None, op: str) -> Fused | Unsupported:
-    label = plain(convolution.label)
-    if op != "conv2d":
-        return Unsupported(label, _OTHER.format(OPERATIONS["conv2d"], "conv2d"), convolution.flops, other=True)
+def _layer(layer: Convolution | Norm, fused: Epilogue | None, op: str) -> Fused | Unsupported:
+    label = plain(layer.label)
+    if op == "gemm":
+        return Unsupported(label, _OTHER.format(OPERATIONS["conv2d"], "conv2d"), layer.flops, other=True)
     if fused is None:
-        return Unsupported(label, plain(convolution.why_not, 1000), convolution.flops)
+        return Unsupported(label, plain(layer.why_not, 1000), layer.flops)
     return Fused(label, _problem(fused.problems[0]))
 
 
@@ -117,32 +114,23 @@ def _product(network: Graph, at: int, product: MatrixProduct, op: str) -> Fused 
         return Unsupported(label, plain(str(error), 1000), product.flops)
 
 
-def _norm(network: Graph, at: int, norm: Norm) -> Fused | Unsupported:
-    label = plain(norm.label)
-    if norm.why_not:
-        return Unsupported(label, norm.why_not, norm.flops)
-    words = {"epilogue": norm_epilogue(network, at, str(norm.values["epilogue"]))}
-    try:
-        return Fused(label, make_problem(operation("norm"), {**norm.values, **words}))
-    except StudyError as error:
-        return Unsupported(label, plain(str(error), 1000), norm.flops)
-
-
 _OTHER = "{}, which --op {} imports"
 
 
 def _checked(operator: Operator) -> Operator:
-    """The operator, without the problem of its convolution if studies refuse it."""
-    convolution = operator.convolution
-    if convolution is None or convolution.problem is None:
+    """The operator, without the problem of its convolution or norm if studies refuse it."""
+    layer = operator.layer
+    if layer is None or layer.problem is None:
         return operator
     try:
-        _problem(convolution.problem)
+        _problem(layer.problem)
     except StudyError as error:
-        return replace(operator, convolution=replace(convolution, problem=None, why_not=str(error)))
+        if isinstance(layer, Norm):
+            return replace(operator, norm=replace(layer, problem=None, why_not=str(error)))
+        return replace(operator, convolution=replace(layer, problem=None, why_not=str(error)))
     return operator
 
 
-def _problem(of: ConvProblem) -> Problem:
+def _problem(of: ConvProblem | NormProblem) -> Problem:
     """Raises StudyError."""
     return make_problem(operation(of.operation), of.values)

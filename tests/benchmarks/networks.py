@@ -2,12 +2,12 @@
 
     python tests/benchmarks/networks.py FOLDER NETWORK [--n 64] [--dtype float16] [--trials 30] [--max-autotune 8]
 
-NETWORK is one of torchvision's (resnet50) or `vae_decoder`, channels-last, random weights, batch norms calibrated. Its
-layers are tuned into FOLDER/NETWORK.db, exported and built. These contenders are timed interleaved: eager PyTorch in a
-CUDA graph, `torch.compile` in mode reduce-overhead (with --max-autotune MINUTES also in that mode), the converted
-network in a CUDA graph, and the converted network compiled. A sample is several passes over different images from a
-cold L2, with host overhead, like a user's loop. Both networks are verified against float64. The table and all figures,
-with clocks and the tuning budget, go to FOLDER.
+NETWORK is one of torchvision's (resnet50), `vae_decoder` or `image_decoder`, channels-last, random weights, batch norms
+calibrated. Its layers are tuned into FOLDER/NETWORK.db, exported and built. These contenders are timed interleaved:
+eager PyTorch in a CUDA graph, `torch.compile` in mode reduce-overhead (with --max-autotune MINUTES also in that mode),
+the converted network in a CUDA graph, and the converted network compiled. A sample is several passes over different
+images from a cold L2, with host overhead, like a user's loop. Both networks are verified against float64. The table and
+all figures, with clocks and the tuning budget, go to FOLDER.
 
 `--untuned` tunes nothing: `convert` chooses the kernels, from an empty cache in FOLDER. The seconds until its first
 call has returned stand in place of the tuning time. `--device cpu` tests the script: it tunes, swaps and captures
@@ -85,6 +85,51 @@ class Residual(nn.Module):
         return functional.silu(self.second(self.first(x)) + x)
 
 
+class ImageDecoder(nn.Module):
+    """The decoder of a latent image as in latent diffusion: group norm and SiLU before each 3x3 convolution, residual
+    blocks, nearest upsampling; [N, 16, H, W] to [N, 3, 8 H, 8 W].
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        widths = (512, 512, 256, 128)
+        self.begin = nn.Conv2d(16, widths[0], 3, padding=1)
+        self.blocks = nn.ModuleList(
+            nn.Sequential(NormedResidual(c, k), NormedResidual(k, k))
+            for c, k in zip((widths[0], *widths), widths, strict=False)
+        )
+        self.ups = nn.ModuleList(nn.Conv2d(c, c, 3, padding=1) for c in widths[:-1])
+        self.norm = nn.GroupNorm(32, widths[-1], eps=1e-6)
+        self.end = nn.Conv2d(widths[-1], 3, 3, padding=1)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.blocks[0](self.begin(x))
+        for up, block in zip(self.ups, [*self.blocks][1:], strict=True):
+            x = block(up(functional.interpolate(x, scale_factor=2.0)))
+        return self.end(functional.silu(self.norm(x)))
+
+
+class NormedResidual(nn.Module):
+    """A residual block of c to k channels: group norm, SiLU and convolution, twice."""
+
+    def __init__(self, c: int, k: int) -> None:
+        super().__init__()
+        self.norm1, self.conv1 = nn.GroupNorm(32, c, eps=1e-6), nn.Conv2d(c, k, 3, padding=1)
+        self.norm2, self.conv2 = nn.GroupNorm(32, k, eps=1e-6), nn.Conv2d(k, k, 3, padding=1)
+        self.shortcut = nn.Identity() if c == k else nn.Conv2d(c, k, 1)
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = self.conv1(functional.silu(self.norm1(x)))
+        return self.shortcut(x) + self.conv2(functional.silu(self.norm2(y)))
+
+
+OWN: dict[str, tuple[type[nn.Module], int, int]] = {
+    "vae_decoder": (VaeDecoder, 4, 32),
+    "image_decoder": (ImageDecoder, 16, 64),
+}
+"""Networks of this module, with the channels and the height of their images."""
+
+
 @dataclass(frozen=True, slots=True)
 class Measured:
     """A network's run: milliseconds per pass of each contender, and the conditions of the measurement."""
@@ -130,9 +175,9 @@ def main() -> None:
     """Tune if needed, time interleaved, and print."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("folder", type=Path)
-    parser.add_argument("network", help="a model of torchvision's, or vae_decoder")
+    parser.add_argument("network", help=f"a model of torchvision's, {' or '.join(OWN)}")
     parser.add_argument("--n", type=int, default=64, help="images")
-    parser.add_argument("--size", type=int, help="height and width of an image; 224, or 32 for vae_decoder")
+    parser.add_argument("--size", type=int, help="height and width of an image; 224, or 32 and 64 of the decoders")
     parser.add_argument("--dtype", default="float16", choices=tuple(DTYPES))
     parser.add_argument("--accuracy", default="", help="the study's, such as fp32-class; by the dtype if left out")
     parser.add_argument("--trials", type=int, default=30, help="evaluations a layer")
@@ -184,8 +229,8 @@ def run(arguments: argparse.Namespace) -> Measured:
         arguments.accuracy or arguments.dtype,
         {name: statistics.median(each) for name, each in times.items()},
         {name: spread(each) for name, each in times.items()},
-        sum(row.swapped for row in report.rows),
-        len(report.rows),
+        sum(row.swapped and not row.is_norm for row in report.rows),
+        sum(not row.is_norm for row in report.rows),
         verification.original.relative_error,
         verification.converted.relative_error,
         (verification.original.top1, verification.converted.top1),
@@ -200,8 +245,9 @@ def run(arguments: argparse.Namespace) -> Measured:
 
 def built(arguments: argparse.Namespace) -> tuple[nn.Module, Tensor]:
     """The network and its images, channels-last, batch norms calibrated to them."""
-    if arguments.network == "vae_decoder":
-        network, c, size = VaeDecoder(), 4, arguments.size or 32
+    if arguments.network in OWN:
+        network_class, c, height = OWN[arguments.network]
+        network, size = network_class(), arguments.size or height
     else:
         import torchvision
 
@@ -219,8 +265,9 @@ def tuned(arguments: argparse.Namespace, shape: tuple[int, ...]) -> tuple[str, f
     name = f"{arguments.network}-n{arguments.n}-{arguments.accuracy or arguments.dtype}".replace("_", "-")
     autotune = [sys.executable, "-m", "autotune"]
     if not (folder / f"{name}.toml").exists():
-        own = arguments.network == "vae_decoder"
-        source = f"{Path(__file__).resolve()}:VaeDecoder" if own else f"torchvision.models:{arguments.network}"
+        source = f"torchvision.models:{arguments.network}"
+        if arguments.network in OWN:
+            source = f"{Path(__file__).resolve()}:{OWN[arguments.network][0].__name__}"
         accuracy = ["--accuracy", arguments.accuracy] if arguments.accuracy else []
         words = ["--dtype", DTYPES[arguments.dtype], "--layout", "nhwc", *accuracy, "--out", f"{name}.toml"]
         sizes = "x".join(map(str, shape))

@@ -29,7 +29,7 @@ from torch import Tensor, nn
 from autotune.autotune_runtime.convolution import Problem
 from autotune.autotune_runtime.torch_convert import convert
 from autotune.autotune_runtime.torch_convolution import activated, convolution, convolved
-from autotune.autotune_runtime.torch_layers import ConvLayer, read_network
+from autotune.autotune_runtime.torch_layers import Layer, read_network
 from autotune.autotune_runtime.torch_swap import Report
 from autotune.devices.device import BASELINES
 from autotune.operation.registry import operation
@@ -152,7 +152,7 @@ def build(folder: Path) -> None:
 
 
 def measured(
-    layers: tuple[ConvLayer, ...], finals: dict[StudyProblem, FinalsRow], report: Report, library: str
+    layers: tuple[Layer, ...], finals: dict[StudyProblem, FinalsRow], report: Report, library: str
 ) -> Iterator[Shape]:
     """Each shape with each of its epilogues once, in the network's order."""
     problems = {layer.name: layer.problems[0] for layer in layers}
@@ -171,9 +171,9 @@ def measured(
 
 
 @torch.inference_mode()
-def timed(layer: ConvLayer, problem: Problem, library: str) -> dict[str, float]:
+def timed(layer: Layer, problem: Problem, library: str) -> dict[str, float]:
     """Median microseconds per pass of each contender, interleaved, each a graph of rotated inputs."""
-    conv, activation, of = layer.conv, problem.activation, problem.geometry
+    conv, activation, of = layer.module, problem.activation, problem.geometry
     assert conv is not None
     options = (of.stride, of.before, of.dilation, of.groups)
     x = torch.randn(of.x, dtype=torch.half, device="cuda")

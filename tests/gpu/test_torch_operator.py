@@ -25,7 +25,6 @@ import torch
 from autotune.autotune_runtime.torch_backend import autotune
 from autotune.autotune_runtime.torch_benchmark import Work, race
 from autotune.autotune_runtime.torch_convert import convert
-from autotune.autotune_runtime.torch_convolution import TunedConvolution
 from autotune.autotune_runtime.torch_layers import read_network
 from autotune.autotune_runtime.torch_runtime import Cuda
 from tests import torch_backends as backends
@@ -154,11 +153,11 @@ def test_residuals_are_fused_into_a_compiled_network(mode: str, strict_fp32: Non
 def rivals(conv: torch.nn.Conv2d, activation: str, library: str) -> dict[str, float]:
     """The microseconds of PyTorch's ways to compute a convolution, a residual and an activation."""
     (layer,) = read_network(conv, networks.images(4).cuda()).layers
-    assert layer.conv is not None
+    assert layer.module is not None
     assert layer.problem is not None
     problem = replace(layer.problem, epilogue=f"bias_add_{activation}")
     work = Work(problem, residual=True, activation=activation)
-    times = race(work, layer.conv, lambda own: TunedConvolution(own, problem, library), Cuda())
+    times = race(work, layer.module, library, Cuda())
     assert times is not None
     return dict(times.rivals)
 

@@ -21,8 +21,8 @@ import pytest
 
 from autotune.autotune_runtime import INTERFACE, Kernel, LibraryError, Prepared, Status, load, prepare
 from autotune.autotune_runtime.arrays import stream_address
-from autotune.autotune_runtime.conv_interfaces import CONV_INTERFACES
 from autotune.autotune_runtime.interface import ABI_VERSION, DeclaredProblem
+from autotune.autotune_runtime.network_interfaces import NETWORK_INTERFACES
 from autotune.errors import Rejected
 from autotune.exporting import Exported
 from autotune.exporting.build import Built
@@ -372,7 +372,7 @@ def test_loader_and_header_say_the_same(exported: Exported) -> None:
 
 
 def test_loader_declares_what_the_operation_does() -> None:
-    for interface in CONV_INTERFACES:
+    for interface in NETWORK_INTERFACES:
         assert interface == interface_of(operation(interface.name))
 
 

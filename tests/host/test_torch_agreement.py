@@ -13,7 +13,7 @@ from torch import Tensor, fx, nn  # noqa: E402
 from torch.nn import functional  # noqa: E402
 
 from autotune.autotune_runtime.torch_capture import lifted  # noqa: E402
-from autotune.autotune_runtime.torch_layers import ConvGraph, ConvLayer, read_network  # noqa: E402
+from autotune.autotune_runtime.torch_layers import Layer, LayerGraph, read_network  # noqa: E402
 from autotune.importing.fused_layers import findings  # noqa: E402
 from autotune.importing.torch_archive import read_archive  # noqa: E402
 from autotune.importing.torch_module import archive_of  # noqa: E402
@@ -217,7 +217,7 @@ NETWORKS: dict[str, tuple[Callable[[], nn.Module], int]] = {
     "UNet": (UNet, 5),
     "Residuals": (Residuals, 4),
     "Mobile": (Mobile, 6),
-    "ConvNeXt": (ConvNeXt, 3),
+    "ConvNeXt": (ConvNeXt, 4),
     "Dense": (Dense, 4),
     "Padded": (Padded, 4),
     "Odd": (Odd, 4),
@@ -225,24 +225,25 @@ NETWORKS: dict[str, tuple[Callable[[], nn.Module], int]] = {
     "Audio": (Audio, 9),
     "Generator": (Generator, 4),
 }
-"""and how many of their convolutions kernels serve"""
+"""and how many of their convolutions and norms kernels serve"""
 
 
-def served(layers: Sequence[ConvLayer]) -> Counter[Problem]:
+def served(layers: Sequence[Layer]) -> Counter[Problem]:
     problems = (layer.problems[0] for layer in layers if layer.problem is not None)
     return Counter(make_problem(operation(problem.operation), problem.values) for problem in problems)
 
 
 def imported(network: nn.Module, size: tuple[int, ...]) -> tuple[Counter[Problem], int]:
-    found = findings(read_archive(archive_of(network, [size]), "network", (), None, None, None), residuals=True)
-    return Counter(each.problem for each in found.fused), found.count
+    graph = read_archive(archive_of(network, [size]), "network", (), None, None, None)
+    found = [findings(graph, op=op) for op in ("conv2d", "norm")]
+    return Counter(each.problem for of in found for each in of.fused), sum(of.count for of in found)
 
 
 def compiled(network: nn.Module, x: Tensor) -> tuple[Counter[Problem], int]:
-    layers: list[ConvLayer] = []
+    layers: list[Layer] = []
 
     def backend(graph: fx.GraphModule, inputs: Sequence[Tensor]) -> Callable[..., object]:
-        layers.extend(ConvGraph(lifted(graph, inputs).part).layers)
+        layers.extend(LayerGraph(lifted(graph, inputs).part).layers)
         return graph
 
     torch.compiler.reset()
@@ -252,7 +253,7 @@ def compiled(network: nn.Module, x: Tensor) -> tuple[Counter[Problem], int]:
 
 
 @pytest.mark.parametrize("name", NETWORKS)
-def test_all_find_the_same_convolutions(name: str) -> None:
+def test_all_find_the_same_convolutions_and_norms(name: str) -> None:
     build, count = NETWORKS[name]
     network, size = build().eval(), (2, 3, 24, 24)
     x = torch.randn(size, generator=torch.Generator().manual_seed(1))

@@ -13,8 +13,8 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from autotune.autotune_runtime.activations import ACTIVATIONS, Activation
-from autotune.autotune_runtime.conv_interfaces import CONV_INTERFACES
 from autotune.autotune_runtime.convolution import activation_of, epilogue_name
+from autotune.autotune_runtime.network_interfaces import CONV_INTERFACES
 from autotune.autotune_runtime.torch_convolution import activated
 from autotune.autotune_runtime.torch_layers import read_network
 

@@ -1,4 +1,4 @@
-"""The declarations of conv2d, conv and conv_transpose, whose exports all contain this module."""
+"""The declarations of the operations by which networks are converted; the exports of each contain this module."""
 
 from __future__ import annotations
 
@@ -62,3 +62,27 @@ CONV_INTERFACES = (
     _interface("conv", _OF_CONV, 3, ("k", "c // groups"), (_CACHE,)),
     _interface("conv_transpose", _OF_CONV_TRANSPOSE, 3, ("c", "k // groups")),
 )
+
+_NORM_EPILOGUES = (
+    *("weight_bias", "weight_bias_relu", "weight_bias_silu", "weight_bias_gelu", "weight", "weight_silu", "none"),
+    *(f"{terms}_{each.word}" for each in ACTIVATIONS for terms in ("weight", "weight_bias")),
+)
+NORM_INTERFACE = Interface(
+    "norm",
+    "n",
+    (
+        InterfaceSize("n", None),
+        InterfaceSize("pixels", 1),
+        InterfaceSize("c", None),
+        InterfaceSize("groups", 1),
+        InterfaceSize("eps_e12", 10_000_000),
+    ),
+    {"dtype": tuple(_STORED), "kind": ("standard", "rms"), "epilogue": tuple(dict.fromkeys(_NORM_EPILOGUES))},
+    (
+        InterfaceArray("x", "in", {"": ("n", "pixels", "c")}, _STORED, optional=False),
+        InterfaceArray("weight", "weights", {"": ("c",)}, _STORED, optional=True),
+        InterfaceArray("bias", "weights", {"": ("c",)}, _STORED, optional=True),
+        InterfaceArray("y", "out", {"": ("n", "pixels", "c")}, _STORED, optional=False),
+    ),
+)
+NETWORK_INTERFACES = (*CONV_INTERFACES, NORM_INTERFACE)
