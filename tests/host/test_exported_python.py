@@ -148,33 +148,43 @@ def test_worker_runs_a_library(on_cpu: OnHostDriver, tmp_path: Path) -> None:
         pass
 
 
-def timed_beside(library: str, cxx: str, name: str) -> tuple[FinalsTimings, set[frozenset[int]]]:
-    """A kernel, twice, beside its library, and the arrays that its own passes of a sample are given."""
+def timed_beside(library: str, cxx: str, name: str) -> tuple[FinalsTimings, set[frozenset[int]], int]:
+    """A kernel, twice, beside its library, the arrays that its own passes of a sample are given, and how many
+    workspaces there were.
+    """
     tested: SelectedKernel = getattr(exports, name)
     device, server = opened(tested.problem, cxx, short_us=1e9)
     device.paced_us = 100.0  # four passes a sample
     kernel = tested.source, compiled(tested.source.program, cxx=cxx)
     request = FinalsRequest((kernel, kernel), (), "cold", 0.05, 0, ((library, tested.source),))
     server.answer(request)
-    held = set(device.held)
+    held = dict(device.held)
     device.measured.clear()
+    device.most.clear()
     found = server.answer(request)
     assert isinstance(found, FinalsTimings)
     assert device.held == held, "all is given back"
     device.close()
-    return found, {frozenset(addresses(sampled)) for sampled in device.measured if len(sampled) == 4}
+    given = {frozenset(addresses(sampled)) for sampled in device.measured if len(sampled) == 4}
+    return found, given, device.most[tested.source.workspace_bytes]
 
 
 @pytest.mark.parametrize(("name", "each", "shared"), [("PACKED", "xy", 1), ("ADDED", "xyz", 2)])
 def test_passes_of_a_kernel_beside_its_library_share_weights_as_the_librarys_do(
     on_cpu: OnHostDriver, cxx: str, name: str, each: str, shared: int
 ) -> None:
-    found, given = on_cpu(timed_beside, cxx, name)
+    found, given, _ = on_cpu(timed_beside, cxx, name)
     assert found.again is not None
     assert [timing.passes for timing in (*found.kernels, *found.libraries, found.again)] == [4, 4, 4, 4]
     first, again = given
     assert len(first) == len(again) == 4 * len(each) + shared
     assert len(first & again) == 4 * len(each), "the kernel that is entered again has its weights elsewhere"
+
+
+def test_every_pass_of_a_kernel_and_of_its_library_has_a_workspace(on_cpu: OnHostDriver, cxx: str) -> None:
+    found, _, workspaces = on_cpu(timed_beside, cxx, "CHUNKED")
+    assert found.again is not None
+    assert workspaces == 4 * len((*found.kernels, *found.libraries, found.again))
 
 
 def kernels(library: str) -> tuple[str, tuple[Kernel, ...]]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
@@ -30,8 +31,10 @@ class Watched(HostDevice):
         """what every pass is said to take"""
         self.beside: tuple[int, bool] | None = None
         """passes of a baseline, and whether they are cold"""
-        self.held: set[int] = set()
-        """addresses of memory that was not given back"""
+        self.held: dict[int, int] = {}
+        """addresses of memory that was not given back, and its bytes"""
+        self.most: Counter[int] = Counter()
+        """bytes to the most blocks of this size that were held at once"""
 
     @contextmanager
     def varied(self, how: Variation) -> Iterator[bool]:
@@ -41,13 +44,14 @@ class Watched(HostDevice):
     def allocate(self, size_bytes: int) -> int:
         """Note what is held."""
         address = super().allocate(size_bytes)
-        self.held.add(address)
+        self.held[address] = size_bytes
+        self.most |= Counter({size_bytes: list(self.held.values()).count(size_bytes)})
         return address
 
     def free(self, address: int) -> None:
         """Note what is given back."""
         super().free(address)
-        self.held.discard(address)
+        self.held.pop(address, None)
 
     def load(self, binary: Binary) -> HostModule:
         """A module whose launches are noted."""
