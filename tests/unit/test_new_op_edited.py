@@ -12,7 +12,8 @@ from tests.unit.tiny import Command, changed
 
 pytestmark = pytest.mark.cxx
 
-CHECK = ("check", "mine/mine.cu.j2", "--device", "host", "--configs", "2")
+CHECK = ("check", "mine/mine.cu.j2", "--device", "host", "--seconds", "250", "--configs", "2")
+"""With a time limit that suffices on a busy machine."""
 
 
 def edit(name: str, *changes: tuple[str, str]) -> None:
@@ -115,10 +116,9 @@ def test_test_data_that_a_type_does_not_hold_are_named(autotune: Command) -> Non
             """[derived]\nvector = "4 if dtype == 'f32' else 8"\n[rules]\n"vectors" = "columns % vector == 0"\n""",
             "columns 8",
         ),
-        ("""[rules]\n"half in pairs" = "dtype == 'f32' or columns % 2 == 0"\n""", "columns 2"),
+        *long_run(("""[rules]\n"half in pairs" = "dtype == 'f32' or columns % 2 == 0"\n""", "columns 2")),
         ("""[derived]\ncells = "rows * columns"\n[rules]\n"fours" = "cells % 4 == 0"\n""", "columns 8"),
     ],
-    ids=["derived from a word", "a word", "derived from the run-time size"],
 )
 def test_rules_see_words_and_derived_names(autotune: Command, table: str, shape: str) -> None:
     autotune("new-op", "mine")
