@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from autotune.cli.tables import show
@@ -71,7 +71,7 @@ _COLUMNS = (
 
 
 def show_network(network: Network) -> None:
-    """Print a network's layers and their sum."""
+    """Print a network's layers, the sums of its operations if it has several, and their sum."""
     mode = "" if network.measurement_mode == "cold" else f", {network.measurement_mode} caches"
     lines = [
         _Line(
@@ -86,8 +86,18 @@ def show_network(network: Network) -> None:
         )
         for one in network.layers
     ]
-    timed = sum(one.time_us is not None for one in network.layers)
-    name = "sum" if timed == len(lines) else f"sum of {timed} of {len(lines)}"
-    count = sum(line.count for line in lines)
-    total = _Line(name, count, network.time_us, None, network.rival_us, "", network.floor_us, network.verdict)
-    show([*lines, total], _COLUMNS, None, title=f"{network.study} on {network.device}{mode}")
+    operations = dict.fromkeys(one.layer.problem.operation.name for one in network.layers)
+    if len(operations) > 1:
+        for operation in operations:
+            of = tuple(one for one in network.layers if one.layer.problem.operation.name == operation)
+            lines.append(_total(replace(network, layers=of), f"{operation}: ", network.time_us))
+    show([*lines, _total(network)], _COLUMNS, None, title=f"{network.study} on {network.device}{mode}")
+
+
+def _total(network: Network, of: str = "", whole_us: float | None = None) -> _Line:
+    """The sum of a network's layers, or of those of one operation."""
+    timed, layers = sum(one.time_us is not None for one in network.layers), len(network.layers)
+    name = f"{of}sum" if timed == layers else f"{of}sum of {timed} of {layers}"
+    count = sum(one.layer.count for one in network.layers)
+    share = network.time_us / whole_us if network.time_us and whole_us else None
+    return _Line(name, count, network.time_us, share, network.rival_us, "", network.floor_us, network.verdict)

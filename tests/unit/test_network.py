@@ -345,6 +345,26 @@ def test_best_of_a_network_fits_and_shows_losses(net: Path, autotune: Command) -
     assert max(map(len, lines)) <= 80
 
 
+def test_best_sums_up_the_forward_layers_and_each_gradient(folder: Path, autotune: Command) -> None:
+    sizes = 'n = 2\nc = 8\nh = 6\nw = 6\nk = 8\nr = 3\ns = 3\nlayout = "nhwc"\ndtype = "f16"\ncount = 2\n'
+    layers = (
+        f'[[layer]]\nname = "{name}"\nop = "{op}"\n{sizes}'
+        for name, op in (
+            ("stem", "conv2d"),
+            ("next", "conv2d"),
+            ("next-data", "conv_transpose"),
+            ("next-filter", "conv_filter_gradient"),
+        )
+    )
+    (folder / "step.toml").write_text('name = "step"\n' + "".join(layers))
+    assert autotune("tune", "step.toml", "--device", "null", "--trials-total", "8").code == 0
+    rows = [line.split() for line in autotune("best", "step").out.splitlines()[2:]]
+    times = {" ".join(row[:-3]): float(row[-2]) for row in rows}
+    assert list(times)[4:] == ["conv2d: sum", "conv_transpose: sum", "conv_filter_gradient: sum", "sum"]
+    assert times["conv_filter_gradient: sum"] == pytest.approx(2 * times["next-filter"], rel=0.01)
+    assert times["sum"] == pytest.approx(sum(list(times.values())[4:7]), rel=0.01)
+
+
 def test_best_of_a_network_says_the_same_in_json(net: Path, autotune: Command) -> None:
     stem, last = json.loads(autotune("best", "net", "--json").out)
     assert (stem["count"], last["count"], stem["verdict"], last["verdict"]) == (1, 3, "win", "loss")
