@@ -18,7 +18,11 @@ from autotune.compilation.toolchain import find_cxx, find_nvcc
 from autotune.errors import ToolchainError
 from autotune.evaluation.evaluator import DeviceEvaluator
 from autotune.search import single_threaded
+from autotune.workers.device_worker import Deadlines
 from tests.fork_server import ForkServer
+
+LONG = Deadlines(evaluate_s=200.0, compile_s=200.0)
+"""Nothing hangs in the shared evaluators, and a busy machine may take many times as long as an idle one."""
 
 
 def _no_gpu() -> str:
@@ -122,7 +126,7 @@ def fork_server(binaries: None) -> Iterator[ForkServer]:
 @pytest.fixture(scope="session")
 def host(binaries: None) -> Iterator[DeviceEvaluator]:
     """The host device; a cache shares compiled programs, mainly those of verification, among all tests."""
-    evaluator = DeviceEvaluator(["host"], 2, cache=binary_cache())
+    evaluator = DeviceEvaluator(["host"], 2, cache=binary_cache(), deadlines=LONG)
     yield evaluator
     evaluator.close()
 
@@ -130,6 +134,6 @@ def host(binaries: None) -> Iterator[DeviceEvaluator]:
 @pytest.fixture(scope="session")
 def checked(binaries: None) -> Iterator[DeviceEvaluator]:
     """The host device with sanitizers; the configs share the verification programs through a cache."""
-    evaluator = DeviceEvaluator(["host:check"], 1, cache=binary_cache())
+    evaluator = DeviceEvaluator(["host:check"], 1, cache=binary_cache(), deadlines=LONG)
     yield evaluator
     evaluator.close()

@@ -15,6 +15,8 @@ from autotune.compilation.compile import Program, Target
 from autotune.devices.host_compile import check_environment
 from autotune.errors import DeviceError
 from tests.compiled import compiled
+from tests.fork_server import ForkServer
+from tests.unit.tiny import Finished
 
 from .checked import FAULTY
 from .kernels import Bench
@@ -53,28 +55,29 @@ def endings(cxx: str, tmp_path_factory: pytest.TempPathFactory) -> list[Ending]:
     return [Ending(int(code), (folder / str(fault)).read_text()) for fault, code in enumerate(done.stdout.split())]
 
 
-def test_times_under_sanitizers_are_another_devices(tmp_path: Path) -> None:
+def test_times_under_sanitizers_are_another_devices(tmp_path: Path, fork_server: ForkServer) -> None:
     """What either has of a layer is no answer for the other."""
+
+    def run(*words: str) -> Finished:
+        done = fork_server.run(tmp_path, *words)
+        assert done.code == 0, done.err
+        return done
+
     (tmp_path / "one.toml").write_text(ONE)
     said = []
     for device in ("host:check", "host"):
         words = ["tune", "one.toml", "--device", device, "--trials", "1"]
-        said.append(autotune(tmp_path, *words).stderr)
+        said.append(run(*words).err)
     assert all("1 evaluated (1 now)" in each for each in said), said
-    best = json.loads(autotune(tmp_path, "best", "--json").stdout)
+    best = json.loads(run("best", "--json").out)
     assert sorted(row["device"].endswith(", checked") for row in best) == [False, True]
-    flags = json.loads(autotune(tmp_path, "query", "SELECT flags FROM environments", "--json").stdout)
+    flags = json.loads(run("query", "SELECT flags FROM environments", "--json").out)
     assert sorted("-fsanitize=address" in row["flags"] for row in flags) == [False, True]
-    table = autotune(tmp_path, "sanitize", "one", "--device", "host:check", "--n", "1,9", "--csv").stdout
+    table = run("sanitize", "one", "--device", "host:check", "--n", "1,9", "--csv").out
     head, *rows = [line.split(",") for line in table.splitlines()]
     assert head == ["kernel", "template", "tool", "n", "verdict", "message"]
     assert rows
     assert all(row[1:] == ["direct", "host:check", "1 9", "clean", ""] for row in rows)
-
-
-def autotune(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "autotune", *words]
-    return subprocess.run(command, cwd=folder, capture_output=True, text=True, check=True, timeout=100)
 
 
 def test_a_correct_kernel_runs_in_every_order(endings: list[Ending]) -> None:
