@@ -128,23 +128,25 @@ def _supported(
     declared = template.operation
     features = problem_features(declared)
     known = declared.names_from({declared.runtime: features.runtime[0], **words})
-    inputs = {array.name for array in declared.arrays if array.role in ("in", "inout") and array.when.integer(known)}
+    inputs = [array for array in declared.arrays if array.role in ("in", "inout")]
+    unread = [array.when.expression for array in inputs if array.name not in template.read]
     derived = {name: bound.expression.folded(known) for name, bound in declared.derived}
     conditions = (
         *(bound.expression for bound in features.rules_of_words),
         *(condition.holds for condition in template.supports),
     )
-    asked = (*derived.values(), *(condition.folded(known) for condition in conditions))
+    asked = (*derived.values(), *(condition.folded(known) for condition in (*conditions, *unread)))
     if asked not in seen:  # most words, such as an activation, change nothing of it
         columns = Columns(dict(shapes.sizes), len(shapes.rows))
         for name, bound in declared.derived:
             columns[name] = Bound(bound.expression, derived[name]).column(columns)
         columns[_PLACE] = np.arange(columns.size)
-        for condition in conditions:
-            holds = np.not_equal(condition.bind(known).column(columns), 0)
-            columns = columns.where(holds.astype(np.bool_))
+        wanted = [*((condition, True) for condition in conditions), *((condition, False) for condition in unread)]
+        for condition, holds in wanted:
+            found = np.not_equal(condition.bind(known).column(columns), 0)
+            columns = columns.where(found.astype(np.bool_) == holds)
         seen[asked] = columns[_PLACE].astype(np.intp)
-    places = seen[asked] if inputs <= template.read else np.zeros(0, np.intp)
+    places = seen[asked]
     if any(known[part.name] != part.values[0] for word in declared.words for part in declared.parts_of(word)[1:]):
         places = rng.permutation(places)[:_ACTIVATED]
     codes = [values.index(str(known[name])) for name, values in features.word_values]

@@ -8,6 +8,7 @@ from types import ModuleType
 import numpy as np
 import pytest
 
+from autotune.checking.cases import CasePlan
 from autotune.compilation.toolchain import find_cxx
 from autotune.devices import torch_conv
 from autotune.evaluation.evaluator import DeviceEvaluator
@@ -174,6 +175,12 @@ def test_frames_in_front_are_read_from_the_cache(
 def test_a_frame_that_is_read_from_the_cache_of_another_video_is_found(host: DeviceEvaluator) -> None:
     change = ("image / O * CACHE_D + frame : -1", "frame : -1")
     assert refuses_changed(SM90, CACHED, {**BASE, "tile_n": 48}, change, host)
+
+
+@pytest.mark.parametrize(("name", "reads"), [("conv_mma_gemm", True), ("conv_depthwise_nhwc", False)])
+def test_check_has_cached_frames_for_families_that_read_them(name: str, reads: bool) -> None:
+    problems = CasePlan(family(name), H200, seed=0).derivation.problems
+    assert any(each.bound.problem.has("cache") for each in problems) == reads
 
 
 def test_a_family_that_does_not_read_the_cache_is_refused() -> None:
