@@ -10,10 +10,11 @@ from multiprocessing import get_context
 from typing import TypeAlias
 
 from autotune.analysis.rooflines import best_per_class
-from autotune.api.device_names import Say, evaluator_of
+from autotune.api.device_names import Say, evaluator_of, has_libcuda
 from autotune.api.recorded_kernel import selected_kernel
 from autotune.devices.backends import parse_device
 from autotune.devices.device import DeviceInfo, devices_named
+from autotune.devices.driver_api import device_info
 from autotune.errors import DeviceError, NoTemplate
 from autotune.exporting import SelectedKernel
 from autotune.exporting.kernel import Origin
@@ -85,14 +86,19 @@ def untuned_kernels(
 
 def _device(recorded: Sequence[DeviceInfo], name: str | None, say: Say) -> DeviceInfo:
     """A device of this machine, or a recorded one."""
+    kind, number = "cuda", "0"
     if name is not None:
         try:
-            parse_device(name)
+            kind, number = parse_device(name)
         except DeviceError:
             if matching := devices_named(name, recorded):
                 return matching[0]
             names = ", ".join(dict.fromkeys(info.name for info in recorded if info.can.gpu))
             raise DeviceError(f"{name}: no recorded device of this name: {names}; or give cuda:N or host") from None
+    if kind == "cuda" and (name is not None or has_libcuda()):  # without PyCUDA, which only tuning needs
+        info = device_info(int(number or 0))
+        say(info, name or "cuda:0", "the first CUDA device" if name is None else "requested")
+        return info
     evaluator = evaluator_of(name, 1, say=say)
     evaluator.close()
     return evaluator.info

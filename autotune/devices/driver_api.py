@@ -1,4 +1,4 @@
-"""The driver's functions, through ctypes in the current context, for features that PyCUDA lacks.
+"""The driver's functions, through ctypes in the current context, for features that PyCUDA lacks, and without PyCUDA.
 
 PyCUDA compiles, loads, and owns context and streams. Graphs (`graphs`), and tensor maps with the kernels that take them
 (`driver_launch`), use this module. `cuda-bindings` cannot replace it, because it does not align the tensor maps that it
@@ -9,6 +9,9 @@ from __future__ import annotations
 
 import ctypes
 from functools import cache
+
+from autotune.devices.device import DeviceInfo
+from autotune.errors import DeviceError
 
 
 class DriverError(Exception):
@@ -26,5 +29,72 @@ def call(name: str, *arguments: object) -> None:
 
 @cache
 def _driver() -> ctypes.CDLL:
-    """The driver's library, which PyCUDA has loaded already."""
+    """The driver's library."""
     return ctypes.CDLL("libcuda.so.1")
+
+
+def device_info(number: int) -> DeviceInfo:
+    """Identity and limits of a GPU. Raises DeviceError if there is no driver or no such GPU."""
+    count, device, memory = ctypes.c_int(), ctypes.c_int(), ctypes.c_size_t()
+    name = ctypes.create_string_buffer(256)
+    try:
+        call("cuInit", 0)
+        call("cuDeviceGetCount", ctypes.byref(count))
+        if number >= count.value:
+            raise DeviceError(
+                f"cuda:{number}: this machine has {count.value} CUDA device(s), cuda:0 to cuda:{count.value - 1}"
+            )
+        call("cuDeviceGet", ctypes.byref(device), number)
+        call("cuDeviceGetName", name, len(name), device)
+        call("cuDeviceTotalMem_v2", ctypes.byref(memory), device)
+        found = {attribute: _attribute(attribute, device) for attribute in _ATTRIBUTES}
+    except OSError:
+        raise DeviceError("this machine has no NVIDIA driver (libcuda.so.1)") from None
+    except DriverError as error:
+        raise DeviceError(f"cuda:{number}: the NVIDIA driver does not answer: {error}") from None
+    return DeviceInfo(
+        kind="cuda",
+        name=name.value.decode(),
+        arch=10 * found["compute_capability_major"] + found["compute_capability_minor"],
+        sm_count=found["multiprocessor_count"],
+        memory_bytes=memory.value,
+        max_threads_per_block=found["max_threads_per_block"],
+        smem_per_block_bytes=found["max_shared_memory_per_block_optin"],
+        smem_per_sm_bytes=found["max_shared_memory_per_multiprocessor"],
+        registers_per_sm=found["max_registers_per_multiprocessor"],
+        max_warps_per_sm=found["max_threads_per_multiprocessor"] // found["warp_size"],
+        max_blocks_per_sm=found["max_blocks_per_multiprocessor"],
+        constant_bytes=found["total_constant_memory"],
+        l2_bytes=found["l2_cache_size"],
+        grid_limits=(found["max_grid_dim_x"], found["max_grid_dim_y"], found["max_grid_dim_z"]),
+        block_limits=(found["max_block_dim_x"], found["max_block_dim_y"], found["max_block_dim_z"]),
+    )
+
+
+def _attribute(name: str, device: ctypes.c_int) -> int:
+    value = ctypes.c_int()
+    call("cuDeviceGetAttribute", ctypes.byref(value), _ATTRIBUTES[name], device)
+    return value.value
+
+
+_ATTRIBUTES = {
+    "max_threads_per_block": 1,
+    "max_block_dim_x": 2,
+    "max_block_dim_y": 3,
+    "max_block_dim_z": 4,
+    "max_grid_dim_x": 5,
+    "max_grid_dim_y": 6,
+    "max_grid_dim_z": 7,
+    "total_constant_memory": 9,
+    "warp_size": 10,
+    "multiprocessor_count": 16,
+    "l2_cache_size": 38,
+    "max_threads_per_multiprocessor": 39,
+    "compute_capability_major": 75,
+    "compute_capability_minor": 76,
+    "max_shared_memory_per_multiprocessor": 81,
+    "max_registers_per_multiprocessor": 82,
+    "max_shared_memory_per_block_optin": 97,
+    "max_blocks_per_multiprocessor": 106,
+}
+"""CU_DEVICE_ATTRIBUTE_ of cuda.h"""

@@ -28,7 +28,7 @@ from autotune.devices.device import (
     Sample,
     Variation,
 )
-from autotune.devices.driver_api import DriverError
+from autotune.devices.driver_api import DriverError, device_info
 from autotune.devices.graphs import record
 from autotune.errors import DeviceError, Rejected
 from autotune.problem import Problem
@@ -54,7 +54,7 @@ class CudaDevice:
         self._device = driver.Device(number)
         self._context = self._device.retain_primary_context()
         self._context.push()
-        self._info = _device_info(self._device)
+        self._info = device_info(number)
         self._allocations: dict[int, driver.DeviceAllocation] = {}
         self._flush_bytes = max(_FLUSH_L2_SIZES * self._info.l2_bytes, 64 << 20)
         self._flush = driver.mem_alloc(self._flush_bytes)
@@ -264,29 +264,3 @@ def _driver_name() -> str:
     path = Path("/proc/driver/nvidia/version")
     fields = path.read_text().split("Kernel Module")[-1].split() if path.is_file() else []
     return next((field for field in fields if field[0].isdigit()), "")
-
-
-def _device_info(device: driver.Device) -> DeviceInfo:
-    major, minor = device.compute_capability()
-    attribute = driver.device_attribute
-
-    def of(name: str) -> int:
-        return int(device.get_attribute(getattr(attribute, name)))
-
-    return DeviceInfo(
-        kind="cuda",
-        name=device.name(),
-        arch=10 * major + minor,
-        sm_count=of("MULTIPROCESSOR_COUNT"),
-        memory_bytes=int(device.total_memory()),
-        max_threads_per_block=of("MAX_THREADS_PER_BLOCK"),
-        smem_per_block_bytes=of("MAX_SHARED_MEMORY_PER_BLOCK_OPTIN"),
-        smem_per_sm_bytes=of("MAX_SHARED_MEMORY_PER_MULTIPROCESSOR"),
-        registers_per_sm=of("MAX_REGISTERS_PER_MULTIPROCESSOR"),
-        max_warps_per_sm=of("MAX_THREADS_PER_MULTIPROCESSOR") // of("WARP_SIZE"),
-        max_blocks_per_sm=of("MAX_BLOCKS_PER_MULTIPROCESSOR"),
-        constant_bytes=of("TOTAL_CONSTANT_MEMORY"),
-        l2_bytes=of("L2_CACHE_SIZE"),
-        grid_limits=(of("MAX_GRID_DIM_X"), of("MAX_GRID_DIM_Y"), of("MAX_GRID_DIM_Z")),
-        block_limits=(of("MAX_BLOCK_DIM_X"), of("MAX_BLOCK_DIM_Y"), of("MAX_BLOCK_DIM_Z")),
-    )
