@@ -268,6 +268,32 @@ def test_all_find_the_same_convolutions_and_norms(name: str) -> None:
             torch.testing.assert_close(made(images), network(images), rtol=1e-4, atol=1e-5)
 
 
+TORCHVISION = {
+    "resnet18": 20,
+    "resnet50": 53,
+    "resnext50_32x4d": 53,
+    "vgg16": 13,
+    "mobilenet_v2": 52,
+    "efficientnet_b0": 81,
+    "convnext_tiny": 22,
+    "densenet121": 120,
+}
+"""The networks of docs/pytorch.md, and how many convolutions they have."""
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("name", TORCHVISION)
+def test_all_find_the_same_convolutions_of_torchvision(name: str) -> None:
+    network = pytest.importorskip("torchvision", exc_type=ImportError).models.get_model(name).eval()
+    size = (2, 3, 64, 64)
+    x = torch.randn(size, generator=torch.Generator().manual_seed(1))
+    found = read_network(network, x)
+    expected = (served(found.layers), TORCHVISION[name])
+    assert sum(expected[0].values()) == len(found.layers) == TORCHVISION[name]
+    assert imported(network, size) == expected
+    assert compiled(network, x) == expected
+
+
 @pytest.mark.filterwarnings("ignore:No complete tensor found:UserWarning")  # of torch.export.save
 def test_channels_last_is_the_networks() -> None:
     network = Mobile().eval().to(memory_format=torch.channels_last)
