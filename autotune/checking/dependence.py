@@ -21,6 +21,8 @@ _DEADLINE_S = 60.0
 _NARROW = 1 << 15  # what 16 bits hold
 _NEEDED = 0.01  # of a tolerance, less than which no config needs
 _ROOM = 10  # times the largest error that there was, as a tolerance
+_TIGHT = 1e-4  # a tolerance that is not too wide, whatever the kernels need
+_LEAST = 1e-6  # that is proposed as one: errors of small problems say little
 
 
 def doubtful_declarations(problems: Sequence[Problem]) -> list[str]:
@@ -61,13 +63,14 @@ def loose_tolerance(rows: Sequence[CheckRow]) -> list[str]:
     if not used or (worst := max(used)) > _NEEDED:
         return []
     declared = rows[0].problem.operation
-    if declared.bounds.model != "tolerance":
+    given = declared.bounds.rtol, declared.bounds.atol
+    if declared.bounds.model != "tolerance" or max(given) <= _TIGHT:
         return []
-    rtol, atol = (float(f"{_ROOM * worst * each:.0e}") for each in (declared.bounds.rtol, declared.bounds.atol))
+    rtol, atol = (min(each, max(_LEAST, float(f"{_ROOM * worst * each:.0e}"))) for each in given)
     return [
         f"warning: {declared.folder / FILE}: errors: the largest error is {worst:.2g} of the tolerance, so kernels "
-        f"pass that are {1 / worst:.0f} times less accurate; rtol = {rtol!r} and atol = {atol!r} leave room for "
-        f"{_ROOM} times that error"
+        f"pass that are {1 / max(worst, 1e-9):.0f} times less accurate; rtol = {rtol!r} and atol = {atol!r} leave room "
+        f"for {_ROOM} times that error"
     ]
 
 

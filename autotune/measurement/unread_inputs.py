@@ -39,44 +39,45 @@ def dependence(problems: Sequence[Problem]) -> Dependence:
     outputs = dict.fromkeys(output.name for problem in problems for output in problem.outputs)
     read: set[str] = set()
     changing: set[str] = set()
-    unreached: dict[str, str] = {}
-    largest: dict[str, float] = {}
     for problem in problems:
-        of_integers = any(array.dtype not in FLOATS for array in problem.arrays)
-        if read >= inputs.keys() and changing >= outputs.keys() and not of_integers:
+        if read >= inputs.keys() and changing >= outputs.keys():
             break
         for changed, output in _effects(problem):
             read.add(changed)
             changing.add(output)
-        if of_integers:
-            for name, told, magnitude in _reach(problem):
-                largest[name] = max(magnitude, largest.get(name, 0.0))
-                if told:
-                    unreached.setdefault(name, told)
-    dtypes = {output.name: output.dtype for problem in problems for output in problem.outputs}
+    reached = _reach(problems)
     return Dependence(
         tuple(name for name in inputs if name not in read),
         tuple(name for name in outputs if inputs and name not in changing),
-        tuple(told for name, told in unreached.items() if name in changing),
-        {name: each for name, each in largest.items() if dtypes[name] not in FLOATS},
+        tuple(told for output, told, _ in reached if told and output.name in changing),
+        {output.name: magnitude for output, _, magnitude in reached if output.dtype not in FLOATS},
     )
 
 
-def _reach(problem: Problem) -> Iterator[tuple[str, str, float]]:
-    """Of each output: its name, the elements that are the same for all inputs in words, and its largest magnitude."""
-    draws = [
-        numpy_reference(problem, _draw(problem, seed))
-        for seed in range(_DRAWS)
-        if all(output.elements <= _MOST_ELEMENTS for output in problem.outputs)
+def _reach(problems: Sequence[Problem]) -> list[tuple[Array, str, float]]:
+    """Each output of the longest of the problems with arrays of integers, the elements that are the same for all inputs
+    in words, and the largest magnitude. In short problems data leave out elements by chance.
+    """
+    found = [
+        problem
+        for problem in problems
+        if any(array.dtype not in FLOATS for array in problem.arrays)
+        and all(output.elements <= _MOST_ELEMENTS for output in problem.outputs)
     ]
+    if not found:
+        return []
+    problem = max(found, key=lambda each: each.flops)
+    reached = []
+    draws = (numpy_reference(problem, _draw(problem, seed)) for seed in range(_DRAWS))
     for first, *others in zip(*draws, strict=True):
-        same = np.all([first.value == other.value for other in others], axis=0)
-        name, told = first.output.name, ""
+        same, told = np.all([first.value == other.value for other in others], axis=0), ""
         if 0 < same.sum() < same.size:
             place = np.unravel_index(int(np.argmax(same)), first.output.shape)
             where = ", ".join(f"{axis} = {at}" for axis, at in zip(first.output.axes, place, strict=True))
+            name = first.output.name
             told = f"{same.sum()} of {same.size} elements of {name} are the same for all inputs, the first at {where}"
-        yield name, told, max(float(abs(each.value).max()) for each in (first, *others))
+        reached.append((first.output, told, max(float(abs(each.value).max()) for each in (first, *others))))
+    return reached
 
 
 def _effects(problem: Problem) -> Iterator[tuple[str, str]]:
