@@ -96,15 +96,16 @@ __device__ __forceinline__ void store_part(const float (&d)[BLOCKS][TILES_OF_8][
     }
 }
 
-// Adds the parts of all tiles, REDUCE_LANES lanes every so many parts of four neighbours. The grid is that of the first stage. A warp has
-// neighbouring outputs, so that it seldom looks for the blocks that have parts of a tile, which takes divisions of 64 bits.
+// Adds the parts of all tiles, REDUCE_LANES lanes every so many parts of four neighbours. Its grid has those of the first stage
+// along x. A warp has neighbouring outputs, so that it seldom looks for the blocks that have parts of a tile, which takes divisions of 64 bits.
 extern "C" __global__ void __launch_bounds__(REDUCE_THREADS) add_parts(const float* __restrict__ workspace, float* __restrict__ dw, int n) {
     using Quad = AlignedArray<float, 4>;
     constexpr int WARP_QUADS = 32 / REDUCE_LANES, TILE_CHUNKS = TILE_K * TILE_COLUMNS / 4 / WARP_QUADS;
     static_assert(TILE_K * TILE_COLUMNS % (4 * WARP_QUADS) == 0, "a warp adds the parts of one tile");
     constexpr long long CHUNKS = static_cast<long long>(TILES) * TILE_CHUNKS;
     const int blocks = static_cast<int>(gridDim.x), steps = steps_of_tile(n), lane = static_cast<int>(threadIdx.x) % 32;
-    const int warps = blocks * (REDUCE_THREADS / 32), warp = static_cast<int>((blockIdx.x * REDUCE_THREADS + threadIdx.x) / 32);
+    const int warps = blocks * static_cast<int>(gridDim.y) * (REDUCE_THREADS / 32);
+    const int warp = static_cast<int>(((blockIdx.y * gridDim.x + blockIdx.x) * REDUCE_THREADS + threadIdx.x) / 32);
     const long long first_chunk = CHUNKS * warp / warps;
     long long left = CHUNKS * (warp + 1) / warps - first_chunk;
     int chunk = static_cast<int>(first_chunk % TILE_CHUNKS);

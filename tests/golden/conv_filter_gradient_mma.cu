@@ -41,7 +41,7 @@ constexpr int WARP_K = 32, WARP_COLUMNS = 32;
 constexpr int STEP_PIXELS = 32, STAGES = 3, MIN_BLOCKS = 2;
 
 // Derived
-constexpr int THREADS = 64, REDUCE_THREADS = 1024, REDUCE_LANES = 1, WARPS_K = 1;
+constexpr int THREADS = 64, REDUCE_THREADS = 256, REDUCE_LANES = 1, WARPS_K = 1;
 constexpr int TILE_K = 32, TILE_COLUMNS = 64;
 constexpr int TILES_K = 3, TILES_COLUMNS = 11, TILES = 33;
 constexpr int CHUNK = 8;  // elements of 16 bytes

@@ -39,7 +39,7 @@ constexpr int TILE_COLUMNS = 128;
 constexpr int CONSUMERS = 2, THREADS = 128 * (CONSUMERS + 1);  // warpgroups, and the producer's
 constexpr int ROWS = 64, COLUMNS = 64;                       // what one computes of a tile
 constexpr bool SPLIT_COLUMNS = true;                          // the warpgroups share the columns, not the output channels
-constexpr int REDUCE_THREADS = 1024, REDUCE_LANES = 2;
+constexpr int REDUCE_THREADS = 256, REDUCE_LANES = 2;
 constexpr int TILES_K = 2, TILES_COLUMNS = 9, TILES = 18;
 constexpr int TAP_COLUMNS = 128;
 constexpr bool ALL_TAPS = false;  // columns of a tile
