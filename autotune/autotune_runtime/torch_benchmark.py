@@ -69,7 +69,7 @@ class Times:
 
 @dataclass(frozen=True, slots=True)
 class Arrays:
-    """The inputs of one pass: images, PyTorch's layer and the tuned layer with their own weights, and the residual."""
+    """The inputs of one pass: images, PyTorch's layer and the tuned layer with the same weights, and the residual."""
 
     x: Tensor
     layer: Convolution | Norm
@@ -138,7 +138,7 @@ def _rivals(work: Work) -> dict[str, Pass]:
 
 
 def _arrays(work: Work, layer: Convolution | Norm, library: str | Path | None = None) -> Arrays:
-    """Random images, and copies of the layer, all in the problem's layout; without a library none runs a kernel."""
+    """Random images, and a copy of the layer, all in the problem's layout; without a library none runs a kernel."""
     of = work.kernel
     memory_format = LAST.get(len(of.x), torch.contiguous_format) if of.layout == "nhwc" else torch.contiguous_format
     own = copy.deepcopy(layer)
@@ -148,7 +148,7 @@ def _arrays(work: Work, layer: Convolution | Norm, library: str | Path | None = 
     z = torch.empty(0)
     if work.residual:
         z = torch.empty_like(own(x), memory_format=memory_format).normal_()
-    return Arrays(x, own, own if library is None else copy.deepcopy(own).tuned(of.epilogue, library), z)
+    return Arrays(x, own, own if library is None else own.tuned(of.epilogue, library), z)
 
 
 def _tuned(work: Work, arrays: Arrays) -> Tensor:
