@@ -1,5 +1,5 @@
 // norm n 5 c 600 f32
-// norm_groups block=256 slices=1 thread_pixels=1 vector=4
+// norm_groups block=512 slices=1 thread_pixels=8 vector=4
 
 // Group norm: y = activation((x - mean) / sqrt(variance + EPS) * weight + bias), with mean and variance of each image and group.
 //
@@ -25,10 +25,10 @@ constexpr bool CENTERED = true;  // whether the mean is subtracted
 constexpr bool WEIGHT = true, BIAS = true;
 
 // Parameters
-constexpr int SLICES = 1, THREAD_PIXELS = 1, VECTOR = 4;
+constexpr int SLICES = 1, THREAD_PIXELS = 8, VECTOR = 4;
 
 // Derived
-constexpr int CHUNKS = 150, BLOCK_PIXELS = 1;
+constexpr int CHUNKS = 150, BLOCK_PIXELS = 3;
 constexpr int THREADS = CHUNKS * BLOCK_PIXELS;
 constexpr int GROUP = C / GROUPS;  // channels of a group
 
