@@ -274,10 +274,10 @@ conv2d_status conv2d_forward(const conv2d_problem *problem, const conv2d_argumen
     return guarded([&] {
         check_problem(problem);
         const conv2d_arguments given = known(arguments);
-        Tensors tensors = tensors_of(given, *problem, GIVEN);
         const CUcontext context = needed_context();
         const Device device = current_device();
-        const Kernel &kernel = choose(*problem, &device);
+        const Kernel &kernel = choose(*problem, &device);  // first, because a problem without a kernel may have other arrays
+        Tensors tensors = tensors_of(given, *problem, GIVEN);
         const Plan plan(kernel, problem->*RUNTIME_SIZE, device);
         tensors.workspace = workspace_of(given, plan);
         Kept &own = keep(kernel, context, device);
