@@ -23,7 +23,7 @@ from autotune.tuning.trial_log import Progress
 
 
 class Caller(Protocol):
-    """Who asks for a run: what it is told meanwhile, and how it asks for the end."""
+    """What starts a run: a command or a function. The run reports to it, and asks it whether to stop."""
 
     def device(self, info: DeviceInfo, name: str, why: str) -> None:
         """A device was opened, under this name and for this reason."""

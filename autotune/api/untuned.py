@@ -211,7 +211,7 @@ class _Predictions:
 
 
 _forked: list[_Predictions] = []
-"""in a fork: what it predicts from"""
+"""what a forked process predicts from; one element, which is set when the process starts"""
 
 
 def _predicted(layer: Layer) -> Chosen | NoTemplate:

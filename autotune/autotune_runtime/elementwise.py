@@ -25,7 +25,7 @@ BINARY: Mapping[str, Callable[[float, float], float]] = {
 
 
 def clipped(least: float | None, most: float | None) -> Function:
-    """x limited to an interval, either end of which may be missing."""
+    """x limited to an interval; an end that is None has no limit."""
     return lambda x: min(max(x, -math.inf if least is None else least), math.inf if most is None else most)
 
 
