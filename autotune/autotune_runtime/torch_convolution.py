@@ -70,7 +70,8 @@ def _by_pytorch(call: Call, launched: Tensors, weights: Tensors) -> Tensor:
 
 
 CONVOLUTION = Operator(CONV_INTERFACES[0], "convolution", _by_pytorch)
-"""The operator of all three operations, whose arrays are the same; `convolution` has a more convenient signature."""
+"""The operator of all three operations, whose first arrays are the same; a library's further arrays, such as conv's
+cache, are null. `convolution` has a more convenient signature."""
 
 
 class Convolution(nn.Module):

@@ -50,6 +50,8 @@ class _Pass:
 
     handle: Handle
     enqueue: Enqueue
+    none: tuple[int, ...]
+    """a zero for each array of the library: its address as long as no tensor is given"""
     last: torch.memory_format | None
     """the memory format of tensors of a launch that are stored channels-last; None: they are contiguous"""
     makes: tuple[tuple[int, Callable[[], Tensor]], ...]
@@ -95,7 +97,6 @@ class Operator:
         self._places = [(at, interface.arrays.index(array)) for at, array in enumerate(self._launched)]
         """for tensors of a launch: the position among these, and among all arrays"""
         self._weights = [arrays[at].name for at in self._weights_at]
-        self._none = (0,) * len(interface.arrays)
         made = [(at, array) for at, array in enumerate(interface.arrays) if array.role not in GIVEN]
         self._makes = [(at, array.name) for at, array in sorted(made, key=lambda each: each[1].role != "out")]
         """position and name of outputs, then scratch"""
@@ -195,7 +196,7 @@ class Operator:
             return None
         if ready.capturing():
             kept.captured.add(ready.handle)
-        last, addresses, copies = ready.last, [*self._none], []
+        last, addresses, copies = ready.last, [*ready.none], []
         for at, place in self._places:
             tensor = launched[at]
             if tensor is None:
@@ -293,6 +294,7 @@ class Operator:
         return _Pass(
             handle,
             handle.enqueuer(n),
+            (0,) * len(library.interface.arrays),
             next(iter(formats), None),
             tuple((place, _maker(like[name], device)) for place, name in self._makes if name in like),
             _maker(workspace, device) if workspace.numel() else None,
