@@ -67,7 +67,6 @@ _RAGGED: Mapping[str, Value] = {
 }
 KERNELS: Mapping[str, Kernel] = {
     "conv2d": Kernel("conv2d", "shared_tile", _RAGGED),
-    "conv2d split": Kernel("conv2d", "split_c", _IMAGES),
     "conv2d scatter": Kernel("conv2d", "input_scatter", _IMAGES),
     "gemm": Kernel("gemm", "gemm_tiled", {"batch": 3, "m": 40, "n": 50, "k": 37, "epilogue": "bias_relu"}),
     "max_pool2d": Kernel(
@@ -335,14 +334,6 @@ _DEFECTS = (
         ),
     ),
     # 3: blocks of a launch
-    Defect(
-        3,
-        "conv2d split",
-        "+= in place of atomicAdd",
-        (("atomicAdd(output + j * PIXELS, accumulator[j]);", "output[j * PIXELS] += accumulator[j];"),),
-        host=(),
-        checked=RACE,
-    ),
     Defect(
         3,
         "conv2d scatter",

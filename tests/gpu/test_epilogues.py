@@ -19,7 +19,6 @@ CASES = {
     "implicit_gemm_sm90": replace(PLAIN, dtype="f16", layout="nhwc"),
     "implicit_gemm": PLAIN,
     "direct": replace(PLAIN, c=8, k=8),
-    "split_c": replace(PLAIN, c=256, k=16, h=7, w=7),
     "mma_gemm": replace(PLAIN, dtype="bf16", layout="nhwc"),
     "depthwise_nhwc": replace(PLAIN, dtype="f16", layout="nhwc", groups=64),
 }

@@ -56,7 +56,7 @@ def kernel(
 def test_a_short_kernel_is_timed_over_many_passes(cxx: str, cache: str) -> None:
     device, server = opened(PROBLEM, cxx, short_us=1e9)
     device.paced_us = 10.0
-    source, binary = kernel(cxx, device, "split_c", reduction="workspace")
+    source, binary = kernel(cxx, device, "im2col_gemm")
     answer = server.answer(EvaluateRequest(source, binary, cache, None))
     assert isinstance(answer, Measured)
     assert answer.timing.passes == 32
@@ -151,7 +151,7 @@ def test_a_kernel_behind_one_that_failed_is_not_run(cxx: str, tmp_path: Path) ->
 def test_contenders_are_timed_alike_when_one_of_them_is_short(cxx: str) -> None:
     device, server = opened(PROBLEM, cxx, short_us=1e9)
     device.paced_us = 10.0
-    kernels = (kernel(cxx, device, "direct"), kernel(cxx, device, "split_c", reduction="workspace"))
+    kernels = (kernel(cxx, device, "direct"), kernel(cxx, device, "im2col_gemm"))
     answer = server.answer(FinalsRequest(kernels, (), "cold", 0.05, 0))
     assert isinstance(answer, FinalsTimings)
     assert [timing.passes for timing in answer.kernels] == [32, 32]

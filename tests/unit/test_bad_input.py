@@ -135,7 +135,7 @@ def test_why_no_template_supports_a_layer_names_few_families_and_the_broken_rule
     folder: Path, autotune: Command
 ) -> None:
     nhwc = ("s = 3", 's = 3\nlayout = "nhwc"')
-    families = ("direct", "tiled", "split_c", "windowed", "depthwise")
+    families = ("direct", "tiled", "register_gemm", "windowed", "depthwise")
     complaint = autotune(
         "tune", study(folder, nhwc), "--device", "null", *(word for each in families for word in ("--family", each))
     ).complaint

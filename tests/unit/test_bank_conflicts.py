@@ -409,7 +409,6 @@ def test_families_that_say_nothing_choose_pitches_without_conflicts_or_share_not
         "gemm_split_k_sm90",
         "depthwise_nhwc",
         "depthwise_strips",  # its chunks of 16 bytes are exchanged; a warp reads half of each, in two goes
-        "depthwise_toeplitz",  # what is transposed goes to different banks; MMAs read 16 bytes of rows side by side
         "depthwise_toeplitz_sm90",  # TMA swizzles its pixels, images lie half of the banks apart
         "few_channels_sm90",  # wgmma reads eight chunks of 16 bytes that follow each other
         "grouped_sm90",  # as implicit_gemm_sm90
@@ -424,7 +423,6 @@ def test_families_that_say_nothing_choose_pitches_without_conflicts_or_share_not
         "mma_strip",
         "mma_sweep",
         "mma_toeplitz",
-        "split_c",
         "split_k_sm90",  # as implicit_gemm_sm90; 16 bytes a thread
     }
 
