@@ -27,6 +27,8 @@
 
 #include "_sm90.cuh"
 
+#include "_accumulators.cuh"
+
 #include "_ptx_dependent.cuh"
 
 #include "_epilogue_tma_16.cuh"
@@ -56,6 +58,7 @@ constexpr int TAPS_D = 1, TAPS_H = 2, TAPS_W = 2, TAPS = TAPS_D * TAPS_H * TAPS_
 constexpr int LOW_D = 0, LOW_H = -1, LOW_W = -1;  // the least input of output 0 of a phase
 constexpr bool JOINED_D = false, JOINED_H = JOINED_D, JOINED_W = false;
 constexpr int JOINED_PHASES = 1, JOINED_K = 24;
+constexpr bool UNTAPPED = false;  // there are phases without taps
 constexpr int PARTS = 4, PART_M = 64, TILES_M = 4;
 constexpr int CHANNEL_TILES = 1;
 constexpr int K_BLOCKS = 3;  // MMAs in depth of a stage: none of padding alone
@@ -273,10 +276,11 @@ conv_transpose_phases_sm90(const __grid_constant__ TensorMap x_map, const __grid
             mainloop_order.wait(consumer, order_phase);
             order_phase ^= 1;
         }
+        if constexpr (UNTAPPED) clear(d);
         const int last = collective_mma<Mma>(d, pipeline, state, w_operand, x_operand, 0, k_tiles, lane);
         if (PINGPONG && lane == 0) mainloop_order.arrive(consumer);
         wgmma_wait(d);
-        Mma::release_tile(pipeline, last, lane);
+        if (!UNTAPPED || k_tiles > 0) Mma::release_tile(pipeline, last, lane);
 #pragma unroll
         for (int i = 0; i < BLOCKS_M; ++i) {
 #pragma unroll
