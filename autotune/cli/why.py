@@ -29,7 +29,7 @@ from autotune.columns import Column
 from autotune.errors import StoreError
 from autotune.escape import counted
 from autotune.family.space import Admission, BoundTemplate
-from autotune.family.template_files import load_template, template_files
+from autotune.family.template_files import FamilyFile, load_template, template_files
 from autotune.operation.registry import operations_here
 
 if TYPE_CHECKING:
@@ -99,7 +99,7 @@ def why(
 
 def _explained(
     store: Store,
-    families: Mapping[str, Path],
+    families: Mapping[str, FamilyFile],
     kernel: BestWithRoofline,
     alike: dict[tuple[object, ...], tuple[TrialRow, ...]],
 ) -> Explained:

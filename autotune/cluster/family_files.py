@@ -22,12 +22,12 @@ def texts_of(families: Mapping[str, KernelTemplate]) -> Mapping[str, str]:
     """
     texts: dict[str, str] = {}
     for family in families.values():
-        if family.path.is_relative_to(shipped("templates")):
-            continue
         operation = family.operation
-        own = operation.name not in operations()
-        declaration = [(FILE, operation.text), *operation.references] if own else []
-        for name, text in ((f"{family.name}{SUFFIX}", family.text), *family.includes, *declaration):
+        bundled = family.path.is_relative_to(shipped("templates"))
+        files = [] if bundled else [(f"{family.name}{SUFFIX}", family.text), *family.includes]
+        if operation.name not in operations():
+            files += [(FILE, operation.text), *operation.references]
+        for name, text in files:
             where = name if operation.name == CONV2D else f"{operation.name}/{name}"
             if texts.setdefault(where, text) != text or "/" in name:
                 raise StudyError(f"{family.path}: {name}: workers get one folder of files; give each a name of its own")

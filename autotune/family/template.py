@@ -112,7 +112,7 @@ class KernelTemplate:
 
     @property
     def base(self) -> str:
-        """Its own name, or that of another operation's family if it reuses that family's file."""
+        """Its name in the operation of its file's folder, which need not be the one that it serves."""
         return self.path.name.removesuffix(SUFFIX)
 
     @property

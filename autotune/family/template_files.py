@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence, Set
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
 
@@ -24,38 +24,61 @@ from autotune.toml_table import did_you_mean
 from autotune.trial import Value
 
 _OPENED = re.compile(r"\s*/\*#\s*kernel\b")
-_SHARED = re.compile(r'\s*/\*#\s*kernel\s+family\s*=\s*"(\w+/\w+)"\s*#\*/\s*')
-"""The content of a file that reuses another operation's family; the group is OPERATION/NAME"""
 
 
-def template_files(directories: Sequence[Path] = (), more: Sequence[Operation] = ()) -> Mapping[str, Path]:
+@dataclass(frozen=True, slots=True)
+class FamilyFile:
+    """The file of a family, and the operation that it serves. One file may be the family of several operations."""
+
+    name: str
+    path: Path
+    operation: Operation
+
+
+def template_files(directories: Sequence[Path] = (), more: Sequence[Operation] = ()) -> Mapping[str, FamilyFile]:
     """Family name to file: the shipped families, those of `directories`, in order, and those of further operations.
 
-    The families of an operation lie in a folder of its name; files that lie flat in a directory are conv2d's.
+    The families of an operation lie in a folder of its name; files that lie flat in a directory are conv2d's. A family
+    of another operation's `families` has the name OPERATION_NAME.
 
     Raises TemplateError when a directory does not exist or has families of an unknown operation, two files share a
     name, or two operations do.
     """
     declared = operations(directories)
-    paths: list[Path] = []
+    found: list[FamilyFile] = []
     for directory in (shipped("templates"), *directories):
         if not directory.is_dir():
             raise TemplateError(f"{directory}: no such directory of templates")
         if directory != shipped("templates"):
             _refuse_unknown(directory, declared)
-        paths += _families_in(directory, *(directory / name for name in declared))
-    files: dict[str, Path] = {}
-    for path in (*paths, *_families_in(*(each.folder for each in more if each.name not in declared))):
-        name = path.name.removesuffix(SUFFIX)
-        if name in files:
-            raise TemplateError(f"{path}: a family named {name!r} exists already in {files[name]}; rename the file")
-        if not path.name.startswith("_") and name != "dispatch":
-            files[name] = path
+        found += _families_in(directory, declared[CONV2D])
+        for each in declared.values():
+            found += _families_in(directory / each.name, each)
+    for each in more:
+        if each.name not in declared:
+            found += _families_in(each.folder, each)
+    files: dict[str, FamilyFile] = {}
+    for file in found:
+        if file.name in files:
+            there = files[file.name].path
+            raise TemplateError(f"{file.path}: a family named {file.name!r} exists already in {there}; rename the file")
+        if not file.name.startswith("_") and file.name != "dispatch":
+            files[file.name] = file
     return files
 
 
-def _families_in(*folders: Path) -> list[Path]:
-    return [path for folder in folders for path in sorted(folder.glob(f"*{SUFFIX}"))]
+def _families_in(folder: Path, serves: Operation) -> list[FamilyFile]:
+    """The families of an operation in a folder; in its own folder also those of other operations that serve it.
+
+    Raises TemplateError for such a family that is not bundled.
+    """
+    files = {path.name.removesuffix(SUFFIX): path for path in folder.glob(f"*{SUFFIX}")}
+    for shared in serves.families if folder == serves.folder else ():
+        path = shipped("templates") / f"{shared}{SUFFIX}"
+        if not re.fullmatch(r"\w+/\w+", shared) or not path.is_file():
+            raise TemplateError(f"{folder / FILE}: families: no bundled family {quoted(shared)}; write OPERATION/NAME")
+        files[f"{serves.name}_{path.name.removesuffix(SUFFIX)}"] = path
+    return [FamilyFile(name, path, serves) for name, path in sorted(files.items())]
 
 
 def _refuse_unknown(directory: Path, declared: Mapping[str, Operation]) -> None:
@@ -82,40 +105,34 @@ def operation_of(folder: Path) -> Operation:
 def load_templates(directories: Sequence[Path] = (), more: Sequence[Operation] = ()) -> Mapping[str, KernelTemplate]:
     """Every family of `template_files`, loaded and checked, by name."""
     includes, files = Includes(), template_files(directories, more)
-    declared = {folder: operation_of(folder) for folder in dict.fromkeys(path.parent for path in files.values())}
-    return {name: _load(path, declared[path.parent], includes) for name, path in files.items()}
+    return {name: _load(file, includes) for name, file in files.items()}
 
 
-def load_template(path: Path) -> KernelTemplate:
-    """Load one family. Raises TemplateError naming the line (syntax, body) or the dotted key (header)."""
-    return _load(path, operation_of(path.parent), Includes())
+def load_template(file: FamilyFile | Path) -> KernelTemplate:
+    """Load one family; that of a path serves the operation of its folder.
+
+    Raises TemplateError naming the line (syntax, body) or the dotted key (header).
+    """
+    if isinstance(file, Path):
+        file = FamilyFile(file.name.removesuffix(SUFFIX), file, operation_of(file.parent))
+    return _load(file, Includes())
 
 
-def _load(path: Path, declared: Operation, includes: Includes) -> KernelTemplate:
-    """A family of an operation. `includes` caches the files that other families have included."""
-    file, text = _text_of(path)
-    template = _family(path.name.removesuffix(SUFFIX), file, text, declared)
-    included = includes.of(file, text, declared.folder)
-    return replace(template, operation=declared, includes=included)  # of the current reference
+def _load(file: FamilyFile, includes: Includes) -> KernelTemplate:
+    """A family. `includes` caches the files that other families have included."""
+    text = read_text(file.path, TemplateError)
+    template = _family(file.name, file.path, text, file.operation)
+    included = includes.of(file.path, text, file.operation.folder)
+    return replace(template, operation=file.operation, includes=included)  # of the current reference
 
 
-def default_values(path: Path) -> dict[str, Value]:
+def default_values(file: FamilyFile) -> dict[str, Value]:
     """The default of each parameter, from the header alone, in a tenth of the time of `load_template`."""
-    file, text = _text_of(path)
-    match = HEADER.match(text)
+    match = HEADER.match(read_text(file.path, TemplateError))
     if match is None:
-        raise TemplateError(f"{file}: the header cannot be read")
-    reader = HeaderReader(file, header_toml(file, match.group(1), 0), operation_of(path.parent))
+        raise TemplateError(f"{file.path}: the header cannot be read")
+    reader = HeaderReader(file.path, header_toml(file.path, match.group(1), 0), file.operation)
     return {param.name: param.values[0] for param in reader.params()}
-
-
-def _text_of(path: Path) -> tuple[Path, str]:
-    """A family's file and text; if the file at `path` refers to another operation's family, those of that family."""
-    text = read_text(path, TemplateError)
-    if shared := _SHARED.fullmatch(text):
-        path = path.parent.parent / f"{shared.group(1)}{SUFFIX}"
-        text = read_text(path, TemplateError)
-    return path, text
 
 
 @lru_cache(maxsize=KEPT)

@@ -44,17 +44,8 @@ _ACTIVATIONS = ("identity", *BY_WORD)  # the activations that `activation = "all
 _OF_ARGUMENTS = ("size_bytes", "workspace_bytes", "stream")  # of an export's functions, besides arrays
 _MOST_WORDS = 1000  # of a word; conv2d's epilogue has 19
 _KEYS = {
-    "runtime",
-    "sizes",
-    "words",
-    "parts",
-    "derived",
-    "rules",
-    "array",
-    "similarity",
-    "cost",
-    "errors",
-    "independent",
+    *("runtime", "sizes", "words", "parts", "derived", "rules", "array", "similarity", "cost", "errors", "independent"),
+    "families",
 }
 _NAN = "propagates"  # what [errors] nan may be
 _SIMILARITY = ("factors", "differences", "kinds")
@@ -89,6 +80,8 @@ class Operation:
     bounds: Bounds
     independent: bool
     """whether outputs of one unit of the run-time size, such as an image, need the inputs of that unit alone"""
+    families: tuple[str, ...]
+    """OPERATION/NAME of other operations' families that serve this one too"""
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Operation) and (self.name, self.text) == (other.name, other.text)
@@ -281,6 +274,7 @@ class _Reader:
             flops=self.bound(cost, "flops"),
             bounds=bounds,
             independent=table.flag("independent", default=True),
+            families=table.words("families") if "families" in table else (),
         )
 
     def message(self, text: str) -> str:

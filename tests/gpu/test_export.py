@@ -46,9 +46,9 @@ def built(exported: Exported, folder: Path) -> Built:
     return build_for_cuda(exported, folder, nvcc=find_nvcc(), cxx=find_cxx())
 
 
-@pytest.mark.parametrize("of", sorted({path.parent.name for path in FILES.values()}))
+@pytest.mark.parametrize("of", sorted({file.operation.name for file in FILES.values()}))
 def test_every_family_of_an_operation_proves_itself(of: str, gpu: DeviceEvaluator, tmp_path: Path) -> None:
-    names = [name for name, path in FILES.items() if path.parent.name == of]
+    names = [name for name, file in FILES.items() if file.operation.name == of]
     kernels = [kernel(name, gpu.info, IMAGES + at) for at, name in enumerate(names)]
     lines = list(prove(export_library(kernels, tmp_path, ()), gpu, "not in this test"))
     assert "self-test passed" in lines
@@ -62,9 +62,9 @@ def test_every_family_of_an_operation_proves_itself(of: str, gpu: DeviceEvaluato
 def test_filters_in_constant_memory_and_packed_ones(gpu: DeviceEvaluator, tmp_path: Path) -> None:
     kernels = [
         kernel(name, gpu.info, IMAGES + at, filters="constant")
-        for at, (name, path) in enumerate(FILES.items())
-        if path.parent.name == "conv2d"
-        and any(param.name == "filters" and "constant" in param.values for param in load_template(path).params)
+        for at, (name, file) in enumerate(FILES.items())
+        if file.operation.name == "conv2d"
+        and any(param.name == "filters" and "constant" in param.values for param in load_template(file).params)
     ]
     assert len(kernels) >= 5
     assert all(one.source.constants for one in kernels)

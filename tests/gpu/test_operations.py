@@ -71,7 +71,7 @@ def test_atomics_that_claim_to_be_deterministic_are_found(gpu: DeviceEvaluator, 
 def test_weights_are_prepared_once_on_tensors(gpu: DeviceEvaluator, tmp_path: Path) -> None:
     import torch
 
-    kernel = first(template_files()["stencil_rows"], gpu, n=4, h=64, w=128)
+    kernel = first(template_files()["stencil_rows"].path, gpu, n=4, h=64, w=128)
     exported = export_library([kernel], tmp_path / "lib", ())
     (tmp_path / "built").mkdir()
     built = build_for_cuda(exported, tmp_path / "built", nvcc=find_nvcc(), cxx=find_cxx())

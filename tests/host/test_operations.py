@@ -181,7 +181,7 @@ def test_softmax_is_held_to_its_tolerance(tmp_path: Path, host: DeviceEvaluator,
     shipped = template_files()["softmax_rows"]
     folder = tmp_path / "softmax"
     folder.mkdir()
-    text = shipped.read_text()
+    text = shipped.path.read_text()
     path = folder / "faulty.cu.j2"
     assert fault[0] in text
     path.write_text(text.replace(*fault))

@@ -309,7 +309,7 @@ def test_a_transposed_convolution_that_is_no_convolution_is_refused(values: dict
         assert unmet.startswith("a transposed convolution has one group, stride 1")
 
 
-def test_a_file_that_names_another_operations_family_has_its_kernels() -> None:
+def test_a_family_that_serves_another_operation_has_its_own_text() -> None:
     shared, own = load_template(FILES[SM90]), family("implicit_gemm_sm90")
     assert (shared.name, shared.operation) == (SM90, operation("conv"))
     assert (shared.path, shared.text, shared.includes) == (own.path, own.text, own.includes)

@@ -171,12 +171,12 @@ def test_fault_is_found(fault: str, tmp_path: Path, checked: DeviceEvaluator) ->
     problem, values, right, wrong = FAULTS[fault]
     texts = {
         file.name: file.read_text(encoding="utf-8")
-        for file in (FILES[NAME], *FILES[NAME].parent.glob("_depthwise_*.cuh"))
+        for file in (FILES[NAME].path, *FILES[NAME].path.parent.glob("_depthwise_*.cuh"))
     }
     assert sum(text.count(right) for text in texts.values()) == 1
     for name, text in texts.items():
         (tmp_path / name).write_text(text.replace(right, wrong), encoding="utf-8")
-    family = load_template(tmp_path / FILES[NAME].name)
+    family = load_template(tmp_path / FILES[NAME].path.name)
     source = render(BoundTemplate(family, problem, H200), Config.of(NAME, {**BASE, **values}))
     binary = checked.compile(source).result()
     checked.begin_layer(problem)

@@ -27,7 +27,7 @@ from tests.templates.shipped_families import family
 pytestmark = pytest.mark.nvcc
 
 FILES = template_files()
-EXPORTED = [name for name, path in FILES.items() if path.parent.name == CONV2D]
+EXPORTED = [name for name, file in FILES.items() if file.operation.name == CONV2D]
 SMEM_BYTES = {75: 65536, 80: 166912, 86: 101376, 89: 101376, 90: 232448, 100: 232448, 120: 101376}
 """Architecture to the most shared memory of a block (CUDA C++ Programming Guide, compute capabilities)."""
 ARCHS = tuple(SMEM_BYTES)

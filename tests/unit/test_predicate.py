@@ -20,7 +20,7 @@ from tests.long_run import every
 from tests.problems import problems
 
 H200 = DeviceInfo("cuda", "H200", arch=90, sm_count=132, memory_bytes=150_000_000_000)
-FAMILIES = {name: path for name, path in template_files().items() if path.parent.name == CONV2D}
+FAMILIES = {name: file for name, file in template_files().items() if file.operation.name == CONV2D}
 """Dispatchers are of conv2d alone."""
 
 

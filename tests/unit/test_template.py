@@ -432,6 +432,19 @@ def test_a_declaration_that_is_none_is_refused(tmp_path: Path, folder: str, word
         template_files([tmp_path])
 
 
+def test_an_operation_of_ones_own_may_have_families_of_a_bundled_one(tmp_path: Path) -> None:
+    declaration = (shipped("templates") / "softmax" / "operation.toml").read_text()
+    path = tmp_path / "rows" / "operation.toml"
+    path.parent.mkdir()
+    path.write_text(f'families = "softmax/softmax_rows"\n{declaration}')
+    family = load_templates([tmp_path])["rows_softmax_rows"]
+    assert (family.operation.name, family.base) == ("rows", "softmax_rows")
+    for wrong in ("softmax/softmax_row", "softmax_rows", "../softmax/softmax_rows"):
+        path.write_text(f'families = "{wrong}"\n{declaration}')
+        with pytest.raises(TemplateError, match=r"rows/operation\.toml: families: no bundled family"):
+            template_files([tmp_path])
+
+
 @pytest.mark.parametrize("name", list(template_files()))
 def test_every_shipped_family_says_what_it_is(name: str) -> None:
     family = load_template(template_files()[name])
