@@ -22,8 +22,7 @@ struct Share {
     int steps;  // of a tile
     long long next, last;
 
-    __device__ __forceinline__ explicit Share(int n) : steps(steps_of_tile(n)) {
-        const int block = static_cast<int>(blockIdx.x), blocks = static_cast<int>(gridDim.x);
+    __device__ __forceinline__ Share(int n, int block, int blocks) : steps(steps_of_tile(n)) {
         next = first_step(block, blocks, steps), last = first_step(block + 1, blocks, steps);
     }
     __device__ __forceinline__ bool more() const { return next < last; }

@@ -1,25 +1,27 @@
 // conv_filter_gradient n 3 c 72 h 9 w 8 k 80 r 3 s 3 pad_h 1 pad_w 1 pad_h_end 1 pad_w_end 1 f16
-// conv_filter_gradient_sm90 tile_k=64 tile_boxes=2 window_rows=0
+// conv_filter_gradient_sm90 tile_k=64 tile_boxes=2 window_rows=0 splits=1
 
 // D[k, trsc] = sum over pixels nopq of dY[nopq, k] * X[nopq, trsc]: M = K output channels, N = TAPS * C columns, depth = N*O*P*Q pixels.
 // A = dy [N, O, P, Q, K], TMA tile.  B = x [N, D, H, W, C], TMA im2col of each tap, or a TMA window for all taps. Rows of both are the depth.
 // Tile TILE_K x TILE_COLUMNS; tile space ceil(K / TILE_K) * ceil(N / TILE_COLUMNS), or with windows * ceil(C / 64).
-// Parts: steps -> _steps_*, shares of the work, sums of parts -> _stream_k, mainloop -> _mainloop_sm90.
+// Parts: steps -> _steps_*, shares of the work, sums of parts -> _stream_k, sums of a cluster -> _cluster_sums, mainloop -> _mainloop_sm90.
 //
 //   x          [N, D, H, W, C]     input; of fewer dimensions the first have size 1
 //   dy         [N, O, P, Q, K]     gradient of the output
 //   dw         [K, T, R, S, C]     gradient of the filters
-//   workspace  [block][tile]       sums of parts of tiles [TILE_K][TILE_COLUMNS]
+//   workspace  [cluster][tile]     sums of parts of tiles [TILE_K][TILE_COLUMNS]
 //   n          images N, any number
 //
 //   producer   one thread of the first warpgroup: TMA loads DEPTH pixels of dy and of x as a stage, in boxes of 64 channels
-//   consumers  multiply stages out of shared memory and store their accumulators
+//   consumers  multiply stages out of shared memory and store their accumulators, or with SPLITS add those of the cluster's blocks first
 
 #include "_dtype_f16.cuh"
 
 #include "_sm90.cuh"
 
 #include "_ptx_wgmma_transposed.cuh"
+
+#include "_accumulators.cuh"
 
 // Problem
 [[maybe_unused]] constexpr int R = 3, S = 3;
@@ -34,6 +36,7 @@ constexpr int GROUP_C = 72, GROUP_K = 80;
 // Parameters
 constexpr int TILE_K = 64;
 constexpr int TILE_COLUMNS = 128;
+constexpr int SPLITS = 1;  // blocks of a cluster
 
 // Derived
 constexpr int CONSUMERS = 2, THREADS = 128 * (CONSUMERS + 1);  // warpgroups, and the producer's
@@ -84,11 +87,23 @@ __device__ __forceinline__ void mma(float (&d)[8][4], unsigned long long a, unsi
 
 #include "_stream_k.cuh"
 
+// The steps of the block, or of its cluster.
+__device__ __forceinline__ Share share_of_cluster(int n) {
+    return Share(n, static_cast<int>(blockIdx.x) / SPLITS, static_cast<int>(gridDim.x) / SPLITS);
+}
+
+// The block's steps of a part.
+__device__ __forceinline__ Part part_of_block(const Part& part) {
+    if constexpr (SPLITS == 1) return part;
+    const int rank = static_cast<int>(blockIdx.x) % SPLITS, steps = part.end - part.begin;
+    return {part.tile, part.begin + steps * rank / SPLITS, part.begin + steps * (rank + 1) / SPLITS};
+}
+
 // Loads the steps of the block's parts of tiles.
 __device__ __forceinline__ void load_parts(unsigned char* stages, PipelineTma<STAGES>& pipeline, const TensorMap& x_map, const TensorMap& dy_map, int n) {
     PipelineState<STAGES> state;
-    for (Share share(n); share.more();) {
-        const Part part = share.take();
+    for (Share share = share_of_cluster(n); share.more();) {
+        const Part part = part_of_block(share.take());
         const Tile tile(part.tile);
 #pragma unroll 1
         for (int step = part.begin; step < part.end; ++step, ++state) {
@@ -98,8 +113,10 @@ __device__ __forceinline__ void load_parts(unsigned char* stages, PipelineTma<ST
     }
 }
 
-extern "C" __global__ void __launch_bounds__(THREADS, 1)
-conv_filter_gradient_sm90(const __grid_constant__ TensorMap x_map, const __grid_constant__ TensorMap dy_map, float* __restrict__ workspace, int n) {
+extern "C" __global__ void
+__launch_bounds__(THREADS, 1)
+conv_filter_gradient_sm90(const __grid_constant__ TensorMap x_map, const __grid_constant__ TensorMap dy_map, float* __restrict__ workspace,
+                          [[maybe_unused]] float* __restrict__ dw, int n) {
     extern __shared__ __align__(1024) unsigned char smem[];
     unsigned char* const stages = smem;  // [stage] dy [TILE_K / 64][DEPTH][64], then x [X_ROWS][64]
     auto& pipeline = *reinterpret_cast<PipelineTma<STAGES>*>(stages + STAGES * STAGE_BYTES);
@@ -122,8 +139,8 @@ conv_filter_gradient_sm90(const __grid_constant__ TensorMap x_map, const __grid_
     const unsigned long long dy_operand = wgmma_descriptor_transposed<DEPTH>(stages + row / 64 * (DEPTH * OPERAND_ROW_BYTES));
     const unsigned long long x_operand = columns_operand(stages + DY_BYTES, consumer);
     PipelineState<STAGES> state;
-    for (Share share(n); share.more();) {
-        const Part part = share.take();
+    for (Share share = share_of_cluster(n); share.more();) {
+        const Part part = part_of_block(share.take());
         float d[ROWS / 64][COLUMNS / 8][4];
         const int last = collective_mma<Mma>(d, pipeline, state, dy_operand, x_operand, part.begin, part.end, lane);
         wgmma_wait(d);
