@@ -18,8 +18,11 @@ struct AxisPhase {
         first_input = (phase + PADDING - first_tap * DILATION) / STRIDE;
     }
     __device__ __forceinline__ int tap(int m) const { return first_tap + m * STEP; }
-    // The tap under which an input meets output 0; outside the filter where none does. Without dilation.
-    __device__ __forceinline__ int tap_at(int input) const { return phase + PADDING - input * STRIDE; }
+    // The tap under which an input meets output 0; -1 where none does.
+    __device__ __forceinline__ int tap_at(int input) const {
+        const int at = phase + PADDING - input * STRIDE;
+        return at % DILATION == 0 ? at / DILATION : -1;
+    }
     __device__ __forceinline__ int output(int i) const { return i * STRIDE + phase; }
     __device__ __forceinline__ static bool inside(int input) { return static_cast<unsigned>(input) < static_cast<unsigned>(IN); }
 };

@@ -40,6 +40,7 @@ constexpr int O = 1, P = 10, Q = 12;
 constexpr int STRIDE_D = 1, STRIDE_H = 2, STRIDE_W = 2;
 constexpr int PADDING_D = 0, PADDING_H = 1, PADDING_W = 1;
 constexpr int DILATION_D = 1, DILATION_H = 1, DILATION_W = 1;
+constexpr int FILTER_C = 40, FILTER_K = 24;  // channels of a group; other groups' are multiplied by zeros
 constexpr bool DEEP = false, FLAT = false;  // of three dimensions, of one
 using EPILOGUE = Epilogue<true, true, relu>;
 
@@ -55,7 +56,7 @@ constexpr int BLOCKS_M = GROUP_M / 64;                                    // MMA
 constexpr int EPILOGUE_N = 32, EPILOGUE_STAGES = 2;  // outputs staged at once
 constexpr int PHASE_O = 1, PHASE_P = 5, PHASE_Q = 6;  // most outputs of a phase
 constexpr int TAPS_D = 1, TAPS_H = 2, TAPS_W = 2, TAPS = TAPS_D * TAPS_H * TAPS_W;  // most of a part
-constexpr int LOW_D = 0, LOW_H = -1, LOW_W = -1;  // the least input of output 0 of a phase
+constexpr int LOW_D = 0, LOW_H = 0, LOW_W = -1;  // the least input of output 0 of a phase
 constexpr bool JOINED_D = false, JOINED_H = JOINED_D, JOINED_W = false;
 constexpr int JOINED_PHASES = 1, JOINED_K = 24;
 constexpr bool UNTAPPED = false;  // there are phases without taps
@@ -101,13 +102,16 @@ __device__ __forceinline__ void mma(float (&d)[8][4], unsigned long long a, unsi
 
 #include "_mainloop_sm90.cuh"
 
-// The taps of a part on an axis: tap m meets input first_input - m of output 0.
+// The taps of a part on an axis: for output 0 they meet input() apart.
 template <class Axis, bool JOINED, int TAPS, int LOW>
 struct PartTaps {
+    static constexpr int INPUT_STEP = JOINED ? 1 : Axis::INPUT_STEP;
+
     int count, first_input;
 
     __device__ __forceinline__ explicit PartTaps(const Axis& axis)
         : count(JOINED ? TAPS : axis.taps), first_input(JOINED ? LOW + TAPS - 1 : axis.first_input) {}
+    __device__ __forceinline__ int input(int m) const { return first_input - m * INPUT_STEP; }
 };
 
 // A part of the rows of D: phases that are joined, by one of them.
@@ -132,11 +136,11 @@ extern "C" __global__ void pack_filters(const T* __restrict__ w, T* __restrict__
     T filter = from_float<T>(0.0f);
     if (tap < part.taps()) {
         // The filter's tap under which the part's input meets the phase's output.
-        const int t = phase.d.tap_at(part.d.first_input - tap / (part.h.count * part.w.count));
-        const int r = phase.h.tap_at(part.h.first_input - tap / part.w.count % part.h.count);
-        const int s = phase.w.tap_at(part.w.first_input - tap % part.w.count);
-        const bool there = t >= 0 && t < FILTER_D && r >= 0 && r < R && s >= 0 && s < S;
-        if (there) filter = w[(c * (FILTER_D * R * S) + (t * R + r) * S + s) * K + row % K];
+        const int t = phase.d.tap_at(part.d.input(tap / (part.h.count * part.w.count)));
+        const int r = phase.h.tap_at(part.h.input(tap / part.w.count % part.h.count));
+        const int s = phase.w.tap_at(part.w.input(tap % part.w.count)), k = row % K;
+        const bool there = t >= 0 && t < FILTER_D && r >= 0 && r < R && s >= 0 && s < S && c / FILTER_C == k / FILTER_K;
+        if (there) filter = w[(c * (FILTER_D * R * S) + (t * R + r) * S + s) * FILTER_K + k % FILTER_K];
     }
     packed_w[i] = filter;
 }
@@ -166,9 +170,9 @@ __device__ __forceinline__ void produce(unsigned char* stages, PipelineTma<STAGE
 #pragma unroll 1
         for (int tap = 0; tap < taps; ++tap) {
             // Its offsets in the box.
-            const int d = part.d.first_input - tap / (part.h.count * part.w.count) - LOW_D;
-            const int h = part.h.first_input - tap / part.w.count % part.h.count - LOW_H;
-            const int w = part.w.first_input - tap % part.w.count - LOW_W;
+            const int d = part.d.input(tap / (part.h.count * part.w.count)) - LOW_D;
+            const int h = part.h.input(tap / part.w.count % part.h.count) - LOW_H;
+            const int w = part.w.input(tap % part.w.count) - LOW_W;
 #pragma unroll 1
             for (int c = 0; c < C; c += TILE_K, ++state) {
                 pipeline.producer_acquire(state, STAGE_BYTES);

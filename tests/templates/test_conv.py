@@ -272,6 +272,8 @@ TILES: dict[str, int | str] = {
         ("phases_sm90", "upsampling", {}, TILES),
         ("phases_sm90", "upsampling", {}, {**TILES, "joined": "columns"}),
         ("phases_sm90", "upsampling", {"r": 2, "s": 2, "padding_h": 0, "padding_w": 2}, {**TILES, "joined": "all"}),
+        ("phases_sm90", "upsampling", {"c": 32, "k": 32, "groups": 4}, {**TILES, "joined": "all"}),
+        ("phases_sm90", "upsampling", {"dilation_h": 2, "dilation_w": 3}, TILES),
         *long_run(
             ("phases", "upsampling", {"c": 41, "k": 3}, {"warp_tiles_k": 1, "joined": 1}),
             (
