@@ -25,7 +25,7 @@ from autotune.resources import RECORDED, recorded_database
 from autotune.search import single_threaded
 from autotune.store import BestRow, Store, TopTrial, has_results
 from autotune.study import Study
-from autotune.tuning.prediction import Predicted, predict
+from autotune.tuning.initial_design import Predicted, predict
 
 Chosen: TypeAlias = tuple[SelectedKernel, str]
 """a kernel, and where it comes from"""

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from autotune.devices.device import DeviceInfo
     from autotune.problem import Layer, Problem
     from autotune.store import Store
-    from autotune.tuning.prediction import Predicted
+    from autotune.tuning.initial_design import Predicted
 
 _NAMED = 3  # layers that a message lists
 
@@ -119,7 +119,7 @@ def _predicted(store: Store, layers: NamedLayers, info: DeviceInfo | None, accur
     """The best kernels of each layer, else for each GPU the config that is predicted to be fastest."""
     from autotune.analysis.rooflines import best_per_class, with_roofline
     from autotune.family.template_files import load_templates
-    from autotune.tuning.prediction import predict
+    from autotune.tuning.initial_design import predict
 
     templates = load_templates()
     devices = [each for each in ([info] if info else store.devices.list()) if each.can.gpu]

@@ -38,8 +38,8 @@ def summary(result: LayerResult) -> Iterator[str]:
     )
     for count, seen in _kinds(result.messages.values())[:_MESSAGES]:
         yield f"  {count} x {shortened(' '.join(seen.message.split()), 160)} (such as {seen.config})"
-    for design in result.designs:
-        yield f"  {design.by.replace('_', ' ')}: {design_words(design, result.best)}"
+    if result.design is not None:
+        yield f"  {result.design.by.replace('_', ' ')}: {design_words(result.design, result.best)}"
     if result.finals:
         yield f"  finals: {result.finals.winner.config}: {result.finals.timing.median_us:.2f} us" + (
             f", not the search's fastest; noise floor {result.finals.noise:.2%}"

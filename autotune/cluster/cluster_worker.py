@@ -21,19 +21,19 @@ from distributed.core import Status
 from autotune import __version__
 from autotune.api.device_names import evaluator_of, jobs_default
 from autotune.cluster.family_files import families_of
-from autotune.cluster.reported_layer import ReportedLayer
 from autotune.cluster.scheduler import CONNECT_S, address_of
-from autotune.cluster.task import DeviceClass, LayerTask, Report, TaskEnd, TaskReport
+from autotune.cluster.task import DeviceClass, LayerTask, Report, ReportedLayer, TaskEnd, TaskReport
 from autotune.errors import DeviceError, DeviceLost, StudyError, shortened
 from autotune.escape import one_line
 from autotune.evaluation.evaluator import Evaluator
 from autotune.family.space import SearchSpace
 from autotune.family.template import KernelTemplate
-from autotune.search import InitialDesign, single_threaded
-from autotune.tuning.initial_designs import initial_designs
+from autotune.search import single_threaded
+from autotune.search.warm_start import WarmStart
+from autotune.tuning.initial_design import initial_design
 from autotune.tuning.open_spaces import open_spaces
 from autotune.tuning.schedule import Schedule
-from autotune.tuning.tuned_layer import Run
+from autotune.tuning.tuned_layer import OpenLayer, Run
 
 INFO = "autotune-worker"
 """the key of the version and the device class in a worker's startup information on Dask's scheduler"""
@@ -42,8 +42,8 @@ _POLL_S = 0.2  # between two checks for the end
 _RETRY_S = 1.0  # between two attempts to reach a scheduler
 _EVENT_S = 600.0  # timeout of one request to wait for the Event that ends a task
 
-Prepared = tuple[list[SearchSpace], tuple[InitialDesign, ...]]
-"""The search spaces and initial designs of a layer."""
+Prepared = tuple[list[SearchSpace], WarmStart | None]
+"""The search spaces and the initial design of a layer."""
 
 
 class OpenDevice:
@@ -69,7 +69,7 @@ class OpenDevice:
         """Tune a part of a layer, as `tune` does. Raises DeviceLost if the device is lost."""
         with self._running:
             began_s = time.perf_counter()
-            spaces, designs = self._prepare(task)
+            spaces, design = self._prepare(task)
             run = Run(
                 task.study,
                 self.evaluator,
@@ -78,11 +78,10 @@ class OpenDevice:
                 finals=task.finals,
                 rates=task.rates,
                 part=task.part,
-                designs=designs,
             )
-            parts = [(task.layer, spaces, ReportedLayer(task, report))]
+            opened = OpenLayer(task.layer, spaces, task.state, ReportedLayer(report), lambda: design)
             try:
-                (result,) = Schedule(run, parts).run()
+                (result,) = Schedule(run, [opened]).run()
             except DeviceLost as error:
                 self.lost = str(error)
                 raise
@@ -93,17 +92,17 @@ class OpenDevice:
         self._open.close()
 
     def _prepare(self, task: LayerTask) -> Prepared:
-        key = pickle.dumps((task.name, task.study.space, task.study.templates, task.families, task.tuned))
+        key = pickle.dumps((task.state.name, task.study.space, task.study.templates, task.families, task.tuned))
         if key not in self._prepared:
             files = tuple(sorted(task.files.items()))
             if files not in self._families:
                 self._families[files] = families_of(task)
             listed = self.evaluator.listed(task.layer.problem, cache=task.study.measure.cache)
             spaces = open_spaces(task.study, task.layer, self._families[files], self.evaluator.info, listed)
-            designs = initial_designs(task.study, task.layer, spaces, self.evaluator.info, task.tuned, task.rates)
+            design = initial_design(task.study, task.layer, spaces, self.evaluator.info, task.tuned, task.rates)
             while len(self._prepared) >= _PREPARED:
                 self._prepared.pop(next(iter(self._prepared)))
-            self._prepared[key] = spaces, designs
+            self._prepared[key] = spaces, design
         return self._prepared[key]
 
 

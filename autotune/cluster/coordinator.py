@@ -272,7 +272,7 @@ class Coordinator:
             future = client.submit(
                 next_evaluations,
                 task,
-                key=f"{task.name}-{task.id}",
+                key=f"{task.state.name}-{task.id}",
                 pure=False,
                 resources={run.device_class.label: 1},
             )

@@ -14,7 +14,7 @@ from autotune.search.warm_start import near
 from autotune.store import Store, StudyKey, TemplateRecord, TopTrial
 from autotune.study import Study
 from autotune.trial import Outcome, Trial
-from autotune.tuning.initial_designs import tuned_before
+from autotune.tuning.initial_design import tuned_before
 from autotune.tuning.layer_finals import FinalsPlan
 from autotune.tuning.layer_result import PAUSED, LayerResult
 from autotune.tuning.layer_store import StoredLayer
@@ -60,15 +60,13 @@ class LayerRun:
         info, environment, study, store = device_class.info, device_class.environment, run.study, run.store
         scope = store.scopes.open(run.key, layer, info, environment, measurement_mode(study), run.records)
         self._stored = StoredLayer(store, scope, info, environment)
-        self._first_number = self._stored.next_number()
-        self._finals_before = self._stored.finals_state() if self._first_number else "none"
-        self._others = self._known()
+        self._first_number = store.trials.next_number(scope)
         classes = study.informative(layer.problem)
         if self._first_number:  # a resumed layer starts from the same trials as the run that it resumes
-            self._tuned = self._similar(tuned_before(study, layer, self._stored, info))
+            self._tuned = self._similar(tuned_before(study, layer, self._stored))
         else:
             if classes not in tuned:
-                tuned[classes] = tuned_before(study, layer, self._stored, info)
+                tuned[classes] = tuned_before(study, layer, self._stored)
             self._tuned = self._similar(tuned[classes])
         self._rates = store.rates.best(info)
         self._spent_s = 0.0
@@ -83,17 +81,6 @@ class LayerRun:
         self.failures = 0
         """tasks in a row that failed and reported no trial"""
 
-    def _known(self) -> Mapping[str, Trial]:
-        """Results of this layer's kernels from other studies."""
-        store, scope = self._run.store, self._stored.scope
-        own = {trial.source_hash for trial in self._trials()}
-        rows = {known: store.known.get(scope, known) for known in self._stored.known() - own}
-        return {known: row.trial for known, row in rows.items() if row is not None}
-
-    def _trials(self) -> Sequence[Trial]:
-        """The layer's finished trials."""
-        return self._stored.history() if self._stored.next_number() else ()
-
     def _similar(self, tuned: Sequence[TopTrial]) -> tuple[TopTrial, ...]:
         """The trials that a warm start considers."""
         families = self._run.study.templates or self._run.families
@@ -104,32 +91,24 @@ class LayerRun:
 
     def task(self, topic: str) -> LayerTask:
         """The task for the next evaluations, given all trials so far."""
-        run, study, stored = self._run, self._run.study, self._stored
-        stored.running.clear()
+        run, study, state = self._run, self._run.study, self._stored.state()
+        self._stored.running.clear()
         self.workers.clear()
         self.reports = 0
-        trials, next_number = self._trials(), stored.next_number()
-        self.evaluated = len({trial.source_hash for trial in trials if trial.compiled})
-        self._best_us = min((trial.median_us for trial in trials if trial.median_us is not None), default=None)
+        self.evaluated = len({trial.source_hash for trial in state.trials if trial.compiled})
+        self._best_us = min((trial.median_us for trial in state.trials if trial.median_us is not None), default=None)
         return LayerTask(
             id=secrets.token_hex(8),
             topic=topic,
             study=replace(study, layers=(self.layer,), path=None, text=""),
             layer=self.layer,
-            name=stored.name,
+            state=state,
             part=Part(EVALUATIONS, self._spent_s, self._first_number),
             families=run.hashes,
             files=run.files,
             finals=run.finals,
             rates=self._rates,
             tuned=self._tuned,
-            trials=tuple(trials),
-            suspects=tuple(stored.suspects()) if next_number else (),
-            next_number=next_number,
-            free_numbers=tuple(each for each in stored.free_numbers(next_number) if each < next_number),
-            known=self._others,
-            quarantined=stored.quarantined(),
-            finals_state="outdated" if next_number > self._first_number else self._finals_before,
         )
 
     @property

@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from operator import methodcaller
 
 from autotune import __version__
 from autotune.devices.device import DeviceInfo, Environment
+from autotune.family.source import KernelSource
 from autotune.problem import Layer
-from autotune.store import Suspect, TopTrial
+from autotune.store import Finals, TopTrial
 from autotune.study import Study
-from autotune.trial import Trial
+from autotune.trial import Config, Trial
 from autotune.tuning.layer_finals import FinalsPlan
 from autotune.tuning.layer_result import LayerResult
-from autotune.tuning.layer_store import FinalsState, LayerStore
+from autotune.tuning.layer_store import LayerState, LayerWriter
 from autotune.tuning.tuned_layer import Part
 
 EVALUATIONS = 20
@@ -22,8 +24,8 @@ EVALUATIONS = 20
 WORKER_LOST = "worker_lost"
 """the reason of a trial that was running when its worker was lost"""
 
-Report = Callable[[LayerStore], object]
-"""A task's call of its LayerStore, which the coordinator repeats on the StoredLayer of the results database."""
+Report = Callable[[LayerWriter], object]
+"""What a task would write, which the coordinator writes to the results database."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,8 +55,7 @@ class LayerTask:
     study: Study
     """of this layer alone, without its file's text"""
     layer: Layer
-    name: str
-    """`study.layer`"""
+    state: LayerState
     part: Part
     families: Mapping[str, str]
     """family to hash; the worker's families must have the same"""
@@ -65,17 +66,45 @@ class LayerTask:
     """rates of the device"""
     tuned: tuple[TopTrial, ...]
     """the best trials of similar layers, for a warm start"""
-    trials: tuple[Trial, ...]
-    """the layer's finished trials"""
-    suspects: tuple[Suspect, ...]
-    """trials that an earlier run left running"""
-    next_number: int
-    free_numbers: tuple[int, ...]
-    """below `next_number`"""
-    known: Mapping[str, Trial]
-    """source hash to result, from other studies"""
-    quarantined: frozenset[str]
-    finals_state: FinalsState
+
+
+@dataclass(frozen=True, slots=True)
+class ReportedLayer:
+    """The LayerWriter of a task: reports what would be written."""
+
+    report: Callable[[Report], None]
+
+    def begin(self, number: int, config: Config, source: KernelSource, *, proposed_by: str) -> None:
+        """Report a trial before its kernel is launched."""
+        self.report(methodcaller("begin", number, config, source, proposed_by=proposed_by))
+
+    def end(self, trial: Trial) -> None:
+        """Report the result of a running trial."""
+        self.report(methodcaller("end", trial))
+
+    def add(self, trial: Trial, source: KernelSource, *, proposed_by: str) -> None:
+        """Report a trial whose kernel was never launched."""
+        self.report(methodcaller("add", trial, source, proposed_by=proposed_by))
+
+    def add_rejected(self, trials: Sequence[Trial]) -> None:
+        """Report trials whose configs break a rule."""
+        self.report(methodcaller("add_rejected", trials))
+
+    def reuse(self, number: int, config: Config, source_hash: str, *, proposed_by: str) -> None:
+        """Report the known result of a source as a trial."""
+        self.report(methodcaller("reuse", number, config, source_hash, proposed_by=proposed_by))
+
+    def quarantine(self, source_hash: str, reason: str, message: str) -> None:
+        """Report that a source must never be launched again."""
+        self.report(methodcaller("quarantine", source_hash, reason, message))
+
+    def disprove(self, source_hash: str, message: str) -> None:
+        """Report that a kernel with a correct trial gave a wrong result later."""
+        self.report(methodcaller("disprove", source_hash, message))
+
+    def add_finals(self, finals: Finals, noise_us: float, noise: float) -> None:
+        """Report finals with their noise floor."""
+        self.report(methodcaller("add_finals", finals, noise_us, noise))
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,7 +17,7 @@ from autotune.problem import Layer
 from autotune.store import Store, StudyKey, TemplateRecord, TrialRow
 from autotune.study import Study
 from autotune.trial import Config, Outcome, Trial
-from autotune.tuning.layer_store import StoredLayer
+from autotune.tuning.layer_store import StoredLayer, quarantine_suspects
 from autotune.tuning.pipeline import LayerQueue, Pipeline
 from autotune.tuning.trial_log import Progress, TrialLog
 from autotune.tuning.tune import measurement_mode
@@ -164,7 +164,8 @@ def _start(
     records = [TemplateRecord(one.name, one.hash, one.header) for one in run.templates.values()]
     scope = run.store.scopes.open(key, row.layer, info, environment, measurement_mode(run.study), records)
     stored = StoredLayer(run.store, scope, info, environment)
-    log = TrialLog(stored, label=f"{row.name} as others", budget=len(wanted), observe=observe, clock=run.clock)
+    state = stored.state()
+    log = TrialLog(state, label=f"{row.name} as others", budget=len(wanted), observe=observe, clock=run.clock)
 
     def ended(trial: Trial, *, known: bool) -> None:
         row.times_us[trial.config] = trial.median_us
@@ -172,9 +173,9 @@ def _start(
         log.report(len(log.trials))
 
     suspects = log.suspects(set(wanted).__contains__)
-    log.quarantine(suspects, info)
+    quarantine_suspects(suspects, stored, info)
     problem = row.layer.problem
-    queue = pipeline.open(run.study, problem, stored, row.bounds, best_us=lambda: row.best_us, ended=ended)
+    queue = pipeline.open(run.study, problem, state, stored, row.bounds, best_us=lambda: row.best_us, ended=ended)
     for suspect in suspects:
         pipeline.drain()
         pipeline.start(queue, suspect.key.number, suspect.trial.config, DISPATCH)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from typing import TYPE_CHECKING
 
 import numpy as np
 import optuna
@@ -11,13 +12,15 @@ from optuna.trial import FrozenTrial, TrialState
 from threadpoolctl import ThreadpoolController
 
 from autotune.errors import StudyError
-from autotune.search.initial_design import InitialDesign
 from autotune.search.optuna_samplers import PEERS, Peer, RejectedProposals, by_chance, drawing, require
 from autotune.search.sampler import AutotuneSampler, StudySampler
 from autotune.search.space_model import Choose, ListedSpaceModel, by_model
 from autotune.search.state import FeasibleSpace
 from autotune.study import SAMPLERS
 from autotune.trial import Config, Trial
+
+if TYPE_CHECKING:
+    from autotune.search.warm_start import WarmStart
 
 LOOK = 8
 """Number of latest proposals; the most promising of them determines the expected gain."""
@@ -31,7 +34,7 @@ class Search:
     """Proposes configs of all families under one budget; every feasible config at most once.
 
     `ask` depends on (seed, number), the told trials and the configs asked for and not yet told, on nothing else: a
-    search given its `history` proposes what an uninterrupted one would. The configs of the initial `designs` come
+    search given its `history` proposes what an uninterrupted one would. The configs of the initial `design` come
     first, then each family's default; a complete space no larger than the budget is then walked in order, so the budget
     is what is certain to be evaluated: 0 where something else may end the search. Raises StudyError for an unknown
     sampler.
@@ -47,7 +50,7 @@ class Search:
         seed: int,
         budget: int,
         history: Sequence[Trial],
-        designs: Sequence[InitialDesign] = (),
+        design: WarmStart | None = None,
         watch: bool = False,
     ) -> None:
         if sampler not in SAMPLERS:
@@ -63,8 +66,9 @@ class Search:
             spaces, least=LEAST, ordinal=peer is not None and peer.ordinal, choose=self._choose(peer)
         )
         self._state = self._rows.state
-        self._designs = designs
-        self._designed: dict[int, str] = {}  # config index -> the initial design that proposed it
+        self._design = design
+        self._by = design.by if design is not None else ""
+        self._designed: set[int] = set()  # indices of the configs that the initial design proposed
         self._budget = budget
         self._seed = seed
         self._asked: dict[int, int] = {}  # config index -> Optuna trial number, asked for and not yet told
@@ -108,11 +112,11 @@ class Search:
             self._gains.append(self._rows.proposer.gain if self._forced() is None else None)
 
     def proposed_by(self, config: Config) -> str:
-        """The source of a config: the word of an initial design, `default` for a family's default, else `search`."""
+        """The source of a config: the word of the initial design, `default` for a family's default, else `search`."""
         index = self._state.find(config)
-        if index is None:
-            return "search"
-        return self._designed.get(index, "default" if index in self._state.defaults else "search")
+        if index in self._designed:
+            return self._by
+        return "default" if index in self._state.defaults else "search"
 
     def tell(self, trial: Trial) -> None:
         """Add a finished trial; one of a config outside the spaces, or told before, changes nothing."""
@@ -143,9 +147,9 @@ class Search:
 
     def _forced(self) -> int | None:
         """The next config with any sampler: a given config, a family's default, or the next of a small space."""
-        designed = self._design()
+        designed = self._designed_next()
         if designed is not None:
-            return designed[0]
+            return designed
         default = self._state.first_free_default()
         if default is not None:
             return default
@@ -153,22 +157,22 @@ class Search:
         return self._state.first_free() if small else None
 
     def _note_design(self) -> None:
-        """Remember an initial design's proposal, for `proposed_by`."""
-        designed = self._design()
+        """Remember the initial design's proposal, for `proposed_by`."""
+        designed = self._designed_next()
         if designed is not None:
-            self._designed[designed[0]] = designed[1]
+            self._designed.add(designed)
 
-    def _design(self) -> tuple[int, str] | None:
-        """The next proposal of an initial design, and its word; an exhausted design is dropped."""
+    def _designed_next(self) -> int | None:
+        """The next proposal of the initial design; an exhausted design is dropped."""
+        if self._design is None:
+            return None
         state = self._state
-        while self._designs:
-            design = self._designs[0]
-            told = {state.config(each.index): each.value for each in state.observations}
-            config = design.next(told, [state.config(index) for index in state.pending])
-            index = None if config is None else state.find(config)
-            if index is not None and state.free[index]:
-                return index, design.by
-            self._designs = self._designs[1:]
+        told = {state.config(each.index): each.value for each in state.observations}
+        config = self._design.next(told, [state.config(index) for index in state.pending])
+        index = None if config is None else state.find(config)
+        if index is not None and state.free[index]:
+            return index
+        self._design = None
         return None
 
     def _ask(self, number: int, *, forced: int | None) -> int:

@@ -28,13 +28,15 @@ from autotune.family.template import KernelTemplate
 from autotune.problem import Problem
 from autotune.search.cost_model import CostModel
 from autotune.search.cost_terms import Positions, config_columns
-from autotune.search.initial_design import COST_MODEL, WARM_START
 from autotune.trial import Config
 
 Singles = npt.NDArray[np.float32]
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.intp]
 Rates = Mapping[str, float]
+
+WARM_START, COST_MODEL = "warm_start", "cost_model"
+"""What proposes the first configs of a layer: the model corrected by similar layers, or the model alone."""
 
 MOST = 10
 """Maximum number of configs that a search starts with."""

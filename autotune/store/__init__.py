@@ -11,7 +11,7 @@ from autotune.store.devices import NoiseFloor
 from autotune.store.dispatchers import DispatchedLayer, DispatcherRow, total_timing
 from autotune.store.dump import compact, dump, load
 from autotune.store.end_to_end_timings import EndToEndRow
-from autotune.store.finals import BASELINE, Finals, FinalsRow, Verdict
+from autotune.store.finals import BASELINE, Finals, FinalsRow, FinalsState, Verdict
 from autotune.store.imported_spaces import Imported, import_recording, space_advice
 from autotune.store.layers import stored_problem
 from autotune.store.merge import Merged, merge
@@ -44,6 +44,7 @@ __all__ = [
     "EndToEndRow",
     "Finals",
     "FinalsRow",
+    "FinalsState",
     "Imported",
     "KernelProfile",
     "LayerRow",

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import cache
+from typing import Any
 
-from sqlalchemy import bindparam, select
+from sqlalchemy import Select, bindparam, select
 
+from autotune.store.rows import rows_of
 from autotune.store.run_context import Scope
 from autotune.store.schema.tables import sources, studies, trials
 from autotune.store.schema.types import Values
 from autotune.store.sqlite.database import Database
 from autotune.store.trial_store import TrialKey, begin_trial, end_trial
-from autotune.store.trials import TrialRow, trials_by_id
+from autotune.store.trials import TrialRow, select_trials, trial_of, trials_by_id
 from autotune.trial import Config, Outcome, Phases, Trial
 
 _KNOWN = (
@@ -23,6 +26,7 @@ _KNOWN = (
     trials.c.origin == "measured",
     trials.c.id > bindparam("after"),
 )
+"""measured trials with a result, in any study"""
 
 _LATEST_KNOWN = (
     select(trials.c.id)
@@ -32,15 +36,13 @@ _LATEST_KNOWN = (
     .limit(1)
 )
 
-_KNOWN_HASHES = (
-    select(sources.c.hash)
-    .join(trials)
-    .where(
-        trials.c.study_id.in_(select(studies.c.id)), trials.c.tuning_target_id == bindparam("tuning_target_id"), *_KNOWN
-    )
-    .distinct()
-)
-"""any study's; the condition lets SQLite use an index"""
+
+@cache
+def _of_others() -> Select[*tuple[Any, ...]]:
+    """Those of a layer in other studies; the condition on studies lets SQLite use an index."""
+    others = trials.c.study_id.in_(select(studies.c.id).where(studies.c.id != bindparam("study_id")))
+    of_layer = trials.c.tuning_target_id == bindparam("tuning_target_id")
+    return select_trials().where(others, of_layer, trials.c.source_id.is_not(None), *_KNOWN).order_by(trials.c.id)
 
 
 def _known_to(scope: Scope) -> Values:
@@ -68,11 +70,11 @@ class KnownStore:
             trial_id = connection.execute(_LATEST_KNOWN, {"hash": source_hash, **_known_to(scope)}).scalar_one_or_none()
             return None if trial_id is None else trials_by_id(connection, [trial_id])[trial_id]
 
-    def hashes(self, scope: Scope) -> frozenset[str]:
-        """The sources of the scope's layer that have results, in one query."""
+    def of_other_studies(self, scope: Scope) -> dict[str, Trial]:
+        """The latest result of each source of the scope's layer in other studies."""
+        values = {**_known_to(scope), "study_id": scope.study.id, "tuning_target_id": scope.tuning_target_id}
         with self.database.read() as connection:
-            found = connection.execute(_KNOWN_HASHES, {"tuning_target_id": scope.tuning_target_id, **_known_to(scope)})
-            return frozenset(found.scalars())
+            return {row[sources.c.hash]: trial_of(row) for row in rows_of(connection, _of_others(), values)}
 
     def reuse(
         self, scope: Scope, number: int, config: Config, known: TrialRow, *, proposed_by: str = "search"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
@@ -224,12 +223,10 @@ class TrialStore:
             last = connection.execute(_LAST_NUMBER, scope.identity).scalar_one()
         return 0 if last is None else int(last) + 1
 
-    def free_numbers(self, scope: TargetScope, count: int) -> tuple[int, ...]:
-        """The smallest trial numbers that are free in the scope."""
+    def numbers(self, scope: TargetScope) -> frozenset[int]:
+        """The numbers of the scope's trials."""
         with self.database.read() as connection:
-            taken = set(connection.execute(_NUMBERS, scope.identity).scalars())
-        free = (number for number in itertools.count() if number not in taken)
-        return tuple(itertools.islice(free, count))
+            return frozenset(connection.execute(_NUMBERS, scope.identity).scalars())
 
     def suspects(self, scope: Scope) -> tuple[Suspect, ...]:
         """The scope's trials that a killed run left running."""

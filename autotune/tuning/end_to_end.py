@@ -24,8 +24,8 @@ from autotune.problem import Layer
 from autotune.store import BestRow, EndToEndRow, Scope, Store, TemplateRecord
 from autotune.study import EndToEnd, Study
 from autotune.trial import END_TO_END, Config, Outcome, Phases, Trial
-from autotune.tuning.layer_store import StoredLayer
-from autotune.tuning.trial_log import STRIKES, Progress, TrialLog
+from autotune.tuning.layer_store import STRIKES, StoredLayer
+from autotune.tuning.trial_log import Progress, TrialLog
 from autotune.tuning.tune import measurement_mode
 
 _HEADER = (
@@ -139,14 +139,10 @@ class _EndToEndLine:
     def run(self, observe: Callable[[Progress], None], stopping: Callable[[], bool]) -> EndToEndResult:
         """Time the plans without a result."""
         wanted = list(configs(self.choices, self.layer.problem.runtime_size))
-        known = {
-            trial.config: trial
-            for trial in self.store.trials.history(self.scope)
-            if trial.source_hash in (None, self.whole.hash)
-        }
+        state = StoredLayer(self.store, self.scope, self.evaluator.info, self.evaluator.environment).state()
+        known = {trial.config: trial for trial in state.trials if trial.source_hash in (None, self.whole.hash)}
         label = f"{self.scope.name} end to end"
-        stored = StoredLayer(self.store, self.scope, self.evaluator.info, self.evaluator.environment)
-        log = TrialLog(stored, label=label, budget=len(wanted), observe=observe, clock=self.clock)
+        log = TrialLog(state, label=label, budget=len(wanted), observe=observe, clock=self.clock)
         suspects = {suspect.trial.config: suspect for suspect in log.suspects(set(wanted).__contains__)}
         begun = False
         for done, config in enumerate(wanted, 1):

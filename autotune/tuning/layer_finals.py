@@ -21,7 +21,7 @@ from autotune.problem import Problem
 from autotune.store import BASELINE, Finals, Verdict
 from autotune.trial import Config, Timing, Trial, comparable
 from autotune.tuning.finals_decision import SUSPICIOUS, Comparison, Contender, compare, decide, entrants, noise_floor
-from autotune.tuning.layer_store import LayerStore
+from autotune.tuning.layer_store import LayerWriter
 from autotune.workers.worker import FinalsTimings
 
 FINALS_S = 4.0  # of one layer's finals, wall clock
@@ -106,7 +106,7 @@ class LayerFinals:
 
     plan: FinalsPlan
     evaluator: Evaluator
-    store: LayerStore
+    writer: LayerWriter
     problem: Problem
     on_device: Callable[[Callable[[], InTurn]], Future[InTurn]]
     """runs the measurements of the layer, one finals after another"""
@@ -212,7 +212,7 @@ class LayerFinals:
         )
         timings = tuple((contender.trial.number, contender.timing) for contender in contenders)
         finals = Finals(winner=winner.trial.number, timings=timings, verdicts=verdicts)
-        self.store.add_finals(finals, noise * median_us, noise)
+        self.writer.add_finals(finals, noise * median_us, noise)
 
 
 def timed_in_turn(

@@ -20,10 +20,10 @@ NO_CONFIG = "no feasible config"
 
 @dataclass(frozen=True, slots=True)
 class DesignResult:
-    """The result of an initial design's configs."""
+    """The result of the configs that a search began with."""
 
     by: str
-    """the design that proposed them"""
+    """`warm_start`, or `cost_model` if no similar layer was tuned"""
     used: int
     layers: tuple[tuple[str, float], ...]
     """the layers that they come from, with their distances"""
@@ -51,8 +51,8 @@ class LayerResult:
     """by message"""
     stopped: str
     """why it ended: budget, time, exhausted, interrupted or expected gain"""
-    designs: tuple[DesignResult, ...]
-    """empty: the search had no initial design"""
+    design: DesignResult | None
+    """the result of the configs that the search began with; None if there were none"""
     finals: FinalsResult | None
     """the result of the finals; None if there were none"""
 

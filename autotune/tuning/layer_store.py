@@ -1,53 +1,45 @@
-"""The interface to a results database for tuning one layer: `LayerStore`, implemented for a `Store` by `StoredLayer`.
+"""A layer in the results database: its state when a run begins, and what the run writes.
 
-A cluster worker has another implementation (`cluster.reported_layer`), which reports the trials.
+A cluster worker gets the state with its task, and reports what it would write (`cluster.task.ReportedLayer`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Literal, Protocol
+from typing import Protocol
 
 from autotune.devices.device import DeviceInfo, Environment
 from autotune.family.source import KernelSource
-from autotune.store import Finals, Scope, Store, Suspect, TopTrial, TrialKey, TrialRow
+from autotune.store import Finals, FinalsState, Scope, Store, Suspect, TopTrial, TrialKey
 from autotune.trial import Config, Trial
 
-FinalsState = Literal["none", "outdated", "current"]
-"""Whether finals of the layer are stored, and whether a correct trial is newer than the latest of them."""
+STRIKES = 2  # interrupted runs of a kernel after which it is quarantined
 
 
-class LayerStore(Protocol):
-    """The trials and finals of one layer on one device."""
+@dataclass(frozen=True, slots=True)
+class LayerState:
+    """What is stored of one layer on one device when a run, or a part of it, begins."""
 
-    @property
-    def name(self) -> str:
-        """`study.layer`."""
+    name: str
+    """`study.layer`"""
+    trials: tuple[Trial, ...]
+    """the finished ones, ordered by number; imported ones are left out"""
+    suspects: tuple[Suspect, ...]
+    """trials that a killed run left running"""
+    next_number: int
+    """the number after every trial"""
+    free_numbers: tuple[int, ...]
+    """the numbers below that one which no trial has"""
+    known: Mapping[str, Trial]
+    """source hash to its result, of any study"""
+    quarantined: frozenset[str]
+    """hashes of the sources that must not be launched"""
+    finals: FinalsState
 
-    def history(self) -> Sequence[Trial]:
-        """The finished trials, ordered by number."""
 
-    def top_trials(self, kinds: Sequence[str], accuracies: Sequence[str]) -> tuple[TopTrial, ...]:
-        """The best trials of all layers on devices of these kinds, in these accuracy classes."""
-
-    def suspects(self) -> Sequence[Suspect]:
-        """The trials that a killed run left running."""
-
-    def next_number(self) -> int:
-        """The number after every trial."""
-
-    def free_numbers(self, count: int) -> Sequence[int]:
-        """The smallest numbers that no trial has."""
-
-    def known(self) -> frozenset[str]:
-        """Hashes of the sources that have a result, in any study."""
-
-    def quarantined(self) -> frozenset[str]:
-        """Hashes of the sources that must not be launched."""
-
-    def quarantine(self, source_hash: str, reason: str, message: str) -> None:
-        """Never launch a source again."""
+class LayerWriter(Protocol):
+    """Writes the trials and finals of one layer on one device."""
 
     def begin(self, number: int, config: Config, source: KernelSource, *, proposed_by: str) -> None:
         """Store a trial as running, before its kernel is launched."""
@@ -61,14 +53,14 @@ class LayerStore(Protocol):
     def add_rejected(self, trials: Sequence[Trial]) -> None:
         """Store trials whose configs break a rule."""
 
-    def reuse(self, number: int, config: Config, source_hash: str, *, proposed_by: str) -> Trial | None:
-        """Store the known result of a source as a trial; None if the source has no result."""
+    def reuse(self, number: int, config: Config, source_hash: str, *, proposed_by: str) -> None:
+        """Store the known result of a source as a trial."""
+
+    def quarantine(self, source_hash: str, reason: str, message: str) -> None:
+        """Never launch a source again."""
 
     def disprove(self, source_hash: str, message: str) -> None:
         """Store that a kernel with a correct trial gave a wrong result later."""
-
-    def finals_state(self) -> FinalsState:
-        """Whether finals are stored, and are newer than every correct trial."""
 
     def add_finals(self, finals: Finals, noise_us: float, noise: float) -> None:
         """Store finals, and the noise floor in microseconds and as a fraction."""
@@ -85,42 +77,27 @@ class StoredLayer:
     running: dict[int, TrialKey] = field(default_factory=dict)
     """the trials that were started and have not ended, by number, in the order of their start"""
 
-    @property
-    def name(self) -> str:
-        """`study.layer`."""
-        return self.scope.name
-
-    def history(self) -> Sequence[Trial]:
-        """The finished trials, ordered by number; imported ones are left out."""
-        return self.store.trials.history(self.scope)
+    def state(self) -> LayerState:
+        """The layer as it is now."""
+        store, scope = self.store, self.scope
+        numbers = store.trials.numbers(scope)
+        next_number = max(numbers, default=-1) + 1
+        trials = store.trials.history(scope) if numbers else ()
+        own = {trial.source_hash: trial for trial in trials if trial.source_hash is not None}
+        return LayerState(
+            scope.name,
+            trials,
+            store.trials.suspects(scope) if numbers else (),
+            next_number,
+            tuple(number for number in range(next_number) if number not in numbers),
+            {**store.known.of_other_studies(scope), **own},
+            store.quarantine.hashes(scope),
+            store.finals.state(scope),
+        )
 
     def top_trials(self, kinds: Sequence[str], accuracies: Sequence[str]) -> tuple[TopTrial, ...]:
         """The best trials of all layers on devices of these kinds, in these accuracy classes."""
         return self.store.top_trials.list(self.scope, kinds=kinds, accuracies=accuracies)
-
-    def suspects(self) -> Sequence[Suspect]:
-        """The trials that a killed run left running."""
-        return self.store.trials.suspects(self.scope)
-
-    def next_number(self) -> int:
-        """The number after every trial."""
-        return self.store.trials.next_number(self.scope)
-
-    def free_numbers(self, count: int) -> Sequence[int]:
-        """The smallest numbers that no trial has."""
-        return self.store.trials.free_numbers(self.scope, count)
-
-    def known(self) -> frozenset[str]:
-        """Hashes of the layer's sources that have a result on this device, in any study."""
-        return self.store.known.hashes(self.scope)
-
-    def quarantined(self) -> frozenset[str]:
-        """Hashes of the sources that must not be launched on this device."""
-        return self.store.quarantine.hashes(self.scope)
-
-    def quarantine(self, source_hash: str, reason: str, message: str) -> None:
-        """Never launch a source again on this device."""
-        self.store.quarantine.add(self.scope, source_hash, reason, message)
 
     def begin(self, number: int, config: Config, source: KernelSource, *, proposed_by: str) -> None:
         """Commit a trial as running."""
@@ -138,12 +115,15 @@ class StoredLayer:
         """Commit trials whose configs break a rule."""
         self.store.trials.add_rejected(self.scope, trials)
 
-    def reuse(self, number: int, config: Config, source_hash: str, *, proposed_by: str) -> Trial | None:
+    def reuse(self, number: int, config: Config, source_hash: str, *, proposed_by: str) -> None:
         """Commit the known result of a source as a trial."""
         known = self.store.known.get(self.scope, source_hash)
-        if known is None:
-            return None
-        return self.store.known.reuse(self.scope, number, config, known, proposed_by=proposed_by)
+        assert known is not None  # noqa: S101 - the state has it, or this run has stored it
+        self.store.known.reuse(self.scope, number, config, known, proposed_by=proposed_by)
+
+    def quarantine(self, source_hash: str, reason: str, message: str) -> None:
+        """Never launch a source again on this device."""
+        self.store.quarantine.add(self.scope, source_hash, reason, message)
 
     def disprove(self, source_hash: str, message: str) -> None:
         """Store that a kernel with a correct trial gave a wrong result later, which invalidates its time."""
@@ -151,23 +131,15 @@ class StoredLayer:
         if row is not None:
             self.store.retimes.add(row, self.info, self.environment, "failed", None, message)
 
-    def finals_state(self) -> FinalsState:
-        """Whether finals decided the best kernel, and whether a correct trial is newer."""
-        best = self.store.best.list(self.name, kind=self.info.kind)
-        if not any(row.decided_by == "finals" and self._has(row.row) for row in best):
-            return "none"
-        last = max(row.sequence for row in self.store.finals.list(self.name) if self._has(row.winner))
-        newer = any(
-            row.median_us is not None and row.sequence > last and not row.reused and self._has(row)
-            for row in self.store.trials.list(self.name, outcome="correct")
-        )
-        return "outdated" if newer else "current"
-
     def add_finals(self, finals: Finals, noise_us: float, noise: float) -> None:
         """Store finals with their noise floor."""
         self.store.finals.add(self.scope, finals)
         self.store.noise_floors.add(self.info, self.environment, self.scope.measurement_mode, noise_us, noise)
 
-    def _has(self, row: TrialRow) -> bool:
-        """Whether a trial was measured on this device, in the same way as in this run."""
-        return row.device.identity == self.info.identity and row.measurement_mode == self.scope.measurement_mode
+
+def quarantine_suspects(suspects: Sequence[Suspect], writer: LayerWriter, info: DeviceInfo) -> None:
+    """Quarantine the kernels that were running when STRIKES runs ended, on a device that runs kernels."""
+    for suspect in suspects:
+        source_hash = suspect.key.source_hash
+        if suspect.attempts >= STRIKES and source_hash is not None and info.can.compile:
+            writer.quarantine(source_hash, "crash", f"{suspect.attempts} runs ended while it was running")

@@ -22,7 +22,7 @@ from autotune.measurement.occupancy import occupancy
 from autotune.problem import Problem
 from autotune.study import Study
 from autotune.trial import Config, Measured, Outcome, Phases, Trial
-from autotune.tuning.layer_store import LayerStore
+from autotune.tuning.layer_store import LayerState, LayerWriter
 
 T = TypeVar("T")
 SWITCH_S = 0.0001
@@ -40,19 +40,19 @@ class Ended(Protocol):
 
 @dataclass(slots=True, eq=False)
 class LayerQueue:
-    """One layer in a pipeline: the families for its configs, the store of its trials, and the callback
-    for each trial.
+    """One layer in a pipeline: the families for its configs, the writer of its trials, and the callback for each
+    trial.
     """
 
     study: Study
-    store: LayerStore
+    writer: LayerWriter
     bounds: Mapping[str, BoundTemplate]
     best_us: Callable[[], float | None]
     """the layer's fastest kernel so far, to stop timing slow ones early"""
     ended: Ended
     quarantined: frozenset[str]
-    known: set[str]
-    """sources that have a result, which are not measured again"""
+    known: dict[str, Trial]
+    """source hash to its result, which is not measured again"""
     ready: Future[None]
     """done when the layer's data are on the devices"""
     evaluated: int = 0
@@ -148,7 +148,8 @@ class Pipeline:
         self,
         study: Study,
         problem: Problem,
-        store: LayerStore,
+        state: LayerState,
+        writer: LayerWriter,
         bounds: Mapping[str, BoundTemplate],
         *,
         best_us: Callable[[], float | None],
@@ -157,12 +158,12 @@ class Pipeline:
         """A queue for a layer; the devices make its data while its first kernels are chosen and compiled."""
         return LayerQueue(
             study,
-            store,
+            writer,
             bounds,
             best_us,
             ended,
-            quarantined=store.quarantined(),
-            known=set(store.known()),
+            quarantined=state.quarantined,
+            known=dict(state.known),
             ready=self._threads.submit(self._evaluator.begin_layer, problem),
         )
 
@@ -174,7 +175,7 @@ class Pipeline:
         """Render, and start compiling unless this kernel is known, quarantined or pending."""
         before = self._clock()
         source = render(queue.bounds[config.template], config)
-        spared = source.hash in self.pending(queue) | queue.quarantined | queue.known
+        spared = any(source.hash in hashes for hashes in (self.pending(queue), queue.quarantined, queue.known))
         binary = None if spared else self._evaluator.compile(source)
         render_us = 1e6 * (self._clock() - before)
         self._under_way.append(_InFlight(queue, number, config, proposed_by, source, render_us, binary))
@@ -229,13 +230,15 @@ class Pipeline:
 
     def _take_over(self, flight: _InFlight) -> None:
         """A kernel that is not run: its result is known, or it is quarantined."""
-        store, by = flight.queue.store, flight.proposed_by
-        known = store.reuse(flight.number, flight.config, flight.source.hash, proposed_by=by)
-        trial = known or _running(flight)
+        writer, by = flight.queue.writer, flight.proposed_by
+        known = flight.queue.known.get(flight.source.hash)
         if known is None:
             message = "quarantined: it took down earlier runs; `autotune clean --quarantine` gives it another chance"
-            trial = replace(trial, outcome=Outcome.RUNTIME, reason="quarantined", message=message)
-            store.add(trial, flight.source, proposed_by=by)
+            trial = replace(_running(flight), outcome=Outcome.RUNTIME, reason="quarantined", message=message)
+            writer.add(trial, flight.source, proposed_by=by)
+        else:
+            trial = replace(known, number=flight.number, config=flight.config, phases=Phases())
+            writer.reuse(flight.number, flight.config, flight.source.hash, proposed_by=by)
         flight.queue.ended(trial, known=known is not None)
 
     def _measure(self, flight: _InFlight, compiled: Future[Binary]) -> None:
@@ -253,11 +256,11 @@ class Pipeline:
             trial = replace(trial, occupancy=self._occupancy(queue, source, binary))
         except Rejected as rejected:
             trial = rejected_trial(trial, self._with_source_lines(queue, rejected, source))
-            queue.store.add(trial, source, proposed_by=by)
-            queue.known.add(source.hash)
+            queue.writer.add(trial, source, proposed_by=by)
+            queue.known[source.hash] = trial
             queue.ended(trial, known=False)
             return
-        queue.store.begin(flight.number, flight.config, source, proposed_by=by)
+        queue.writer.begin(flight.number, flight.config, source, proposed_by=by)
         future = self._threads.submit(self._evaluate, queue, source, binary)
         self._measuring[future] = _Launched(queue, trial, source)
 
@@ -274,8 +277,8 @@ class Pipeline:
             trial = rejected_trial(launched.trial, self._with_source_lines(launched.queue, rejected, launched.source))
         else:
             trial = _correct(launched.trial, measured)
-        launched.queue.store.end(trial)
-        launched.queue.known.add(launched.source.hash)
+        launched.queue.writer.end(trial)
+        launched.queue.known[launched.source.hash] = trial
         launched.queue.ended(trial, known=False)
 
     def _with_source_lines(self, queue: LayerQueue, rejected: Rejected, source: KernelSource) -> Rejected:

@@ -14,15 +14,13 @@ from concurrent.futures import Future
 from dataclasses import replace
 
 from autotune.distance import layer_distance
-from autotune.family.space import SearchSpace
 from autotune.measurement.roofline import floor_us
-from autotune.problem import Layer, Problem
+from autotune.problem import Problem
 from autotune.search.warm_start import NEAR
 from autotune.tuning.layer_result import LayerResult
-from autotune.tuning.layer_store import LayerStore
 from autotune.tuning.pipeline import Pipeline
 from autotune.tuning.trial_log import Network, Progress
-from autotune.tuning.tuned_layer import Run, TunedLayer
+from autotune.tuning.tuned_layer import OpenLayer, Run, TunedLayer
 
 LEARNT = 10
 """Evaluations of a layer after which similar layers begin: its warm start, or the start of its search."""
@@ -70,17 +68,12 @@ class Schedule:
     `listing_s` is the part of a total time that listing the layers' spaces took.
     """
 
-    def __init__(
-        self,
-        run: Run,
-        layers: Sequence[tuple[Layer, Sequence[SearchSpace], LayerStore]],
-        listing_s: float = 0.0,
-    ) -> None:
+    def __init__(self, run: Run, layers: Sequence[OpenLayer], listing_s: float = 0.0) -> None:
         self._run, self._study = run, run.study
         self._listing_s = listing_s
         observed = replace(run, observe=self._observe) if len(layers) > 1 else run
-        self._layers = [TunedLayer(observed, layer, spaces, store) for layer, spaces, store in layers]
-        self._leaders = leaders([layer.problem for layer, _, _ in layers])
+        self._layers = [TunedLayer(observed, opened) for opened in layers]
+        self._leaders = leaders([opened.layer.problem for opened in layers])
         self._started = self._charged = run.clock()
         self._pipeline = Pipeline(run.evaluator, clock=run.clock)
         self._finals: dict[TunedLayer, tuple[Generator[Future[object], None, None], Future[object]]] = {}

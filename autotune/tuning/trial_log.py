@@ -2,23 +2,22 @@
 
 from __future__ import annotations
 
+import itertools
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import chain, islice
 from typing import Literal
 
-from autotune.devices.device import DeviceInfo
 from autotune.store import Suspect
 from autotune.trial import Config, Outcome, Trial
-from autotune.tuning.layer_store import LayerStore
+from autotune.tuning.layer_store import LayerState
 
 Phase = Literal["listing", "start", "search", "finals"]
 """The phases of a layer: its spaces are listed, before any layer starts; its first kernels are compiled; trials end;
 finals run.
 """
-
-STRIKES = 2  # interrupted runs of a kernel after which it is quarantined
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,17 +95,17 @@ class TrialLog:
 
     def __init__(
         self,
-        store: LayerStore,
+        state: LayerState,
         *,
         label: str,
         budget: int,
         observe: Callable[[Progress], None] = lambda _: None,
         clock: Callable[[], float] = time.perf_counter,
     ) -> None:
-        self._store = store
+        self._state = state
         self.label, self._budget, self._observe, self._clock = label, budget, observe, clock
         self._started = clock()
-        self._next = store.next_number()
+        self._next = state.next_number
         self.trials: list[Trial] = []
         self.evaluated: set[str] = set()
         """source hashes, each of which cost one evaluation"""
@@ -132,21 +131,13 @@ class TrialLog:
 
     def take_numbers(self, count: int) -> Sequence[int]:
         """The smallest unused numbers; a number that a killed run had taken but not used is used again."""
-        numbers = self._store.free_numbers(count)
+        numbers = list(islice(chain(self._state.free_numbers, itertools.count(self._next)), count))
         self._next = max((self._next, *(number + 1 for number in numbers[-1:])))
         return numbers
 
     def suspects(self, wanted: Callable[[Config], bool]) -> tuple[Suspect, ...]:
         """The wanted trials that a killed run left running, by number; each is tried again, alone."""
-        return tuple(suspect for suspect in self._store.suspects() if wanted(suspect.trial.config))
-
-    def quarantine(self, suspects: Sequence[Suspect], info: DeviceInfo) -> None:
-        """Quarantine the kernels that were running when STRIKES runs ended, on a device that runs kernels."""
-        for suspect in suspects:
-            source_hash = suspect.key.source_hash
-            if suspect.attempts >= STRIKES and source_hash is not None and info.can.compile:
-                message = f"{suspect.attempts} runs ended while it was running"
-                self._store.quarantine(source_hash, "crash", message)
+        return tuple(suspect for suspect in self._state.suspects if wanted(suspect.trial.config))
 
     def report(self, done: int, *, trial: Trial | None = None, ended: bool = False, phase: Phase = "search") -> None:
         """Report the layer's progress to the observer."""

@@ -10,15 +10,17 @@ from autotune.family.space import SearchSpace
 from autotune.family.template import KernelTemplate
 from autotune.problem import Layer
 from autotune.search import single_threaded
+from autotune.search.warm_start import WarmStart
 from autotune.store import Store, TemplateRecord
 from autotune.study import Study, distinct_layers
+from autotune.tuning.initial_design import initial_design, tuned_before
 from autotune.tuning.layer_finals import PLAIN_FINALS, FinalsPlan
 from autotune.tuning.layer_result import LayerResult
 from autotune.tuning.layer_store import StoredLayer
 from autotune.tuning.open_spaces import open_spaces
 from autotune.tuning.schedule import Schedule
 from autotune.tuning.trial_log import Network, Progress
-from autotune.tuning.tuned_layer import Run
+from autotune.tuning.tuned_layer import OpenLayer, Run
 
 
 @single_threaded()
@@ -59,13 +61,19 @@ def tune(
     rates = store.rates.best(info)
     key = store.studies.begin(study, fresh=fresh)
     records = [TemplateRecord(template.name, template.hash, template.header) for template in templates.values()]
-    parts = [
-        (layer, spaces[layer.name], StoredLayer(store, scope, info, environment))
-        for layer in distinct_layers(chosen)
-        for scope in [store.scopes.open(key, layer, info, environment, measurement_mode(study), records)]
-    ]
+
+    def opened(layer: Layer) -> OpenLayer:
+        scope = store.scopes.open(key, layer, info, environment, measurement_mode(study), records)
+        stored, own = StoredLayer(store, scope, info, environment), spaces[layer.name]
+
+        def design() -> WarmStart | None:
+            return initial_design(study, layer, own, info, tuned_before(study, layer, stored), rates)
+
+        return OpenLayer(layer, own, stored.state(), stored, design)
+
     run = Run(study, evaluator, observe, stopping, clock, search, finals, rates)
-    results = {result.layer.problem: result for result in Schedule(run, parts, listing_s=clock() - began_s).run()}
+    schedule = Schedule(run, [opened(layer) for layer in distinct_layers(chosen)], listing_s=clock() - began_s)
+    results = {result.layer.problem: result for result in schedule.run()}
     return tuple(results[layer.problem].of(study.name, layer) for layer in chosen if layer.problem in results)
 
 

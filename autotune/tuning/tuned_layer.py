@@ -13,11 +13,11 @@ from autotune.errors import Rejected
 from autotune.evaluation.evaluator import Evaluator
 from autotune.family.space import SearchSpace
 from autotune.problem import Layer
-from autotune.search import InitialDesign, Search
+from autotune.search import Search
+from autotune.search.warm_start import WarmStart
 from autotune.study import Study
 from autotune.trial import Config, Outcome, Trial
 from autotune.tuning.finals_decision import entrants
-from autotune.tuning.initial_designs import initial_designs, tuned_before
 from autotune.tuning.layer_finals import PLAIN_FINALS, FinalsPlan, Held, InTurn, LayerFinals
 from autotune.tuning.layer_result import (
     INTERRUPTED,
@@ -26,7 +26,7 @@ from autotune.tuning.layer_result import (
     DesignResult,
     LayerResult,
 )
-from autotune.tuning.layer_store import LayerStore
+from autotune.tuning.layer_store import LayerState, LayerWriter, quarantine_suspects
 from autotune.tuning.open_spaces import RECORDED_REJECTIONS
 from autotune.tuning.pipeline import LayerQueue, Pipeline, rejected_trial
 from autotune.tuning.trial_log import Phase, Progress, TrialLog
@@ -62,8 +62,20 @@ class Run:
     """rates of the device; empty if it was never calibrated"""
     part: Part | None = None
     """None: the run has no parts"""
-    designs: Sequence[InitialDesign] | None = None
-    """made before, for the first part of a cluster run; None: each layer makes its own"""
+
+
+@dataclass(frozen=True, slots=True)
+class OpenLayer:
+    """A layer to tune, with its search spaces and its place in the results database."""
+
+    layer: Layer
+    spaces: Sequence[SearchSpace]
+    state: LayerState
+    writer: LayerWriter
+    design: Callable[[], WarmStart | None]
+    """makes the initial design when the search starts, so that it includes the results that this run has of similar
+    layers
+    """
 
 
 class TunedLayer:
@@ -72,16 +84,16 @@ class TunedLayer:
     Nothing here waits: `Schedule` calls one layer or many.
     """
 
-    def __init__(self, run: Run, layer: Layer, spaces: Sequence[SearchSpace], store: LayerStore) -> None:
-        self.run_of, self.study, self.evaluator, self.store = run, run.study, run.evaluator, store
-        self.layer = layer
-        self.spaces = {space.template: space for space in spaces}
-        self.bounds = {space.template: space.bound for space in spaces}
+    def __init__(self, run: Run, opened: OpenLayer) -> None:
+        self.run_of, self.study, self.evaluator, self.opened = run, run.study, run.evaluator, opened
+        self.layer, self.state, self.writer = opened.layer, opened.state, opened.writer
+        self.spaces = {space.template: space for space in opened.spaces}
+        self.bounds = {space.template: space.bound for space in opened.spaces}
         self.spent_s = 0.0
         """this run's search time of the layer: its share of the time of concurrent layers"""
         self.log = TrialLog(
-            store,
-            label=store.name,
+            self.state,
+            label=self.state.name,
             budget=self.study.trials,
             observe=run.observe,
             clock=lambda: self.spent_s,
@@ -89,7 +101,7 @@ class TunedLayer:
         if run.part is not None:
             self.spent_s = run.part.spent_s
         self.outside: dict[Config, Trial] = {}
-        for trial in store.history():
+        for trial in self.state.trials:
             if self._in_spaces(trial.config):
                 self.log.add(trial)
             else:
@@ -101,10 +113,10 @@ class TunedLayer:
         """why it starts no more configs; empty while it does"""
         self.result: LayerResult | None = None
         """once all is done"""
-        if not any(space.default for space in spaces):
+        if not any(space.default for space in opened.spaces):
             self.stopped = NO_CONFIG
         self.suspects = () if self.stopped else self.log.suspects(self._in_spaces)
-        self.designs: Sequence[InitialDesign] = ()
+        self.design: WarmStart | None = None
         self._unrecorded: list[tuple[int, Config]] = []
         self._queue: LayerQueue | None = None
 
@@ -112,7 +124,7 @@ class TunedLayer:
         """Prepare the search; first, each trial that a killed run left running is tried again, alone."""
         self.begun = True
         if self.run_of.search:
-            self.designs = self._initial_designs()
+            self.design = self.opened.design()
         self._unrecorded = self._find_rejections()
         self.search = Search(
             [space for space in self.spaces.values() if space.default],
@@ -120,10 +132,10 @@ class TunedLayer:
             seed=self.study.seed,
             budget=self.study.certain_trials,
             history=self.log.trials,
-            designs=self.designs,
+            design=self.design,
             watch=self.study.min_gain is not None,
         )
-        self.log.quarantine(self.suspects, self.evaluator.info)
+        quarantine_suspects(self.suspects, self.writer, self.evaluator.info)
         if not self.suspects:
             self.stopped = self.stopped or self._why_stop(set())
             if self.stopped:
@@ -131,7 +143,8 @@ class TunedLayer:
         queue = pipeline.open(
             self.study,
             self.layer.problem,
-            self.store,
+            self.state,
+            self.writer,
             self.bounds,
             best_us=lambda: self.best_us,
             ended=self._ended,
@@ -143,15 +156,6 @@ class TunedLayer:
             config = suspect.trial.config
             pipeline.start(queue, suspect.key.number, config, self.search.proposed_by(config))
             pipeline.drain()
-
-    def _initial_designs(self) -> Sequence[InitialDesign]:
-        """Made as the search starts, so that they include the results that this run has of similar layers."""
-        run = self.run_of
-        if run.designs is not None:
-            return run.designs
-        tuned = tuned_before(self.study, self.layer, self.store, self.evaluator.info)
-        spaces = [*self.spaces.values()]
-        return initial_designs(self.study, self.layer, spaces, self.evaluator.info, tuned, run.rates)
 
     @property
     def best_us(self) -> float | None:
@@ -213,14 +217,14 @@ class TunedLayer:
         self._report(ended=True)
         self.result = LayerResult(
             layer=self.layer,
-            name=self.store.name,
+            name=self.state.name,
             best=finals.winner if finals else self.log.best,
             evaluated=len(self.log.evaluated),
             new=new,
             failures=dict(self.log.failures),
             messages=dict(self.log.messages),
             stopped=self.stopped,
-            designs=self._design_results(),
+            design=self._design_result(),
             finals=finals,
         )
 
@@ -231,7 +235,7 @@ class TunedLayer:
         finals = LayerFinals(
             plan=plan,
             evaluator=self.evaluator,
-            store=self.store,
+            writer=self.writer,
             problem=self.layer.problem,
             on_device=on_device,
             bounds=self.bounds,
@@ -251,25 +255,23 @@ class TunedLayer:
 
     def _disprove(self, trial: Trial, message: str) -> None:
         """Record that the kernel of a correct trial was wrong in the finals: it has no time any more."""
-        self.store.disprove(trial.source_hash or "", message)
+        self.writer.disprove(trial.source_hash or "", message)
         self.log.disprove(replace(trial, outcome=Outcome.WRONG_RESULT, reason="wrong_after_timing", message=message))
 
-    def _design_results(self) -> tuple[DesignResult, ...]:
-        """The results of the initial configs, by the design that proposed them."""
-        results = []
-        for design in self.designs:
-            trials = [trial for trial in self.log.trials if self.search.proposed_by(trial.config) == design.by]
-            timed = [trial for trial in trials if trial.median_us is not None]
-            best = min(timed, key=lambda trial: trial.median_us or 0.0, default=None)
-            if trials:
-                results.append(DesignResult(design.by, len(trials), tuple(design.layers), best))
-        return tuple(results)
+    def _design_result(self) -> DesignResult | None:
+        """The result of the initial configs; None if there were none."""
+        if self.design is None:
+            return None
+        trials = [trial for trial in self.log.trials if self.search.proposed_by(trial.config) == self.design.by]
+        timed = [trial for trial in trials if trial.median_us is not None]
+        best = min(timed, key=lambda trial: trial.median_us or 0.0, default=None)
+        return DesignResult(self.design.by, len(trials), self.design.layers, best) if trials else None
 
     def _undecided(self, new: int) -> bool:
         """Whether there are trials since the last finals, or no finals: a run may have ended before its own."""
         if new > 0:
             return True
-        state = self.store.finals_state()
+        state = self.state.finals
         return len(entrants(self.log.trials, [])) > 1 if state == "none" else state == "outdated"
 
     # Stored results.
@@ -308,7 +310,8 @@ class TunedLayer:
                 trial = rejected_trial(Trial(number, config, Outcome.RUNNING), rejected)
                 found.append(trial)
                 self.log.count_failure(trial)
-        self.store.add_rejected(found)
+        if found:
+            self.writer.add_rejected(found)
 
     # Asking and starting.
 

@@ -26,9 +26,8 @@ import dask
 from autotune.cluster.cluster_worker import ClusterWorker, OpenDevice
 from autotune.cluster.coordinator import Coordinator
 from autotune.cluster.layer_run import LayerRun, StudyRun
-from autotune.cluster.reported_layer import ReportedLayer
 from autotune.cluster.scheduler import address_of, quiet
-from autotune.cluster.task import LayerTask, Report, TaskEnd
+from autotune.cluster.task import LayerTask, Report, ReportedLayer, TaskEnd
 from autotune.evaluation.null import NullEvaluator
 from autotune.family.source import KernelSource
 from autotune.family.template_files import load_templates
@@ -92,7 +91,7 @@ class SimulatedDevice(OpenDevice):
 
     def run(self, task: LayerTask, report: Callable[[Report], None], stopping: Callable[[], bool]) -> TaskEnd:
         """Report the next trials, one per second."""
-        layer, done = ReportedLayer(task, report), len(task.trials)
+        layer, done = ReportedLayer(report), len(task.state.trials)
         assert self._recording.result is not None
         for trial, source in list(zip(self._recording.trials, self._recording.sources, strict=True))[done:][
             : task.part.evaluations
@@ -104,7 +103,7 @@ class SimulatedDevice(OpenDevice):
             stopping()
             layer.end(replace(trial, number=done, source_hash=own.hash))
             done += 1
-        result = replace(self._recording.result, layer=task.layer, name=task.name, finals=None)
+        result = replace(self._recording.result, layer=task.layer, name=task.state.name, finals=None)
         return TaskEnd(replace(result, stopped="budget" if done >= len(self._recording.trials) else PAUSED), 0.0)
 
 

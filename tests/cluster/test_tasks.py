@@ -170,7 +170,8 @@ def test_a_later_layer_starts_from_the_best_of_an_earlier_one(setting: Setting) 
     device, study = setting.open(NullEvaluator("")), setting.study(layers=2)
     run_all(setting.begin(study, device, 0), device)
     result, _ = run_all(setting.begin(study, device, 1), device)
-    (design,) = result.designs
+    design = result.design
+    assert design is not None
     assert design.by == "warm_start"
     assert design.layers[0][0] == "small.layer0 on null"
 

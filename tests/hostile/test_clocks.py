@@ -118,16 +118,17 @@ def test_a_fresh_start_reuses_nothing_from_a_clock_ahead(set_back: Path) -> None
     with at(set_back, NOW) as store:
         scope = open_scope(store, fresh=True)
         assert store.known.get(scope, old.hash) is None
-        assert store.known.hashes(scope) == frozenset()
+        assert store.known.of_other_studies(scope) == {}
         assert store.top_trials.list(scope, kinds=["cuda"], accuracies=["fp32"]) == ()
     with at(set_back, NOW - timedelta(days=9999)) as store:  # set back once more, below the study's beginning
         again = open_scope(store)
         assert again.study == scope.study
         run_trial(store, again, correct(0, 9.0, source=old), old)
-        known = store.known.get(open_scope(store, study="other", fresh=False), old.hash)
+        other = open_scope(store, study="other", fresh=False)
+        known = store.known.get(other, old.hash)
         assert known is not None
         assert known.median_us == 9.0, "the newest, though its date is the oldest"
-        assert store.known.hashes(again) == {old.hash}
+        assert store.known.of_other_studies(other)[old.hash] == known.trial
 
 
 def test_the_newest_rates_noise_profiles_and_environments_count(set_back: Path) -> None:

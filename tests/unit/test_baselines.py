@@ -94,7 +94,7 @@ def test_the_verdict_is_against_the_fastest_that_the_study_admits_and_all_are_sh
     finals = FinalsResult(WINNER, timing(30.0), False, 0.01, compared=rivals, admitted=("fp32",), refused=refused)
     assert finals.rival("cudnn") is rivals[1]
     assert finals.rival("inductor") is None
-    result = LayerResult(Layer("conv", LAYER), "net.conv", WINNER, 1, 1, {}, {}, "budget", (), finals)
+    result = LayerResult(Layer("conv", LAYER), "net.conv", WINNER, 1, 1, {}, {}, "budget", None, finals)
     lines = list(summary(result))
     assert lines[2:] == [
         "  LOSS against cudnn nhwc fused: 0.833 times as fast (25.00 us)",

@@ -17,7 +17,7 @@ def test_failures_that_differ_in_numbers_alone_are_one_line() -> None:
         text: Seen(text, Outcome.INVALID_CONFIG, count, Config.of("direct", {"tile": count})) for text, count in said
     }
     layer = Layer("conv1", Conv2dProblem(1, 1, 8, 8, 1, 3, 3))
-    found = LayerResult(layer, "study.conv1", None, 9, 9, {}, messages, "budget", (), None)
+    found = LayerResult(layer, "study.conv1", None, 9, 9, {}, messages, "budget", None, None)
     assert list(summary(found))[1:] == [
         "  5 x shared memory: 233 exceeds 232 (such as direct tile=3)",
         "  4 x too few products (such as direct tile=4)",
@@ -36,5 +36,5 @@ def test_a_tie_does_not_call_the_winner_faster() -> None:
         admitted=(winner.accuracy,),
     )
     layer = Layer("conv1", Conv2dProblem(1, 1, 8, 8, 1, 3, 3))
-    *_, last = summary(LayerResult(layer, "study.conv1", None, 9, 9, {}, {}, "budget", (), finals))
+    *_, last = summary(LayerResult(layer, "study.conv1", None, 9, 9, {}, {}, "budget", None, finals))
     assert last == ("  TIE against the starting config: not beyond noise, between 0.625 and 5.000 times as fast (95 %)")

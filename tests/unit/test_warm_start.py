@@ -22,8 +22,7 @@ from autotune.family.template_files import load_template, template_files
 from autotune.problem import Conv2dProblem, Layer
 from autotune.resources import cost_model_file
 from autotune.search.cost_model import read_cost_model
-from autotune.search.initial_design import WARM_START
-from autotune.search.warm_start import warm_start
+from autotune.search.warm_start import WARM_START, warm_start
 from autotune.store import Store, TopTrial
 from autotune.study import Study
 from autotune.study_reader import find_study, load_study
@@ -79,7 +78,8 @@ def test_the_best_configs_of_a_like_layer_come_first(store: Store, families: Map
     space = SearchSpace(bind(families["tiny"], LARGER))
     ranked = sorted(range(48), key=lambda row: predicted_us(render(space.bound, space.config(row))))
     assert space.config(ranked[0]) in [config for config, _ in found[:3]]
-    (start,) = result.designs
+    start = result.design
+    assert start is not None
     assert (start.by, start.used, start.layers[0][0]) == ("warm_start", 10, "before.one on null")
     assert start.best is not None
     assert result.best is not None
@@ -93,7 +93,8 @@ def test_what_fp16_found_comes_first_in_bf16(store: Store) -> None:
     run(store, families, study("nearer shape", replace(half, k=192, dtype="bf16"), 12, warm_start=False))
     best = min(store.trials.list("before"), key=lambda row: row.trial.median_us or math.inf)
     result = run(store, families, study("after", replace(half, dtype="bf16"), 12))
-    (start,) = result.designs
+    start = result.design
+    assert start is not None
     name, distance = start.layers[0]
     assert name == "before.one on null"
     assert distance == pytest.approx(0.2)
@@ -155,14 +156,14 @@ def test_an_empty_database_and_a_study_that_wants_none_start_with_the_default(
     store: Store, families: Mapping[str, KernelTemplate]
 ) -> None:
     first = run(store, families, study("before", SMALL, 20))
-    assert (configs(store, "before")[0][1], first.designs) == ("default", ())
+    assert (configs(store, "before")[0][1], first.design) == ("default", None)
     cold = run(store, families, study("after", LARGER, 20, warm_start=False))
-    assert (configs(store, "after")[0][1], cold.designs) == ("default", ())
+    assert (configs(store, "after")[0][1], cold.design) == ("default", None)
 
 
 def test_nothing_near_is_no_start(store: Store, families: Mapping[str, KernelTemplate]) -> None:
     run(store, families, study("before", SMALL, 20))
-    assert run(store, families, study("after", STRANGE, 5)).designs == ()
+    assert run(store, families, study("after", STRANGE, 5)).design is None
 
 
 def test_another_kind_of_device_says_nothing(store: Store, families: Mapping[str, KernelTemplate]) -> None:
@@ -175,13 +176,13 @@ def test_another_kind_of_device_says_nothing(store: Store, families: Mapping[str
             return dataclasses.replace(super().info, kind="host")
 
     tune(study("before", SMALL, 20), families, Elsewhere(""), store)
-    assert run(store, families, study("after", SMALL, 12)).designs == ()
+    assert run(store, families, study("after", SMALL, 12)).design is None
 
 
 def test_a_fresh_start_forgets_what_was_before(store: Store, families: Mapping[str, KernelTemplate]) -> None:
     run(store, families, study("before", SMALL, 20))
-    assert run(store, families, study("before", SMALL, 12), fresh=True).designs == ()
-    assert run(store, families, study("after", LARGER, 12)).designs != ()
+    assert run(store, families, study("before", SMALL, 12), fresh=True).design is None
+    assert run(store, families, study("after", LARGER, 12)).design is not None
 
 
 def test_a_run_cut_short_goes_on_as_it_would_have(tmp_path: Path, families: Mapping[str, KernelTemplate]) -> None:

@@ -279,13 +279,13 @@ def test_a_known_source_is_reused_across_studies(store: Store) -> None:
     assert store.known.get(first, source.hash) is None
     key = store.trials.begin(first, 0, config_of(0), source)
     assert store.known.get(first, source.hash) is None, "it has not finished"
-    assert not store.known.hashes(first)
+    assert not store.known.of_other_studies(first)
     store.trials.end(key, correct(0, 10.0, source=source))
     second = open_scope(store, study="other")
     known = store.known.get(second, source.hash)
     assert known is not None
     assert (known.name, known.median_us) == ("lenet.conv1", 10.0)
-    assert store.known.hashes(second) == {source.hash}
+    assert store.known.of_other_studies(second) == {source.hash: known.trial}
     reused = store.known.reuse(second, 7, config_of(7), known)
     assert (reused.number, reused.config, reused.median_us, reused.phases) == (7, config_of(7), 10.0, Phases())
     assert store.trials.history(second) == (reused,)
@@ -301,7 +301,7 @@ def test_a_source_is_not_known_elsewhere(store: Store, other: dict[str, object])
     run_trial(store, open_scope(store), correct(0, 10.0, source=source), source)
     elsewhere = open_scope(store, **other)  # type: ignore[arg-type]
     assert store.known.get(elsewhere, source.hash) is None
-    assert not store.known.hashes(elsewhere)
+    assert not store.known.of_other_studies(elsewhere)
 
 
 def test_a_fresh_study_reuses_only_what_was_measured_since(store: Store) -> None:
@@ -312,7 +312,7 @@ def test_a_fresh_study_reuses_only_what_was_measured_since(store: Store) -> None
     for scope in (fresh, open_scope(store)):  # also when it is resumed
         assert store.known.get(scope, old.hash) is None
         assert store.known.get(scope, new.hash) is not None
-        assert store.known.hashes(scope) == {new.hash}
+        assert set(store.known.of_other_studies(scope)) == {new.hash}
 
 
 def test_two_kernels_that_claim_one_hash_are_refused(path: Path, store: Store) -> None:

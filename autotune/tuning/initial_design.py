@@ -1,0 +1,87 @@
+"""A layer -> the configs that its search starts with, or the one that is predicted to be fastest without a search."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from autotune.devices.device import DeviceInfo
+from autotune.family.space import BoundTemplate, SearchSpace
+from autotune.family.template import KernelTemplate
+from autotune.problem import Layer
+from autotune.resources import cost_model_file
+from autotune.search.cost_model import read_cost_model
+from autotune.search.warm_start import MOST, WarmStart, warm_start
+from autotune.store import TopTrial
+from autotune.study import Study
+from autotune.trial import Config
+from autotune.tuning.layer_store import StoredLayer
+from autotune.tuning.open_spaces import open_spaces
+
+
+def initial_design(
+    study: Study,
+    layer: Layer,
+    spaces: Sequence[SearchSpace],
+    info: DeviceInfo,
+    tuned: Sequence[TopTrial],
+    rates: Mapping[str, float],
+) -> WarmStart | None:
+    """The initial design of a layer, from the cost model and the trials of similar layers and devices; None if the
+    study wants none.
+    """
+    if not study.warm_start:
+        return None
+    model = read_cost_model(cost_model_file())
+    return warm_start(layer.problem, info, tuned, spaces, min(MOST, study.trials), model, rates)
+
+
+def tuned_before(study: Study, layer: Layer, stored: StoredLayer) -> tuple[TopTrial, ...]:
+    """The stored trials of layers and devices from which a search of this layer may start."""
+    if not study.warm_start:
+        return ()
+    kinds = ("cuda", "replay") if stored.info.kind == "replay" else (stored.info.kind,)
+    return stored.top_trials(kinds, study.informative(layer.problem))
+
+
+@dataclass(frozen=True, slots=True)
+class Predicted:
+    """The first config that a search of a layer would evaluate."""
+
+    layer: Layer
+    bound: BoundTemplate
+    """its family, for the layer and the device"""
+    config: Config
+    predicted_us: float | None
+    """None on a device of which the cost model knows nothing: the config is a family's default"""
+    near: tuple[tuple[str, float], ...]
+    """`study.layer on DEVICE` of the tuned layers that corrected the prediction, with their distance, nearest first"""
+
+    @property
+    def accuracy(self) -> str:
+        """The config's accuracy class."""
+        return self.bound.bind(self.bound.template.accuracy).word(self.bound.names(self.config))
+
+
+def predict(
+    study: Study,
+    layer: Layer,
+    templates: Mapping[str, KernelTemplate],
+    info: DeviceInfo,
+    tuned: Sequence[TopTrial],
+    rates: Mapping[str, float],
+) -> Predicted:
+    """The config of a layer that is predicted to be fastest on a device, with its calibrated rates.
+
+    `tuned` are trials of other layers and devices that correct the prediction. Raises StudyError as `open_spaces`.
+    """
+    spaces = open_spaces(study, layer, templates, info)
+    design = initial_design(study, layer, spaces, info, tuned, rates)
+    proposal = design.proposal() if design is not None else None
+    if design is None or proposal is None:
+        space, config = next((space, space.default) for space in spaces if space.default)
+        return Predicted(layer, space.bound, config, None, ())
+    log_us, config = proposal
+    bound = next(space.bound for space in spaces if space.template == config.template)
+    return Predicted(layer, bound, config, math.exp(log_us), design.layers)
