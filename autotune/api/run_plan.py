@@ -121,31 +121,27 @@ def layers_named(study: Study, names: Sequence[str]) -> tuple[Layer, ...]:
 
 def check_study(study: Study, families: Mapping[str, KernelTemplate]) -> None:
     """Raise StudyError if a study names an unknown family, parameter, value or sampler."""
-    where = study.shown
-    for name, narrowed in (*((name, {}) for name in study.templates or ()), *(study.space or {}).items()):
-        _check_family(where, name, narrowed, families)
-    for technique in study.techniques:
-        _check_family(f"{where}: technique {technique.name!r}", technique.template, technique.space, families)
-    for rule in study.rules:
-        for name in (*rule.below, *rule.above):
-            family, narrowed = study.side(name)
-            _check_family(f"{where}: rule {rule.name!r}", family, narrowed, families)
+    named: list[tuple[str, str, Mapping[str, Sequence[Value]]]] = [
+        *((study.shown, name, {}) for name in study.templates or ()),
+        *((study.shown, name, kept) for name, kept in (study.space or {}).items()),
+        *((f"{study.shown}: technique {each.name!r}", each.template, each.space) for each in study.techniques),
+        *(
+            (f"{study.shown}: rule {rule.name!r}", *study.side(side))
+            for rule in study.rules
+            for side in (*rule.below, *rule.above)
+        ),
+    ]
+    for where, name, kept in named:
+        if name not in families:
+            raise StudyError(
+                f"{where}: no template named {name!r}{did_you_mean(name, families)}; there are {', '.join(families)}"
+            )
+        try:
+            narrow(families[name], kept)
+        except StudyError as error:
+            raise StudyError(f"{where}: {error}") from None
     if study.sampler not in SAMPLERS:
-        raise StudyError(f"{where}: sampler = {study.sampler!r}: expected one of {', '.join(SAMPLERS)}")
-
-
-def _check_family(
-    where: str, name: str, narrowed: Mapping[str, Sequence[Value]], families: Mapping[str, KernelTemplate]
-) -> None:
-    """Raise StudyError for an unknown family, or for parameters and values that it does not have."""
-    if name not in families:
-        raise StudyError(
-            f"{where}: no template named {name!r}{did_you_mean(name, families)}; there are {', '.join(families)}"
-        )
-    try:
-        narrow(families[name], narrowed)
-    except StudyError as error:
-        raise StudyError(f"{where}: {error}") from None
+        raise StudyError(f"{study.shown}: sampler = {study.sampler!r}: expected one of {', '.join(SAMPLERS)}")
 
 
 def _finals(study: Study, baselines: tuple[str, ...], finals_s: float | None) -> FinalsPlan:

@@ -17,7 +17,7 @@ from autotune.trial import Outcome, Trial
 from autotune.tuning.initial_design import tuned_before
 from autotune.tuning.layer_finals import FinalsPlan
 from autotune.tuning.layer_result import PAUSED, LayerResult
-from autotune.tuning.layer_store import StoredLayer
+from autotune.tuning.layer_store import StoredLayer, template_records
 from autotune.tuning.tune import measurement_mode
 from autotune.tuning.tuned_layer import Part
 
@@ -47,8 +47,7 @@ class StudyRun:
         """Begin or resume."""
         key = store.studies.begin(study, fresh=fresh)
         hashes = {name: family.hash for name, family in families.items()}
-        records = tuple(TemplateRecord(name, hashes[name], family.header) for name, family in families.items())
-        return StudyRun(store, study, families, finals, key, hashes, texts_of(families), records)
+        return StudyRun(store, study, families, finals, key, hashes, texts_of(families), template_records(families))
 
 
 class LayerRun:
@@ -58,9 +57,9 @@ class LayerRun:
         """`tuned` keeps the trials for a warm start, which layers that begin together read once."""
         self._run, self.device_class, self.layer = run, device_class, layer
         info, environment, study, store = device_class.info, device_class.environment, run.study, run.store
-        scope = store.scopes.open(run.key, layer, info, environment, measurement_mode(study), run.records)
-        self._stored = StoredLayer(store, scope, info, environment)
-        self._first_number = store.trials.next_number(scope)
+        mode = measurement_mode(study)
+        self._stored = StoredLayer.open(store, run.key, layer, info, environment, mode, run.records)
+        self._first_number = store.trials.next_number(self._stored.scope)
         classes = study.informative(layer.problem)
         if self._first_number:  # a resumed layer starts from the same trials as the run that it resumes
             self._tuned = self._similar(tuned_before(study, layer, self._stored))

@@ -42,7 +42,7 @@ from autotune.search import single_threaded
 from autotune.store import DispatchedLayer, TargetScope, TemplateRecord
 from autotune.study import Study, distinct_layers
 from autotune.trial import Outcome
-from autotune.tuning.finals_decision import LEAST_NOISE
+from autotune.tuning.layer_finals import LEAST_NOISE
 from autotune.tuning.tune import measurement_mode
 
 SEARCHED = "searched together"

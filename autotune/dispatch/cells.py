@@ -14,10 +14,10 @@ from autotune.evaluation.evaluator import Evaluator
 from autotune.family.space import Admission, BoundTemplate
 from autotune.family.template import KernelTemplate
 from autotune.problem import Layer
-from autotune.store import Store, StudyKey, TemplateRecord, TrialRow
+from autotune.store import Store, StudyKey, TrialRow
 from autotune.study import Study
 from autotune.trial import Config, Outcome, Trial
-from autotune.tuning.layer_store import StoredLayer, quarantine_suspects
+from autotune.tuning.layer_store import StoredLayer, quarantine_suspects, template_records
 from autotune.tuning.pipeline import LayerQueue, Pipeline
 from autotune.tuning.trial_log import Progress, TrialLog
 from autotune.tuning.tune import measurement_mode
@@ -161,9 +161,8 @@ def _start(
 ) -> tuple[LayerQueue, TrialLog]:
     """Start configs on a layer, beginning with suspects of a killed run, each of which runs alone."""
     info, environment = run.evaluator.info, run.evaluator.environment
-    records = [TemplateRecord(one.name, one.hash, one.header) for one in run.templates.values()]
-    scope = run.store.scopes.open(key, row.layer, info, environment, measurement_mode(run.study), records)
-    stored = StoredLayer(run.store, scope, info, environment)
+    records, mode = template_records(run.templates), measurement_mode(run.study)
+    stored = StoredLayer.open(run.store, key, row.layer, info, environment, mode, records)
     state = stored.state()
     log = TrialLog(state, label=f"{row.name} as others", budget=len(wanted), observe=observe, clock=run.clock)
 

@@ -25,7 +25,7 @@ from autotune.exporting.selected_kernel import SelectedKernel
 from autotune.family.template import KernelTemplate
 from autotune.measurement.benchmark import paired_ratio
 from autotune.tempdirs import temporary_folder
-from autotune.tuning.finals_decision import noise_floor
+from autotune.tuning.layer_finals import noise_floor
 from autotune.workers.worker import FinalsTimings
 
 ALLOWED = 0.02  # by which an exported kernel may be slower, if the noise floor is lower

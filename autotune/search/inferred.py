@@ -17,7 +17,7 @@ from autotune.search.branches import Branches, Flags
 from autotune.search.coordinates import Axes, Axis
 from autotune.search.encoding import FIXED, Params
 from autotune.search.gaussian_process import Posterior
-from autotune.search.outcome import FAILED, amounts, objective
+from autotune.search.space_model import FAILED, amounts, objective
 from autotune.search.state import Floats
 from autotune.search.surrogate import (
     LIKELY,

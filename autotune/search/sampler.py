@@ -16,8 +16,7 @@ from optuna.trial import FrozenTrial, Trial, TrialState
 from autotune.search.encoding import Params
 from autotune.search.inferred import InferredSpaceModel
 from autotune.search.listed_space import listed
-from autotune.search.outcome import CONSTRAINTS
-from autotune.search.space_model import ListedSpaceModel
+from autotune.search.space_model import CONSTRAINTS, ListedSpaceModel
 
 if TYPE_CHECKING:
     from optuna import Study

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -57,19 +58,13 @@ class Surrogate:
 
     def __init__(self, metric: Metric) -> None:
         self._metric = metric
-        self._value_weights: tuple[bytes, Weights] | None = None
-        self._failure_weights: tuple[bytes, Weights] | None = None
-        self._limit_weights: dict[str, tuple[bytes, Weights]] = {}
+        self._weights: dict[str, tuple[bytes, Weights]] = {}
+        """of each process, with the points that they were fitted to"""
 
     def values(self, points: Points, values: Floats, scale: Scale, pending: Points) -> Posterior:
         """The model of the scaled values; pending points are assumed to have the expected values."""
-        fitted = fitted_at(len(points))
-        observed = points[:fitted].tobytes()
-        if self._value_weights is None or self._value_weights[0] != observed:
-            first = values[:fitted]
-            targets = Scale.of(first, scale.least).warp(first)  # a later scale would differ after a resume
-            self._value_weights = (observed, fit(self._metric, points[:fitted], targets))
-        weights = self._value_weights[1]
+        # a later scale would differ after a resume
+        weights = self._fitted("values", points, values, lambda first: Scale.of(first, scale.least).warp(first))
         targets = scale.warp(values)
         kept = _kept(targets)
         conditioned = posterior(self._metric, points[kept], targets[kept], weights)
@@ -84,24 +79,27 @@ class Surrogate:
         """The model of a constraint's values, compressed far from 0."""
         unit = max(float(np.median(np.abs(amounts))), TINY)
         targets: Floats = np.sign(amounts) * np.log1p(np.abs(amounts) / unit)
-        fitted = fitted_at(len(points))
-        observed = points[:fitted].tobytes()
-        if name not in self._limit_weights or self._limit_weights[name][0] != observed:
-            self._limit_weights[name] = (observed, fit(self._metric, points[:fitted], targets[:fitted]))
-        recent = slice(max(0, len(points) - MODEL_ROWS), None)
-        return posterior(self._metric, points[recent], targets[recent], self._limit_weights[name][1])
+        return self._recent(f"limit {name}", points, targets)
 
     def chances(self, points: Points, failed: Flags, asked: Points) -> Floats:
         """Chances of success at some points, from a process over the labels of those tried."""
-        labels = failed.astype(np.float64)
+        mean, _ = self._recent("failures", points, failed.astype(np.float64)).predict(asked)
+        return np.clip(1.0 - mean, LEAST_CHANCE, 1.0)
+
+    def _recent(self, process: str, points: Points, targets: Floats) -> Posterior:
+        """A process conditioned on the latest points."""
+        recent = slice(max(0, len(points) - MODEL_ROWS), None)
+        return posterior(self._metric, points[recent], targets[recent], self._fitted(process, points, targets))
+
+    def _fitted(
+        self, process: str, points: Points, targets: Floats, scaled: Callable[[Floats], Floats] = lambda first: first
+    ) -> Weights:
+        """The weights of a process, fitted to its first points and their `scaled` targets."""
         fitted = fitted_at(len(points))
         observed = points[:fitted].tobytes()
-        if self._failure_weights is None or self._failure_weights[0] != observed:
-            self._failure_weights = (observed, fit(self._metric, points[:fitted], labels[:fitted]))
-        recent = slice(max(0, len(points) - MODEL_ROWS), None)
-        conditioned = posterior(self._metric, points[recent], labels[recent], self._failure_weights[1])
-        mean, _ = conditioned.predict(asked)
-        return np.clip(1.0 - mean, LEAST_CHANCE, 1.0)
+        if process not in self._weights or self._weights[process][0] != observed:
+            self._weights[process] = observed, fit(self._metric, points[:fitted], scaled(targets[:fitted]))
+        return self._weights[process][1]
 
 
 def weighed(

@@ -19,7 +19,7 @@ from autotune.store.profiles import KernelProfile, ProfileRow
 from autotune.store.quarantine import QuarantineRow
 from autotune.store.result_rows import SORTS, Side
 from autotune.store.retimes import RetimeRow
-from autotune.store.run_context import Scope, TargetScope
+from autotune.store.run_context import Scope, TargetScope, TemplateRecord
 from autotune.store.schema.tables import RETIME_LABELS
 from autotune.store.sqlite.connections import is_sqlite
 from autotune.store.sqlite.database import path_of
@@ -27,7 +27,6 @@ from autotune.store.sqlite.open_database import has_results
 from autotune.store.sqlite.query import Cell, QueryResult, QueryStream
 from autotune.store.store import Store
 from autotune.store.studies import GENERATIONS, LayerRow, StudyKey, StudyRow
-from autotune.store.templates import TemplateRecord
 from autotune.store.trial_store import Suspect, TrialKey
 from autotune.store.trials import TrialRow, launched
 from autotune.store.warm_start_trials import TopTrial

@@ -25,9 +25,9 @@ from autotune.devices.device import DeviceInfo
 from autotune.problem import Layer, Problem
 from autotune.store.devices import same_device
 from autotune.store.layers import of_problem
-from autotune.store.measurements import timing_of
 from autotune.store.rows import rows_of
 from autotune.store.schema.best_rule import BEST_NOW, KEY, best_of
+from autotune.store.schema.column_kinds import date_text
 from autotune.store.schema.tables import (
     devices,
     layers,
@@ -38,10 +38,9 @@ from autotune.store.schema.tables import (
     trials,
     tuning_targets,
 )
-from autotune.store.schema.types import date_text
 from autotune.store.sqlite.database import Database
 from autotune.store.studies import LayerRef, called, current_places, find, one_of, target_ids
-from autotune.store.trials import TrialRow, gflops, trials_by_id
+from autotune.store.trials import TrialRow, gflops, timing_of, trials_by_id
 from autotune.trial import ACCURACY_CLASSES, END_TO_END, Outcome, Timing
 
 TUNE_FIRST = "run `autotune tune STUDY` first"
@@ -161,23 +160,41 @@ class BestStore:
     def of_study(self, study: str, generation: int, what: str | None = None) -> tuple[BestRow, ...]:
         """The best kernels of one generation of a study, from its own trials and finals, imported ones included."""
         with self.database.read() as connection:
-            places = tuple(
-                place
-                for place in find(connection, what or study, self.database.shown, "all")
-                if (place.study, place.generation) == (study, generation)
-            )
-            part = {"study_id": places[0].study_id if places else None, "until": FOREVER}
-            return tuple(_best(connection, target_ids(places), places, part))
+            places, part = part_of(connection, self.database.shown, what, study=(study, generation))
+            return tuple(_best(connection, None, places, part))
 
     def at(self, moment: datetime, what: str | None = None) -> tuple[BestRow, ...]:
         """The best kernels at an earlier date."""
         with self.database.read() as connection:
-            places = None if what is None else find(connection, what, self.database.shown)
-            targets = (
-                connection.execute(select(tuning_targets.c.id)).scalars() if places is None else target_ids(places)
-            )
-            part = {"study_id": None, "until": date_text(moment)}
-            return tuple(_best(connection, list(targets), places, part))
+            places, part = part_of(connection, self.database.shown, what, until=moment)
+            return tuple(_best(connection, None, places, part))
+
+
+def part_of(
+    connection: Connection,
+    where: str,
+    what: str | None,
+    *,
+    study: tuple[str, int] | None = None,
+    until: datetime | None = None,
+) -> tuple[tuple[LayerRef, ...] | None, dict[str, Any]]:
+    """The parameters of `best_of` for a generation of a study or for a date, and its layers; None: all layers."""
+    study_id, places = None, None
+    if study is not None:
+        name, generation = study
+        found = find(connection, what or name, where, "all")
+        places = tuple(place for place in found if (place.study, place.generation) == study)
+        same = (studies.c.name == name, studies.c.generation == generation)
+        study_id = connection.execute(select(studies.c.id).where(*same)).scalar()
+    elif what is not None:
+        places = find(connection, what, where)
+    every = select(tuning_targets.c.id)
+    targets = connection.execute(every).scalars() if places is None else target_ids(places)
+    return places, {
+        "study_id": study_id,
+        "until": FOREVER if until is None else date_text(until),
+        "targets": json.dumps(sorted(targets)),
+    }
 
 
 _CHOSEN: tuple[ColumnElement[Any], ...] = (
@@ -193,10 +210,9 @@ def _best(
     places: Sequence[LayerRef] | None,
     part: Mapping[str, Any] | None = None,
 ) -> Iterator[BestRow]:
-    """The best of these tuning targets, under the names in their studies; None: of every layer. `part` is that of
-    `best_of`.
+    """The best of these tuning targets, under the names in their studies; None: of every layer. With a `part`, by the
+    rule and among the tuning targets of `part_of`.
     """
-    values = {} if part is None else {**part, "targets": json.dumps(sorted(targets or ()))}
     chosen = text(BEST_NOW if part is None else best_of()).columns(*_CHOSEN).subquery("chosen")
     statement = (
         select(chosen, measurements)
@@ -210,7 +226,7 @@ def _best(
         statement = statement.order_by(*(chosen.c[name] for name in KEY))
     if targets is not None:
         statement = statement.where(chosen.c.tuning_target_id.in_(targets))
-    rows = list(rows_of(connection, statement, values))
+    rows = list(rows_of(connection, statement, part))
     whole = trials_by_id(connection, (row[chosen.c.trial_id] for row in rows))
     of_target: dict[int, list[BestRow]] = {}
     for row in rows:

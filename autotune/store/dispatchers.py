@@ -15,8 +15,8 @@ from autotune.store.devices import device_of
 from autotune.store.layers import problem_of, store_layer
 from autotune.store.rows import insert, record_of, rows_of, values_of
 from autotune.store.run_context import TargetScope
+from autotune.store.schema.column_kinds import Values
 from autotune.store.schema.tables import devices, dispatched_layers, dispatchers, layers, studies, templates, trials
-from autotune.store.schema.types import Values
 from autotune.store.sqlite.database import Database
 from autotune.store.studies import find
 from autotune.store.trial_store import begin_trial, within

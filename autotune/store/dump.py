@@ -11,11 +11,9 @@ from autotune import __version__
 from autotune.atomic_write import publish, sibling_temp
 from autotune.errors import StoreError
 from autotune.escape import one_line
-from autotune.store.sqlite.connections import check_whole, connect_for_reading
+from autotune.store.sqlite.connections import check_whole, connect_for_reading, translate_errors
 from autotune.store.sqlite.database import LOCK_TIMEOUT_S, path_of, utc_now
-from autotune.store.sqlite.error_messages import translate_errors
-from autotune.store.sqlite.open_database import open_for_reading, schema_of
-from autotune.store.sqlite.versions import newest_schema
+from autotune.store.sqlite.open_database import newest_schema, open_for_reading, schema_of
 
 _ALLOWED = frozenset(
     {
@@ -93,8 +91,7 @@ def load(text: str, name: str, url: str | Path) -> int:
                 raise StoreError(
                     f"{name}: not a dump of autotune ({one_line(str(error)[:SHOWN_CHARACTERS])}); nothing was loaded"
                 ) from error
-            raw.set_authorizer(None)
-            count = sum(_size(raw, table) for (table,) in raw.execute("SELECT name FROM pragma_table_list").fetchall())
+            count = raw.total_changes
         if schema_of(begun, LOCK_TIMEOUT_S) is None:
             raise StoreError(f"{name}: the dump is empty; nothing was loaded")
         with closing(connect_for_reading(begun, LOCK_TIMEOUT_S)) as raw:
@@ -110,8 +107,3 @@ def _authorize(action: int, first: str | None, second: str | None, _database: st
     if action == sqlite3.SQLITE_FUNCTION and second == "load_extension":
         return sqlite3.SQLITE_DENY
     return sqlite3.SQLITE_OK if action in _ALLOWED else sqlite3.SQLITE_DENY
-
-
-def _size(raw: sqlite3.Connection, table: str) -> int:
-    kind = raw.execute("SELECT type FROM sqlite_master WHERE name = ?", (table,)).fetchone()
-    return int(raw.execute(f'SELECT count(*) FROM "{table}"').fetchone()[0]) if kind == ("table",) else 0  # noqa: S608

@@ -7,8 +7,8 @@ from dataclasses import dataclass, replace
 from sqlalchemy import select, tuple_
 
 from autotune.store.rows import finite, record_of, values_of
+from autotune.store.schema.column_kinds import Values
 from autotune.store.schema.tables import end_to_end_timings, trials
-from autotune.store.schema.types import Values
 from autotune.store.sqlite.database import Database
 from autotune.store.studies import find
 from autotune.store.trials import TrialRow, with_trials

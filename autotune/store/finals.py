@@ -11,15 +11,14 @@ from sqlalchemy import Connection, RowMapping, and_, exists, func, select, text,
 
 from autotune.devices.device import Environment
 from autotune.errors import StoreError
-from autotune.store.measurements import timing_of, timing_values
 from autotune.store.rows import among, insert, record_of, rows_of, values_of
 from autotune.store.run_context import Scope
+from autotune.store.schema.column_kinds import Values
 from autotune.store.schema.tables import environments, finals, measurements, studies, trials, verdicts
-from autotune.store.schema.types import Values
 from autotune.store.sqlite.database import Database
 from autotune.store.studies import find, target_ids
 from autotune.store.trial_store import within
-from autotune.store.trials import Origin, TrialRow, with_trials
+from autotune.store.trials import Origin, TrialRow, timing_of, timing_values, with_trials
 from autotune.trial import Timing
 
 BASELINE = "baseline "

@@ -21,8 +21,9 @@ from sqlalchemy import Connection, select
 
 from autotune.devices.device import RECORDED, DeviceInfo, Environment
 from autotune.store.devices import store_device, store_environment, store_run
-from autotune.store.measurements import timing_values
 from autotune.store.rows import identify, insert, last_id
+from autotune.store.run_context import TemplateRecord, store_templates
+from autotune.store.schema.column_kinds import Values
 from autotune.store.schema.tables import (
     measurements,
     studies,
@@ -30,12 +31,10 @@ from autotune.store.schema.tables import (
     trials,
     tuning_targets,
 )
-from autotune.store.schema.types import Values
 from autotune.store.sqlite.database import LOCK_TIMEOUT_S, Clock, utc_now
 from autotune.store.sqlite.open_database import open_for_writing
 from autotune.store.studies import next_generation
-from autotune.store.templates import TemplateRecord, store_templates
-from autotune.store.trials import outcome_values
+from autotune.store.trials import outcome_values, timing_values
 
 if TYPE_CHECKING:
     from autotune.interchange.recorded_space import Recording

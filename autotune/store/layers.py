@@ -15,8 +15,8 @@ from autotune.operation.operation import parse_operation
 from autotune.operation.registry import CONV2D, operation, operations
 from autotune.problem import Layer, Problem, make_problem
 from autotune.store.rows import identify, insert
+from autotune.store.schema.column_kinds import Values
 from autotune.store.schema.tables import layers, tuning_target_layers, tuning_targets
-from autotune.store.schema.types import Values
 
 _KEPT = 4096  # problems that a process keeps
 _NOWHERE = Path(os.devnull)  # the folder of a stored operation: no file is read or run from it

@@ -43,9 +43,15 @@ from autotune.store.schema.tables import (
     tuning_targets,
     verdicts,
 )
-from autotune.store.sqlite.connections import check_whole, connect_for_reading, connect_for_writing, may_write, uri
+from autotune.store.sqlite.connections import (
+    check_whole,
+    connect_for_reading,
+    connect_for_writing,
+    may_write,
+    translate_errors,
+    uri,
+)
 from autotune.store.sqlite.database import LOCK_TIMEOUT_S, Clock, path_of, utc_now
-from autotune.store.sqlite.error_messages import translate_errors
 from autotune.store.sqlite.open_database import open_for_reading, open_for_writing
 
 _IMPORTED = {"origin": "'imported'"}

@@ -11,8 +11,8 @@ from autotune.errors import StoreError
 from autotune.escape import one_line
 from autotune.store.rows import insert, record_of, rows_of
 from autotune.store.run_context import Scope
+from autotune.store.schema.column_kinds import Values
 from autotune.store.schema.tables import devices, environments, quarantine, sources
-from autotune.store.schema.types import Values
 from autotune.store.sqlite.database import Database
 
 

@@ -12,13 +12,12 @@ from sqlalchemy import Connection, select, text
 
 from autotune.devices.device import DeviceInfo, Environment
 from autotune.problem import Problem
-from autotune.store.best import FOREVER, target_of
+from autotune.store.best import part_of, target_of
 from autotune.store.devices import same_device
-from autotune.store.schema.tables import DEVICE_IDENTITY, devices, studies, trials, tuning_targets
-from autotune.store.schema.types import date_text
+from autotune.store.schema.tables import DEVICE_IDENTITY, devices, trials
 from autotune.store.schema.views import HISTORY, LISTED, STALE, diff
 from autotune.store.sqlite.database import Database
-from autotune.store.studies import LayerRef, current_places, find, one_of, spaces_named, target_ids
+from autotune.store.studies import LayerRef, current_places, find, one_of, spaces_named
 from autotune.trial import Outcome
 
 SORTS = ("number", "median", "registers", "error", "started")
@@ -116,21 +115,10 @@ _NO_DEVICE = 0  # ids begin at 1
 
 def _side(connection: Connection, side: Side, what: str | None, where: str, suffix: str) -> dict[str, Any]:
     """The parameters of a side."""
-    study_id, places = None, None
-    if side.study is not None:
-        found = find(connection, what or side.study, where, "all")
-        places = tuple(place for place in found if (place.study, place.generation) == (side.study, side.generation))
-        same = (studies.c.name == side.study, studies.c.generation == side.generation)
-        study_id = connection.execute(select(studies.c.id).where(*same)).scalar_one()
-    elif what is not None:
-        places = find(connection, what, where)
-    everything = select(tuning_targets.c.id)
-    targets = connection.execute(everything).scalars() if places is None else target_ids(places)
-    values = {
-        "study_id": study_id,
+    study = None if side.study is None or side.generation is None else (side.study, side.generation)
+    places, values = part_of(connection, where, what, study=study, until=side.until)
+    values |= {
         "device_id": _device_id(connection, side.device),
-        "until": FOREVER if side.until is None else date_text(side.until),
-        "targets": json.dumps(sorted(targets)),
         "places": None if places is None else _named(places),
     }
     return {f"{name}{suffix}": value for name, value in values.items()}

@@ -12,13 +12,12 @@ from autotune.errors import StoreError
 from autotune.escape import one_line
 from autotune.store.devices import Runs, environment_of
 from autotune.store.finals import supersede_finals
-from autotune.store.measurements import timing_of, timing_values
 from autotune.store.rows import insert, record_of, rows_of
+from autotune.store.schema.column_kinds import Values
 from autotune.store.schema.tables import environments, measurements, retimes, runs, trials
-from autotune.store.schema.types import Values
 from autotune.store.sqlite.database import Database
 from autotune.store.studies import find, target_ids
-from autotune.store.trials import TrialRow, with_trials
+from autotune.store.trials import TrialRow, timing_of, timing_values, with_trials
 from autotune.trial import Timing
 
 

@@ -15,7 +15,7 @@ from sqlalchemy.dialects.sqlite import insert as insert_new
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
 
-from autotune.store.schema.types import Values
+from autotune.store.schema.column_kinds import Values
 
 Record = TypeVar("Record", bound="DataclassInstance")
 

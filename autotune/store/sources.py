@@ -16,8 +16,8 @@ from autotune.family.tensor_map_template import NamedTensorMap
 from autotune.store.layers import problem_of
 from autotune.store.rows import insert_unless_there, inserting, inserting_unless_there, rows_of
 from autotune.store.run_context import Scope
+from autotune.store.schema.column_kinds import Values, escaped, joined, paragraph_id, paragraphs_of
 from autotune.store.schema.tables import layers, paragraphs, source_paragraphs, sources, templates, trials
-from autotune.store.schema.types import Values, escaped, joined, paragraph_id, paragraphs_of
 from autotune.store.sqlite.database import Database
 from autotune.trial import END_TO_END, Config
 

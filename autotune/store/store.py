@@ -11,22 +11,19 @@ from autotune.store.devices import DeviceStore, NoiseFloorStore, RateStore, Runs
 from autotune.store.dispatchers import DispatcherStore
 from autotune.store.end_to_end_timings import EndToEndStore
 from autotune.store.finals import FinalsStore
-from autotune.store.measurements import MeasurementStore
 from autotune.store.profiles import ProfileStore
 from autotune.store.quarantine import QuarantineStore
-from autotune.store.result_cache import KnownStore
 from autotune.store.result_rows import ResultStore
 from autotune.store.retimes import RetimeStore
-from autotune.store.run_context import ScopeStore
+from autotune.store.run_context import ScopeStore, TemplateStore
 from autotune.store.sources import SourceStore
-from autotune.store.sqlite.connections import check_whole, connect_for_reading
+from autotune.store.sqlite.connections import check_whole, connect_for_reading, translate_errors
 from autotune.store.sqlite.database import LOCK_TIMEOUT_S, Clock, utc_now
-from autotune.store.sqlite.error_messages import translate_errors
 from autotune.store.sqlite.open_database import open_for_reading, open_for_writing
 from autotune.store.sqlite.query import QueryResult, QueryStream, run_query, stream_query
 from autotune.store.studies import StudyStore
-from autotune.store.templates import TemplateStore
-from autotune.store.trial_store import TrialStore
+from autotune.store.trial_store import KnownStore, TrialStore
+from autotune.store.trials import MeasurementStore
 from autotune.store.warm_start_trials import TopTrialStore
 
 

@@ -14,8 +14,8 @@ from autotune.escape import one_line
 from autotune.problem import Layer
 from autotune.store.layers import problem_of, store_layer
 from autotune.store.rows import insert, last_id, record_of, rows_of
+from autotune.store.schema.column_kinds import Values
 from autotune.store.schema.tables import layers, studies, study_layers, trials, tuning_targets
-from autotune.store.schema.types import Values
 from autotune.store.sqlite.database import Database
 from autotune.study import Study
 from autotune.trial import Outcome
@@ -297,14 +297,7 @@ def _check_same_study(connection: Connection, study_id: int, study: Study, where
     """Raise StoreError if another network would take the name of a study that has trials."""
     if connection.execute(select(trials.c.id).where(trials.c.study_id == study_id).limit(1)).first() is None:
         return
-    statement = (
-        select(study_layers, layers)
-        .join(tuning_targets, tuning_targets.c.id == study_layers.c.tuning_target_id)
-        .join(layers, layers.c.id == tuning_targets.c.layer_id)
-        .where(study_layers.c.study_id == study_id)
-        .order_by(study_layers.c.position.is_(None), study_layers.c.position)
-    )
-    stored = [layer_of(row) for row in rows_of(connection, statement)]
+    stored = [place.layer for place in find(connection, None, where, "all") if place.study_id == study_id]
     if stored and {layer.problem for layer in stored}.isdisjoint(layer.problem for layer in study.layers):
         raise StoreError(
             f"{study.name}: {where} has trials of another study with this name, and no layer of this one has the "

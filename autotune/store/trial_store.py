@@ -1,9 +1,9 @@
-"""Write and query trials."""
+"""Write trials, query them, and reuse the results of earlier ones."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from functools import cache
 from typing import Any
@@ -14,17 +14,16 @@ from autotune.errors import StoreError
 from autotune.family.source import KernelSource
 from autotune.problem import Problem
 from autotune.store.end_to_end_timings import parts_values
-from autotune.store.measurements import timing_values
 from autotune.store.result_rows import listed, rows, trial_places
 from autotune.store.rows import insert, insert_unless_there, rows_of
 from autotune.store.run_context import SCOPE, Scope, TargetScope
-from autotune.store.schema.tables import end_to_end_timings, measurements, trials
-from autotune.store.schema.types import Values
+from autotune.store.schema.column_kinds import Values
+from autotune.store.schema.tables import end_to_end_timings, measurements, sources, studies, trials
 from autotune.store.schema.views import LISTED_IDS
 from autotune.store.sources import store_source
 from autotune.store.sqlite.database import Database
-from autotune.store.trials import TrialRow, outcome_values, select_trials, trial_of, trials_by_id
-from autotune.trial import Config, EndToEndParts, Outcome, Trial
+from autotune.store.trials import TrialRow, outcome_values, select_trials, timing_values, trial_of, trials_by_id
+from autotune.trial import Config, EndToEndParts, Outcome, Phases, Trial
 
 
 @dataclass(frozen=True, slots=True)
@@ -291,3 +290,77 @@ def _running() -> Select[*tuple[Any, ...]]:
     """The trials of a scope that run."""
     running = trials.c.outcome == str(Outcome.RUNNING)
     return select_trials().where(*_IN_SCOPE, running).order_by(trials.c.number)
+
+
+_KNOWN = (
+    trials.c.device_id == bindparam("device_id"),
+    trials.c.environment_id == bindparam("environment_id"),
+    trials.c.measurement_mode == bindparam("measurement_mode"),
+    trials.c.outcome != str(Outcome.RUNNING),
+    trials.c.reused_trial_id.is_(None),
+    trials.c.origin == "measured",
+    trials.c.id > bindparam("after"),
+)
+"""measured trials with a result, in any study"""
+
+_LATEST_KNOWN = (
+    select(trials.c.id)
+    .join(sources)
+    .where(sources.c.hash == bindparam("hash"), *_KNOWN)
+    .order_by(trials.c.id.desc())
+    .limit(1)
+)
+
+
+@cache
+def _of_others() -> Select[*tuple[Any, ...]]:
+    """Those of a layer in other studies; the condition on studies lets SQLite use an index."""
+    others = trials.c.study_id.in_(select(studies.c.id).where(studies.c.id != bindparam("study_id")))
+    of_layer = trials.c.tuning_target_id == bindparam("tuning_target_id")
+    return select_trials().where(others, of_layer, trials.c.source_id.is_not(None), *_KNOWN).order_by(trials.c.id)
+
+
+def _known_to(scope: Scope) -> Values:
+    """The parameters of _KNOWN: which trials a scope may reuse."""
+    return {
+        "device_id": scope.device_id,
+        "environment_id": scope.environment_id,
+        "measurement_mode": scope.measurement_mode,
+        "after": scope.study.fresh_after or 0,
+    }
+
+
+@dataclass(frozen=True, slots=True)
+class KnownStore:
+    """Finished trials of a scope's device, environment and measurement mode, in any study, without imported ones.
+
+    A study that was started afresh sees only trials since then.
+    """
+
+    database: Database
+
+    def get(self, scope: Scope, source_hash: str) -> TrialRow | None:
+        """The latest finished trial of this source."""
+        with self.database.read() as connection:
+            trial_id = connection.execute(_LATEST_KNOWN, {"hash": source_hash, **_known_to(scope)}).scalar_one_or_none()
+            return None if trial_id is None else trials_by_id(connection, [trial_id])[trial_id]
+
+    def of_other_studies(self, scope: Scope) -> dict[str, Trial]:
+        """The latest result of each source of the scope's layer in other studies."""
+        values = {**_known_to(scope), "study_id": scope.study.id, "tuning_target_id": scope.tuning_target_id}
+        with self.database.read() as connection:
+            return {row[sources.c.hash]: trial_of(row) for row in rows_of(connection, _of_others(), values)}
+
+    def reuse(
+        self, scope: Scope, number: int, config: Config, known: TrialRow, *, proposed_by: str = "search"
+    ) -> Trial:
+        """Store the result of an earlier trial as this scope's trial, in one commit; its phases took no time."""
+        trial = replace(known.trial, number=number, config=config, phases=Phases())
+        now = self.database.now()
+        with self.database.write() as connection:
+            source_id = connection.execute(select(trials.c.source_id).where(trials.c.id == known.id)).scalar_one()
+            trial_id = begin_trial(
+                connection, scope, number, config, source_id, now, proposed_by=proposed_by, reused_trial_id=known.id
+            )
+            end_trial(connection, TrialKey(trial_id, number, config, trial.source_hash), trial, now)
+        return trial

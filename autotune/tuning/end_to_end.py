@@ -21,7 +21,7 @@ from autotune.family.space import Admission, BoundTemplate
 from autotune.family.template import KernelTemplate
 from autotune.measurement.end_to_end_timer import EndToEndPlan, EndToEndRequest, cut
 from autotune.problem import Layer
-from autotune.store import BestRow, EndToEndRow, Scope, Store, TemplateRecord
+from autotune.store import BestRow, EndToEndRow, Store, TemplateRecord
 from autotune.study import EndToEnd, Study
 from autotune.trial import END_TO_END, Config, Outcome, Phases, Trial
 from autotune.tuning.layer_store import STRIKES, StoredLayer
@@ -82,11 +82,12 @@ def time_end_to_end(
         if stopping():
             break
         kernel = best_kernel(study, key.generation, layer, evaluator, store)
-        scope = store.scopes.open(key, layer, evaluator.info, evaluator.environment, END_TO_END, [FAMILY])
+        info, environment = evaluator.info, evaluator.environment
+        stored = StoredLayer.open(store, key, layer, info, environment, END_TO_END, [FAMILY])
         if kernel is None:
-            results.append(EndToEndResult(layer, scope.name, None, (), {}))
+            results.append(EndToEndResult(layer, stored.scope.name, None, (), {}))
             continue
-        line = _EndToEndLine(study, choices, layer, kernel, templates, evaluator, store, scope, clock)
+        line = _EndToEndLine(study, choices, layer, kernel, templates, evaluator, stored, clock)
         results.append(line.run(observe, stopping))
     return tuple(results)
 
@@ -116,12 +117,12 @@ class _EndToEndLine:
         kernel: BestRow,
         templates: Mapping[str, KernelTemplate],
         evaluator: DeviceEvaluator,
-        store: Store,
-        scope: Scope,
+        stored: StoredLayer,
         clock: Callable[[], float],
     ) -> None:
         self.study, self.choices, self.layer, self.kernel = study, choices, layer, kernel
-        self.evaluator, self.store, self.scope, self.clock = evaluator, store, scope, clock
+        self.evaluator, self.stored, self.store, self.clock = evaluator, stored, stored.store, clock
+        self.scope = scope = stored.scope
         declared = layer.problem.operation
         if not declared.independent:
             raise StudyError(f"{scope.name}: {declared.name} has independent = false, so it cannot be cut for copies")
@@ -139,7 +140,7 @@ class _EndToEndLine:
     def run(self, observe: Callable[[Progress], None], stopping: Callable[[], bool]) -> EndToEndResult:
         """Time the plans without a result."""
         wanted = list(configs(self.choices, self.layer.problem.runtime_size))
-        state = StoredLayer(self.store, self.scope, self.evaluator.info, self.evaluator.environment).state()
+        state = self.stored.state()
         known = {trial.config: trial for trial in state.trials if trial.source_hash in (None, self.whole.hash)}
         label = f"{self.scope.name} end to end"
         log = TrialLog(state, label=label, budget=len(wanted), observe=observe, clock=self.clock)

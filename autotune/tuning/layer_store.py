@@ -11,7 +11,19 @@ from typing import Protocol
 
 from autotune.devices.device import DeviceInfo, Environment
 from autotune.family.source import KernelSource
-from autotune.store import Finals, FinalsState, Scope, Store, Suspect, TopTrial, TrialKey
+from autotune.family.template import KernelTemplate
+from autotune.problem import Layer
+from autotune.store import (
+    Finals,
+    FinalsState,
+    Scope,
+    Store,
+    StudyKey,
+    Suspect,
+    TemplateRecord,
+    TopTrial,
+    TrialKey,
+)
 from autotune.trial import Config, Trial
 
 STRIKES = 2  # interrupted runs of a kernel after which it is quarantined
@@ -66,6 +78,11 @@ class LayerWriter(Protocol):
         """Store finals, and the noise floor in microseconds and as a fraction."""
 
 
+def template_records(families: Mapping[str, KernelTemplate]) -> tuple[TemplateRecord, ...]:
+    """The families as the database keeps them."""
+    return tuple(TemplateRecord(family.name, family.hash, family.header) for family in families.values())
+
+
 @dataclass(frozen=True, slots=True)
 class StoredLayer:
     """One layer in a results database."""
@@ -76,6 +93,20 @@ class StoredLayer:
     environment: Environment
     running: dict[int, TrialKey] = field(default_factory=dict)
     """the trials that were started and have not ended, by number, in the order of their start"""
+
+    @staticmethod
+    def open(
+        store: Store,
+        key: StudyKey,
+        layer: Layer,
+        info: DeviceInfo,
+        environment: Environment,
+        measurement_mode: str,
+        records: Sequence[TemplateRecord],
+    ) -> StoredLayer:
+        """The layer of a study on a device; `records` has every family that its configs may name."""
+        scope = store.scopes.open(key, layer, info, environment, measurement_mode, records)
+        return StoredLayer(store, scope, info, environment)
 
     def state(self) -> LayerState:
         """The layer as it is now."""

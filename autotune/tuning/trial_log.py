@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain, islice
 from typing import Literal
@@ -90,6 +90,12 @@ class Seen:
     """an example"""
 
 
+def fastest(trials: Iterable[Trial]) -> Trial | None:
+    """The first correct trial with the smallest median; None if none is correct."""
+    correct = (trial for trial in trials if trial.median_us is not None)
+    return min(correct, key=lambda trial: trial.median_us or 0.0, default=None)
+
+
 class TrialLog:
     """The trials of a layer that a run knows, in the order in which they ended."""
 
@@ -172,9 +178,7 @@ class TrialLog:
             self.evaluated.add(trial.source_hash)
         if trial.outcome != Outcome.CORRECT:
             self.count_failure(trial)
-        median = trial.median_us
-        if median is not None and (self.best is None or median < (self.best.median_us or 0.0)):
-            self.best = trial
+        self.best = fastest([*([self.best] if self.best else []), trial])
 
     def disprove(self, disproved: Trial) -> None:
         """Count a trial that was correct, and all with the same kernel, under its new outcome."""
@@ -186,5 +190,4 @@ class TrialLog:
             else trial
             for trial in self.trials
         ]
-        correct = [trial for trial in self.trials if trial.median_us is not None]
-        self.best = min(correct, key=lambda trial: trial.median_us or 0.0, default=None)
+        self.best = fastest(self.trials)

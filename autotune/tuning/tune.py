@@ -11,12 +11,12 @@ from autotune.family.template import KernelTemplate
 from autotune.problem import Layer
 from autotune.search import single_threaded
 from autotune.search.warm_start import WarmStart
-from autotune.store import Store, TemplateRecord
+from autotune.store import Store
 from autotune.study import Study, distinct_layers
 from autotune.tuning.initial_design import initial_design, tuned_before
 from autotune.tuning.layer_finals import PLAIN_FINALS, FinalsPlan
 from autotune.tuning.layer_result import LayerResult
-from autotune.tuning.layer_store import StoredLayer
+from autotune.tuning.layer_store import StoredLayer, template_records
 from autotune.tuning.open_spaces import open_spaces
 from autotune.tuning.schedule import Schedule
 from autotune.tuning.trial_log import Network, Progress
@@ -60,11 +60,11 @@ def tune(
     info, environment = evaluator.info, evaluator.environment
     rates = store.rates.best(info)
     key = store.studies.begin(study, fresh=fresh)
-    records = [TemplateRecord(template.name, template.hash, template.header) for template in templates.values()]
+    records = template_records(templates)
 
     def opened(layer: Layer) -> OpenLayer:
-        scope = store.scopes.open(key, layer, info, environment, measurement_mode(study), records)
-        stored, own = StoredLayer(store, scope, info, environment), spaces[layer.name]
+        stored = StoredLayer.open(store, key, layer, info, environment, measurement_mode(study), records)
+        own = spaces[layer.name]
 
         def design() -> WarmStart | None:
             return initial_design(study, layer, own, info, tuned_before(study, layer, stored), rates)

@@ -17,8 +17,7 @@ from autotune.search import Search
 from autotune.search.warm_start import WarmStart
 from autotune.study import Study
 from autotune.trial import Config, Outcome, Trial
-from autotune.tuning.finals_decision import entrants
-from autotune.tuning.layer_finals import PLAIN_FINALS, FinalsPlan, Held, InTurn, LayerFinals
+from autotune.tuning.layer_finals import PLAIN_FINALS, FinalsPlan, Held, InTurn, LayerFinals, entrants
 from autotune.tuning.layer_result import (
     INTERRUPTED,
     NO_CONFIG,
@@ -29,7 +28,7 @@ from autotune.tuning.layer_result import (
 from autotune.tuning.layer_store import LayerState, LayerWriter, quarantine_suspects
 from autotune.tuning.open_spaces import RECORDED_REJECTIONS
 from autotune.tuning.pipeline import LayerQueue, Pipeline, rejected_trial
-from autotune.tuning.trial_log import Phase, Progress, TrialLog
+from autotune.tuning.trial_log import Phase, Progress, TrialLog, fastest
 
 SHARE = 5  # at most a fifth of a budget is pending, so that the rest of a small budget learns from earlier results
 
@@ -263,9 +262,7 @@ class TunedLayer:
         if self.design is None:
             return None
         trials = [trial for trial in self.log.trials if self.search.proposed_by(trial.config) == self.design.by]
-        timed = [trial for trial in trials if trial.median_us is not None]
-        best = min(timed, key=lambda trial: trial.median_us or 0.0, default=None)
-        return DesignResult(self.design.by, len(trials), self.design.layers, best) if trials else None
+        return DesignResult(self.design.by, len(trials), self.design.layers, fastest(trials)) if trials else None
 
     def _undecided(self, new: int) -> bool:
         """Whether there are trials since the last finals, or no finals: a run may have ended before its own."""
@@ -281,8 +278,7 @@ class TunedLayer:
         part = self.run_of.part
         if part is None:
             return self.log.best
-        before = (trial for trial in self.log.trials if trial.number < part.first_number and trial.median_us)
-        return min(before, key=lambda trial: trial.median_us or 0.0, default=None)
+        return fastest(trial for trial in self.log.trials if trial.number < part.first_number)
 
     def _in_spaces(self, config: Config) -> bool:
         space = self.spaces.get(config.template)

@@ -13,8 +13,7 @@ from autotune.operation.registry import operation
 from autotune.problem import Conv2dProblem, Layer, Problem, make_problem
 from autotune.study import ADMITTED
 from autotune.trial import Config, Outcome, Timing, Trial, comparable
-from autotune.tuning.finals_decision import Comparison
-from autotune.tuning.layer_finals import Compared, FinalsResult
+from autotune.tuning.layer_finals import Compared, Comparison, FinalsResult
 from autotune.tuning.layer_result import LayerResult
 
 LAYER = Conv2dProblem(64, 64, 56, 56, 64, 3, 3, epilogue="bias_relu", layout="nhwc")

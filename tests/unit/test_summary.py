@@ -5,8 +5,7 @@ from __future__ import annotations
 from autotune.cli.summary import summary
 from autotune.problem import Conv2dProblem, Layer
 from autotune.trial import Config, Outcome, Timing, Trial
-from autotune.tuning.finals_decision import Comparison
-from autotune.tuning.layer_finals import Compared, FinalsResult
+from autotune.tuning.layer_finals import Compared, Comparison, FinalsResult
 from autotune.tuning.layer_result import LayerResult
 from autotune.tuning.trial_log import Seen
 

@@ -12,8 +12,8 @@ from urllib.parse import quote
 
 from autotune.errors import StoreError
 from autotune.escape import one_line
+from autotune.store.schema.column_kinds import paragraph_id, paragraphs_of, seven_digits
 from autotune.store.schema.tables import metadata
-from autotune.store.schema.types import paragraph_id, paragraphs_of, seven_digits
 from autotune.study import admitted_classes
 
 NAMED_12 = {

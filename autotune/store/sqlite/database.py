@@ -24,7 +24,7 @@ from sqlalchemy.util import LRUCache
 from autotune.errors import StoreError
 from autotune.escape import one_line
 from autotune.resources import RECORDED, recorded_database, shown_results
-from autotune.store.sqlite.error_messages import translate_errors
+from autotune.store.sqlite.connections import translate_errors
 
 LOCK_TIMEOUT_S = 60.0
 """how long a transaction waits for another process; a merge of 20,000 trials holds the lock for some seconds"""

@@ -12,9 +12,8 @@ from dataclasses import dataclass
 from autotune.errors import StoreError, shortened
 from autotune.escape import one_line
 from autotune.store.schema.from_12 import NAMED_12
-from autotune.store.sqlite.connections import connect_for_reading
+from autotune.store.sqlite.connections import connect_for_reading, translate_errors
 from autotune.store.sqlite.database import Database
-from autotune.store.sqlite.error_messages import translate_errors
 
 Cell = int | float | str | bytes | None
 """One value of an SQL result."""

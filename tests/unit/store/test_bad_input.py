@@ -16,7 +16,7 @@ import pytest
 import autotune.store as store_package
 from autotune.errors import StoreError
 from autotune.store import Store, compact, is_sqlite
-from autotune.store.sqlite.versions import newest_schema
+from autotune.store.sqlite.open_database import newest_schema
 from tests.long_run import every
 
 from .builders import CONV1, config_of, correct, failed, open_scope, run_trial, source_of, written

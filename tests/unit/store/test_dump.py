@@ -19,7 +19,7 @@ from autotune.measurement.rates import Rate
 from autotune.problem import Layer
 from autotune.store import Finals, Store, TemplateRecord, Verdict, dump, load, merge
 from autotune.store.schema.tables import metadata
-from autotune.store.sqlite.versions import newest_schema
+from autotune.store.sqlite.open_database import newest_schema
 from autotune.trial import Config
 from tests.long_run import every
 

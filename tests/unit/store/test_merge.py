@@ -12,7 +12,7 @@ import pytest
 from autotune.errors import StoreError
 from autotune.measurement.rates import Rate
 from autotune.store import Finals, Merged, Store, compact, merge
-from autotune.store.sqlite.versions import newest_schema
+from autotune.store.sqlite.open_database import newest_schema
 from tests.benchmarks.smaller_database import shrink
 
 from .builders import (

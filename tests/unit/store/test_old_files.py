@@ -13,8 +13,8 @@ from autotune.errors import StoreError, StoreWarning
 from autotune.resources import shipped
 from autotune.store import Store
 from autotune.store.schema.tables import FIRST
-from autotune.store.sqlite import versions
-from autotune.store.sqlite.versions import newest_schema
+from autotune.store.sqlite import open_database as versions
+from autotune.store.sqlite.open_database import newest_schema
 from tests.unit.permissions import read_only
 
 from .builders import H200, config_of, correct, open_scope, run_trial, source_of, ticking, written

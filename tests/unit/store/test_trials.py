@@ -16,7 +16,7 @@ from autotune.errors import StoreError
 from autotune.measurement.rates import Rate
 from autotune.problem import Conv2dProblem, Layer, make_problem
 from autotune.store import Store, TemplateRecord, merge
-from autotune.store.schema.types import seven_digits
+from autotune.store.schema.column_kinds import seven_digits
 from autotune.trial import (
     ACCURACY_CLASSES,
     LEAST,
