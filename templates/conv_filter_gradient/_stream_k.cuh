@@ -47,7 +47,8 @@ __device__ __forceinline__ F* sums_of(F* workspace, int tile, int block, int blo
     return first_sums_of(workspace, block, blocks) + static_cast<long long>(at) * (TILE_K * TILE_COLUMNS);
 }
 
-// A tile of dw. ALL_TAPS: its columns are 64 input channels of each tap; else they are neighbours, of TAP_COLUMNS input channels a tap.
+// A tile of dw. ALL_TAPS: its columns are 64 input channels of each tap; else they are neighbours, of TAP_COLUMNS input channels a tap, of which
+// the first LEAD are none.
 struct Tile {
     int group, first_k, first_column;
 
@@ -59,8 +60,8 @@ struct Tile {
     // Where the element lies in dw that the tile has in a row and column; -1 where it is none.
     __device__ __forceinline__ long long element(int row, int column) const {
         const int k = first_k + row, tap = ALL_TAPS ? column / 64 : (first_column + column) / TAP_COLUMNS;
-        const int c = ALL_TAPS ? first_column + column % 64 : (first_column + column) % TAP_COLUMNS;
-        if (k >= GROUP_K || tap >= TAPS || c >= GROUP_C) return -1;
+        const int c = ALL_TAPS ? first_column + column % 64 : (first_column + column) % TAP_COLUMNS - LEAD;
+        if (k >= GROUP_K || tap >= TAPS || c < 0 || c >= GROUP_C) return -1;
         return (static_cast<long long>(group * GROUP_K + k) * TAPS + tap) * GROUP_C + c;
     }
 };
@@ -68,7 +69,7 @@ struct Tile {
 // Stores the sums of neighbouring columns of a tile.
 template <int COUNT>
 __device__ __forceinline__ void store_sums(float* __restrict__ dw, const Tile& tile, int row, int column, const AlignedArray<float, COUNT>& sums) {
-    if constexpr (GROUP_C % COUNT == 0) {
+    if constexpr (GROUP_C % COUNT == 0 && LEAD == 0) {
         const long long to = tile.element(row, column);
         if (to >= 0) *reinterpret_cast<AlignedArray<float, COUNT>*>(dw + to) = sums;
     } else {

@@ -34,7 +34,7 @@ constexpr int DILATION_D = 1, DILATION_H = 1, DILATION_W = 1;
 // A tap is one of a filter, or a row of them, whose input channels are neighbours.
 constexpr int R = 3, S = 3, TAPS = 9;
 constexpr int GROUP_C = 72, GROUP_K = 80;
-constexpr bool CONTIGUOUS_ROWS = false;
+constexpr bool CONTIGUOUS_ROWS = false, COPY_WORDS = false;
 
 // Parameters
 constexpr int WARP_K = 32, WARP_COLUMNS = 32;
@@ -45,7 +45,7 @@ constexpr int THREADS = 64, REDUCE_THREADS = 256, REDUCE_LANES = 1, WARPS_K = 1;
 constexpr int TILE_K = 32, TILE_COLUMNS = 64;
 constexpr int TILES_K = 3, TILES_COLUMNS = 11, TILES = 33;
 constexpr int CHUNK = 8;  // elements of 16 bytes
-constexpr int TAP_COLUMNS = 72;
+constexpr int TAP_COLUMNS = 72, LEAD = 0;
 constexpr bool ALL_TAPS = false;  // tiles divide the columns wherever
 constexpr int PITCH_K = TILE_K + 8, PITCH_COLUMNS = TILE_COLUMNS + 8;
 constexpr int STAGE = STEP_PIXELS * (PITCH_K + PITCH_COLUMNS);  // elements: dy [STEP_PIXELS][PITCH_K], then x [STEP_PIXELS][PITCH_COLUMNS]
@@ -74,6 +74,30 @@ __device__ __forceinline__ void copy_chunk(Bits* to, const Bits* from, const The
     }
 }
 
+// Starts the copies of a step's rows of x. Neighbouring lanes have the words of a chunk, then pixels: a pixel's row overlaps the next one's, so that
+// a warp reads few cache lines, and its words lie in different banks.
+__device__ __forceinline__ void copy_words(Bits* to, const Bits* __restrict__ x, const Tile& tile, int first, int pixels) {
+    constexpr int WORD = 4 / static_cast<int>(sizeof(Bits)), WORDS = CHUNK / WORD, SLOTS = STEP_PIXELS * WORDS;
+    constexpr int ROUNDS = THREADS > SLOTS ? THREADS / SLOTS : 1;  // threads that share the chunks of a pixel
+    const int round = static_cast<int>(threadIdx.x) / SLOTS;
+    if (ROUNDS > 1 && round >= ROUNDS) return;
+    for (int slot = static_cast<int>(threadIdx.x) - (ROUNDS > 1 ? round * SLOTS : 0); slot < SLOTS; slot += THREADS) {
+        const int word = slot % WORDS * WORD, row = slot / WORDS, pixel = first + row;
+        const int d = pixel % PIXELS / (P * Q) * STRIDE_D - PAD_D, h = pixel % (P * Q) / Q * STRIDE_H - PAD_H;
+        const int at = (pixel % Q * STRIDE_W - PAD_W) * C - LEAD + word;  // in its row
+        const Bits* const from = x + ((static_cast<long long>(pixel / PIXELS) * D + d) * H + h) * (W * C) + at;
+#pragma unroll
+        for (int i = 0; i < (TILE_COLUMNS / CHUNK + ROUNDS - 1) / ROUNDS; ++i) {
+            const int chunk = ROUNDS > 1 ? i * ROUNDS + round : i, column = tile.first_column + chunk * CHUNK;
+            if (chunk >= TILE_COLUMNS / CHUNK) break;
+            const int tap = column / TAP_COLUMNS, c = column % TAP_COLUMNS, below = tap % R * DILATION_H, behind = tap / R * DILATION_D;
+            const bool there = pixel < pixels && tap < TAPS && static_cast<unsigned>(d + behind) < static_cast<unsigned>(D) &&
+                               static_cast<unsigned>(h + below) < static_cast<unsigned>(H) && static_cast<unsigned>(at + c) < static_cast<unsigned>(W * C);
+            copy_async<4>(to + row * PITCH_COLUMNS + chunk * CHUNK + word, from + (behind * H + below) * (W * C) + c, there);
+        }
+    }
+}
+
 // Starts the copies of a step's pixels; behind the last one it has zeros.
 __device__ __forceinline__ void copy_step(Bits* stage, const Bits* __restrict__ x, const Bits* __restrict__ dy, const Tile& tile, int first, int pixels) {
     constexpr int CHUNKS_K = TILE_K / CHUNK, CHUNKS_COLUMNS = TILE_COLUMNS / CHUNK;
@@ -82,6 +106,10 @@ __device__ __forceinline__ void copy_step(Bits* stage, const Bits* __restrict__ 
         const int row = i / CHUNKS_K, k = tile.first_k + i % CHUNKS_K * CHUNK, pixel = first + row;
         const Bits* const from = dy + static_cast<long long>(pixel) * K + tile.group * GROUP_K + k;
         copy_chunk<GROUP_K>(stage + row * PITCH_K + i % CHUNKS_K * CHUNK, from, [&](int j) { return pixel < pixels && k + j < GROUP_K; });
+    }
+    if constexpr (COPY_WORDS) {
+        copy_words(stage + STEP_PIXELS * PITCH_K, x, tile, first, pixels);
+        return;
     }
 #pragma unroll
     for (int i = static_cast<int>(threadIdx.x); i < STEP_PIXELS * CHUNKS_COLUMNS; i += THREADS) {

@@ -44,7 +44,7 @@ constexpr int ROWS = 64, COLUMNS = 64;                       // what one compute
 constexpr bool SPLIT_COLUMNS = true;                          // the warpgroups share the columns, not the output channels
 constexpr int REDUCE_THREADS = 256, REDUCE_LANES = 2;
 constexpr int TILES_K = 2, TILES_COLUMNS = 9, TILES = 18;
-constexpr int TAP_COLUMNS = 128;
+constexpr int TAP_COLUMNS = 128, LEAD = 0;
 constexpr bool ALL_TAPS = false;  // columns of a tile
 [[maybe_unused]] constexpr int DEPTH = 64, X_ROWS = 128;  // rows of a stage: of each box of dy, of x
 constexpr int DY_BYTES = TILE_K / 64 * DEPTH * OPERAND_ROW_BYTES, STAGE_BYTES = 24576, STAGES = 8;
