@@ -28,8 +28,7 @@ from autotune.exporting.exporter import Images
 from autotune.exporting.kernel import stem
 from autotune.exporting.proof import prove, runs_on
 from autotune.family.template import KernelTemplate
-from autotune.family.template_files import load_templates
-from autotune.operation.registry import operations_here
+from autotune.family.template_files import load_recorded_templates, load_templates
 from autotune.problem import as_conv2d
 from autotune.store import BestRow, DispatcherRow, Store
 from autotune.study import ADMITTED, Study, distinct_layers, operations_of
@@ -178,8 +177,7 @@ def write_export(
             why = f" with {request}; leave that out, or" if str(request) else ";"
             raise StoreError(f"{db}: no kernel of {name} to export{why} {store.best.advice(name)}")
         recorded = (row.layer.problem.operation for row in selected.rows)
-        here = operations_here(recorded, None if isinstance(what, Study) else what)
-        families = load_templates(tuple(templates), here)
+        families = load_recorded_templates(templates, recorded, None if isinstance(what, Study) else what)
         studies = {name: stored_study(store, name) for name in {row.study for row in selected.rows}}
         exported = export_library(
             [selected_kernel(store, row, studies[row.study], db, families) for row in selected.rows],
@@ -203,7 +201,8 @@ def _write_untuned(
 ) -> WrittenExport:
     """Write recorded kernels of a study's layers, and predicted ones of the others."""
     study = as_study(what, db, templates)
-    families = load_templates(templates, operations_of(study))
+    operations = operations_of(study)
+    families = load_templates(templates, operations, of={each.name for each in operations})
     layers = [
         layer
         for layer in distinct_layers(study.layers)

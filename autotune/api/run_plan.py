@@ -101,7 +101,8 @@ def plan_run(
     if overrides is not None:
         planned = overrides.of(planned)
     chosen = layers_named(planned, layers)
-    families = load_templates(folders, operations_of(planned))
+    operations = operations_of(planned)
+    families = load_templates(folders, operations, of={each.name for each in operations})
     check_study(planned, families)
     finals = _finals(planned, tuple(dict.fromkeys(baselines)), finals_s)
     if not fresh:

@@ -85,7 +85,7 @@ def checker_of(evaluator: Evaluator) -> Checker:
 class FamilyCheck:
     """Runs the cases of a plan on a device, and remembers what else was not exercised. Raises as `checker_of` does.
 
-    `sanitizing`, an evaluator on `host:check`, gets some of the cases.
+    `sanitizing` opens `host:check`, which gets some of the cases; it returns None where that cannot be opened.
     """
 
     def __init__(
@@ -93,7 +93,7 @@ class FamilyCheck:
         plan: CasePlan,
         evaluator: Evaluator,
         architectures: Architectures | None = None,
-        sanitizing: Evaluator | None = None,
+        sanitizing: Callable[[], Evaluator | None] = lambda: None,
     ) -> None:
         self.plan = plan
         self._evaluator = evaluator
@@ -160,23 +160,23 @@ class FamilyCheck:
         if several is not None and several.allows(case.config):
             others.append(relaunched(source, several))
         on = self._evaluator_for(source.problem)
-        if on is self._sanitizing:
+        if on is not self._evaluator:
             others = [other for other in others if other.problem.flops <= _SANITIZED_FLOPS]
         on.expect(source.problem)
         archs = self._architectures.submit(bound, source) if self._architectures else []
         return _Started(case, (source, *others), on.compile(source), tuple(archs), on)
 
     def _device(self, on: Evaluator) -> str:
-        return HOST_CHECK if on is self._sanitizing else on.info.kind
+        return on.info.kind if on is self._evaluator else HOST_CHECK
 
     def _evaluator_for(self, problem: Problem) -> Evaluator:
         """The verifier for the next case."""
         self._wait -= 1
         late = self._seconds[True] > _SANITIZED_SHARE * sum(self._seconds.values())
-        if self._sanitizing is None or self._wait >= 0 or late or problem.flops > _SANITIZED_FLOPS:
+        if self._wait >= 0 or late or problem.flops > _SANITIZED_FLOPS:
             return self._evaluator
         self._wait = _SANITIZED_EVERY - 1
-        return self._sanitizing
+        return self._sanitizing() or self._evaluator
 
     def _finish(self, started: _Started) -> Iterator[CheckRow]:
         case = started.case

@@ -121,11 +121,12 @@ def _predicted(store: Store, layers: NamedLayers, info: DeviceInfo | None, accur
     from autotune.family.template_files import load_templates
     from autotune.tuning.initial_design import predict
 
-    templates = load_templates()
+    kernels = [best_per_class(store.best.list(layer.problem, info, accuracy=accuracy)) for _, layer in layers]
+    untuned = {layer.problem.operation.name for (_, layer), own in zip(layers, kernels, strict=True) if not own}
+    templates = load_templates(of=untuned)
     devices = [each for each in ([info] if info else store.devices.list()) if each.can.gpu]
-    for study, layer in layers:
+    for (study, layer), own in zip(layers, kernels, strict=True):
         name = f"{study.name}.{layer.name}"
-        own = best_per_class(store.best.list(layer.problem, info, accuracy=accuracy))
         if own:
             yield from (Answer(name, layer, with_roofline(store, row)) for row in own)
             continue

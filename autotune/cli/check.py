@@ -101,11 +101,11 @@ def check(
     jobs = jobs or jobs_default()
     evaluator = open_evaluator(device, jobs, _DEADLINES)
     architectures, no_nvcc = _architectures(jobs, each=full)
-    sanitizing, no_sanitizers = _sanitizing(evaluator, device)
+    sanitizing = _HostCheck() if evaluator.info.can.cpu and device != HOST_CHECK else None
     try:
         checker_of(evaluator)  # problems and configs take seconds to derive
         plan = CasePlan(family, evaluator.info, layers=wanted.layers if wanted else (), narrowed=narrowed, seed=seed)
-        checking = FamilyCheck(plan, evaluator, architectures, sanitizing)
+        checking = FamilyCheck(plan, evaluator, architectures, sanitizing.open if sanitizing else lambda: None)
         found = checking.rows(most=configs, ended=lambda: not full and time.monotonic() > end)
         rows = _counted(family.name, found, most=configs, seconds=None if full else seconds)
     finally:
@@ -120,8 +120,8 @@ def check(
     reported += doubtful_declarations([subject.bound.problem for subject in checking.plan.subjects])
     reported += loose_tolerance([row for row in rows if row.outcome == Outcome.CORRECT])
     reported += under_tools
-    if no_sanitizers:
-        reported.append(f"No config ran on host:check: {no_sanitizers}")
+    if sanitizing is not None and sanitizing.missing:
+        reported.append(f"No config ran on host:check: {sanitizing.missing}")
     elif sanitizing is not None:
         ran = sum(row.device == HOST_CHECK for row in rows)
         reported.append(f"Ran on host:check, under sanitizers: {counted(ran, 'config')} of {len(rows)}")
@@ -171,14 +171,25 @@ def _architectures(jobs: int, *, each: bool) -> tuple[Architectures | None, str]
         return None, str(error)
 
 
-def _sanitizing(evaluator: Evaluator, device: str | None) -> tuple[Evaluator | None, str]:
-    """What runs some of the configs under sanitizers where the others run on `host`, or why nothing does."""
-    if not evaluator.info.can.cpu or device == HOST_CHECK:
-        return None, ""
-    try:
-        return DeviceEvaluator([HOST_CHECK], 1, cache=binary_cache(), deadlines=_DEADLINES), ""
-    except (ToolchainError, DeviceError) as error:
-        return None, str(error)
+class _HostCheck:
+    """`host:check`, opened when the first config is to run on it."""
+
+    def __init__(self) -> None:
+        self._evaluator: Evaluator | None = None
+        self.missing = ""
+        """why it cannot be opened"""
+
+    def open(self) -> Evaluator | None:
+        if self._evaluator is None and not self.missing:
+            try:
+                self._evaluator = DeviceEvaluator([HOST_CHECK], 1, cache=binary_cache(), deadlines=_DEADLINES)
+            except (ToolchainError, DeviceError) as error:
+                self.missing = str(error)
+        return self._evaluator
+
+    def close(self) -> None:
+        if self._evaluator is not None:
+            self._evaluator.close()
 
 
 def _under_compute_sanitizer(

@@ -29,8 +29,7 @@ from autotune.cli.progress import stages
 from autotune.cli.run import INTERRUPTED, end_interrupted
 from autotune.cli.trials import annotated_source
 from autotune.errors import AutotuneError, StoreError
-from autotune.family.template_files import load_templates
-from autotune.operation.registry import operations_here
+from autotune.family.template_files import load_recorded_templates
 from autotune.study import ADMITTED
 
 if TYPE_CHECKING:
@@ -239,7 +238,7 @@ def _kernel(store: Store, row: TrialRow, what: str, directories: tuple[Path, ...
     """The very kernel of a trial. Raises StoreError where it cannot be had."""
     from autotune.analysis.rerender import kernel_of
 
-    kernel = kernel_of(row, store, load_templates(directories, operations_here([row.problem.operation], what)))
+    kernel = kernel_of(row, store, load_recorded_templates(directories, [row.problem.operation], what))
     if isinstance(kernel, str):
         raise StoreError(f"{db}: trial {row.trial.number} of {row.name}: {kernel}")
     return kernel

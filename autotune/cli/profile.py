@@ -16,8 +16,7 @@ from autotune.cli.tables import format_options, show
 from autotune.columns import Column, Shares
 from autotune.compilation.toolchain import find_ncu
 from autotune.errors import DeviceError, StoreError
-from autotune.family.template_files import load_templates
-from autotune.operation.registry import operations_here
+from autotune.family.template_files import load_recorded_templates
 
 if TYPE_CHECKING:
     from autotune.devices.device import DeviceInfo
@@ -132,7 +131,7 @@ def _profiled(
             raise StoreError(
                 f"{store.path}: no correct kernel of {what} on {info.name}; {store.best.advice(name_of(what), info)}"
             )
-        families = load_templates(directories, operations_here((row.problem.operation for row in rows.values()), what))
+        families = load_recorded_templates(directories, (row.problem.operation for row in rows.values()), what)
         kernels = compiled(store, evaluator, list(rows.values()), families, say)
     finally:
         evaluator.close()  # the profiled process has the device to itself

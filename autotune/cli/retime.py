@@ -27,8 +27,7 @@ from autotune.errors import StoreError
 from autotune.evaluation.evaluator import Evaluator
 from autotune.evaluation.null import NullEvaluator
 from autotune.family.template import KernelTemplate
-from autotune.family.template_files import load_templates
-from autotune.operation.registry import operations_here
+from autotune.family.template_files import load_recorded_templates
 from autotune.store import Store, TrialRow
 
 if TYPE_CHECKING:
@@ -61,9 +60,7 @@ def stale(what: str | None, db: str, directories: tuple[Path, ...], device: str 
         devices = store.devices.by_id()
         rows = store.results.stale(name, _opened(device, {info.kind for info in devices.values()}))
         shapes = {(row["operation"], row["problem"], row["declaration"]) for row in rows}
-        families = load_templates(
-            directories, operations_here((stored_problem(*shape).operation for shape in shapes), what)
-        )
+        families = load_recorded_templates(directories, (stored_problem(*shape).operation for shape in shapes), what)
         with counting("stale", len(rows)) as tell:
             stale_rows = list(StaleResults(store, families, pool, devices).rows(_counted(rows, tell)))
     doubtful, best = ({row["trial_id"] for row in some} for some in (stale_rows, rows))
@@ -195,7 +192,7 @@ def retime(
     name = name_of(what)
     with Store(db, create=False) as store:
         layers = store.studies.layers(name)  # report a wrong name before a device is opened
-    families = load_templates(directories, operations_here((row.layer.problem.operation for row in layers), what))
+    families = load_recorded_templates(directories, (row.layer.problem.operation for row in layers), what)
     with (
         closing(open_evaluator(device, jobs or jobs_default())) as evaluator,
         Store(writable(db)) as store,

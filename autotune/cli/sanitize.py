@@ -19,8 +19,7 @@ from autotune.cli.tables import format_options, show
 from autotune.columns import Column, Items
 from autotune.errors import AutotuneError, StoreError, not_written
 from autotune.escape import counted
-from autotune.family.template_files import load_templates
-from autotune.operation.registry import operations_here
+from autotune.family.template_files import load_recorded_templates
 from autotune.toml_table import LARGEST
 
 if TYPE_CHECKING:
@@ -131,7 +130,7 @@ def _winners(
     from autotune.api.recorded_kernel import selected_kernel
 
     rows = store.best.list(name_of(what), accuracy=accuracy)
-    families = load_templates(directories, operations_here((row.layer.problem.operation for row in rows), what))
+    families = load_recorded_templates(directories, (row.layer.problem.operation for row in rows), what)
     studies = {name: stored_study(store, name) for name in {row.study for row in rows}}
     winners: dict[str, Winner] = {}
     for row in rows:

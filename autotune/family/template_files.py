@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence, Set
+from collections.abc import Collection, Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
@@ -18,7 +18,7 @@ from autotune.family.template import HEADER, SUFFIX, KernelTemplate
 from autotune.family.template_header import HeaderReader, header_toml
 from autotune.family.text import KEPT, Includes, parse
 from autotune.operation.operation import FILE, Operation
-from autotune.operation.registry import CONV2D, operation, operations, read_operation
+from autotune.operation.registry import CONV2D, operation, operations, operations_here, read_operation
 from autotune.resources import shipped
 from autotune.toml_table import did_you_mean
 from autotune.trial import Value
@@ -102,10 +102,22 @@ def operation_of(folder: Path) -> Operation:
     return operation(name if name in operations() else CONV2D)
 
 
-def load_templates(directories: Sequence[Path] = (), more: Sequence[Operation] = ()) -> Mapping[str, KernelTemplate]:
-    """Every family of `template_files`, loaded and checked, by name."""
+def load_templates(
+    directories: Sequence[Path] = (), more: Sequence[Operation] = (), *, of: Collection[str] | None = None
+) -> Mapping[str, KernelTemplate]:
+    """The families of `template_files`, loaded and checked, by name; `of` names the operations whose families to load
+    (None: all).
+    """
     includes, files = Includes(), template_files(directories, more)
-    return {name: _load(file, includes) for name, file in files.items()}
+    return {name: _load(file, includes) for name, file in files.items() if of is None or file.operation.name in of}
+
+
+def load_recorded_templates(
+    directories: Sequence[Path], recorded: Iterable[Operation], what: str | Path | None
+) -> Mapping[str, KernelTemplate]:
+    """The families of operations that a results database declares; for `what` see `operations_here`."""
+    declared = tuple(dict.fromkeys(recorded))
+    return load_templates(directories, operations_here(declared, what), of={each.name for each in declared})
 
 
 def load_template(file: FamilyFile | Path) -> KernelTemplate:

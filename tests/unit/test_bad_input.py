@@ -61,15 +61,15 @@ STUDIES = {
     ),
     "an unknown template": (
         ("trials = 10", 'templates = ["tinny"]'),
-        "bad.toml: no template named 'tinny' (did you mean 'tiny'?); there are conv_depthwise, ",
+        "bad.toml: no template named 'tinny' (did you mean 'tiny'?); there are depthwise, ",
     ),
     "an unknown template's space": (
         ("trials = 10", "[space.tinny]\nturns = 1"),
-        "bad.toml: no template named 'tinny' (did you mean 'tiny'?); there are conv_depthwise, ",
+        "bad.toml: no template named 'tinny' (did you mean 'tiny'?); there are depthwise, ",
     ),
     "an unknown template's technique": (
         ("s = 3\n", 's = 3\n[[technique]]\nname = "t"\ntemplate = "tinny"\n'),
-        "bad.toml: technique 't': no template named 'tinny' (did you mean 'tiny'?); there are conv_depthwise, ",
+        "bad.toml: technique 't': no template named 'tinny' (did you mean 'tiny'?); there are depthwise, ",
     ),
     "a space of a template that is not searched": (
         ("trials = 10", 'templates = ["tiny"]\n[space.direct]\nthread_k = 1'),
@@ -170,7 +170,7 @@ def test_an_option_that_names_nothing(word: str, folder: Path, tune: Command, fi
     assert complaint.startswith(
         {
             "--layer": "--layer none: small has no such layer; it has one",
-            "--family": "small.toml: no template named 'none'; there are conv_depthwise, ",
+            "--family": "small.toml: no template named 'none'; there are depthwise, ",
         }[word]
     )
     assert content(filled) == before

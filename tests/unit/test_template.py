@@ -455,3 +455,11 @@ def test_every_shipped_family_says_what_it_is(name: str) -> None:
 
 def test_the_edits_of_these_tests_are_all_that_is_wrong(tmp_path: Path) -> None:
     tiny(tmp_path)
+
+
+def test_only_families_of_the_operations_that_are_asked_for_are_read(tmp_path: Path) -> None:
+    (tmp_path / "gemm").mkdir()
+    (tmp_path / "gemm" / "broken.cu.j2").write_text("no header")
+    assert set(load_templates([tmp_path], of={"softmax"})) == {"softmax_rows"}
+    with pytest.raises(TemplateError, match="broken"):
+        load_templates([tmp_path], of={"gemm"})
