@@ -27,7 +27,7 @@ pytestmark = pytest.mark.cxx
 GOOD = DATA / "everything.cu.j2"
 CASES = 24  # more than pairs of features and parameters of any fault below take
 HALF = 12  # as many as a value takes that half of the cases have, or a pair that a quarter has
-FEW = 8
+FEW = 4
 
 FAULTS: Mapping[str, tuple[str, str, str]] = {
     "nhwc": ("q = at / K % Q, p = at / (K * Q) % P;", "q = at / K % Q, p = (at / (K * Q) + 1) % P;", "layout=nhwc"),

@@ -106,7 +106,7 @@ def test_tune_finds_it_at_the_tuned_size(defect: tuple[str, str], tmp_path: Path
         host.verify(source, binary)
 
 
-@pytest.mark.parametrize("defect", every(6, DEFECTS))
+@pytest.mark.parametrize("defect", every(len(DEFECTS), DEFECTS))
 def test_export_finds_it(defect: tuple[str, str], tmp_path: Path, cxx: str, checked: DeviceEvaluator) -> None:
     """By its self-test or by the sanitizers, which run other sizes."""
     template = planted(defect, tmp_path)

@@ -95,7 +95,7 @@ def test_results_of_another_gpu_are_marked(autotune: Command) -> None:
 
 
 def test_a_cost_model_in_the_current_folder_is_used(autotune: Command) -> None:
-    Path("net.toml").write_text(f'name = "net"\n{NEW}')
+    Path("net.toml").write_text(f'name = "net"\ntemplates = ["implicit_gemm_sm90"]\n{NEW}')
     words = ("export", "net.toml", "--untuned", "--device", "H200", "--no-proof", "--out", "kernels")
     bundled = autotune(*words)
     model = json.loads(cost_model_file().read_text())

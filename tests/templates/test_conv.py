@@ -177,7 +177,7 @@ def test_a_frame_that_is_read_from_the_cache_of_another_video_is_found(host: Dev
     assert refuses_changed(SM90, CACHED, {**BASE, "tile_n": 48}, change, host)
 
 
-@pytest.mark.parametrize(("name", "reads"), [("conv_mma_gemm", True), ("conv_depthwise_nhwc", False)])
+@pytest.mark.parametrize(("name", "reads"), [(SM90, True), ("conv_split_k_sm90", False)])
 def test_check_has_cached_frames_for_families_that_read_them(name: str, reads: bool) -> None:
     problems = CasePlan(family(name), H200, seed=0).derivation.problems
     assert any(each.bound.problem.has("cache") for each in problems) == reads

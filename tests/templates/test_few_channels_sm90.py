@@ -11,13 +11,13 @@ import pytest
 from numpy.typing import NDArray
 
 from autotune.compilation.compile import compile_cubin
-from autotune.compilation.toolchain import find_nvcc
-from autotune.devices.backends import open_device
+from autotune.compilation.toolchain import find_cxx, find_nvcc
 from autotune.evaluation.evaluator import DeviceEvaluator
 from autotune.family.render import render
 from autotune.family.space import Admission, BoundTemplate, SearchSpace
 from autotune.problem import Conv2dProblem
 from autotune.trial import Config
+from tests.compiled import host_device
 from tests.long_run import every, long_run
 
 from .shipped_families import H200, family, images_with_infinities, output_bytes, refuses_changed, verify
@@ -83,7 +83,7 @@ def test_config_is_right(problem: Conv2dProblem, values: dict[str, int | str], c
 
 
 @pytest.mark.cxx
-@pytest.mark.parametrize("values", [BASE, SHARED])
+@pytest.mark.parametrize("values", every(2, [BASE, SHARED]))
 def test_floats_are_rounded_to_the_nearest_tf32(values: dict[str, int | str]) -> None:
     """Those of x, and those of w: wgmma cuts the last 13 bits off."""
     problem = Conv2dProblem(1, 4, 8, 8, 8, 1, 1, layout="nhwc")
@@ -95,7 +95,7 @@ def test_floats_are_rounded_to_the_nearest_tf32(values: dict[str, int | str]) ->
     def nearest(bits: NDArray[np.uint32]) -> NDArray[np.uint32]:
         return bits + 0x1000 & np.uint32(0xFFFFE000)
 
-    with closing(open_device("host")) as device:
+    with closing(host_device(str(find_cxx()))) as device:
         y = np.frombuffer(output_bytes(device, source, {"x": x.tobytes(), "w": ones.tobytes()}), np.uint32)
         np.testing.assert_array_equal(y.reshape(64, 8)[:, :4], nearest(x))
         pixels = np.resize(ones[:4], (64, 4))
