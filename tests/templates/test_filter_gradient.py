@@ -42,7 +42,7 @@ def test_config_is_right(label: str, values: Values, checked: DeviceEvaluator) -
 
 
 SAME = FILTER_GRADIENTS["same"]
-WINDOWS: Values = {"tile_k": 64, "tile_boxes": 1, "window_rows": 4}
+WINDOWS: Values = {"tile_k": 64, "tile_boxes": 1, "window_rows": 4, "splits": 1}
 
 
 def changed(**values: Value) -> Problem:
@@ -66,7 +66,7 @@ def changed(**values: Value) -> Problem:
     ],
 )
 def test_config_for_hopper_is_right(problem: Problem, values: Values, host: DeviceEvaluator) -> None:
-    verify(SM90, problem, values, host)
+    verify(SM90, problem, {"splits": 1, **values}, host)
 
 
 @pytest.mark.cxx
