@@ -5,7 +5,8 @@
 
 // d = the products of k tiles `begin` to `end`, a stage each, whose MMAs are under way when it returns; returned is the last stage, which is not released.
 // Descriptors a and b are of the first stage, d[i] has the rows of a from 64 i on. Mma says how a stage is waited for, multiplied and
-// released, and what follows: of `more`, where operands lie elsewhere, too. Arguments, not members or closures, after which the compiler
+// released, and what follows: of `more`, where operands lie elsewhere, too. Mma::multiply commits: where branches of it join before the commit,
+// the compiler ends a group in each of them, and the wait below would be for all MMAs. Arguments, not members or closures, after which the compiler
 // numbers registers as it would without a function.
 template <class Mma, int STAGES, int BLOCKS, int TILES, class... More>
 __device__ __forceinline__ int collective_mma(float (&d)[BLOCKS][TILES][4], PipelineTma<STAGES>& pipeline, PipelineState<STAGES>& state,
@@ -18,7 +19,6 @@ __device__ __forceinline__ int collective_mma(float (&d)[BLOCKS][TILES][4], Pipe
         Mma::wait(pipeline, state, more...);
         wgmma_fence();
         Mma::multiply(d, a, b, state.index, k_tile > begin, more...);
-        wgmma_commit();
         if (k_tile > begin) {
             wgmma_wait_group<1>();
             Mma::release(pipeline, last, lane, more...);
@@ -54,6 +54,7 @@ struct StagedMma {
 #pragma unroll
             for (int i = 0; i < BLOCKS; ++i) mma(d[i], a + (a_at + i * MMA_ROWS_STEP), b + b_at, accumulate || k_block > 0);
         }
+        wgmma_commit();
     }
     template <int STAGES, class... More>
     __device__ __forceinline__ static void release(PipelineTma<STAGES>& pipeline, int index, int lane, More&...) {

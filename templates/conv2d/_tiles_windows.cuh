@@ -41,17 +41,36 @@ __device__ __forceinline__ unsigned long long pixels_operand(const unsigned char
     return STRIP ? wgmma_descriptor(window + first / 8 * (PITCH * OPERAND_ROW_BYTES), PITCH * OPERAND_ROW_BYTES) : wgmma_descriptor(window);
 }
 
-constexpr bool SHORT = CHANNEL_TILES > 1 && LAST_K_BLOCKS < K_BLOCKS;  // the last channels fill fewer MMAs in depth
+constexpr int TAP_STAGES = K_TILES / CHANNEL_TILES / (TAPS / (R * S));  // of a window
+// MMAs in depth of the last stage, of the last channels or, with JOINED_TAPS, of a window's last taps.
+constexpr int SHORT_K_BLOCKS = JOINED_TAPS ? (R * S * TAP_BLOCKS - 1) % K_BLOCKS + 1 : LAST_K_BLOCKS;
+constexpr bool SHORT = (JOINED_TAPS || CHANNEL_TILES > 1) && SHORT_K_BLOCKS < K_BLOCKS;
 
 // Where a consumer is in its windows.
 struct Window : PipelineState<WINDOWS> {
     int tap = 0, filter_row = 0, filter_column = 0;
-    int last = 0;  // whose MMAs are under way
+    int k_block = 0;  // of the tap, where a stage has several
+    int last = 0;     // whose MMAs are under way
     int channel_tile = 0;
 
-    __device__ __forceinline__ void begin_tile() { tap = filter_row = filter_column = last = channel_tile = 0; }
+    __device__ __forceinline__ void begin_tile() { tap = filter_row = filter_column = k_block = last = channel_tile = 0; }
     // A tile of the other warpgroup.
-    __device__ __forceinline__ void skip_tile() { this->advance<K_TILES / (R * S)>(); }
+    __device__ __forceinline__ void skip_tile() { this->advance<TAPS / (R * S) * CHANNEL_TILES>(); }
+    __device__ __forceinline__ void next_tap() {
+        if (++filter_column == S) filter_column = 0, ++filter_row;
+        ++tap;
+    }
+    // Of stages with several taps.
+    __device__ __forceinline__ void next_k_block() {
+        if (++k_block == TAP_BLOCKS) k_block = 0, next_tap();
+    }
+    __device__ __forceinline__ bool is_short() const {
+        return JOINED_TAPS ? (R * S - tap) * TAP_BLOCKS - k_block == SHORT_K_BLOCKS : channel_tile == CHANNEL_TILES - 1;
+    }
+    // Of the tap's pixels in the windows' descriptor.
+    __device__ __forceinline__ int pixels() const {
+        return index * (WINDOW_BYTES / DESCRIPTOR_UNIT) + (filter_row * (DILATION_H * PITCH) + filter_column * DILATION_W) * ROW_STEP;
+    }
 };
 
 // How a tile is multiplied: filters of a stage, pixels of a window.
@@ -61,19 +80,33 @@ struct Mma {
         if (window.tap == 0) windows.consumer_wait(window);
         pipeline.consumer_wait(state);
     }
-    template <int BLOCKS, int TILES>
-    __device__ __forceinline__ static void multiply(float (&d)[BLOCKS][TILES][4], unsigned long long a, unsigned long long b, int index,
-                                                    bool accumulate, WindowPipeline&, const Window& window) {
-        const int tap = (window.filter_row * (DILATION_H * PITCH) + window.filter_column * DILATION_W) * ROW_STEP;
-        const int b_at = window.index * (WINDOW_BYTES / DESCRIPTOR_UNIT) + tap;
+    // The first MMAs in depth of a stage.
+    template <int COUNT, int BLOCKS, int TILES>
+    __device__ __forceinline__ static void multiply_first(float (&d)[BLOCKS][TILES][4], unsigned long long a, unsigned long long b, int index,
+                                                          bool accumulate, Window at) {
+        int b_at[COUNT];  // found first: the compiler ends a group of MMAs where it branches
 #pragma unroll
-        for (int k_block = 0; k_block < K_BLOCKS; ++k_block) {
-            if (SHORT && k_block >= LAST_K_BLOCKS && window.channel_tile == CHANNEL_TILES - 1) break;
+        for (int k_block = 0; k_block < COUNT; ++k_block) {
+            b_at[k_block] = at.pixels() + (JOINED_TAPS ? at.k_block : k_block) * DEPTH_STEP;
+            if constexpr (JOINED_TAPS) at.next_k_block();
+        }
+#pragma unroll
+        for (int k_block = 0; k_block < COUNT; ++k_block) {
 #pragma unroll
             for (int i = 0; i < BLOCKS; ++i) {
                 const int a_at = index * (STAGE_BYTES / DESCRIPTOR_UNIT) + k_block * DEPTH_STEP;
-                mma(d[i], a + (a_at + i * MMA_ROWS_STEP), b + (b_at + k_block * DEPTH_STEP), accumulate || k_block > 0);
+                mma(d[i], a + (a_at + i * MMA_ROWS_STEP), b + b_at[k_block], accumulate || k_block > 0);
             }
+        }
+        wgmma_commit();
+    }
+    template <int BLOCKS, int TILES>
+    __device__ __forceinline__ static void multiply(float (&d)[BLOCKS][TILES][4], unsigned long long a, unsigned long long b, int index,
+                                                    bool accumulate, WindowPipeline&, const Window& window) {
+        if (SHORT && window.is_short()) {
+            multiply_first<SHORT_K_BLOCKS>(d, a, b, index, accumulate, window);
+        } else {
+            multiply_first<K_BLOCKS>(d, a, b, index, accumulate, window);
         }
     }
     __device__ __forceinline__ static void release(PipelineTma<STAGES>& pipeline, int index, int lane, WindowPipeline& windows,
@@ -88,11 +121,16 @@ struct Mma {
     }
     __device__ __forceinline__ static void next(WindowPipeline&, Window& window) {
         window.last = window.index;
-        if (++window.filter_column == S) window.filter_column = 0, ++window.filter_row;
-        if (++window.tap == R * S) {
-            window.tap = window.filter_row = 0;
+        if constexpr (JOINED_TAPS) {
+#pragma unroll
+            for (int k_block = 0; k_block < K_BLOCKS; ++k_block) window.next_k_block();
+        } else {
+            window.next_tap();
+        }
+        if (window.tap >= R * S) {
+            window.tap = window.filter_row = window.filter_column = window.k_block = 0;
             ++window;
-            if (SHORT && ++window.channel_tile == CHANNEL_TILES) window.channel_tile = 0;
+            if (SHORT && !JOINED_TAPS && ++window.channel_tile == CHANNEL_TILES) window.channel_tile = 0;
         }
     }
 };
@@ -114,7 +152,7 @@ __device__ __forceinline__ void load_window(unsigned char* to, const TensorMap& 
     tma_load(to, &x_map, full, channel, at.column - PAD_W, at.row - PAD_H, image);
 }
 
-// Loads all windows of the block's tiles, and filters of TILE_K channels of one tap as a stage, FILTER_ROWS at a time.
+// Loads all windows of the block's tiles, and filters of TILE_K channels as a stage, of one tap or JOINED_TAPS, FILTER_ROWS at a time.
 template <int FILTERS, int FILTER_ROWS, class Maps>
 __device__ __forceinline__ void produce(unsigned char* stages, PipelineTma<STAGES>& pipeline, const Maps& x_map, const TensorMap& w_map,
                                         int tiles, unsigned char* windows, WindowPipeline* window_pipeline) {
@@ -132,9 +170,10 @@ __device__ __forceinline__ void produce(unsigned char* stages, PipelineTma<STAGE
                 load_window(windows + window.index * WINDOW_BYTES, x_map, window_pipeline->full + window.index, first_channel(k) + c, at,
                             first_tap / (R * S));
 #pragma unroll 1
-                for (int tap = 0; tap < R * S; ++tap, ++state) {
+                for (int stage = 0; stage < TAP_STAGES; ++stage, ++state) {
                     pipeline.producer_acquire(state, filter_bytes<FILTER_ROWS>(k));
-                    load_filters<FILTER_ROWS>(stages + state.index * STAGE_BYTES, w_map, pipeline.full + state.index, c, first_tap + tap, k);
+                    load_filters<FILTER_ROWS>(stages + state.index * STAGE_BYTES, w_map, pipeline.full + state.index,
+                                              JOINED_TAPS ? first_tap * CHANNELS + stage * TILE_K : c, JOINED_TAPS ? 0 : first_tap + stage, k);
                 }
             }
         }

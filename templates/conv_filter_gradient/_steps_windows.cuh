@@ -34,6 +34,7 @@ struct Mma : StagedMma<STAGE_BYTES, 1, true, true> {
             const int at = index * (STAGE_BYTES / DESCRIPTOR_UNIT) + pixel * ROW_STEP;
             mma(d[0], dy + at, x + at, accumulate || pixel > 0);
         }
+        wgmma_commit();
     }
 };
 

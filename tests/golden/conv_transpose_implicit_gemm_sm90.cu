@@ -43,7 +43,7 @@ constexpr int K = 24, R = 3, S = 5, TAPS = 45;
 [[maybe_unused]] constexpr int STRIDE_H = 1, STRIDE_W = 1;
 constexpr int PAD_H = 1, PAD_W = 2;
 constexpr int DILATION_H = 1, DILATION_W = 1;
-constexpr bool DEEP = true, FLAT = false;  // of three dimensions, of one
+[[maybe_unused]] constexpr bool DEEP = true, FLAT = false;  // of three dimensions, of one
 [[maybe_unused]] constexpr int STRIDE_D = 1, PAD_D = 2, DILATION_D = 1;
 constexpr int GROUPS = 1, GROUP_C = 16, GROUP_K = 24;
 [[maybe_unused]] constexpr bool POINTWISE = false;
@@ -63,8 +63,10 @@ constexpr int CONSUMERS = 2, THREADS = 128 * (CONSUMERS + 1);  // warpgroups, an
 constexpr int GROUP_M = 64, GROUP_N = 192;                 // what one computes of a tile
 constexpr int BLOCKS_M = GROUP_M / 64;                                    // MMAs side by side
 constexpr int EPILOGUE_N = 96, EPILOGUE_STAGES = 2;   // pixels staged at once
-constexpr int CHANNEL_TILES = 1, K_TILES = TAPS * CHANNEL_TILES;
+constexpr int CHANNEL_TILES = 1, K_TILES = 45 * CHANNEL_TILES;
 constexpr int K_BLOCKS = 1;  // MMAs in depth of a stage: none of padding alone
+[[maybe_unused]] constexpr bool JOINED_TAPS = false;          // a stage has filters of several taps
+[[maybe_unused]] constexpr int TAP_BLOCKS = 1;             // MMAs in depth of a tap, of one channel tile
 [[maybe_unused]] constexpr int LAST_K_BLOCKS = 1;       // of the last channels
 constexpr int TILES_M = 1;
 constexpr int PITCH = 7;  // of a window's rows

@@ -133,6 +133,7 @@ struct Mma : StagedMma<STAGE_BYTES, K_BLOCKS> {
             mma(d[0], w + (at + W_BYTES / DESCRIPTOR_UNIT), x + at, true);
             mma(d[0], w + at, x + at, true);
         }
+        wgmma_commit();
     }
 };
 

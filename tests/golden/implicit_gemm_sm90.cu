@@ -681,7 +681,7 @@ constexpr int K = 24, R = 3, S = 3, TAPS = 9;
 [[maybe_unused]] constexpr int STRIDE_H = 1, STRIDE_W = 1;
 constexpr int PAD_H = 1, PAD_W = 1;
 constexpr int DILATION_H = 1, DILATION_W = 1;
-constexpr bool DEEP = false, FLAT = false;  // of three dimensions, of one
+[[maybe_unused]] constexpr bool DEEP = false, FLAT = false;  // of three dimensions, of one
 [[maybe_unused]] constexpr int STRIDE_D = 1, PAD_D = 0, DILATION_D = 1;
 constexpr int GROUPS = 1, GROUP_C = 8, GROUP_K = 24;
 [[maybe_unused]] constexpr bool POINTWISE = false;
@@ -701,8 +701,10 @@ constexpr int CONSUMERS = 2, THREADS = 128 * (CONSUMERS + 1);  // warpgroups, an
 constexpr int GROUP_M = 64, GROUP_N = 192;                 // what one computes of a tile
 constexpr int BLOCKS_M = GROUP_M / 64;                                    // MMAs side by side
 constexpr int EPILOGUE_N = 96, EPILOGUE_STAGES = 2;   // pixels staged at once
-constexpr int CHANNEL_TILES = 1, K_TILES = TAPS * CHANNEL_TILES;
+constexpr int CHANNEL_TILES = 1, K_TILES = 9 * CHANNEL_TILES;
 constexpr int K_BLOCKS = 1;  // MMAs in depth of a stage: none of padding alone
+[[maybe_unused]] constexpr bool JOINED_TAPS = false;          // a stage has filters of several taps
+[[maybe_unused]] constexpr int TAP_BLOCKS = 1;             // MMAs in depth of a tap, of one channel tile
 [[maybe_unused]] constexpr int LAST_K_BLOCKS = 1;       // of the last channels
 constexpr int TILES_M = 1;
 constexpr int PITCH = 14;  // of a window's rows
@@ -781,7 +783,8 @@ __device__ __forceinline__ void mma(float (&d)[24][4], unsigned long long a, uns
 
 // d = the products of k tiles `begin` to `end`, a stage each, whose MMAs are under way when it returns; returned is the last stage, which is not released.
 // Descriptors a and b are of the first stage, d[i] has the rows of a from 64 i on. Mma says how a stage is waited for, multiplied and
-// released, and what follows: of `more`, where operands lie elsewhere, too. Arguments, not members or closures, after which the compiler
+// released, and what follows: of `more`, where operands lie elsewhere, too. Mma::multiply commits: where branches of it join before the commit,
+// the compiler ends a group in each of them, and the wait below would be for all MMAs. Arguments, not members or closures, after which the compiler
 // numbers registers as it would without a function.
 template <class Mma, int STAGES, int BLOCKS, int TILES, class... More>
 __device__ __forceinline__ int collective_mma(float (&d)[BLOCKS][TILES][4], PipelineTma<STAGES>& pipeline, PipelineState<STAGES>& state,
@@ -794,7 +797,6 @@ __device__ __forceinline__ int collective_mma(float (&d)[BLOCKS][TILES][4], Pipe
         Mma::wait(pipeline, state, more...);
         wgmma_fence();
         Mma::multiply(d, a, b, state.index, k_tile > begin, more...);
-        wgmma_commit();
         if (k_tile > begin) {
             wgmma_wait_group<1>();
             Mma::release(pipeline, last, lane, more...);
@@ -830,6 +832,7 @@ struct StagedMma {
 #pragma unroll
             for (int i = 0; i < BLOCKS; ++i) mma(d[i], a + (a_at + i * MMA_ROWS_STEP), b + b_at, accumulate || k_block > 0);
         }
+        wgmma_commit();
     }
     template <int STAGES, class... More>
     __device__ __forceinline__ static void release(PipelineTma<STAGES>& pipeline, int index, int lane, More&...) {

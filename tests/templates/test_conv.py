@@ -58,6 +58,8 @@ def operands(torch: ModuleType, problem: Problem, data: Mapping[str, Doubles]) -
 CAUSAL = CONV_PROBLEMS["causal"]
 WIDE = changed(CAUSAL, c=72, d=3, h=8, w=11, k=16, epilogue="bias_add_relu")
 """Two slices of channels; a strip and a half."""
+SIGNAL = changed(CONV_PROBLEMS["signal"], w=300, c=32, k=64, s=5)
+"""A window of one dimension, its filters of two taps a stage."""
 
 
 @pytest.mark.cxx
@@ -67,7 +69,11 @@ WIDE = changed(CAUSAL, c=72, d=3, h=8, w=11, k=16, epilogue="bias_add_relu")
         (CAUSAL, {"schedule": "pingpong", "tile_n": 104}),
         (WIDE, {"window_rows": 8, "schedule": "pingpong"}),
         (changed(CONV_PROBLEMS["signal"], w=300, dilation_w=64, pad_w=128), {"tile_n": 80}),
+        (SIGNAL, {"window_rows": 96, "tile_n": 96, "schedule": "pingpong"}),
         *long_run(
+            (changed(SIGNAL, n=5, w=24, c=72, dilation_w=3), {"window_rows": 96, "tile_n": 96, "schedule": "pingpong"}),
+            (changed(SIGNAL, dtype="f32", c=40, k=128), {"window_rows": 128, "tile_n": 128, "tile_m": 128}),
+            (changed(CAUSAL, c=32), {"window_rows": 6, "tile_n": 72, "schedule": "pingpong"}),
             (CAUSAL, {"window_rows": 6, "tile_n": 72, "schedule": "pingpong"}),
             (WIDE, {"window_rows": 16, "tile_n": 128, "epilogue_subtiles": 2}),
             (changed(WIDE, stride_d=2, dilation_d=2, pad_d=4), {"window_rows": 8}),

@@ -164,6 +164,28 @@ def test_a_window_of_a_strip_serves_all_taps(
     verify(NAME, problem, {**BASE, **values}, checked)
 
 
+FEW = replace(WIDE, c=16, k=72)
+"""Nine taps of a quarter of a stage: the last stage has one."""
+JOINED_TAPS = [
+    (replace(FEW, c=48), {"tile_n": 64, "window_rows": 8, "schedule": "pingpong"}),
+    *long_run(
+        (FEW, {"tile_n": 64, "window_rows": 8, "epilogue_subtiles": 2}),
+        (replace(FEW, c=32, pad_h=0, pad_w=0, dilation_h=2, dilation_w=3), {"tile_n": 112, "window_rows": 14}),
+        (replace(FLOAT_WIDE, c=24), {"tile_n": 56, "window_rows": 7, "schedule": "pingpong"}),
+        (replace(HALF, n=5, h=7, w=7, c=16), {"tile_n": 128, "window_rows": 16, "schedule": "pingpong"}),
+        (replace(WIDE, c=96, k=96, groups=12), {"tile_n": 64, "window_rows": 8}),
+    ),
+]
+
+
+@pytest.mark.cxx
+@pytest.mark.parametrize(("problem", "values"), JOINED_TAPS)
+def test_taps_of_few_channels_share_a_stage_of_filters(
+    problem: Conv2dProblem, values: dict[str, int | str], checked: DeviceEvaluator
+) -> None:
+    verify(NAME, problem, {**BASE, **values}, checked)
+
+
 SMALL_IMAGES = replace(HALF, n=5, h=7, w=7, epilogue="bias_add_relu")
 """Rows and columns of padding between images; the last window has one image of two, three or four."""
 IMAGES = [
