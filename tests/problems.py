@@ -125,6 +125,10 @@ CONV_PROBLEMS: Mapping[str, Problem] = {
             },
         ),
         (
+            *("first", {"layout": "nhwc", "dtype": "f16", "epilogue": "bias_relu"}),
+            {"c": 3, "d": 4, "h": 9, "w": 10, "k": 16, "t": 3, "r": 3, "s": 3, "pad_d": 2, "pad_h": 1, "pad_w": 1},
+        ),
+        (
             *("depthwise signal", {"dtype": "f16", "epilogue": "bias_silu"}),
             {"c": 6, "w": 75, "k": 12, "s": 4, "groups": 6, "pad_w": 3},
         ),

@@ -1,15 +1,16 @@
 // conv2d n3 c3 21x30 k40 7x7 stride 2 pad 3 f16 nhwc bias_relu
 // few_channels_sm90 column_tiles=1 window_rows=4 filters=registers stages=2 epilogue_stages=1 register_prefetch=8
 
-// D[k, q] = sum over r, s, c of W[k, rsc] * X[rsc, q], for each row of outputs: M = K output channels, N = TILE_Q columns, depth = R*S*4, the
-// channels filled up to four. A = w [K, R, S, C], in registers or shared memory.  B = x [N, H, W, C], an expanded window in shared memory.
-// Tile WINDOW_ROWS x TILE_Q of all output channels; tile space N * ceil(P / WINDOW_ROWS) * ceil(Q / TILE_Q).
+// D[k, q] = sum over t, r, s, c of W[k, trsc] * X[trsc, q], for each row of outputs, or OUTPUT_ROWS of eight columns: M = K output channels,
+// N = OUTPUT_ROWS * TILE_Q pixels, depth = T*R*S*4, the channels filled up to four.
+// A = w [K, T, R, S, C], in registers or shared memory.  B = x [N, D, H, W, C], an expanded window in shared memory.
+// Tile WINDOW_ROWS x TILE_Q of all output channels; tile space N * O * ceil(P / WINDOW_ROWS) * ceil(Q / TILE_Q).
 // Parts: pipeline -> _pipeline, staged outputs -> _epilogue_tma_*.
 //
-//   x         [N, H, W, C]  input, up to four channels
-//   w         [K, R, S, C]  filters
-//   bias      [K]           read where EPILOGUE has one
-//   y         [N, P, Q, K]  output
+//   x         [N, D, H, W, C]  input, up to four channels; of two dimensions D = T = O = 1
+//   w         [K, T, R, S, C]  filters
+//   bias      [K]              read where EPILOGUE has one
+//   y         [N, O, P, Q, K]  output
 //   n         images N, any number
 //
 // A block stays and takes tiles gridDim.x apart. A tile is WINDOW_ROWS rows of TILE_Q columns of an image; its window, the rows of x that it
@@ -33,16 +34,16 @@
 #include "_epilogue_sm90.cuh"
 
 // Problem
-constexpr int C = 3, H = 21, W = 30;
-constexpr int K = 40, R = 7, S = 7;
-constexpr int P = 11;
-constexpr int STRIDE_H = 2, STRIDE_W = 2;
-constexpr int PAD_H = 3;
-constexpr int DILATION_H = 1;
+constexpr int C = 3, D = 1, H = 21, W = 30;
+constexpr int K = 40, FILTER_D = 1, R = 7, S = 7;
+constexpr int O = 1, P = 11;
+constexpr int STRIDE_D = 1, STRIDE_H = 2, STRIDE_W = 2;
+constexpr int PAD_D = 0, PAD_H = 3;
+constexpr int DILATION_D = 1, DILATION_H = 1;
 using EPILOGUE = Epilogue<true, false, relu>;
 
 // Parameters
-constexpr int TILE_Q = 16, WINDOW_ROWS = 4;
+constexpr int TILE_Q = 16, WINDOW_ROWS = 4, OUTPUT_ROWS = 1, TILE_N = TILE_Q * OUTPUT_ROWS;
 constexpr int STAGES = 2, EPILOGUE_STAGES = 1;
 constexpr int PREFETCH = 8;
 
@@ -51,7 +52,7 @@ constexpr int CONSUMERS = 2, THREADS = 128 * (CONSUMERS + 1);                 //
 constexpr int COLUMN_TILES = 1, ROW_TILES = 3;
 constexpr int CHANNEL_TILES = 1;
 constexpr int LEFT = 4, SHIFT = 1;                               // columns of a window before those of x, before the first tap's
-constexpr int ROW_STEPS = 2, STEPS = R * ROW_STEPS;                // MMAs in depth of a row of the filter
+constexpr int ROW_STEPS = 2, STEPS = FILTER_D * R * ROW_STEPS;                // MMAs in depth of a row of the filter
 constexpr int PLANES = 1, PITCH = 19;                           // chunks of a plane of a window's row
 constexpr int WINDOW_H = 13, WINDOW_BYTES = 3968;
 constexpr int LEFT_GROUPS = 1, ROW_GROUPS = 10;       // of four columns, of the padding and in all
@@ -59,7 +60,7 @@ constexpr int LOAD = 2, LOADS = 6;                               // elements of 
 constexpr bool REGISTER_FILTERS = true;
 constexpr int FILTER_BYTES = STEPS * 2048;                                    // of 64 output channels
 constexpr int CHUNK_COLUMNS = 2, CHUNK_STEP = 2;             // of a chunk, from one chunk to the next
-using EpilogueTma = CollectiveEpilogue<T, EPILOGUE, Boxes4d, 1, 1, TILE_Q, EPILOGUE_STAGES>;
+using EpilogueTma = CollectiveEpilogue<T, EPILOGUE, Boxes4d, 1, 1, TILE_N, EPILOGUE_STAGES>;
 using Scheduler = PersistentTileScheduler<>;
 
 struct Barriers {
@@ -67,7 +68,7 @@ struct Barriers {
     OrderedSequenceBarrier<> mainloop_order;
 };
 
-// d = w [64 x 16] * x [16 x TILE_Q] (+ d), x in shared memory.
+// d = w [64 x 16] * x [16 x TILE_N] (+ d), x in shared memory.
 __device__ __forceinline__ void mma(float (&d)[2][4], const unsigned (&a)[4], unsigned long long b, bool accumulate) {
 #ifdef __CUDACC__
     asm volatile(
@@ -88,7 +89,7 @@ __device__ __forceinline__ void mma(float (&d)[2][4], const unsigned (&a)[4], un
 
 // Where a tile begins.
 struct Tile {
-    int image, row, column;
+    int image, row, column;  // an image of y: a frame, where there are several
     __device__ explicit Tile(int index) {
         column = index % COLUMN_TILES * TILE_Q;
         row = index / COLUMN_TILES % ROW_TILES * WINDOW_ROWS;
@@ -122,22 +123,23 @@ struct Group {
 
 // Expands the windows of the block's tiles, by a warpgroup.
 __device__ __forceinline__ void produce(unsigned char* windows, PipelineAsync<STAGES>& pipeline, const T* __restrict__ x, int tiles) {
-    constexpr int GROUPS = WINDOW_H * ROW_GROUPS;
+    constexpr int GROUPS = FILTER_D * WINDOW_H * ROW_GROUPS;
     const int thread = static_cast<int>(threadIdx.x) % 128;
     PipelineState<STAGES> state;
     for (int index = Scheduler::first(); index < tiles; index += Scheduler::step(), ++state) {
         const Tile tile(index);
-        const T* const image = x + static_cast<long long>(tile.image) * (H * W * C);
-        const int top = tile.row * STRIDE_H - PAD_H, first_column = tile.column * STRIDE_W - 4 * LEFT_GROUPS;
+        const T* const image = x + static_cast<long long>(tile.image / O) * (D * H * W * C);
+        const int front = tile.image % O * STRIDE_D - PAD_D, top = tile.row * STRIDE_H - PAD_H, first_column = tile.column * STRIDE_W - 4 * LEFT_GROUPS;
         unsigned char* const window = windows + state.index * WINDOW_BYTES;
 #pragma unroll 1
         for (int first = 0; first < GROUPS; first += 128 * PREFETCH) {
             Group groups[PREFETCH];
 #pragma unroll
             for (int i = 0; i < PREFETCH; ++i) {
-                const int group = first + i * 128 + thread, row = top + group / ROW_GROUPS;
-                groups[i].load(image + static_cast<long long>(row) * (W * C), first_column + group % ROW_GROUPS * 4,
-                               group < GROUPS && row >= 0 && row < H);
+                const int group = first + i * 128 + thread, line = group / ROW_GROUPS;
+                const int tap = FILTER_D == 1 ? 0 : line / WINDOW_H, frame = front + tap * DILATION_D, row = top + line - tap * WINDOW_H;
+                groups[i].load(image + (static_cast<long long>(frame) * H + row) * (W * C), first_column + group % ROW_GROUPS * 4,
+                               group < GROUPS && frame >= 0 && frame < D && row >= 0 && row < H);
             }
             if (first == 0) pipeline.producer_acquire(state);
 #pragma unroll
@@ -166,8 +168,8 @@ __device__ __forceinline__ void arrange_filters(unsigned char* filters, const T*
 #pragma unroll 8
     for (int i = thread; i < CHANNEL_TILES * FILTER_BYTES / 4; i += 128 * CONSUMERS) {
         const int word = i % 4, chunk = i / 4 % 2, row = i / 8 % 64, step = i / 512 % STEPS, tile = i / 512 / STEPS;
-        const int r = step / ROW_STEPS, s = (step % ROW_STEPS * 2 + chunk) * CHUNK_COLUMNS + word / (4 / N) - SHIFT, c = word % (4 / N) * N, k = tile * 64 + row;
-        const T* const from = w + ((k * R + r) * S + s) * C + c;
+        const int tr = step / ROW_STEPS, s = (step % ROW_STEPS * 2 + chunk) * CHUNK_COLUMNS + word / (4 / N) - SHIFT, c = word % (4 / N) * N, k = tile * 64 + row;
+        const T* const from = w + ((k * (FILTER_D * R) + tr) * S + s) * C + c;
         const bool inside = k < K && s >= 0 && s < S;
         AlignedArray<T, N> elements = {};
 #pragma unroll
@@ -182,15 +184,15 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
 conv2d_few_channels_sm90(const T* __restrict__ x, const T* __restrict__ w, const __grid_constant__ TensorMap y_map, const T* __restrict__ bias,
                          int n) {
     extern __shared__ __align__(1024) unsigned char smem[];
-    unsigned char* const epilogue_stages = smem;  // [consumer][epilogue stage][box] outputs [TILE_Q][EpilogueTma::BOX_CHANNELS]
-    unsigned char* const windows = epilogue_stages + CONSUMERS * EPILOGUE_STAGES * EpilogueTma::STAGE_BYTES;  // [stage] chunks [WINDOW_H][PLANES][PITCH]
+    unsigned char* const epilogue_stages = smem;  // [consumer][epilogue stage][box] outputs [TILE_N][EpilogueTma::BOX_CHANNELS]
+    unsigned char* const windows = epilogue_stages + CONSUMERS * EPILOGUE_STAGES * EpilogueTma::STAGE_BYTES;  // [stage] chunks [FILTER_D][WINDOW_H][PLANES][PITCH]
     unsigned char* const filters = windows + STAGES * WINDOW_BYTES;                                       // [64 output channels] [FILTER_BYTES]
     Barriers& barriers = *reinterpret_cast<Barriers*>(filters + CHANNEL_TILES * FILTER_BYTES);
     PipelineAsync<STAGES>& pipeline = barriers.pipeline;
 
     const int warp = canonical_warp_index();
     const int group = warp / 4;
-    const int tiles = n * (ROW_TILES * COLUMN_TILES);
+    const int tiles = n * (O * ROW_TILES * COLUMN_TILES);
     if (threadIdx.x == 0) {
         pipeline.init(4, 4 * CONSUMERS);
         barriers.mainloop_order.init();
@@ -231,15 +233,15 @@ conv2d_few_channels_sm90(const T* __restrict__ x, const T* __restrict__ w, const
     int order_phase = consumer ^ 1;  // the first warpgroup's first turn is at once
     for (int index = Scheduler::first(); index < tiles; index += Scheduler::step(), ++state) {
         const Tile tile(index);
-        const int rows = min(WINDOW_ROWS, P - tile.row);
+        const int rows = (min(WINDOW_ROWS, P - tile.row) + OUTPUT_ROWS - 1) / OUTPUT_ROWS;  // of MMAs
         pipeline.consumer_wait(state);
 #pragma unroll 1
         for (int channel_tile = 0; channel_tile < CHANNEL_TILES; ++channel_tile, turn = (turn + rows) & 1) {
             if (CHANNEL_TILES > 1) load_channels(channel_tile);
 #pragma unroll 1
             for (int row = turn ^ consumer; row < rows; row += CONSUMERS) {
-                const unsigned long long b = x_operand + (state.index * (WINDOW_BYTES / DESCRIPTOR_UNIT) + row * (STRIDE_H * PLANES * PITCH));
-                float d[1][TILE_Q / 8][4];
+                const unsigned long long b = x_operand + (state.index * (WINDOW_BYTES / DESCRIPTOR_UNIT) + row * (OUTPUT_ROWS * STRIDE_H * PLANES * PITCH));
+                float d[1][TILE_N / 8][4];
                 barriers.mainloop_order.wait(consumer, order_phase);
                 order_phase ^= 1;
                 wgmma_begin(d);
@@ -247,7 +249,8 @@ conv2d_few_channels_sm90(const T* __restrict__ x, const T* __restrict__ w, const
                 for (int step = 0; step < STEPS; ++step) {
                     constexpr int CHUNK = 2;  // of a step in a row
                     const int chunk = step % ROW_STEPS * CHUNK;
-                    const int at = step / ROW_STEPS * (DILATION_H * PLANES * PITCH) + chunk % PLANES * PITCH + chunk / PLANES;
+                    const int t = step / ROW_STEPS / R, r = step / ROW_STEPS % R;
+                    const int at = (t * WINDOW_H + r * DILATION_H) * (PLANES * PITCH) + chunk % PLANES * PITCH + chunk / PLANES;
                     mma(d[0], a[step], b + at, step > 0);
                 }
                 wgmma_commit();
@@ -255,7 +258,7 @@ conv2d_few_channels_sm90(const T* __restrict__ x, const T* __restrict__ w, const
                 wgmma_wait(d);
 
                 const bool staged = channel_tile * 64 + warp % 4 * 16 < K;
-                EpilogueTma::store(d, biases, outputs, epilogue_stage, y_map, channel_tile * 64, tile.column, tile.row + row, tile.image, consumer,
+                EpilogueTma::store(d, biases, outputs, epilogue_stage, y_map, channel_tile * 64, tile.column, tile.row + row * OUTPUT_ROWS, tile.image, consumer,
                                    warp, lane, staged);
             }
         }

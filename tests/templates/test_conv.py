@@ -241,6 +241,35 @@ def test_a_transposed_convolution_is_pytorchs(label: str) -> None:
     np.testing.assert_allclose(y, found.reshape(-1), rtol=1e-4, atol=1e-4)
 
 
+FEW = changed(CONV_PROBLEMS["video"], c=3, k=72, layout="nhwc", dtype="f16")
+"""Frames and rows in front of a video, none behind; a stride of two in the image."""
+EXPANDED: dict[str, int | str] = {
+    "column_tiles": 1,
+    "window_rows": 2,
+    "filters": "registers",
+    "stages": 2,
+    "epilogue_stages": 1,
+    "register_prefetch": 2,
+}
+
+
+@pytest.mark.cxx
+@pytest.mark.parametrize(
+    ("problem", "values"),
+    [
+        (FEW, EXPANDED),
+        *long_run(
+            (changed(FEW, stride_d=2, dilation_d=2, pad_d=3, stride_h=1, stride_w=1, w=10), EXPANDED),
+            (changed(FEW, dtype="f32", s=4, epilogue="none"), {**EXPANDED, "filters": "shared"}),
+        ),
+    ],
+)
+def test_frames_of_few_channels_are_expanded(
+    problem: Problem, values: dict[str, int | str], checked: DeviceEvaluator
+) -> None:
+    verify("conv_few_channels_sm90", problem, values, checked)
+
+
 @pytest.mark.cxx
 @pytest.mark.parametrize(
     ("name", "label", "values"),

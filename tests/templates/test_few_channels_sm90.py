@@ -57,7 +57,9 @@ FLOATS = replace(RESNET, dtype="f32")
     [
         (VGG, {**SHARED, "window_rows": 3, "column_tiles": 2}),
         (FLOATS, BASE),
+        (replace(VGG, w=8), {**BASE, "window_rows": 4}),  # rows of eight columns in one MMA
         *long_run(
+            (replace(FLOATS, w=16, k=72), {**SHARED, "window_rows": 3}),
             (ALEXNET, BASE),
             (replace(VGG, dtype="f32"), SHARED),
             (replace(FLOATS, stride_w=1, w=21), {**BASE, "column_tiles": 2}),
