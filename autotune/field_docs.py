@@ -1,11 +1,22 @@
-"""Show the documentation of a record's fields in `help()`, which looks for it in the record's docstring."""
+"""Documentation of a record's fields: for `help()`, which looks for it in the docstring, and for comments in SQL."""
 
 from __future__ import annotations
 
 import ast
 import inspect
 import textwrap
+from collections.abc import Iterator
 from dataclasses import fields, is_dataclass
+
+
+def documented(record: type) -> Iterator[tuple[ast.AnnAssign, str]]:
+    """The fields that a record declares itself, each with the text that follows it in the source, on one line."""
+    (declared,) = ast.parse(textwrap.dedent(inspect.getsource(record))).body
+    body = declared.body if isinstance(declared, ast.ClassDef) else []
+    for field, after in zip(body, [*body[1:], None], strict=True):
+        if isinstance(field, ast.AnnAssign):
+            text = after.value.value if isinstance(after, ast.Expr) and isinstance(after.value, ast.Constant) else ""
+            yield field, " ".join(str(text).split())
 
 
 class FieldDocs:
@@ -16,14 +27,9 @@ class FieldDocs:
 
     def __get__(self, _instance: object, record: type) -> str:
         """The docstring, a line for each field, and below it the text that follows the field in the source."""
-        (declared,) = ast.parse(textwrap.dedent(inspect.getsource(record))).body
-        body = declared.body if isinstance(declared, ast.ClassDef) else []
         lines = []
-        for field, after in zip(body, [*body[1:], None], strict=True):
-            if isinstance(field, ast.AnnAssign):
-                lines.append(ast.unparse(field))
-                if isinstance(after, ast.Expr) and isinstance(after.value, ast.Constant):
-                    lines.append(f"    {' '.join(str(after.value.value).split())}")
+        for field, text in documented(record):
+            lines += [ast.unparse(field), *([f"    {text}"] if text else [])]
         return "\n".join([self._summary, "", "Fields:", *lines])
 
 

@@ -13,9 +13,10 @@ from autotune.store.dump import compact, dump, load
 from autotune.store.end_to_end_timings import EndToEndRow
 from autotune.store.finals import BASELINE, Finals, FinalsRow, FinalsState, Verdict
 from autotune.store.imported_spaces import Imported, import_recording, space_advice
+from autotune.store.kernel_profile import KernelProfile
 from autotune.store.layers import stored_problem
 from autotune.store.merge import Merged, merge
-from autotune.store.profiles import KernelProfile, ProfileRow
+from autotune.store.profiles import ProfileRow
 from autotune.store.quarantine import QuarantineRow
 from autotune.store.result_rows import SORTS, Side
 from autotune.store.retimes import RetimeRow

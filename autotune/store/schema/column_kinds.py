@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Callable, Collection, Iterator
-from dataclasses import fields
+from dataclasses import MISSING, fields
 from datetime import UTC, datetime
 from functools import partial
 from typing import TYPE_CHECKING, Any, get_args, get_type_hints
@@ -192,7 +192,8 @@ _PLAIN = {int: integer, float: real, str: text, bool: flag}
 def columns_of(
     record: type[DataclassInstance], comment: str | None = None, *, null: bool = False, besides: Collection[str] = ()
 ) -> Iterator[Column[Any]]:
-    """A column for each plain field of a record, except those `besides`; the comment is that of the first.
+    """A column for each plain field of a record, except those `besides`. The comment of a column is the field's text;
+    `comment` replaces that of the first.
 
     The default of a field is that of its column, so that the field can be added to a file that has rows.
     """
@@ -202,8 +203,12 @@ def columns_of(
         if field.name in besides or kind not in _PLAIN:
             continue
         may_be_null = null or type(None) in more
-        default = field.default if kind is str else sql(f"{field.default:g}")
-        yield _PLAIN[kind](field.name, comment, null=may_be_null, server_default=None if may_be_null else default)
+        default = None
+        if not may_be_null and field.default is not MISSING:
+            default = field.default if kind is str else sql(f"{field.default:g}")
+        column = _PLAIN[kind](field.name, comment, null=may_be_null, server_default=default)
+        column.info["record"] = record
+        yield column
         comment = None
 
 

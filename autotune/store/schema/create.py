@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import re
 from collections.abc import Iterator
 from datetime import datetime
@@ -13,6 +14,7 @@ from sqlalchemy.dialects import sqlite
 from sqlalchemy.schema import CreateColumn, CreateIndex, CreateTable
 
 from autotune import __version__
+from autotune.field_docs import documented
 from autotune.store.schema.tables import metadata, schema_versions
 from autotune.store.schema.views import VIEWS
 
@@ -78,11 +80,21 @@ def _indexes() -> Iterator[str]:
 
 
 def _with_comments(table: Table, sql: str) -> str:
-    """CREATE TABLE with the comments of the declaration, which SQLAlchemy omits for SQLite."""
+    """CREATE TABLE with the comments of the declaration, which SQLAlchemy omits for SQLite, or of records' fields."""
     first, *lines = (line.rstrip() for line in sql.splitlines())
     found = [first, f"\t-- {table.comment}"]
     for line in lines:
         named = re.match(r'\t"?(\w+)"? [A-Z]+', line)
         column = table.c.get(named[1]) if named else None
-        found.append(f"{line}  -- {column.comment}" if column is not None and column.comment else line)
+        comment = "" if column is None else column.comment or _texts(column.info.get("record")).get(column.name)
+        found.append(f"{line}  -- {comment}" if comment else line)
     return "\n".join(found)
+
+
+@cache
+def _texts(record: type | None) -> dict[str, str]:
+    """The texts of a record's fields; none where the source is not installed."""
+    try:
+        return {} if record is None else {ast.unparse(field.target): text for field, text in documented(record)}
+    except OSError:
+        return {}

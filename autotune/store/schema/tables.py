@@ -5,6 +5,8 @@ from collections.abc import Callable
 from sqlalchemy import CheckConstraint, Connection, Index, UniqueConstraint
 from sqlalchemy import text as sql
 
+from autotune.devices.device import DeviceInfo
+from autotune.store.kernel_profile import KernelProfile
 from autotune.store.schema.best_rule import KEY
 from autotune.store.schema.column_kinds import (
     array,
@@ -24,7 +26,7 @@ from autotune.store.schema.column_kinds import (
     text,
     word,
 )
-from autotune.trial import ACCURACY_CLASSES, Outcome, Phases, Resources, Trial
+from autotune.trial import ACCURACY_CLASSES, EndToEndParts, Outcome, Phases, Resources, Trial
 
 __all__ = ["metadata"]
 
@@ -140,19 +142,7 @@ devices = table(
     "devices",
     "kind, name, arch, sm_count and memory_bytes identify a device, the rest are its limits.",
     key(),
-    text("kind", "cuda, host or null; kinds are never compared with each other"),
-    text("name"),
-    integer("arch", "compute capability times ten"),
-    integer("sm_count"),
-    integer("memory_bytes"),
-    integer("max_threads_per_block"),
-    integer("smem_per_block_bytes"),
-    integer("smem_per_sm_bytes"),
-    integer("registers_per_sm"),
-    integer("max_warps_per_sm"),
-    integer("max_blocks_per_sm"),
-    integer("constant_bytes"),
-    integer("l2_bytes"),
+    *columns_of(DeviceInfo, besides=("grid_limits", "block_limits")),
     array("grid_limits", "JSON array: x, y, z"),
     array("block_limits"),
     date("first_seen_at"),
@@ -282,7 +272,7 @@ trials = table(
         "imported and never re-timed, failed when re-timed, a copy, or another trial of its kernel was re-timed since",
         null=True,
     ),
-    *columns_of(Phases, "wall clock of its phases"),
+    *columns_of(Phases),
     date("started_at"),
     date("ended_at", "NULL while running", null=True),
     origin("measured here, or imported by a merge: unverified until re-timed here"),
@@ -390,13 +380,7 @@ end_to_end_timings = table(
     "end_to_end_timings",
     "What the host-to-host time of an end_to_end trial is made of.",
     reference("trial_id", "trials", primary_key=True),
-    real("copy_in_us", "every segment's input to the device, with nothing else running"),
-    real("kernel_us", "every segment's kernels, with nothing else running"),
-    real("copy_out_us", "every segment's output to the host, with nothing else running"),
-    real("hidden_fraction", "share of the copy time that the total does not show", null=True),
-    real("allocate_us", "allocating the host memory and touching it once; not in the trial's time"),
-    integer("host_bytes"),
-    integer("distinct_segments", "segments whose test data differ from every other segment's"),
+    *columns_of(EndToEndParts),
 )
 
 profiles = table(
@@ -405,30 +389,7 @@ profiles = table(
     key(),
     reference("trial_id", "trials"),
     reference("run_id", "runs", "device, driver and date of the profile, not of the trial"),
-    text("tool", "name and version"),
-    integer("position", "of the launch in one round of the forward pass, from 0"),
-    text("entry", "the kernel's name"),
-    real("time_us", null=True),
-    real("achieved_occupancy", "mean resident warps over the most, 0 to 1; so are all fractions", null=True),
-    real("load_sectors_per_request", "32-byte sectors a load of a warp; 4 is a row of floats", null=True),
-    real("store_sectors_per_request", null=True),
-    real("load_efficiency_fraction", "bytes used of the sectors that global loads touch", null=True),
-    real("store_efficiency_fraction", null=True),
-    real("shared_efficiency_fraction", "bytes used of what shared-memory accesses could carry", null=True),
-    real("shared_load_conflicts", "further passes that bank conflicts cost", null=True),
-    real("shared_store_conflicts", null=True),
-    real("dram_read_bytes", null=True),
-    real("dram_written_bytes", null=True),
-    real("l2_bytes", null=True),
-    real("fma_utilisation_fraction", "of the pipe's most while a multiprocessor is active", null=True),
-    real("tensor_utilisation_fraction", null=True),
-    real("l1_hit_fraction", "of the sectors that global accesses ask the L1 cache for", null=True),
-    real("l2_hit_fraction", null=True),
-    real("sm_throughput_fraction", "of the peak of the SM's busiest unit, over the whole launch", null=True),
-    real("memory_throughput_fraction", "of the peak of the busiest of L1, L2 and device memory", null=True),
-    real("issue_fraction", "cycles of a scheduler in which it issues", null=True),
-    real("active_threads", "per executed warp instruction; 32 without divergence", null=True),
-    real("shared_load_wavefronts", "passes of shared-memory loads, of at most 128 bytes each", null=True),
+    *columns_of(KernelProfile),
     mapping("stalls", "JSON object, reason to the mean number of waiting warps"),
     date("profiled_at"),
     Index("profiles_trial", "trial_id"),
