@@ -12,16 +12,14 @@ from sqlalchemy import ColumnElement, Connection, RowMapping, case, func, select
 
 from autotune.errors import StoreError
 from autotune.operation.operation import parse_operation
-from autotune.operation.registry import CONV2D, operation, operations
+from autotune.operation.registry import operation, operations
 from autotune.problem import Layer, Problem, make_problem
 from autotune.store.rows import identify, insert
 from autotune.store.schema.column_kinds import Values
-from autotune.store.schema.tables import layers, tuning_target_layers, tuning_targets
+from autotune.store.schema.tables import SIZES, WORDS, layers, tuning_target_layers, tuning_targets
 
 _KEPT = 4096  # problems that a process keeps
 _NOWHERE = Path(os.devnull)  # the folder of a stored operation: no file is read or run from it
-_SIZES = (*(size.name for size in operation(CONV2D).sizes), "p", "q")
-_WORDS = tuple(operation(CONV2D).words)
 
 LARGEST_INTEGER = 2**63 - 1
 """SQLite's integers are signed and have 64 bits"""
@@ -44,8 +42,8 @@ def problem_extras(problem: Problem) -> Values:
         )
     declared, names = problem.operation, problem.names()
     return {
-        **{name: value if type(value := names.get(name)) is int else None for name in _SIZES},
-        **{name: value if isinstance(value := names.get(name), str) else None for name in _WORDS},
+        **{name: value if type(value := names.get(name)) is int else None for name in (*SIZES, "p", "q")},
+        **{name: value if isinstance(value := names.get(name), str) else None for name in WORDS},
         "declaration": None if declared.name in operations() else declared.text,
         "flops": problem.flops,
         "minimal_bytes": problem.tensor_bytes,

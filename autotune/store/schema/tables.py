@@ -6,6 +6,7 @@ from sqlalchemy import CheckConstraint, Connection, Index, UniqueConstraint
 from sqlalchemy import text as sql
 
 from autotune.devices.device import DeviceInfo
+from autotune.operation.registry import CONV2D, operation
 from autotune.store.kernel_profile import KernelProfile
 from autotune.store.schema.best_rule import KEY
 from autotune.store.schema.column_kinds import (
@@ -34,6 +35,8 @@ RETIME_LABELS = ("confirmed", "moved", "regressed", "failed", "remeasured")
 """Labels of a retime: how the new time compares with the stored one."""
 DEVICE_IDENTITY = ("kind", "name", "arch", "sm_count", "memory_bytes")
 """The columns that identify a device."""
+SIZES, WORDS = tuple(size.name for size in operation(CONV2D).sizes), tuple(operation(CONV2D).words)
+"""Names of a conv2d's sizes and words, which are columns of `layers`."""
 CLASSES = ("", *ACCURACY_CLASSES)
 """of accuracy; empty for a config that was never rendered"""
 
@@ -58,25 +61,11 @@ schema_versions = table(
 
 layers = table(
     "layers",
-    "The shape of a problem of an operation. Another run-time size, such as conv2d's n, is another row.",
+    "The shape of a problem of an operation. Another run-time size, such as conv2d's n, is another row. The sizes and "
+    "words of conv2d have columns, for SQL; they are NULL where another operation has no such name.",
     key(),
-    integer("n", "conv2d's sizes and words, for SQL; NULL where another operation has no such name", null=True),
-    integer("c", null=True),
-    integer("h", null=True),
-    integer("w", null=True),
-    integer("k", null=True),
-    integer("r", null=True),
-    integer("s", null=True),
-    integer("stride_h", null=True),
-    integer("stride_w", null=True),
-    integer("pad_h", null=True),
-    integer("pad_w", null=True),
-    integer("dilation_h", null=True),
-    integer("dilation_w", null=True),
-    integer("groups", null=True),
-    text("dtype", null=True),
-    text("layout", null=True),
-    text("epilogue", null=True),
+    *(integer(name, null=True) for name in SIZES),
+    *(text(name, null=True) for name in WORDS),
     integer("p", "output height", null=True),
     integer("q", "output width", null=True),
     integer("flops", "of the direct algorithm, a multiply-add counted as two"),

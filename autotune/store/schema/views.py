@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 from autotune.store.schema.best_rule import BEST_NOW, KEY, best_of
-from autotune.store.schema.tables import DEVICE_IDENTITY, trials
+from autotune.store.schema.tables import DEVICE_IDENTITY, SIZES, WORDS, trials
 from autotune.trial import LONG_US
 
-_SHAPE = (
-    "n, c, h, w, k, r, s, stride_h, stride_w, pad_h, pad_w, dilation_h, dilation_w, groups, dtype, layout, epilogue"
-)
+_SHAPE = ", ".join((*SIZES, *WORDS))
 _OF_BEST = """\
     device_kind, device,
     best_trials.accuracy AS accuracy,
