@@ -172,12 +172,12 @@ def _start(
         log.report(len(log.trials))
 
     suspects = log.suspects(set(wanted).__contains__)
-    quarantine_suspects(suspects, stored, info)
+    state = quarantine_suspects(state, suspects, stored, info)
     problem = row.layer.problem
     queue = pipeline.open(run.study, problem, state, stored, row.bounds, best_us=lambda: row.best_us, ended=ended)
     for suspect in suspects:
         pipeline.drain()
-        pipeline.start(queue, suspect.key.number, suspect.trial.config, DISPATCH)
+        pipeline.start(queue, suspect.key.number, suspect.key.config, DISPATCH)
         pipeline.drain()
     for config in wanted:
         if config in row.times_us or run.stopping():

@@ -8,7 +8,7 @@ from datetime import datetime
 from functools import cache
 from typing import Any
 
-from sqlalchemy import ColumnElement, Connection, Select, and_, bindparam, case, func, select, update
+from sqlalchemy import ColumnElement, Connection, RowMapping, Select, and_, bindparam, case, func, select, update
 
 from autotune.errors import StoreError
 from autotune.family.source import KernelSource
@@ -22,7 +22,15 @@ from autotune.store.schema.tables import end_to_end_timings, measurements, sourc
 from autotune.store.schema.views import LISTED_IDS
 from autotune.store.sources import store_source
 from autotune.store.sqlite.database import Database
-from autotune.store.trials import TrialRow, outcome_values, select_trials, timing_values, trial_of, trials_by_id
+from autotune.store.trials import (
+    TrialRow,
+    config_of,
+    outcome_values,
+    select_trials,
+    timing_values,
+    trial_of,
+    trials_by_id,
+)
 from autotune.trial import Config, EndToEndParts, Outcome, Phases, Trial
 
 
@@ -41,10 +49,8 @@ class Suspect:
     """A trial that a killed run left in the state `running`."""
 
     key: TrialKey
-    trial: Trial
     attempts: int
     """how often it was started"""
-    started_at: datetime
 
 
 CIRCUMSTANCES = ("tuning_target_id", "device_id", "environment_id", "measurement_mode", "origin")
@@ -134,6 +140,11 @@ def end_trial(
         insert(connection, measurements, {"trial_id": key.id, **timing_values(trial.timing)})
     if parts is not None:
         insert(connection, end_to_end_timings, {"trial_id": key.id, **parts_values(parts)})
+
+
+def _key_of(row: RowMapping) -> TrialKey:
+    """The key of a row of `select_trials`."""
+    return TrialKey(row[trials.c.id], row[trials.c.number], config_of(row), row[sources.c.hash])
 
 
 def within(scope: TargetScope) -> ColumnElement[bool]:
@@ -229,13 +240,10 @@ class TrialStore:
 
     def suspects(self, scope: Scope) -> tuple[Suspect, ...]:
         """The scope's trials that a killed run left running."""
-        suspects = []
+        running = trials.c.outcome == str(Outcome.RUNNING)
+        statement = select_trials().where(within(scope), running).order_by(trials.c.number)
         with self.database.read() as connection:
-            for row in rows_of(connection, _running(), scope.identity):
-                trial = trial_of(row)
-                key = TrialKey(row[trials.c.id], trial.number, trial.config, trial.source_hash)
-                suspects.append(Suspect(key, trial, row[trials.c.attempts], row[trials.c.started_at]))
-        return tuple(suspects)
+            return tuple(Suspect(_key_of(row), row[trials.c.attempts]) for row in rows_of(connection, statement))
 
     def list(
         self,
@@ -283,13 +291,6 @@ def _finished() -> Select[*tuple[Any, ...]]:
     """The finished trials of a scope, without imported ones."""
     finished = (trials.c.outcome != str(Outcome.RUNNING), trials.c.origin == "measured")
     return select_trials().where(*_IN_SCOPE, *finished).order_by(trials.c.number)
-
-
-@cache
-def _running() -> Select[*tuple[Any, ...]]:
-    """The trials of a scope that run."""
-    running = trials.c.outcome == str(Outcome.RUNNING)
-    return select_trials().where(*_IN_SCOPE, running).order_by(trials.c.number)
 
 
 _KNOWN = (

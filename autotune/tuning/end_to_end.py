@@ -144,7 +144,7 @@ class _EndToEndLine:
         known = {trial.config: trial for trial in state.trials if trial.source_hash in (None, self.whole.hash)}
         label = f"{self.scope.name} end to end"
         log = TrialLog(state, label=label, budget=len(wanted), observe=observe, clock=self.clock)
-        suspects = {suspect.trial.config: suspect for suspect in log.suspects(set(wanted).__contains__)}
+        suspects = {suspect.key.config: suspect for suspect in log.suspects(set(wanted).__contains__)}
         begun = False
         for done, config in enumerate(wanted, 1):
             if stopping():

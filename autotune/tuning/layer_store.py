@@ -6,7 +6,7 @@ A cluster worker gets the state with its task, and reports what it would write (
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Protocol
 
 from autotune.devices.device import DeviceInfo, Environment
@@ -168,9 +168,16 @@ class StoredLayer:
         self.store.noise_floors.add(self.info, self.environment, self.scope.measurement_mode, noise_us, noise)
 
 
-def quarantine_suspects(suspects: Sequence[Suspect], writer: LayerWriter, info: DeviceInfo) -> None:
-    """Quarantine the kernels that were running when STRIKES runs ended, on a device that runs kernels."""
+def quarantine_suspects(
+    state: LayerState, suspects: Sequence[Suspect], writer: LayerWriter, info: DeviceInfo
+) -> LayerState:
+    """Quarantine the kernels that were running when STRIKES runs ended, on a device that runs kernels; return the
+    layer's new state.
+    """
+    struck = set()
     for suspect in suspects:
         source_hash = suspect.key.source_hash
         if suspect.attempts >= STRIKES and source_hash is not None and info.can.compile:
             writer.quarantine(source_hash, "crash", f"{suspect.attempts} runs ended while it was running")
+            struck.add(source_hash)
+    return replace(state, quarantined=state.quarantined | struck)

@@ -143,7 +143,7 @@ class TrialLog:
 
     def suspects(self, wanted: Callable[[Config], bool]) -> tuple[Suspect, ...]:
         """The wanted trials that a killed run left running, by number; each is tried again, alone."""
-        return tuple(suspect for suspect in self._state.suspects if wanted(suspect.trial.config))
+        return tuple(suspect for suspect in self._state.suspects if wanted(suspect.key.config))
 
     def report(self, done: int, *, trial: Trial | None = None, ended: bool = False, phase: Phase = "search") -> None:
         """Report the layer's progress to the observer."""

@@ -134,7 +134,7 @@ class TunedLayer:
             design=self.design,
             watch=self.study.min_gain is not None,
         )
-        quarantine_suspects(self.suspects, self.writer, self.evaluator.info)
+        self.state = quarantine_suspects(self.state, self.suspects, self.writer, self.evaluator.info)
         if not self.suspects:
             self.stopped = self.stopped or self._why_stop(set())
             if self.stopped:
@@ -152,7 +152,7 @@ class TunedLayer:
         self._report(phase="start")
         for suspect in self.suspects:
             pipeline.drain()
-            config = suspect.trial.config
+            config = suspect.key.config
             pipeline.start(queue, suspect.key.number, config, self.search.proposed_by(config))
             pipeline.drain()
 

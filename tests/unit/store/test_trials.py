@@ -180,7 +180,7 @@ def test_a_killed_trial_is_a_suspect_until_it_ends(path: Path, store: Store) -> 
         scope = open_scope(again)
         assert again.trials.history(scope) == ()
         (suspect,) = again.trials.suspects(scope)
-        assert (suspect.attempts, suspect.trial.config, suspect.key.source_hash) == (1, config_of(0), source.hash)
+        assert (suspect.attempts, suspect.key.config, suspect.key.source_hash) == (1, config_of(0), source.hash)
         assert again.trials.next_number(scope) == 1
         key = again.trials.begin(scope, 0, config_of(0), source)
         assert again.trials.suspects(scope)[0].attempts == 2
