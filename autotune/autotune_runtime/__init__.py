@@ -42,6 +42,7 @@ __all__ = [
 
 problem = INTERFACE.problem
 _NORM = "norm"
+_CONVOLUTIONS = ("conv2d", "conv", "conv_transpose")
 
 
 def find_library(exported: Path | None = None) -> Path:
@@ -75,7 +76,7 @@ def torch_operator(path: str | Path | None = None) -> Callable[..., object]:
     """The operator for PyTorch, registered once in a process. It takes tensors, and by name the sizes and words that no
     shape determines; that of a convolution has the signature of `torch_convolution.convolution`.
     """
-    if len(INTERFACES) > 1 and INTERFACE.name != _NORM:  # of convolutions
+    if len(INTERFACES) > 1 and INTERFACE.name in _CONVOLUTIONS:
         from .torch_convolution import convolution
 
         return functools.partial(convolution, library=load(path).path)

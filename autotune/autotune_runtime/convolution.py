@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TypeAlias
 
 Shape: TypeAlias = "tuple[int | None, ...]"
@@ -98,15 +98,10 @@ class Problem:
     @property
     def arguments(self) -> dict[str, int | str]:
         """The operation's words but the dtype, and its sizes that the shapes of x and w do not determine."""
-        of, operation = self.geometry, self.operation
-        named = {"stride_{}": of.stride, "dilation_{}": of.dilation}
-        named |= {"padding_{}" if of.transposed else "pad_{}": of.before}
-        named |= {"output_padding_{}": of.output_padding} if of.transposed else {}
-        named |= {"pad_{}_end": of.after} if operation == "conv" else {}
-        arguments: dict[str, int | str] = {"k": of.k} if of.transposed else {}
-        for name, numbers in named.items():
-            arguments |= {name.format(axis): number for axis, number in zip(of.axes, numbers, strict=True)}
-        return {**arguments, "groups": of.groups, "layout": of.layout, "epilogue": self.epilogue}
+        of = self.geometry
+        k: dict[str, int | str] = {"k": of.k} if of.transposed else {}
+        words: dict[str, int | str] = {"groups": of.groups, "layout": of.layout, "epilogue": self.epilogue}
+        return {**k, **_by_axis(of, self.operation), **words}
 
     @property
     def values(self) -> dict[str, int | str]:
@@ -145,6 +140,59 @@ class Problem:
     def activation(self) -> str:
         """The activation of its epilogue, such as relu; empty if there is none."""
         return activation_of(self.epilogue)
+
+
+@dataclass(frozen=True, slots=True)
+class FilterGradient:
+    """The gradient of a convolution's filters."""
+
+    geometry: Geometry
+    """the convolution's"""
+    operation = "conv_filter_gradient"
+    epilogue = activation = ""
+    has_residual = False
+
+    @property
+    def arguments(self) -> dict[str, int | str]:
+        """The operation's layout, and its sizes that the shapes of x and dy do not determine."""
+        of = self.geometry
+        taps = {name: size or 0 for name, size in zip("trs"[-len(of.axes) :], of.w[2:], strict=True)}
+        return {**taps, **_by_axis(of, "conv"), "groups": of.groups, "layout": "nhwc"}
+
+    @property
+    def values(self) -> dict[str, int | str]:
+        """The operation's sizes and words; a size that is missing has its default."""
+        of = self.geometry
+        sizes_of_x = {name: size or 0 for name, size in zip(("n", "c", *of.axes), of.x, strict=True)}
+        return {**sizes_of_x, "k": of.k, **self.arguments, "dtype": of.dtype}
+
+    @property
+    def dtype(self) -> str:
+        """The dtype of x and dy."""
+        return self.geometry.dtype
+
+    @property
+    def shapes(self) -> tuple[str, str]:
+        """The sizes of its images and filters, for a report."""
+        return sizes(self.geometry.x), sizes(self.geometry.w)
+
+
+def data_gradient(geometry: Geometry) -> Problem:
+    """The transposed convolution that computes the gradient of a convolution's input."""
+    return Problem(replace(geometry, x=geometry.y, y=geometry.x, transposed=True))
+
+
+def _by_axis(of: Geometry, operation: str) -> dict[str, int | str]:
+    """Strides, dilations and paddings by an operation's names."""
+    named = {"stride_{}": of.stride, "dilation_{}": of.dilation}
+    named |= {"padding_{}" if of.transposed else "pad_{}": of.before}
+    named |= {"output_padding_{}": of.output_padding} if of.transposed else {}
+    named |= {"pad_{}_end": of.after} if operation == "conv" else {}
+    return {
+        name.format(axis): number
+        for name, numbers in named.items()
+        for axis, number in zip(of.axes, numbers, strict=True)
+    }
 
 
 def activation_of(epilogue: str) -> str:

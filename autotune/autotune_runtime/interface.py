@@ -353,6 +353,25 @@ class Library:
         arguments = self.arguments(arrays, workspace, workspace_bytes)
         self.call("forward", ctypes.byref(self._of(problem)), arguments, stream)
 
+    def enqueuer(self, problem: DeclaredProblem, workspace_bytes: int) -> Enqueue:
+        """A function that enqueues a pass for a problem, whose weights are arguments as all other arrays are.
+
+        The workspace has `workspace_bytes(problem)` bytes. Raises LibraryError, as `forward` does.
+        """
+        of, forward, arguments_bytes, pack = (
+            self._of(problem),
+            self.function("forward"),
+            self.arguments_bytes,
+            self.pack,
+        )
+
+        def enqueue(stream: int, workspace: int, addresses: Sequence[int]) -> None:
+            status = forward(ctypes.byref(of), pack(arguments_bytes, workspace, workspace_bytes, *addresses), stream)
+            if status:
+                raise self.error(status)
+
+        return enqueue
+
     def arguments(self, arrays: Mapping[str, int], workspace: int, workspace_bytes: int) -> bytes:
         """NAME_arguments with addresses by name."""
         addresses = (arrays.get(array.name, 0) for array in self.interface.arrays)

@@ -63,6 +63,20 @@ CONV_INTERFACES = (
     _interface("conv_transpose", _OF_CONV_TRANSPOSE, 3, ("c", "k // groups")),
 )
 
+FILTER_GRADIENT_INTERFACE = Interface(
+    "conv_filter_gradient",
+    "n",
+    tuple(size for size in CONV_INTERFACES[1].sizes if size.name != "cache_d"),
+    {"dtype": tuple(_STORED), "layout": ("nhwc",)},
+    (
+        InterfaceArray("x", "in", {"nhwc": ("n", "d", "h", "w", "c")}, _STORED, optional=False),
+        InterfaceArray("dy", "in", {"nhwc": ("n", "o", "p", "q", "k")}, _STORED, optional=False),
+        InterfaceArray(
+            "dw", "out", {"nhwc": ("k", "t", "r", "s", "c // groups")}, dict.fromkeys(_STORED, "f32"), optional=False
+        ),
+    ),
+)
+
 _NORM_EPILOGUES = (
     *("weight_bias", "weight_bias_relu", "weight_bias_silu", "weight_bias_gelu", "weight", "weight_silu", "none"),
     *(f"{terms}_{each.word}" for each in ACTIVATIONS for terms in ("weight", "weight_bias")),
@@ -85,4 +99,4 @@ NORM_INTERFACE = Interface(
         InterfaceArray("y", "out", {"": ("n", "pixels", "c")}, _STORED, optional=False),
     ),
 )
-NETWORK_INTERFACES = (*CONV_INTERFACES, NORM_INTERFACE)
+NETWORK_INTERFACES = (*CONV_INTERFACES, FILTER_GRADIENT_INTERFACE, NORM_INTERFACE)

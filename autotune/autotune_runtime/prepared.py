@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
@@ -27,21 +27,21 @@ def problem_of(
     shapes: Mapping[str, tuple[int, ...]],
     dtypes: Mapping[str, str],
     named: Mapping[str, int | str],
-    order: str = "",
+    axes_of: Callable[[InterfaceArray], tuple[str, ...]] | None = None,
 ) -> DeclaredProblem:
     """The problem of arrays with these shapes and dtypes; `named` are the sizes and words that they do not determine.
 
-    `order` is the layout whose order of axes the shapes have; empty: the problem's. Raises ValueError if two arrays
-    disagree, or if a size is missing.
+    `axes_of` gives the axes in the order of an array's shape; None: the order in which the problem's layout stores
+    them. Raises ValueError if two arrays disagree, or if a size is missing.
     """
     values: dict[str, int | str] = dict(named)
-    layout = order or str(named.get("layout", interface.words.get("layout", ("",))[0]))
+    layout = str(named.get("layout", interface.words.get("layout", ("",))[0]))
     for array in interface.arrays:
         if array.name not in shapes:
             continue
         if array.type_word not in values and (dtype := _problems_dtype(array, dtypes[array.name])):
             values[array.type_word] = dtype
-        axes = array.axes[layout]
+        axes = array.axes[layout] if axes_of is None else axes_of(array)
         if len(axes) != len(shapes[array.name]):
             raise ValueError(f"{array.name}: has shape {shapes[array.name]}, expected [{', '.join(axes)}]")
         for axis, extent in zip(axes, shapes[array.name], strict=True):

@@ -17,12 +17,14 @@ import torch
 from torch import Tensor, fx, nn
 from torch._dynamo import lookup_backend
 from torch._guards import TracingContext
+from torch._inductor.compile_fx import compile_fx
 
 from .interface import Library
 from .torch_capture import Lifted, lifted
 from .torch_layers import Inference, LayerGraph
 from .torch_runtime import TrainingMode
 from .torch_swap import MARGIN, Report, swap
+from .torch_training import train_graph
 from .torch_untuned import DB, begun_build, libraries_if_any, started_build, swap_untuned
 from .untuned_build import BuildFailed, UntunedBuild
 
@@ -38,14 +40,15 @@ def autotune(
     mode: str | None = None,
     options: Mapping[str, object] | None = None,
 ) -> Callable[..., object]:
-    """Compile a graph that Dynamo captured. For inference: parameters are taken as they are now.
+    """Compile a graph that Dynamo captured. For inference, unless `training`: parameters are taken as they are now.
 
     Batch norms are folded and kernels raced and swapped in as by `convert`, whose table is logged at level INFO.
     `options`: `library` as for `convert`, else the environment variable AUTOTUNE_LIBRARY, a path, else the libraries
     in the folder of this package, else kernels that autotune chooses without tuning; until those are compiled, PyTorch
     runs the graph uncompiled, or with `wait` the first call waits; `margin` and `db` as for `convert`; `mode`, one of
     Inductor's; `rest`, a backend for the rest instead of Inductor, such as aot_eager; all others are that backend's
-    own. Once a parameter is another or was changed, PyTorch runs the graph uncompiled, with one warning.
+    own. With `training`, kernels compute convolutions and their gradients, as by `convert`, with the parameters of each
+    call. Otherwise, once a parameter is another or was changed, PyTorch runs the graph uncompiled, with one warning.
 
     Raises TrainingMode where gradients are wanted, BuildFailed if kernels that it waits for cannot be built,
     FileNotFoundError if there is no library and autotune is not installed.
@@ -55,13 +58,20 @@ def autotune(
     margin = float(str(settings.pop("margin", MARGIN)))
     wait, db = bool(settings.pop("wait", False)), str(settings.pop("db", DB))
     mode = str(settings.pop("mode", mode or "default"))
-    compiler = str(settings.pop("rest", "inductor"))
-    if torch.is_grad_enabled() and any(isinstance(each, Tensor) and each.requires_grad for each in inputs):
+    compiler, training = str(settings.pop("rest", "inductor")), bool(settings.pop("training", False))
+    tensors = [each for each in inputs if isinstance(each, Tensor)]
+    if training:
+        started = started_build(tensors, db) if libraries is None else None
+        report = train_graph(graph, libraries, started, margin)
+        _LOG.info("%s\n%s", _words(libraries), report)
+        if compiler == "inductor":
+            return compile_fx(graph, inputs, config_patches={**torch._inductor.list_mode_options(mode), **settings})
+        return lookup_backend(compiler)(graph, inputs, **settings)
+    if torch.is_grad_enabled() and any(each.requires_grad for each in tensors):
         raise TrainingMode(
             "a tensor requires gradients, but the kernels have no backward pass; run under torch.no_grad() or "
-            "torch.inference_mode()"
+            "torch.inference_mode(), or give options={'training': True}"
         )
-    tensors = (each for each in inputs if isinstance(each, Tensor))
     started = started_build(tensors, db) if libraries is None else None
     made = lifted(graph, inputs)
     rest = [inputs[at] for at in made.rest]
@@ -71,8 +81,7 @@ def autotune(
 
     def compiled(network: nn.Module, report: Report | None = None) -> Callable[..., object]:
         if report is not None:
-            paths = (str(library.path) for library in (libraries or {}).values())
-            _LOG.info("%s\n%s", ", ".join(paths) or "untuned", report)
+            _LOG.info("%s\n%s", _words(libraries), report)
         if compiler == "inductor":
             patches = {**torch._inductor.list_mode_options(mode), **settings}
             return torch._inductor.compile(network, rest, options=patches)
@@ -126,6 +135,11 @@ def _pending(
         return run(*inputs)
 
     return called
+
+
+def _words(libraries: Mapping[str, Library] | None) -> str:
+    """The paths of libraries, for the log."""
+    return ", ".join(str(library.path) for library in (libraries or {}).values()) or "untuned"
 
 
 def _libraries(given: object) -> dict[str, Library] | None:

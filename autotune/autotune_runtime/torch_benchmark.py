@@ -9,12 +9,12 @@ from __future__ import annotations
 import copy
 import math
 import statistics
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import TypeAlias
+from typing import TypeAlias, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -78,6 +78,7 @@ class Arrays:
 
 
 Pass: TypeAlias = Callable[[Arrays], Tensor]
+Inputs = TypeVar("Inputs")
 
 
 def race(
@@ -102,12 +103,28 @@ def race(
         with suppress(RuntimeError):  # cuDNN has no such kernel for this layer, or is not installed
             if not name.startswith(_FUSED) or agrees(run, clipped=True):
                 contenders[name] = run
-    once_us = min(_once_us(partial(run, first), device, runtime) for run in contenders.values())
     each_bytes = sum(tensor.nbytes for tensor in (first.x, *layer.parameters(), expected, first.z))
+    return timed(contenders, first, partial(_arrays, work, layer, library), each_bytes, device, runtime, rounds)
+
+
+def timed(
+    contenders: Mapping[str, Callable[[Inputs], object]],
+    first: Inputs,
+    another: Callable[[], Inputs],
+    each_bytes: int,
+    device: torch.device,
+    runtime: Runtime,
+    rounds: int,
+) -> Times:
+    """Time contenders, one of which is called tuned, each on the same inputs: the first ones, and others of its kind.
+
+    `each_bytes` is the size of what a pass reads and writes.
+    """
+    once_us = min(_once_us(partial(run, first), device, runtime) for run in contenders.values())
     count = max(1, min(MOST_PASSES, MOST_BYTES // each_bytes, math.ceil(SAMPLE_US / once_us)))
-    sets = [first, *(_arrays(work, layer, library) for _ in range(count - 1))]
-    for arrays in sets:
-        contenders["tuned"](arrays)  # the first use prepares the filters, which a capture does not allow
+    sets = [first, *(another() for _ in range(count - 1))]
+    for inputs in sets:
+        contenders["tuned"](inputs)  # the first use prepares the filters, which a capture does not allow
     samples = {name: _sample(run, sets, device, runtime) for name, run in contenders.items()}
     times = [{name: sample() for name, sample in samples.items()} for _ in range(rounds)]
     medians = {name: statistics.median(each[name] for each in times) for name in samples}
@@ -202,7 +219,7 @@ def _with_one_kernel_behind(work: Work, kernel: Problem, arrays: Arrays) -> Tens
     return y.add_(arrays.z) if work.residual else activated(y, work.activation)
 
 
-def _once_us(run: Callable[[], Tensor], device: torch.device, runtime: Runtime) -> float:
+def _once_us(run: Callable[[], object], device: torch.device, runtime: Runtime) -> float:
     """Approximate microseconds of a pass; in the first pass cudnn.benchmark chooses its algorithm."""
     for _ in range(3):
         run()
@@ -210,8 +227,10 @@ def _once_us(run: Callable[[], Tensor], device: torch.device, runtime: Runtime) 
     return 1000 * min(runtime.time_ms(device, body) for _ in range(3))
 
 
-def _sample(run: Pass, sets: list[Arrays], device: torch.device, runtime: Runtime) -> Callable[[], float]:
+def _sample(
+    run: Callable[[Inputs], object], sets: list[Inputs], device: torch.device, runtime: Runtime
+) -> Callable[[], float]:
     """A function that measures microseconds per pass over as many passes as there are sets of arrays."""
-    body = runtime.recorded(device, lambda: [run(arrays) for arrays in sets])
+    body = runtime.recorded(device, lambda: [run(inputs) for inputs in sets])
     runtime.time_ms(device, body)
     return lambda: 1000 * runtime.time_ms(device, body) / len(sets)

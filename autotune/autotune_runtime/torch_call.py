@@ -67,10 +67,10 @@ class Call:
         words = self.library.interface.words.get("layout", ("",))
         return str(dict(self.arguments).get("layout", words[0]))
 
-    @property
-    def _order(self) -> str:
-        """The layout whose order of axes the shapes of tensors have."""
-        return "nchw" if self.torch_shapes else self._layout
+    def _axes(self, array: InterfaceArray) -> tuple[str, ...]:
+        """The axes of an array in the order of its tensor's shape."""
+        axes = array.axes[self._layout]
+        return (axes[0], axes[-1], *axes[1:-1]) if self.channels_last and len(axes) > 1 else axes
 
     @property
     def channels_last(self) -> bool:
@@ -91,7 +91,7 @@ class Call:
         for name, tensor in tensors.items():
             if tensor.dtype not in DTYPES:
                 raise ValueError(f"{name}: {tensor.dtype}, expected one of {', '.join(map(str, DTYPES))}")
-            axes = arrays[name].axes[self._order]
+            axes = self._axes(arrays[name])
             shape = tuple(tensor.shape)
             if self.torch_shapes and len(axes) == _MOST_AXES and len(shape) > 2:
                 shape = (*shape[:2], *(1,) * (_MOST_AXES - len(shape)), *shape[2:])
@@ -101,7 +101,7 @@ class Call:
                 shape = shape if isinstance(runtime, int) else (*shape[:at], 1, *shape[at + 1 :])
             shapes[name] = tuple(map(int, shape))
             dtypes[name] = DTYPES[tensor.dtype]
-        problem = problem_of(interface, shapes, dtypes, dict(self.arguments), self._order)
+        problem = problem_of(interface, shapes, dtypes, dict(self.arguments), self._axes)
         return problem, problem.runtime_size if runtime is None else runtime
 
     def made(self, tensors: Mapping[str, Tensor], device: torch.device) -> dict[str, Tensor]:
@@ -135,11 +135,11 @@ class Call:
     def _shape(self, name: str, stored: tuple[int, ...], n: int, rank: int) -> tuple[int, ...]:
         """The shape of a tensor for an array, in a call whose first tensor has `rank` dimensions."""
         interface = self.library.interface
-        axes = next(array.axes for array in interface.arrays if array.name == name)
-        extents = dict(zip(axes[self._layout], stored, strict=True))
+        array = next(array for array in interface.arrays if array.name == name)
+        extents = dict(zip(array.axes[self._layout], stored, strict=True))
         if interface.runtime in extents:
             extents[interface.runtime] = n
-        shape = tuple(extents[axis] for axis in axes[self._order])
+        shape = tuple(extents[axis] for axis in self._axes(array))
         lacking = _MOST_AXES - rank if self.torch_shapes and len(shape) == _MOST_AXES else 0
         return (*shape[:2], *shape[2 + lacking :])
 

@@ -332,7 +332,7 @@ def lifted(graph: fx.GraphModule, inputs: Sequence[object]) -> Lifted:
             network.register_parameter(name, value)
         else:
             network.register_buffer(name, value)
-        labels[name] = _label(original)
+        labels[name] = label(original)
         with nodes.inserting_before(body):
             attribute = nodes.get_attr(name)
         node.replace_all_uses_with(attribute)
@@ -352,7 +352,7 @@ def _in_aten(graph: fx.GraphModule, fakes: Sequence[object]) -> fx.GraphModule:
     return made
 
 
-def _label(placeholder: fx.Node) -> str:
+def label(placeholder: fx.Node) -> str:
     """The name of a parameter in the model, from Dynamo's L['self']._modules['conv']._parameters['bias']; empty if it
     is not one.
     """

@@ -10,6 +10,7 @@ from torch import nn
 
 from .torch_layers import read_network
 from .torch_swap import MARGIN, Report, swap
+from .torch_training import convert_training
 from .torch_untuned import DB, UntunedNetwork, begun_build, libraries_if_any, started_build, swap_untuned
 
 
@@ -21,6 +22,7 @@ def convert(
     margin: float = MARGIN,
     wait: bool = False,
     db: str | Path = DB,
+    training: bool = False,
 ) -> tuple[nn.Module, Report]:
     """A copy of a network in which tuned kernels compute the convolutions and norms that they are faster at, and a
     report.
@@ -45,11 +47,19 @@ def convert(
     runs the network as it is; with `wait`, this function waits. A kernel must also agree with PyTorch's operator on
     the example.
 
-    Raises TrainingMode for a network in training mode, LibraryError if a library fails, BuildFailed if
-    autotune cannot build one, and FileNotFoundError if there is no library and autotune is not installed.
+    With `training` the copy can be trained: kernels compute the convolutions and their two gradients, each where it is
+    faster, and PyTorch everything else. The copy has the same modules, and parameters of its own, which an optimizer
+    must be given. The example is run in the network's mode, under the caller's autocast, and kernels are waited for.
+
+    Raises TrainingMode for a network in training mode unless `training`, LibraryError if a library fails, BuildFailed
+    if autotune cannot build one, and FileNotFoundError if there is no library and autotune is not installed.
     """
     with torch.inference_mode(mode=False):  # which makes tensors whose changes are not counted
-        if (libraries := libraries_if_any(library)) is not None:
+        libraries = libraries_if_any(library)
+        if training:
+            started = started_build(module.parameters(), str(db)) if libraries is None else None
+            return convert_training(module, example, libraries, started, margin)
+        if libraries is not None:
             swapped = swap(read_network(module, example), libraries, margin)
             return swapped.network, swapped.report
         started = started_build(module.parameters(), str(db))

@@ -21,7 +21,7 @@ from .activations import BY_WORD
 from .convolution import Problem, activation_of, epilogue_name, sizes
 from .network_interfaces import CONV_INTERFACES
 from .torch_call import Call
-from .torch_operator import Operator, Tensors
+from .torch_operator import Operator
 from .torch_runtime import TrainingMode
 
 
@@ -44,32 +44,37 @@ def convolved(
     x: Tensor, weight: Tensor, bias: Tensor | None, operation: str, arguments: Mapping[str, int | str]
 ) -> Tensor:
     """PyTorch's convolution of x, in the terms of an operation; padding that differs at the ends is a tensor."""
-
-    def of(name: str, default: int) -> list[int]:
-        return [int(arguments.get(name.format(axis), default)) for axis in "dhw"[5 - x.dim() :]]
-
-    transposed = operation == "conv_transpose"
-    before = of("padding_{}" if transposed else "pad_{}", 0)
-    after = of("pad_{}_end", 0) if operation == "conv" else before
+    stride, before, *others = torch_arguments(x.dim(), operation, arguments)
+    after = _by_axis("pad_{}_end", 0, x.dim(), arguments) if operation == "conv" else before
     if before != after:
         x = functional.pad(x, [pad for ends in zip(reversed(before), reversed(after), strict=True) for pad in ends])
         before = [0] * len(before)
-    of_torch = (of("stride_{}", 1), before, of("dilation_{}", 1), transposed, of("output_padding_{}", 0))
-    made: Tensor = torch.convolution(x, weight, bias, *of_torch, int(arguments.get("groups", 1)))
+    made: Tensor = torch.convolution(x, weight, bias, stride, before, *others)
     return made
 
 
-def _by_pytorch(call: Call, launched: Tensors, weights: Tensors) -> Tensor:
+def torch_arguments(
+    rank: int, operation: str, arguments: Mapping[str, int | str]
+) -> tuple[list[int], list[int], list[int], bool, list[int], int]:
+    """The arguments of PyTorch's convolution of tensors of a rank, without padding at the ends that differs."""
+    of, transposed = functools.partial(_by_axis, rank=rank, arguments=arguments), operation == "conv_transpose"
+    padding, groups = of("padding_{}" if transposed else "pad_{}", 0), int(arguments.get("groups", 1))
+    return of("stride_{}", 1), padding, of("dilation_{}", 1), transposed, of("output_padding_{}", 0), groups
+
+
+def _by_axis(name: str, default: int, rank: int, arguments: Mapping[str, int | str]) -> list[int]:
+    return [int(arguments.get(name.format(axis), default)) for axis in "dhw"[5 - rank :]]
+
+
+def by_pytorch(call: Call, tensors: Mapping[str, Tensor]) -> Tensor:
     """A call by PyTorch's operators, in the layout of a kernel."""
-    (x, z), (weight, bias) = launched, weights
-    assert x is not None and weight is not None  # noqa: PT018, S101 - as the schema says
-    arguments = dict(call.arguments)
-    y = convolved(x, weight, bias, call.library.interface.name, arguments)
+    arguments, z = dict(call.arguments), tensors.get("z")
+    y = convolved(tensors["x"], tensors["w"], tensors.get("bias"), call.library.interface.name, arguments)
     y = activated(y if z is None else y.add_(z), activation_of(str(arguments["epilogue"])))
     return torch.empty_like(y, memory_format=call.memory_format(y.shape)).copy_(y)
 
 
-CONVOLUTION = Operator(CONV_INTERFACES[0], "convolution", _by_pytorch)
+CONVOLUTION = Operator(CONV_INTERFACES[0], "convolution", by_pytorch)
 """The operator of all three operations, whose first arrays are the same; a library's further arrays, such as conv's
 cache, are null. `convolution` has a more convenient signature."""
 

@@ -5,6 +5,7 @@ The operator's x is [n, pixels, C], as the kernels have it; the modules take PyT
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import cast
@@ -18,7 +19,7 @@ from .network_interfaces import NORM_INTERFACE
 from .norms import NormProblem
 from .torch_call import STORED, Call
 from .torch_convolution import activated
-from .torch_operator import Operator, Tensors
+from .torch_operator import Operator
 from .torch_runtime import TrainingMode
 
 _TOLERANCE = 2e-5  # of kernels, before the output is rounded: `errors` of the operation's declaration
@@ -35,15 +36,14 @@ def normalised(x: Tensor, weight: Tensor | None, bias: Tensor | None, problem: N
     return functional.layer_norm(rows, shape, weight, bias, eps).view(x.shape)
 
 
-def _by_pytorch(call: Call, launched: Tensors, weights: Tensors) -> Tensor:
+def _by_pytorch(call: Call, tensors: Mapping[str, Tensor]) -> Tensor:
     """A call by PyTorch's operators."""
-    (x,), (weight, bias), named = launched, weights, dict(call.arguments)
-    assert x is not None  # noqa: S101 - as the schema says
+    x, named = tensors["x"], dict(call.arguments)
     images = x.movedim(-1, 1)  # rows are images of one pixel
     words = ("", str(named["kind"]), str(named["epilogue"]))
     groups = None if named["kind"] == "rms" else int(named["groups"])
     problem = NormProblem(tuple(images.shape), x.shape[-1], groups, int(named["eps_e12"]), *words)
-    y = normalised(x if groups is None else images, weight, bias, problem)
+    y = normalised(x if groups is None else images, tensors.get("weight"), tensors.get("bias"), problem)
     return activated(y if groups is None else y.movedim(1, -1).contiguous(), problem.activation)
 
 

@@ -27,7 +27,7 @@ from torch._C import (
 from torch.autograd import _profiler_enabled
 
 from .interface import DeclaredProblem, Enqueue, Handle, Interface, InterfaceArray, Library, LibraryError, Status
-from .prepared import CALLED, GIVEN, WEIGHTS
+from .prepared import GIVEN, WEIGHTS
 from .torch_call import Call, call_of, given_arrays, schema, text_of
 from .torch_runtime import Cuda, Runtime, TrainingMode
 
@@ -40,15 +40,16 @@ Tensors: TypeAlias = Sequence[Tensor | None]
 """In the order of the arrays, None for those that a problem lacks."""
 
 
-Instead: TypeAlias = Callable[[Call, Tensors, Tensors], object]
-"""PyTorch's computation of a call, of the tensors of a launch and the weights."""
+Instead: TypeAlias = Callable[[Call, Mapping[str, Tensor]], object]
+"""PyTorch's computation of a call, of its tensors by name."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Pass:
     """A kernel with its weights, prepared for a shape."""
 
-    handle: Handle
+    handle: Handle | None
+    """None: weights are arguments of each pass"""
     enqueue: Enqueue
     none: tuple[int, ...]
     """a zero for each array of the library: its address as long as no tensor is given"""
@@ -84,15 +85,20 @@ class _Kept:
 class Operator:
     """`torch.ops.NAMESPACE.NAME`, created once in a process."""
 
-    def __init__(self, interface: Interface, name: str, instead: Instead | None = None) -> None:
+    def __init__(
+        self, interface: Interface, name: str, instead: Instead | None = None, *, prepares: bool = True
+    ) -> None:
         """An operator for the libraries of all operations that have the arrays of this one.
 
-        `instead` computes the problems that have no kernel, if a call allows that.
+        `instead` computes the problems that have no kernel, if a call allows that. Unless it `prepares` weights, they
+        are read in each pass, and may change from pass to pass.
         """
         self._interface, self._operation, self._instead = interface, name, instead
         arrays = given_arrays(interface)
-        self._launched_at = [at for at, array in enumerate(arrays) if array.role in CALLED]
-        self._weights_at = [at for at, array in enumerate(arrays) if array.role in WEIGHTS]
+        prepared = WEIGHTS if prepares else ()
+        self._launched_at = [at for at, array in enumerate(arrays) if array.role not in prepared]
+        self._weights_at = [at for at, array in enumerate(arrays) if array.role in prepared]
+        self._prepares = prepares
         self._launched = [arrays[at] for at in self._launched_at]
         self._places = [(at, interface.arrays.index(array)) for at, array in enumerate(self._launched)]
         """for tensors of a launch: the position among these, and among all arrays"""
@@ -194,7 +200,7 @@ class Operator:
         ready = kept.passes.get(which)
         if ready is None:
             return None
-        if ready.capturing():
+        if ready.handle is not None and ready.capturing():
             kept.captured.add(ready.handle)
         last, addresses, copies = ready.last, [*ready.none], []
         for at, place in self._places:
@@ -240,7 +246,7 @@ class Operator:
                     else:
                         kept.passes[which] = self._pass(kept, call, problem, runtime, like, device)
             if instead is not None and which in kept.refused:
-                return instead(call, launched, weights)
+                return instead(call, tensors)
             made = self._ran(key, launched, weights)  # unless another thread changed the weights since
             return self._once(launched, weights, call, problem, runtime) if made is None else made
 
@@ -280,20 +286,19 @@ class Operator:
         like: Mapping[str, Tensor],
         device: torch.device,
     ) -> _Pass:
-        """A pass on the current device, with weights that are prepared unless another run-time size did so."""
-        library = call.library
-        which = (library.path, problem.with_runtime(1).numbers, library.kernel_name(problem))
-        if which not in kept.handles:
-            placed = {name: _placed(weight, call.memory_format(weight.shape)) for name, weight in kept.weights.items()}
-            addresses = {name: weight.data_ptr() for name, weight in placed.items()}
-            kept.handles[which] = Handle(library, problem, addresses, runtime.stream(device))
-            runtime.synchronize(device)  # from now on any stream may run it, and the copies may be freed
-        handle, n = kept.handles[which], problem.runtime_size
+        """A pass on the current device."""
+        library, handle = call.library, self._handle(kept, call, problem, runtime, device) if self._prepares else None
+        if handle is None:
+            workspace_bytes = library.workspace_bytes(problem)
+            enqueue = library.enqueuer(problem, workspace_bytes)
+        else:
+            workspace_bytes = handle.workspace_bytes(problem.runtime_size)
+            enqueue = handle.enqueuer(problem.runtime_size)
         formats = {call.memory_format(tensor.shape) for tensor in like.values()} - {torch.contiguous_format}
-        workspace = torch.empty(handle.workspace_bytes(n), dtype=torch.uint8, device="meta")
+        workspace = torch.empty(workspace_bytes, dtype=torch.uint8, device="meta")
         return _Pass(
             handle,
-            handle.enqueuer(n),
+            enqueue,
             (0,) * len(library.interface.arrays),
             next(iter(formats), None),
             tuple((place, _maker(like[name], device)) for place, name in self._makes if name in like),
@@ -301,6 +306,19 @@ class Operator:
             runtime.capturing,
             partial(runtime.stream, device),
         )
+
+    def _handle(
+        self, kept: _Kept, call: Call, problem: DeclaredProblem, runtime: Runtime, device: torch.device
+    ) -> Handle:
+        """The kernel of a problem with its weights, prepared unless another run-time size did so."""
+        library = call.library
+        which = (library.path, problem.with_runtime(1).numbers, library.kernel_name(problem))
+        if which not in kept.handles:
+            placed = {name: _placed(weight, call.memory_format(weight.shape)) for name, weight in kept.weights.items()}
+            addresses = {name: weight.data_ptr() for name, weight in placed.items()}
+            kept.handles[which] = Handle(library, problem, addresses, runtime.stream(device))
+            runtime.synchronize(device)  # from now on any stream may run it, and the copies may be freed
+        return kept.handles[which]
 
     def _once(
         self, launched: Tensors, weights: Tensors, call: Call, problem: DeclaredProblem, runtime: Runtime

@@ -14,7 +14,7 @@ from torch import nn
 
 from . import load
 from .activations import BY_WORD
-from .convolution import Problem
+from .convolution import FilterGradient, Problem
 from .declared import INTERFACES
 from .interface import Library, LibraryError, find_libraries
 from .norms import NormProblem
@@ -37,7 +37,7 @@ class Row:
 
     layer: str
     """its path in the network"""
-    problem: Problem | NormProblem | None
+    problem: Problem | FilterGradient | NormProblem | None
     """the problem that was looked up in the library, including the fused operators after the layer"""
     kernel: str
     """study.layer; empty if there is none"""
@@ -151,7 +151,7 @@ def swap(
         for part in network.parts:
             judged = [replace(judge.row(layer), is_norm=layer.is_norm) for layer in part.layers]
             for at, (layer, row) in enumerate(zip(part.layers, judged, strict=True), len(rows)):
-                if row.swapped and row.problem is not None and layer.module is not None:
+                if row.swapped and isinstance(row.problem, (Problem, NormProblem)) and layer.module is not None:
                     tuned = layer.module.tuned(row.problem.epilogue, libraries[row.problem.operation].path)
                     places[tuned] = at
                     part.take(layer, row.problem, tuned)
@@ -187,7 +187,7 @@ class _Judge:
         if runtime is None:
             return Row(layer.name, layer.problem, "", None, None, swapped=False, why=f"is on {device}, not on a GPU")
         with runtime.current(device):
-            answers = [(problem, *self._serves(problem)) for problem in layer.problems]
+            answers = [(problem, *serves(self._libraries, problem)) for problem in layer.problems]
         served = [(problem, kernel) for problem, kernel, why_not in answers if not why_not]
         if not served:
             problem, kernel, why_not = answers[0]
@@ -206,34 +206,44 @@ class _Judge:
         work = Work(problem, layer.residual, layer.activation)
         if (key := repr(work)) not in self._times:
             self._times[key] = race(work, module, self._libraries[problem.operation].path, runtime, self._rounds)
-        times = self._times[key]
-        if times is None:
-            why = "computes something different from PyTorch"
-            return Row(layer.name, problem, kernel, None, None, swapped=False, why=why)
-        rival, rival_us = times.rivals[0]
-        ratio = rival_us / times.tuned_us
-        why = (
-            f"{ratio:.2f} times as fast as {rival}" if ratio > 1 else f"takes {1 / ratio:.2f} times as long as {rival}"
-        )
-        return Row(layer.name, problem, kernel, times.tuned_us, rival_us, swapped=ratio > 1 + self._margin, why=why)
+        row = Row(layer.name, problem, kernel, None, None, swapped=False, why="")
+        return with_times(row, self._times[key], self._margin)
 
-    def _serves(self, problem: Problem | NormProblem) -> tuple[str, str]:
-        """The kernel for a problem on the current device, or None, and why it cannot be used, or an empty text."""
-        library = self._libraries.get(problem.operation)
-        if library is None:
-            return "", f"there is no library of {problem.operation}"
-        declared = library.interface.problem(problem.values)
-        try:
-            library.workspace_bytes(declared)
-        except LibraryError as error:
-            return "", str(error)
-        name = library.kernel_name(declared) or ""
-        accuracy = next(kernel.accuracy for kernel in library.kernels() if kernel.name == name)
-        if accuracy == "tf32" and not tf32_is_allowed():
-            return name, "computes in TF32, which torch.backends.cudnn does not allow for convolutions"
-        if accuracy == "fp16-acc16":
-            return name, "sums in half precision, which PyTorch's convolution does not"
-        return name, ""
+
+def with_times(row: Row, times: Times | None, margin: float) -> Row:
+    """The row of a kernel with the result of its race."""
+    if times is None:
+        return replace(row, why="computes something different from PyTorch")
+    rival, rival_us = times.rivals[0]
+    ratio = rival_us / times.tuned_us
+    why = f"{ratio:.2f} times as fast as {rival}" if ratio > 1 else f"takes {1 / ratio:.2f} times as long as {rival}"
+    return replace(row, tuned_us=times.tuned_us, torch_us=rival_us, swapped=ratio > 1 + margin, why=why)
+
+
+def serves(
+    libraries: Mapping[str, Library], problem: Problem | FilterGradient | NormProblem, *, repeatable: bool = False
+) -> tuple[str, str]:
+    """The kernel for a problem on the current device, or an empty name, and why it cannot be used, or an empty text.
+
+    `repeatable`: it must compute the same bits in every run.
+    """
+    library = libraries.get(problem.operation)
+    if library is None:
+        return "", f"there is no library of {problem.operation}"
+    declared = library.interface.problem(problem.values)
+    try:
+        library.workspace_bytes(declared)
+    except LibraryError as error:
+        return "", str(error)
+    name = library.kernel_name(declared) or ""
+    kernel = next(kernel for kernel in library.kernels() if kernel.name == name)
+    if kernel.accuracy == "tf32" and not tf32_is_allowed():
+        return name, "computes in TF32, which torch.backends.cudnn does not allow for convolutions"
+    if kernel.accuracy == "fp16-acc16":
+        return name, "sums in half precision, which PyTorch's convolution does not"
+    if repeatable and not kernel.deterministic:
+        return name, "does not compute the same bits in every run"
+    return name, ""
 
 
 def tf32_is_allowed() -> bool:

@@ -14,7 +14,7 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
-from .convolution import Problem
+from .convolution import FilterGradient, Problem
 from .interface import Library
 from .layer_names import plain_name, unused_name
 from .norms import NormProblem
@@ -53,11 +53,18 @@ def started_build(tensors: Iterable[Tensor], db: str) -> UntunedBuild | None:
 
 def begun_build(build: UntunedBuild | None, network: Inference) -> UntunedBuild | None:
     """Begin to build libraries for a network; None if none of its layers can run a kernel."""
-    problems: dict[Problem | NormProblem, str] = {}
+    problems: dict[Problem | FilterGradient | NormProblem, str] = {}
     taken: set[str] = set()
     for layer in network.layers:
         if layer.module is not None and layer.problems and layer.problems[0] not in problems:
             problems[layer.problems[0]] = unused_name(plain_name(layer.name) or "layer", taken)
+    return begin(build, problems)
+
+
+def begin(
+    build: UntunedBuild | None, problems: Mapping[Problem | FilterGradient | NormProblem, str]
+) -> UntunedBuild | None:
+    """Begin to build libraries for problems, which have names; None if there are none."""
     if build is None or not problems:
         if build is not None:
             build.cancel()
@@ -79,11 +86,9 @@ def swap_untuned(network: Inference, build: UntunedBuild | None, margin: float) 
         return none.network, none.report
     with torch.no_grad(), cudnn_benchmark():
         built = build.wait(_algorithms(network))
-    races = _Races(build.folder / RACES)
-    before = len(races.times)
+    races = Races(build.folder / RACES)
     made = swap(network, libraries_of(build.folder), margin, FEW_ROUNDS, races.times)
-    if len(races.times) > before:
-        races.keep()
+    races.keep()
     rows = [replace(row, origin=built[row.kernel].origin if row.kernel in built else "") for row in made.report.rows]
     bounds = {tuned: built[rows[at].kernel].error_bound for tuned, at in made.tuned.items()}
     for tuned, times in disagreements(made.network, network.arguments, bounds).items():
@@ -107,7 +112,7 @@ def _algorithms(network: Inference) -> Iterator[None]:
         yield
 
 
-class _Races:
+class Races:
     """The results of races in a file, which is for one version of PyTorch and cuDNN."""
 
     def __init__(self, path: Path) -> None:
@@ -120,9 +125,12 @@ class _Races:
             work: None if times is None else Times(times[0], tuple(map(tuple, times[1])))
             for work, times in found["races"].items()
         }
+        self._before = len(self.times)
 
     def keep(self) -> None:
-        """Write the file, as a whole."""
+        """Write the file, as a whole, if there are new results."""
+        if len(self.times) == self._before:
+            return
         races = {work: times and (times.tuned_us, times.rivals) for work, times in self.times.items()}
         new = self._path.with_name(f".{self._path.name}.{os.getpid()}")
         new.write_text(json.dumps({"versions": self._versions, "races": races}, indent=1), encoding="utf-8")

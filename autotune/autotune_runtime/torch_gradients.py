@@ -1,0 +1,201 @@
+"""Convolutions that are trained: the operator `autotune_runtime::trained_convolution`, which has a backward pass.
+
+A library's kernel or PyTorch computes each of three parts: output, data gradient and filter gradient. Kernels read
+the filters in each call, because filters change in each step.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Protocol, cast
+
+import torch
+from torch import Tensor
+
+from .convolution import Problem
+from .network_interfaces import CONV_INTERFACES, FILTER_GRADIENT_INTERFACE
+from .torch_call import LAST, STORED, Call, call_of
+from .torch_convolution import by_pytorch, convolved, torch_arguments
+from .torch_operator import Operator
+from .torch_runtime import TrainingMode
+
+
+@dataclass(frozen=True, slots=True)
+class Parts:
+    """A convolution and the calls of the kernels that compute its parts, empty for parts that PyTorch computes."""
+
+    operation: str
+    arguments: tuple[tuple[str, int | str], ...]
+    """as `Problem.arguments`"""
+    output: str = ""
+    data: str = ""
+    filters: str = ""
+
+    def with_call(self, part: str, call: str) -> Parts:
+        """The same with the call of a kernel: of output, data or filters."""
+        return Parts(self.operation, self.arguments, **{**self._calls, part: call})
+
+    @property
+    def _calls(self) -> dict[str, str]:
+        return {"output": self.output, "data": self.data, "filters": self.filters}
+
+    @property
+    def text(self) -> str:
+        """As text, which is an argument of the operator."""
+        return json.dumps((self.operation, self.arguments, *self._calls.values()))
+
+
+@functools.cache
+def _parts_of(text: str) -> Parts:
+    operation, arguments, *calls = json.loads(text)
+    return Parts(operation, tuple((name, value) for name, value in arguments), *calls)
+
+
+@dataclass(frozen=True, slots=True)
+class TrainedLayer:
+    """A convolution of a network in training."""
+
+    operation: str
+    arguments: Mapping[str, int | str]
+    x_sizes: tuple[int, ...]
+    """[C, ...] of the images that kernels may compute"""
+    dtype: torch.dtype
+    """the dtype in which they compute"""
+    memory_format: torch.memory_format
+    """how they want filters"""
+    parts: str
+    """text of its Parts"""
+
+    @classmethod
+    def of(cls, problem: Problem, parts: Parts) -> TrainedLayer:
+        """The layer of a problem with the kernels of its parts."""
+        x, rank = tuple(size or 0 for size in problem.x[1:]), len(problem.x)
+        memory_format = LAST[rank] if problem.layout == "nhwc" else torch.contiguous_format
+        return cls(problem.operation, problem.arguments, x, STORED[problem.dtype], memory_format, parts.text)
+
+
+def _filters_by_pytorch(call: Call, tensors: Mapping[str, Tensor]) -> Tensor:
+    """A call of FILTERS by PyTorch's operators, in the layout of a kernel."""
+    x, dy, arguments = tensors["x"], tensors["dy"], dict(call.arguments)
+    groups, taps = int(arguments["groups"]), (int(arguments[name]) for name in "trs"[5 - x.dim() :])
+    filters = dy.new_empty((dy.shape[1], x.shape[1] // groups, *taps))
+    dw: Tensor = _by_pytorch(dy, x, filters, "conv_filter_gradient", arguments, (False, True))[1]
+    return dw.float().contiguous(memory_format=call.memory_format(dw.shape))
+
+
+def _by_pytorch(
+    dy: Tensor, x: Tensor, w: Tensor, operation: str, arguments: Mapping[str, int | str], wanted: tuple[bool, bool]
+) -> tuple[Tensor | None, Tensor | None]:
+    """The wanted ones of data gradient and filter gradient, which read the sizes alone of x and w, respectively."""
+    of_torch = torch_arguments(x.dim(), operation, arguments)
+    dx, dw, _ = torch.ops.aten.convolution_backward(dy, x, w, None, *of_torch, (*wanted, False))
+    return dx, dw
+
+
+CHANGING = Operator(CONV_INTERFACES[0], "changing_convolution", by_pytorch, prepares=False)
+"""`CONVOLUTION` with filters that may be others in each call; the data gradient is a transposed convolution."""
+FILTERS = Operator(FILTER_GRADIENT_INTERFACE, "filter_gradient", _filters_by_pytorch)
+
+
+class _Context(Protocol):
+    """What PyTorch keeps from a forward pass for its backward pass."""
+
+    needs_input_grad: tuple[bool, ...]
+    saved_tensors: tuple[Tensor | None, ...]
+    shapes: tuple[torch.Size, torch.Size]
+    """of the images and the filters"""
+    dtypes: tuple[torch.dtype, torch.dtype | None]
+    """of the filters and the bias"""
+    parts: Parts
+
+    def save_for_backward(self, *tensors: Tensor | None) -> None: ...
+
+
+def trained_convolution(x: Tensor, weight: Tensor, bias: Tensor | None, layer: TrainedLayer) -> Tensor:
+    """A convolution whose gradients kernels compute, in autocast's dtype where that is enabled.
+
+    Images of another size or dtype than the layer's are left to PyTorch. Filters are stored in the kernels' dtype and
+    layout here, once for output and data gradient: nothing is copied of channels-last filters of that dtype.
+    """
+    device_type = x.device.type
+    if torch.is_autocast_enabled(device_type) and x.dtype != torch.float64:
+        x = x.to(torch.get_autocast_dtype(device_type))
+    if x.shape[1:] != layer.x_sizes or x.dtype != layer.dtype:
+        return convolved(x, weight, bias, layer.operation, layer.arguments)
+    stored = weight.detach().to(x.dtype).contiguous(memory_format=layer.memory_format)
+    made: Tensor = TRAINED(x, weight, stored, bias, layer.parts)
+    return made
+
+
+def output_of(x: Tensor, stored: Tensor, bias: Tensor | None, parts: Parts) -> Tensor:
+    """A convolution's output [N, K, ...], of filters in the dtype of x."""
+    if bias is not None:
+        bias = bias.to(x.dtype)
+    if not parts.output:
+        return convolved(x, stored, bias, parts.operation, dict(parts.arguments))
+    if bias is None or dict(call_of(parts.output).arguments)["epilogue"] != "none":
+        return cast("Tensor", CHANGING(x, stored, bias, None, parts.output))
+    made = cast("Tensor", CHANGING(x, stored, None, None, parts.output))
+    return made.add_(bias.view(-1, *(1,) * (x.dim() - 2)))
+
+
+def gradients_of(
+    dy: Tensor, x: Tensor | Sequence[int], stored: Tensor | Sequence[int], parts: Parts
+) -> tuple[Tensor | None, Tensor | None]:
+    """The data gradient [N, C, ...], unless of the filters only the shape is given; the filter gradient, perhaps in
+    float32, unless of the images only the shape is given.
+    """
+    dx: Tensor | None = None
+    dw: Tensor | None = None
+    wants_data, wants_filters = isinstance(stored, Tensor), isinstance(x, Tensor)
+    if isinstance(stored, Tensor) and parts.data:
+        dx, wants_data = cast("Tensor", CHANGING(dy, stored, None, None, parts.data)), False
+    if isinstance(x, Tensor) and parts.filters:
+        dw, wants_filters = cast("Tensor", FILTERS(x, dy, parts.filters)), False
+    if wants_data or wants_filters:
+        images, filters = (each if isinstance(each, Tensor) else dy.new_empty(each) for each in (x, stored))
+        wanted = (wants_data, wants_filters)
+        theirs = _by_pytorch(dy, images, filters, parts.operation, dict(parts.arguments), wanted)
+        dx, dw = theirs[0] if wants_data else dx, theirs[1] if wants_filters else dw
+    return dx, dw
+
+
+def _operator(x: Tensor, _: Tensor, stored: Tensor, bias: Tensor | None, parts: str) -> Tensor:
+    """The operator; its second argument is the parameter, which gets the filter gradient."""
+    return output_of(x, stored, bias, _parts_of(parts))
+
+
+def _save(ctx: _Context, inputs: tuple[Tensor, Tensor, Tensor, Tensor | None, str], output: Tensor) -> None:  # noqa: ARG001 - named by PyTorch
+    """Keep what the wanted gradients read."""
+    x, weight, stored, bias, text = inputs
+    wants_data, wants_filters, *_ = ctx.needs_input_grad
+    ctx.save_for_backward(x if wants_filters else None, stored if wants_data else None)
+    ctx.shapes, ctx.dtypes = (x.shape, weight.shape), (weight.dtype, None if bias is None else bias.dtype)
+    ctx.parts = _parts_of(text)
+
+
+def _backward(ctx: _Context, dy: Tensor) -> tuple[Tensor | None, ...]:
+    if torch.is_grad_enabled():
+        raise TrainingMode(f"{_NAMESPACE}: a tuned convolution has no second derivatives; do not use create_graph=True")
+    x, stored = ctx.saved_tensors
+    x_shape, w_shape = ctx.shapes
+    dx = dw = db = None
+    if x is not None or stored is not None:
+        dx, dw = gradients_of(dy, x_shape if x is None else x, w_shape if stored is None else stored, ctx.parts)
+    of_weight, of_bias = ctx.dtypes
+    if ctx.needs_input_grad[3]:
+        db = dy.sum([0, *range(2, dy.dim())], dtype=torch.float32).to(of_bias)
+    return dx, None if dw is None else dw.to(of_weight), None, db, None
+
+
+_NAMESPACE = __name__.rpartition(".")[0].replace(".", "_")  # that of this copy of the package
+_LIBRARY = torch.library.Library(_NAMESPACE, "FRAGMENT")
+_NAME = "trained_convolution"
+_LIBRARY.define(f"{_NAME}(Tensor x, Tensor weight, Tensor stored, Tensor? bias, str parts) -> Tensor")
+_LIBRARY.impl(_NAME, _operator, "CompositeExplicitAutograd")
+torch.library.register_fake(f"{_NAMESPACE}::{_NAME}", _operator, lib=_LIBRARY)
+torch.library.register_autograd(f"{_NAMESPACE}::{_NAME}", _backward, setup_context=_save, lib=_LIBRARY)
+TRAINED = getattr(getattr(torch.ops, _NAMESPACE), _NAME).default

@@ -1,0 +1,334 @@
+"""Networks in training: each convolution's output and gradients by kernels, if those are faster than PyTorch's."""
+
+from __future__ import annotations
+
+import copy
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+
+import torch
+from torch import Tensor, fx, nn
+from torch.nn.modules.conv import _ConvNd
+
+from .convolution import FilterGradient, Geometry, Problem, data_gradient
+from .interface import Library
+from .layer_names import plain_name, unused_name
+from .norms import NormProblem
+from .torch_benchmark import FEW_ROUNDS, ROUNDS, WRONG, Times, timed
+from .torch_call import DTYPES, LAST, STORED, Call
+from .torch_capture import label
+from .torch_example import example_arguments, is_channels_last, undisturbed
+from .torch_gradients import CHANGING, Parts, TrainedLayer, gradients_of, output_of, trained_convolution
+from .torch_runtime import Runtime
+from .torch_swap import Report, Row, cudnn_benchmark, libraries_of, serves, with_times
+from .torch_untuned import RACES, Races, begin
+from .untuned_build import BuiltKernel, UntunedBuild
+
+PARTS = {"output": "output", "data": "data gradient", "filters": "filter gradient"}
+"""The parts of a convolution in training, by the names of the calls in Parts."""
+_CONVOLUTIONS = (torch.conv1d, torch.conv2d, torch.conv3d)
+_DEFAULTS = {"stride": 1, "padding": 0, "dilation": 1, "groups": 1}
+_ARGUMENTS = ("input", "weight", "bias", *_DEFAULTS)
+
+
+@dataclass(frozen=True, slots=True)
+class Site:
+    """A convolution of a network that was run once."""
+
+    name: str
+    problem: Problem
+    """without a bias"""
+    has_bias: bool
+    wants: tuple[str, ...]
+    """the parts that the network computes"""
+    weight_dtype: torch.dtype
+    device: torch.device
+
+    @property
+    def problems(self) -> dict[str, tuple[Problem | FilterGradient, ...]]:
+        """The problems that may compute each part, the best first."""
+        of = self.problem.geometry
+        with_bias = (replace(self.problem, epilogue="bias"),) * self.has_bias
+        found: dict[str, tuple[Problem | FilterGradient, ...]] = {"output": (*with_bias, self.problem)}
+        found |= {"data": (data_gradient(of),)} if "data" in self.wants else {}
+        stored = len(of.x) in LAST  # PyTorch stores no other tensors channels-last
+        found |= {"filters": (FilterGradient(of),)} if "filters" in self.wants and stored else {}
+        return found
+
+
+@dataclass(frozen=True, slots=True)
+class TrainingReport(Report):
+    """A row for each part of each convolution."""
+
+    @property
+    def summary(self) -> str:
+        """The last line of the table."""
+        wins = Counter(row.layer.partition(", ")[2] for row in self.rows if row.swapped)
+        parts = Counter(row.layer.partition(", ")[2] for row in self.rows)
+        said = (f"{wins[name]} of {count} {name}s" for name, count in parts.items())
+        return f"tuned kernels compute {', '.join(said)}" if parts else "there is no convolution that kernels may train"
+
+
+def convert_training(
+    module: nn.Module,
+    example: object,
+    libraries: Mapping[str, Library] | None,
+    started: UntunedBuild | None,
+    margin: float,
+) -> tuple[nn.Module, TrainingReport]:
+    """A copy of a network whose convolutions run kernels in training, and a report.
+
+    Without libraries the copy runs those of the build, which this function waits for. The copy has the same modules,
+    with parameters of its own.
+    """
+    network = copy.deepcopy(module)
+    sites = _sites(network, example)
+    layers, report = _judged([*sites.values()], libraries, started, margin)
+    for conv, layer in zip(sites, layers, strict=True):
+        if layer is not None:
+            conv.__class__ = TRAINED[type(conv)]
+            conv.layer = layer
+    return network, report
+
+
+def _sites(network: nn.Module, example: object) -> dict[nn.Module, Site]:
+    """The convolutions that a run of a network reaches, by their modules."""
+    found: dict[nn.Module, Site] = {}
+    names = {part: name for name, part in network.named_modules()}
+
+    def called(conv: nn.Module, inputs: tuple[Tensor, ...], y: Tensor) -> None:
+        if conv in found or not isinstance(conv, _ConvNd) or conv.padding_mode != "zeros" or not inputs:
+            return
+        arguments = {name: getattr(conv, name) for name in ("stride", "padding", "dilation", "groups")}
+        site = _site(names[conv], (inputs[0], conv.weight, conv.bias, y), arguments)
+        if site is not None:
+            found[conv] = site
+
+    hooks = [part.register_forward_hook(called) for part in names if type(part) in TRAINED]
+    try:
+        with undisturbed(network, example_arguments(network, example)) as arguments:
+            network(*arguments)
+    finally:
+        for hook in hooks:
+            hook.remove()
+    return found
+
+
+class _Trained(nn.Module):
+    """What a convolution's module becomes."""
+
+    layer: TrainedLayer
+
+    def _conv_forward(self, input: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:  # noqa: A002 - as PyTorch's
+        return trained_convolution(input, weight, bias, self.layer)
+
+
+class TrainedConv1d(_Trained, nn.Conv1d):
+    """`nn.Conv1d` with kernels for training."""
+
+
+class TrainedConv2d(_Trained, nn.Conv2d):
+    """`nn.Conv2d` with kernels for training."""
+
+
+class TrainedConv3d(_Trained, nn.Conv3d):
+    """`nn.Conv3d` with kernels for training."""
+
+
+TRAINED: dict[type[nn.Module], type[nn.Module]] = {
+    nn.Conv1d: TrainedConv1d,
+    nn.Conv2d: TrainedConv2d,
+    nn.Conv3d: TrainedConv3d,
+}
+
+
+class _TrainedCall(nn.Module):
+    """A convolution of a graph, whose filters are arguments."""
+
+    def __init__(self, layer: TrainedLayer) -> None:
+        super().__init__()
+        self.layer = layer
+
+    def forward(self, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+        """The output."""
+        return trained_convolution(x, weight, bias, self.layer)
+
+
+def train_graph(
+    graph: fx.GraphModule, libraries: Mapping[str, Library] | None, started: UntunedBuild | None, margin: float
+) -> TrainingReport:
+    """Let kernels compute the convolutions of a graph that Dynamo captured; the graph is changed."""
+    found: list[tuple[fx.Node, Site, tuple[object, ...]]] = []
+    for node in graph.graph.nodes:
+        if node.op == "call_function" and node.target in _CONVOLUTIONS:
+            given = {**dict(zip(_ARGUMENTS, node.args, strict=False)), **node.kwargs}
+            tensors = tuple(given.get(name) for name in _ARGUMENTS[:3])
+            values = [each.meta["example_value"] if isinstance(each, fx.Node) else None for each in (*tensors, node)]
+            name = label(tensors[1]).removesuffix(".weight") or node.name
+            site = _site(name, values, {name: given.get(name, default) for name, default in _DEFAULTS.items()})
+            if site is not None:
+                found.append((node, site, tensors))
+    layers, report = _judged([site for _, site, _ in found], libraries, started, margin)
+    for (node, _, tensors), layer in zip(found, layers, strict=True):
+        if layer is not None:
+            name = f"trained_{node.name}"
+            graph.add_submodule(name, _TrainedCall(layer))
+            with graph.graph.inserting_before(node):
+                made = graph.graph.call_module(name, tensors)
+            made.meta = dict(node.meta)
+            node.replace_all_uses_with(made)
+            graph.graph.erase_node(node)
+    graph.recompile()
+    return report
+
+
+def _site(name: str, tensors: Sequence[Tensor | None], arguments: Mapping[str, object]) -> Site | None:
+    """A convolution of x, weight, bias and y; None if no kernel can compute it."""
+    x, weight, bias, y = tensors
+    assert x is not None and weight is not None and y is not None  # noqa: PT018, S101 - as PyTorch declares
+    axes = weight.dim() - 2
+    stride, dilation = (_of_axes(arguments[name], axes) for name in ("stride", "dilation"))
+    taps = weight.shape[2:]
+    padding = arguments["padding"]
+    if isinstance(padding, str):
+        ends = [step * (size - 1) if padding == "same" else 0 for step, size in zip(dilation, taps, strict=True)]
+        if any(end % 2 for end in ends):  # more on one side than on the other
+            return None
+        padding = [end // 2 for end in ends]
+    before = _of_axes(padding, axes)
+    layout = "nhwc" if is_channels_last(x) or is_channels_last(weight) else "nchw"
+    of_x, of_w, of_y = (tuple(map(_number, each.shape)) for each in (x, weight, y))
+    groups = arguments["groups"]
+    assert isinstance(groups, int)  # noqa: S101 - as PyTorch declares
+    dtype = DTYPES.get(y.dtype, str(y.dtype))  # of autocast, where that is enabled
+    geometry = Geometry(of_x, of_w, of_y, stride, before, before, dilation, groups, dtype=dtype, layout=layout)
+    if geometry.why_not or weight.is_inference():
+        return None
+    wants = {"data": x.requires_grad, "filters": weight.requires_grad}
+    parts = tuple(part for part, wanted in wants.items() if wanted)
+    return Site(name, Problem(geometry), bias is not None, parts, weight.dtype, weight.device)
+
+
+def _of_axes(given: object, axes: int) -> tuple[int, ...]:
+    """An argument of a convolution: a number for each axis."""
+    numbers = tuple(given) if isinstance(given, (tuple, list)) else (given,)
+    return numbers if len(numbers) == axes else numbers * axes
+
+
+def _number(size: int | torch.SymInt) -> int:
+    """A size; a symbol of Dynamo becomes the number that it stands for now."""
+    return int(size.node.hint) if isinstance(size, torch.SymInt) else size
+
+
+def _judged(
+    sites: Sequence[Site], libraries: Mapping[str, Library] | None, started: UntunedBuild | None, margin: float
+) -> tuple[list[TrainedLayer | None], TrainingReport]:
+    """The layer of each site, None if PyTorch computes all of its parts, and a report."""
+    built: Mapping[str, BuiltKernel] = {}
+    races = None
+    if libraries is None and (build := begin(started, _problems(sites))) is not None:
+        built, races = build.wait(), Races(build.folder / RACES)
+        libraries = libraries_of(build.folder)
+    judge = _Judge(libraries or {}, margin, *((ROUNDS, {}) if races is None else (FEW_ROUNDS, races.times)))
+    layers: list[TrainedLayer | None] = []
+    rows: list[Row] = []
+    with torch.no_grad(), cudnn_benchmark():
+        for site in sites:
+            parts = Parts(site.problem.operation, tuple(site.problem.arguments.items()))
+            for part, problems in site.problems.items():
+                row, call = judge.row(site, part, problems)
+                parts = parts.with_call(part, call)
+                rows.append(replace(row, origin=built[row.kernel].origin if row.kernel in built else ""))
+            wins = parts.output or parts.data or parts.filters
+            layers.append(TrainedLayer.of(site.problem, parts) if wins else None)
+    if races is not None:
+        races.keep()
+    return layers, TrainingReport(tuple(rows))
+
+
+def _problems(sites: Iterable[Site]) -> dict[Problem | FilterGradient | NormProblem, str]:
+    """The problems to build kernels for, and their names."""
+    found: dict[Problem | FilterGradient | NormProblem, str] = {}
+    taken: set[str] = set()
+    for site in sites:
+        for part, (problem, *_) in site.problems.items():
+            if problem not in found:
+                ending = "" if part == "output" else f"-{part}"
+                found[problem] = unused_name(plain_name(site.name) or "layer", taken, ending)
+    return found
+
+
+@dataclass(frozen=True, slots=True)
+class _Tensors:
+    """What a convolution and its gradients read."""
+
+    x: Tensor
+    stored: Tensor
+    bias: Tensor | None
+    dy: Tensor
+
+
+class _Judge:
+    """Decides which parts kernels compute; parts with the same problem are timed once."""
+
+    def __init__(
+        self, libraries: Mapping[str, Library], margin: float, rounds: int, times: dict[str, Times | None]
+    ) -> None:
+        self._libraries, self._margin, self._rounds, self._times = libraries, margin, rounds, times
+
+    def row(self, site: Site, part: str, problems: Sequence[Problem | FilterGradient]) -> tuple[Row, str]:
+        """Decide about a part; the call of its kernel, which is empty if PyTorch computes it."""
+        name, runtime = f"{site.name}, {PARTS[part]}", CHANGING.runtime_of(site.device)
+        if runtime is None:
+            why = f"is on {site.device}, not on a GPU"
+            return Row(name, problems[0], "", None, None, swapped=False, why=why), ""
+        with runtime.current(site.device):
+            answers = [(problem, *serves(self._libraries, problem, repeatable=True)) for problem in problems]
+        problem, kernel, why_not = next((each for each in answers if not each[2]), answers[0])
+        if why_not:
+            return Row(name, problem, kernel, None, None, swapped=False, why=why_not), ""
+        path, arguments = str(self._libraries[problem.operation].path), tuple(problem.arguments.items())
+        call = Call(path, arguments, torch_shapes=True, or_pytorch=True).text
+        key = repr((part, problem, site.has_bias, site.weight_dtype))
+        if key not in self._times:
+            self._times[key] = _race(site, part, call, runtime, self._rounds)
+        row = Row(name, problem, kernel, None, None, swapped=False, why="")
+        row = with_times(row, self._times[key], self._margin)
+        return row, call if row.swapped else ""
+
+
+def _race(site: Site, part: str, call: str, runtime: Runtime, rounds: int) -> Times | None:
+    """Time the kernel and PyTorch's operator for a part; None if they disagree."""
+    first, plain = _tensors(site), Parts(site.problem.operation, tuple(site.problem.arguments.items()))
+
+    def run(tensors: _Tensors, parts: Parts) -> Tensor:
+        if part == "output":
+            return output_of(tensors.x, tensors.stored, tensors.bias, parts)
+        x = tensors.x if part == "filters" else tensors.x.shape
+        stored = tensors.stored if part == "data" else tensors.stored.shape
+        dx, dw = gradients_of(tensors.dy, x, stored, parts)
+        made = dx if dw is None else dw.to(site.weight_dtype)
+        assert made is not None  # noqa: S101 - one of them is wanted
+        return made
+
+    tuned: Callable[[_Tensors], Tensor] = partial(run, parts=plain.with_call(part, call))
+    theirs: Callable[[_Tensors], Tensor] = partial(run, parts=plain)
+    expected = theirs(first).float()
+    if not (tuned(first).float() - expected).abs().max() <= WRONG * expected.abs().max():
+        return None
+    each_bytes = first.x.nbytes + first.stored.nbytes + 2 * first.dy.nbytes
+    contenders = {"tuned": tuned, f"PyTorch's {PARTS[part]}": theirs}
+    return timed(contenders, first, partial(_tensors, site), each_bytes, site.device, runtime, rounds)
+
+
+def _tensors(site: Site) -> _Tensors:
+    of, dtype = site.problem.geometry, STORED[site.problem.dtype]
+
+    def noise(shape: tuple[int | None, ...]) -> Tensor:
+        memory_format = LAST[len(of.x)] if of.layout == "nhwc" else torch.contiguous_format
+        return torch.empty(shape, dtype=dtype, device=site.device, memory_format=memory_format).normal_()
+
+    bias = torch.zeros(of.k, dtype=dtype, device=site.device) if site.has_bias else None
+    return _Tensors(noise(of.x), noise(of.w), bias, noise(of.y))

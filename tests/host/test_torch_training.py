@@ -1,0 +1,152 @@
+"""Training a PyTorch network by exported kernels, which run on the CPU here: gradients, losses, what is refused."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from autotune.exporting import export_library
+from autotune.importing import training_layers
+from autotune.importing.fused_layers import findings
+from autotune.importing.study_text import named_layers
+from autotune.importing.torch_archive import read_archive
+from autotune.importing.torch_module import archive_of
+from autotune.problem import Problem, make_problem
+from tests.compiled import built_for_host
+from tests.exports import kernel
+from tests.host.host_driver import OnHostDriver, host_driver
+
+pytestmark = pytest.mark.cxx
+
+torch = pytest.importorskip("torch", exc_type=ImportError)
+
+from autotune.autotune_runtime.convolution import Geometry  # noqa: E402
+from autotune.autotune_runtime.convolution import Problem as TorchProblem  # noqa: E402
+from autotune.autotune_runtime.torch_gradients import Parts, TrainedLayer, trained_convolution  # noqa: E402
+from tests import torch_training as training  # noqa: E402
+
+TF32 = 5e-3
+"""Difference of gradients in TF32 from float64, in units of the largest element."""
+PARTS = [
+    *("first, output", "first, filter gradient"),
+    *("strided, output", "strided, data gradient", "strided, filter gradient"),
+    *("grouped, output", "grouped, data gradient", "grouped, filter gradient"),
+]
+FAMILIES = {
+    "conv2d": "implicit_gemm",
+    "conv_transpose": "conv_transpose_direct",
+    "conv_filter_gradient": "conv_filter_gradient_mma",
+}
+
+
+def listed() -> list[Problem]:
+    """The problems that import-model --training lists, and the same in bfloat16."""
+    network = training.small().eval().to(memory_format=torch.contiguous_format)
+    graph = read_archive(archive_of(network, [(4, 3, 12, 12)]), "small", (), None, None, "nhwc")
+    problems = [each.problem for each in training_layers(named_layers([findings(graph)]), [graph])]
+    return problems + [make_problem(each.operation, {**each.values, "dtype": "bf16"}) for each in problems]
+
+
+@pytest.fixture(scope="module")
+def on_cpu(cxx: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[OnHostDriver]:
+    """Libraries of three operations in one folder, as `export` writes them for a study."""
+    folder, sources = tmp_path_factory.mktemp("exported"), tmp_path_factory.mktemp("sources")
+    problems = listed()
+    for operation, name in FAMILIES.items():
+        of_operation = [problem for problem in problems if problem.operation.name == operation]
+        kernels = [kernel(name, f"l{at}", problem) for at, problem in enumerate(of_operation)]
+        exported = export_library(kernels, sources / operation, ())
+        (folder / operation / "build").mkdir(parents=True)
+        built = built_for_host(exported, folder / operation / "build", cxx=cxx)
+    with host_driver(built) as run:
+        run(training.support_training)
+        yield run
+
+
+@pytest.mark.parametrize("groups", [1, 2])
+def test_gradients_are_those_of_finite_differences(groups: int) -> None:
+    torch.manual_seed(1)
+    conv = torch.nn.Conv2d(4, 6, 3, 2, 1, dilation=2, groups=groups).double()
+    x = torch.randn(2, 4, 9, 8, dtype=torch.double, requires_grad=True)
+    y = conv(x)
+    geometry = Geometry(
+        tuple(x.shape), tuple(conv.weight.shape), tuple(y.shape), (2, 2), (1, 1), (1, 1), (2, 2), groups
+    )
+    problem = TorchProblem(geometry)
+    parts = Parts(problem.operation, tuple(problem.arguments.items()))
+    layer = replace(TrainedLayer.of(problem, parts), dtype=torch.double)
+
+    def run(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor) -> torch.Tensor:
+        return trained_convolution(x, weight, bias, layer)
+
+    assert torch.autograd.gradcheck(run, (x, conv.weight, conv.bias))
+
+
+def test_every_part_of_every_convolution_runs_a_kernel(on_cpu: OnHostDriver) -> None:
+    rows, summary, names, same, difference = on_cpu(training.converted)
+    assert rows == [(part, "tested", True) for part in PARTS]
+    assert summary == "tuned kernels compute 3 of 3 outputs, 3 of 3 filter gradients, 2 of 2 data gradients"
+    assert names == [name for name, _ in training.small().named_parameters()]
+    assert same, "the original's parameters and statistics"
+    assert difference < TF32
+
+
+@pytest.mark.parametrize("when", ["before", "after"])
+def test_frozen_filters_get_no_gradient(when: str, on_cpu: OnHostDriver) -> None:
+    names, difference = on_cpu(training.frozen, when)
+    assert names == [name for name, _ in training.small().named_parameters() if name != "strided.weight"]
+    assert difference < TF32
+
+
+def test_gradients_accumulate(on_cpu: OnHostDriver) -> None:
+    assert on_cpu(training.accumulated) < 1e-6
+
+
+def test_gradients_are_the_same_bits_twice(on_cpu: OnHostDriver) -> None:
+    assert on_cpu(training.twice) == (0, True)
+
+
+def test_second_derivatives_are_refused(on_cpu: OnHostDriver) -> None:
+    words = "a tuned convolution has no second derivatives; do not use create_graph=True"
+    with pytest.raises(RuntimeError, match=re.escape(words)):
+        on_cpu(training.second_derivatives)
+
+
+@pytest.mark.parametrize("how", ["converted", "compiled"])
+def test_a_training_follows_pytorchs(how: str, on_cpu: OnHostDriver) -> None:
+    ours, theirs = on_cpu(training.losses, how)
+    assert sum(theirs[-5:]) < sum(theirs[:5]) / 2, "it learns"
+    assert ours == pytest.approx(theirs, abs=0.05)
+    assert ours != theirs, "kernels compute in TF32"
+
+
+def test_it_compiles_without_graph_breaks(on_cpu: OnHostDriver) -> None:
+    converted, lines, by_backend = on_cpu(training.compiled)
+    assert converted < TF32
+    assert lines[-1] == "tuned kernels compute 3 of 3 outputs, 3 of 3 filter gradients, 2 of 2 data gradients"
+    assert by_backend < TF32
+
+
+def test_under_autocast_kernels_compute_in_its_dtype(on_cpu: OnHostDriver) -> None:
+    swapped, dtypes, ours, theirs = on_cpu(training.under_autocast)
+    assert swapped == [True] * len(PARTS)
+    assert dtypes == {torch.float32}, "as the parameters"
+    assert ours < 1.5 * theirs
+
+
+def test_images_of_other_sizes_are_pytorchs(on_cpu: OnHostDriver) -> None:
+    assert on_cpu(training.other_sizes) < 1e-5
+
+
+def test_the_operator_passes_pytorchs_own_checks(on_cpu: OnHostDriver) -> None:
+    assert set(on_cpu(training.checked).values()) == {"SUCCESS"}
+
+
+def test_two_processes_train_together(on_cpu: OnHostDriver, tmp_path: Path) -> None:
+    between, from_pytorch = on_cpu(training.distributed, str(tmp_path))
+    assert between == 0
+    assert from_pytorch < TF32

@@ -1,0 +1,258 @@
+"""A network in training, and the code that its tests run in the process of a host driver."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+from datetime import timedelta
+from pathlib import Path
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+from torch.nn.parallel import DistributedDataParallel
+
+from autotune.autotune_runtime.torch_backend import autotune
+from autotune.autotune_runtime.torch_convert import convert
+from autotune.autotune_runtime.torch_gradients import CHANGING, FILTERS, TRAINED
+from tests.host.host_driver import make_context_current
+from tests.torch_backends import logged
+from tests.torch_networks import ALWAYS, CPU, support_cpu
+
+Rows = list[tuple[str, str, bool]]
+
+
+class Small(nn.Module):
+    """Three convolutions with batch norms: with a bias, with a stride, in groups."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.norm1 = nn.Conv2d(3, 8, 3, padding=1), nn.BatchNorm2d(8)
+        self.strided, self.norm2 = nn.Conv2d(8, 16, 3, 2, 1, bias=False), nn.BatchNorm2d(16)
+        self.grouped = nn.Conv2d(16, 8, 1, groups=2)
+        self.fc = nn.Linear(8, 4)
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = functional.relu(self.norm1(self.first(x)))
+        y = functional.relu(self.norm2(self.strided(y)))
+        return self.fc(functional.relu(self.grouped(y)).mean((2, 3)))
+
+
+def small() -> Small:
+    """The network, the same in each call."""
+    torch.manual_seed(3)
+    return Small().to(memory_format=torch.channels_last)
+
+
+def batch(step: int = 0, n: int = 4, size: int = 12) -> tuple[Tensor, Tensor]:
+    """Images and their classes, which can be learnt."""
+    generator = torch.Generator().manual_seed(step)
+    classes = torch.arange(n) % 4
+    x = torch.randn((n, 3, size, size), generator=generator) + classes.view(-1, 1, 1, 1) * torch.tensor(
+        [1.0, -1, 0.5]
+    ).view(3, 1, 1)
+    return x.contiguous(memory_format=torch.channels_last), classes
+
+
+def support_training(library: str) -> None:
+    """Let the operators of training run here, too."""
+    support_cpu(library)
+    CHANGING.support("cpu", CPU)
+    FILTERS.support("cpu", CPU)
+
+
+def trained(library: str, network: nn.Module | None = None) -> nn.Module:
+    """A network that runs kernels in training."""
+    of = Path(library).parents[2]
+    return convert(network or small(), batch()[0], library=of, margin=ALWAYS, training=True)[0]
+
+
+def loss_of(run: Callable[[Tensor], Tensor], step: int = 0) -> Tensor:
+    x, classes = batch(step)
+    return functional.cross_entropy(run(x), classes)
+
+
+def gradients(network: nn.Module, run: Callable[[Tensor], Tensor] | None = None) -> dict[str, Tensor]:
+    """The gradients of a network's parameters after a backward pass."""
+    loss_of(run or network).backward()
+    return {name: each.grad for name, each in network.named_parameters() if each.grad is not None}
+
+
+def apart(ours: dict[str, Tensor], theirs: dict[str, Tensor]) -> float:
+    """The largest difference of gradients, in units of the largest element of each."""
+    assert ours.keys() == theirs.keys()
+    return max(
+        float((ours[name] - each).abs().max() / each.abs().max())
+        for name, each in theirs.items()
+        if each.abs().max() > 1e-6
+    )
+
+
+def exact() -> dict[str, Tensor]:
+    """Gradients in float64, by PyTorch."""
+    network = small().double()
+    x, classes = batch()
+    functional.cross_entropy(network(x.double()), classes).backward()
+    return {name: each.grad for name, each in network.named_parameters()}
+
+
+def converted(library: str) -> tuple[Rows, str, list[str], bool, float]:
+    """The rows of a report and its last line, the parameters' names, whether the original's filters stayed, and the
+    difference of gradients from float64.
+    """
+    network = small()
+    before = copy.deepcopy(network.state_dict())
+    made, report = convert(network, batch()[0], library=Path(library).parents[2], margin=ALWAYS, training=True)
+    rows = [(row.layer, row.kernel.partition(".")[0], row.swapped) for row in report.rows]
+    same = all(torch.equal(each, before[name]) for name, each in network.state_dict().items())
+    names = [name for name, _ in made.named_parameters()]
+    return rows, report.summary, names, same, apart(gradients(made), exact())
+
+
+def frozen(library: str, when: str) -> tuple[list[str], float]:
+    """The parameters that got gradients if the strided filters are frozen, and the difference of these from float64."""
+    network = small()
+    if when == "before":
+        network.strided.weight.requires_grad_(requires_grad=False)
+    made = trained(library, network)
+    if when == "after":
+        made.strided.weight.requires_grad_(requires_grad=False)
+    found = gradients(made)
+    expected = exact()
+    return [*found], apart(found, {name: expected[name] for name in found})
+
+
+def accumulated(library: str) -> float:
+    """The difference of gradients after two backward passes from twice those of one."""
+    made = trained(library)
+    once = {name: 2 * each for name, each in gradients(made).items()}
+    return apart(gradients(made), once)
+
+
+def twice(library: str) -> tuple[float, bool]:
+    """The difference of the gradients of two runs, and whether all of their bits are equal."""
+    made = trained(library)
+    first = {name: each.clone() for name, each in gradients(made).items()}
+    made.zero_grad()
+    second = gradients(made)
+    return apart(second, first), all(torch.equal(second[name], each) for name, each in first.items())
+
+
+def second_derivatives(library: str) -> None:
+    """Ask for the gradient of a gradient."""
+    made = trained(library)
+    (dw,) = torch.autograd.grad(loss_of(made), made.first.weight, create_graph=True)
+    dw.square().sum().backward()
+
+
+def losses(library: str, how: str, steps: int = 30) -> list[list[float]]:
+    """The losses of a training by kernels and by PyTorch."""
+    found = []
+    for by_kernels in (True, False):
+        network = small()
+        run: Callable[[Tensor], Tensor] = network
+        if by_kernels and how == "converted":
+            run = network = trained(library, network)
+        elif by_kernels:
+            torch.compiler.reset()
+            options = {
+                "library": str(Path(library).parents[2]),
+                "margin": ALWAYS,
+                "rest": "aot_eager",
+                "training": True,
+            }
+            run = torch.compile(network, backend=autotune, options=options, fullgraph=True)
+        optimizer = torch.optim.SGD(network.parameters(), 0.05, momentum=0.9)
+        found.append([])
+        for step in range(steps):
+            loss = loss_of(run, step)
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+            found[-1].append(float(loss))
+    return found
+
+
+def compiled(library: str) -> tuple[float, list[str], float]:
+    """The differences of gradients from float64 of a converted network that is compiled without graph breaks, and by the
+    backend, whose log is the second answer.
+    """
+    torch.compiler.reset()
+    made = trained(library)
+    first = apart(gradients(made, torch.compile(made, backend="aot_eager", fullgraph=True)), exact())
+    network = small()
+    options = {"library": str(Path(library).parents[2]), "margin": ALWAYS, "training": True}
+    with logged() as lines:
+        run = torch.compile(network, backend=autotune, options=options, fullgraph=True)
+        second = apart(gradients(network, run), exact())
+    return first, lines, second
+
+
+def under_autocast(library: str) -> tuple[list[bool], set[torch.dtype], float, float]:
+    """Whether parts run kernels in bfloat16, the gradients' dtypes, and the differences of gradients from float64, by
+    kernels and by PyTorch.
+    """
+    network = small()
+    with torch.autocast("cpu", torch.bfloat16):
+        made, report = convert(network, batch()[0], library=Path(library).parents[2], margin=ALWAYS, training=True)
+        losses = [loss_of(each) for each in (made, network)]
+    for loss in losses:
+        loss.backward()
+    ours, theirs = ({name: each.grad for name, each in of.named_parameters()} for of in (made, network))
+    dtypes = {each.dtype for each in ours.values()}
+    return [row.swapped for row in report.rows], dtypes, apart(ours, exact()), apart(theirs, exact())
+
+
+def other_sizes(library: str) -> float:
+    """The difference from PyTorch's of the gradients for images of another size."""
+    made, network = trained(library), small()
+    for each in (made, network):
+        x, classes = batch(size=10)
+        functional.cross_entropy(each(x), classes).backward()
+    ours, theirs = ({name: each.grad for name, each in of.named_parameters()} for of in (made, network))
+    return apart(ours, theirs)
+
+
+def checked(library: str) -> dict[str, str]:
+    """What PyTorch checks of the operator."""
+    layer = trained(library).strided.layer
+    x = torch.randn(4, 8, 12, 12).contiguous(memory_format=torch.channels_last).requires_grad_()
+    weight = torch.randn(16, 8, 3, 3).contiguous(memory_format=torch.channels_last).requires_grad_()
+    tests = ("test_schema", "test_autograd_registration", "test_faketensor", "test_aot_dispatch_static")
+    return torch.library.opcheck(
+        TRAINED, (x, weight, weight.detach(), None, layer.parts), test_utils=tests, atol=1e-4, rtol=1e-4
+    )
+
+
+def _rank(rank: int, library: str, folder: str) -> None:
+    """One of two processes that train together."""
+    make_context_current()
+    support_training(library)
+    torch.distributed.init_process_group(
+        "gloo", f"file://{folder}/store", rank=rank, world_size=2, timeout=timedelta(seconds=60)
+    )
+    found = []
+    for network in (trained(library, _without_norms()), _without_norms()):
+        parallel = DistributedDataParallel(network)
+        optimizer = torch.optim.SGD(network.parameters(), 0.1)
+        for step in range(3):
+            x, classes = batch(2 * step + rank)
+            optimizer.zero_grad()
+            functional.cross_entropy(parallel(x), classes).backward()
+            optimizer.step()
+        found.append({name: each.detach().clone() for name, each in network.named_parameters()})
+    torch.save(found, f"{folder}/{rank}.pt")
+    torch.distributed.destroy_process_group()
+
+
+def _without_norms() -> nn.Module:
+    network = small()
+    network.norm1, network.norm2 = nn.Identity(), nn.Identity()
+    return network
+
+
+def distributed(library: str, folder: str) -> tuple[float, float]:
+    """The differences of the parameters of two processes from each other, and from PyTorch's, after some steps."""
+    torch.multiprocessing.spawn(_rank, (library, folder), 2)
+    (first, of_pytorch), (second, _) = (torch.load(f"{folder}/{rank}.pt") for rank in (0, 1))
+    return apart(second, first), apart(first, of_pytorch)
