@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import functools
 from collections.abc import Callable
 from datetime import timedelta
 from pathlib import Path
@@ -15,6 +16,7 @@ from torch.nn.parallel import DistributedDataParallel
 from autotune.autotune_runtime.torch_backend import autotune
 from autotune.autotune_runtime.torch_convert import convert
 from autotune.autotune_runtime.torch_gradients import CHANGING, FILTERS, TRAINED
+from autotune.autotune_runtime.torch_swap import Report
 from tests.host.host_driver import make_context_current
 from tests.torch_backends import logged
 from tests.torch_networks import ALWAYS, CPU, support_cpu
@@ -44,7 +46,7 @@ def small() -> Small:
     return Small().to(memory_format=torch.channels_last)
 
 
-def batch(step: int = 0, n: int = 4, size: int = 12) -> tuple[Tensor, Tensor]:
+def batch(step: int = 0, n: int = 4, size: int = 8) -> tuple[Tensor, Tensor]:
     """Images and their classes, which can be learnt."""
     generator = torch.Generator().manual_seed(step)
     classes = torch.arange(n) % 4
@@ -61,10 +63,19 @@ def support_training(library: str) -> None:
     FILTERS.support("cpu", CPU)
 
 
-def trained(library: str, network: nn.Module | None = None) -> nn.Module:
-    """A network that runs kernels in training."""
-    of = Path(library).parents[2]
-    return convert(network or small(), batch()[0], library=of, margin=ALWAYS, training=True)[0]
+def convert_small(library: str, network: nn.Module) -> tuple[nn.Module, Report]:
+    """The network with kernels of all libraries, and the report."""
+    return convert(network, batch()[0], library=Path(library).parents[2], margin=ALWAYS, training=True)
+
+
+@functools.cache
+def _converted(library: str) -> nn.Module:
+    return convert_small(library, small())[0]
+
+
+def trained(library: str) -> nn.Module:
+    """The network that runs kernels; races, which are slow on the CPU, are run once."""
+    return copy.deepcopy(_converted(library))
 
 
 def loss_of(run: Callable[[Tensor], Tensor], step: int = 0) -> Tensor:
@@ -74,7 +85,7 @@ def loss_of(run: Callable[[Tensor], Tensor], step: int = 0) -> Tensor:
 
 def gradients(network: nn.Module, run: Callable[[Tensor], Tensor] | None = None) -> dict[str, Tensor]:
     """The gradients of a network's parameters after a backward pass."""
-    loss_of(run or network).backward()
+    loss_of(network if run is None else run).backward()
     return {name: each.grad for name, each in network.named_parameters() if each.grad is not None}
 
 
@@ -102,21 +113,17 @@ def converted(library: str) -> tuple[Rows, str, list[str], bool, float]:
     """
     network = small()
     before = copy.deepcopy(network.state_dict())
-    made, report = convert(network, batch()[0], library=Path(library).parents[2], margin=ALWAYS, training=True)
+    made, report = convert_small(library, network)
     rows = [(row.layer, row.kernel.partition(".")[0], row.swapped) for row in report.rows]
     same = all(torch.equal(each, before[name]) for name, each in network.state_dict().items())
     names = [name for name, _ in made.named_parameters()]
     return rows, report.summary, names, same, apart(gradients(made), exact())
 
 
-def frozen(library: str, when: str) -> tuple[list[str], float]:
-    """The parameters that got gradients if the strided filters are frozen, and the difference of these from float64."""
-    network = small()
-    if when == "before":
-        network.strided.weight.requires_grad_(requires_grad=False)
-    made = trained(library, network)
-    if when == "after":
-        made.strided.weight.requires_grad_(requires_grad=False)
+def frozen(library: str) -> tuple[list[str], float]:
+    """The parameters that get gradients if the strided filters are frozen, and the difference of these from float64."""
+    made = trained(library)
+    made.strided.weight.requires_grad_(requires_grad=False)
     found = gradients(made)
     expected = exact()
     return [*found], apart(found, {name: expected[name] for name in found})
@@ -145,27 +152,14 @@ def second_derivatives(library: str) -> None:
     dw.square().sum().backward()
 
 
-def losses(library: str, how: str, steps: int = 30) -> list[list[float]]:
+def losses(library: str, steps: int = 30) -> list[list[float]]:
     """The losses of a training by kernels and by PyTorch."""
-    found = []
-    for by_kernels in (True, False):
-        network = small()
-        run: Callable[[Tensor], Tensor] = network
-        if by_kernels and how == "converted":
-            run = network = trained(library, network)
-        elif by_kernels:
-            torch.compiler.reset()
-            options = {
-                "library": str(Path(library).parents[2]),
-                "margin": ALWAYS,
-                "rest": "aot_eager",
-                "training": True,
-            }
-            run = torch.compile(network, backend=autotune, options=options, fullgraph=True)
+    found: list[list[float]] = []
+    for network in (trained(library), small()):
         optimizer = torch.optim.SGD(network.parameters(), 0.05, momentum=0.9)
         found.append([])
         for step in range(steps):
-            loss = loss_of(run, step)
+            loss = loss_of(network, step)
             optimizer.zero_grad()
             loss.backward()
             optimizer.step()
@@ -174,14 +168,14 @@ def losses(library: str, how: str, steps: int = 30) -> list[list[float]]:
 
 
 def compiled(library: str) -> tuple[float, list[str], float]:
-    """The differences of gradients from float64 of a converted network that is compiled without graph breaks, and by the
-    backend, whose log is the second answer.
+    """The differences of gradients from float64, of a converted network that is compiled as one graph and of the
+    backend, and what the backend logs in between.
     """
     torch.compiler.reset()
     made = trained(library)
     first = apart(gradients(made, torch.compile(made, backend="aot_eager", fullgraph=True)), exact())
     network = small()
-    options = {"library": str(Path(library).parents[2]), "margin": ALWAYS, "training": True}
+    options = {"library": str(Path(library).parents[2]), "margin": ALWAYS, "rest": "aot_eager", "training": True}
     with logged() as lines:
         run = torch.compile(network, backend=autotune, options=options, fullgraph=True)
         second = apart(gradients(network, run), exact())
@@ -194,7 +188,7 @@ def under_autocast(library: str) -> tuple[list[bool], set[torch.dtype], float, f
     """
     network = small()
     with torch.autocast("cpu", torch.bfloat16):
-        made, report = convert(network, batch()[0], library=Path(library).parents[2], margin=ALWAYS, training=True)
+        made, report = convert_small(library, network)
         losses = [loss_of(each) for each in (made, network)]
     for loss in losses:
         loss.backward()
@@ -207,7 +201,7 @@ def other_sizes(library: str) -> float:
     """The difference from PyTorch's of the gradients for images of another size."""
     made, network = trained(library), small()
     for each in (made, network):
-        x, classes = batch(size=10)
+        x, classes = batch(size=6)
         functional.cross_entropy(each(x), classes).backward()
     ours, theirs = ({name: each.grad for name, each in of.named_parameters()} for of in (made, network))
     return apart(ours, theirs)
@@ -216,7 +210,7 @@ def other_sizes(library: str) -> float:
 def checked(library: str) -> dict[str, str]:
     """What PyTorch checks of the operator."""
     layer = trained(library).strided.layer
-    x = torch.randn(4, 8, 12, 12).contiguous(memory_format=torch.channels_last).requires_grad_()
+    x = torch.randn(4, 8, 8, 8).contiguous(memory_format=torch.channels_last).requires_grad_()
     weight = torch.randn(16, 8, 3, 3).contiguous(memory_format=torch.channels_last).requires_grad_()
     tests = ("test_schema", "test_autograd_registration", "test_faketensor", "test_aot_dispatch_static")
     return torch.library.opcheck(
@@ -224,7 +218,7 @@ def checked(library: str) -> dict[str, str]:
     )
 
 
-def _rank(rank: int, library: str, folder: str) -> None:
+def _rank(rank: int, library: str, networks: list[nn.Module], folder: str) -> None:
     """One of two processes that train together."""
     make_context_current()
     support_training(library)
@@ -232,7 +226,7 @@ def _rank(rank: int, library: str, folder: str) -> None:
         "gloo", f"file://{folder}/store", rank=rank, world_size=2, timeout=timedelta(seconds=60)
     )
     found = []
-    for network in (trained(library, _without_norms()), _without_norms()):
+    for network in networks:
         parallel = DistributedDataParallel(network)
         optimizer = torch.optim.SGD(network.parameters(), 0.1)
         for step in range(3):
@@ -245,14 +239,9 @@ def _rank(rank: int, library: str, folder: str) -> None:
     torch.distributed.destroy_process_group()
 
 
-def _without_norms() -> nn.Module:
-    network = small()
-    network.norm1, network.norm2 = nn.Identity(), nn.Identity()
-    return network
-
-
 def distributed(library: str, folder: str) -> tuple[float, float]:
     """The differences of the parameters of two processes from each other, and from PyTorch's, after some steps."""
-    torch.multiprocessing.spawn(_rank, (library, folder), 2)
+    networks = [each.eval() for each in (trained(library), small())]  # batch norms are not synchronised
+    torch.multiprocessing.start_processes(_rank, (library, networks, folder), 2, start_method="fork")
     (first, of_pytorch), (second, _) = (torch.load(f"{folder}/{rank}.pt") for rank in (0, 1))
     return apart(second, first), apart(first, of_pytorch)

@@ -106,11 +106,17 @@ Tensors tensors_of(const conv2d_arguments &arguments, const conv2d_problem &prob
     return found;
 }
 
-CUdeviceptr workspace_of(const conv2d_arguments &arguments, const Plan &plan) {
-    if (plan.workspace_bytes == 0) return reinterpret_cast<uintptr_t>(arguments.workspace);
-    if (arguments.workspace_bytes < unsigned_of(plan.workspace_bytes)) fail(CONV2D_SHORT_WORKSPACE);
+CUdeviceptr workspace_of(const conv2d_arguments &arguments, uint64_t bytes) {
+    if (bytes == 0) return reinterpret_cast<uintptr_t>(arguments.workspace);
+    if (arguments.workspace_bytes < bytes) fail(CONV2D_SHORT_WORKSPACE);
     check_pointer(arguments.workspace);
     return reinterpret_cast<uintptr_t>(arguments.workspace);
+}
+
+// Where packed filters begin in the workspace of conv2d_forward, and the bytes of both.
+uint64_t packed_at(const Plan &plan) { return (unsigned_of(plan.workspace_bytes) + 255) / 256 * 256; }
+uint64_t forward_bytes(const Plan &plan) {
+    return plan.packed_w_bytes == 0 ? unsigned_of(plan.workspace_bytes) : packed_at(plan) + unsigned_of(plan.packed_w_bytes);
 }
 
 // The kernel that serves a problem on a device (null: on those that kernels were tuned on).
@@ -163,10 +169,9 @@ struct Kept {
     }
     ~Kept() { driver().cuEventDestroy(used); }
 
-    std::mutex preparing;  // held by whoever prepares weights and enqueues the pass that reads them
+    std::mutex preparing;  // held by whoever writes constants and enqueues the pass that reads them
     Loaded loaded;
-    Memory packed_w;
-    CUevent used = nullptr;  // the latest pass that reads prepared weights
+    CUevent used = nullptr;  // the latest pass that reads constants
 };
 
 struct Keeper {
@@ -196,10 +201,10 @@ conv2d_status conv2d_workspace_size(const conv2d_problem *problem, uint64_t *byt
         if (!bytes) fail(CONV2D_NULL_POINTER);
         if (current_context()) {
             const Device device = current_device();
-            *bytes = unsigned_of(Plan(choose(*problem, &device), problem->*RUNTIME_SIZE, device).workspace_bytes);
+            *bytes = forward_bytes(Plan(choose(*problem, &device), problem->*RUNTIME_SIZE, device));
         } else {
             const Kernel &kernel = choose(*problem, nullptr);
-            *bytes = unsigned_of(Plan(kernel, problem->*RUNTIME_SIZE, kernel.tuned_on).workspace_bytes);
+            *bytes = forward_bytes(Plan(kernel, problem->*RUNTIME_SIZE, kernel.tuned_on));
         }
     });
 }
@@ -251,7 +256,7 @@ conv2d_status conv2d_run(const conv2d_handle *handle, int32_t n, const conv2d_ar
         for (int i = 0; i < ARRAYS; ++i)
             if (DECLARED[i].role == Role::weights) tensors.arrays[i] = handle->weights[i].address();
         tensors.packed_w = handle->packed_w.address();
-        tensors.workspace = workspace_of(given, plan);
+        tensors.workspace = workspace_of(given, unsigned_of(plan.workspace_bytes));
         const Current current(handle->loaded.context);
         handle->loaded.forward(plan, n, tensors, stream);
     });
@@ -279,15 +284,15 @@ conv2d_status conv2d_forward(const conv2d_problem *problem, const conv2d_argumen
         const Kernel &kernel = choose(*problem, &device);  // first, because a problem without a kernel may have other arrays
         Tensors tensors = tensors_of(given, *problem, GIVEN);
         const Plan plan(kernel, problem->*RUNTIME_SIZE, device);
-        tensors.workspace = workspace_of(given, plan);
+        tensors.workspace = workspace_of(given, forward_bytes(plan));
+        if (plan.packed_w_bytes > 0) tensors.packed_w = tensors.workspace + packed_at(plan);
         Kept &own = keep(kernel, context, device);
-        if (plan.prepare_count == 0 && kernel.constant_count == 0) {
+        if (kernel.constant_count == 0) {
+            own.loaded.prepare(plan, tensors, stream);
             own.loaded.forward(plan, problem->*RUNTIME_SIZE, tensors, stream);
             return;
         }
         const std::lock_guard<std::mutex> lock(own.preparing);
-        if (plan.packed_w_bytes > 0 && !own.packed_w.address()) own.packed_w = Memory(unsigned_of(plan.packed_w_bytes));
-        tensors.packed_w = own.packed_w.address();
         check(driver().cuStreamWaitEvent(stream, own.used, 0), "cuStreamWaitEvent");
         own.loaded.prepare(plan, tensors, stream);
         own.loaded.forward(plan, problem->*RUNTIME_SIZE, tensors, stream);
