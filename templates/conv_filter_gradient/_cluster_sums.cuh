@@ -4,13 +4,13 @@
 // The sums of the accumulators of a cluster's blocks, added in the order of the blocks through distributed shared memory. Each block has a
 // share of them.
 
-// Calls store(row, j, pair) of each pair of neighbours that are the lane's of the block's share: so many rows below the lane's first, in the
-// j-th eight columns. By all THREADS consumer threads of the cluster's SPLITS blocks; `stages` has room for the
+// Blocks with the same rows and columns are STRIDE apart in the cluster. Calls store(row, j, pair) of each pair of neighbours that are the lane's of the block's share: so many rows below the lane's first, in the
+// j-th eight columns. By all THREADS consumer threads of the SPLITS blocks; `stages` has room for the
 // accumulators of all of them, and no loads of it are under way.
-template <int SPLITS, int THREADS, int BLOCKS, int TILES_OF_8, class Store>
+template <int SPLITS, int STRIDE, int THREADS, int BLOCKS, int TILES_OF_8, class Store>
 __device__ __forceinline__ void for_each_cluster_sum(const float (&d)[BLOCKS][TILES_OF_8][4], unsigned char* stages, const Store& store) {
     using Sums = AlignedArray<float, 4>;
-    const int rank = static_cast<int>(blockIdx.x) % SPLITS, thread = static_cast<int>(threadIdx.x) - 128;
+    const int first = static_cast<int>(blockIdx.x) % STRIDE, rank = static_cast<int>(blockIdx.x) / STRIDE % SPLITS, thread = static_cast<int>(threadIdx.x) - 128;
     Sums* const mine = reinterpret_cast<Sums*>(stages) + thread;  // [i][j][thread]
     sync_threads<THREADS>(1);  // the others have read the stages, too
 #pragma unroll
@@ -23,7 +23,7 @@ __device__ __forceinline__ void for_each_cluster_sum(const float (&d)[BLOCKS][TI
         float sums[4] = {};
 #pragma unroll
         for (int block = 0; block < SPLITS; ++block) {
-            const Sums part = load_cluster(mine + at * THREADS, block);
+            const Sums part = load_cluster(mine + at * THREADS, first + block * STRIDE);
 #pragma unroll
             for (int l = 0; l < 4; ++l) sums[l] += part.at[l];
         }

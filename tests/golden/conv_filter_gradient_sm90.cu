@@ -1,9 +1,9 @@
 // conv_filter_gradient n 3 c 72 h 9 w 8 k 80 r 3 s 3 pad_h 1 pad_w 1 pad_h_end 1 pad_w_end 1 f16
-// conv_filter_gradient_sm90 tile_k=64 tile_boxes=2 window_rows=0 splits=1
+// conv_filter_gradient_sm90 tile_k=64 tile_boxes=2 shared_k=1 window_rows=0 splits=1
 
 // D[k, trsc] = sum over pixels nopq of dY[nopq, k] * X[nopq, trsc]: M = K output channels, N = TAPS * C columns, depth = N*O*P*Q pixels.
 // A = dy [N, O, P, Q, K], TMA tile.  B = x [N, D, H, W, C], TMA im2col of each tap, or a TMA window for all taps. Rows of both are the depth.
-// Tile TILE_K x TILE_COLUMNS; tile space ceil(K / TILE_K) * ceil(N / TILE_COLUMNS), or with windows * ceil(C / 64).
+// Tile TILE_K x TILE_COLUMNS of a cluster; tile space ceil(K / TILE_K) * ceil(N / TILE_COLUMNS), or with windows * ceil(C / 64).
 // Parts: steps -> _steps_*, shares of the work, sums of parts -> _stream_k, sums of a cluster -> _cluster_sums, mainloop -> _mainloop_sm90.
 //
 //   x          [N, D, H, W, C]     input; of fewer dimensions the first have size 1
@@ -34,9 +34,9 @@ constexpr int TAPS = 9;
 constexpr int GROUP_C = 72, GROUP_K = 80;
 
 // Parameters
-constexpr int TILE_K = 64;
+constexpr int SHARED_K = 1, BLOCK_K = 64, TILE_K = 64;
 constexpr int TILE_COLUMNS = 128;
-constexpr int SPLITS = 1;  // blocks of a cluster
+constexpr int SPLITS = 1, CLUSTER_BLOCKS = SPLITS * SHARED_K;
 
 // Derived
 constexpr int CONSUMERS = 2, THREADS = 128 * (CONSUMERS + 1);  // warpgroups, and the producer's
@@ -47,7 +47,7 @@ constexpr int TILES_K = 2, TILES_COLUMNS = 9, TILES = 18;
 constexpr int TAP_COLUMNS = 128, LEAD = 0;
 constexpr bool ALL_TAPS = false;  // columns of a tile
 [[maybe_unused]] constexpr int DEPTH = 64, X_ROWS = 128;  // rows of a stage: of each box of dy, of x
-constexpr int DY_BYTES = TILE_K / 64 * DEPTH * OPERAND_ROW_BYTES, STAGE_BYTES = 24576, STAGES = 8;
+constexpr int DY_BYTES = BLOCK_K / 64 * DEPTH * OPERAND_ROW_BYTES, STAGE_BYTES = 24576, STAGES = 8;
 [[maybe_unused]] constexpr int WINDOW_ROWS = 0, PITCH = 9, WINDOW_H = 2, IMAGE_STEPS = 1;
 
 // d = dy [64 x 16] * x [16 x COLUMNS] (+ d), operands in shared memory whose rows are the depth.
@@ -83,19 +83,21 @@ __device__ __forceinline__ void mma(float (&d)[8][4], unsigned long long a, unsi
 
 #include "_mainloop_sm90.cuh"
 
+#include "_columns_own.cuh"
+
 #include "_steps_pixels.cuh"
 
 #include "_stream_k.cuh"
 
 // The steps of the block, or of its cluster.
 __device__ __forceinline__ Share share_of_cluster(int n) {
-    return Share(n, static_cast<int>(blockIdx.x) / SPLITS, static_cast<int>(gridDim.x) / SPLITS);
+    return Share(n, static_cast<int>(blockIdx.x) / CLUSTER_BLOCKS, static_cast<int>(gridDim.x) / CLUSTER_BLOCKS);
 }
 
 // The block's steps of a part.
 __device__ __forceinline__ Part part_of_block(const Part& part) {
     if constexpr (SPLITS == 1) return part;
-    const int rank = static_cast<int>(blockIdx.x) % SPLITS, steps = part.end - part.begin;
+    const int rank = static_cast<int>(blockIdx.x) / SHARED_K % SPLITS, steps = part.end - part.begin;
     return {part.tile, part.begin + steps * rank / SPLITS, part.begin + steps * (rank + 1) / SPLITS};
 }
 
@@ -123,7 +125,7 @@ conv_filter_gradient_sm90(const __grid_constant__ TensorMap x_map, const __grid_
 
     const int warp = canonical_warp_index(), lane = static_cast<int>(threadIdx.x) % 32;
     if (threadIdx.x == 0) {
-        pipeline.init(4 * CONSUMERS);
+        pipeline.init(4 * CONSUMERS * SHARED_K);
         barrier_init_fence();
     }
     clear_behind_boxes(stages);
@@ -138,6 +140,7 @@ conv_filter_gradient_sm90(const __grid_constant__ TensorMap x_map, const __grid_
     const int row = SPLIT_COLUMNS || ALL_TAPS ? 0 : consumer * ROWS, column = SPLIT_COLUMNS || ALL_TAPS ? consumer * COLUMNS : 0;
     const unsigned long long dy_operand = wgmma_descriptor_transposed<DEPTH>(stages + row / 64 * (DEPTH * OPERAND_ROW_BYTES));
     const unsigned long long x_operand = columns_operand(stages + DY_BYTES, consumer);
+    const int first_row = static_cast<int>(blockIdx.x) % SHARED_K * BLOCK_K + row + warp % 4 * 16;  // the warp's, of a tile
     PipelineState<STAGES> state;
     for (Share share = share_of_cluster(n); share.more();) {
         const Part part = part_of_block(share.take());
@@ -145,6 +148,7 @@ conv_filter_gradient_sm90(const __grid_constant__ TensorMap x_map, const __grid_
         const int last = collective_mma<Mma>(d, pipeline, state, dy_operand, x_operand, part.begin, part.end, lane);
         wgmma_wait(d);
         Mma::release(pipeline, last, lane);
-        store_part<64>(d, sums_of(workspace, part.tile, blockIdx.x, gridDim.x, share.steps), row + warp % 4 * 16, column);
+        float* const sums = sums_of(workspace, part.tile, blockIdx.x / SHARED_K, gridDim.x / SHARED_K, share.steps);
+        store_part<64>(d, sums, first_row, column);
     }
 }

@@ -42,11 +42,14 @@ def test_config_is_right(label: str, values: Values, checked: DeviceEvaluator) -
 
 
 SAME = FILTER_GRADIENTS["same"]
-WINDOWS: Values = {"tile_k": 64, "tile_boxes": 1, "window_rows": 4, "splits": 1}
+WINDOWS: Values = {"tile_k": 64, "tile_boxes": 1, "window_rows": 4, "shared_k": 1, "splits": 1}
 
 
 def changed(**values: Value) -> Problem:
     return make_problem(FILTER_GRADIENT, {**SAME.values, "c": 24, "k": 40, **values})
+
+
+POINTWISE = changed(r=1, s=1, pad_h=0, pad_w=0, pad_h_end=0, pad_w_end=0, c=136, k=264)
 
 
 @pytest.mark.cxx
@@ -56,17 +59,20 @@ def changed(**values: Value) -> Problem:
         (SAME, WINDOWS),
         (SAME, {"tile_k": 64, "tile_boxes": 2, "window_rows": 0}),
         (FILTER_GRADIENTS["pointwise"], {"tile_k": 128, "tile_boxes": 1, "window_rows": 0}),
+        (POINTWISE, {"tile_k": 64, "tile_boxes": 2, "window_rows": 0, "shared_k": 2}),
+        (POINTWISE, {"tile_k": 64, "tile_boxes": 2, "window_rows": 0, "shared_k": 2, "splits": 2}),
         *long_run(
             (changed(stride_h=2, stride_w=2, w=11), {"tile_k": 64, "tile_boxes": 3, "window_rows": 0}),
             (changed(r=2, s=4, dilation_w=2, pad_w=3), WINDOWS),
             (changed(r=1, pad_h=0, h=1, pad_h_end=0, w=75, dtype="bf16"), {**WINDOWS, "window_rows": 1}),
             (changed(d=4, t=3, pad_d=2, stride_d=2), {"tile_k": 128, "tile_boxes": 4, "window_rows": 0}),
+            (POINTWISE, {"tile_k": 128, "tile_boxes": 4, "window_rows": 0, "shared_k": 2}),
             (changed(r=1, s=1, c=136, k=264), {"tile_k": 256, "tile_boxes": 2, "window_rows": 0}),
         ),
     ],
 )
 def test_config_for_hopper_is_right(problem: Problem, values: Values, host: DeviceEvaluator) -> None:
-    verify(SM90, problem, {"splits": 1, **values}, host)
+    verify(SM90, problem, {"shared_k": 1, "splits": 1, **values}, host)
 
 
 @pytest.mark.cxx
