@@ -70,7 +70,8 @@ def convert_small(library: str, network: nn.Module) -> tuple[nn.Module, Report]:
 
 @functools.cache
 def _converted(library: str) -> nn.Module:
-    return convert_small(library, small())[0]
+    with torch.no_grad():  # which is not the network's mode
+        return convert_small(library, small())[0]
 
 
 def trained(library: str) -> nn.Module:

@@ -10,7 +10,7 @@ from torch import nn
 
 from .torch_layers import read_network
 from .torch_swap import MARGIN, Report, swap
-from .torch_training import convert_training
+from .torch_training import Training, read_training, train
 from .torch_untuned import DB, UntunedNetwork, begun_build, libraries_if_any, started_build, swap_untuned
 
 
@@ -56,19 +56,18 @@ def convert(
     """
     with torch.inference_mode(mode=False):  # which makes tensors whose changes are not counted
         libraries = libraries_if_any(library)
-        if training:
-            started = started_build(module.parameters(), str(db)) if libraries is None else None
-            return convert_training(module, example, libraries, started, margin)
-        if libraries is not None:
-            swapped = swap(read_network(module, example), libraries, margin)
-            return swapped.network, swapped.report
-        started = started_build(module.parameters(), str(db))
+        started = started_build(module.parameters(), str(db)) if libraries is None else None
         try:
-            network = read_network(module, example)
+            network = read_training(module, example) if training else read_network(module, example)
         except BaseException:
             if started is not None:
                 started.cancel()
             raise
+        if isinstance(network, Training):
+            return train(network, libraries, started, margin)
+        if libraries is not None:
+            swapped = swap(network, libraries, margin)
+            return swapped.network, swapped.report
         build = begun_build(started, network)
         if build is None or wait or build.done():
             return swap_untuned(network, build, margin)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import sys
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -71,49 +72,54 @@ class TrainingReport(Report):
         return f"tuned kernels compute {', '.join(said)}" if parts else "there is no convolution that kernels may train"
 
 
-def convert_training(
-    module: nn.Module,
-    example: object,
-    libraries: Mapping[str, Library] | None,
-    started: UntunedBuild | None,
-    margin: float,
-) -> tuple[nn.Module, TrainingReport]:
-    """A copy of a network whose convolutions run kernels in training, and a report.
+@dataclass(frozen=True, slots=True)
+class Training:
+    """A copy of a network, and its convolutions by their modules."""
 
-    Without libraries the copy runs those of the build, which this function waits for. The copy has the same modules,
-    with parameters of its own.
+    network: nn.Module
+    sites: Mapping[nn.Module, Site]
+
+
+def read_training(module: nn.Module, example: object) -> Training:
+    """Copy a network, run it on an example in its own mode, and find its convolutions.
+
+    `example_arguments` describes valid examples.
     """
     network = copy.deepcopy(module)
-    sites = _sites(network, example)
-    layers, report = _judged([*sites.values()], libraries, started, margin)
-    for conv, layer in zip(sites, layers, strict=True):
-        if layer is not None:
-            conv.__class__ = TRAINED[type(conv)]
-            conv.layer = layer
-    return network, report
-
-
-def _sites(network: nn.Module, example: object) -> dict[nn.Module, Site]:
-    """The convolutions that a run of a network reaches, by their modules."""
     found: dict[nn.Module, Site] = {}
     names = {part: name for name, part in network.named_modules()}
 
     def called(conv: nn.Module, inputs: tuple[Tensor, ...], y: Tensor) -> None:
         if conv in found or not isinstance(conv, _ConvNd) or conv.padding_mode != "zeros" or not inputs:
             return
-        arguments = {name: getattr(conv, name) for name in ("stride", "padding", "dilation", "groups")}
+        arguments = {name: getattr(conv, name) for name in _DEFAULTS}
         site = _site(names[conv], (inputs[0], conv.weight, conv.bias, y), arguments)
         if site is not None:
             found[conv] = site
 
     hooks = [part.register_forward_hook(called) for part in names if type(part) in TRAINED]
     try:
-        with undisturbed(network, example_arguments(network, example)) as arguments:
+        with torch.enable_grad(), undisturbed(network, example_arguments(network, example)) as arguments:
             network(*arguments)
     finally:
         for hook in hooks:
             hook.remove()
-    return found
+    return Training(network, found)
+
+
+def train(
+    training: Training, libraries: Mapping[str, Library] | None, started: UntunedBuild | None, margin: float
+) -> tuple[nn.Module, TrainingReport]:
+    """Let kernels compute the convolutions of a network, which is changed; return it with a report.
+
+    Without libraries it runs those of the build, which this function waits for.
+    """
+    layers, report = _judged([*training.sites.values()], libraries, started, margin)
+    for conv, layer in zip(training.sites, layers, strict=True):
+        if layer is not None:
+            conv.__class__ = TRAINED[type(conv)]
+            conv.layer = layer
+    return training.network, report
 
 
 class _Trained(nn.Module):
@@ -243,9 +249,11 @@ def _judged(
                 rows.append(replace(row, origin=built[row.kernel].origin if row.kernel in built else ""))
             wins = parts.output or parts.data or parts.filters
             layers.append(TrainedLayer.of(site.problem, parts) if wins else None)
+    report = TrainingReport(tuple(rows))
     if races is not None:
         races.keep()
-    return layers, TrainingReport(tuple(rows))
+        print(f"autotune: {report.summary}", file=sys.stderr)
+    return layers, report
 
 
 def _problems(sites: Iterable[Site]) -> dict[Problem | FilterGradient | NormProblem, str]:
