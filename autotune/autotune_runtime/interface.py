@@ -15,8 +15,13 @@ from typing import TypeAlias
 ABI_VERSION = 2
 
 
-Enqueue: TypeAlias = Callable[[int, int, Sequence[int]], None]
-"""A function of a stream, the address of a workspace, and the addresses of all arrays in the order of the interface."""
+Number: TypeAlias = int | float
+Enqueue: TypeAlias = Callable[[int, int, Sequence[Number]], None]
+"""A function of a stream, the address of a workspace, and the addresses of all arrays in the order of the interface; of
+a scalar its value."""
+SCALAR = "scalar"
+"""role of a number that kernels take by value"""
+_FORMATS = {"f32": "f", "f64": "d", "i32": "i", "i64": "q"}  # of scalars, in a struct
 
 
 class Status(enum.IntEnum):
@@ -69,6 +74,11 @@ class InterfaceArray:
     """whether some problems lack it"""
     type_word: str = "dtype"
     """that word"""
+
+    @property
+    def format(self) -> str:
+        """Its part of NAME_arguments, for `struct`: an address, or a number of its type."""
+        return _FORMATS[next(iter(self.dtypes.values()))] if self.role == SCALAR else "Q"
 
 
 @dataclass(frozen=True, slots=True)
@@ -230,9 +240,9 @@ class Library:
                 "use the python folder that was exported with it"
             )
         self._declare()
-        arguments = struct.Struct(f"{3 + len(interface.arrays)}Q")
+        arguments = struct.Struct(f"3Q{''.join(array.format for array in interface.arrays)}0Q")
         self.arguments_bytes, self.pack = arguments.size, arguments.pack
-        """NAME_arguments: its size, a workspace and its bytes, and addresses in the order of the arrays"""
+        """NAME_arguments: its size, a workspace and its bytes, and addresses and scalars in the order of the arrays"""
         self._problem = ctypes.c_int32 * (len(interface.sizes) + len(interface.words))
         kernel = [
             ("name", ctypes.c_char_p),
@@ -344,12 +354,12 @@ class Library:
     def forward(
         self,
         problem: DeclaredProblem,
-        arrays: Mapping[str, int],
+        arrays: Mapping[str, Number],
         workspace: int = 0,
         workspace_bytes: int = 0,
         stream: int = 0,
     ) -> None:
-        """Enqueue a pass on arrays, given by their addresses, in one call. Raises LibraryError."""
+        """Enqueue a pass on arrays, given by their addresses, and scalars, in one call. Raises LibraryError."""
         arguments = self.arguments(arrays, workspace, workspace_bytes)
         self.call("forward", ctypes.byref(self._of(problem)), arguments, stream)
 
@@ -372,8 +382,8 @@ class Library:
 
         return enqueue
 
-    def arguments(self, arrays: Mapping[str, int], workspace: int, workspace_bytes: int) -> bytes:
-        """NAME_arguments with addresses by name."""
+    def arguments(self, arrays: Mapping[str, Number], workspace: int, workspace_bytes: int) -> bytes:
+        """NAME_arguments with addresses and scalars by name."""
         addresses = (arrays.get(array.name, 0) for array in self.interface.arrays)
         return self.pack(self.arguments_bytes, workspace, workspace_bytes, *addresses)
 
@@ -430,7 +440,7 @@ class Handle:
             self._library.error,
         )
 
-        def enqueue(stream: int, workspace: int, addresses: Sequence[int]) -> None:
+        def enqueue(stream: int, workspace: int, addresses: Sequence[Number]) -> None:
             status = run(address, number, pack(arguments_bytes, workspace, workspace_bytes, *addresses), stream)
             if status:
                 raise error(status)

@@ -8,13 +8,13 @@ from typing import TypeAlias
 
 from . import arrays
 from .arrays import View
-from .interface import DeclaredProblem, Enqueue, Handle, Interface, InterfaceArray, Library
+from .interface import SCALAR, DeclaredProblem, Enqueue, Handle, Interface, InterfaceArray, Library, Number
 
 GIVEN = ("in", "weights", "inout")
 """Roles of the arrays that a caller passes; all others are created if they are not given."""
 WEIGHTS = ("weights",)
 CALLED = ("in", "inout")
-"""The given arrays that are prepared once, and those of each pass."""
+"""The given arrays that are prepared once, and those of each pass. Scalars are given with each pass, by name."""
 RETURNED = ("out", "inout")
 
 
@@ -69,12 +69,13 @@ def run(
     shape determines are passed by name. `stream` None: the current one for the first array. Raises LibraryError with
     the library's message, TypeError and ValueError for arrays that do not match.
     """
+    scalars = scalars_of(library.interface, named)
     given, sizes = _Takes(library.interface, GIVEN).given(positional, named)
     views = {name: arrays.view(array, name) for name, array in given.items()}
     problem = _problem(library.interface, views, sizes)
     order = tuple(array.name for array in library.interface.arrays)
 
-    def enqueue(stream: int, workspace: int, addresses: Sequence[int]) -> None:
+    def enqueue(stream: int, workspace: int, addresses: Sequence[Number]) -> None:
         by_name = dict(zip(order, addresses, strict=True))
         library.forward(problem, by_name, workspace, workspace_bytes, stream)
 
@@ -82,7 +83,20 @@ def run(
         made = _made(library, problem, views, GIVEN)
         workspace_bytes = library.workspace_bytes(problem) if problem.runtime_size else 0
         plan = _plan(library.interface, made, workspace_bytes, enqueue if problem.runtime_size else None)
-        return _pass(plan, given, views, workspace, stream)
+        return _pass(plan, given, views, scalars, workspace, stream)
+
+
+def scalars_of(interface: Interface, named: dict[str, object]) -> dict[str, Number]:
+    """Remove the scalars from the arguments of a call and return them. Raises TypeError if one is missing."""
+    scalars: dict[str, Number] = {}
+    for array in interface.arrays:
+        if array.role == SCALAR:
+            number = named.pop(array.name, None)
+            if not isinstance(number, (int, float)) or (isinstance(number, float) and array.format in "iq"):
+                wanted = "a whole number" if array.format in "iq" else "a number"
+                raise TypeError(f"{array.name}: {interface.name} takes {wanted} of this name, got {number!r}")
+            scalars[array.name] = number
+    return scalars
 
 
 class Prepared:
@@ -126,6 +140,7 @@ class Prepared:
 
     def __call__(self, *positional: object, stream: object = None, workspace: object = None, **named: object) -> object:
         """Enqueue a pass on the arrays that are read, without weights; return the outputs. Raises as `run`."""
+        scalars = scalars_of(self._library.interface, named)
         given, sizes = self._takes.given(positional, named)
         views = {name: arrays.view(array, name) for name, array in given.items()}
         asked: tuple[object, ...] = tuple(sizes.items())
@@ -135,7 +150,7 @@ class Prepared:
             plan = self._plans.get(asked)
             if plan is None:
                 plan = self._plans[asked] = self._planned(views, sizes)
-            return _pass(plan, given, views, workspace, stream)
+            return _pass(plan, given, views, scalars, workspace, stream)
 
     def _planned(self, views: Mapping[str, View], sizes: Mapping[str, object]) -> _Plan:
         problem = _problem(self._library.interface, views, {**self._sizes, **sizes})
@@ -169,6 +184,7 @@ def _pass(
     plan: _Plan,
     given: dict[str, object],
     views: dict[str, View],
+    scalars: Mapping[str, Number],
     workspace: object,
     stream: object,
 ) -> object:
@@ -187,7 +203,8 @@ def _pass(
         if space.size_bytes < plan.workspace_bytes:
             raise ValueError(f"workspace: has {space.size_bytes} bytes, expected {plan.workspace_bytes}")
     if plan.enqueue is not None:
-        plan.enqueue(on, address, [views[name].address if name in views else 0 for name in plan.order])
+        addresses = {name: view.address for name, view in views.items()}
+        plan.enqueue(on, address, [addresses.get(name, 0) or scalars.get(name, 0) for name in plan.order])
     outputs = tuple(given[name] for name in plan.outputs if name in given)
     return outputs[0] if len(outputs) == 1 else outputs
 
@@ -259,7 +276,7 @@ def _made(
             continue
         if array.role in roles:
             raise ValueError(f"{name}: missing")
-        if array.role in GIVEN or roles == WEIGHTS:
+        if array.role in (*GIVEN, SCALAR) or roles == WEIGHTS:
             continue
         if array.dtype not in like:
             raise ValueError(f"{name}: no array of {array.dtype} to make another like; give it")

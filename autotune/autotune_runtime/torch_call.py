@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from . import load
-from .interface import DeclaredProblem, Interface, InterfaceArray, Library
+from .interface import SCALAR, DeclaredProblem, Interface, InterfaceArray, Library
 from .prepared import GIVEN, problem_of
 
 DTYPES = {
@@ -109,6 +109,8 @@ class Call:
         problem, n = self._problem(tensors)
         first, given, made = next(iter(tensors.values())), dict(tensors), {}
         for array in self.library.array_shapes(problem):
+            if array.role == SCALAR:
+                continue
             dtype, shape = STORED[array.dtype], self._shape(array.name, array.shape, n, first.dim())
             if array.role not in GIVEN:
                 memory_format = self.memory_format(shape)
@@ -167,12 +169,18 @@ def given_arrays(interface: Interface) -> list[InterfaceArray]:
     return sorted((array for array in interface.arrays if array.role in GIVEN), key=lambda array: array.optional)
 
 
+def scalars_of(interface: Interface) -> list[InterfaceArray]:
+    """The numbers in a call of the operator."""
+    return [array for array in interface.arrays if array.role == SCALAR]
+
+
 def schema(name: str, interface: Interface) -> str:
-    """An operator's schema: tensors that are read or changed, then the call's text."""
+    """An operator's schema: tensors that are read or changed, then numbers, and the call's text."""
     tensors, marks = [], iter("abcdefgh")
     for array in given_arrays(interface):
         kind = f"Tensor({next(marks)}!)" if array.role == "inout" else "Tensor"
         tensors.append(f"{kind}{'?' if array.optional else ''} {array.name}")
+    numbers = [f"{'int' if array.format in 'iq' else 'float'} {array.name}" for array in scalars_of(interface)]
     made = sum(array.role == "out" for array in interface.arrays)
     returns = "Tensor" if made == 1 else f"({', '.join(['Tensor'] * made)})"
-    return f"{name}({', '.join((*tensors, 'str call'))}) -> {returns}"
+    return f"{name}({', '.join((*tensors, *numbers, 'str call'))}) -> {returns}"

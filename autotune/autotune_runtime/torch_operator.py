@@ -26,9 +26,19 @@ from torch._C import (
 )
 from torch.autograd import _profiler_enabled
 
-from .interface import DeclaredProblem, Enqueue, Handle, Interface, InterfaceArray, Library, LibraryError, Status
+from .interface import (
+    DeclaredProblem,
+    Enqueue,
+    Handle,
+    Interface,
+    InterfaceArray,
+    Library,
+    LibraryError,
+    Number,
+    Status,
+)
 from .prepared import GIVEN, WEIGHTS
-from .torch_call import Call, call_of, given_arrays, schema, text_of
+from .torch_call import Call, call_of, given_arrays, scalars_of, schema, text_of
 from .torch_runtime import Cuda, Runtime, TrainingMode
 
 _ALIGNMENT = 16  # bytes: of every array that the library takes
@@ -103,7 +113,12 @@ class Operator:
         self._places = [(at, interface.arrays.index(array)) for at, array in enumerate(self._launched)]
         """for tensors of a launch: the position among these, and among all arrays"""
         self._weights = [arrays[at].name for at in self._weights_at]
-        made = [(at, array) for at, array in enumerate(interface.arrays) if array.role not in GIVEN]
+        scalars = scalars_of(interface)
+        self._numbers_at = slice(len(arrays), len(arrays) + len(scalars))
+        self._number_places = [interface.arrays.index(array) for array in scalars]
+        """of scalars: the position among all arrays"""
+        new = (array for array in interface.arrays if array.role not in GIVEN and array not in scalars)
+        made = [(interface.arrays.index(array), array) for array in new]
         self._makes = [(at, array.name) for at, array in sorted(made, key=lambda each: each[1].role != "out")]
         """position and name of outputs, then scratch"""
         self._outputs = sum(array.role == "out" for _, array in made)
@@ -120,18 +135,22 @@ class Operator:
         self.support("cuda", Cuda())
 
     def __call__(self, *arguments: object) -> object:
-        """Call the operator with its tensors, None for those that a problem lacks, and the text of the call."""
+        """Call the operator with its tensors, None for those that a problem lacks, its scalars, and the text of the
+        call.
+        """
         return self.operator(*arguments)
 
     def of(self, library: Library) -> Callable[..., object]:
         """A function of tensors, and of sizes and words by name, that a library computes."""
         names, path = [array.name for array in given_arrays(self._interface)], str(library.path)
+        scalars = [array.name for array in scalars_of(self._interface)]
 
-        def call(*tensors: Tensor | None, **named: Tensor | int | str | None) -> object:
+        def call(*tensors: Tensor | None, **named: Tensor | float | str | None) -> object:
             given: dict[str, object] = dict(zip(names, tensors, strict=False))
             given |= {name: value for name, value in named.items() if isinstance(value, Tensor)}
+            numbers = [named.pop(name) for name in scalars]
             others = tuple((name, each) for name, each in named.items() if isinstance(each, (int, str)))
-            return self.operator(*(given.get(name) for name in names), text_of(path, others))
+            return self.operator(*(given.get(name) for name in names), *numbers, text_of(path, others))
 
         return call
 
@@ -164,20 +183,21 @@ class Operator:
         )
         return None if watched or type(launched[0]) is not Tensor else self._ran(key, launched, weights)
 
-    def _split(self, arguments: Sequence[object]) -> tuple[Tensors, Tensors, str]:
-        """The tensors of a launch, the weights, and the text of the call."""
+    def _split(self, arguments: Sequence[object]) -> tuple[Tensors, Tensors, Sequence[Number], str]:
+        """The tensors of a launch, the weights, the scalars, and the text of the call."""
         launched, weights = ([arguments[at] for at in places] for places in (self._launched_at, self._weights_at))
-        return cast("Tensors", launched), cast("Tensors", weights), str(arguments[-1])
+        numbers = cast("Sequence[Number]", arguments[self._numbers_at])
+        return cast("Tensors", launched), cast("Tensors", weights), numbers, str(arguments[-1])
 
     def _run(self, *arguments: object) -> object:
         """The operator on a device."""
-        launched, weights, text = self._split(arguments)
-        made = self._ran(text, launched, weights)
+        launched, weights, numbers, text = self._split(arguments)
+        made = self._ran(text, launched, weights, numbers)
         if made is None:
-            made = self._first(text, launched, weights, call_of(text))
+            made = self._first(text, launched, weights, numbers, call_of(text))
         return made if self._outputs else None
 
-    def _ran(self, key: Hashable, launched: Tensors, weights: Tensors) -> object:
+    def _ran(self, key: Hashable, launched: Tensors, weights: Tensors, numbers: Sequence[Number] = ()) -> object:
         """A prepared pass; None if it is not prepared. Small layers are limited by this function."""
         if is_grad_enabled():
             self._refuse_gradients(launched, weights)
@@ -202,7 +222,8 @@ class Operator:
             return None
         if ready.handle is not None and ready.capturing():
             kept.captured.add(ready.handle)
-        last, addresses, copies = ready.last, [*ready.none], []
+        addresses: list[Number] = [*ready.none]
+        last, copies = ready.last, []
         for at, place in self._places:
             tensor = launched[at]
             if tensor is None:
@@ -214,6 +235,8 @@ class Operator:
                 copies.append(tensor)  # which live until they are enqueued
                 address = tensor.data_ptr()
             addresses[place] = address
+        for place, number in zip(self._number_places, numbers, strict=True):
+            addresses[place] = number
         made = []
         for place, make in ready.makes:
             tensor = make()
@@ -223,7 +246,9 @@ class Operator:
         ready.enqueue(ready.stream(), 0 if workspace is None else workspace.data_ptr(), addresses)
         return made[0] if self._outputs == 1 else tuple(made[: self._outputs])
 
-    def _first(self, key: Hashable, launched: Tensors, weights: Tensors, call: Call) -> object:
+    def _first(
+        self, key: Hashable, launched: Tensors, weights: Tensors, numbers: Sequence[Number], call: Call
+    ) -> object:
         """A pass that is not prepared; it is prepared for the next calls."""
         device, tensors = _device(launched), self._named(launched, weights)
         like, problem = call.made(tensors, torch.device("meta")), call.problem(tensors)
@@ -233,7 +258,7 @@ class Operator:
         instead = self._instead if call.or_pytorch else None
         with runtime.current(device):
             if instead is None and any(map(_is_inference, weights)):
-                return self._once(launched, weights, call, problem, runtime)
+                return self._once(launched, weights, numbers, call, problem, runtime)
             with self._preparing:
                 kept = self._of_now(weights, runtime)
                 if which not in kept.passes and which not in kept.refused:
@@ -247,8 +272,8 @@ class Operator:
                         kept.passes[which] = self._pass(kept, call, problem, runtime, like, device)
             if instead is not None and which in kept.refused:
                 return instead(call, tensors)
-            made = self._ran(key, launched, weights)  # unless another thread changed the weights since
-            return self._once(launched, weights, call, problem, runtime) if made is None else made
+            made = self._ran(key, launched, weights, numbers)  # unless another thread changed the weights since
+            return self._once(launched, weights, numbers, call, problem, runtime) if made is None else made
 
     def _refusal(self, weights: Tensors, call: Call, problem: DeclaredProblem) -> str:
         """Why PyTorch must compute a problem; empty if a kernel does. Raises LibraryError if PyTorch may not."""
@@ -321,7 +346,13 @@ class Operator:
         return kept.handles[which]
 
     def _once(
-        self, launched: Tensors, weights: Tensors, call: Call, problem: DeclaredProblem, runtime: Runtime
+        self,
+        launched: Tensors,
+        weights: Tensors,
+        numbers: Sequence[Number],
+        call: Call,
+        problem: DeclaredProblem,
+        runtime: Runtime,
     ) -> object:
         """A pass on the current device whose prepared weights are not kept."""
         device, given = _device(launched), self._named(launched, weights)
@@ -331,7 +362,8 @@ class Operator:
         }
         made, size_bytes = call.made(given, device), call.library.workspace_bytes(problem)
         workspace = torch.empty(size_bytes, dtype=torch.uint8, device=device)
-        addresses = {name: tensor.data_ptr() for name, tensor in {**tensors, **made}.items()}
+        addresses: dict[str, Number] = {name: tensor.data_ptr() for name, tensor in {**tensors, **made}.items()}
+        addresses |= {array.name: number for array, number in zip(scalars_of(self._interface), numbers, strict=True)}
         call.library.forward(problem, addresses, workspace.data_ptr(), size_bytes, runtime.stream(device))
         return self._returned(made)
 
@@ -365,7 +397,7 @@ class Operator:
 
     def _fake(self, *arguments: object) -> object:
         """The operator on tensors without data."""
-        launched, weights, text = self._split(arguments)
+        launched, weights, _, text = self._split(arguments)
         self._refuse_gradients(launched, weights)
         made = self._returned(call_of(text).made(self._named(launched, weights), _device(launched)))
         return made if self._outputs else None
@@ -374,7 +406,7 @@ class Operator:
         """The operator under autocast: tensors of a launch are cast to the weights' dtype, for which the kernel was
         chosen.
         """
-        launched, weights, _ = self._split(arguments)
+        launched, weights, _, _ = self._split(arguments)
         dtype = next((weight.dtype for weight in (*weights, *launched) if weight is not None), None)
         others = {id(weight) for weight in weights}
         same_dtype = [

@@ -11,7 +11,7 @@ from autotune.expressions.expression import Expression
 from autotune.family.codegen_cpp import fold
 from autotune.measurement.numpy_reference import in_numpy
 from autotune.measurement.reference import error_unit
-from autotune.operation.declarations import COMPUTED, FILLS, READ, ROLES, ArrayTemplate, Part, Role, Size
+from autotune.operation.declarations import COMPUTED, FILLS, READ, ROLES, SCALAR, ArrayTemplate, Part, Role, Size
 from autotune.operation.operation import Operation
 from autotune.operation.storage_types import TYPES
 
@@ -87,6 +87,8 @@ _TYPES = frozenset(
 )
 """Types of the library, with which enumerations must not collide."""
 
+_C_TYPES = {"f32": "float", "f64": "double", "i32": "int32_t", "i64": "int64_t"}
+
 
 @dataclass(frozen=True, slots=True)
 class ArrayView:
@@ -94,6 +96,8 @@ class ArrayView:
 
     name: str
     role: str
+    c_type: str
+    """of a scalar"""
     doc: str
     when: str
     type_word: str
@@ -251,6 +255,7 @@ def _array(array: ArrayTemplate, operation: Operation) -> ArrayView:
     return ArrayView(
         name=array.name,
         role=array.role,
+        c_type=_C_TYPES[next(iter(array.dtypes.values()))] if array.role == SCALAR else "",
         doc=shape if when == "true" else f"{shape}, where {when}",
         when=_cpp(array.when.expression, operation),
         type_word=array.type_word,

@@ -27,7 +27,7 @@ from autotune.family.template import (
 )
 from autotune.family.tensor_map_template import TensorMapTemplate, read_tensor_map
 from autotune.legacy_names import HEADER_KEYS, current_header
-from autotune.operation.declarations import COMPUTED, ROLES
+from autotune.operation.declarations import COMPUTED, ROLES, SCALAR
 from autotune.operation.operation import Operation
 from autotune.toml_table import Table, did_you_mean, read_toml
 from autotune.trial import ACCURACY_CLASSES
@@ -311,7 +311,7 @@ class HeaderReader:
                 raise self.error(f"tensor_map[{index}].name", "a stage that prepares takes no tensor map")
             passed.add(tensor_map.array)
         for array in self.operation.arrays:
-            needed = array.role in ("in", *COMPUTED) and array.when.expression.text == "true"
+            needed = array.role in ("in", SCALAR, *COMPUTED) and array.when.expression.text == "true"
             if needed and array.name not in passed:
                 what = "computed" if array.role in COMPUTED else "read"
                 raise self.error("stage", f"none takes {array.name}, which is {what} in every problem")

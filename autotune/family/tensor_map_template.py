@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from autotune.devices.tensor_map import SWIZZLES, TensorMap
 from autotune.errors import TemplateError, shortened
 from autotune.expressions.expression import Expression
-from autotune.operation.declarations import ROLES
+from autotune.operation.declarations import SCALAR
 from autotune.operation.operation import Operation
 from autotune.toml_table import Table
 
@@ -100,7 +100,10 @@ def read_tensor_map(
         return tuple(expression(table.path(f"{key}[{index}]"), item) for index, item in enumerate(value))
 
     array = words("array")
-    arrays = (*declared.names_of(*ROLES), "packed_w")  # those of the problem's element type
+    arrays = (
+        *(array.name for array in declared.arrays if array.role != SCALAR),
+        "packed_w",
+    )  # those of the problem's element type
     if array not in arrays:
         raise table.error("array", f"expected one of {', '.join(arrays)}, got {array!r}")
     made = TensorMapTemplate(

@@ -10,6 +10,8 @@ import numpy as np
 from autotune.devices.device import Device, Launch, Module
 from autotune.devices.tensor_map import BoundTensorMap
 from autotune.family.source import KernelSource, Stage
+from autotune.operation.declarations import SCALAR
+from autotune.operation.storage_types import TYPES
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,12 +63,18 @@ class LoadedKernel:
 
     def _launch(self, stage: Stage, tensors: Tensors, i: int) -> Launch:
         problem = self.source.problem
-        scalars = {problem.operation.runtime: problem.runtime_size, "i": i}
+        sizes = {problem.operation.runtime: problem.runtime_size, "i": i}
+        scalars = {array.name: array for array in problem.arrays if array.role == SCALAR}
         maps = {each.name: BoundTensorMap(each.tensor, tensors.address(each.array)) for each in self.source.tensor_maps}
 
         def value(argument: str) -> np.generic | BoundTensorMap:
+            if argument in sizes:
+                return np.int32(sizes[argument])
             if argument in scalars:
-                return np.int32(scalars[argument])
+                array = scalars[argument]
+                stored = self.device.read(tensors.address(argument), array.size_bytes)
+                number: np.generic = np.frombuffer(stored, TYPES[array.dtype].numpy)[0]
+                return number
             return maps[argument] if argument in maps else np.uint64(tensors.address(argument))
 
         return Launch(stage.entry, stage.grid, stage.block, stage.smem_bytes, tuple(map(value, stage.args)))

@@ -2,7 +2,7 @@
 
 It has a function `reference(p, ...)`. `p` has the problem's sizes, words and derived sizes as attributes; behind it
 come the arrays that are read in the operation's order, float64 in the declared shapes, None where the problem has none;
-it must not write to them.
+a scalar is a float. It must not write to them.
 `data.py` beside it has `data(p, random)`, which returns by name the test data of arrays with `fill = "data"`.
 It returns the output, of its shape; for an operation of the error model `multilinear` a pair of that and of the
 sums of the terms' magnitudes, or a triple with the number of products of each output, where padding leaves fewer than
@@ -27,7 +27,7 @@ import numpy.typing as npt
 
 from autotune.errors import TemplateError
 from autotune.measurement.storage import stored
-from autotune.operation.declarations import COMPUTED, Array
+from autotune.operation.declarations import COMPUTED, SCALAR, Array
 from autotune.operation.operation import DATA, FILE, NUMPY_REFERENCE, REFERENCE, Operation
 from autotune.operation.storage_types import FLOATS, TYPES
 from autotune.problem import Problem
@@ -104,8 +104,8 @@ def numpy_reference(problem: Problem, inputs: Mapping[str, Doubles], *, finite: 
     """
     declared = problem.operation
     path = declared.folder / NUMPY_REFERENCE
-    shapes = {array.name: array.shape for array in problem.filled}
-    given = [_kept(inputs[name].reshape(shapes[name])) if name in shapes else None for name in declared.inputs]
+    arrays = {array.name: array for array in problem.filled}
+    given = [_given(arrays.get(name), inputs.get(name)) for name in declared.inputs]
     function = _function(declared)
     try:
         with np.errstate(all="ignore"), _within(min(_MOST_S, _LEAST_S + problem.flops / _FLOPS_PER_S)):
@@ -120,9 +120,16 @@ def numpy_reference(problem: Problem, inputs: Mapping[str, Doubles], *, finite: 
     return tuple(_expected(each, output, problem, finite=finite) for each, output in zip(several, outputs, strict=True))
 
 
-def _kept(values: Doubles) -> Doubles:
-    """The same, not to be written to: the magnitudes of what is changed in place would be too large, unnoticed."""
-    view = values.view()
+def _given(array: Array | None, values: Doubles | None) -> Doubles | float | None:
+    """What the function gets: a scalar's number, an array's elements in its shape, None if the problem has no array.
+
+    They are not to be written to: the magnitudes of what is changed in place would be too large, unnoticed.
+    """
+    if array is None or values is None:
+        return None
+    if array.role == SCALAR:
+        return float(values[0])
+    view = values.reshape(array.shape).view()
     view.flags.writeable = False
     return view
 

@@ -7,8 +7,8 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 
 from autotune.expressions.expression import Bound
-from autotune.operation.declarations import COMPUTED, DRAWN, FILLS, READ, ROLES, ArrayTemplate, Fill
-from autotune.operation.storage_types import FLOATS, TYPES
+from autotune.operation.declarations import COMPUTED, DRAWN, FILLS, READ, ROLES, SCALAR, ArrayTemplate, Fill
+from autotune.operation.storage_types import FLOATS, SCALAR_TYPES, TYPES
 from autotune.toml_table import Table, did_you_mean
 
 _KEYS = {"name", "role", "shape", "dtype", "fill", "integers", "between", "when", "windows", "rtol", "atol"}
@@ -148,14 +148,15 @@ class ArrayReader:
         """The array. Raises TemplateError."""
         table = self.table
         table.allow(_KEYS)
-        table.require(("name", "role", "shape"))
         name, role = table.word("name", ""), next((role for role in ROLES if role == table.get("role")), None)
+        table.require(("name", "role") if role == SCALAR else ("name", "role", "shape"))
         if not is_name(name):
             raise table.error("name", what_is_wrong(name))
         if role is None:
             near = did_you_mean(str(table.get("role")), ROLES)
             raise table.error("role", f"{table.get('role')!r}: expected one of {', '.join(ROLES)}{near}")
-        shapes, (type_word, dtypes) = self.shapes(), self.dtypes()
+        type_word, dtypes = self.dtypes()
+        shapes = self.shapes() if role != SCALAR else self.scalar_shapes(dtypes)
         fill = self.fill(role in READ, dtypes)
         least, most = self.integers(fill, is_read=role in READ)
         low, high = self.between(fill)
@@ -195,6 +196,15 @@ class ArrayReader:
         shapes.allow(layouts)
         shapes.require(layouts)
         return {layout: strings(shapes, layout, shapes.get(layout)) for layout in layouts}
+
+    def scalar_shapes(self, dtypes: Mapping[str, str]) -> Mapping[str, list[str]]:
+        """The shape of a number that kernels take by value: one element in each layout."""
+        for key in ("shape", "when", "windows"):
+            if key in self.table:
+                raise self.table.error(key, "leave it out: a scalar is one number, and every problem has it")
+        if len(set(dtypes.values())) > 1 or next(iter(dtypes.values())) not in SCALAR_TYPES:
+            raise self.table.error("dtype", f"expected one of {', '.join(SCALAR_TYPES)}, the same in every problem")
+        return {layout: ["1"] for layout in self.words.get("layout", ("",))}
 
     def dtypes(self) -> tuple[str, Mapping[str, str]]:
         """The word that says the element type, and the type for each of its values.

@@ -18,17 +18,18 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
 MAX_SIZE = 2**31 - 1  # a size is a 32-bit int in every kernel
-Role = Literal["in", "weights", "out", "inout", "scratch"]
-ROLES: tuple[Role, ...] = ("in", "weights", "out", "inout", "scratch")
+Role = Literal["in", "weights", "out", "inout", "scratch", "scalar"]
+ROLES: tuple[Role, ...] = ("in", "weights", "out", "inout", "scratch", "scalar")
 """in, out and inout: arrays of each launch. weights: prepared once and used for many launches. scratch: arrays whose
-content does not matter before or after a launch.
+content does not matter before or after a launch. scalar: one number of each launch, which kernels take by value.
 """
-READ: tuple[Role, ...] = ("in", "weights", "inout")
+READ: tuple[Role, ...] = ("in", "weights", "inout", "scalar")
 """Roles of arrays whose content a kernel needs."""
 COMPUTED: tuple[Role, ...] = ("out", "inout")
 """Roles of arrays that a kernel computes."""
-KEPT: tuple[Role, ...] = ("in", "weights")
+KEPT: tuple[Role, ...] = ("in", "weights", "scalar")
 """Roles of arrays that a kernel must not change."""
+SCALAR: Role = "scalar"
 Fill = Literal["normal", "uniform", "integers", "range", "permutation", "ones", "zeros", "data"]
 FILLS: tuple[Fill, ...] = ("normal", "uniform", "integers", "range", "permutation", "ones", "zeros", "data")
 """How an array's test data are made; along the last axis, range counts from 0 and permutation shuffles that; data is

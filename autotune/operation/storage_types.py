@@ -62,4 +62,6 @@ TYPES: Mapping[str, StorageType] = {
     )
 }
 """By name; the C interface of exports numbers them in this order."""
+SCALAR_TYPES = ("f32", "f64", "i32", "i64")
+"""types of numbers that kernels take by value"""
 FLOATS = tuple(name for name, each in TYPES.items() if each.is_float)

@@ -98,8 +98,13 @@ Tensors tensors_of(const conv2d_arguments &arguments, const conv2d_problem &prob
         const bool weights = DECLARED[i].role == Role::weights;
         const bool wanted = taken == GIVEN || weights == (taken == PREPARED);
         if (!wanted || !DECLARED[i].is_in(layer)) continue;
+        const char *const place = reinterpret_cast<const char *>(&arguments) + DECLARED[i].place;
+        if (DECLARED[i].role == Role::scalar) {
+            std::memcpy(&found.arrays[i], place, bytes_of(DECLARED[i].dtype(layer)));
+            continue;
+        }
         const void *pointer = nullptr;
-        std::memcpy(&pointer, reinterpret_cast<const char *>(&arguments) + place_of(i), sizeof pointer);
+        std::memcpy(&pointer, place, sizeof pointer);
         check_pointer(pointer);
         found.arrays[i] = reinterpret_cast<uintptr_t>(pointer);
     }

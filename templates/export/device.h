@@ -117,11 +117,16 @@ public:
     // Put them into the arguments of a call.
     void set(conv2d_arguments &arguments) const {
         for (int i = 0; i < ARRAYS; ++i)
-            if (arrays_[i]) set(arguments, i, arrays_[i]->pointer());
+            if (arrays_[i] && DECLARED[i].role == Role::scalar) set(arguments, i, arrays_[i]->read());
+            else if (arrays_[i]) set(arguments, i, arrays_[i]->pointer());
+    }
+
+    static void set(conv2d_arguments &arguments, int index, const std::vector<unsigned char> &number) {
+        std::memcpy(reinterpret_cast<char *>(&arguments) + DECLARED[index].place, number.data(), number.size());
     }
 
     static void set(conv2d_arguments &arguments, int index, void *pointer) {
-        std::memcpy(reinterpret_cast<char *>(&arguments) + place_of(index), &pointer, sizeof pointer);
+        std::memcpy(reinterpret_cast<char *>(&arguments) + DECLARED[index].place, &pointer, sizeof pointer);
     }
 
 private:

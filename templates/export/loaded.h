@@ -72,7 +72,7 @@ private:
     CUdeviceptr address_ = 0;
 };
 
-// Device addresses of one pass.
+// Device addresses of one pass; the bits of scalars.
 struct Tensors {
     CUdeviceptr arrays[ARRAYS] = {};
     CUdeviceptr packed_w = 0, workspace = 0;
