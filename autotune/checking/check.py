@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from autotune.checking.architectures import Architectures, ArchResult
 from autotune.checking.cases import Case, CasePlan
-from autotune.checking.int32_overflow import beyond_24_bits, large_problems
+from autotune.checking.int32_overflow import large_for_a_cpu, large_problems
 from autotune.checking.sanitize import HOST_CHECK
 from autotune.compilation.compile import Binary
 from autotune.errors import DeviceError, DeviceLost, Rejected
@@ -109,9 +109,10 @@ class FamilyCheck:
         derived = [subject.bound for subject in plan.subjects if subject.factors[0] < 0]
         self.large = large_problems(derived, evaluator.info)
         self.large_run = False
-        self._beyond_24_bits = (
-            beyond_24_bits(plan.some(_TRIED), evaluator.info) if evaluator.info.can.cpu and derived else None
+        self._on_cpu = deque(
+            large_for_a_cpu(list(plan.some(_TRIED)), evaluator.info) if evaluator.info.can.cpu and derived else ()
         )
+        """large problems that a CPU runs too"""
         self.refused: dict[Problem, str] = {}
         """problems that the device refuses, and why"""
         self.blocks: dict[tuple[str, int], int] = {}
@@ -133,10 +134,8 @@ class FamilyCheck:
                 if not under_way or (ended() and begun > len(under_way)):
                     break
                 yield from self._finish(under_way.popleft())
-                if most is None and self._beyond_24_bits is not None:  # one more than was asked for
-                    bound, config = self._beyond_24_bits
-                    self._beyond_24_bits = None
-                    yield from self._one(bound, config)
+                while most is None and self._on_cpu and not ended():
+                    yield from self._one(*self._on_cpu.popleft())
             if not ended():
                 yield from self._large()
         finally:

@@ -1,9 +1,11 @@
-"""Problems whose arrays have more elements than 31 bits count, or 24 on a CPU, for families that do not refuse them."""
+"""Problems whose arrays have more elements than 31 bits count, or 24 on a CPU, for families that do not refuse them;
+and on a CPU a run-time size beyond 16 bits.
+"""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 from autotune.checking.problems import with_runtimes
@@ -17,7 +19,8 @@ from autotune.trial import Config
 BEYOND = 1 << 31
 """elements of x and of y, more than which a large problem has"""
 _CPU_BEYOND = 1 << 24  # on a CPU: what a float counts, and 24-bit multiplications
-_CPU_BYTES, _CPU_FLOPS, _CPU_THREADS = 256 << 20, 1 << 28, 4 << 20  # that take a CPU a few seconds
+_CPU_UNITS = (1 << 16) + 1  # of the run-time size: what 16 bits, and two axes of a grid, do not hold
+_CPU_BYTES, _CPU_FLOPS, _CPU_THREADS = 256 << 20, 1 << 28, 5 << 20  # that take a CPU a few seconds
 _SHARE = 0.85  # of the device's memory that a check may take
 
 
@@ -49,13 +52,28 @@ def large_problems(bounds: Sequence[BoundTemplate], device: DeviceInfo) -> tuple
     return tuple(found)
 
 
-def beyond_24_bits(
-    tried: Iterable[tuple[BoundTemplate, Config]], device: DeviceInfo
+def large_for_a_cpu(
+    tried: Sequence[tuple[BoundTemplate, Config]], device: DeviceInfo
+) -> Iterator[tuple[BoundTemplate, Config]]:
+    """Of these, what a CPU runs soonest with arrays of more elements than a float counts, and with more units of the
+    run-time size than 16 bits hold; nothing if all take long.
+    """
+    beyond_24_bits = _soonest(tried, device, lambda problem: _size(problem, _CPU_BEYOND))
+    if beyond_24_bits:
+        yield beyond_24_bits
+    if beyond_24_bits is None or beyond_24_bits[0].problem.runtime_size < _CPU_UNITS:
+        beyond_16_bits = _soonest(tried, device, lambda _: _CPU_UNITS)
+        if beyond_16_bits:
+            yield beyond_16_bits
+
+
+def _soonest(
+    tried: Sequence[tuple[BoundTemplate, Config]], device: DeviceInfo, size: Callable[[Problem], int]
 ) -> tuple[BoundTemplate, Config] | None:
-    """Of these, what a CPU runs soonest with arrays of more elements than a float counts; None if all take long."""
+    """The one with the fewest threads at these run-time sizes."""
     cheapest: tuple[int, BoundTemplate, Config] | None = None
     for small, config in tried:
-        for problem in with_runtimes(small.problem, (_size(small.problem, _CPU_BEYOND),)):
+        for problem in with_runtimes(small.problem, (size(small.problem),)):
             bound = BoundTemplate(small.template, problem, device)
             if problem.tensor_bytes > _CPU_BYTES or problem.flops > _CPU_FLOPS or not bound.allows(config):
                 continue

@@ -25,7 +25,7 @@ from autotune.toml_table import Table, did_you_mean, read_toml
 from autotune.trial import Value
 
 FILE = "check.toml"
-_NUMBERS = (8, 1, 2, 5, 33, 128, 4224)  # that a size is, where no file says more; the first is a plain problem's
+_NUMBERS = (8, 1, 2, 5, 33, 128, 1024, 4224)  # that a size is, where no file says more; the first is a plain problem's
 _LENGTHS = (8, 1, 2, 33, 1000, 4096, 100_003)  # of the only size that there is
 _RUNTIME = (3, 2, 9)
 _MOST_FLOPS = 200_000  # of a unit of the run-time size, where several sizes are crossed and no file says more
@@ -199,7 +199,7 @@ def _undeclared(declared: Operation, path: Path) -> ProblemFeatures:
         least, optional = size.default if size.default is not None else size.least, size.default is not None
         tried = _NUMBERS if len(declared.sizes) > 1 else _LENGTHS
         numbers = sorted({max(least, number) for number in tried}, key=lambda number: (number != 8, number))
-        found = (least, least + 1, least + 2) if optional else numbers
+        found = sorted({least, least + 1, least + 2, 2 * least}) if optional else numbers
         bounds = {str(number): Expression(str(number), str(path)).bind({}) for number in found}
         values = tuple(FeatureValue(name, (bound,), always, frozenset()) for name, bound in bounds.items())
         features.append(Feature(size.name, (size.name,), values))

@@ -71,20 +71,40 @@ __device__ inline void filled_integers(typename Stored::element* to, wide elemen
     }
 }
 
-// Values that normal data do not have. The units of the first axis take turns: numbers around `mean` (unless it is 0); where
-// `special`, minus infinity alone, and a NaN, an infinity and minus infinity in one place of each row.
+// Values that normal data do not have. The units of the first axis take turns: numbers around `mean` (unless it is 0); numbers
+// times `scale` and divided by it; below -`extreme`, above it, with the largest or the least number in the last place of each
+// row, zeros of both signs, and numbers times `tiny`; where `special`, minus infinity alone, and a NaN, an infinity and minus
+// infinity in one place of each row.
 template <class Stored>
-__device__ inline void put_edges(typename Stored::element* to, wide elements, wide period, wide unit, wide row, double mean, int special) {
-    const wide kinds = (mean != 0.0) + 4 * special;
+__device__ inline void put_edges(typename Stored::element* to, wide elements, wide period, wide unit, wide row, double mean, double scale, double extreme,
+                                 double tiny, int special) {
+    const wide of_mean = mean != 0.0, of_scale = of_mean + 2 * (scale != 0.0), of_extreme = of_scale + 6 * (extreme != 0.0);
+    const wide kinds = of_extreme + 4 * special;
     for (wide i = blockIdx.x * static_cast<wide>(blockDim.x) + threadIdx.x; i < elements;
          i += static_cast<wide>(gridDim.x) * blockDim.x) {
-        const wide at = i % period, kind = (at / unit + period / unit) % kinds + (mean == 0.0);
-        const double infinity = __builtin_huge_val();
-        if (kind == 0) {
-            to[i] = Stored::from_double(Stored::to_double(to[i]) + mean);
-        } else if (kind == 1 || at % row == static_cast<wide>(mixed(static_cast<bits64>(at / row)) % static_cast<bits64>(row))) {
-            to[i] = Stored::from_double(kind == 2 ? infinity - infinity : kind == 3 ? infinity : -infinity);
+        const wide at = i % period, kind = (at / unit + period / unit) % kinds;
+        const double infinity = __builtin_huge_val(), value = Stored::to_double(to[i]);
+        double edge = value;
+        if (kind < of_mean) {
+            edge = value + mean;
+        } else if (kind < of_scale) {
+            edge = kind == of_mean ? value * scale : value / scale;
+        } else if (kind < of_extreme) {
+            const bool last = at % row == row - 1;
+            switch (kind - of_scale) {
+                case 0: edge = -extreme * (1.0 + fabs(value)); break;
+                case 1: edge = extreme * (1.0 + fabs(value)); break;
+                case 2: edge = last ? 64.0 : value; break;
+                case 3: edge = last ? -64.0 : value; break;
+                case 4: edge = value * 0.0; break;
+                default: edge = value * tiny;
+            }
+        } else {
+            const bool chosen = at % row == static_cast<wide>(mixed(static_cast<bits64>(at / row)) % static_cast<bits64>(row));
+            const wide which = kind - of_extreme;
+            if (which == 0 || chosen) edge = which == 1 ? infinity - infinity : which == 2 ? infinity : -infinity;
         }
+        to[i] = Stored::from_double(edge);
     }
 }
 
@@ -172,8 +192,8 @@ __device__ inline void compared(const Problem& problem, const typename Stored::e
         filled_integers<stored_##NAME>(to, elements, period, seed, low, span);                                             \
     }                                                                                                                      \
     extern "C" __global__ void put_edges_##NAME(stored_##NAME::element* to, wide elements, wide period, wide unit, wide row,\
-                                                double mean, int special) {                                                \
-        put_edges<stored_##NAME>(to, elements, period, unit, row, mean, special);                                          \
+                                                double mean, double scale, double extreme, double tiny, int special) {     \
+        put_edges<stored_##NAME>(to, elements, period, unit, row, mean, scale, extreme, tiny, special);                    \
     }                                                                                                                      \
     extern "C" __global__ void fill_indices_##NAME(stored_##NAME::element* to, wide elements, wide period, wide length,     \
                                                    wide step, wide shift) {                                                \

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from functools import partial
 
 import numpy as np
@@ -14,7 +13,7 @@ from autotune.measurement.launcher import Tensors
 from autotune.measurement.numpy_reference import given_data, in_numpy, numpy_reference
 from autotune.measurement.reference import entry_of, reference_arguments
 from autotune.measurement.storage import decoded, encoded
-from autotune.measurement.test_data import DataSet, Kind, edged, mean_of
+from autotune.measurement.test_data import DataSet, Edges, Kind
 from autotune.operation.declarations import DRAWN, Array, Fill
 from autotune.problem import Problem
 
@@ -56,7 +55,7 @@ class DataMaker:
         for address in self._owned:
             self.device.free(address)
 
-    def data_set(self, kind: Kind, period: int) -> DataSet:
+    def data_set(self, kind: Kind, period: int, edges: Edges | None = None) -> DataSet:
         """Inputs and their reference. Raises TemplateError if the reference fails."""
         problem = self.problem
         references = {
@@ -64,7 +63,7 @@ class DataMaker:
             for output in problem.with_runtime(period).outputs
         }
         inputs = {array.name: self.array(array) for array in problem.filled}
-        data = DataSet(kind, inputs, period, references)
+        data = DataSet(kind, inputs, period, references, edges)
         self.fill(data)
         if in_numpy(problem.operation):
             self._compute(data)
@@ -109,8 +108,8 @@ class DataMaker:
                 self.device.write(data.inputs[array.name].address, content)
             else:
                 self._fill_one(data, array, some.array(array.name))
-        if data.kind == "edges":
-            self._put_edges(data, edged(some))
+        if data.edges:
+            self._put_edges(data, data.edges, some)
 
     def _fill_one(self, data: DataSet, array: Array, repeated: Array) -> None:
         address = np.uint64(data.inputs[array.name].address)
@@ -131,10 +130,10 @@ class DataMaker:
                 bounds_of = np.int64(least), np.int64(most - least + 1)
                 self.launch(entry("fill_integers"), array.elements, *seeded, *bounds_of)
 
-    def _put_edges(self, data: DataSet, arrays: Sequence[Array]) -> None:
-        of_all = np.float64(mean_of(arrays, self.problem)), np.int32(self.problem.operation.bounds.nan_propagates)
-        for array in arrays:
+    def _put_edges(self, data: DataSet, edges: Edges, repeated: Problem) -> None:
+        for array in (repeated.array(each.name) for each in edges.arrays):
             elements = self.problem.array(array.name).elements
             counts = elements, array.elements, array.elements // array.shape[0], array.shape[-1]
             place = np.uint64(data.inputs[array.name].address), *map(np.int64, counts)
-            self.launch(entry_of("put_edges", array.dtype), elements, *place, *of_all)
+            numbers = map(np.float64, edges.numbers(array))
+            self.launch(entry_of("put_edges", array.dtype), elements, *place, *numbers, np.int32(edges.special))

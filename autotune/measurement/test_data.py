@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Literal
@@ -21,7 +21,36 @@ _LEAST_UNITS = 3  # distinct units needed; with fewer, units swapped in pairs wo
 _PERIODS = (61, 53)  # images after which the two data sets repeat; primes, so that no power of two is a multiple
 _MEAN = 100.0  # around which numbers lie whose spread is 1: a float's squares then lose most digits of the spread
 _LEAST_FRACTION_BITS = 7  # of a type that holds such numbers, NaN and infinities
+_SCALE, _F16_SCALE = 64.0, 4.0  # of numbers whose sums are larger and smaller; sums in f16 stay below 65504
+_EXTREME, _F16_EXTREME = 2.0**100, 2.0**13  # that no sentinel such as -1e30 exceeds; an f16 holds four times as much
+_TINY = {"f32": 2.0**-140, "bf16": 2.0**-130, "f16": 2.0**-20, "f64": 2.0**-1060}  # makes numbers denormal
 Kind = Literal["normal", "integers", "edges"]
+
+
+@dataclass(frozen=True, slots=True)
+class Edges:
+    """Arrays with numbers that normal data do not have; 0: there are none of this kind."""
+
+    arrays: tuple[Array, ...]
+    mean: float = 0.0
+    """numbers around it"""
+    special: bool = False
+    """NaN and infinities"""
+    scale: float = 0.0
+    """normal data times it, and divided by it"""
+    extreme: bool = False
+    """numbers that are large, denormal or zero of either sign, a row's last number the largest and the least"""
+
+    def numbers(self, array: Array) -> tuple[float, float, float, float]:
+        """The numbers of `put_edges` in check.cu for one of the arrays."""
+        extreme = (_F16_EXTREME if array.dtype == "f16" else _EXTREME) if self.extreme else 0.0
+        return self.mean, self.scale, extreme, _TINY[array.dtype]
+
+    def __str__(self) -> str:
+        told = [f"numbers around {self.mean:g}"] * bool(self.mean) + ["NaN and infinities"] * self.special
+        told += [f"numbers {self.scale:g} times larger and smaller"] * bool(self.scale)
+        told += ["large, denormal and zero numbers"] * self.extreme
+        return f"data with {' and '.join(told)} in {', '.join(array.name for array in self.arrays)}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,24 +64,28 @@ class DataSet:
     """images after which inputs repeat"""
     references: Mapping[str, tuple[int, int]]
     """addresses of an output's values, and of its error units"""
+    edges: Edges | None = None
+    """of the kind `edges`"""
 
 
 def data_bytes(problem: Problem) -> int:
     """Maximum memory of a Verifier without copies: two sets of arrays and their references."""
     reference = _REFERENCE_ELEMENT_BYTES * sum(output.elements for output in problem.outputs)
     most = max(REFERENCE_BYTES, _LEAST_UNITS * reference // problem.runtime_size)
-    sets = 3 if edged(problem) else 2
+    sets = 2 + len(edged(problem))
     return sets * (problem.tensor_bytes + min(most, reference))
 
 
-def edged(problem: Problem) -> tuple[Array, ...]:
-    """The arrays of `edges` that have NaN, infinities or numbers far from zero; none if the problem has no such data.
+def edged(problem: Problem) -> tuple[Edges, ...]:
+    """What further data sets have, as far as right kernels have to compute with it.
 
-    NaN and infinities if the operation declares what becomes of them; numbers far from zero if errors are compared
+    NaN and infinities if the operation declares what becomes of them. Numbers far from zero if errors are compared
     with a tolerance, and the array is the only one of its kind: products of two may need more digits than a float has.
+    Larger and smaller numbers if outputs are sums of products, and extreme ones if outputs are exact.
     """
-    bounds = problem.operation.bounds
-    found = tuple(
+    operation, outputs = problem.operation, [output.dtype for output in problem.outputs]
+    bounds = operation.bounds
+    arrays = tuple(
         array
         for array in problem.filled
         if array.per_item
@@ -60,15 +93,19 @@ def edged(problem: Problem) -> tuple[Array, ...]:
         and array.fill in ("normal", "uniform")
         and TYPES[array.dtype].fraction_bits >= _LEAST_FRACTION_BITS
     )
-    if not in_numpy(problem.operation) or not (bounds.nan_propagates or mean_of(found, problem)):
+    if not arrays or not in_numpy(operation):
         return ()
-    return found
-
-
-def mean_of(arrays: Sequence[Array], problem: Problem) -> float:
-    """Of the numbers far from zero; 0 if there are none."""
-    alone = problem.operation.bounds.model == "tolerance" and len(arrays) == 1 and arrays[0].fill == "normal"
-    return _MEAN if alone else 0.0
+    found = []
+    normal = all(array.fill == "normal" for array in arrays)
+    mean = _MEAN if bounds.model == "tolerance" and normal and len(arrays) == 1 else 0.0
+    if mean or bounds.nan_propagates:
+        found.append(Edges(arrays, mean, bounds.nan_propagates))
+    narrow = any(TYPES[dtype].size_bytes == 1 for dtype in outputs)  # a conversion to it has rules of its own
+    if bounds.model == "multilinear" and not narrow:
+        found.append(Edges(arrays, scale=_F16_SCALE if "f16" in outputs else _SCALE))
+    if bounds.model == "exact" and normal and not narrow:
+        found.append(Edges(arrays, extreme=True))
+    return tuple(found)
 
 
 def periods(problem: Problem) -> tuple[int, int]:

@@ -2,7 +2,8 @@
 
 Two or three data sets are kept on the device for a layer. On small integers sums of products must be exact; on normal
 data, and on integers where outputs are not such sums, the error must stay under a bound against a float64 reference.
-The third set has NaN, infinities and numbers far from zero, if the operation says what becomes of them. Guard bands
+The third set has larger, smaller and extreme numbers, NaN and infinities, as far as the operation says what becomes of
+them. Guard bands
 of NaN lie before and behind every array. Outputs, workspace and packed weights are poisoned before each run: with NaN
 in the first, and, since fmaxf, fminf and atomicMax swallow NaN, with large numbers of either sign in the next two. The
 host device poisons shared memory in the same way, and runs warps and blocks in another order each time.
@@ -32,7 +33,7 @@ from autotune.measurement.diagnosis import diagnosed
 from autotune.measurement.guard_bands import GUARD_BYTES, OUTPUT_GUARD, GuardedArray, with_array
 from autotune.measurement.launcher import LoadedKernel, Tensors
 from autotune.measurement.reference import entry_of, size_arguments
-from autotune.measurement.test_data import DataSet, edged, mean_of, periods
+from autotune.measurement.test_data import DataSet, edged, periods
 from autotune.operation.declarations import Array
 from autotune.operation.operation import FILE
 from autotune.operation.storage_types import TYPES
@@ -93,7 +94,7 @@ class Verifier:
         of_normal, of_integers = periods(problem)
         self.integers = maker.data_set("integers", of_integers)
         self.normal = maker.data_set("normal", of_normal)
-        self._edges = (maker.data_set("edges", of_normal),) if edged(problem) else ()
+        self._edges = tuple(maker.data_set("edges", of_normal, edges) for edges in edged(problem))
         self._data = (self.integers, self.normal, *self._edges)
         self._inputs = self._input_hashes()
 
@@ -352,10 +353,7 @@ class Verifier:
         """The kind of data, with what is special about it."""
         if data.kind != "edges":
             return f"{'integer' if data.kind == 'integers' else 'normal'} data"
-        arrays = edged(self.problem)
-        mean, special = mean_of(arrays, self.problem), self.problem.operation.bounds.nan_propagates
-        told = [f"numbers around {mean:g}"] * bool(mean) + ["NaN and infinities"] * special
-        return f"data with {' and '.join(told)} in {', '.join(array.name for array in arrays)}"
+        return str(data.edges)
 
     def _place(self, output: Array, flat: int) -> str:
         """An output's index in words."""

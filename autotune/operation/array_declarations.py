@@ -278,7 +278,7 @@ class ArrayReader:
     def axes(self, shapes: Mapping[str, list[str]], *, is_read: bool) -> tuple[str, ...]:
         """The axes that have windows, each one of every layout."""
         if "windows" in self.table and not is_read:
-            raise self.table.error("windows", f"leave it out: only arrays of the roles {', '.join(READ)} are read")
+            raise self.table.error("windows", "leave it out: only arrays of the roles in, weights, inout are read")
         windows = self.table.table("windows", "expected a table of axes")
         for extents in shapes.values():
             windows.allow(extents)

@@ -132,8 +132,8 @@ def test_an_error_beyond_4096_columns_is_found(tmp_path: Path, host: DeviceEvalu
 def test_an_index_of_24_bits_is_found(tmp_path: Path, host: DeviceEvaluator) -> None:
     edits = (("if (at < elements)", "if (at < elements && static_cast<long long>(static_cast<float>(at)) == at)"),)
     template = KERNELS["new-op"].template(tmp_path, edits)
-    *_, row = FamilyCheck(CasePlan(template, host.info), host).rows(ended=lambda: True)
-    assert (row.outcome, row.reason) == (Outcome.WRONG_RESULT, "unwritten"), row.problem
+    rows = FamilyCheck(CasePlan(template, host.info), host).rows()
+    assert any((row.outcome, row.reason) == (Outcome.WRONG_RESULT, "unwritten") for row in rows)
 
 
 @pytest.mark.long

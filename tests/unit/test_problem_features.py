@@ -103,4 +103,13 @@ def test_problems_of_many_sizes_are_small_without_a_file_too(tmp_path: Path) -> 
     p, q = sizes["h"] - sizes["r"] + 1, sizes["w"] - sizes["s"] + 1
     flops = 2 * sizes["c"] * sizes["k"] * sizes["r"] * sizes["s"] * p * q
     assert 100_000 < flops.max() <= 200_000
-    assert {name: sorted(set(column.tolist())) for name, column in sizes.items()}["c"] == [1, 2, 5, 8, 33, 128, 4224]
+    assert {name: sorted(set(column.tolist())) for name, column in sizes.items()}["c"] == [
+        1,
+        2,
+        5,
+        8,
+        33,
+        128,
+        1024,
+        4224,
+    ]
