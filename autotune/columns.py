@@ -6,10 +6,10 @@ import csv
 import io
 import json
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, fields
 from datetime import datetime
-from operator import itemgetter
+from operator import attrgetter, itemgetter
 from typing import Any, Generic, TextIO, TypeVar
 
 from autotune.trial import Config
@@ -68,6 +68,17 @@ Cells = Mapping[str, Any]
 def key_column(key: str, *, terminal: bool = True, below: bool = False, heading: str = "") -> Column[Cells]:
     """A column that reads this key of a row."""
     return Column(key, itemgetter(key), terminal=terminal, below=below, heading=heading)
+
+
+def field_columns(
+    record: type[Row], *, hidden: Collection[str] = (), below: Collection[str] = (), digits: int = 4
+) -> tuple[Column[Row], ...]:
+    """A column for each field of a dataclass, by its name; a table shows those that are not `hidden`."""
+    names = [field.name for field in fields(record)]  # type: ignore[arg-type]  # Row is not bound to dataclasses
+    return tuple(
+        Column(name, attrgetter(name), terminal=name not in hidden, below=name in below, digits=digits)
+        for name in names
+    )
 
 
 def words(cell: Cell) -> Plain:

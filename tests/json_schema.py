@@ -47,9 +47,8 @@ COMMANDS: Mapping[str, tuple[str, ...]] = {
 """command to the columns of its rows; `query` has the columns of the SQL statement"""
 OPTIONAL: Mapping[str, str] = {
     "best": "count share rival rival_us verdict network_us network_rival_us network_floor_us",
-    "trials": "source",
 }
-"""optional keys: for the network of a study, or with `--source`"""
+"""optional keys: for the network of a study"""
 
 _LIST = {"type": "array", "items": {"type": ["number", "string", "boolean"]}}
 KINDS: Mapping[str, object] = {

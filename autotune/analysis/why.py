@@ -18,17 +18,6 @@ from autotune.trial import Config, Outcome, Value
 
 
 @dataclass(frozen=True, slots=True)
-class Nearby:
-    """The recorded trial most similar to the winner that has the default's value of a parameter."""
-
-    row: TrialRow
-    ratio: float
-    """its time divided by the winner's"""
-    also: tuple[str, ...]
-    """the other parameters in which it differs from the winner"""
-
-
-@dataclass(frozen=True, slots=True)
 class Effect:
     """One parameter in which the winner differs from its family's default, and its effect according to the trials.
 
@@ -50,8 +39,6 @@ class Effect:
     low: float | None
     high: float | None
     """the smallest and the largest ratio of all pairs"""
-    nearby: Nearby | None
-    """the recorded trial most similar to the winner with the default's value, unless the two are a pair"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,24 +53,12 @@ class Step:
 
 
 @dataclass(frozen=True, slots=True)
-class Between:
-    """A recorded trial on the way from the default to the winner: each parameter has the value of one of the two."""
-
-    changed: tuple[str, ...]
-    """the parameters that already have the winner's value, among those in which the two differ"""
-    row: TrialRow
-    ratio: float
-    """its time divided by the winner's"""
-
-
-@dataclass(frozen=True, slots=True)
-class Neighbour:
-    """An alternative value that the family offers, with all other values of the winner."""
+class Refusal:
+    """A value that the family's rules forbid together with the other values of the winner."""
 
     param: str
     value: Value
-    refusal: str
-    """the rules that forbid it; empty if it is allowed"""
+    rules: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,8 +96,6 @@ class Why:
     default_ratio: float | None
     """its time divided by the winner's; None if it is not correct"""
     effects: tuple[Effect, ...]
-    between: tuple[Between, ...]
-    """correct trials on the way from the default to the winner, without both, fewest changes first"""
     steps: tuple[Step, ...]
     families: tuple[FamilyRow, ...]
     """fastest first, including the winner's own; those without a correct trial last"""
@@ -145,30 +118,25 @@ def explain(best: BestRow, rows: Sequence[TrialRow]) -> Why:
         default=default,
         default_ratio=None if default is None else _ratio(default, winner),
         effects=() if default is None else _effects(known, default.trial.config),
-        between=() if default is None else _between(known, default.trial.config),
         steps=_steps(known),
         families=_families(rows, winner),
         failures=_failures(rows),
     )
 
 
-def neighbours(bound: BoundTemplate, winner: Config) -> tuple[Neighbour, ...]:
-    """Every value that a family offers one step from the winner; () if the family no longer has its parameters."""
+def refusals(bound: BoundTemplate, winner: Config) -> tuple[Refusal, ...]:
+    """Every refused value one step from the winner; () if the family no longer has its parameters."""
     winner_today = bound.template.current_config(winner)
     if winner_today is None:
         return ()
     values = winner_today.params
     found = []
     for param in bound.template.params:
-        for value in param.values:
-            if value == values[param.name]:
-                continue
+        for value in (value for value in param.values if value != values[param.name]):
             try:
                 bound.check(Config.of(winner.template, {**values, param.name: value}))
             except Rejected as rejected:
-                found.append(Neighbour(param.name, value, rejected.message))
-            else:
-                found.append(Neighbour(param.name, value, ""))
+                found.append(Refusal(param.name, value, rejected.message))
     return tuple(found)
 
 
@@ -258,29 +226,7 @@ def _effect(known: _Known, name: str, default: Value) -> Effect:
         pairs=len(everything),
         low=min(everything, default=None),
         high=max(everything, default=None),
-        nearby=None if distance == 0 else _nearby(known, name, default),
     )
-
-
-def _nearby(known: _Known, name: str, default: Value) -> Nearby | None:
-    """The correct trial with the default's value that differs from the winner in the fewest parameters."""
-    with_default = (seen for seen in known.seen if seen.ratio is not None and seen.values[name] == default)
-    near = min(with_default, key=lambda seen: (len(seen.differing), seen.ratio), default=None)
-    if near is None or near.ratio is None:
-        return None
-    return Nearby(near.row, near.ratio, tuple(other for other in near.differing if other != name))
-
-
-def _between(known: _Known, default: Config) -> tuple[Between, ...]:
-    plain = default.params
-    apart = {name for name, value in known.best.items() if plain[name] != value}
-    found = []
-    for seen in known.seen:
-        changed = tuple(name for name in known.best if name in apart and name not in seen.differing)
-        on_the_way = all(name in apart and seen.values[name] == plain[name] for name in seen.differing)
-        if seen.ratio is not None and on_the_way and 0 < len(changed) < len(apart):
-            found.append(Between(changed, seen.row, seen.ratio))
-    return tuple(sorted(found, key=lambda between: (len(between.changed), between.ratio)))
 
 
 def _steps(known: _Known) -> tuple[Step, ...]:

@@ -14,7 +14,6 @@ from autotune.api.study_names import NamedLayers, layers_of_file, name_of, named
 from autotune.cli.floors import floor_of, warn_faster_than_roofline
 from autotune.cli.network_table import network_columns, show_network
 from autotune.cli.options import ACCURACY, DATABASE, OF_DEVICE, one_device, studies_and_layers
-from autotune.cli.output import paged
 from autotune.cli.tables import show, wide_format_options
 from autotune.columns import Cell, Column
 from autotune.errors import NoTemplate
@@ -84,7 +83,7 @@ def best(
     from autotune.store import Store
 
     name, of_file = (None, layers_of_file(what)) if nearest else (name_of(what), ())
-    with Store(db, create=False) as store, paged(style):
+    with Store(db, create=False) as store:
         if not nearest:
             answers = tuple(_answers(store, name, one_device(store, device), accuracy))
             kernels = [one.kernel for one in answers if one.kernel]

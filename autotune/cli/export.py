@@ -27,8 +27,8 @@ from autotune.cli.options import (
 from autotune.cli.output import for_compilers
 from autotune.cli.progress import stages
 from autotune.cli.run import INTERRUPTED, end_interrupted
-from autotune.cli.trials import annotated_source
 from autotune.errors import AutotuneError, StoreError
+from autotune.family.comments import in_comment
 from autotune.family.template_files import load_recorded_templates
 from autotune.study import ADMITTED
 
@@ -252,11 +252,18 @@ def _text(store: Store, kernel: BestRow | TrialRow, source: KernelSource) -> str
     if isinstance(kernel, BestRow):
         return kernel_text(recorded_origin(kernel, with_roofline(store, kernel).floor_us), source)
     if kernel.trial.timing is None:
-        trial = kernel.trial
-        name = f"{kernel.name} trial {trial.number}"
-        return annotated_source(name, trial.outcome, trial.reason, trial.config, trial.message, source.program.text)
+        return _annotated(kernel, source.program.text)
     best = BestRow(kernel.study, kernel.layer, kernel.trial.timing, "median", kernel)
     return kernel_text(recorded_origin(best, with_roofline(store, best).floor_us), source)
+
+
+def _annotated(row: TrialRow, text: str) -> str:
+    """The outcome and the message of a failed trial as comments above the text of its kernel."""
+    trial = row.trial
+    outcome = trial.outcome + (f" / {trial.reason}" if trial.reason else "")
+    comments = [f"{row.name} trial {trial.number}: {outcome}", str(trial.config), *trial.message.splitlines()]
+    head = "\n".join(f"// {in_comment(line)}" for line in comments)
+    return f"{head}\n{text}\n"
 
 
 def _compiled(source: KernelSource, row: TrialRow, *, ptx: bool) -> str:

@@ -2,26 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING
-
 import click
 
 from autotune.api.study_names import name_of
 from autotune.cli.options import DATABASE, FilterOptions, filter_options, studies_and_layers
-from autotune.cli.output import paged
-from autotune.cli.tables import console, falling, plot_format_options, show
+from autotune.cli.tables import show, wide_format_options
 from autotune.columns import Cells, Column, key_column
-
-if TYPE_CHECKING:
-    from datetime import datetime
 
 
 @click.command()
 @click.argument("what", metavar="LAYER|STUDY", shell_complete=studies_and_layers)
 @DATABASE
 @filter_options
-@plot_format_options
+@wide_format_options
 def history(what: str, db: str, only: FilterOptions, style: str | None) -> None:
     """Show how the best time of LAYER improved.
 
@@ -33,39 +26,14 @@ def history(what: str, db: str, only: FilterOptions, style: str | None) -> None:
     from autotune.store import Store
 
     name = name_of(what)
-    with Store(db, create=False) as store, paged(style):
+    with Store(db, create=False) as store:
         admitted = only.of(store)
         events = list(history_rows(row for row in store.results.history(name) if admitted(row)))
-        shown = [event for event in events if event["event"] == "improvement" or style != "plot"]
         if not events:
             only.warn_unknown(store)
-        if not shown:
             rest = "" if only.everything else " that the options admit"
-            which = "no improvement" if style == "plot" else "no improvement, finals or retime"
-            click.echo(f"{what}: {store.path} has {which}{rest}", err=True)
-        if style == "plot":
-            _plot_history(shown)
-        else:
-            show(events, _HISTORY_COLUMNS, style)
-
-
-def _plot_history(improvements: Sequence[Cells]) -> None:
-    """Plot the best time of each layer by date, for each device, class and measurement mode, under the name that was
-    asked for.
-    """
-    out = console()
-    groups: dict[tuple[str, str, str, str], list[tuple[datetime, float]]] = {}
-    for event in improvements:
-        key = (event["asked_as"], event["device"], event["accuracy"], event["measurement_mode"])
-        groups.setdefault(key, []).append((event["date"], event["time_us"]))
-    for (layer, device, accuracy, measurement_mode), events in groups.items():
-        times_us = [us for _, us in events]
-        out.print(
-            f"{layer} on {device}, {accuracy}, {measurement_mode} cache: {len(events)} improvements", soft_wrap=True
-        )
-        for line in falling(times_us, min(out.width, 80) - 14):
-            out.print(line, soft_wrap=True)
-        out.print(f"  {events[0][0]:%Y-%m-%d %H:%M:%S} to {events[-1][0]:%Y-%m-%d %H:%M:%S}\n", soft_wrap=True)
+            click.echo(f"{what}: {store.path} has no improvement, finals or retime{rest}", err=True)
+    show(events, _HISTORY_COLUMNS, style)
 
 
 _HISTORY_COLUMNS = (

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
-from itertools import groupby
-from textwrap import fill
 
 import click
 
@@ -20,8 +18,7 @@ from autotune.cli.options import (
     say_device,
     studies_and_layers,
 )
-from autotune.cli.output import paged
-from autotune.cli.tables import bar, console, plot_format_options, say, show
+from autotune.cli.tables import say, show, wide_format_options
 from autotune.columns import Column
 
 
@@ -46,7 +43,7 @@ class _Row:
 @FAMILIES
 @LAYERS
 @ALL_ROWS
-@plot_format_options
+@wide_format_options
 def importance(
     what: str,
     db: str,
@@ -67,17 +64,13 @@ def importance(
     """
     analysed = importances(what, db=db, device=device, families=only_families, layers=only_layers, say=say_device)
     rows = [row for family in analysed for row in _rows(family)]
-    with paged(style):
-        if style == "plot":
-            _plot(rows)
-        else:
-            all_rows = everything or style is not None
-            shown = rows if all_rows else sorted(rows, key=lambda row: -(row.importance or 0))[:SHOWN_ROWS]
-            if not all_rows:
-                say(_answer(shown[0]))
-            show(shown, _COLUMNS, style, apart=_family_of if all_rows else lambda _: None)
-            if len(shown) < len(rows):
-                say(f"{len(rows) - len(shown)} more rows with --all")
+    all_rows = everything or style is not None
+    shown = rows if all_rows else sorted(rows, key=lambda row: -(row.importance or 0))[:SHOWN_ROWS]
+    if not all_rows:
+        say(_answer(shown[0]))
+    show(shown, _COLUMNS, style, apart=_family_of if all_rows else lambda _: None)
+    if len(shown) < len(rows):
+        say(f"{len(rows) - len(shown)} more rows with --all")
 
 
 def _answer(row: _Row) -> str:
@@ -86,22 +79,6 @@ def _answer(row: _Row) -> str:
         f"{row.what} of {row.template} decided most on {row.layer} ({row.device}): importance {row.importance:.2f} "
         f"among {row.trials} correct trials."
     )
-
-
-def _plot(rows: Sequence[_Row]) -> None:
-    """A bar for each parameter, family by family, and the remarks below."""
-    out = console()
-    wide = max(len(row.what) for row in rows)
-    for (layer, device, template, trials), of_family in groupby(rows, _family_of):
-        out.print(f"{layer} on {device}: {template}, {trials} correct trials", soft_wrap=True)
-        for row in of_family:
-            if row.importance is not None:
-                drawn = bar(row.importance, min(out.width, 80) - wide - 8)
-                out.print(f"  {row.what:<{wide}} {row.importance:.2f} {drawn}".rstrip(), soft_wrap=True)
-            elif row.remark:
-                remark = f"{row.what}: {row.share:.0%} more together; {row.remark}"
-                out.print(fill(remark, out.width, initial_indent="  ", subsequent_indent="    "))
-        out.print()
 
 
 def _family_of(row: _Row) -> tuple[str, str, str, int]:

@@ -6,21 +6,17 @@ could control a terminal are printed as the escapes of Python's strings.
 
 from __future__ import annotations
 
-import codecs
 import errno
 import io
 import os
 import re
 import shlex
-import shutil
-import signal
 import sys
 import textwrap
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TextIO, cast
 
-import click
 from rich.cells import cell_len
 
 from autotune.escape import printable
@@ -202,8 +198,7 @@ def for_people() -> Iterator[None]:
     _open_closed_ones()
     stdout, stderr = sys.stdout, sys.stderr
     if isinstance(stdout, io.TextIOWrapper):
-        codecs.register_error(_LACKING, _in_ascii)
-        stdout.reconfigure(errors=_LACKING)
+        stdout.reconfigure(errors="backslashreplace")
     sys.stdout = cast(TextIO, Shown(stdout))
     sys.stderr = cast(TextIO, _Notices(cast(TextIO, _Dispensable(stderr))))
     try:
@@ -215,18 +210,6 @@ def for_people() -> Iterator[None]:
                 stream.flush()
             except OSError:  # for what Python flushes when it exits
                 os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
-
-
-_LACKING = "autotune.drawn"
-"""replacements for characters that the encoding of a stream does not have"""
-_DRAWN = str.maketrans("▁▂▃▄▅▆▇█▏▎▍▌▋▊▉─│┌┐└┘µ", "_..--==#...::::-|++++u")
-
-
-def _in_ascii(error: UnicodeError) -> tuple[str, int]:
-    """Draw pictures with other characters; escape everything else as in Python's strings."""
-    assert isinstance(error, UnicodeEncodeError)  # noqa: S101 - registered for a stream that is written
-    text = error.object[error.start : error.end].translate(_DRAWN)
-    return text.encode("ascii", "backslashreplace").decode(), error.end
 
 
 def exact(stream: TextIO) -> TextIO:
@@ -254,49 +237,3 @@ def cannot_be_written(stream: TextIO) -> bool:
     except OSError:
         return True
     return False
-
-
-@contextmanager
-def paged(style: str | None) -> Iterator[None]:
-    """Page the output of the block through PAGER, or else less, if the terminal is too short for it.
-
-    JSON and CSV are never paged, and neither is output into a pipe.
-    """
-    out = sys.stdout
-    if style in ("json", "csv") or not out.isatty():
-        yield
-        return
-    written = _Screen(out.encoding)
-    sys.stdout = cast(io.TextIOWrapper, Shown(written))
-    try:
-        yield
-    finally:
-        sys.stdout = out
-        text = written.getvalue()
-        if sys.exc_info()[0] is None and text.count("\n") >= shutil.get_terminal_size().lines:
-            _page(text)
-        else:
-            exact(out).write(text)
-
-
-class _Screen(io.StringIO):
-    """Text for a terminal, kept."""
-
-    encoding = ""
-
-    def __init__(self, encoding: str) -> None:
-        super().__init__()
-        self.encoding = encoding  # by which lines and corners are chosen
-
-    def isatty(self) -> bool:
-        """That is where it is to go."""
-        return True
-
-
-def _page(text: str) -> None:
-    """Ctrl-C is the pager's: it would go on with the terminal while this ends."""
-    previous = signal.signal(signal.SIGINT, lambda *_: None)
-    try:
-        click.echo_via_pager(text)
-    finally:
-        signal.signal(signal.SIGINT, previous)

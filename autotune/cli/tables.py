@@ -1,4 +1,4 @@
-"""Print an answer as a table, as JSON, as CSV or as a picture."""
+"""Print an answer as a table, as JSON or as CSV."""
 
 from __future__ import annotations
 
@@ -22,8 +22,6 @@ from autotune.cli.output import exact, wrapped
 from autotune.columns import Cell, Column, Row, words, write_csv, write_json
 from autotune.errors import TemplateError
 from autotune.escape import printable
-from autotune.report.axis import Axis
-from autotune.report.words import microseconds
 from autotune.trial import Config, Value
 
 _GAP = "  "
@@ -33,7 +31,6 @@ _MOST_MOVED = 3  # columns that a terminal shows below the row if the line is to
 _STYLES = {
     "json": "Print one JSON array of objects, a key per column.",
     "csv": "Print comma-separated values with a header line.",
-    "plot": "Draw it on the terminal instead of a table.",
     "wide": "Print all columns and whole configs.",
 }
 
@@ -46,11 +43,6 @@ def format_options(function: Callable[..., None]) -> Callable[..., None]:
 def wide_format_options(function: Callable[..., None]) -> Callable[..., None]:
     """The same with `--wide`, for tables that leave columns out."""
     return _one_style(function, ("json", "csv", "wide"))
-
-
-def plot_format_options(function: Callable[..., None]) -> Callable[..., None]:
-    """Those with `--wide`, and `--plot` for a picture."""
-    return _one_style(function, ("json", "csv", "wide", "plot"))
 
 
 def _one_style(function: Callable[..., None], styles: Sequence[str]) -> Callable[..., None]:
@@ -279,51 +271,3 @@ class _Console(Console):
     def on_broken_pipe(self) -> None:
         """Leave a closed pipe to the command line, as for all other output; rich would exit with 1."""
         raise BrokenPipeError(errno.EPIPE, os.strerror(errno.EPIPE))
-
-
-_EIGHTHS = " ▏▎▍▌▋▊▉"
-_HEIGHTS = "▁▂▃▄▅▆▇█"
-
-
-def bar(share: float, width: int) -> str:
-    """A bar of a share of so many characters, to an eighth of one."""
-    eighths = round(max(0.0, min(share, 1.0)) * width * 8)
-    return "█" * (eighths // 8) + (_EIGHTHS[eighths % 8] if eighths % 8 else "")
-
-
-def falling(times_us: Sequence[float], width: int, height: int = 9) -> list[str]:
-    """Times one after another as a line of steps on a logarithmic axis, its ends and middle named to the left."""
-    axis = _axis(times_us)
-    rows = [height - 1 - round(axis.share(us) * (height - 1)) for us in times_us]
-    of_column = [rows[column * len(rows) // width] for column in range(width)]
-    grid = [[" "] * width for _ in range(height)]
-    before = of_column[0]
-    for column, row in enumerate(of_column):
-        if row == before:
-            grid[row][column] = "─"
-            continue
-        upper, lower = sorted((before, row))
-        for between in range(upper + 1, lower):
-            grid[between][column] = "│"
-        grid[before][column] = "┐" if row > before else "┘"
-        grid[row][column] = "└" if row > before else "┌"
-        before = row
-    named = {0: axis.high, height // 2: (axis.low * axis.high) ** 0.5, height - 1: axis.low}
-    labels = [microseconds(named[row]) if row in named else "" for row in range(height)]
-    wide = max(map(len, labels))
-    return [f"{label:>{wide}} │{''.join(cells)}".rstrip() for label, cells in zip(labels, grid, strict=True)]
-
-
-def sparkline(times_us: Sequence[float], width: int) -> str:
-    """Times one after another in a line of at most so many characters, the highest the slowest."""
-    if not times_us:
-        return ""
-    axis, count = _axis(times_us), min(width, len(times_us))
-    shown = [times_us[(column + 1) * len(times_us) // count - 1] for column in range(count)]
-    return "".join(_HEIGHTS[round(axis.share(us) * (len(_HEIGHTS) - 1))] for us in shown)
-
-
-def _axis(times_us: Sequence[float]) -> Axis:
-    """From the fastest to the slowest."""
-    low, high = min(times_us), max(times_us)
-    return Axis(low, high if high > low else 1.01 * low)

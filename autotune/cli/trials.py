@@ -12,39 +12,23 @@ from autotune.analysis.trial_columns import TRIAL_COLUMNS
 from autotune.api.study_names import name_of
 from autotune.cli.floors import warn_faster_than_roofline
 from autotune.cli.options import DATABASE, FilterOptions, filter_options, studies_and_layers
-from autotune.cli.output import paged
 from autotune.cli.tables import format_options, human, show, show_as_lines, wide_format_options
 from autotune.columns import Cell, Cells, Column, Items, key_column
 from autotune.errors import StoreError
-from autotune.family.comments import in_comment
 from autotune.toml_table import LARGEST, is_whole
-from autotune.trial import Config, Outcome
+from autotune.trial import Outcome
 
 if TYPE_CHECKING:
     from autotune.store import Store
 
-    _Choice = click.Choice[str]
-else:
-    _Choice = click.Choice  # generic since click 8.2 alone
-
 _TABLE_ROWS = 50  # of `trials`, unless --limit says otherwise
-
-
-class _Outcome(_Choice):
-    """An outcome; the error for an old word names the new one."""
-
-    def convert(self, value: str, param: click.Parameter | None, ctx: click.Context | None) -> str:
-        now = {"constraints": "invalid_config", "correctness": "wrong_result"}.get(value)
-        if now is not None:
-            self.fail(f"{value!r} is {now!r} now.", param, ctx)
-        return super().convert(value, param, ctx)
 
 
 @click.command()
 @click.argument("what", metavar="[STUDY|LAYER]", required=False, shell_complete=studies_and_layers)
 @DATABASE
 @filter_options
-@click.option("--outcome", type=_Outcome([word.value for word in Outcome]), help="Only trials with this outcome.")
+@click.option("--outcome", type=click.Choice([word.value for word in Outcome]), help="Only trials with this outcome.")
 @click.option("--sort", type=click.Choice(["number", "median", "registers", "error", "started"]), default="number")
 @click.option(
     "--limit",
@@ -54,7 +38,6 @@ class _Outcome(_Choice):
 @click.option(
     "--all", "everything", is_flag=True, help="Include earlier generations, and earlier problems of the layers."
 )
-@click.option("--source", "sources", is_flag=True, help="Print each trial's full message and the kernel's source.")
 @wide_format_options
 def trials(
     what: str | None,
@@ -64,12 +47,12 @@ def trials(
     sort: str,
     limit: int | None,
     everything: bool,
-    sources: bool,
     style: str | None,
 ) -> None:
     """List trials with their outcomes and times.
 
-    Failed trials have the message of the compiler, the driver or the checker.
+    Failed trials have the message of the compiler, the driver or the checker. `autotune show` prints one trial in full,
+    and `autotune source LAYER --trial N` its kernel.
 
     A table shows a config as its family and the values that differ from the family's default; --wide shows all values.
     """
@@ -78,39 +61,21 @@ def trials(
 
     name = name_of(what)
     generations = "all" if everything else "newest"
-    exact = style in ("json", "csv")
-    default = None if exact else _TABLE_ROWS
+    default = None if style in ("json", "csv") else _TABLE_ROWS
     limit = default if limit is None else limit or None
-    with Store(db, create=False) as store, paged(style):
+    with Store(db, create=False) as store:
         admitted = only.of(store)
         recorded = store.results.list(name, outcome=outcome, sort=sort, generations=generations)
         named = [row for row in recorded if admitted(row)]
         listed = list(trial_rows(store, named[:limit]))
-        source = Column[Cells]("source", lambda trial: _source(store, trial), terminal=False)
-        show(listed, (*TRIAL_COLUMNS, source) if sources and exact else TRIAL_COLUMNS, style)
+        show(listed, TRIAL_COLUMNS, style)
         warn_faster_than_roofline((row["device"], row["layer"], row["floor_fraction"], "") for row in listed)
         if not listed:
             only.warn_unknown(store)
-        if sources and not exact:
-            for row in (row for row in listed if row["operation"] is not None):
-                trial, config, text = f"{row['layer']} trial {row['number']}", row["config"], _source(store, row)
-                click.echo(annotated_source(trial, row["outcome"], row["reason"], config, row["message"], text))
         if len(named) > len(listed) and limit == default:
             click.echo(f"{len(listed)} of {len(named)}; --limit 0 for all", err=True)
     if not listed and not everything:
         click.echo("no such trial; --all includes earlier generations and earlier problems of the layers", err=True)
-
-
-def _source(store: Store, row: Cells) -> str | None:
-    """A trial's rendered kernel; None if none was rendered, or if only its hash is stored."""
-    return store.sources.text(row["source_hash"]) if row["source_hash"] else None
-
-
-def annotated_source(trial: str, outcome: str, reason: str, config: Config, message: str, text: str | None) -> str:
-    """The trial's outcome and message as comments above the text of its kernel: a CUDA file."""
-    comments = [f"{trial}: {outcome}" + (f" / {reason}" if reason else ""), str(config), *message.splitlines()]
-    head = "\n".join(f"// {in_comment(line)}" for line in comments)
-    return f"{head}\n{text if text is not None else '// no source is kept of it'}\n"
 
 
 @click.command("show")
@@ -128,7 +93,7 @@ def show_trial(what: str, number: int | None, db: str, style: str | None) -> Non
     from autotune.store import Store
 
     name = name_of(what)
-    with Store(db, create=False) as store, paged(style):
+    with Store(db, create=False) as store:
         shown = _named_trials(store, name or what, number, db)
         if style is not None:
             show(shown, _SHOW_COLUMNS, style)

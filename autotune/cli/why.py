@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -22,9 +21,8 @@ from autotune.cli.options import (
     one_device,
     studies_and_layers,
 )
-from autotune.cli.output import paged
-from autotune.cli.tables import say, short_configs, show, wide_format_options
-from autotune.cli.why_rows import WHY_COLUMNS, Explained, why_rows
+from autotune.cli.tables import format_options, say, short_configs, show
+from autotune.cli.why_rows import WHY_COLUMNS, Explained, WhyRow, why_rows
 from autotune.columns import Column
 from autotune.errors import StoreError
 from autotune.escape import counted
@@ -36,7 +34,6 @@ if TYPE_CHECKING:
     from autotune.analysis.why import Why
     from autotune.store import BestRow, Store, TrialRow
 
-_SHOWN = 10  # groups of failures on the terminal
 _STALLS_SHOWN = 2  # reasons of a profile
 
 
@@ -47,7 +44,7 @@ _STALLS_SHOWN = 2  # reasons of a profile
 @OF_DEVICE
 @ACCURACY
 @ALL_ROWS
-@wide_format_options
+@format_options
 def why(
     what: str,
     db: str,
@@ -84,16 +81,13 @@ def why(
         brief = style is None and not everything
         chosen = _first_class(best) if brief else best
         explanations = [_explained(store, families, with_roofline(store, row), alike) for row in chosen]
-    if brief:
-        with paged(style):
-            for explained in explanations:
-                _print_answer(explained, best)
-    elif style in (None, "wide"):
-        with paged(style):
-            for explained in explanations:
-                _print(explained, style)
-    else:
+    if style is not None:
         show((line for explained in explanations for line in why_rows(explained)), WHY_COLUMNS, style)
+    for explained in explanations if style is None else ():
+        if brief:
+            _print_answer(explained, best)
+        else:
+            _print_all(explained)
     warn_faster_than_roofline(floor_of(explained.kernel) for explained in explanations)
 
 
@@ -104,7 +98,7 @@ def _explained(
     alike: dict[tuple[object, ...], tuple[TrialRow, ...]],
 ) -> Explained:
     """Explain a best kernel. `alike` caches the trials whose times are comparable, for a layer's other classes."""
-    from autotune.analysis.why import explain, neighbours
+    from autotune.analysis.why import explain, refusals
 
     winner = kernel.best.row
     shared = (
@@ -126,12 +120,9 @@ def _explained(
         missing = f"the family {winner.trial.config.template} is not installed"
         return Explained(kernel, why_it, noise, (), missing, profiles)
     family = load_template(file)
-    tried = {(step.param, step.value) for step in why_it.steps}
     bound = BoundTemplate(family, winner.problem, winner.device, Admission(prune=True))
-    around = neighbours(bound, winner.trial.config)
-    around = tuple(one for one in around if (one.param, one.value) not in tried)
     changed = "" if family.hash == winner.template_hash else "by the installed file, which has changed since"
-    return Explained(kernel, why_it, noise, around, changed, profiles)
+    return Explained(kernel, why_it, noise, refusals(bound, winner.trial.config), changed, profiles)
 
 
 def _first_class(best: Sequence[BestRow]) -> list[BestRow]:
@@ -142,69 +133,51 @@ def _first_class(best: Sequence[BestRow]) -> list[BestRow]:
     return list(first.values())
 
 
-@dataclass(frozen=True, slots=True)
-class _Change:
-    """An alternative to the winner, or to one of its values."""
-
-    instead: str
-    over_winner: float
-    verdict: str | None
-    trial: int
-    time_us: float | None
-
-
-_CHANGES = (
-    Column[_Change]("instead", lambda row: row.instead),
-    Column[_Change]("over_winner", lambda row: row.over_winner),
-    Column[_Change]("verdict", lambda row: row.verdict),
-    Column[_Change]("trial", lambda row: row.trial),
-    Column[_Change]("time_us", lambda row: row.time_us),
-)
+def _columns(*keys: str) -> list[Column[WhyRow]]:
+    """The columns of these keys, in this order."""
+    return [column for key in keys for column in WHY_COLUMNS if column.key == key]
 
 
 def _print_answer(explained: Explained, classes: Sequence[BestRow]) -> None:
     """The answer in sentences, and the most important changes."""
-    families, params = _changes(explained)
+    rows = list(why_rows(explained))
+    families, params = _changes(rows, explained.kernel.best.row.trial.config.template)
     for text in _sentences(explained, families, params, classes):
         say(text)
     shown = [*params[: SHOWN_ROWS // 2], *families[: SHOWN_ROWS - min(len(params), SHOWN_ROWS // 2)]]
     if shown:
         say("")
-        show(shown, _CHANGES, None)
-    say(f"{len(list(why_rows(explained))) - len(shown)} more lines with --all")
+        instead = Column[WhyRow]("instead", lambda row: row.instead)
+        show(shown, [instead, *_columns("over_winner", "verdict", "trial", "time_us")], None)
+    say(f"{len(rows) - len(shown)} more lines with --all")
 
 
-def _changes(explained: Explained) -> tuple[list[_Change], list[_Change]]:
+def _changes(rows: Sequence[WhyRow], family: str) -> tuple[list[WhyRow], list[WhyRow]]:
     """The other families, fastest first, then for each parameter the best other value that was tried,
     costliest first.
     """
-    winner, family = explained.why.winner, explained.kernel.best.row.trial.config.template
-    families = [
-        _Change(row.template, row.ratio, explained.verdict(row.ratio), row.best.trial.number, row.best.median_us)
-        for row in explained.why.families
-        if row.template != family and row.best is not None and row.ratio is not None
-    ]
-    tried = [
-        _Change(f"{step.param}={step.value}", time_us / winner.median_us, None, step.row.trial.number, time_us)
-        for step in explained.why.steps
-        if (time_us := step.row.median_us) and winner.median_us
-    ]
-    best: dict[str, _Change] = {}
-    for change in sorted(tried, key=lambda change: change.over_winner):
-        param, verdict = change.instead.partition("=")[0], explained.verdict(change.over_winner)
-        best.setdefault(param, replace(change, verdict=verdict))
-    return families, sorted(best.values(), key=lambda change: -change.over_winner)
+    timed = sorted((row for row in rows if row.over_winner is not None), key=_ratio)
+    families = [row for row in timed if row.about == "family" and row.template != family]
+    best: dict[str | None, WhyRow] = {}
+    for row in timed:
+        if row.about == "step":
+            best.setdefault(row.parameter, row)
+    return families, sorted(best.values(), key=_ratio, reverse=True)
+
+
+def _ratio(row: WhyRow) -> float:
+    return row.over_winner or 0.0
 
 
 def _sentences(
-    explained: Explained, families: Sequence[_Change], params: Sequence[_Change], classes: Sequence[BestRow]
+    explained: Explained, families: Sequence[WhyRow], params: Sequence[WhyRow], classes: Sequence[BestRow]
 ) -> Iterator[str]:
     """Why it is the fastest: the next family, the values that matter, and what limits it."""
     best, facts = explained.kernel.best, explained.kernel.facts
     trial = best.row.trial
     over = ""
     if families:
-        ratio, rival = families[0].over_winner, families[0].instead
+        ratio, rival = _ratio(families[0]), families[0].template
         over = f", {ratio:.3g} times as fast as the next family, {rival}"
         if ratio <= 1:
             over = f"; the finals chose it over {rival}, which took {ratio:.3g} times as long in the search"
@@ -214,11 +187,10 @@ def _sentences(
     )
     helpful = [change for change in params if change.verdict == "slower"]
     if helpful:
-        values = dict(trial.config.pairs)
-        names = [change.instead.partition("=")[0] for change in helpful[:3]]
+        values = trial.config.params
         reasons = ", ".join(
-            f"{name}={values[name]} ({change.instead} is {change.over_winner - 1:.1%} slower)"
-            for name, change in zip(names, helpful, strict=False)
+            f"{change.parameter}={values[str(change.parameter)]} ({change.instead} is {_ratio(change) - 1:.1%} slower)"
+            for change in helpful[:3]
         )
         yield f"Of its values these matter most: {reasons}."
     if facts.floor_fraction is not None:
@@ -232,39 +204,33 @@ def _sentences(
         yield f"Other accuracy classes, explained with --accuracy: {times}."
 
 
-def _print(explained: Explained, style: str | None) -> None:
+def _print_all(explained: Explained) -> None:
     """The explanation as text and small tables."""
-    for text in (*_head(explained, _config_words if style == "wide" else _short), ""):
+    for text in (*_head(explained), ""):
         say(text)
-    remark = f" ({explained.rules})" if explained.rules else ""
     lines = list(why_rows(explained))
     for about, title, keys in _SECTIONS:
-        if about in ("parameter", "between") and not explained.why.effects:
-            continue  # the first lines have said why
         chosen = [line for line in lines if line.about == about]
-        shown = chosen[:_SHOWN] if about == "failure" else chosen
+        if about == "parameter" and not chosen:
+            continue  # the first lines have said why
+        shown = chosen[:SHOWN_ROWS] if about == "failure" else chosen
         more = f"; {len(chosen) - len(shown)} more with --json" if len(shown) < len(chosen) else ""
-        ending = more if chosen else ": none recorded" if about != "untried" else ": none"
-        say(f"{title}{remark if about == 'untried' else ''}{ending}")
-        columns = [column for key in keys for column in WHY_COLUMNS if column.key == key]
-        columns = [column for column in columns if any(column.value(line) is not None for line in shown)]
+        say(f"{title}{more if chosen else ': none recorded'}")
         if chosen:
-            show(shown, columns, None)
+            columns = _columns(*keys)
+            show(shown, [column for column in columns if any(column.value(line) is not None for line in shown)], None)
             say("")
-    if explained.rules_forbid():
-        say(f"one step from the winner, refused{remark}")
-        show(explained.rules_forbid().items(), _RULES, None)
-
-
-def _config_words(row: TrialRow) -> str:
-    return " ".join(f"{name}={value}" for name, value in row.trial.config.pairs)
+    forbidden = explained.forbidden()
+    if forbidden or explained.rules:
+        say(f"one step from the winner, refused{f' ({explained.rules})' if explained.rules else ''}")
+        show(forbidden.items(), _RULES, None)
 
 
 def _short(row: TrialRow) -> str:
     return short_configs([row.trial.config])(row.trial.config)
 
 
-def _head(explained: Explained, words_of: Callable[[TrialRow], str]) -> Iterator[str]:
+def _head(explained: Explained) -> Iterator[str]:
     """The winner, its distance from the floor, its occupancy, and how much slower the default is."""
     best, facts = explained.kernel.best, explained.kernel.facts
     row, trial = best.row, best.row.trial
@@ -272,7 +238,7 @@ def _head(explained: Explained, words_of: Callable[[TrialRow], str]) -> Iterator
         f"{best.name} on {row.device.name}, {trial.accuracy}: {trial.config.template}, {best.median_us:.5g} us "
         f"({best.decided_by}; trial {trial.number} of {row.started_at:%Y-%m-%d})"
     )
-    yield f"  {words_of(row)}"
+    yield f"  {_short(row)}"
     facts_text = []
     if facts.floor_fraction is not None:
         facts_text.append(f"{facts.floor_fraction:.0%} of the floor's speed")
@@ -311,7 +277,6 @@ def _default_words(why_it: Why) -> str:
 
 _SECTIONS = (
     ("parameter", "against the family's default", ("parameter", "default", "value", "over_winner", "verdict", "note")),
-    ("between", "between the default and the winner", ("parameter", "time_us", "over_winner", "verdict", "trial")),
     ("step", "one step from the winner", ("parameter", "value", "time_us", "over_winner", "verdict", "trial")),
     (
         "family",
@@ -319,7 +284,6 @@ _SECTIONS = (
         ("template", "time_us", "over_winner", "trials", "correct", "note"),
     ),
     ("failure", "what failed", ("trials", "template", "outcome", "note")),
-    ("untried", "one step from the winner, allowed and not tried", ("parameter", "value")),
 )
 """For each kind of row its title and columns on a terminal."""
 _RULES = (

@@ -2,32 +2,32 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from autotune.columns import Cell, Column
+from autotune.columns import Cell, Column, field_columns
 from autotune.escape import counted
-from autotune.trial import Config
+from autotune.trial import Config, Value
 
 if TYPE_CHECKING:
     from autotune.analysis.rooflines import BestWithRoofline
-    from autotune.analysis.why import Effect, Neighbour, Why
+    from autotune.analysis.why import Effect, Refusal, Why
     from autotune.store import BestRow, KernelProfile, TrialRow
 
 
 @dataclass(frozen=True, slots=True)
 class Explained:
-    """A best kernel, why it is the fastest, and its neighbours in the search space."""
+    """A best kernel, why it is the fastest, and the values that its family's rules forbid."""
 
     kernel: BestWithRoofline
     why: Why
     noise: float | None
     """fraction; None if no finals recorded one"""
-    neighbours: tuple[Neighbour, ...]
-    """without those that were tried"""
+    refusals: tuple[Refusal, ...]
+    """one step from the winner"""
     rules: str
-    """a remark about the neighbours, for example that the family has changed since; may be empty"""
+    """a remark about the rules, for example that the family has changed since; may be empty"""
     profiles: tuple[KernelProfile, ...]
     """the latest profile of its launches"""
 
@@ -39,13 +39,13 @@ class Explained:
             return "same within noise" if self.noise else "same"
         return "slower" if ratio > 1 else "faster"
 
-    def rules_forbid(self) -> dict[str, list[str]]:
+    def forbidden(self) -> Mapping[str, list[str]]:
         """Each rule of the family that forbids a step from the winner, with these steps."""
-        forbidden: dict[str, list[str]] = {}
-        for one in self.neighbours:
-            for rule in filter(None, one.refusal.split("; ")):
-                forbidden.setdefault(rule, []).append(f"{one.param}={one.value}")
-        return dict(sorted(forbidden.items(), key=lambda item: -len(item[1])))
+        steps: dict[str, list[str]] = {}
+        for one in self.refusals:
+            for rule in one.rules.split("; "):
+                steps.setdefault(rule, []).append(f"{one.param}={one.value}")
+        return dict(sorted(steps.items(), key=lambda item: -len(item[1])))
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +54,7 @@ class WhyRow:
 
     best: BestRow
     about: str
-    """winner, default, parameter, between, step, untried, refused, family or failure"""
+    """winner, default, parameter, step, refused, family or failure"""
     template: str
     parameter: str | None = None
     default: Cell = None
@@ -76,11 +76,16 @@ class WhyRow:
     note: str | None = None
     config: Config | None = None
 
+    @property
+    def instead(self) -> str:
+        """The value or the family that takes the place of the winner's."""
+        return self.template if self.parameter is None else f"{self.parameter}={self.value}"
+
 
 def why_rows(explained: Explained) -> Iterator[WhyRow]:
     why_it, best = explained.why, explained.kernel.best
     family = best.row.trial.config.template
-    refused = {(one.param, one.value): one.refusal for one in explained.neighbours if one.refusal}
+    refused = {(one.param, one.value): one.rules for one in explained.refusals}
     yield _trial_row(explained, "winner", why_it.winner, time_us=best.median_us)
     if why_it.default is not None:
         yield _trial_row(explained, "default", why_it.default)
@@ -88,35 +93,29 @@ def why_rows(explained: Explained) -> Iterator[WhyRow]:
         yield WhyRow(
             *(best, "parameter", family, effect.param, effect.default, effect.winner),
             over_winner=effect.ratio,
-            verdict=explained.verdict(effect.ratio) or "not told",
+            verdict=explained.verdict(effect.ratio) or "unknown",
             pairs=effect.pairs,
             distance=effect.distance,
             low=effect.low,
             high=effect.high,
             note="; ".join(_evidence(effect, refused.get((effect.param, effect.default), ""))),
         )
-    for between in why_it.between:
-        changed = " ".join(f"{name}={dict(best.row.trial.config.pairs)[name]}" for name in between.changed)
-        yield _trial_row(explained, "between", between.row, parameter=changed)
     for step in why_it.steps:
         yield _trial_row(explained, "step", step.row, parameter=step.param, value=step.value)
-    for one in explained.neighbours:
-        about = "refused" if one.refusal else "untried"
-        yield WhyRow(best, about, family, one.param, value=one.value, note=one.refusal or None)
+    for one in explained.refusals:
+        yield WhyRow(best, "refused", family, one.param, value=one.value, note=one.rules)
     for row in why_it.families:
         if row.best is None:
-            family_row = WhyRow(
-                best, "family", row.template, note=f"no correct trial of class {best.row.trial.accuracy}"
-            )
+            note = f"no correct trial of class {best.row.trial.accuracy}"
+            family_row = WhyRow(best, "family", row.template, note=note)
         else:
             family_row = _trial_row(explained, "family", row.best)
         yield replace(family_row, trials=row.evaluated, correct=row.correct)
     for failures in why_it.failures:
-        outcome = f"{failures.outcome} {failures.reason}".strip()
         yield WhyRow(
             *(best, "failure", failures.template),
             trials=failures.trials,
-            outcome=outcome,
+            outcome=f"{failures.outcome} {failures.reason}".strip(),
             note=failures.message,
             config=failures.example,
         )
@@ -128,7 +127,7 @@ def _trial_row(
     row: TrialRow,
     *,
     parameter: str | None = None,
-    value: Cell = None,
+    value: Value | None = None,
     time_us: float | None = None,
 ) -> WhyRow:
     """A row about one recorded trial."""
@@ -146,44 +145,22 @@ def _trial_row(
 
 
 def _evidence(effect: Effect, refusal: str) -> Iterator[str]:
-    """What an effect's ratio is based on, as text; `refusal` lists the rules that forbid the value one step from the
-    winner.
-    """
+    """What an effect's ratio is based on; `refusal` lists the rules that forbid the value one step from the winner."""
     if effect.distance == 0:
         yield "the winner with the default's value"
     elif effect.pairs:
         yield f"{counted(effect.nearest, 'pair')} {counted(effect.distance or 0, 'other parameter')} off the winner"
     else:
-        yield "no two trials differ in it alone" if effect.nearby else "no correct trial has the default's value"
+        yield "no two correct trials differ in it alone"
     if effect.pairs > effect.nearest:
         yield f"all {effect.pairs} pairs {effect.low:.3f} to {effect.high:.3f}"
     if refusal:
         yield f"refused together with the winner's other values: {refusal}"
-    if effect.nearby is not None:
-        also = ", ".join(effect.nearby.also)
-        yield f"closest is trial {effect.nearby.row.trial.number} with {also} changed too, {effect.nearby.ratio:.3f}"
 
 
 WHY_COLUMNS = (
     Column[WhyRow]("layer", lambda row: row.best.name),
     Column[WhyRow]("device", lambda row: row.best.row.device.name),
     Column[WhyRow]("accuracy", lambda row: row.best.row.trial.accuracy),
-    Column[WhyRow]("about", lambda row: row.about),
-    Column[WhyRow]("template", lambda row: row.template),
-    Column[WhyRow]("parameter", lambda row: row.parameter),
-    Column[WhyRow]("default", lambda row: row.default),
-    Column[WhyRow]("value", lambda row: row.value),
-    Column[WhyRow]("time_us", lambda row: row.time_us),
-    Column[WhyRow]("over_winner", lambda row: row.over_winner),
-    Column[WhyRow]("verdict", lambda row: row.verdict),
-    Column[WhyRow]("pairs", lambda row: row.pairs),
-    Column[WhyRow]("distance", lambda row: row.distance),
-    Column[WhyRow]("low", lambda row: row.low),
-    Column[WhyRow]("high", lambda row: row.high),
-    Column[WhyRow]("trial", lambda row: row.trial),
-    Column[WhyRow]("trials", lambda row: row.trials),
-    Column[WhyRow]("correct", lambda row: row.correct),
-    Column[WhyRow]("outcome", lambda row: row.outcome),
-    Column[WhyRow]("note", lambda row: row.note, below=True),
-    Column[WhyRow]("config", lambda row: row.config),
+    *field_columns(WhyRow, below=("note",))[1:],
 )

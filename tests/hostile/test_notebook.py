@@ -1,4 +1,4 @@
-"""Names that are HTML or script, in frames and charts as a notebook shows them: text and nothing else."""
+"""Names that are HTML or script, in frames as a notebook shows them: text and nothing else."""
 
 from __future__ import annotations
 
@@ -40,19 +40,6 @@ def test_frames_are_text(renamed: Path) -> None:
     page = Page(shown)
     assert not [*page.of("script"), *page.of("img")]
     assert any("<script>alert(1)" in element.text for element in page.of("td"))
-
-
-def test_charts_are_text(renamed: Path) -> None:
-    pytest.importorskip("altair")
-    with autotune.Store(renamed) as store:
-        chart = dataframes.convergence(store.trials.list())
-    ended = "</script><script>"
-    told = str(chart._repr_mimebundle_())
-    assert "alert(1)" in told
-    for text in (told, chart.to_html()):
-        assert "<script>alert" not in text
-        assert ended not in text.partition("alert(1)")[0][-200:]
-        assert "\u202e" not in text
 
 
 def test_a_store_may_be_asked_and_written_to_by_many_threads(filled: Path) -> None:

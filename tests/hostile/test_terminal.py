@@ -46,10 +46,8 @@ COMMANDS = (
     ("best",),
     ("trials",),
     ("trials", "--outcome", "wrong_result"),
-    ("trials", "--source"),
     ("why", "{name}"),
     ("history", "{name}"),
-    ("history", "{name}", "--plot"),
     ("watch", "{name}"),
     ("stale",),
     ("retime", "--device", "null"),
@@ -120,4 +118,3 @@ def test_a_kernels_text_is_exact_in_a_file(filled: Path, fork_server: ForkServer
     change(filled, f"INSERT INTO paragraphs VALUES (1, '{comment}')")
     change(filled, "INSERT INTO source_paragraphs SELECT id, 0, 1 FROM sources")
     assert comment in attacked(fork_server, filled.parent, "source", "small.one").out
-    assert not hostile(attacked(fork_server, filled.parent, "trials", "--source").out)

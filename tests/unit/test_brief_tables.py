@@ -18,7 +18,6 @@ from .test_cli import in_csv, rows
 from .tiny import Command
 
 SHIPPED = Path(__file__).parents[2] / "studies" / "recorded" / "h200.db"
-PAGER = f"{sys.executable} -c \"import sys; print('PAGED', len(sys.stdin.readlines()))\""
 
 
 @pytest.fixture
@@ -168,23 +167,6 @@ def on_a_terminal(*words: object, **environment: str) -> str:
 def test_a_terminal_of_no_columns_shows_what_one_does_that_says_nothing() -> None:
     words = ("best", "lenet-k5", "--db", SHIPPED)
     assert on_a_terminal(*words, COLUMNS="0") == on_a_terminal(*words, COLUMNS="") != ""
-
-
-@pytest.mark.parametrize(
-    ("words", "environment", "paged"),
-    [
-        (("--limit", 30), {"PAGER": PAGER}, True),
-        (("--limit", 3), {"PAGER": PAGER}, False),
-        (("--limit", 30, "--json"), {"PAGER": PAGER}, False),
-    ],
-    ids=["long", "short", "json"],
-)
-def test_what_is_longer_than_a_terminal_goes_through_the_pager(
-    words: tuple[object, ...], environment: dict[str, str], paged: bool
-) -> None:
-    shown = on_a_terminal("trials", "lenet-k5.conv1", "--db", SHIPPED, *words, **environment)
-    assert shown.startswith("PAGED ") == paged
-    assert ("lenet-k5.conv1" in shown) != paged
 
 
 def test_a_notice_is_broken_between_words() -> None:

@@ -260,19 +260,15 @@ def test_trials_are_filtered_sorted_and_limited(filled: Path, autotune: Command)
 
 
 def test_failed_trials_are_shown_with_their_words_and_kernels(filled: Path, autotune: Command) -> None:
-    wrong = rows(autotune("trials", "--outcome", "wrong_result", "--source", "--json"))
+    wrong = rows(autotune("trials", "--outcome", "wrong_result", "--json"))
     assert wrong
+    table = autotune("trials", "--outcome", "wrong_result").out
+    assert "the null device simulates a wrong result" in table
+    assert "median_us" not in table, "no column of times that failed trials do not have"
     for row in wrong:
-        assert 'extern "C" __global__' in str(row["source"])
-    shown = autotune("trials", "--outcome", "wrong_result", "--source").out
-    table, *kernels = shown.split("// small.one trial ")
-    assert "the null device simulates a wrong result" in table, "no column of times that failed trials do not have"
-    assert "median_us" not in table
-    assert len(kernels) == len(wrong)
-    for row, kernel in zip(wrong, kernels, strict=True):
-        assert kernel.startswith(f"{row['number']}: wrong_result / wrong\n// tiny ")
-        assert str(row["source"]) in kernel
-    assert "source" not in rows(autotune("trials", "--outcome", "wrong_result", "--json"))[0]
+        kernel = autotune("source", "small.one", "--trial", row["number"]).out
+        assert kernel.startswith(f"// small.one trial {row['number']}: wrong_result / wrong\n// tiny ")
+        assert 'extern "C" __global__' in kernel
 
 
 def test_query_answers_in_every_form(filled: Path, autotune: Command) -> None:

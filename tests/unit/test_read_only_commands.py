@@ -29,7 +29,7 @@ READING: tuple[tuple[str, ...], ...] = (
     ("best", "lenet", "--device", "H200"),
     ("best", "lenet", "--nearest"),
     ("trials",),
-    ("trials", "lenet", "--all", "--source"),
+    ("trials", "lenet", "--all"),
     ("show", "lenet.conv1", "0"),
     ("why", "lenet.conv1"),
     ("report", "lenet", "--out", "report.html"),
