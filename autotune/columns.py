@@ -9,7 +9,7 @@ import math
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from datetime import datetime
-from operator import attrgetter, itemgetter
+from operator import itemgetter
 from typing import Any, Generic, TextIO, TypeVar
 
 from autotune.trial import Config
@@ -65,20 +65,39 @@ Cells = Mapping[str, Any]
 """A row of an SQL query by the keys of its columns, with the cells that are computed from it."""
 
 
-def key_column(key: str, *, terminal: bool = True, below: bool = False, heading: str = "") -> Column[Cells]:
-    """A column that reads this key of a row."""
-    return Column(key, itemgetter(key), terminal=terminal, below=below, heading=heading)
+def key_columns(*keys: str, hidden: bool = False, below: bool = False) -> tuple[Column[Cells], ...]:
+    """Columns that read these keys of a row. A table leaves `hidden` ones out."""
+    return tuple(Column(key, itemgetter(key), terminal=not hidden, below=below) for key in keys)
+
+
+def attributes(
+    *keys: str,
+    of: Callable[[Row], object] = lambda row: row,
+    hidden: Collection[str] = (),
+    below: Collection[str] = (),
+    digits: int = 4,
+) -> tuple[Column[Row], ...]:
+    """Columns that read the attributes of a row, or of a part of it, by their names; empty where `of` gives None.
+
+    A table shows those that are not `hidden`.
+    """
+
+    def column(key: str) -> Column[Row]:
+        def value(row: Row) -> Cell:
+            cell: Cell = None if (part := of(row)) is None else getattr(part, key)
+            return cell
+
+        return Column(key, value, terminal=key not in hidden, below=key in below, digits=digits)
+
+    return tuple(map(column, keys))
 
 
 def field_columns(
     record: type[Row], *, hidden: Collection[str] = (), below: Collection[str] = (), digits: int = 4
 ) -> tuple[Column[Row], ...]:
-    """A column for each field of a dataclass, by its name; a table shows those that are not `hidden`."""
+    """A column for each field of a dataclass."""
     names = [field.name for field in fields(record)]  # type: ignore[arg-type]  # Row is not bound to dataclasses
-    return tuple(
-        Column(name, attrgetter(name), terminal=name not in hidden, below=name in below, digits=digits)
-        for name in names
-    )
+    return attributes(*names, hidden=hidden, below=below, digits=digits)
 
 
 def words(cell: Cell) -> Plain:

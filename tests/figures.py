@@ -20,6 +20,7 @@ from functools import cache, wraps
 from pathlib import Path
 from statistics import geometric_mean
 from types import SimpleNamespace
+from typing import Any
 from unittest.mock import patch
 
 import optuna
@@ -240,9 +241,16 @@ def counters(report: str) -> None:
     lines = []
     for counter in said_there["counter"]:
         kernels = _steps_of(counter["row"], counter.get("layers", said_there["layers"]), steps)
-        here = [counter.get("scale", 1) * getattr(row, counter["column"]) for row in kernels]
+        here = [counter.get("scale", 1) * _counter(row, counter) for row in kernels]
         lines.append([counter["what"], counter["there"], " / ".join(f"{value:.0f}" for value in here)])
     table(f"counted of report {report}'s kernels | there | here", lines)
+
+
+def _counter(row: SimpleNamespace, counter: dict[str, Any]) -> float:
+    """A column of a row, or the sum of byte counters over the launch's time, GB/s."""
+    if "column" in counter:
+        return float(getattr(row, counter["column"]))
+    return float(sum(getattr(row, name) for name in counter["bytes"]) / row.time_us / 1e3)
 
 
 def _steps_of(

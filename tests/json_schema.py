@@ -28,7 +28,7 @@ COMMANDS: Mapping[str, tuple[str, ...]] = {
     "doctor": ("doctor._CHECK_COLUMNS",),
     "history": ("history._HISTORY_COLUMNS",),
     "importance": ("importance._COLUMNS",),
-    "ladder": ("ladder._DEVICE", "ladder._COLUMNS", "ladder._PROFILE"),
+    "ladder": ("ladder._COLUMNS",),
     "profile": ("profile._COLUMNS",),
     "replay": ("replay._COLUMNS",),
     "retime": ("retime._RETIME_COLUMNS",),
@@ -66,7 +66,7 @@ _KEYS = {
     "config": "config config_a config_b",
     "date": "date started profiled_at",
     "list": "n occupancy_limits passed_over samples_us values",
-    "warps": "launch_shares main_stalls stalls",
+    "warps": "launch_shares stalls",
     "flag": "bounds config_changed default_first deterministic reused",
     "integer": "attempts blocks_per_sm conditions correct count distinct_segments evaluated "
     "evaluations generation generations layer_count number pairs params place registers samples segments sm_count "

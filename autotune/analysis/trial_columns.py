@@ -3,13 +3,8 @@
 from __future__ import annotations
 
 from operator import itemgetter
-from typing import TYPE_CHECKING
 
-from autotune.columns import Cells, Column, Items, key_column
-
-if TYPE_CHECKING:
-    from autotune.analysis.facts import Facts
-    from autotune.store import TrialRow
+from autotune.columns import Cells, Column, Items, key_columns
 
 
 def layer_name(row: Cells) -> str:
@@ -17,64 +12,25 @@ def layer_name(row: Cells) -> str:
     return f"{row['study']}.{row['layer'] or ''}"
 
 
-def registers(row: TrialRow) -> int | None:
-    """None if no compiler reported them, as on the host."""
-    return row.trial.resources.registers or None
-
-
-def spill_bytes(row: TrialRow) -> int | None:
-    return row.trial.resources.spill_bytes if row.trial.resources.registers else None
-
-
-def blocks(found: Facts) -> int | None:
-    return found.residency.blocks if found.residency else None
-
-
-def warps(found: Facts) -> int | None:
-    return found.residency.warps if found.residency else None
-
-
-def limits(found: Facts) -> Items | None:
-    """What prevents another block on a multiprocessor, such as `registers and warps`."""
-    return joined(found.residency.limits if found.residency else None)
-
-
 def joined(words: tuple[str, ...] | None) -> Items | None:
     """Several words in one cell."""
     return None if words is None else Items(words, " and ")
 
 
+OCCUPANCY_LIMITS = Column[Cells]("occupancy_limits", lambda trial: joined(trial["occupancy_limits"]), terminal=False)
 TRIAL_COLUMNS = (
-    key_column("layer"),
-    key_column("number"),
-    key_column("device", terminal=False),
-    key_column("template", terminal=False),
-    key_column("config", below=True),
-    key_column("accuracy", terminal=False),
-    key_column("outcome"),
-    key_column("reason"),
-    key_column("median_us"),
-    key_column("gflops"),
-    key_column("gb_per_s", terminal=False),
-    key_column("floor_fraction", terminal=False),
-    key_column("limiter", terminal=False),
-    key_column("registers"),
-    key_column("spill_bytes", terminal=False),
-    key_column("smem_bytes", terminal=False),
-    key_column("blocks_per_sm", terminal=False),
-    key_column("warps_per_sm", terminal=False),
-    key_column("occupancy", terminal=False),
-    Column[Cells]("occupancy_limits", lambda trial: joined(trial["occupancy_limits"]), terminal=False),
-    key_column("error_over_bound", terminal=False),
-    key_column("compile_us", terminal=False),
-    key_column("verify_us", terminal=False),
-    key_column("measure_us", terminal=False),
-    key_column("message", below=True),
-    key_column("source_hash", terminal=False),
-    key_column("generation", terminal=False),
-    key_column("problem", terminal=False),
-    key_column("date", terminal=False),
-    key_column("proposed_by", terminal=False),
+    *key_columns("layer", "number"),
+    *key_columns("device", "template", hidden=True),
+    *key_columns("config", below=True),
+    *key_columns("accuracy", hidden=True),
+    *key_columns("outcome", "reason", "median_us", "gflops"),
+    *key_columns("gb_per_s", "floor_fraction", "limiter", hidden=True),
+    *key_columns("registers"),
+    *key_columns("spill_bytes", "smem_bytes", "blocks_per_sm", "warps_per_sm", "occupancy", hidden=True),
+    OCCUPANCY_LIMITS,
+    *key_columns("error_over_bound", "compile_us", "verify_us", "measure_us", hidden=True),
+    *key_columns("message", below=True),
+    *key_columns("source_hash", "generation", "problem", "date", "proposed_by", hidden=True),
     Column[Cells](
         "origin",
         itemgetter("origin"),

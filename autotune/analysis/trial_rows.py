@@ -9,7 +9,7 @@ from datetime import datetime
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
-from autotune.analysis.facts import Bounds, bounds, facts_of, held_on
+from autotune.analysis.facts import Bounds, Facts, bounds, facts_of, held_on
 from autotune.analysis.trial_columns import layer_name
 from autotune.columns import Cells
 from autotune.measurement.occupancy import Residency
@@ -17,6 +17,7 @@ from autotune.store import launched, stored_problem
 from autotune.trial import END_TO_END, Config, Outcome, Resources
 
 if TYPE_CHECKING:
+    from autotune.analysis.rooflines import BestWithRoofline
     from autotune.store import Store, TrialRow
 
 _Shape = tuple[str, str, str | None]  # the columns for `stored_problem`
@@ -68,13 +69,20 @@ def trial_rows(store: Store, rows: Iterable[Mapping[str, Any]]) -> Iterator[Cell
             "smem_bytes": row["smem_bytes"] if row["source_hash"] and row["outcome"] != Outcome.RUNNING else None,
             "started": datetime.fromisoformat(row["started_at"]),
             "date": None if row["ended_at"] is None else datetime.fromisoformat(row["ended_at"]),
-            "gb_per_s": found and found.gb_per_s,
-            "floor_fraction": found and found.floor_fraction,
-            "limiter": found and found.limiter,
-            "blocks_per_sm": residency and residency.blocks,
-            "warps_per_sm": residency and residency.warps,
-            "occupancy_limits": residency and residency.limits,
+            **_limits(found, residency),
         }
+
+
+def _limits(found: Facts | None, residency: Residency | None) -> Cells:
+    """What the limits of the device say about a kernel."""
+    return {
+        "gb_per_s": found and found.gb_per_s,
+        "floor_fraction": found and found.floor_fraction,
+        "limiter": found and found.limiter,
+        "blocks_per_sm": residency and residency.blocks,
+        "warps_per_sm": residency and residency.warps,
+        "occupancy_limits": residency and residency.limits,
+    }
 
 
 def _shape(row: Mapping[str, Any]) -> _Shape | None:
@@ -90,6 +98,9 @@ def cells_of(row: TrialRow) -> Cells:
         "layer": row.name,
         "device": row.device.name,
         "template": trial.config.template,
+        "driver": row.environment.driver,
+        "toolkit": row.environment.toolkit,
+        "date": row.ended_at,
         "outcome": trial.outcome.value,
         "median_us": row.median_us,
         "gflops": row.gflops,
@@ -98,4 +109,22 @@ def cells_of(row: TrialRow) -> Cells:
         "smem_bytes": trial.smem_bytes if trial.compiled else None,
         "error_over_bound": trial.over_bound,
         "problem": str(row.problem),
+    }
+
+
+def best_cells(kernel: BestWithRoofline) -> Cells:
+    """The cells of a best kernel: those of its trial, with the name, the layer and the time by which it is the best."""
+    best, facts = kernel.best, kernel.facts
+    return {
+        **cells_of(best.row),
+        **{name: getattr(best.timing, name) for name in ("median_us", "q1_us", "q3_us")},
+        **_limits(facts, facts.residency),
+        "layer": best.name,
+        "problem": str(best.layer.problem),
+        "match": best.match,
+        "samples": len(best.timing.samples_us),
+        "gflops": best.gflops,
+        "floor_us": kernel.floor_us,
+        "ffma_us": facts.floor and facts.floor.ffma_us,
+        "decided_by": best.decided_by,
     }

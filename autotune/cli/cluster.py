@@ -15,7 +15,7 @@ from rich.text import Text
 
 from autotune.analysis.rooflines import best_per_class, with_roofline
 from autotune.api.device_names import device_names, devices_of_workers, jobs_default
-from autotune.cli.best import BEST_COLUMNS, answer, show_answers
+from autotune.cli.best import BEST_COLUMNS, show_best
 from autotune.cli.options import writable
 from autotune.cli.progress import PlainLines
 from autotune.cli.run import end_interrupted, open_evaluator, stopping_on_interrupt
@@ -207,7 +207,7 @@ def _show(store: Store, study: Study, cluster_results: Sequence[ClusterResult], 
             for line in summary(result):
                 click.echo(line if line.startswith(" ") else f"{of_class.device_class.info.name}: {line}", err=True)
         rows += best_of(store, study, {result.name for result in of_class.results}, of_class.device_class.info)
-    show_answers([answer(with_roofline(store, row)) for row in best_per_class(rows)], BEST_COLUMNS, style)
+    show_best([with_roofline(store, row) for row in best_per_class(rows)], BEST_COLUMNS, style)
 
 
 def _complain(study: Study, cluster_results: Sequence[ClusterResult], lacking: Sequence[str]) -> None:

@@ -9,7 +9,7 @@ import click
 from autotune.api.study_names import name_of
 from autotune.cli.options import DATABASE, studies_and_layers
 from autotune.cli.tables import format_options, show
-from autotune.columns import key_column
+from autotune.columns import key_columns
 
 
 @click.command()
@@ -47,14 +47,12 @@ def diff(a: str, b: str, what: str | None, db: str, by: str | None, style: str |
 
 
 _DIFF_COLUMNS = (
-    key_column("layer"),
-    *(key_column(key, terminal=False) for key in ("layer_a", "layer_b", "problem", "device_a", "device_b")),
-    key_column("device"),
-    key_column("accuracy"),
-    key_column("deterministic", terminal=False),
-    key_column("measurement_mode", terminal=False),
-    *map(key_column, ("a_us", "b_us", "b_over_a", "noise_fraction", "verdict")),
-    key_column("config_changed", terminal=False),
-    key_column("changes", below=True),
-    *(key_column(key, terminal=False) for key in ("template_a", "config_a", "template_b", "config_b")),
+    *key_columns("layer"),
+    *key_columns("layer_a", "layer_b", "problem", "device_a", "device_b", hidden=True),
+    *key_columns("device", "accuracy"),
+    *key_columns("deterministic", "measurement_mode", hidden=True),
+    *key_columns("a_us", "b_us", "b_over_a", "noise_fraction", "verdict"),
+    *key_columns("config_changed", hidden=True),
+    *key_columns("changes", below=True),
+    *key_columns("template_a", "config_a", "template_b", "config_b", hidden=True),
 )

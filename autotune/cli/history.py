@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from operator import itemgetter
+
 import click
 
 from autotune.api.study_names import name_of
 from autotune.cli.options import DATABASE, FilterOptions, filter_options, studies_and_layers
 from autotune.cli.tables import show, wide_format_options
-from autotune.columns import Cells, Column, key_column
+from autotune.columns import Cells, Column, key_columns
 
 
 @click.command()
@@ -38,15 +40,13 @@ def history(what: str, db: str, only: FilterOptions, style: str | None) -> None:
 
 _HISTORY_COLUMNS = (
     Column[Cells]("date", lambda event: event["date"].replace(microsecond=0)),
-    key_column("layer"),
-    key_column("generation", heading="gen"),
-    key_column("device"),
-    key_column("accuracy"),
-    key_column("deterministic", terminal=False),
-    *map(key_column, ("measurement_mode", "event", "trial", "time_us", "over_before")),
-    key_column("template", terminal=False),
-    key_column("config", below=True),
-    key_column("driver", terminal=False),
-    key_column("toolkit", terminal=False),
-    key_column("note", below=True),
+    *key_columns("layer"),
+    Column[Cells]("generation", itemgetter("generation"), heading="gen"),
+    *key_columns("device", "accuracy"),
+    *key_columns("deterministic", hidden=True),
+    *key_columns("measurement_mode", "event", "trial", "time_us", "over_before"),
+    *key_columns("template", hidden=True),
+    *key_columns("config", below=True),
+    *key_columns("driver", "toolkit", hidden=True),
+    *key_columns("note", below=True),
 )

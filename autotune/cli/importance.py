@@ -19,7 +19,7 @@ from autotune.cli.options import (
     studies_and_layers,
 )
 from autotune.cli.tables import say, show, wide_format_options
-from autotune.columns import Column
+from autotune.columns import field_columns
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +30,7 @@ class _Row:
     device: str
     template: str
     trials: int
-    what: str
+    parameters: str
     importance: float | None
     share: float | None
     remark: str
@@ -76,8 +76,8 @@ def importance(
 def _answer(row: _Row) -> str:
     """The parameter that decided most."""
     return (
-        f"{row.what} of {row.template} decided most on {row.layer} ({row.device}): importance {row.importance:.2f} "
-        f"among {row.trials} correct trials."
+        f"{row.parameters} of {row.template} affects {row.layer} ({row.device}) most: "
+        f"importance {row.importance:.2f} among {row.trials} correct trials."
     )
 
 
@@ -98,13 +98,4 @@ def _rows(family: FamilyImportance) -> Iterator[_Row]:
         yield _Row(layer, device, template, analysis.trials, f"{one} x {two}", None, pair.share, remark)
 
 
-_COLUMNS = (
-    Column[_Row]("layer", lambda row: row.layer),
-    Column[_Row]("device", lambda row: row.device),
-    Column[_Row]("template", lambda row: row.template),
-    Column[_Row]("trials", lambda row: row.trials),
-    Column[_Row]("parameters", lambda row: row.what),
-    Column[_Row]("importance", lambda row: row.importance, digits=2),
-    Column[_Row]("share", lambda row: row.share, digits=2),
-    Column[_Row]("remark", lambda row: row.remark, below=True),
-)
+_COLUMNS = field_columns(_Row, below=("remark",), digits=2)

@@ -11,10 +11,10 @@ import click
 
 from autotune.api.study_names import study_named
 from autotune.cli.options import DATABASE, DIRECTORIES, JOBS, LAYERS, STUDY, refuse_beside, run_on, writable
-from autotune.cli.profile import first_device, require_profiler, say, stalls_of
+from autotune.cli.profile import counter_columns, first_device, require_profiler, say
 from autotune.cli.run import CommandLine, end_interrupted
 from autotune.cli.tables import show, wide_format_options
-from autotune.columns import Column, Shares
+from autotune.columns import Column, Shares, attributes
 from autotune.compilation.toolchain import find_ncu
 from autotune.errors import StoreError, ToolchainError
 from autotune.family.template import KernelTemplate
@@ -29,9 +29,6 @@ if TYPE_CHECKING:
     from autotune.store import KernelProfile, Store, TrialRow
     from autotune.trial import Trial
     from autotune.tuning.ladder import LadderStep
-
-_STALLS_SHOWN = 2  # reasons on the terminal
-_WAVEFRONT_BYTES = 128  # maximum width of one shared-memory access
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,64 +49,37 @@ class _Line:
         """The trial of the best kernel."""
         return self.step.best.trial if self.step.best else None
 
-    @property
-    def shares(self) -> Shares | None:
-        """Each launch's share of the total time, if there are several."""
-        total = sum(launch.time_us or 0.0 for launch in self.launches)
-        if len(self.launches) < 2 or not total:
-            return None
-        shares = [(launch.entry, (launch.time_us or 0.0) / total) for launch in self.launches]
-        return Shares(tuple(sorted(shares, key=lambda share: -share[1])))
 
-    def seen(self, name: str) -> float | None:
-        """A counter of the profile."""
-        value: float | None = getattr(self.profile, name, None)
-        return value
+def _launch_shares(line: _Line) -> Shares | None:
+    """Each launch's share of the total time, if there are several."""
+    total = sum(launch.time_us or 0.0 for launch in line.launches)
+    if len(line.launches) < 2 or not total:
+        return None
+    shares = [(launch.entry, (launch.time_us or 0.0) / total) for launch in line.launches]
+    return Shares(tuple(sorted(shares, key=lambda share: -share[1])))
 
-    def gb_per_s(self, *counters: str, scale: float = 1.0) -> float | None:
-        """The sum of these byte counters divided by the launch's own time."""
-        values, time_us = [self.seen(name) for name in counters], self.seen("time_us")
-        if not time_us or None in values:
-            return None
-        return scale * sum(value or 0.0 for value in values) / time_us / 1e3
+
+def _profile_of(line: _Line) -> KernelProfile | None:
+    return line.profile
 
 
 _COLUMNS = (
+    Column[_Line]("device", lambda line: line.step.best.device.name if line.step.best else None),
     Column[_Line]("layer", lambda line: line.step.layer),
     Column[_Line]("technique", lambda line: line.step.technique.name),
     Column[_Line]("report", lambda line: line.step.technique.report, terminal=False),
-    Column[_Line]("reported_ms", lambda line: line.step.reported_ms, terminal=False),
     Column[_Line]("reported", lambda line: line.step.technique.reported, terminal=False),
-    Column[_Line]("best_us", lambda line: line.step.best_us),
-    Column[_Line]("over_first", lambda line: line.step.over_first),
-    Column[_Line]("over_previous", lambda line: line.step.over_previous, terminal=False),
-    Column[_Line]("evaluated", lambda line: line.step.evaluated, terminal=False),
+    *attributes(
+        *("reported_ms", "best_us", "over_first", "over_previous", "evaluated"),
+        of=lambda line: line.step,
+        hidden=("reported_ms", "over_previous", "evaluated"),
+    ),
     Column[_Line]("template", lambda line: line.step.technique.template, terminal=False),
-    Column[_Line]("config", lambda line: line.step.config, terminal=False),
-    Column[_Line]("why_not", lambda line: line.step.why_not, below=True),
-)
-_DEVICE = Column[_Line]("device", lambda line: line.step.best.device.name if line.step.best else None)
-_PROFILE = (
-    Column[_Line]("registers", lambda line: line.trial.resources.registers if line.trial else None),
-    Column[_Line]("smem_bytes", lambda line: line.trial.smem_bytes if line.trial else None),
-    Column[_Line]("occupancy", lambda line: line.trial.occupancy if line.trial else None, digits=3),
-    Column[_Line]("entry", lambda line: line.profile.entry if line.profile else None),
-    Column[_Line]("launch_shares", lambda line: line.shares),
-    Column[_Line]("achieved_occupancy", lambda line: line.seen("achieved_occupancy"), digits=3),
-    Column[_Line]("l1_hit_fraction", lambda line: line.seen("l1_hit_fraction"), digits=3),
-    Column[_Line]("l2_hit_fraction", lambda line: line.seen("l2_hit_fraction"), digits=3),
-    Column[_Line]("dram_gb_per_s", lambda line: line.gb_per_s("dram_read_bytes", "dram_written_bytes")),
-    Column[_Line]("l2_gb_per_s", lambda line: line.gb_per_s("l2_bytes")),
-    Column[_Line]("shared_load_gb_per_s", lambda line: line.gb_per_s("shared_load_wavefronts", scale=_WAVEFRONT_BYTES)),
-    Column[_Line]("sm_throughput_fraction", lambda line: line.seen("sm_throughput_fraction"), digits=3),
-    Column[_Line]("memory_throughput_fraction", lambda line: line.seen("memory_throughput_fraction"), digits=3),
-    Column[_Line]("load_efficiency_fraction", lambda line: line.seen("load_efficiency_fraction"), digits=3),
-    Column[_Line]("store_efficiency_fraction", lambda line: line.seen("store_efficiency_fraction"), digits=3),
-    Column[_Line]("shared_efficiency_fraction", lambda line: line.seen("shared_efficiency_fraction"), digits=3),
-    Column[_Line]("issue_fraction", lambda line: line.seen("issue_fraction"), digits=3),
-    Column[_Line]("active_threads", lambda line: line.seen("active_threads"), digits=3),
-    Column[_Line]("main_stalls", lambda line: stalls_of(line.profile, _STALLS_SHOWN) if line.profile else None),
-    Column[_Line]("tool", lambda line: line.profile.tool if line.profile else None, terminal=False),
+    *attributes("config", "why_not", of=lambda line: line.step, hidden=("config",), below=("why_not",)),
+    Column[_Line]("registers", lambda line: line.trial.resources.registers if line.trial else None, terminal=False),
+    *attributes("smem_bytes", "occupancy", of=lambda line: line.trial, hidden=("smem_bytes", "occupancy")),
+    Column("launch_shares", _launch_shares, terminal=False),
+    *(replace(column, terminal=False) for column in counter_columns(_profile_of)),
 )
 
 
@@ -261,8 +231,7 @@ def _show(steps: Sequence[LadderStep], db: str, style: str | None) -> None:
     with Store(db, create=False) as store:
         profiles = _launches(store)
     lines = [_Line(step, profiles.get(_kernel(step.best), ()) if step.best else ()) for step in steps]
-    profile = [replace(column, terminal=False) for column in _PROFILE]
-    show(lines, (_DEVICE, *_COLUMNS, *profile), style, apart=lambda line: line.step.layer)
+    show(lines, _COLUMNS, style, apart=lambda line: line.step.layer)
 
 
 _Kernel = tuple[str | None, tuple[str, str, int, int, int]]

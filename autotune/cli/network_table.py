@@ -2,72 +2,58 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from autotune.cli.tables import show
-from autotune.columns import Cell, Column
+from autotune.columns import Cells, field_columns, key_columns
 
 if TYPE_CHECKING:
-    from autotune.analysis.networks import Network, NetworkLayer
-    from autotune.analysis.rooflines import BestWithRoofline
+    from autotune.analysis.networks import Network
 
 
-def network_columns(networks: Sequence[Network]) -> tuple[Column[BestWithRoofline], ...]:
-    """The columns of `best` about the network, in JSON and CSV; empty for a kernel that is not the layer's fastest."""
-    if not networks:
-        return ()
-    places = {
-        (one.kernel.best.row.id, one.layer.name): (network, one)
+NETWORK_COLUMNS = key_columns(
+    *("count", "share", "rival", "rival_us", "verdict", "network_us", "network_rival_us", "network_floor_us"),
+    hidden=True,
+)
+"""The columns of `best` about the network, in JSON and CSV"""
+
+
+def network_cells(networks: Sequence[Network]) -> dict[tuple[int, str], Cells]:
+    """The cells of these columns for the fastest kernel of each layer, by trial and layer."""
+    return {
+        (one.kernel.best.row.id, one.layer.name): {
+            "count": one.layer.count,
+            "share": network.share(one),
+            "rival": one.rival.against if one.rival else None,
+            "rival_us": one.rival_us,
+            "verdict": one.rival.verdict if one.rival else None,
+            "network_us": network.time_us,
+            "network_rival_us": network.rival_us,
+            "network_floor_us": network.floor_us,
+        }
         for network in networks
         for one in network.layers
         if one.kernel
     }
-
-    def column(key: str, value: Callable[[Network, NetworkLayer], Cell]) -> Column[BestWithRoofline]:
-        def of(kernel: BestWithRoofline) -> Cell:
-            place = places.get((kernel.best.row.id, kernel.best.layer.name))
-            return None if place is None else value(*place)
-
-        return Column(key, of, terminal=False)
-
-    return (
-        column("count", lambda _, one: one.layer.count),
-        column("share", lambda network, one: network.share(one)),
-        column("rival", lambda _, one: one.rival.against if one.rival else None),
-        column("rival_us", lambda _, one: one.rival_us),
-        column("verdict", lambda _, one: one.rival.verdict if one.rival else None),
-        column("network_us", lambda network, _: network.time_us),
-        column("network_rival_us", lambda network, _: network.rival_us),
-        column("network_floor_us", lambda network, _: network.floor_us),
-    )
 
 
 @dataclass(frozen=True, slots=True)
 class _Line:
     """A layer of a network, or their sum."""
 
-    name: str
+    layer: str
     count: int
     time_us: float | None
-    share: float | None
+    share: str | None
     rival_us: float | None
     rival: str
     floor_us: float | None
     verdict: str | None
 
 
-_COLUMNS = (
-    Column[_Line]("layer", lambda line: line.name),
-    Column[_Line]("count", lambda line: line.count),
-    Column[_Line]("time_us", lambda line: line.time_us),
-    Column[_Line]("share", lambda line: None if line.share is None else f"{line.share:.1%}"),
-    Column[_Line]("rival_us", lambda line: line.rival_us),
-    Column[_Line]("rival", lambda line: line.rival),
-    Column[_Line]("floor_us", lambda line: line.floor_us),
-    Column[_Line]("verdict", lambda line: line.verdict),
-)
+_COLUMNS = field_columns(_Line)
 
 
 def show_network(network: Network) -> None:
@@ -78,7 +64,7 @@ def show_network(network: Network) -> None:
             one.layer.name,
             one.layer.count,
             one.time_us,
-            network.share(one),
+            _percent(network.share(one)),
             one.rival_us,
             one.rival.rival if one.rival else "",
             one.floor_us,
@@ -100,4 +86,8 @@ def _total(network: Network, of: str = "", whole_us: float | None = None) -> _Li
     name = f"{of}sum" if timed == layers else f"{of}sum of {timed} of {layers}"
     count = sum(one.layer.count for one in network.layers)
     share = network.time_us / whole_us if network.time_us and whole_us else None
-    return _Line(name, count, network.time_us, share, network.rival_us, "", network.floor_us, network.verdict)
+    return _Line(name, count, network.time_us, _percent(share), network.rival_us, "", network.floor_us, network.verdict)
+
+
+def _percent(share: float | None) -> str | None:
+    return None if share is None else f"{share:.1%}"

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import shlex
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
+from autotune.analysis.profile import COUNTERS
 from autotune.api.device_names import jobs_default
 from autotune.api.study_names import name_of
 from autotune.cli.options import ACCURACY, DATABASE, DIRECTORIES, open_filled, refuse_beside, run_on, studies_and_layers
 from autotune.cli.run import open_evaluator
 from autotune.cli.tables import format_options, show
-from autotune.columns import Column, Shares
+from autotune.columns import Column, Row, Shares, attributes
 from autotune.compilation.toolchain import find_ncu
 from autotune.errors import DeviceError, StoreError
 from autotune.family.template_files import load_recorded_templates
@@ -22,12 +24,31 @@ if TYPE_CHECKING:
     from autotune.devices.device import DeviceInfo
     from autotune.store import KernelProfile, ProfileRow, Store
 
-_STALLS_SHOWN = 3  # reasons on the terminal
+_SHOWN = {
+    *("time_us", "achieved_occupancy", "load_efficiency_fraction", "store_efficiency_fraction"),
+    *("shared_efficiency_fraction", "dram_read_bytes", "dram_written_bytes", "fma_utilisation_fraction"),
+    *("tensor_utilisation_fraction", "l1_hit_fraction", "l2_hit_fraction", "sm_throughput_fraction"),
+}
+"""counters on a terminal"""
+_STALLS_SHOWN = 3  # reasons on a terminal
 
 
-def stalls_of(profile: KernelProfile, most: int | None = None) -> Shares:
-    """Reasons and warps that wait for them, most first."""
-    return Shares(tuple(profile.stalls[:most]))
+def _profile_of(row: ProfileRow) -> KernelProfile:
+    return row.profile
+
+
+def counter_columns(profile_of: Callable[[Row], KernelProfile | None]) -> tuple[Column[Row], ...]:
+    """The columns of a launch's profile: its counters and what its warps waited for."""
+
+    def stalls(row: Row, most: int | None = None) -> Shares | None:
+        found = profile_of(row)
+        return None if found is None else Shares(found.stalls[:most])
+
+    return (
+        *attributes("entry", *COUNTERS, of=profile_of, hidden=COUNTERS.keys() - _SHOWN),
+        Column("stalls", stalls, text=lambda row: stalls(row, _STALLS_SHOWN)),
+        *attributes("tool", of=profile_of, hidden=("tool",)),
+    )
 
 
 _COLUMNS = (
@@ -36,34 +57,8 @@ _COLUMNS = (
     Column["ProfileRow"]("device", lambda row: row.row.device.name, terminal=False),
     Column["ProfileRow"]("template", lambda row: row.row.trial.config.template, terminal=False),
     Column["ProfileRow"]("config", lambda row: row.row.trial.config, terminal=False),
-    Column["ProfileRow"]("entry", lambda row: row.profile.entry),
-    Column["ProfileRow"]("time_us", lambda row: row.profile.time_us),
     Column["ProfileRow"]("occupancy", lambda row: row.row.trial.occupancy),
-    Column["ProfileRow"]("achieved_occupancy", lambda row: row.profile.achieved_occupancy),
-    Column["ProfileRow"]("load_efficiency_fraction", lambda row: row.profile.load_efficiency_fraction),
-    Column["ProfileRow"]("store_efficiency_fraction", lambda row: row.profile.store_efficiency_fraction),
-    Column["ProfileRow"]("load_sectors_per_request", lambda row: row.profile.load_sectors_per_request, terminal=False),
-    Column["ProfileRow"](
-        "store_sectors_per_request", lambda row: row.profile.store_sectors_per_request, terminal=False
-    ),
-    Column["ProfileRow"]("shared_efficiency_fraction", lambda row: row.profile.shared_efficiency_fraction),
-    Column["ProfileRow"]("shared_load_conflicts", lambda row: row.profile.shared_load_conflicts, terminal=False),
-    Column["ProfileRow"]("shared_store_conflicts", lambda row: row.profile.shared_store_conflicts, terminal=False),
-    Column["ProfileRow"]("dram_read_bytes", lambda row: row.profile.dram_read_bytes),
-    Column["ProfileRow"]("dram_written_bytes", lambda row: row.profile.dram_written_bytes),
-    Column["ProfileRow"]("l2_bytes", lambda row: row.profile.l2_bytes, terminal=False),
-    Column["ProfileRow"]("fma_utilisation_fraction", lambda row: row.profile.fma_utilisation_fraction),
-    Column["ProfileRow"]("tensor_utilisation_fraction", lambda row: row.profile.tensor_utilisation_fraction),
-    Column["ProfileRow"]("l1_hit_fraction", lambda row: row.profile.l1_hit_fraction),
-    Column["ProfileRow"]("l2_hit_fraction", lambda row: row.profile.l2_hit_fraction),
-    Column["ProfileRow"]("sm_throughput_fraction", lambda row: row.profile.sm_throughput_fraction),
-    Column["ProfileRow"]("memory_throughput_fraction", lambda row: row.profile.memory_throughput_fraction),
-    Column["ProfileRow"]("issue_fraction", lambda row: row.profile.issue_fraction),
-    Column["ProfileRow"]("active_threads", lambda row: row.profile.active_threads, terminal=False),
-    Column["ProfileRow"]("shared_load_wavefronts", lambda row: row.profile.shared_load_wavefronts, terminal=False),
-    Column["ProfileRow"]("main_stalls", lambda row: stalls_of(row.profile, _STALLS_SHOWN)),
-    Column["ProfileRow"]("stalls", lambda row: stalls_of(row.profile), terminal=False),
-    Column["ProfileRow"]("tool", lambda row: row.profile.tool, terminal=False),
+    *counter_columns(_profile_of),
     Column["ProfileRow"]("profiled_at", lambda row: row.profiled_at, terminal=False),
     Column["ProfileRow"]("source_hash", lambda row: row.row.trial.source_hash, terminal=False),
 )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from itertools import count
 from pathlib import Path
@@ -16,7 +16,7 @@ from autotune.api.device_names import jobs_default
 from autotune.cli.options import numbers_of
 from autotune.cli.progress import LINE_EVERY_S, counting
 from autotune.cli.tables import format_options, show
-from autotune.columns import Column
+from autotune.columns import Column, attributes
 from autotune.errors import StudyError, not_written
 from autotune.study import SAMPLERS
 
@@ -133,12 +133,6 @@ def _tracing(path: Path | None) -> Iterator[Callable[[Recorded, Run], None]]:
         raise StudyError(not_written(path, error, "give another file")) from None
 
 
-_COLUMNS: Sequence[Column[Score]] = (
-    Column("file", lambda row: row.file),
-    Column("sampler", lambda row: row.sampler),
-    Column("evaluations", lambda row: row.evaluations),
-    Column("median", lambda row: row.median, digits=5),
-    Column("p90", lambda row: row.p90, digits=5),
-    Column("within_5_percent", lambda row: row.within_5_percent),
-    Column("seconds_per_evaluation", lambda row: row.seconds_per_evaluation),
+_COLUMNS: tuple[Column[Score], ...] = attributes(
+    *("file", "sampler", "evaluations", "median", "p90", "within_5_percent", "seconds_per_evaluation"), digits=5
 )

@@ -21,7 +21,7 @@ from autotune.cli.options import DATABASE, DIRECTORIES, JOBS, run_on, studies_an
 from autotune.cli.progress import counting
 from autotune.cli.run import end_interrupted, open_evaluator, present_devices, stopping_on_interrupt
 from autotune.cli.tables import format_options, show
-from autotune.columns import Cells, Column, key_column
+from autotune.columns import Cells, Column, attributes, key_columns
 from autotune.devices.device import DeviceInfo
 from autotune.errors import StoreError
 from autotune.evaluation.evaluator import Evaluator
@@ -91,12 +91,11 @@ def _opened(device: str | None, kinds: set[str]) -> list[tuple[DeviceInfo, Envir
 
 
 _STALE_COLUMNS = (
-    *map(key_column, ("layer", "device", "accuracy")),
-    key_column("measurement_mode", terminal=False),
-    *map(key_column, ("median_us", "template")),
-    key_column("config", terminal=False),
-    key_column("date", terminal=False),
-    *map(key_column, ("changed", "was", "now", "compared_with")),
+    *key_columns("layer", "device", "accuracy"),
+    *key_columns("measurement_mode", hidden=True),
+    *key_columns("median_us", "template"),
+    *key_columns("config", "date", hidden=True),
+    *key_columns("changed", "was", "now", "compared_with"),
 )
 
 
@@ -227,8 +226,7 @@ _RETIME_COLUMNS = (
     Column[Retimed]("template", lambda row: row.before.trial.config.template, terminal=False),
     Column[Retimed]("config", lambda row: row.before.trial.config, below=True),
     Column[Retimed]("origin", lambda row: row.before.origin),
-    Column[Retimed]("before_us", lambda row: row.retime.before_us),
-    Column[Retimed]("after_us", lambda row: row.retime.after_us),
+    *attributes("before_us", "after_us", of=lambda row: row.retime),
     Column[Retimed]("after_over_before", lambda row: row.ratio),
     Column[Retimed]("noise_fraction", lambda row: row.noise),
     Column[Retimed]("label", lambda row: row.retime.label),

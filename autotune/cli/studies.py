@@ -16,7 +16,7 @@ from autotune.atomic_write import SETTINGS, check_writable, write_whole
 from autotune.cli.options import DATABASE, numbers_of
 from autotune.cli.progress import stages
 from autotune.cli.tables import format_options, show
-from autotune.columns import Column
+from autotune.columns import field_columns
 from autotune.errors import ModelError, StoreError
 from autotune.escape import counted
 from autotune.study import ADMITTED, unadmitted
@@ -30,23 +30,16 @@ if TYPE_CHECKING:
 class _Listed:
     """A study that can be named."""
 
-    name: str
-    layers: int
+    study: str
+    layer_count: int
     origin: str
     """shipped, or the database"""
-    generations: int = 0
-    trials: int = 0
+    generations: int | None = None
+    trials: int | None = None
     imported_from: str | None = None
 
 
-_STUDY_COLUMNS = (
-    Column[_Listed]("study", lambda row: row.name),
-    Column[_Listed]("layer_count", lambda row: row.layers),
-    Column[_Listed]("origin", lambda row: row.origin),
-    Column[_Listed]("generations", lambda row: row.generations or None),
-    Column[_Listed]("trials", lambda row: row.trials or None),
-    Column[_Listed]("imported_from", lambda row: row.imported_from, terminal=False),
-)
+_STUDY_COLUMNS = field_columns(_Listed, hidden=("imported_from",))
 
 
 @click.command()

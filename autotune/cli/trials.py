@@ -13,7 +13,7 @@ from autotune.api.study_names import name_of
 from autotune.cli.floors import warn_faster_than_roofline
 from autotune.cli.options import DATABASE, FilterOptions, filter_options, studies_and_layers
 from autotune.cli.tables import format_options, human, show, show_as_lines, wide_format_options
-from autotune.columns import Cell, Cells, Column, Items, key_column
+from autotune.columns import Cell, Cells, Column, Items, key_columns
 from autotune.errors import StoreError
 from autotune.toml_table import LARGEST, is_whole
 from autotune.trial import Outcome
@@ -133,11 +133,10 @@ def _samples(one: Cells) -> Items | None:
 
 
 _SHOW_COLUMNS = (
-    key_column("trial_id"),
+    *key_columns("trial_id"),
     *TRIAL_COLUMNS,
     Column[Cells]("deterministic", lambda one: bool(one["deterministic"])),
-    key_column("q1_us"),
-    key_column("q3_us"),
+    *key_columns("q1_us", "q3_us"),
     Column[Cells]("samples_us", _samples),
     _measured("measurement_mode"),
     _measured("attempts"),

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import click
 
 from autotune.analysis.rooflines import with_roofline
-from autotune.cli.best import BEST_COLUMNS, answer, show_answers
+from autotune.cli.best import BEST_COLUMNS, show_best
 from autotune.cli.cluster import CLUSTER, DEVICE_CLASS, tune_on_cluster
 from autotune.cli.dispatch import DISPATCHED, KERNELS, unsupported_layers
 from autotune.cli.options import (
@@ -232,7 +232,7 @@ def tune_and_show(
                 f"{store.best.advice(study.name, info)}"
             )
         tuned = tune_layers(plan, run, search=search)
-        answers = [answer(with_roofline(store, row)) for row in tuned.best]
+        kernels = [with_roofline(store, row) for row in tuned.best]
         interrupted = run.stopping()
     if search and study.end_to_end and not isinstance(evaluator, DeviceEvaluator):
         click.echo(f"{study.name}: the {info.kind} device copies nothing: kernels only", err=True)
@@ -240,7 +240,7 @@ def tune_and_show(
         for line in summary(result):
             click.echo(line, err=True)
     if not tuned.end_to_end or style is None:
-        show_answers(answers, BEST_COLUMNS, style)
+        show_best(kernels, BEST_COLUMNS, style)
     if tuned.end_to_end:
         show_end_to_end(tuned.end_to_end, style)
     if interrupted:
