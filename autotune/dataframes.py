@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import singledispatch
 from typing import TYPE_CHECKING
 
 from autotune.analysis.trial_columns import ROOFLINE_KEYS, TRIAL_COLUMNS
@@ -66,41 +65,28 @@ def _lacking(what: str, command: str) -> AutotuneError:
     return AutotuneError(f"{what} is not installed: {command}")
 
 
-@singledispatch
 def _rows(record: Record) -> list[dict[str, Cell]]:
+    match record:
+        case TrialRow():
+            return [_trial(record)]
+        case BestRow():
+            of_best: dict[str, Cell] = {
+                "layer": record.name,
+                "match": record.match,
+                "decided_by": record.decided_by,
+                "median_us": record.median_us,
+                "gflops": record.gflops,
+            }
+            return [of_best | {key: value for key, value in _trial(record.row).items() if key not in of_best}]
+        case FamilyImportance():
+            family: dict[str, Cell] = {
+                "layer": record.layer,
+                "device": record.device,
+                "template": record.template,
+                "trials": record.found.trials,
+            }
+            return [family | {"parameter": name, "importance": share} for name, share in record.found.params]
     raise AutotuneError(f"{type(record).__name__}: expected trials, best kernels or importances")
-
-
-@_rows.register
-def _(row: TrialRow) -> list[dict[str, Cell]]:
-    return [_trial(row)]
-
-
-@_rows.register
-def _(best: BestRow) -> list[dict[str, Cell]]:
-    of_best: dict[str, Cell] = {
-        "layer": best.name,
-        "match": best.match,
-        "decided_by": best.decided_by,
-        "median_us": best.median_us,
-        "gflops": best.gflops,
-    }
-    return [of_best | {key: value for key, value in _trial(best.row).items() if key not in of_best}]
-
-
-@_rows.register
-def _(family: FamilyImportance) -> list[dict[str, Cell]]:
-    return [
-        {
-            "layer": family.layer,
-            "device": family.device,
-            "template": family.template,
-            "trials": family.found.trials,
-            "parameter": name,
-            "importance": share,
-        }
-        for name, share in family.found.params
-    ]
 
 
 _NOT_IN_FRAMES = ROOFLINE_KEYS | {"config", "date"}

@@ -163,8 +163,14 @@ def commands() -> None:
         names = re.findall(r"^  (\S+)  ", body, re.MULTILINE)
         print(f"\n## {heading}")
         for name in names:
-            print(f"\n### {name}\n\n```\n{said(f'{name} --help').strip()}\n```")
+            print(f"\n### {name}\n\n```\n{_without_shared_options(said(f'{name} --help')).strip()}\n```")
     print()
+
+
+def _without_shared_options(text: str) -> str:
+    """The help of a command without the options that docs/commands.md describes once."""
+    shared = r"^  (?:--db|--json|--csv|-v|-q|-h)\b.*\n(?:     .*\n)*"
+    return re.sub(shared, "", text, flags=re.MULTILINE).removesuffix("\nOptions:\n")
 
 
 def console(command: str, *, head: int | None = None) -> None:

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, date, datetime, time
 from typing import Any
 
-from autotune.analysis.trial_rows import config_cell, problem_words
+from autotune.analysis.trial_rows import config_cell, problem_of_row
 from autotune.columns import Cells
 from autotune.devices.device import DeviceInfo, devices_named
 from autotune.errors import StoreError
@@ -110,7 +110,7 @@ def diff_rows(rows: Iterable[Mapping[str, Any]]) -> Iterator[Cells]:
             **row,
             "layer": row["layer_b"] or row["layer_a"],
             "device": row["device_b"] or row["device_a"],
-            "problem": problem_words((row["operation"], row["problem"], row["declaration"])),
+            "problem": str(problem_of_row(row)),
             "deterministic": bool(row["deterministic"]),
             "noise_fraction": noise,
             "verdict": _verdict(row, noise),

@@ -45,43 +45,18 @@ def facts(
     flops: int | None = None,
 ) -> Facts:
     """All facts about one kernel; `median_us` is None if it was not timed, `flops` if its algorithm is direct."""
-    held = held_on(device, stages, resources)
+    on_gpu = device.can.gpu and resources.registers > 0  # else no compiler reported them
+    held = least_occupied(device, stages, resources) if on_gpu else None
     if median_us is None:
         return Facts(held, None, None, None, None)
-    return facts_of(held, bounds(device, problem, accuracy, rates, flops), median_us)
-
-
-@dataclass(frozen=True, slots=True)
-class Bounds:
-    """The facts that all kernels of a problem, an accuracy and an algorithm share on a device."""
-
-    floor: Floor | None
-    minimal_bytes: int
-
-
-def bounds(
-    device: DeviceInfo, problem: Problem, accuracy: str, rates: Mapping[str, float], flops: int | None
-) -> Bounds:
-    """The floor of such kernels; `flops` as in `facts`."""
-    return Bounds(None if device.can.cpu else floor(problem, accuracy, rates, flops), minimal_bytes(problem))
-
-
-def facts_of(held: Residency | None, within: Bounds, median_us: float) -> Facts:
-    """All facts about one timed kernel with this residency."""
-    bound = within.floor
+    bound = None if device.can.cpu else floor(problem, accuracy, rates, flops)
     return Facts(
         residency=held,
-        gb_per_s=within.minimal_bytes / median_us / 1e3,
+        gb_per_s=minimal_bytes(problem) / median_us / 1e3,
         floor=bound,
         floor_fraction=None if bound is None else bound.us / median_us,
         limiter=_limiter(bound, median_us, held) if bound is not None and held is not None else None,
     )
-
-
-def held_on(device: DeviceInfo, stages: Sequence[Stage], resources: Resources) -> Residency | None:
-    """The same as `least_occupied`; None also if the device is not a GPU or no compiler reported the resources."""
-    on_gpu = device.can.gpu and resources.registers > 0
-    return least_occupied(device, stages, resources) if on_gpu else None
 
 
 def least_occupied(device: DeviceInfo, stages: Sequence[Stage], resources: Resources) -> Residency | None:

@@ -8,14 +8,14 @@ from datetime import datetime
 from typing import Any
 
 from autotune.analysis.rerender import ANOTHER, render_current
-from autotune.analysis.trial_rows import config_cell
+from autotune.analysis.trial_rows import config_cell, problem_of_row
 from autotune.columns import Cells
 from autotune.compilation.compile import Target
 from autotune.devices.device import DeviceInfo
 from autotune.errors import Rejected, ToolchainError
 from autotune.family.source import KernelSource
 from autotune.family.template import KernelTemplate
-from autotune.store import Store, stored_problem
+from autotune.store import Store
 from autotune.workers.compilers import CompilePool
 
 _HASH_SHOWN = 12  # digits of a template's hash
@@ -49,7 +49,7 @@ class StaleResults:
         family = self.families.get(row["template"])
         if family is not None and family.hash == row["template_hash"]:
             return None
-        problem = stored_problem(row["operation"], row["problem"], row["declaration"])
+        problem = problem_of_row(row)
         device = self.devices[row["device_id"]]
         now = render_current(config_cell(row["template"], row["config"]), problem, device, self.families)
         if not isinstance(now, str):

@@ -17,7 +17,7 @@ from autotune.cli.output import cannot_be_written, for_people
 from autotune.errors import AutotuneError, StoreWarning, what_the_machine_lacks
 from autotune.tempdirs import removing_leftovers
 
-_VERSION = "Show the version, and those of nvcc, driver and GPU."
+_VERSION = "Show the versions of autotune, nvcc, the driver and the GPU."
 _LINE = 4096  # characters of an error
 _GROUPS = {
     "Tune": {

@@ -49,7 +49,9 @@ DEVICE_CLASS = click.option(
 
 @click.command()
 @click.argument("cluster", metavar="ADDRESS")
-@click.option("--device", help="As for `tune`. With several (all, or cuda:0,cuda:1) each device gets its own worker.")
+@click.option(
+    "--device", help="The device, as for `tune`. Each of several (all, or cuda:0,cuda:1) gets its own worker."
+)
 @click.option(
     "--compilers",
     type=click.IntRange(min=1),

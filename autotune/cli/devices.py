@@ -92,7 +92,7 @@ _RATE_COLUMNS = (
     "--rates",
     "only_rates",
     is_flag=True,
-    help="List every stored rate and how it was measured, also of other machines.",
+    help="List every stored rate and how it was measured, including those of other machines.",
 )
 @DATABASE
 @format_options

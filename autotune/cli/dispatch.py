@@ -146,7 +146,7 @@ def dispatch(
     explain: bool,
     style: str | None,
 ) -> None:
-    """Pick a few kernels for all layers, and a rule to choose one.
+    """Pick a few kernels for all layers, and a rule to select one.
 
     autotune measures each layer's best few kernels on every layer of STUDY that they support, and on batch sizes
     between those of the study. It measures nothing twice. Regret is the time lost relative to a layer's own best

@@ -55,7 +55,7 @@ _CHECK_COLUMNS = (
 @click.command()
 @DATABASE
 @click.option("--build-pycuda", "build", is_flag=True, help="Build PyCUDA against CUDA's wheels, and install it.")
-@click.option("--wheels", type=Folder(file_okay=False), help="Put PyCUDA's wheel there; install nothing.")
+@click.option("--wheels", type=Folder(file_okay=False), help="Put PyCUDA's wheel into this folder; install nothing.")
 @format_options
 def doctor(db: str, build: bool, wheels: Path | None, style: str | None) -> None:
     """Check what tuning needs, and how to install it.

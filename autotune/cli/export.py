@@ -49,7 +49,7 @@ if TYPE_CHECKING:
 @click.option("--op", metavar="NAME", help="Only the layers of this operation: an export has kernels of one.")
 @ACCURACY
 @click.option("--admit", type=click.Choice(tuple(ADMITTED)), help="Only each layer's fastest kernel of this accuracy.")
-@click.option("--dispatcher", is_flag=True, help="The kernels that the study's dispatcher selects: fewer configs.")
+@click.option("--dispatcher", is_flag=True, help="Only the kernels that the study's dispatcher selects.")
 @click.option("--untuned", is_flag=True, help="Predict configs for layers without results; tunes nothing.")
 @click.option(
     "--arch",

@@ -13,17 +13,18 @@ from autotune.resources import OWN_COST_MODEL, RECORDED, results_named
 @click.command("fit-model")
 @click.argument("databases", metavar="[DB]...", nargs=-1)
 @click.option(
-    "-o", "--out", default=OWN_COST_MODEL, show_default=True, type=click.Path(path_type=Path), help="Its file."
+    "-o", "--out", default=OWN_COST_MODEL, show_default=True, type=click.Path(path_type=Path), help="The file to write."
 )
 def fit_model(databases: tuple[str, ...], out: Path) -> None:
     """Fit the cost model to results databases.
 
-    By default it is fitted to the bundled databases.
+    Without DB it uses the bundled databases. Only results of calibrated GPUs count.
+
     The cost model predicts the time of a config from what its family declares and from the calibrated rates of a GPU.
-    `tune` starts with the configs that the model predicts to be fastest, and untuned exports and conversions consist of
-    them. They use cost-model.json of the current folder, or else the bundled model. The file has its date and error:
-    how much slower the first config is than the fastest recorded one, on layers that the fit has not seen. Only results
-    of calibrated GPUs count.
+    `tune` starts with the configs that the model predicts to be fastest; untuned exports and conversions use such
+    configs only. They read cost-model.json in the current folder, or else the bundled model. The file contains the date
+    of the fit and its error: how much slower the first config is than the fastest recorded one, on layers that the fit
+    has not seen.
     """
     from autotune.atomic_write import write_whole
     from autotune.family.template_files import load_templates

@@ -93,7 +93,7 @@ _COLUMNS = (
     "--trials", type=click.IntRange(min=1), help="Maximum number of evaluated configs per technique and layer."
 )
 @JOBS
-@click.option("--profile", is_flag=True, help="Then run each technique's best kernel under Nsight Compute.")
+@click.option("--profile", is_flag=True, help="Also run each technique's best kernel under Nsight Compute.")
 @click.option("--stored", is_flag=True, help="Print the stored ladders; run nothing.")
 @wide_format_options
 def ladder(

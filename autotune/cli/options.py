@@ -8,7 +8,7 @@ import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 from click.core import ParameterSource
@@ -18,6 +18,7 @@ from autotune.api.answers import device_named, devices_asked
 from autotune.api.study_names import matches
 from autotune.atomic_write import folder_named
 from autotune.cli.output import name_database
+from autotune.columns import Cells
 from autotune.devices.device import DeviceInfo
 from autotune.errors import AutotuneError
 from autotune.resources import RECORDED, check_writable_results
@@ -195,6 +196,7 @@ class Folder(click.Path):
         return Path(os.fsdecode(super().convert(named, param, ctx)))
 
 
+*_FIRST, _LAST = RECORDED
 DATABASE = click.option(
     "--db",
     default="autotune.db",
@@ -202,7 +204,7 @@ DATABASE = click.option(
     envvar="AUTOTUNE_DB",
     show_envvar=True,
     callback=database_path,
-    help=f"Results database: a path, a URL, or {' or '.join(RECORDED)} for bundled results.",
+    help=f"Results database: a path, a URL, or {', '.join(_FIRST)} or {_LAST} for bundled results.",
 )
 ACCURACY = click.option("--accuracy", type=click.Choice(ACCURACY_CLASSES), help="Only this accuracy class.")
 FAMILIES = click.option(
@@ -226,7 +228,7 @@ ALL_ROWS = click.option("--all", "everything", is_flag=True, help=f"Print every 
 OF_DEVICE = click.option(
     "--device",
     shell_complete=device_names,
-    help="Of this device: cuda:N, host, null, or a part of a recorded device's name, such as H200.",
+    help="Only results of this device: cuda:N, host, null, or a part of a recorded device's name, such as H200.",
 )
 
 
@@ -240,7 +242,7 @@ def run_on(
 STUDY = click.argument("study", metavar="STUDY", shell_complete=study_names_and_files)
 
 
-OF_STUDY = click.option("--study", shell_complete=study_names_and_files, help="A study: a file or a name.")
+OF_STUDY = click.option("--study", shell_complete=study_names_and_files, help="A study file or the name of a study.")
 
 
 @dataclass(frozen=True, slots=True)
@@ -257,13 +259,19 @@ class FilterOptions:
         """Whether nothing is left out."""
         return self == FilterOptions()
 
-    def of(self, store: Store) -> TrialFilter:
-        """Which trials are of these. Raises DeviceError for a device that the database has nothing of."""
-        devices = devices_asked(store, self.device, say=say_device)
-        return TrialFilter(self, None if devices is None else frozenset(info.name for info in devices))
+    def of(self, store: Store) -> Callable[[Cells], bool]:
+        """Whether a row of trials or events is included. Raises DeviceError for a device that the database lacks."""
+        asked = devices_asked(store, self.device, say=say_device)
+        devices = None if asked is None else {info.name for info in asked}
+        return lambda row: (
+            (devices is None or row["device"] in devices)
+            and self.accuracy in (None, row["accuracy"])
+            and (not self.templates or row["template"] in self.templates)
+            and matches(layer_name(row), self.layers)
+        )
 
     def warn_unknown(self, store: Store) -> None:
-        """Say which layers and families the database has none of: why nothing is left may be that."""
+        """Print which of the layers and families the database does not have, as that may be why nothing is left."""
         known = store.studies.layer_names()
         for option, names, known_names in (
             ("--layer", self.layers, known | {name.rpartition(".")[2] for name in known}),
@@ -273,25 +281,6 @@ class FilterOptions:
                 if name not in known_names:
                     hint = did_you_mean(name, sorted(known_names))
                     click.echo(f"{option} {name}: {store.path} has nothing of this name{hint}", err=True)
-
-
-@dataclass(frozen=True, slots=True)
-class TrialFilter:
-    """Whether a trial is one of those."""
-
-    only: FilterOptions
-    devices: frozenset[str] | None
-    """their names"""
-
-    def __call__(self, row: Mapping[str, Any]) -> bool:
-        """Whether a row of trials or of events is one of those."""
-        only = self.only
-        return (
-            (self.devices is None or row["device"] in self.devices)
-            and only.accuracy in (None, row["accuracy"])
-            and (not only.templates or row["template"] in only.templates)
-            and matches(layer_name(row), only.layers)
-        )
 
 
 def filter_options(function: Callable[..., None]) -> Callable[..., None]:

@@ -140,10 +140,10 @@ def stages() -> Iterator[Callable[[str], None]]:
 def network_state(network: Network) -> str:
     """The network's current time, its time at the start and its floor, over the layers that have a correct kernel."""
     if not network.timed:
-        return "no layer has a correct kernel yet"
+        return "none correct yet"
     floor = "" if network.floor_us is None else f", floor {_time_words(network.floor_us)}"
     lacking = "" if network.timed == network.layers else f" ({network.timed} of {network.layers} layers)"
-    return f"{_time_words(network.now_us)} now, {_time_words(network.start_us)} at the start{floor}{lacking}"
+    return f"{_time_words(network.now_us)}, was {_time_words(network.start_us)}{floor}{lacking}"
 
 
 def _time_words(time_us: float) -> str:

@@ -162,7 +162,9 @@ def _row(result: Retimed | NotRetimed) -> TrialRow:
 @click.command()
 @click.argument("what", metavar="[STUDY|LAYER]", required=False, shell_complete=studies_and_layers)
 @run_on()
-@click.option("--best", "most", type=click.IntRange(min=1), default=3, show_default=True, help="Kernels per layer.")
+@click.option(
+    "--best", "most", type=click.IntRange(min=1), default=3, show_default=True, help="Number of kernels per layer."
+)
 @DATABASE
 @DIRECTORIES
 @JOBS

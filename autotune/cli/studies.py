@@ -46,9 +46,9 @@ _STUDY_COLUMNS = field_columns(_Listed, hidden=("imported_from",))
 @DATABASE
 @format_options
 def studies(db: str, style: str | None) -> None:
-    """List the studies that you can name instead of a file.
+    """List the studies that you can use by name.
 
-    They are the studies in the package and those in the database.
+    They are bundled with the package or stored in the database.
     """
     try:
         stored = stored_studies(db)
@@ -84,7 +84,7 @@ LARGEST = 2**31 - 1
     multiple=True,
     metavar="NxCxHxW",
     type=numbers_of(f"sizes such as 64x3x224x224, from 1 to {LARGEST}", 1, LARGEST, between="x"),
-    help="Size of the network's input, such as 64x3x224x224; repeat for further inputs. Optional if the file fixes it.",
+    help="Size of the network's input, such as 64x3x224x224; repeat for further inputs. Optional if the file has it.",
 )
 @click.option(
     "--batch",
@@ -114,7 +114,7 @@ LARGEST = 2**31 - 1
 @click.option(
     "--training",
     is_flag=True,
-    help="Write layers of training: convolutions without fusion, the gradients of their inputs and of their filters.",
+    help="Write the layers of a training step: unfused convolutions, and the gradients of their inputs and filters.",
 )
 @click.option("--out", type=click.Path(path_type=Path), help="The study file to write. Default: standard output.")
 def import_model(
@@ -131,8 +131,8 @@ def import_model(
 ) -> None:
     """Write the study that tunes a network.
 
-    The study has the network's convolutions, with --op gemm its matrix products,
-    or with --op norm its layer norms, group norms and RMS norms.
+    The study contains the network's convolutions; with --op gemm, its matrix products; with --op norm, its layer, group
+    and RMS norms.
 
     SOURCE is an ONNX file (requires the package onnx), a torch.export archive (.pt2), or Python code that builds a
     PyTorch model: torchvision.models:resnet50, timm:convnext_tiny, my_module.py:build. autotune runs that code.
@@ -205,8 +205,8 @@ def _own_name(source: str) -> str:
 def new_op(name: str) -> None:
     """Create a small working operation to start your own from.
 
-    It writes a folder NAME and a study of it. The folder has the operation's declaration (operation.toml), its
-    reference implementation (reference.py) and one kernel family. docs/your-kernel.md explains the next steps.
+    It writes a folder NAME and a study that tunes it. The folder contains the operation's declaration (operation.toml),
+    its reference implementation (reference.py) and one kernel family. docs/your-kernel.md explains the next steps.
     """
     from autotune.api.starter import new_operation
 

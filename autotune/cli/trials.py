@@ -29,7 +29,13 @@ _TABLE_ROWS = 50  # of `trials`, unless --limit says otherwise
 @DATABASE
 @filter_options
 @click.option("--outcome", type=click.Choice([word.value for word in Outcome]), help="Only trials with this outcome.")
-@click.option("--sort", type=click.Choice(["number", "median", "registers", "error", "started"]), default="number")
+@click.option(
+    "--sort",
+    type=click.Choice(["number", "median", "registers", "error", "started"]),
+    default="number",
+    show_default=True,
+    help="Order of the rows.",
+)
 @click.option(
     "--limit",
     type=click.IntRange(0, LARGEST),
@@ -86,7 +92,7 @@ def trials(
 def show_trial(what: str, number: int | None, db: str, style: str | None) -> None:
     """Show everything about one trial: config, samples, device.
 
-    A trial is the NUMBER that `autotune trials` lists for a layer, or the ID that is `trial_id` in `autotune query`. If
+    Give a layer and the NUMBER that `autotune trials` lists, or the ID that is `trial_id` in `autotune query`. If
     several devices or measurement modes have a trial of this number, all of them are shown. `autotune source LAYER
     --trial N` prints the kernel.
     """

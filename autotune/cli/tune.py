@@ -59,13 +59,13 @@ FINALS_SECONDS = click.option(
 @STUDY
 @run_on("cuda:N, host, host:check, null or replay:FILE")
 @DATABASE
-@click.option("--trials", type=click.IntRange(min=1), help="Distinct evaluated configs per layer.")
-@click.option("--time-budget", type=SECONDS, help="Seconds per layer.")
-@click.option("--trials-total", type=click.IntRange(min=1), help="Distinct evaluated configs of all layers together.")
+@click.option("--trials", type=click.IntRange(min=1), help="Maximum number of configs to evaluate per layer.")
+@click.option("--time-budget", type=SECONDS, help="Time limit per layer, seconds.")
+@click.option("--trials-total", type=click.IntRange(min=1), help="Maximum number of configs to evaluate in all.")
 @click.option(
     "--time-budget-total",
     type=SECONDS,
-    help="Seconds for all layers, including listing of spaces and finals.",
+    help="Time limit for all layers together, including the listing of search spaces and the finals, seconds.",
 )
 @click.option(
     "--min-gain",
@@ -131,7 +131,7 @@ def tune(
     fresh: bool,
     style: str | None,
 ) -> None:
-    """Tune the layers of STUDY, a study's file or name.
+    """Tune the layers of STUDY, a study file or its name.
 
     Layers are tuned concurrently. With a total budget, evaluations go to the layer with the largest expected saving.
     If the study's target is a rule, the rule is searched instead (docs/dispatch.md).

@@ -321,7 +321,7 @@ def net(folder: Path, autotune: Command) -> Path:
     done = autotune("tune", "net.toml", "--family-dir", "families", "--device", "null", "--trials-total", "20")
     assert done.code == 0
     assert "net: 20/20 in " in done.err
-    assert "us at the start" in done.err
+    assert " us, was " in done.err
     database = folder / "autotune.db"
     study = load_study(folder / "net.toml")
     with Store(database) as store:

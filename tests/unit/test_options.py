@@ -51,7 +51,9 @@ def test_an_option_means_one_thing_in_all_commands() -> None:
         said = {option.help for option in options(name).values()}
         assert len(said) == 1, (name, said)
     devices = {command: option.help or "" for command, option in options("--device").items()}
-    assert {command for command, words in devices.items() if words.startswith("Of this device: ")} == ASKING
+    assert {
+        command for command, words in devices.items() if words.startswith("Only results of this device: ")
+    } == ASKING
     assert {command for command, words in devices.items() if words.startswith("Run on this device: ")} == RUNNING
 
 

@@ -37,7 +37,7 @@ NETWORK = """
 from autotune.cli.progress import counting
 from autotune.cli.output import for_people
 with for_people(), counting("resnet50-fp16", 1440) as tell:
-    tell(810, "1.331 ms now, 1.904 ms at the start, floor 1.02 ms (23 of 24 layers)")
+    tell(810, "1.331 ms, was 1.904 ms, floor 1.02 ms (23 of 24 layers)")
 """
 
 
@@ -110,7 +110,7 @@ def test_finals_have_a_bar_and_a_clock_that_goes_on() -> None:
 
 def test_long_words_leave_count_and_times_whole_at_80_columns() -> None:
     shown = re.sub(r"\x1b\[[\d;?]*\w", "", on_a_terminal("-c", NETWORK))
-    assert re.search(r"resnet50-fp16 \S+ +810/1440 1\.331 ms now, 1\.904 \S.*… \d:\d\d:\d\d ", shown), shown
+    assert re.search(r"resnet50-fp16 \S+ +810/1440 1\.331 ms, was 1\.904 ms, \S.*… \d:\d\d:\d\d ", shown), shown
 
 
 def test_into_a_pipe_a_long_run_says_little(autotune: Command, filled: Path) -> None:
