@@ -23,10 +23,9 @@ FindOperation = Callable[[str], Operation]
 """Returns an operation by its name. Raises TemplateError if it is unknown."""
 NAME_CHARACTERS = 100
 """Longest name of a study or a layer: an export's files are named after them."""
-_SIZES = ("n", "c", "h", "w", "k", "r", "s")
-_PAIRS = ("stride", "pad", "dilation")
+PAIRS = ("stride", "pad", "dilation")
+"""Keys of conv2d's layers that stand for two sizes: `stride` for stride_h and stride_w."""
 _LAYER_KEYS = {"name", "op", "count"}
-_CONV2D_KEYS = {*_LAYER_KEYS, *_SIZES, *_PAIRS, "groups", "dtype", "layout", "epilogue"}
 _STUDY_VALUES = {
     *("name", "op", "accuracy", "trials", "time_budget_s", "seed", "sampler", "templates", "workspace_limit_bytes"),
     *("spill_limit_bytes", "trials_total", "time_budget_total_s", "end_to_end", "warm_start", "prune"),
@@ -301,7 +300,7 @@ def _operation(table: Table, otherwise: Operation, find: FindOperation) -> Opera
 def _layer(table: Table, declared: Operation) -> Layer:
     table.require(("name",))
     name = _name(table, "")
-    given = _conv2d(table) if declared.name == CONV2D else _given(table, declared)
+    given = _given(table, declared)
     try:
         problem = make_problem(declared, given)
     except StudyError as error:
@@ -318,30 +317,24 @@ def _allow(layer: Table, keys: Collection[str]) -> None:
 
 
 def _given(table: Table, declared: Operation) -> dict[str, Value]:
-    """Sizes and words by name."""
-    sizes = {size.name: size for size in declared.sizes}
-    _allow(table, {*_LAYER_KEYS, *sizes, *declared.words})
+    """Sizes and words by name; a pair is one number for both axes, or two numbers."""
+    pairs = {pair: (f"{pair}_h", f"{pair}_w") for pair in PAIRS} if declared.name == CONV2D else {}
+    of_pairs = {name for both in pairs.values() for name in both}
+    sizes = {size.name: size for size in declared.sizes if size.name not in of_pairs}
+    _allow(table, {*_LAYER_KEYS, *pairs, *sizes, *declared.words})
     table.require([name for name, size in sizes.items() if size.default is None])
     given: dict[str, Value] = {
         name: table.whole(name, 0, least=size.least) for name, size in sizes.items() if name in table
     }
+    for pair, both in pairs.items():
+        if pair in table:
+            given |= zip(both, _pair(table, pair), strict=True)
     return {**given, **{name: table.word(name, "") for name in declared.words if name in table}}
 
 
-def _conv2d(table: Table) -> dict[str, Value]:
-    """conv2d's sizes and words; stride, pad and dilation are one number for both axes, or two numbers."""
-    _allow(table, _CONV2D_KEYS)
-    table.require(_SIZES)
-    given: dict[str, Value] = {key: table.whole(key, 0, least=1) for key in _SIZES}
-    for key, default in (("stride", 1), ("pad", 0), ("dilation", 1)):
-        given[f"{key}_h"], given[f"{key}_w"] = _pair(table, key, default)
-    given["groups"] = table.whole("groups", 1, least=1)
-    return {**given, **{name: table.word(name, "") for name in ("dtype", "layout", "epilogue") if name in table}}
-
-
-def _pair(table: Table, key: str, default: int) -> tuple[int, int]:
+def _pair(table: Table, key: str) -> tuple[int, int]:
     """Height and width."""
-    value = table.get(key, default)
+    value = table.get(key)
     match value if isinstance(value, list) else [value, value]:
         case [int(height), int(width)] if not (isinstance(height, bool) or isinstance(width, bool)):
             return height, width

@@ -7,15 +7,12 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import fields, replace
 
-from autotune.operation.registry import operation
-from autotune.problem import Conv2dProblem, Layer, Problem
+from autotune.operation.registry import CONV2D, operation
+from autotune.problem import Layer, Problem
 from autotune.study import EndToEnd, Measure, NamedRule, Study
-from autotune.study_reader import FindOperation, parse_study
+from autotune.study_reader import PAIRS, FindOperation, parse_study
 from autotune.trial import END_TO_END, Value
 
-_SIZES = ("n", "c", "h", "w", "k", "r", "s")
-_PAIRS = ("stride", "pad", "dilation")
-_PROBLEM = {field.name: field.default for field in fields(Conv2dProblem)}
 _STUDY = {field.name: field.default for field in fields(Study)}
 _KEYS = (
     *("accuracy", "trials", "time_budget_s", "trials_total", "time_budget_total_s", "min_gain", "seed", "sampler"),
@@ -64,37 +61,33 @@ def study_toml(study: Study) -> str:
 
 def layer_toml(layer: Layer) -> Iterator[str]:
     """The lines of a layer's table."""
-    problem = layer.problem
     yield "[[layer]]"
     yield f"name = {_toml(layer.name)}"
-    yield from _conv2d(problem) if isinstance(problem, Conv2dProblem) else _given(problem)
+    yield from _given(layer.problem)
     if layer.count != 1:
         yield f"count = {layer.count}"
 
 
 def _given(problem: Problem) -> Iterator[str]:
-    """Operation, sizes and words by their names."""
+    """Operation, sizes and words by their names, without defaults."""
     values, declared = problem.values, problem.operation
     defaults = {
         **{size.name: size.default for size in declared.sizes},
         **{name: words[0] for name, words in declared.words.items()},
     }
-    yield f"op = {_toml(declared.name)}"
+    pairs: Mapping[str, str] = {}
+    if declared.name == CONV2D:
+        pairs = {f"{pair}_{axis}": pair for pair in PAIRS for axis in "hw"}
+    else:
+        yield f"op = {_toml(declared.name)}"
     for name, value in values.items():
-        if value != defaults[name]:
-            yield f"{_key(name)} = {_toml(value)}"
-
-
-def _conv2d(problem: Conv2dProblem) -> Iterator[str]:
-    for key in _SIZES:
-        yield f"{key} = {getattr(problem, key)}"
-    for key in _PAIRS:
-        height, width = getattr(problem, f"{key}_h"), getattr(problem, f"{key}_w")
-        if (height, width) != (_PROBLEM[f"{key}_h"], _PROBLEM[f"{key}_w"]):
-            yield f"{key} = {height if height == width else [height, width]}"
-    for key in ("groups", "dtype", "layout", "epilogue"):
-        if getattr(problem, key) != _PROBLEM[key]:
-            yield f"{key} = {_toml(getattr(problem, key))}"
+        if name not in pairs:
+            if value != defaults[name]:
+                yield f"{_key(name)} = {_toml(value)}"
+        elif name.endswith("_h"):
+            both, usual = ([of[name], of[f"{pairs[name]}_w"]] for of in (values, defaults))
+            if both != usual:
+                yield f"{pairs[name]} = {_toml(value if both[0] == both[1] else both)}"
 
 
 def _rule(rule: NamedRule) -> Mapping[str, Value | Sequence[Value]]:

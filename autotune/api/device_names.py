@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
 import os
 from collections.abc import Callable
 from pathlib import Path
@@ -12,6 +11,7 @@ import platformdirs
 from autotune.compilation.cache import BinaryCache
 from autotune.devices.backends import parse_device
 from autotune.devices.device import DeviceInfo
+from autotune.devices.driver_api import has_libcuda
 from autotune.errors import AutotuneError, DeviceError
 from autotune.escape import counted
 from autotune.evaluation.evaluator import DeviceEvaluator, Evaluator
@@ -123,15 +123,6 @@ def binary_cache() -> BinaryCache:
 def cache_folder() -> Path:
     """The user's cache folder."""
     return Path(platformdirs.user_cache_dir("autotune"))
-
-
-def has_libcuda() -> bool:
-    """Whether this machine has an NVIDIA driver's library."""
-    try:
-        ctypes.CDLL("libcuda.so.1")
-    except OSError:
-        return False
-    return True
 
 
 def _gpus() -> list[str]:

@@ -10,11 +10,11 @@ from multiprocessing import get_context
 from typing import TypeAlias
 
 from autotune.analysis.rooflines import best_per_class
-from autotune.api.device_names import Say, evaluator_of, has_libcuda
+from autotune.api.device_names import Say, evaluator_of
 from autotune.api.recorded_kernel import selected_kernel
 from autotune.devices.backends import parse_device
 from autotune.devices.device import DeviceInfo, devices_named
-from autotune.devices.driver_api import device_info
+from autotune.devices.driver_api import device_info, has_libcuda
 from autotune.errors import DeviceError, NoTemplate
 from autotune.exporting import SelectedKernel
 from autotune.exporting.kernel import Origin

@@ -18,7 +18,7 @@ from autotune.cli.options import DATABASE, Folder
 from autotune.cli.tables import format_options, show
 from autotune.columns import Column
 from autotune.compilation.toolchain import compiler_version, find_cxx, find_nvcc, find_sanitizer
-from autotune.devices.driver_query import DriverHere, driver_here
+from autotune.devices.driver_api import DriverHere, driver_here
 from autotune.devices.pycuda_build import TOOLKIT, build_pycuda
 from autotune.errors import AutotuneError, StoreError, ToolchainError
 from autotune.escape import counted

@@ -11,11 +11,12 @@ from typing import TYPE_CHECKING, NoReturn
 
 import click
 
-from autotune.api.device_names import evaluator_of, has_libcuda
+from autotune.api.device_names import evaluator_of
 from autotune.api.interrupts import orderly_interrupts
 from autotune.cli.options import say_device
 from autotune.cli.progress import observer
 from autotune.devices.device import DeviceInfo
+from autotune.devices.driver_api import has_libcuda
 from autotune.errors import AutotuneError
 from autotune.evaluation.evaluator import DeviceEvaluator, Evaluator
 from autotune.workers.device_worker import DEADLINES, Deadlines

@@ -8,6 +8,8 @@ encodes (docs/architecture.md).
 from __future__ import annotations
 
 import ctypes
+from contextlib import suppress
+from dataclasses import dataclass
 from functools import cache
 
 from autotune.devices.device import DeviceInfo
@@ -29,14 +31,51 @@ def call(name: str, *arguments: object) -> None:
 
 @cache
 def _driver() -> ctypes.CDLL:
-    """The driver's library."""
+    """The driver's library. Raises OSError if there is none."""
     return ctypes.CDLL("libcuda.so.1")
+
+
+def has_libcuda() -> bool:
+    """Whether this machine has an NVIDIA driver's library."""
+    try:
+        _driver()
+    except OSError:
+        return False
+    return True
+
+
+@dataclass(frozen=True, slots=True)
+class DriverHere:
+    """The driver of this machine."""
+
+    cuda: str
+    """the newest CUDA version that it runs, such as 13.0"""
+    devices: tuple[str, ...]
+    """names of the GPUs, in CUDA's order; empty if there are none or the driver does not start"""
+
+
+def driver_here() -> DriverHere | None:
+    """The driver of this machine; None without libcuda.so.1."""
+    if not has_libcuda():
+        return None
+    version, count, names = ctypes.c_int(0), ctypes.c_int(0), []
+    with suppress(DriverError):
+        call("cuDriverGetVersion", ctypes.byref(version))
+        call("cuInit", 0)
+        call("cuDeviceGetCount", ctypes.byref(count))
+        names = [_name(ctypes.c_int(number)) for number in range(count.value)]
+    return DriverHere(f"{version.value // 1000}.{version.value % 1000 // 10}", tuple(names))
+
+
+def _name(device: ctypes.c_int) -> str:
+    name = ctypes.create_string_buffer(256)
+    call("cuDeviceGetName", name, len(name), device)
+    return name.value.decode(errors="replace")
 
 
 def device_info(number: int) -> DeviceInfo:
     """Identity and limits of a GPU. Raises DeviceError if there is no driver or no such GPU."""
     count, device, memory = ctypes.c_int(), ctypes.c_int(), ctypes.c_size_t()
-    name = ctypes.create_string_buffer(256)
     try:
         call("cuInit", 0)
         call("cuDeviceGetCount", ctypes.byref(count))
@@ -45,7 +84,7 @@ def device_info(number: int) -> DeviceInfo:
                 f"cuda:{number}: this machine has {count.value} CUDA device(s), cuda:0 to cuda:{count.value - 1}"
             )
         call("cuDeviceGet", ctypes.byref(device), number)
-        call("cuDeviceGetName", name, len(name), device)
+        name = _name(device)
         call("cuDeviceTotalMem_v2", ctypes.byref(memory), device)
         found = {attribute: _attribute(attribute, device) for attribute in _ATTRIBUTES}
     except OSError:
@@ -54,7 +93,7 @@ def device_info(number: int) -> DeviceInfo:
         raise DeviceError(f"cuda:{number}: the NVIDIA driver does not answer: {error}") from None
     return DeviceInfo(
         kind="cuda",
-        name=name.value.decode(),
+        name=name,
         arch=10 * found["compute_capability_major"] + found["compute_capability_minor"],
         sm_count=found["multiprocessor_count"],
         memory_bytes=memory.value,

@@ -11,7 +11,7 @@ from typing import Protocol, runtime_checkable
 from autotune.compilation.cache import BinaryCache
 from autotune.compilation.compile import Binary, Program, Target
 from autotune.devices.backends import parse_device, runtime_program
-from autotune.devices.device import BUSY_PERCENT, SHARED_PERCENT, Baseline, DeviceInfo, Environment
+from autotune.devices.device import BUSY_PERCENT, SHARED_PERCENT, DeviceInfo, Environment
 from autotune.errors import DeviceError
 from autotune.family.source import KernelSource
 from autotune.measurement.calibrate import Calibration, calibration_program
@@ -75,15 +75,7 @@ class Evaluator(Protocol):
         Raises Rejected with its outcome, DeviceLost if the device is gone.
         """
 
-    def finals(
-        self,
-        kernels: Sequence[tuple[KernelSource, Binary]],
-        baselines: Sequence[Baseline],
-        *,
-        cache: str,
-        budget_s: float,
-        seed: int,
-    ) -> FinalsTimings:
+    def finals(self, request: FinalsRequest) -> FinalsTimings:
         """Time contenders of one layer interleaved, all on one device and all in the same way.
 
         Raises Disproved for kernels whose outputs are wrong afterwards.
@@ -237,17 +229,9 @@ class DeviceEvaluator:
         finally:
             self._idle.put(worker)
 
-    def finals(
-        self,
-        kernels: Sequence[tuple[KernelSource, Binary]],
-        baselines: Sequence[Baseline],
-        *,
-        cache: str,
-        budget_s: float,
-        seed: int,
-    ) -> FinalsTimings:
+    def finals(self, request: FinalsRequest) -> FinalsTimings:
         """Time contenders interleaved on the first device."""
-        return self._workers[0].finals(FinalsRequest(tuple(kernels), tuple(baselines), cache, budget_s, seed))
+        return self._workers[0].finals(request)
 
     def beside(
         self, library: Path, source: KernelSource, binary: Binary, *, cache: str, budget_s: float

@@ -11,18 +11,18 @@ from __future__ import annotations
 import hashlib
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 
 from autotune.compilation.compile import Binary, Target
-from autotune.devices.device import Baseline, DeviceInfo, Environment
+from autotune.devices.device import DeviceInfo, Environment
 from autotune.errors import DeviceError, Rejected
 from autotune.evaluation.sequential import SequentialEvaluator
 from autotune.family.source import KernelSource
 from autotune.measurement.benchmark import RACE_FACTOR, summarise
 from autotune.problem import Problem
 from autotune.trial import ErrorStats, Measured, Outcome, Resources
-from autotune.workers.worker import FinalsTimings
+from autotune.workers.worker import FinalsRequest, FinalsTimings
 
 _FAILURES = {
     "compile": (Outcome.COMPILE, "compile_error", "the null device was asked to fail this compilation"),
@@ -112,21 +112,14 @@ class NullEvaluator(SequentialEvaluator):
         samples = (time_us,) * (1 if too_slow else _SAMPLES)
         return Measured(summarise(samples, cache), ErrorStats(0.0, 0.0), too_slow)
 
-    def finals(
-        self,
-        kernels: Sequence[tuple[KernelSource, Binary]],
-        baselines: Sequence[Baseline],
-        *,
-        cache: str,
-        budget_s: float,
-        seed: int,
-    ) -> FinalsTimings:
+    def finals(self, request: FinalsRequest) -> FinalsTimings:
         """The predicted times again. Raises DeviceError for a baseline."""
-        if baselines:
+        if request.baselines:
             raise DeviceError("null: libraries are measured on CUDA devices only")
         with self._device:
-            self._sleep(len(kernels) * self._delay_ms / 1000)
-        return FinalsTimings(tuple(summarise((predicted_us(source),) * _SAMPLES, cache) for source, _ in kernels))
+            self._sleep(len(request.kernels) * self._delay_ms / 1000)
+        times_us = (predicted_us(source) for source, _ in request.kernels)
+        return FinalsTimings(tuple(summarise((time_us,) * _SAMPLES, request.cache) for time_us in times_us))
 
     def close(self) -> None:
         """End the compilers."""

@@ -6,12 +6,12 @@ evaluated, so a study's search spaces shrink to the recorded configs of its laye
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
 from autotune.compilation.compile import Binary, Target
-from autotune.devices.device import Baseline, DeviceInfo, Environment
+from autotune.devices.device import DeviceInfo, Environment
 from autotune.errors import DeviceError, Rejected
 from autotune.evaluation.sequential import SequentialEvaluator
 from autotune.family.source import KernelSource
@@ -22,7 +22,7 @@ from autotune.replay.recorded_trials import REPLAYED, is_database, measured_rows
 from autotune.resources import results_named
 from autotune.store import Store, TrialRow
 from autotune.trial import Config, ErrorStats, Measured, Outcome, Trial, Value
-from autotune.workers.worker import FinalsTimings
+from autotune.workers.worker import FinalsRequest, FinalsTimings
 
 _SAMPLES = 5  # of a recorded median in the finals
 
@@ -89,20 +89,12 @@ class ReplayEvaluator(SequentialEvaluator):
             raise _failure(trial)
         return Measured(trial.timing, trial.error or ErrorStats(0.0, 0.0), trial.reason == "too_slow")
 
-    def finals(
-        self,
-        kernels: Sequence[tuple[KernelSource, Binary]],
-        baselines: Sequence[Baseline],
-        *,
-        cache: str,
-        budget_s: float,
-        seed: int,
-    ) -> FinalsTimings:
+    def finals(self, request: FinalsRequest) -> FinalsTimings:
         """The recorded medians. Raises DeviceError for a baseline, because none is recorded."""
-        if baselines:
+        if request.baselines:
             raise DeviceError("replay: libraries are measured on CUDA devices only")
-        medians = [self._trial(source, cache).median_us for source, _ in kernels]
-        return FinalsTimings(tuple(summarise((median or 0.0,) * _SAMPLES, cache) for median in medians))
+        medians = [self._trial(source, request.cache).median_us for source, _ in request.kernels]
+        return FinalsTimings(tuple(summarise((median or 0.0,) * _SAMPLES, request.cache) for median in medians))
 
     def _trial(self, source: KernelSource, cache: str) -> Trial:
         trial = _recorded(self._trials[source.problem, cache], source.config)

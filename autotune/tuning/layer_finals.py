@@ -22,7 +22,7 @@ from autotune.problem import Problem
 from autotune.store import BASELINE, Finals, Verdict
 from autotune.trial import Config, Timing, Trial, comparable
 from autotune.tuning.layer_store import LayerWriter
-from autotune.workers.worker import FinalsTimings
+from autotune.workers.worker import FinalsRequest, FinalsTimings
 
 TOP_TRIALS = 8  # best trials by median that take part
 SUSPICIOUS = 0.9  # a median below this times the earlier one is measured again in a fresh worker
@@ -300,9 +300,8 @@ def timed_in_turn(
     """
 
     def timed() -> FinalsTimings:
-        entered = [*kernels, kernels[0]]
         try:
-            return evaluator.finals(entered, baselines, cache=cache, budget_s=budget_s, seed=seed)
+            return evaluator.finals(FinalsRequest((*kernels, kernels[0]), tuple(baselines), cache, budget_s, seed))
         except Disproved as disproved:
             raise Disproved({at % len(kernels): words for at, words in disproved.messages.items()}) from disproved
 

@@ -25,6 +25,7 @@ from autotune.problem import Layer
 from autotune.store import Store
 from autotune.study import Study
 from autotune.study_reader import find_study, load_study
+from autotune.workers.worker import FinalsRequest
 
 MOST_TRIALS = 100_000  # per layer: only time ends a run
 
@@ -72,7 +73,7 @@ def medians_us(
     kernels = [(source, each.result()) for source, each in zip(unlike, compiled, strict=True)]
     for source, binary in kernels:
         evaluator.evaluate(source, binary, cache=cache, best_us=None)
-    times = evaluator.finals(kernels, (), cache=cache, budget_s=seconds, seed=0).kernels
+    times = evaluator.finals(FinalsRequest(tuple(kernels), (), cache, seconds, 0)).kernels
     us = {source.hash: timing.median_us for source, timing in zip(unlike, times, strict=True)}
     return [us[source.hash] for source in sources]
 

@@ -27,6 +27,7 @@ from autotune.family.template import KernelTemplate
 from autotune.family.template_files import load_templates
 from autotune.measurement.benchmark import median_half_width
 from autotune.store import Store
+from autotune.workers.worker import FinalsRequest
 
 from .winners import RECORDED, Winner, winners
 
@@ -89,8 +90,8 @@ def timed(one: Changed, families: Mapping[str, KernelTemplate], evaluator: Devic
     try:
         evaluator.begin_layer(located(row.layer.problem, families))
         evaluator.evaluate(one.now, after, cache=measurement_mode, best_us=None)
-        pairs = [(one.winner.stored, before), (one.now, after)]
-        first, second = evaluator.finals(pairs, (), cache=measurement_mode, budget_s=seconds, seed=0).kernels
+        pairs = ((one.winner.stored, before), (one.now, after))
+        first, second = evaluator.finals(FinalsRequest(pairs, (), measurement_mode, seconds, 0)).kernels
     except Rejected as rejected:
         return Line(name, template, 0.0, 0.0, 0.0, f"{rejected.outcome} {rejected.reason}: {rejected.message}")
     noise = sum(median_half_width(each.samples_us) / each.median_us for each in (first, second))

@@ -25,6 +25,7 @@ from autotune.study_reader import find_study, load_study
 from autotune.trial import Trial
 from autotune.tuning.layer_finals import FinalsPlan
 from autotune.tuning.tune import tune
+from autotune.workers.worker import FinalsRequest
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,8 +81,8 @@ def main() -> None:
         ]
         evaluator.begin_layer(layer.problem)
         kernels = [(winner.source, evaluator.compile(winner.source).result()) for winner in winners]
-        cache = study.measure.cache
-        timings = evaluator.finals([*kernels, kernels[0]], (), cache=cache, budget_s=arguments.finals_s, seed=0)
+        entered = (*kernels, kernels[0])
+        timings = evaluator.finals(FinalsRequest(entered, (), study.measure.cache, arguments.finals_s, 0))
         evaluator.close()
         *own, again = timings.kernels
         low, _, high = paired_ratio(own[0].samples_us, again.samples_us)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Sequence
 from concurrent.futures import Future
 from dataclasses import replace
 from pathlib import Path
@@ -12,7 +11,6 @@ from pathlib import Path
 import pytest
 
 from autotune.compilation.compile import Binary, Program, Target
-from autotune.devices.device import Baseline
 from autotune.dispatch.builder import Built, build, held_out
 from autotune.dispatch.cells import Run
 from autotune.dispatch.dispatcher import DEFAULT, DEFAULT_FIRST
@@ -31,7 +29,7 @@ from autotune.study import Study
 from autotune.study_reader import load_study
 from autotune.trial import ErrorStats, Measured, Resources, Timing
 from autotune.tuning.tune import tune
-from autotune.workers.worker import FinalsTimings
+from autotune.workers.worker import FinalsRequest, FinalsTimings
 
 from .tiny import Command, changed, write_family
 
@@ -58,17 +56,9 @@ class Device(NullEvaluator):
         self.ran.append(source)
         return Measured(self.timing(source, cache), ErrorStats(0.0, 0.0))
 
-    def finals(
-        self,
-        kernels: Sequence[tuple[KernelSource, Binary]],
-        baselines: Sequence[Baseline],
-        *,
-        cache: str,
-        budget_s: float,
-        seed: int,
-    ) -> FinalsTimings:
+    def finals(self, request: FinalsRequest) -> FinalsTimings:
         """The same times once more."""
-        return FinalsTimings(tuple(self.timing(source, cache) for source, _ in kernels))
+        return FinalsTimings(tuple(self.timing(source, request.cache) for source, _ in request.kernels))
 
     def timing(self, source: KernelSource, cache: str) -> Timing:
         """What a kernel takes."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import threading
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from concurrent.futures import Future
 from dataclasses import replace
 from functools import partial
@@ -15,7 +15,6 @@ from pathlib import Path
 import pytest
 
 from autotune.compilation.compile import Binary
-from autotune.devices.device import Baseline
 from autotune.evaluation.null import NullEvaluator
 from autotune.family.source import KernelSource
 from autotune.family.template import KernelTemplate
@@ -30,7 +29,7 @@ from autotune.tuning.layer_finals import FinalsPlan
 from autotune.tuning.schedule import expected_gain_us, leaders
 from autotune.tuning.trial_log import Progress
 from autotune.tuning.tune import tune
-from autotune.workers.worker import FinalsTimings
+from autotune.workers.worker import FinalsRequest, FinalsTimings
 
 from .tiny import SMALL, Command, tiny
 
@@ -117,22 +116,14 @@ class Watched(NullEvaluator):
         self.ran.append(source)
         return super().evaluate(source, binary, cache=cache, best_us=best_us)
 
-    def finals(
-        self,
-        kernels: Sequence[tuple[KernelSource, Binary]],
-        baselines: Sequence[Baseline],
-        *,
-        cache: str,
-        budget_s: float,
-        seed: int,
-    ) -> FinalsTimings:
+    def finals(self, request: FinalsRequest) -> FinalsTimings:
         """Note that they are held, and for how long they may be; with compilers, wait for those."""
-        self.finals_s.append(budget_s)
+        self.finals_s.append(request.budget_s)
         self._held.set()
         if self.ahead > 1 and len(self.finals_s) == 1:
             self.beside_finals.wait(10.0)
         try:
-            return super().finals(kernels, baselines, cache=cache, budget_s=budget_s, seed=seed)
+            return super().finals(request)
         finally:
             self._held.clear()
 

@@ -15,7 +15,7 @@ import pytest
 
 from autotune.api.run_plan import check_study
 from autotune.compilation.compile import Binary
-from autotune.devices.device import Baseline, DeviceInfo, Environment
+from autotune.devices.device import DeviceInfo, Environment
 from autotune.errors import Disproved, StudyError
 from autotune.evaluation.null import NullEvaluator, predicted_us
 from autotune.family.source import KernelSource
@@ -27,7 +27,7 @@ from autotune.study import Study
 from autotune.trial import Config, Measured, Resources
 from autotune.tuning.trial_log import Progress
 from autotune.tuning.tune import tune
-from autotune.workers.worker import FinalsTimings
+from autotune.workers.worker import FinalsRequest, FinalsTimings
 
 from .tiny import SMALL, tiny, write_family
 
@@ -754,20 +754,12 @@ class Tiring(Device):
         super().__init__("")
         self.left: list[KernelSource] = []
 
-    def finals(
-        self,
-        kernels: Sequence[tuple[KernelSource, Binary]],
-        baselines: Sequence[Baseline],
-        *,
-        cache: str,
-        budget_s: float,
-        seed: int,
-    ) -> FinalsTimings:
+    def finals(self, request: FinalsRequest) -> FinalsTimings:
         """The first kernel is there twice, for the noise floor."""
         if len(self.left) < 2:
-            self.left.append(kernels[0][0])
-            raise Disproved({0: "wrong after it was timed", len(kernels) - 1: "wrong after it was timed"})
-        return super().finals(kernels, baselines, cache=cache, budget_s=budget_s, seed=seed)
+            self.left.append(request.kernels[0][0])
+            raise Disproved({0: "wrong after it was timed", len(request.kernels) - 1: "wrong after it was timed"})
+        return super().finals(request)
 
 
 def test_kernel_that_went_wrong_in_finals_is_no_winner(store: Store, families: Mapping[str, KernelTemplate]) -> None:
