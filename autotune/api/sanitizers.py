@@ -9,6 +9,7 @@ from autotune.api.device_names import binary_cache, first_gpu
 from autotune.checking.sanitize import HOST_CHECK, SMALL_N, TOOLS, ComputeSanitizer, HostCheck, Sanitizer
 from autotune.compilation.toolchain import find_cxx, find_sanitizer
 from autotune.devices.backends import parse_device
+from autotune.devices.device import abilities
 from autotune.errors import DeviceError, ToolchainError
 from autotune.evaluation.evaluator import DeviceEvaluator
 from autotune.workers.device_worker import Deadlines
@@ -39,7 +40,7 @@ def open_sanitizer(
             device = HOST_CHECK
         else:
             return _on_gpu("cuda:0", evaluator, jobs, tools or TOOLS, small_n, logs)
-    if parse_device(device)[0] == "cuda":
+    if abilities(parse_device(device)[0]).gpu:
         evaluator = DeviceEvaluator([device], jobs, cache=binary_cache())
         return _on_gpu(device, evaluator, jobs, tools or TOOLS, small_n, logs)
     if device != HOST_CHECK:

@@ -298,13 +298,13 @@ class _Reader:
 
     def bound(self, table: Table, key: str, text: str) -> Bound:
         """An expression of sizes."""
-        return expression_of(table, key, text, self.sizes | dict(self.declared.derived).keys())
+        return expression_of(table, key, text, self.sizes | dict(self.declared.derived).keys()).bind({})
 
     def rule(self, table: Table, key: str) -> Bound:
         """A condition of sizes and words."""
         declared = self.declared
         known = declared.names - {declared.runtime}
-        rule = expression_of(table, key, table.word(key, ""), known, declared.enumerations)
+        rule = expression_of(table, key, table.word(key, ""), known, declared.enumerations).bind({})
         if wrong := no_condition(rule.expression, declared.numeric_names):
             raise table.error(key, wrong)
         return rule

@@ -72,7 +72,8 @@ needs more is compiled with the full headers.
 _PTXAS_SPILL = re.compile(r"(\d+) bytes spill stores, (\d+) bytes spill loads")
 _PTXAS_USED = re.compile(r"Used (\d+) registers")
 _PTXAS_SMEM = re.compile(r"(\d+) bytes smem")
-_CONSTANT_SECTION = b".nv.constant3"  # user constant memory; ptxas does not report it from sm_90 on
+_CONSTANT_SECTION = ".nv.constant3"  # user constant memory; ptxas does not report it from sm_90 on
+_ERROR = re.compile(r"\berror *:|undefined reference", re.IGNORECASE)
 _OF_A_LINKER = ("ld returned", "linker command failed")  # message of g++ and clang for a compiler that failed
 MAX_MESSAGE = 2000  # characters of a compiler's or driver's message that a trial keeps
 
@@ -132,7 +133,7 @@ def compile_with_least(run_nvcc: Callable[[Sequence[str]], tuple[bytes, str]], p
     except Rejected:
         image, log = run_nvcc(options)
     for entry in program.entries:
-        if not _section_bytes(image, f".text.{entry}".encode()):
+        if not _section_bytes(image, f".text.{entry}"):
             raise no_kernel(entry)
     resources = replace(ptxas_resources(log), constant_bytes=_section_bytes(image, _CONSTANT_SECTION))
     return Binary(Target("cuda", arch), image, resources, log[:MAX_MESSAGE], program.entries)
@@ -164,16 +165,38 @@ def is_exact(text: str) -> bool:
     return "wgmma." in text or "setmaxnreg." in text
 
 
-def _section_bytes(image: bytes, name: bytes) -> int:
-    """Size of a section of a 64-bit ELF file; 0 if there is no such section."""
+@dataclass(frozen=True, slots=True)
+class Section:
+    """A section of an ELF file."""
+
+    name: str
+    kind: int
+    offset: int
+    size_bytes: int
+    link: int
+    """the number of the section with its names"""
+
+
+def sections(image: bytes) -> list[Section]:
+    """The sections of a 64-bit ELF file, in order."""
     (table,) = struct.unpack_from("<Q", image, 0x28)
     header_bytes, count, names = struct.unpack_from("<HHH", image, 0x3A)
-    headers = [struct.unpack_from("<IIQQQQ", image, table + index * header_bytes) for index in range(count)]
-    strings = headers[names][4]
-    for at, _, _, _, _, size_bytes in headers:
-        if image.startswith(name + b"\0", strings + at):
-            return int(size_bytes)
-    return 0
+    headers = [struct.unpack_from("<IIQQQQI", image, table + index * header_bytes) for index in range(count)]
+    names_at = headers[names][4] if count else 0
+    return [
+        Section(text_at(image, names_at + name), kind, offset, size_bytes, link)
+        for name, kind, _, _, offset, size_bytes, link in headers
+    ]
+
+
+def text_at(image: bytes, at: int) -> str:
+    """The text from a position to the next zero byte."""
+    return image[at : image.index(b"\0", at)].decode()
+
+
+def _section_bytes(image: bytes, name: str) -> int:
+    """Size of a section of a 64-bit ELF file; 0 if there is no such section."""
+    return next((section.size_bytes for section in sections(image) if section.name == name), 0)
 
 
 def ptxas_resources(log: str) -> Resources:
@@ -185,15 +208,12 @@ def ptxas_resources(log: str) -> Resources:
     )
 
 
-def first_errors(log: str, folder: str) -> str:
-    """The first lines of a compiler's output with `error`, without the temporary folder's name.
+def first_errors(log: str, folder: str = "") -> str:
+    """The first errors of a compiler's or linker's output, without the temporary folder's name.
 
-    The compiler's own line about a linker that failed does not count; the error is in an earlier line without this
-    word.
+    The compiler's own line about a linker that failed does not count.
     """
-    lines = [line.replace(f"{folder}/", "").strip() for line in log.splitlines()]
-    errors = [
-        line for line in lines if "error" in line.lower() and not any(message in line for message in _OF_A_LINKER)
-    ]
+    lines = [line.replace(f"{folder}/", "").strip() if folder else line.strip() for line in log.splitlines()]
+    errors = [line for line in lines if _ERROR.search(line) and not any(message in line for message in _OF_A_LINKER)]
     errors = errors or [line for line in lines if line]
     return "\n".join(errors[:5])[:MAX_MESSAGE] or "the compiler failed without a message"

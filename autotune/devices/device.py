@@ -28,6 +28,8 @@ class Abilities:
 
     gpu: bool = False
     """kernels run on multiprocessors with the limits of DeviceInfo"""
+    gpu_times: bool = False
+    """its times are those of a GPU, measured or recorded"""
     cpu: bool = False
     """kernels run on the cores that compile them; their times say nothing about a GPU"""
     compile: bool = False
@@ -42,11 +44,17 @@ class Abilities:
 
 ABILITIES: Mapping[str, Abilities] = MappingProxyType(
     {
-        "cuda": Abilities(gpu=True, compile=True, graphs=True, profile=True, sanitize=True),
+        "cuda": Abilities(gpu=True, gpu_times=True, compile=True, graphs=True, profile=True, sanitize=True),
         "host": Abilities(cpu=True, compile=True, sanitize=True),
+        "replay": Abilities(gpu_times=True),
     }
 )
-"""By kind; other kinds run nothing."""
+"""By kind; other kinds can do nothing."""
+
+
+def abilities(kind: str) -> Abilities:
+    """The abilities of a kind of device."""
+    return ABILITIES.get(kind, Abilities())
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,7 +95,7 @@ class DeviceInfo:
     @property
     def can(self) -> Abilities:
         """Its abilities."""
-        return ABILITIES.get(self.kind, Abilities())
+        return abilities(self.kind)
 
     @property
     def identity(self) -> tuple[str, str, int, int, int]:

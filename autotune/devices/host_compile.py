@@ -16,7 +16,7 @@ from functools import lru_cache
 from pathlib import Path
 
 from autotune.compilation.cache import BinaryCache
-from autotune.compilation.compile import Binary, Program, Target, killed, no_kernel
+from autotune.compilation.compile import Binary, Program, Target, first_errors, killed, no_kernel, sections, text_at
 from autotune.compilation.toolchain import compiler_version, output_of
 from autotune.errors import Rejected, ToolchainError
 from autotune.tempdirs import temporary_folder
@@ -47,7 +47,6 @@ CHECK_FLAGS = (
 STATIC_SMEM_BYTES = 49152  # limits of ptxas: static shared memory of a kernel, and
 CONSTANT_BYTES = 65536  # constant memory of a program
 TARGET = Target("host")
-_MESSAGE_LINES = 3
 _EXTERN_SHARED = re.compile(r"\bextern\s+__shared__\b[^;\[]*?(\w+)\s*\[\s*\]\s*;")
 _CONSTANT = re.compile(r"\b__constant__\b[^;=({\[]*?(\w+)\s*(?:__attribute__\s*\(\(.*?\)\)\s*)?[\[;={]")
 _CLUSTER = r"\b__cluster_dims__\s*\(([^,()]+)[^()]*\)[^;{{]*\b{entry}\s*\("
@@ -198,7 +197,7 @@ def _compile(cxx: str, arguments: list[str], text: str) -> tuple[bytes, str]:
                 f"cannot run the C++ compiler {cxx}: {error.strerror}; set CXX to another one"
             ) from error
         if done.returncode:
-            message = killed(done.returncode) or _first_errors(done.stderr)
+            message = killed(done.returncode) or first_errors(done.stderr)
             if _ASM.search(text) and _ASM_ERROR.search(done.stderr):
                 message = (
                     f"{message}; the host runs no PTX: put asm(...) between #ifdef __CUDA_ARCH__ and #else, with the "
@@ -213,14 +212,6 @@ def _compile(cxx: str, arguments: list[str], text: str) -> tuple[bytes, str]:
             return file.read(), done.stderr
     finally:
         os.close(output)
-
-
-def _first_errors(log: str) -> str:
-    lines = [line.strip() for line in log.splitlines()]
-    errors = [line for line in lines if "error:" in line or "undefined reference" in line] or [
-        line for line in lines if line
-    ]
-    return "\n".join(errors[:_MESSAGE_LINES]) or "the compiler gave no reason"
 
 
 def _resources(image: bytes, text: str, *, dynamic: set[str]) -> Resources:
@@ -252,19 +243,14 @@ class Symbol:
 
 def symbols(image: bytes) -> dict[str, Symbol]:
     """Every defined variable by name; the functions are left out. `image` is a whole library file."""
-    (sections_at,) = struct.unpack_from("<Q", image, 0x28)
-    section_bytes, section_count = struct.unpack_from("<HH", image, 0x3A)
-    sections = [
-        struct.unpack_from("<IIQQQQIIQQ", image, sections_at + i * section_bytes)[:7] for i in range(section_count)
-    ]
     found: dict[str, Symbol] = {}
-    for _, kind, _, _, offset, size, link in sections:
-        if kind != _SYMTAB:
+    all_sections = sections(image)
+    for table in all_sections:
+        if table.kind != _SYMTAB:
             continue
-        names_at = sections[link][4]
-        for name, info, _, section, _, size_bytes in struct.iter_unpack("<IBBHQQ", image[offset : offset + size]):
+        content = image[table.offset : table.offset + table.size_bytes]
+        for name, info, _, section, _, size_bytes in struct.iter_unpack("<IBBHQQ", content):
             if section and info & 15 in (_OBJECT, _TLS):
-                start = names_at + name
-                text = image[start : image.index(b"\0", start)].decode()
-                found[text] = Symbol(size_bytes, info & 15 == _TLS)
+                named = text_at(image, all_sections[table.link].offset + name)
+                found[named] = Symbol(size_bytes, info & 15 == _TLS)
     return found

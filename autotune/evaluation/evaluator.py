@@ -30,6 +30,7 @@ from autotune.workers.worker import (
     FinalsTimings,
     LayerRequest,
     VerifyRequest,
+    of_kind,
 )
 
 _ENTERED = 4  # times that a kernel and its library are timed next to each other, each time with other weights
@@ -249,15 +250,11 @@ class DeviceEvaluator:
 
     def end_to_end(self, request: EndToEndRequest) -> EndToEndTiming:
         """Verify and time a layer from host to host on the first device."""
-        reply = self._workers[0].perform(request, self._deadlines.layer_s, request.problem)
-        assert isinstance(reply, EndToEndTiming)  # noqa: S101 - the type of this request's answer
-        return reply
+        return of_kind(self._workers[0].perform(request, self._deadlines.layer_s, request.problem), EndToEndTiming)
 
     def choices(self, request: ChoicesRequest) -> tuple[int, ...]:
         """Ask a compiled dispatcher on the first device which kernel serves each layer."""
-        reply = self._workers[0].perform(request, self._deadlines.evaluate_s)
-        assert isinstance(reply, Choices)  # noqa: S101 - the type of this request's answer
-        return reply.positions
+        return of_kind(self._workers[0].perform(request, self._deadlines.evaluate_s), Choices).positions
 
     def refresh(self) -> None:
         """End the workers; fresh ones come with the next request."""

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence, Set
 from types import MappingProxyType
 
 from autotune.errors import quoted
-from autotune.expressions.expression import Apply, Bound, Choice, Expression, Known, Logic, Name, Tree
+from autotune.expressions.expression import Apply, Choice, Expression, Known, Logic, Name, Tree
 from autotune.expressions.functions import FUNCTIONS
 from autotune.toml_table import Table, did_you_mean
 
@@ -57,15 +57,19 @@ _ARITHMETIC = frozenset(("+", "-", "*", "//", "%", "**", "neg", *FUNCTIONS)) - {
 
 
 def expression_of(
-    table: Table, key: str, text: str, known: Set[str], words: Mapping[str, Sequence[str]] = MappingProxyType({})
-) -> Bound:
-    """An expression at a key of a table. Raises the table's error for an unknown name, and for a word that none of
-    `words` has.
+    table: Table, key: str, value: object, known: Set[str], words: Mapping[str, Sequence[str]] = MappingProxyType({})
+) -> Expression:
+    """The expression that is the value of a key of a table; it may also be an integer or true.
+
+    Raises the table's error for another value, an unknown name, and a word that none of `words` has.
     """
+    text = str(value).lower() if isinstance(value, bool | int) else value
+    if not isinstance(text, str):
+        raise table.error(key, f"expected an expression in quotes, got {value!r}")
     expression = Expression(text, f"{table.file}: {table.path(key)}")
     for name in sorted(expression.names - known):
-        below = "; sizes are derived from those above them" if name in table and name != key else ""
+        below = "; sizes are derived from those above them" if table.key == "derived" and name in table else ""
         raise table.error(key, f"undeclared name {quoted(name)} in {quoted(text)}{below or did_you_mean(name, known)}")
     if never := never_words(expression, words):
         raise table.error(key, never)
-    return expression.bind({})
+    return expression

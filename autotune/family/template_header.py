@@ -12,10 +12,10 @@ from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
 
-from autotune.errors import TemplateError, quoted, shortened
+from autotune.errors import TemplateError
 from autotune.expressions.expression import Expression, words_of
 from autotune.expressions.functions import FUNCTIONS
-from autotune.expressions.typed_names import never_words, no_condition, number_names
+from autotune.expressions.typed_names import expression_of, no_condition, number_names
 from autotune.family.template import (
     COST_KEYS,
     SUFFIX,
@@ -151,19 +151,8 @@ class HeaderReader:
         )
 
     def expression(self, key: str, value: object, allowed: frozenset[str] | None = None) -> Expression:
-        if isinstance(value, bool):
-            value = str(value).lower()
-        elif isinstance(value, int):
-            value = str(value)
-        if not isinstance(value, str):
-            raise self.error(key, f"expected an expression in quotes, got {value!r}")
-        expression = Expression(value, f"{self.path}: {shortened(key)}")
-        names = self.everything if allowed is None else allowed
-        for name in sorted(expression.names - names):
-            raise self.error(key, f"undeclared name {quoted(name)} in {quoted(value)}{did_you_mean(name, names)}")
-        if never := never_words(expression, self.operation.enumerations):
-            raise self.error(key, never)
-        return expression
+        known = self.everything if allowed is None else allowed
+        return expression_of(self.header, key, value, known, self.operation.enumerations)
 
     def cost(self) -> dict[str, Expression]:
         costs = self.table("cost")

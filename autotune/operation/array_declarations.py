@@ -49,16 +49,6 @@ def strings(table: Table, key: str, value: object, example: str = '["4"]') -> li
     return found
 
 
-def expression_word(table: Table, key: str, default: str = "") -> str:
-    """The text of an expression, which may also be an integer or true. Raises the table's error."""
-    value = table.get(key, default)
-    if isinstance(value, bool | int):
-        return str(value).lower()
-    if not isinstance(value, str):
-        raise table.error(key, f"expected an expression in quotes, got {value!r}")
-    return value
-
-
 class ArrayReader:
     """Reads the declaration of an array; `expression` reads the expression at a key of a table."""
 
@@ -66,7 +56,7 @@ class ArrayReader:
         self,
         table: Table,
         words: Mapping[str, Sequence[str]],
-        expression: Callable[[Table, str, str], Bound],
+        expression: Callable[[Table, str, object], Bound],
     ) -> None:
         self.table = table
         self.words = words
@@ -101,7 +91,7 @@ class ArrayReader:
             },
             type_word=type_word,
             dtypes=dtypes,
-            when=self.bound(table, "when", "true"),
+            when=self.expression(table, "when", table.get("when", "true")),
             fill=fill,
             least=least,
             most=most,
@@ -111,9 +101,6 @@ class ArrayReader:
             rtol=table.fraction("rtol"),
             atol=table.fraction("atol"),
         )
-
-    def bound(self, table: Table, key: str, default: str = "") -> Bound:
-        return self.expression(table, key, expression_word(table, key, default))
 
     def shapes(self) -> Mapping[str, list[str]]:
         """The extents of each layout; of the layout that is not named, where the operation has no word for it."""
@@ -216,4 +203,4 @@ class ArrayReader:
         window = self.table.table("windows", "").table(axis, f"expected {{ {', '.join(_WINDOW_KEYS)} }}")
         window.allow(_WINDOW_KEYS)
         window.require(_WINDOW_KEYS)
-        return {key: self.bound(window, key) for key in _WINDOW_KEYS}
+        return {key: self.expression(window, key, window.get(key)) for key in _WINDOW_KEYS}

@@ -15,7 +15,7 @@ from autotune.errors import StudyError, TemplateError, quoted, shortened
 from autotune.expressions.expression import Bound
 from autotune.expressions.functions import FUNCTIONS
 from autotune.expressions.typed_names import expression_of, number_names
-from autotune.operation.array_declarations import ArrayReader, expression_word, is_name, strings, what_is_wrong
+from autotune.operation.array_declarations import ArrayReader, is_name, strings, what_is_wrong
 from autotune.operation.declarations import (
     COMPUTED,
     ERROR_MODELS,
@@ -385,10 +385,10 @@ class _Reader:
         return words, parts
 
     def bound(self, table: Table, key: str, default: str = "") -> Bound:
-        return self.expression(table, key, expression_word(table, key, default))
+        return self.expression(table, key, table.get(key, default))
 
-    def expression(self, table: Table, key: str, text: str) -> Bound:
-        return expression_of(table, key, text, self.known, self.enumerated)
+    def expression(self, table: Table, key: str, value: object) -> Bound:
+        return expression_of(table, key, value, self.known, self.enumerated).bind({})
 
     def apart(self, key: str) -> Iterator[Apart]:
         weights = self.section("similarity").table(key, "expected a table of expressions and weights")

@@ -67,7 +67,7 @@ def layer_records(files: Iterable[Path], templates: Mapping[str, KernelTemplate]
             for (problem, *_), rows in measured_rows(store).items():
                 device = rows[0].device
                 rates = store.rates.best(device)
-                if device.kind == "cuda" and all(unit in rates for unit in NEEDED_RATES):
+                if device.can.gpu and all(unit in rates for unit in NEEDED_RATES):
                     families = tuple(_of_families(rows, templates, rates))
                     if families:
                         found.append(LayerRecords(problem, device, rates, families))

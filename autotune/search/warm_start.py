@@ -153,7 +153,7 @@ def warm_start(
     """
     wanted = {space.template for space in spaces}
     layers = near(problem, device, [trial for trial in tuned if trial.config.template in wanted])
-    if not layers and device.kind not in ("cuda", "replay"):
+    if not layers and not device.can.gpu_times:
         return WarmStart((), (), most)
     predictor = _Predictor(model, device, rates)
     known = {

@@ -17,7 +17,7 @@ from autotune.devices.backends import compiler_identity
 from autotune.errors import Rejected, ToolchainError
 from autotune.trial import Outcome
 from autotune.workers.compiler_messages import CompileRequest, CompilerRequest
-from autotune.workers.worker import Reply, Worker, WorkerLost
+from autotune.workers.worker import Reply, Worker, WorkerLost, of_kind
 
 FIRST_DEADLINE_S = 60.0  # of a compilation, before the deadline adapts
 LEAST_DEADLINE_S = 5.0  # no recorded kernel of 7,100 that took 4.5 s came within 2.5 times its layer's best time
@@ -77,8 +77,7 @@ class CompilePool:
         if self._cache and (found := self._cache.get(key)):
             return found
         started = time.perf_counter()
-        binary = self._ask(CompileRequest(program, target), deadline_s)
-        assert isinstance(binary, Binary)  # noqa: S101 - the type of this request's answer
+        binary = of_kind(self._ask(CompileRequest(program, target), deadline_s), Binary)
         seconds = time.perf_counter() - started
         self._seconds.append(seconds)
         if self._cache:

@@ -34,6 +34,7 @@ from autotune.workers.worker import (
     VerifyRequest,
     Worker,
     WorkerLost,
+    of_kind,
 )
 
 _RESPAWNS = 3  # fresh workers tried in a row before the device counts as lost
@@ -90,14 +91,12 @@ class DeviceWorker:
         self._doubtful = False
         """the last kernel failed: the known-good kernel of the next one's layer must pass first"""
         try:
-            opened = self._ask(self._open_request, deadlines.open_s)
+            self.opened = of_kind(self._ask(self._open_request, deadlines.open_s), Opened)
         except WorkerLost as error:
             raise DeviceError(f"{name}: its worker ends while opening it: {error.message}") from None
         except BaseException:
             self.drop()
             raise
-        assert isinstance(opened, Opened)  # noqa: S101 - the type of this request's answer
-        self.opened = opened
 
     def begin_layer(self, layer: LayerRequest) -> None:
         """Make a layer's data in the worker. Raises DeviceError if that fails."""
@@ -180,11 +179,11 @@ class DeviceWorker:
             reply = self._settled(request.source, lambda: self._received(worker, self._deadlines.evaluate_s))
             if isinstance(reply, Skipped):
                 return None
-            assert isinstance(reply, Measured)  # noqa: S101 - the type of this request's answer
             self._answered += 1
-            if not reply.too_slow:
+            measured = of_kind(reply, Measured)
+            if not measured.too_slow:
                 self._known_good.setdefault(request.source.problem, request)
-            return reply
+            return measured
         finally:
             done.set()
 
@@ -192,10 +191,9 @@ class DeviceWorker:
         """Verify a kernel. Raises Rejected with the kernel's outcome."""
         self._ready(request.source.problem)
         reply = self._settled(request.source, lambda: self._ask(request, self._deadlines.evaluate_s))
-        assert isinstance(reply, ErrorStats)  # noqa: S101 - the type of this request's answer
         self._answered += 1
         self._known_good.setdefault(request.source.problem, request)
-        return reply
+        return of_kind(reply, ErrorStats)
 
     def _settled(self, source: KernelSource, answer: Callable[[], Reply]) -> Reply:
         """The answer about a kernel that may break its worker. Raises Rejected with the kernel's outcome."""
@@ -210,12 +208,8 @@ class DeviceWorker:
         """Time contenders interleaved."""
         with self._alone():
             self._ready(request.kernels[0][0].problem)
-            try:
-                reply = self._ask(request, self._deadlines.layer_s + 4 * request.budget_s)
-            except WorkerLost as error:
-                raise DeviceLost(f"{self.name}: lost while timing the finals: {error.message}") from None
-        assert isinstance(reply, FinalsTimings)  # noqa: S101 - the type of this request's answer
-        return reply
+            deadline_s = self._deadlines.layer_s + 4 * request.budget_s
+            return of_kind(self._certain(request, deadline_s, "timing the finals"), FinalsTimings)
 
     def perform(self, request: Request, deadline_s: float, problem: Problem | None = None) -> Reply:
         """Send another request that runs kernels, with a layer's data if given. Raises Rejected if they fail."""
@@ -241,12 +235,17 @@ class DeviceWorker:
 
     def calibrate(self, binary: Binary) -> Calibration:
         """The device's rates."""
+        request = CalibrateRequest(binary)
+        return of_kind(self._certain(request, self._deadlines.layer_s, "measuring its rates"), Calibration)
+
+    def _certain(self, request: Request, deadline_s: float, what: str) -> Reply:
+        """The answer to a request that only runs kernels that were correct. Raises DeviceLost if it takes the worker
+        down.
+        """
         try:
-            reply = self._ask(CalibrateRequest(binary), self._deadlines.layer_s)
+            return self._ask(request, deadline_s)
         except WorkerLost as error:
-            raise DeviceLost(f"{self.name}: lost while measuring its rates: {error.message}") from None
-        assert isinstance(reply, Calibration)  # noqa: S101 - the type of this request's answer
-        return reply
+            raise DeviceLost(f"{self.name}: lost while {what}: {error.message}") from None
 
     def refresh(self) -> None:
         """End the worker, after its current work."""

@@ -17,6 +17,7 @@ import threading
 from collections.abc import Mapping
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
+from typing import TypeVar
 
 from autotune.compilation.compile import MAX_MESSAGE, Binary
 from autotune.devices.device import Baseline, DeviceInfo, Environment
@@ -31,6 +32,7 @@ from autotune.tempdirs import temporary_folder
 from autotune.trial import ErrorStats, Measured, Timing
 from autotune.workers.compiler_messages import Bug, CompileRequest, CompilerRequest
 
+T = TypeVar("T")
 MOST_PASSES = 32  # in one sample of a short kernel
 COPIES_BYTES = 1 << 30  # the most that copies of a layer's arrays may take, for samples of several passes
 
@@ -161,6 +163,12 @@ Reply = (
     | Dependence
     | None
 )
+
+
+def of_kind(reply: Reply, kind: type[T]) -> T:
+    """A reply as the record that answers the request."""
+    assert isinstance(reply, kind)  # noqa: S101 - each request has one kind of answer
+    return reply
 
 
 _MAX_REPORT = 4 * MAX_MESSAGE  # characters of a sanitizer's report, which `reports` turns into one line
