@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import queue
-from collections.abc import Mapping, Sequence
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Protocol, runtime_checkable
@@ -12,7 +13,7 @@ from autotune.compilation.cache import BinaryCache
 from autotune.compilation.compile import Binary, Program, Target
 from autotune.devices.backends import parse_device, runtime_program
 from autotune.devices.device import BUSY_PERCENT, SHARED_PERCENT, DeviceInfo, Environment
-from autotune.errors import DeviceError
+from autotune.errors import DeviceError, Rejected
 from autotune.family.source import KernelSource
 from autotune.measurement.calibrate import Calibration, calibration_program
 from autotune.measurement.dispatcher_check import Choices, ChoicesRequest
@@ -36,39 +37,52 @@ from autotune.workers.worker import (
 _ENTERED = 4  # times that a kernel and its library are timed next to each other, each time with other weights
 
 
-class Evaluator(Protocol):
-    """Compiles and measures kernels of several layers on one kind of device."""
+class Evaluator(ABC):
+    """Compiles and measures kernels of several layers on one kind of device.
+
+    The defaults are those of an evaluator that runs no kernels: one config at a time, without preparation.
+    """
 
     @property
-    def info(self) -> DeviceInfo: ...
+    @abstractmethod
+    def info(self) -> DeviceInfo:
+        """The device; several devices are equal."""
 
     @property
-    def environment(self) -> Environment: ...
+    @abstractmethod
+    def environment(self) -> Environment:
+        """Driver, compiler and flags."""
 
     @property
     def ahead(self) -> int:
         """The number of configs that should be under way at once; 1 makes a run strictly sequential."""
+        return 1
 
     @property
     def slots(self) -> int:
         """The number of `evaluate` calls that may be under way at once."""
+        return 1
 
     @property
     def finals_alone(self) -> bool:
         """Whether nothing else may be under way during finals."""
+        return self.ahead == 1
 
-    def listed(self, problem: Problem, *, cache: str) -> frozenset[Config] | None:
+    def listed(self, problem: Problem, *, cache: str) -> frozenset[Config] | None:  # noqa: ARG002
         """The only configs of a layer that can be evaluated; None: any config."""
+        return None
 
-    def expect(self, problem: Problem) -> None:
+    def expect(self, problem: Problem) -> None:  # noqa: B027 - nothing to start
         """Announce a layer, so that its verification program is compiled before `begin_layer`."""
 
-    def begin_layer(self, problem: Problem) -> None:
+    def begin_layer(self, problem: Problem) -> None:  # noqa: B027 - every layer is ready
         """Make a layer's data, and keep those of earlier layers. Raises DeviceError if the device refuses the layer."""
 
+    @abstractmethod
     def compile(self, source: KernelSource) -> Future[Binary]:
         """Start compiling; the future raises Rejected('compile', ...)."""
 
+    @abstractmethod
     def evaluate(self, source: KernelSource, binary: Binary, *, cache: str, best_us: float | None) -> Measured:
         """Verify and time one kernel. With `best_us` None it is timed to the end, otherwise in a race against that time
         (infinite if unknown) and the layer's fastest kernel so far.
@@ -76,16 +90,28 @@ class Evaluator(Protocol):
         Raises Rejected with its outcome, DeviceLost if the device is gone.
         """
 
+    @abstractmethod
     def finals(self, request: FinalsRequest) -> FinalsTimings:
         """Time contenders of one layer interleaved, all on one device and all in the same way.
 
         Raises Disproved for kernels whose outputs are wrong afterwards.
         """
 
-    def refresh(self) -> None:
+    def refresh(self) -> None:  # noqa: B027 - nothing to replace
         """Use fresh workers for the next request."""
 
-    def close(self) -> None: ...
+    def close(self) -> None:  # noqa: B027 - nothing to end
+        """End what it has started."""
+
+
+def compiled_at_once(compiled: Callable[[KernelSource], Binary], source: KernelSource) -> Future[Binary]:
+    """A finished future with the binary, or with the Rejected of a kernel whose compilation fails."""
+    future: Future[Binary] = Future()
+    try:
+        future.set_result(compiled(source))
+    except Rejected as rejected:
+        future.set_exception(rejected)
+    return future
 
 
 @runtime_checkable
@@ -107,7 +133,7 @@ class Chooser(Protocol):
         """Ask a compiled dispatcher which kernel serves each layer."""
 
 
-class DeviceEvaluator:
+class DeviceEvaluator(Evaluator):
     """Evaluates on `host`, or on one or several `cuda:N` of the same model, with a pool of compilers."""
 
     def __init__(
@@ -186,9 +212,6 @@ class DeviceEvaluator:
     def target(self) -> Target:
         """The target of compilations."""
         return Target(self.info.kind, self.info.arch, check=self._workers[0].name == "host:check")
-
-    def listed(self, problem: Problem, *, cache: str) -> None:
-        """Any config can be evaluated."""
 
     def expect(self, problem: Problem) -> None:
         """Compile the layer's verification program, unless another layer has the same."""

@@ -17,10 +17,9 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from autotune.compilation.compile import Binary, Target
 from autotune.devices.device import DeviceInfo, Environment
 from autotune.errors import DeviceError, Rejected
-from autotune.evaluation.sequential import SequentialEvaluator
+from autotune.evaluation.evaluator import Evaluator, compiled_at_once
 from autotune.family.source import KernelSource
 from autotune.measurement.benchmark import RACE_FACTOR, summarise
-from autotune.problem import Problem
 from autotune.trial import ErrorStats, Measured, Outcome, Resources
 from autotune.workers.worker import FinalsRequest, FinalsTimings
 
@@ -37,7 +36,7 @@ _MOST_DELAY_MS = 3_600_000  # an hour
 _DELAYS = {"delay_ms": _MOST_DELAY_MS, "compile_ms": _MOST_DELAY_MS, "compilers": 999}  # with the maximum of each
 
 
-class NullEvaluator(SequentialEvaluator):
+class NullEvaluator(Evaluator):
     """An Evaluator that compiles and runs nothing."""
 
     def __init__(self, options: str, *, sleep: Callable[[float], None] = time.sleep) -> None:
@@ -83,14 +82,11 @@ class NullEvaluator(SequentialEvaluator):
         """One without `compilers`, else as on a GPU."""
         return int(self._compilers) + 4 if self._compilers else 1
 
-    def listed(self, problem: Problem, *, cache: str) -> None:
-        """Any config can be evaluated."""
-
     def compile(self, source: KernelSource) -> Future[Binary]:
         """An empty binary, or the failure that the options demand."""
         if self._pool is not None:
             return self._pool.submit(self._compiled, source)
-        return super().compile(source)
+        return compiled_at_once(self._compiled, source)
 
     def _compiled(self, source: KernelSource) -> Binary:
         if self._compile_ms:

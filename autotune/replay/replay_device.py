@@ -7,13 +7,14 @@ evaluated, so a study's search spaces shrink to the recorded configs of its laye
 from __future__ import annotations
 
 from collections.abc import Mapping
+from concurrent.futures import Future
 from dataclasses import replace
 from pathlib import Path
 
 from autotune.compilation.compile import Binary, Target
 from autotune.devices.device import DeviceInfo, Environment
 from autotune.errors import DeviceError, Rejected
-from autotune.evaluation.sequential import SequentialEvaluator
+from autotune.evaluation.evaluator import Evaluator, compiled_at_once
 from autotune.family.source import KernelSource
 from autotune.legacy_names import current
 from autotune.measurement.benchmark import summarise
@@ -31,7 +32,7 @@ _Key = tuple[str, frozenset[tuple[str, Value]]]
 """A config regardless of the order of its parameters, which a family may change."""
 
 
-class ReplayEvaluator(SequentialEvaluator):
+class ReplayEvaluator(Evaluator):
     """An Evaluator that answers with recorded trials, of one device in the environment of its latest one."""
 
     def __init__(self, rest: str) -> None:
@@ -71,6 +72,10 @@ class ReplayEvaluator(SequentialEvaluator):
                 f"it has {known}"
             )
         return frozenset(trial.config for trial in found.values())
+
+    def compile(self, source: KernelSource) -> Future[Binary]:
+        """A finished future with what is recorded."""
+        return compiled_at_once(self._compiled, source)
 
     def _compiled(self, source: KernelSource) -> Binary:
         """A binary of nothing with the recorded resources. Raises Rejected for a recorded failure to compile."""
