@@ -375,7 +375,7 @@ class Library:
             self.pack,
         )
 
-        def enqueue(stream: int, workspace: int, addresses: Sequence[int]) -> None:
+        def enqueue(stream: int, workspace: int, addresses: Sequence[Number]) -> None:
             status = forward(ctypes.byref(of), pack(arguments_bytes, workspace, workspace_bytes, *addresses), stream)
             if status:
                 raise self.error(status)
