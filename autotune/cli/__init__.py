@@ -65,6 +65,8 @@ _GROUPS = {
     },
 }
 """The commands as help lists them, each with its module"""
+_MEASURING = {"tune", "compare", "ladder", "dispatch", "retime"}
+"""Commands that store trials while they run"""
 _OLD_NAMES = {
     "agent": "worker",
     "cache": "clean",
@@ -142,7 +144,8 @@ def main() -> None:
             _end(lacking)
         except SystemExit as end:
             if end.code == 128 + signal.SIGTERM:
-                click.echo("autotune: ended by SIGTERM; trials that were measured are in the database", err=True)
+                kept = "; every measured trial is in the database" if _MEASURING.intersection(sys.argv) else ""
+                click.echo(f"autotune: ended by SIGTERM{kept}", err=True)
             if sys.stdout is not stdout:  # `autotune trials | head`: click silences it and exits with 1
                 sys.exit(128 + signal.SIGPIPE)
             raise

@@ -220,12 +220,12 @@ def _failures(checking: FamilyCheck, rows: Sequence[CheckRow], wrong: Sequence[C
         lines += [f"{outcome}/{reason}: {len(failed)} of {len(rows)} configs{where}", f"  {failed[0].message}"]
         if common := in_common(checking, rows, failed):
             lines += [
-                "  Every one of them, and hardly another, has",
+                "  All of them, and almost no other config, have",
                 *(f"    {words}" for words in common[:5]),
             ]
         name = checking.plan.template.name
         again = f"autotune check {name} --study failed.toml{on_check}"
-        lines += [f"  To see it again, save this as failed.toml and run: {again}", ""]
+        lines += [f"  To reproduce it, save this as failed.toml and run: {again}", ""]
         lines += [f"    {line}" for line in reproduction(failed[0].problem, failed[0].source.config)]
         lines.append("")
     return lines

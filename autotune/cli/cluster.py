@@ -229,7 +229,9 @@ def _complain(study: Study, cluster_results: Sequence[ClusterResult], lacking: S
 
 def _warn(address: str, is_open: Callable[[str], bool]) -> None:
     if is_open(address):
-        _say(f"note: {address} is not encrypted, and whoever reaches it can run code; docs/cluster.md has TLS")
+        _say(
+            f"note: {address} is not encrypted, and anyone who can reach it can run code; docs/cluster.md describes TLS"
+        )
 
 
 def _say(line: str) -> None:

@@ -216,8 +216,12 @@ def _show_all(built: Built, out: Path | None) -> None:
     _say(f"the default comes first for: {', '.join(defaulted) or 'none'}")
     waiting = [layer.layer.name for layer in built.layers if layer.kernel is None]
     if waiting:
-        _say(f"no kernel supports; tune them (`autotune tune STUDY --only-unsupported`): {', '.join(waiting)}")
-    how = "its C++ agrees on the device" if built.compiled else "its C++ was not compiled: nothing runs on this device"
+        _say(f"no kernel supports {', '.join(waiting)}; `autotune tune STUDY --only-unsupported` tunes these layers")
+    how = (
+        "the C++ header agrees with it on the device"
+        if built.compiled
+        else "the C++ header was not compiled, because nothing runs on this device"
+    )
     _say(
         f"{counted(built.configs, 'config')}, {counted(len(built.interpolated), 'layer')} interpolated, "
         f"{counted(built.measured, 'cell')} measured now, "

@@ -110,7 +110,7 @@ def export(
     )
     _show_kernels(written.origins, written.left_out)
     for name in written.exported.written.edited:
-        click.echo(f"{out / name}: left as it is, edited after the export that wrote it", err=True)
+        click.echo(f"{out / name}: kept, because it was edited after it was exported", err=True)
     for path in written.exported.sources:
         click.echo(path)
     if written.exported.never_run:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import click
 
 from autotune.api.study_names import study_named
-from autotune.cli.options import DATABASE, DIRECTORIES, JOBS, LAYERS, STUDY, refuse_beside, run_on, writable
+from autotune.cli.options import DATABASE, DIRECTORIES, JOBS, LAYERS, STUDY, refuse_with, run_on, writable
 from autotune.cli.profile import counter_columns, first_device, require_profiler, say
 from autotune.cli.run import CommandLine, end_interrupted
 from autotune.cli.tables import show, wide_format_options
@@ -114,7 +114,7 @@ def ladder(
     gives, which were measured on another GPU, and the metrics of the profiler.
     """
     if stored:
-        refuse_beside("--stored", "device", "trials", "jobs", "profile")
+        refuse_with("--stored", "device", "trials", "jobs", "profile")
         from autotune.api.run_plan import layers_named
 
         recorded = study_named(study, db, directories)

@@ -147,8 +147,8 @@ def one_of(flags: Mapping[str, bool]) -> str | None:
     return chosen[0] if chosen else None
 
 
-def refuse_beside(flag: str, *names: str) -> None:
-    """Raise click.UsageError if parameters were given that have no effect with this flag, or without one."""
+def refuse_with(flag: str, *names: str) -> None:
+    """Raise click.UsageError if one of these parameters was given, which have no effect with this flag."""
     params = [param for param in click.get_current_context().command.params if param.name in names]
     options = [
         param.opts[0] if isinstance(param, click.Option) else param.human_readable_name.strip("[]")
@@ -156,7 +156,7 @@ def refuse_beside(flag: str, *names: str) -> None:
         if is_typed(str(param.name))
     ]
     if options:
-        raise click.UsageError(f"{flag}: leave {' and '.join(options)} out, which has no effect")
+        raise click.UsageError(f"{flag}: {' and '.join(options)} has no effect; leave it out")
 
 
 class Number(click.FloatRange):
@@ -280,7 +280,7 @@ class FilterOptions:
             for name in names:
                 if name not in known_names:
                     hint = did_you_mean(name, sorted(known_names))
-                    click.echo(f"{option} {name}: {store.path} has nothing of this name{hint}", err=True)
+                    click.echo(f"{option} {name}: {store.path} has no such name{hint}", err=True)
 
 
 def filter_options(function: Callable[..., None]) -> Callable[..., None]:

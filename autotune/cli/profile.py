@@ -12,7 +12,7 @@ import click
 from autotune.analysis.profile import COUNTERS
 from autotune.api.device_names import jobs_default
 from autotune.api.study_names import name_of
-from autotune.cli.options import ACCURACY, DATABASE, DIRECTORIES, open_filled, refuse_beside, run_on, studies_and_layers
+from autotune.cli.options import ACCURACY, DATABASE, DIRECTORIES, open_filled, refuse_with, run_on, studies_and_layers
 from autotune.cli.run import open_evaluator
 from autotune.cli.tables import format_options, show
 from autotune.columns import Column, Row, Shares, attributes
@@ -91,7 +91,7 @@ def profile(
 
     name = name_of(what)  # report a wrong file first
     if stored:
-        refuse_beside("--stored", "device")
+        refuse_with("--stored", "device")
         with Store(db, create=False) as store:
             rows = [row for row in store.profiles.list(name) if accuracy in (None, row.row.trial.accuracy)]
         if not rows:

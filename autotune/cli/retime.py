@@ -64,7 +64,7 @@ def stale(what: str | None, db: str, directories: tuple[Path, ...], device: str 
         with counting("stale", len(rows)) as tell:
             stale_rows = list(StaleResults(store, families, pool, devices).rows(_counted(rows, tell)))
     doubtful, best = ({row["trial_id"] for row in some} for some in (stale_rows, rows))
-    click.echo(f"{len(doubtful)} of {len(best)} best results are doubtful", err=True)
+    click.echo(f"{len(doubtful)} of {len(best)} best results may be out of date", err=True)
     show(stale_rows, _STALE_COLUMNS, style)
 
 

@@ -22,7 +22,7 @@ from autotune.cli.options import (
     SECONDS,
     STUDY,
     Number,
-    refuse_beside,
+    refuse_with,
     run_on,
 )
 from autotune.cli.output import on_terminal
@@ -164,7 +164,7 @@ def tune(
     if rule := plan.rule(target, trials):
         search_and_show(plan, rule, device, jobs, db, style, holdout=holdout)
     elif holdout is not None:
-        raise StudyError("--holdout is for a rule: give --target")
+        raise StudyError("--holdout needs a rule: give --target")
     elif cluster is not None:
         if only_unsupported:
             raise StudyError("--only-unsupported needs one device; with --cluster name the layers by --layer")
@@ -281,7 +281,7 @@ def search_and_show(
     from autotune.dispatch.header import load_dispatch_template
     from autotune.dispatch.rule_search import search_rule
 
-    refuse_beside("a rule is the target", *_OF_LAYERS)
+    refuse_with("a rule is the target", *_OF_LAYERS)
     template = load_dispatch_template()
     with open_run(plan.study, device, jobs, db, CommandLine()) as opened:
         distinct = distinct_layers(plan.layers)

@@ -250,7 +250,7 @@ def _head(explained: Explained) -> Iterator[str]:
         held = facts.residency
         facts_text.append(
             f"{counted(held.blocks, 'block')} of {counted(held.warps // held.blocks, 'warp')} a multiprocessor "
-            f"(occupancy {held.occupancy:.2g}), no more for {' and '.join(held.limits)}"
+            f"(occupancy {held.occupancy:.2g}), more would exceed its {' and '.join(held.limits)}"
         )
     if trial.resources.registers:
         spills = f"{trial.resources.spill_bytes} bytes spilled" if trial.resources.spill_bytes else "no spills"

@@ -71,7 +71,7 @@ def test_an_edited_kernel_that_is_exported_no_more_is_left(exported: Path, autot
     other_study(exported.parent)
     done = autotune("export", "other", "--out", "out", "--no-proof")
     assert done.code == 0
-    assert "out/small.one.null.cu: left as it is, edited after the export that wrote it\n" in done.err
+    assert "out/small.one.null.cu: kept, because it was edited after it was exported\n" in done.err
     assert (exported / "small.one.null.cu").read_text() == "// faster"
     assert (exported / "other.one.null.cu").exists()
 

@@ -218,7 +218,7 @@ def test_history_ends_with_the_best(filled: Path, autotune: Command) -> None:
 
 def test_nothing_is_stale_where_nothing_changed(filled: Path, autotune: Command) -> None:
     finished = autotune("stale", "--family-dir", "families", "--json")
-    assert (rows(finished), finished.err) == ([], "0 of 1 best results are doubtful\n")
+    assert (rows(finished), finished.err) == ([], "0 of 1 best results may be out of date\n")
 
 
 def doubts(finished: Finished) -> list[tuple[object, ...]]:

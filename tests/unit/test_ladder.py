@@ -138,7 +138,7 @@ def test_a_ladder_that_cannot_be_profiled_is_not_climbed(
         option = beside.partition("=")[0]
         assert (refused.code, refused.err.splitlines()[-1]) == (
             2,
-            f"Error: --stored: leave {option} out, which has no effect",
+            f"Error: --stored: {option} has no effect; leave it out",
         )
 
 

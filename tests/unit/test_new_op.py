@@ -64,7 +64,7 @@ def test_an_operation_beside_a_named_study_is_found_from_elsewhere(autotune: Com
     for name in ("mine", "mine.toml"):
         shutil.move(name, tmp_path / "sub")
     autotune("tune", "sub/mine.toml", "--device", "null", "--trials", "2")
-    assert autotune("stale", "sub/mine.toml").err == "0 of 2 best results are doubtful\n"
+    assert autotune("stale", "sub/mine.toml").err == "0 of 2 best results may be out of date\n"
     written = autotune("export", "sub/mine.toml", "--out", "lib", "--no-proof", "--arch", "90")
     assert written.code == 0, written
     lost = autotune("export", "mine", "--out", "other", "--no-proof").complaint
