@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING
 import click
 
 from autotune.analysis.trial_columns import OCCUPANCY_LIMITS
-from autotune.analysis.trial_rows import best_cells
 from autotune.api.study_names import NamedLayers, layers_of_file, name_of, named_layers
 from autotune.cli.floors import floor_of, warn_faster_than_roofline
 from autotune.cli.network_table import NETWORK_COLUMNS, network_cells, show_network
@@ -105,6 +104,8 @@ def show_best(
 
     `of_network` has further cells of kernels, by trial and layer.
     """
+    from autotune.analysis.trial_rows import best_cells
+
     empty: Cells = dict.fromkeys(column.key for column in columns)
     rows: list[Cells] = []
     for one in kernels:

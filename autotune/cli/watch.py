@@ -13,7 +13,6 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from autotune.analysis.trial_rows import config_cell
 from autotune.api.study_names import name_of
 from autotune.cli.options import DATABASE, SECONDS, studies_and_layers
 from autotune.cli.tables import console
@@ -49,6 +48,7 @@ def watch(what: str, db: str, every_s: float, once: bool) -> None:
 
 def _look(name: str, db: str) -> Group:
     from autotune.analysis.networks import stored_study
+    from autotune.analysis.trial_rows import config_cell
     from autotune.api.run import latest_run_of
     from autotune.store import Store
 

@@ -770,8 +770,8 @@ def test_a_misspelt_layer_or_family_is_named(filled: Path, autotune: Command) ->
     for words in (("trials", "--json"), ("history", "small", "--json")):
         asked = autotune(*words, "--layer", f"{layer}x")
         assert (asked.code, json.loads(asked.out), asked.err.splitlines()[0]) == (0, [], said)
-    assert "--family tinny: autotune.db has nothing" in autotune("trials", "--family", "tinny").err
-    assert "has nothing" not in autotune("trials", "--family", "tiny", "--outcome", "timeout").err
+    assert "--family tinny: autotune.db has no such name" in autotune("trials", "--family", "tinny").err
+    assert "no such name" not in autotune("trials", "--family", "tiny", "--outcome", "timeout").err
 
 
 def test_help_is_printed_without_the_libraries_of_a_run() -> None:
