@@ -27,10 +27,7 @@ from .torch_convolution import Convolution, activated, convolved
 from .torch_norm import Norm
 from .torch_runtime import Runtime
 
-ROUNDS = 21  # of a race; the result is their median
-FEW_ROUNDS = 7  # of a race for an untuned network, whose user waits for it
 SAMPLE_US = 400.0  # duration of the passes of one sample, for which the launch of a graph is negligible
-MOST_PASSES = 32  # in a sample
 MOST_BYTES = 1 << 30  # maximum size of the arrays of all passes
 ONE_KERNEL = "PyTorch's convolution and one kernel for the rest"
 _FUSED = "cuDNN's fused"
@@ -59,6 +56,20 @@ class Work:
 
 
 @dataclass(frozen=True, slots=True)
+class Effort:
+    """How long a race may take. Most of its time goes to the passes, each with arrays and a kernel of its own."""
+
+    rounds: int
+    """the result is their median"""
+    passes: int
+    """most passes of a sample"""
+
+
+THOROUGH = Effort(rounds=21, passes=32)
+BRIEF = Effort(rounds=7, passes=8)  # for an untuned network, whose user waits for it
+
+
+@dataclass(frozen=True, slots=True)
 class Times:
     """Median microseconds of a pass of each contender."""
 
@@ -82,7 +93,7 @@ Inputs = TypeVar("Inputs")
 
 
 def race(
-    work: Work, layer: Convolution | Norm, library: str | Path, runtime: Runtime, rounds: int = ROUNDS
+    work: Work, layer: Convolution | Norm, library: str | Path, runtime: Runtime, effort: Effort = THOROUGH
 ) -> Times | None:
     """Time a library's kernel and PyTorch's alternatives for a layer; None if the kernel disagrees with PyTorch.
 
@@ -104,7 +115,7 @@ def race(
             if not name.startswith(_FUSED) or agrees(run, clipped=True):
                 contenders[name] = run
     each_bytes = sum(tensor.nbytes for tensor in (first.x, *layer.parameters(), expected, first.z))
-    return timed(contenders, first, partial(_arrays, work, layer, library), each_bytes, device, runtime, rounds)
+    return timed(contenders, first, partial(_arrays, work, layer, library), each_bytes, device, runtime, effort)
 
 
 def timed(
@@ -114,19 +125,19 @@ def timed(
     each_bytes: int,
     device: torch.device,
     runtime: Runtime,
-    rounds: int,
+    effort: Effort,
 ) -> Times:
     """Time contenders, one of which is called tuned, each on the same inputs: the first ones, and others of its kind.
 
     `each_bytes` is the size of what a pass reads and writes.
     """
     once_us = min(_once_us(partial(run, first), device, runtime) for run in contenders.values())
-    count = max(1, min(MOST_PASSES, MOST_BYTES // each_bytes, math.ceil(SAMPLE_US / once_us)))
+    count = max(1, min(effort.passes, MOST_BYTES // each_bytes, math.ceil(SAMPLE_US / once_us)))
     sets = [first, *(another() for _ in range(count - 1))]
     for inputs in sets:
         contenders["tuned"](inputs)  # the first use prepares the filters, which a capture does not allow
     samples = {name: _sample(run, sets, device, runtime) for name, run in contenders.items()}
-    times = [{name: sample() for name, sample in samples.items()} for _ in range(rounds)]
+    times = [{name: sample() for name, sample in samples.items()} for _ in range(effort.rounds)]
     medians = {name: statistics.median(each[name] for each in times) for name in samples}
     tuned_us = medians.pop("tuned")
     return Times(tuned_us, tuple(sorted(medians.items(), key=lambda rival: rival[1])))
@@ -220,11 +231,15 @@ def _with_one_kernel_behind(work: Work, kernel: Problem, arrays: Arrays) -> Tens
 
 
 def _once_us(run: Callable[[], object], device: torch.device, runtime: Runtime) -> float:
-    """Approximate microseconds of a pass; in the first pass cudnn.benchmark chooses its algorithm."""
-    for _ in range(3):
+    """Approximate microseconds of a pass, of which some may be Python's; in the first pass cudnn.benchmark chooses its
+    algorithm.
+    """
+
+    def passed() -> None:
         run()
-    body = runtime.recorded(device, run)
-    return 1000 * min(runtime.time_ms(device, body) for _ in range(3))
+
+    passed()
+    return 1000 * min(runtime.time_ms(device, passed) for _ in range(3))
 
 
 def _sample(

@@ -18,7 +18,7 @@ from .convolution import FilterGradient, Problem
 from .declared import INTERFACES
 from .interface import Library, LibraryError, find_libraries
 from .norms import NormProblem
-from .torch_benchmark import ROUNDS, Times, Work, race
+from .torch_benchmark import THOROUGH, Effort, Times, Work, race
 from .torch_convolution import Convolution, TunedConvolution
 from .torch_example import convolutions, has_hooks
 from .torch_layers import Inference, Layer
@@ -130,12 +130,12 @@ def swap(
     network: Inference,
     libraries: Mapping[str, Library],
     margin: float,
-    rounds: int = ROUNDS,
+    effort: Effort = THOROUGH,
     times: dict[str, Times | None] | None = None,
 ) -> Swapped:
     """Convert a network that was read, by libraries by operation.
 
-    `rounds` of a race; `times` are the results of races that need not be run again, by `repr` of their Work, to which
+    `effort` of a race; `times` are the results of races that need not be run again, by `repr` of their Work, to which
     those of this conversion are added.
     """
     whole = any(not each.part.path for each in network.parts)
@@ -144,7 +144,7 @@ def swap(
         for name, part in ({} if whole else convolutions(network.network)).items()
         if not any(name.startswith(f"{each.part.path}.") for each in network.parts)
     ]
-    judge = _Judge(libraries, margin, rounds, {} if times is None else times)
+    judge = _Judge(libraries, margin, effort, {} if times is None else times)
     rows: list[Row] = []
     places: dict[Tuned, int] = {}
     with torch.no_grad(), cudnn_benchmark():
@@ -174,9 +174,9 @@ class _Judge:
     """Decides which convolutions to replace; those with the same problem are timed once."""
 
     def __init__(
-        self, libraries: Mapping[str, Library], margin: float, rounds: int, times: dict[str, Times | None]
+        self, libraries: Mapping[str, Library], margin: float, effort: Effort, times: dict[str, Times | None]
     ) -> None:
-        self._margin, self._libraries, self._rounds, self._times = margin, libraries, rounds, times
+        self._margin, self._libraries, self._effort, self._times = margin, libraries, effort, times
 
     def row(self, layer: Layer) -> Row:
         """Decide about a layer."""
@@ -205,7 +205,7 @@ class _Judge:
         """Decide about a layer, given the problem that the kernel would compute."""
         work = Work(problem, layer.residual, layer.activation)
         if (key := repr(work)) not in self._times:
-            self._times[key] = race(work, module, self._libraries[problem.operation].path, runtime, self._rounds)
+            self._times[key] = race(work, module, self._libraries[problem.operation].path, runtime, self._effort)
         row = Row(layer.name, problem, kernel, None, None, swapped=False, why="")
         return with_times(row, self._times[key], self._margin)
 

@@ -17,7 +17,7 @@ from .convolution import FilterGradient, Geometry, Problem, data_gradient
 from .interface import Library
 from .layer_names import plain_name, unused_name
 from .norms import NormProblem
-from .torch_benchmark import FEW_ROUNDS, ROUNDS, WRONG, Times, timed
+from .torch_benchmark import BRIEF, THOROUGH, WRONG, Effort, Times, timed
 from .torch_call import DTYPES, LAST, STORED, Call
 from .torch_capture import label
 from .torch_example import example_arguments, is_channels_last, undisturbed
@@ -237,7 +237,7 @@ def _judged(
     if libraries is None and (build := begin(started, _problems(sites))) is not None:
         built, races = build.wait(), Races(build.folder / RACES)
         libraries = libraries_of(build.folder)
-    judge = _Judge(libraries or {}, margin, *((ROUNDS, {}) if races is None else (FEW_ROUNDS, races.times)))
+    judge = _Judge(libraries or {}, margin, *((THOROUGH, {}) if races is None else (BRIEF, races.times)))
     layers: list[TrainedLayer | None] = []
     rows: list[Row] = []
     with torch.no_grad(), cudnn_benchmark():
@@ -282,9 +282,9 @@ class _Judge:
     """Decides which parts kernels compute; parts with the same problem are timed once."""
 
     def __init__(
-        self, libraries: Mapping[str, Library], margin: float, rounds: int, times: dict[str, Times | None]
+        self, libraries: Mapping[str, Library], margin: float, effort: Effort, times: dict[str, Times | None]
     ) -> None:
-        self._libraries, self._margin, self._rounds, self._times = libraries, margin, rounds, times
+        self._libraries, self._margin, self._effort, self._times = libraries, margin, effort, times
 
     def row(self, site: Site, part: str, problems: Sequence[Problem | FilterGradient]) -> tuple[Row, str]:
         """Decide about a part; the call of its kernel, which is empty if PyTorch computes it."""
@@ -301,13 +301,13 @@ class _Judge:
         call = Call(path, arguments, torch_shapes=True, or_pytorch=True).text
         key = repr((part, problem, site.has_bias, site.weight_dtype))
         if key not in self._times:
-            self._times[key] = _race(site, part, call, runtime, self._rounds)
+            self._times[key] = _race(site, part, call, runtime, self._effort)
         row = Row(name, problem, kernel, None, None, swapped=False, why="")
         row = with_times(row, self._times[key], self._margin)
         return row, call if row.swapped else ""
 
 
-def _race(site: Site, part: str, call: str, runtime: Runtime, rounds: int) -> Times | None:
+def _race(site: Site, part: str, call: str, runtime: Runtime, effort: Effort) -> Times | None:
     """Time the kernel and PyTorch's operator for a part; None if they disagree."""
     first, plain = _tensors(site), Parts(site.problem.operation, tuple(site.problem.arguments.items()))
 
@@ -328,7 +328,7 @@ def _race(site: Site, part: str, call: str, runtime: Runtime, rounds: int) -> Ti
         return None
     each_bytes = first.x.nbytes + first.stored.nbytes + 2 * first.dy.nbytes
     contenders = {"tuned": tuned, f"PyTorch's {PARTS[part]}": theirs}
-    return timed(contenders, first, partial(_tensors, site), each_bytes, site.device, runtime, rounds)
+    return timed(contenders, first, partial(_tensors, site), each_bytes, site.device, runtime, effort)
 
 
 def _tensors(site: Site) -> _Tensors:

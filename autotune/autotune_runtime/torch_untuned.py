@@ -18,7 +18,7 @@ from .convolution import FilterGradient, Problem
 from .interface import Library
 from .layer_names import plain_name, unused_name
 from .norms import NormProblem
-from .torch_benchmark import FEW_ROUNDS, Times, Work, choose_algorithms
+from .torch_benchmark import BRIEF, Times, Work, choose_algorithms
 from .torch_convolution import CONVOLUTION, Convolution
 from .torch_example import run
 from .torch_layers import Inference
@@ -79,7 +79,7 @@ def begin(
 def swap_untuned(network: Inference, build: UntunedBuild | None, margin: float) -> tuple[nn.Module, Report]:
     """Convert a network by kernels that may have to be waited for; print what computes its layers.
 
-    Kernels that disagree with PyTorch on the network's own tensors are left out.
+    Kernels that disagree with PyTorch on the network's own tensors are left out; the first layer of each is compared.
     """
     if build is None:
         none = swap(network, {}, margin)
@@ -87,14 +87,18 @@ def swap_untuned(network: Inference, build: UntunedBuild | None, margin: float) 
     with torch.no_grad(), cudnn_benchmark():
         built = build.wait(_algorithms(network))
     races = Races(build.folder / RACES)
-    made = swap(network, libraries_of(build.folder), margin, FEW_ROUNDS, races.times)
+    made = swap(network, libraries_of(build.folder), margin, BRIEF, races.times)
     races.keep()
     rows = [replace(row, origin=built[row.kernel].origin if row.kernel in built else "") for row in made.report.rows]
-    bounds = {tuned: built[rows[at].kernel].error_bound for tuned, at in made.tuned.items()}
-    for tuned, times in disagreements(made.network, network.arguments, bounds).items():
-        tuned.leave_to_pytorch()
+    users: dict[str, list[Tuned]] = {}
+    for tuned, at in made.tuned.items():
+        users.setdefault(rows[at].kernel, []).append(tuned)
+    bounds = {first: built[kernel].error_bound for kernel, (first, *_) in users.items()}
+    for wrong, times in disagreements(made.network, network.arguments, bounds).items():
         why = f"differs from PyTorch on the example by {times:.3g} times its error bound"
-        rows[made.tuned[tuned]] = replace(rows[made.tuned[tuned]], swapped=False, why=why)
+        for tuned in users[rows[made.tuned[wrong]].kernel]:
+            tuned.leave_to_pytorch()
+            rows[made.tuned[tuned]] = replace(rows[made.tuned[tuned]], swapped=False, why=why)
     report = replace(made.report, rows=tuple(rows))
     print(f"autotune: {report.summary}", file=sys.stderr)
     return made.network, report
