@@ -231,6 +231,11 @@ class _Planner:
                 self._used.add(name)
                 value = int(self._tuned[name])
                 of_device.append(Need(f"{name} == {value}", f"its code is for a device with {name} = {value}"))
+        for stage in (*template.prepare, *template.stages):
+            follows = self._follows_from(self._fold(stage.when))
+            if follows and stage.entry not in self._source.program.entries:
+                needs = of_n if self._runtime in follows else of_device
+                needs.append(Need(f"!({self._cpp(stage.when)})", f"its code has no {stage.entry}"))
         return tuple(of_device), tuple(of_n)
 
     def _stages(self, stages: Sequence[StageTemplate]) -> tuple[PlanStage, ...]:
@@ -245,7 +250,7 @@ class _Planner:
                 smem_bytes=self._cpp(stage.smem_bytes),
             )
             for stage in stages
-            if self._fold(stage.when).value in (None, True)
+            if stage.entry in entries and self._fold(stage.when).value in (None, True)
         )
 
     def _argument(self, argument: str) -> str:

@@ -14,13 +14,15 @@ import pytest
 from autotune.devices.device import DeviceInfo
 from autotune.errors import Rejected
 from autotune.exporting import SelectedKernel, export_library
+from autotune.exporting.launch_plan import plan_of
 from autotune.family.render import launches, tensor_maps
 from autotune.family.space import BoundTemplate, SearchSpace
 from autotune.operation.registry import CONV2D
-from autotune.problem import Conv2dProblem
+from autotune.problem import Conv2dProblem, make_problem
 from autotune.trial import Value
 from tests.exports import H200, chosen
 from tests.exports import kernel as pinned
+from tests.problems import FILTER_GRADIENT
 from tests.templates.shipped_families import FAMILIES, family, supported
 
 pytestmark = pytest.mark.cxx
@@ -211,3 +213,13 @@ def test_library_launches_what_the_tuner_would(kernels: tuple[SelectedKernel, ..
         "a grid exceeds the device's limits",
     ):
         assert reason in refused
+
+
+def test_kernel_without_a_stage_is_for_devices_that_do_not_need_it() -> None:
+    pointwise: dict[str, Value] = {"n": 128, "c": 128, "h": 7, "w": 7, "k": 512, "r": 1, "s": 1, "dtype": "bf16"}
+    problem = make_problem(FILTER_GRADIENT, pointwise)
+    kernel = pinned("conv_filter_gradient_sm90", "whole", problem, tile_k=64, tile_boxes=1, shared_k=1, splits=8)
+    bound = BoundTemplate(family("conv_filter_gradient_sm90"), problem, H200)
+    plan = plan_of(bound, kernel.source)
+    assert len(plan.stages) == len(kernel.source.stages) == 1
+    assert "its code has no add_parts" in [need.reason for need in plan.device_needs]
