@@ -51,7 +51,8 @@ def bank_conflicts(width: int, threads: int, *places: Place) -> int:
     warp = place // threads * -(-threads // WARP) + place % threads // WARP
     part = warp * parts + place % threads % WARP * parts // WARP
     words = at[:, None] // WORD + np.arange(parts)
-    touched = np.unique(part[:, None] * FARTHEST + words)
+    accessed = np.sort((part[:, None] * FARTHEST + words).ravel())  # np.unique hashes first: four times the time
+    touched = accessed[np.diff(accessed, prepend=accessed[0] - 1) != 0]
     passes = np.bincount(touched // FARTHEST * BANKS + touched % BANKS, minlength=(int(part[-1]) + 1) * BANKS)
     further = np.maximum(passes.reshape(-1, BANKS).max(axis=1) - 1, 0)
     return int(further.sum()) * count // len(place)
