@@ -202,7 +202,7 @@ def test_layers_of_operations_are_stored_side_by_side(tmp_path: Path) -> None:
         (
             'role = "out"',
             'role = "out"\nfill = "ones"',
-            "array[1] (y).fill: leave it out: only arrays of the roles in, weights, inout have",
+            "array[1] (y).fill: leave it out: only arrays of the roles in, weights, inout, scalar have",
         ),
         ('role = "in"', 'role = "in"\nfill = "one"', "array[0] (x).fill: 'one': expected one of normal, uniform"),
         ('role = "in"', 'role = "in"\nfill = "ones"', "array[0] (x).integers: leave it out: its test data are ones"),
@@ -257,7 +257,7 @@ def test_layers_of_operations_are_stored_side_by_side(tmp_path: Path) -> None:
         ("halo = {", "device = {", "sizes.device: the device in headers has this name"),
         ('["f32", "f16"]', '"f32"', 'words.dtype: expected a list of strings, such as ["f32", "f16"], got'),
         ('["f32", "f16"]', '["float"]', "words.dtype: 'float': expected some of f32, f16, bf16"),
-        ('role = "in"', 'role = "weight"', "scratch (did you mean 'weights'?)"),
+        ('role = "in"', 'role = "weight"', "scratch, scalar (did you mean 'weights'?)"),
         ('role = "out"', 'role = "out"\nwhen = "dtype == \'fp32\'"', "dtype is never 'fp32' (did you mean 'f32'?) in"),
         (
             'role = "in"',
