@@ -216,9 +216,9 @@ def test_library_launches_what_the_tuner_would(kernels: tuple[SelectedKernel, ..
 
 
 def test_kernel_without_a_stage_is_for_devices_that_do_not_need_it() -> None:
-    pointwise: dict[str, Value] = {"n": 128, "c": 128, "h": 7, "w": 7, "k": 512, "r": 1, "s": 1, "dtype": "bf16"}
+    pointwise: dict[str, Value] = {"n": 128, "c": 256, "h": 7, "w": 7, "k": 1024, "r": 1, "s": 1, "dtype": "bf16"}
     problem = make_problem(FILTER_GRADIENT, pointwise)
-    kernel = pinned("conv_filter_gradient_sm90", "whole", problem, tile_k=64, tile_boxes=1, shared_k=1, splits=8)
+    kernel = pinned("conv_filter_gradient_sm90", "whole", problem, tile_k=64, tile_boxes=1, shared_k=1, splits=2)
     bound = BoundTemplate(family("conv_filter_gradient_sm90"), problem, H200)
     plan = plan_of(bound, kernel.source)
     assert len(plan.stages) == len(kernel.source.stages) == 1
