@@ -1,4 +1,4 @@
-"""Bundled files, in the wheel or in a checkout: templates, studies, and results of two GPUs."""
+"""Bundled files, in the wheel or in a checkout: templates, studies, and results of two kinds of GPU."""
 
 from __future__ import annotations
 
@@ -7,8 +7,13 @@ from pathlib import Path
 
 from autotune.errors import StoreError
 
-RECORDED = {"recorded": "h200.db", "recorded-networks": "networks.db", "recorded-h100": "h100.db"}
-"""names and files of the bundled results (an H200 and an H100)"""
+RECORDED = {
+    "recorded": "h200.db",
+    "recorded-networks": "networks.db",
+    "recorded-convolutions": "convolutions.db",
+    "recorded-h100": "h100.db",
+}
+"""names and files of the bundled results (H200s, and the last of an H100)"""
 
 
 def shipped(kind: str) -> Path:

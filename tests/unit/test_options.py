@@ -118,7 +118,7 @@ def test_the_recorded_database_by_name_is_only_read(autotune: Command, monkeypat
     replayed = autotune("tune", "lenet-k5", "--device", "replay:recorded", "--trials", "1")
     assert (replayed.code, replayed.out.count("replay of NVIDIA H200")) == (0, 2)
     for words in (("tune", "quickstart", "--device", "null"), ("clean", "--quarantine"), ("merge", "other.db")):
-        for name in ("recorded", "recorded-networks", "recorded-h100"):
+        for name in ("recorded", "recorded-networks", "recorded-convolutions", "recorded-h100"):
             complaint = autotune(*words, "--db", name).complaint
             assert complaint == f"{name}: these bundled results are read-only; give another --db"
     monkeypatch.setenv("AUTOTUNE_DB", "recorded")
