@@ -214,6 +214,7 @@ def _module(program: torch.export.ExportedProgram, opaque: Mapping[str, nn.Modul
     for node in made.graph.nodes:
         node.meta.clear()  # fake tensors, which no copy of a network needs
     asked = _asked(made.graph)
+    made.graph._tracer_cls = None  # that of the capture, which unpickling would call without its arguments
     graph = fx.GraphModule(made, made.graph)
     graph.register_forward_pre_hook(Sizes(fixed, asked))
     return graph.eval()
