@@ -136,6 +136,7 @@ def main() -> None:
             end_where_a_signal_came()
             _end(str(error))
         except (OSError, MemoryError, ImportError, RuntimeError) as error:
+            end_where_a_signal_came()
             if isinstance(error, OSError) and error.filename is None and cannot_be_written(stdout):
                 _end(f"standard output: cannot be written: {error.strerror}")
             lacking = what_the_machine_lacks(error)
@@ -179,7 +180,8 @@ def cleaning_up_on(*signals: signal.Signals) -> Iterator[Callable[[], None]]:
     """Raise an exception on the first of these signals, so that temporary folders are removed and workers end.
 
     Later signals are ignored, because they would interrupt the cleanup. The context manager yields a function that
-    raises again if a signal came: SQLite replaces an exception in one of its callbacks by an error of its own.
+    raises again if a signal came: SQLite replaces an exception in one of its callbacks by an error of its own, and
+    Python 3.11 one that is raised while a class is made by a RuntimeError.
     """
     ending: list[int] = []
 

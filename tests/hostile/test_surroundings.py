@@ -42,6 +42,26 @@ def is_caught(process: subprocess.Popen[bytes]) -> bool:
     return found is not None and bool(int(found[1], 16) & 1 << signal.SIGINT - 1)
 
 
+def test_ctrl_c_while_a_class_is_made() -> None:
+    """Python 3.11 replaces an exception by an error of its own there, and commands import modules late."""
+    script = """
+import os, signal, autotune.cli
+
+class Interrupted:
+    def __set_name__(self, owner, name):
+        os.kill(os.getpid(), signal.SIGINT)
+
+def command(prog_name):
+    class Made:
+        field = Interrupted()
+
+autotune.cli.cli = command
+autotune.cli.main()
+"""
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False, timeout=60)
+    assert (done.returncode, done.stderr) == (128 + signal.SIGINT, "")
+
+
 @pytest.mark.parametrize("after_s", every(3, (0.0, 0.05, 0.1, 0.15, 0.2, 0.3, 0.4, 0.6)))
 def test_ctrl_c_while_it_starts(after_s: float, folder: Path) -> None:
     process = subprocess.Popen(
