@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from operator import methodcaller
 
@@ -85,10 +85,6 @@ class ReportedLayer:
     def add(self, trial: Trial, source: KernelSource, *, proposed_by: str) -> None:
         """Report a trial whose kernel was never launched."""
         self.report(methodcaller("add", trial, source, proposed_by=proposed_by))
-
-    def add_rejected(self, trials: Sequence[Trial]) -> None:
-        """Report trials whose configs break a rule."""
-        self.report(methodcaller("add_rejected", trials))
 
     def reuse(self, number: int, config: Config, source_hash: str, *, proposed_by: str) -> None:
         """Report the known result of a source as a trial."""

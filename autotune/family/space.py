@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-import itertools
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 
@@ -378,14 +377,6 @@ class SearchSpace(ListedSpace):
                 columns[name] = bound.column(columns)
         return self.bound.bind(template.padded_work).column(columns).astype(np.int64)
 
-    @property
-    def product(self) -> int:
-        """Configs of the full product, feasible or not."""
-        size = 1
-        for param in self.params:
-            size *= len(param.values)
-        return size
-
     def _listed(self, configs: Iterable[Config]) -> Rows:
         """The rows of those configs that the study admits and that break no rule."""
         rows = []
@@ -396,21 +387,6 @@ class SearchSpace(ListedSpace):
                     self.bound.check(config)
                     rows.append(indices)
         return np.array(sorted(rows), dtype=np.int16).reshape(len(rows), len(self.params))
-
-    def rejected(self, most: int) -> Iterator[Config]:
-        """Illegal configs of the full product, for small spaces whose rejections are recorded."""
-        if self.product > most:
-            return
-        feasible = set(map(tuple, self.rows.tolist()))
-        for row in itertools.product(*(range(len(param.values)) for param in self.params)):
-            if row in feasible:
-                continue
-            config = Config(
-                self.template,
-                tuple((param.name, param.values[at]) for param, at in zip(self.params, row, strict=True)),
-            )
-            if not self.bound.legal.allows(config):
-                yield config
 
 
 def narrow(template: KernelTemplate, narrowed: Mapping[str, Sequence[Value]]) -> tuple[Param, ...]:

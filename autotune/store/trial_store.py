@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from functools import cache
@@ -60,7 +59,6 @@ _IN_SCOPE = tuple(trials.c[name] == bindparam(name) for name in SCOPE)
 _NUMBERED = select(trials.c.id, trials.c.outcome, trials.c.config, trials.c.attempts).where(
     *_IN_SCOPE, trials.c.number == bindparam("number")
 )
-_NUMBERS = select(trials.c.number).where(*_IN_SCOPE)
 _LAST_NUMBER = select(func.max(trials.c.number)).where(*_IN_SCOPE)
 
 # A copy is not ranked: the trial that it was copied from is, and may be measured again.
@@ -204,24 +202,6 @@ class TrialStore:
         trial_id = begin_trial(connection, scope, number, config, source_id, now, proposed_by=proposed_by)
         return TrialKey(trial_id, number, config, None if source is None else source.hash)
 
-    def add_rejected(self, scope: Scope, rejected: Sequence[Trial]) -> None:
-        """Store trials whose configs broke a rule before rendering, all in one commit."""
-        with self.database.write() as connection:
-            now = self.database.now()
-            rows = [
-                {
-                    **scope.identity,
-                    "number": trial.number,
-                    **_begun(scope, trial.config, now, "search"),
-                    **outcome_values(trial),
-                    "attempts": 1,
-                    "ended_at": now,
-                }
-                for trial in rejected
-            ]
-            if rows:
-                connection.execute(trials.insert(), rows)
-
     def history(self, scope: Scope) -> tuple[Trial, ...]:
         """The scope's finished trials, ordered by number; imported ones are left out."""
         with self.database.read() as connection:
@@ -232,11 +212,6 @@ class TrialStore:
         with self.database.read() as connection:
             last = connection.execute(_LAST_NUMBER, scope.identity).scalar_one()
         return 0 if last is None else int(last) + 1
-
-    def numbers(self, scope: TargetScope) -> frozenset[int]:
-        """The numbers of the scope's trials."""
-        with self.database.read() as connection:
-            return frozenset(connection.execute(_NUMBERS, scope.identity).scalars())
 
     def suspects(self, scope: Scope) -> tuple[Suspect, ...]:
         """The scope's trials that a killed run left running."""

@@ -14,8 +14,6 @@ INTERRUPTED = "interrupted"
 """reason of a layer that stopped and will be continued"""
 PAUSED = "paused"
 """reason of a layer that stopped and whose next part follows"""
-NO_CONFIG = "no feasible config"
-"""reason of a layer that had nothing to try"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,11 +72,6 @@ class LayerResult:
 
     @property
     def why_not(self) -> str:
-        """Why it has no correct kernel: why it stopped and its most frequent failure, or the rule if no config was
-        left.
-        """
-        found = list(self.messages.values())
-        if self.stopped != NO_CONFIG:
-            found = [seen for seen in found if seen.outcome != Outcome.INVALID_CONFIG]
-        commonest = max(found, key=lambda seen: seen.count, default=None)
+        """Why it has no correct kernel: why it stopped, and its most frequent failure."""
+        commonest = max(self.messages.values(), key=lambda seen: seen.count, default=None)
         return f"{self.stopped}: {commonest.message}" if commonest else self.stopped

@@ -41,8 +41,6 @@ class LayerState:
     """trials that a killed run left running"""
     next_number: int
     """the number after every trial"""
-    free_numbers: tuple[int, ...]
-    """the numbers below that one which no trial has"""
     known: Mapping[str, Trial]
     """source hash to its result, of any study"""
     quarantined: frozenset[str]
@@ -61,9 +59,6 @@ class LayerWriter(Protocol):
 
     def add(self, trial: Trial, source: KernelSource, *, proposed_by: str) -> None:
         """Store a trial whose kernel was never launched."""
-
-    def add_rejected(self, trials: Sequence[Trial]) -> None:
-        """Store trials whose configs break a rule."""
 
     def reuse(self, number: int, config: Config, source_hash: str, *, proposed_by: str) -> None:
         """Store the known result of a source as a trial."""
@@ -111,16 +106,14 @@ class StoredLayer:
     def state(self) -> LayerState:
         """The layer as it is now."""
         store, scope = self.store, self.scope
-        numbers = store.trials.numbers(scope)
-        next_number = max(numbers, default=-1) + 1
-        trials = store.trials.history(scope) if numbers else ()
+        next_number = store.trials.next_number(scope)
+        trials = store.trials.history(scope) if next_number else ()
         own = {trial.source_hash: trial for trial in trials if trial.source_hash is not None}
         return LayerState(
             scope.name,
             trials,
-            store.trials.suspects(scope) if numbers else (),
+            store.trials.suspects(scope) if next_number else (),
             next_number,
-            tuple(number for number in range(next_number) if number not in numbers),
             {**store.known.of_other_studies(scope), **own},
             store.quarantine.hashes(scope),
             store.finals.state(scope),
@@ -141,10 +134,6 @@ class StoredLayer:
     def add(self, trial: Trial, source: KernelSource, *, proposed_by: str) -> None:
         """Commit a trial whose kernel was never launched."""
         self.store.trials.add(self.scope, trial, source, proposed_by=proposed_by)
-
-    def add_rejected(self, trials: Sequence[Trial]) -> None:
-        """Commit trials whose configs break a rule."""
-        self.store.trials.add_rejected(self.scope, trials)
 
     def reuse(self, number: int, config: Config, source_hash: str, *, proposed_by: str) -> None:
         """Commit the known result of a source as a trial."""

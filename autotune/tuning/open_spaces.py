@@ -12,7 +12,6 @@ from autotune.problem import Layer
 from autotune.study import Study, unadmitted
 from autotune.trial import Config
 
-RECORDED_REJECTIONS = 1000  # size of a family's full product up to which each rejected config is stored
 _SHOWN_REFUSALS = 3
 
 
@@ -23,7 +22,7 @@ def open_spaces(
     info: DeviceInfo,
     listed: frozenset[Config] | None = None,
 ) -> list[SearchSpace]:
-    """The search spaces of the families that support a layer; small ones also if empty, to record their rejections.
+    """The search spaces of the families that support a layer.
 
     `listed` are the only configs that the device can evaluate; None: all.
     A family whose `search_when` does not hold is left out if another family has a config, unless the study names it.
@@ -55,17 +54,15 @@ def open_spaces(
         return spaces
     if why := unadmitted(study.accuracy, layer.problem.dtype):
         raise NoTemplate(f"{where}: {why}")
-    if not any(0 < space.product <= RECORDED_REJECTIONS for space in spaces):
-        empty = [
-            f"{space.template} has no feasible config: {refusal(space.bound, space.params) or 'none is recorded'}"
-            for space in spaces
-        ]
-        reasons = "; ".join([*empty, *refusals][:_SHOWN_REFUSALS])
-        more = len(empty) + len(refusals) - _SHOWN_REFUSALS
-        raise NoTemplate(
-            f"{where} ({layer.problem}): no template supports it: {reasons}{f'; and {more} more' if more > 0 else ''}"
-        )
-    return spaces
+    empty = [
+        f"{space.template} has no feasible config: {refusal(space.bound, space.params) or 'none is recorded'}"
+        for space in spaces
+    ]
+    reasons = "; ".join([*empty, *refusals][:_SHOWN_REFUSALS])
+    more = len(empty) + len(refusals) - _SHOWN_REFUSALS
+    raise NoTemplate(
+        f"{where} ({layer.problem}): no template supports it: {reasons}{f'; and {more} more' if more > 0 else ''}"
+    )
 
 
 def _check_memory(study: Study, layer: Layer, info: DeviceInfo) -> None:

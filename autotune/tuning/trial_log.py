@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import itertools
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
-from itertools import chain, islice
 from typing import Literal
 
 from autotune.store import Suspect
@@ -134,12 +132,6 @@ class TrialLog:
         """The number of a new trial."""
         self._next += 1
         return self._next - 1
-
-    def take_numbers(self, count: int) -> Sequence[int]:
-        """The smallest unused numbers; a number that a killed run had taken but not used is used again."""
-        numbers = list(islice(chain(self._state.free_numbers, itertools.count(self._next)), count))
-        self._next = max((self._next, *(number + 1 for number in numbers[-1:])))
-        return numbers
 
     def suspects(self, wanted: Callable[[Config], bool]) -> tuple[Suspect, ...]:
         """The wanted trials that a killed run left running, by number; each is tried again, alone."""

@@ -9,7 +9,6 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import cast
 
-from autotune.errors import Rejected
 from autotune.evaluation.evaluator import Evaluator
 from autotune.family.space import SearchSpace
 from autotune.problem import Layer
@@ -20,14 +19,12 @@ from autotune.trial import Config, Outcome, Trial
 from autotune.tuning.layer_finals import PLAIN_FINALS, FinalsPlan, Held, InTurn, LayerFinals, entrants
 from autotune.tuning.layer_result import (
     INTERRUPTED,
-    NO_CONFIG,
     PAUSED,
     DesignResult,
     LayerResult,
 )
 from autotune.tuning.layer_store import LayerState, LayerWriter, quarantine_suspects
-from autotune.tuning.open_spaces import RECORDED_REJECTIONS
-from autotune.tuning.pipeline import LayerQueue, Pipeline, rejected_trial
+from autotune.tuning.pipeline import LayerQueue, Pipeline
 from autotune.tuning.trial_log import Phase, Progress, TrialLog, fastest
 
 SHARE = 5  # at most a fifth of a budget is pending, so that the rest of a small budget learns from earlier results
@@ -99,12 +96,9 @@ class TunedLayer:
         )
         if run.part is not None:
             self.spent_s = run.part.spent_s
-        self.outside: dict[Config, Trial] = {}
         for trial in self.state.trials:
             if self._in_spaces(trial.config):
                 self.log.add(trial)
-            else:
-                self.outside[trial.config] = trial
         self.incumbent = self._incumbent()
         self._evaluated_before = len(self.log.evaluated)
         self.begun = False
@@ -112,11 +106,8 @@ class TunedLayer:
         """why it starts no more configs; empty while it does"""
         self.result: LayerResult | None = None
         """once all is done"""
-        if not any(space.default for space in opened.spaces):
-            self.stopped = NO_CONFIG
         self.suspects = () if self.stopped else self.log.suspects(self._in_spaces)
         self.design: WarmStart | None = None
-        self._unrecorded: list[tuple[int, Config]] = []
         self._queue: LayerQueue | None = None
 
     def begin(self, pipeline: Pipeline) -> None:
@@ -124,7 +115,6 @@ class TunedLayer:
         self.begun = True
         if self.run_of.search:
             self.design = self.opened.design()
-        self._unrecorded = self._find_rejections()
         self.search = Search(
             [space for space in self.spaces.values() if space.default],
             sampler=self.study.sampler,
@@ -211,8 +201,6 @@ class TunedLayer:
             else:
                 self._report(phase="finals")
                 finals = yield from self._hold(replace(plan, budget_s=finals_s), pipeline)
-        if not self.run_of.stopping():
-            self._record_rejections()  # while the device runs the finals of the next layer
         self._report(ended=True)
         self.result = LayerResult(
             layer=self.layer,
@@ -283,31 +271,6 @@ class TunedLayer:
     def _in_spaces(self, config: Config) -> bool:
         space = self.spaces.get(config.template)
         return space is not None and space.row_of(config) is not None
-
-    def _find_rejections(self) -> list[tuple[int, Config]]:
-        """The configs that break a rule and have no trial yet, numbered, of spaces small enough to list them."""
-        missing = []
-        for space in self.spaces.values():
-            for config in space.rejected(RECORDED_REJECTIONS):
-                known = self.outside.get(config)
-                if known is not None:
-                    self.log.count_failure(known)
-                else:
-                    missing.append(config)
-        return list(zip(self.log.take_numbers(len(missing)), missing, strict=True))
-
-    def _record_rejections(self) -> None:
-        """Store a trial for each of those, with the reasons; this takes as long as a few proposals."""
-        found = []
-        for number, config in self._unrecorded:
-            try:
-                self.bounds[config.template].legal.check(config)
-            except Rejected as rejected:
-                trial = rejected_trial(Trial(number, config, Outcome.RUNNING), rejected)
-                found.append(trial)
-                self.log.count_failure(trial)
-        if found:
-            self.writer.add_rejected(found)
 
     # Asking and starting.
 

@@ -60,11 +60,8 @@ class Recording:
         """A task reports a result."""
         self.trials.append(trial)
 
-    def add_rejected(self, trials: object) -> None:
-        """Not reported: phases take no time here."""
-
     def add_finals(self, *words: object) -> None:
-        """Not reported either."""
+        """Not reported: phases take no time here."""
 
 
 def record(folder: Path) -> Recording:

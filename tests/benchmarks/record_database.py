@@ -5,7 +5,7 @@
         --fastest 12 --out h100.db
 
 Every step is a command that a user can type. The script runs them in order on the working database and prints the time
-of each. Then it writes a small copy with the texts of only the best kernels, one rejected config for each reason, and
+of each. Then it writes a small copy with the texts of only the best kernels, and
 only the latest results of layers that were tuned again.
 Run it again with the same working database to resume; `--steps` runs only some steps. If a command fails, the others
 still run, and its error is printed at the end.
@@ -146,7 +146,6 @@ def main(words: Sequence[str] | None = None, autotune: Autotune = as_process) ->
         shrink(
             arguments.out,
             best_texts_only=True,
-            few_rejections=True,
             fastest=arguments.fastest,
             latest_only=True,
         )

@@ -103,7 +103,7 @@ def main() -> None:
         space = large_space(Path(folder))
     ready_s = time.process_time() - started
     print(
-        f"{len(space.rows)} feasible of {space.product} configs, {len(space.bound.rules)} rules: "
+        f"{len(space.rows)} feasible configs, {len(space.bound.rules)} rules: "
         f"ready in {ready_s:.2f} s of processor time, template read and all"
     )
     started = time.process_time()

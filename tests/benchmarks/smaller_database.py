@@ -33,18 +33,16 @@ def shrink(
     path: Path,
     *,
     best_texts_only: bool = False,
-    few_rejections: bool = False,
     fastest: int | None = None,
     latest_only: bool = False,
 ) -> None:
     """Delete from a copy of a database what users of recorded results seldom read.
 
     With `best_texts_only` it keeps the rendered text of the kernels in the view `best`, and only the hashes of the
-    others, which is most of a file's size. With `few_rejections` it keeps one of the configs that a family's rules
-    refused with the same message, which is most of a ladder's. With `fastest` it keeps so many of the correct trials of
-    each study, tuning target, device and accuracy class, and those that other rows refer to (finals, profiles, ...).
-    With `latest_only` it leaves out earlier finals and trials of a study's layer on a device where the study was begun
-    afresh and has found a correct kernel of the same accuracy class since; what other rows refer to stays.
+    others, which is most of a file's size. With `fastest` it keeps so many of the correct trials of each study, tuning
+    target, device and accuracy class, and those that other rows refer to (finals, profiles, ...). With `latest_only` it
+    leaves out earlier finals and trials of a study's layer on a device where the study was begun afresh and has found a
+    correct kernel of the same accuracy class since; what other rows refer to stays.
     """
     if latest_only:
         _drop_earlier(path)
@@ -52,8 +50,6 @@ def shrink(
         _drop_slower(path, fastest)
     if best_texts_only:
         _drop_texts(path)
-    if few_rejections:
-        _drop_rejections(path)
 
 
 def _drop_texts(path: Path) -> None:
@@ -63,16 +59,6 @@ def _drop_texts(path: Path) -> None:
         "CREATE TEMP TABLE kept AS SELECT source_id FROM trials WHERE id IN (SELECT trial_id FROM best_trials)",
         "UPDATE sources SET launches = '{}' WHERE id NOT IN kept",
         "DELETE FROM source_paragraphs WHERE source_id NOT IN kept",
-    )
-
-
-def _drop_rejections(path: Path) -> None:
-    """Keep one of the configs that a rule refused, for each study, tuning target, device, family and message."""
-    _shrink(
-        path,
-        "DELETE FROM trials WHERE outcome = 'invalid_config' AND source_id IS NULL AND id NOT IN "
-        "(SELECT min(id) FROM trials WHERE outcome = 'invalid_config' AND source_id IS NULL "
-        "GROUP BY study_id, tuning_target_id, device_id, environment_id, measurement_mode, template_id, message)",
     )
 
 

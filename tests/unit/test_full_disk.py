@@ -34,8 +34,8 @@ def test_a_full_disk_is_one_line_and_loses_nothing(folder: Path, fork_server: Fo
     ended = [row.trial for row in stored(database) if row.ended_at]
     assert fork_server.run(folder, *WORDS).code == 0
     rows = stored(database)
-    kept = {row.trial.number: row.trial for row in rows}  # rejected configs, whose numbers come first, are stored last
+    kept = {row.trial.number: row.trial for row in rows}
     assert [kept[trial.number] for trial in ended] == ended
     assert ended or more_bytes < FEW_TRIALS
-    assert len(rows) >= 60
+    assert len(rows) >= 40
     assert all(row.ended_at for row in rows)

@@ -56,9 +56,9 @@ def test_any_trial_is_printed(filled: Path, autotune: Command) -> None:
     printed = autotune("source", "small.one", "--trial", wrong["number"]).out
     assert printed.startswith(f"// small.one trial {wrong['number']}: wrong_result / wrong\n")
     assert body(printed)
-    rejected = next(row for row in trials if row["outcome"] == "invalid_config")
-    refused = autotune("source", "small.one", "--trial", rejected["number"], "--family-dir", "families").complaint
-    assert "its text is not stored, and tiny refuses the config now: " in refused
+    rejected = ("report-000.conv1", "--trial", "22", "--db", "recorded")
+    refused = autotune("source", *rejected).complaint
+    assert "its text is not stored, and tiled refuses the config now: " in refused
 
 
 @pytest.mark.parametrize(

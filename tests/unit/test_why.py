@@ -101,9 +101,11 @@ def test_steps_differ_from_the_winner_in_one_parameter(told: Told, tmp_path: Pat
         "in the parameters' order"
     )
     family = bind(tiny(tmp_path, *SLOW_DEFAULT))
-    every = {(param.name, value) for param in family.template.params for value in param.values}
-    recorded = {(step.param, step.value) for step in why.steps}
-    assert recorded == every - winner.items(), "the whole space was evaluated or recorded as rejected"
+    every = {(param.name, value) for param in family.template.params for value in param.values} - winner.items()
+    feasible = {
+        (name, value) for name, value in every if family.legal.allows(Config.of("tiny", {**winner, name: value}))
+    }
+    assert {(step.param, step.value) for step in why.steps} == feasible < every, "the whole space was evaluated"
 
 
 def test_values_are_refused_by_named_rules(tmp_path: Path) -> None:
@@ -139,8 +141,7 @@ def test_families_are_ranked_and_failures_counted(tmp_path: Path) -> None:
     assert sum(failures.trials for failures in why.failures) == len(failed)
     words = {(failures.template, failures.outcome, failures.reason, failures.message) for failures in why.failures}
     assert len(words) == len(why.failures), "each once"
-    assert ("tiny", "invalid_config", "constraint", "unrolling needs the taps inside") in words
-    assert {"wrong_result", "runtime"} < {failures.outcome for failures in why.failures}
+    assert {"wrong_result", "runtime"} == {failures.outcome for failures in why.failures}
     assert [failures.trials for failures in why.failures] == sorted(
         (failures.trials for failures in why.failures), reverse=True
     )

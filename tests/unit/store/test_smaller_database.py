@@ -11,7 +11,6 @@ import pytest
 from autotune.devices.device import DeviceInfo
 from autotune.problem import Layer
 from autotune.store import Finals, Store, compact
-from autotune.trial import Outcome
 from tests.benchmarks.smaller_database import shrink
 
 from .builders import (
@@ -44,22 +43,6 @@ def test_a_kernel_whose_text_was_dropped_gets_it_again(tmp_path: Path, store: St
         scope = open_scope(shipped_store, study="mine", layer=CONV1, device=H200, environment=DRIVER_590)
         run_trial(shipped_store, scope, correct(0, 10.0, source=dropped), dropped)
         assert shipped_store.sources.get(dropped.hash) is not None
-
-
-def test_of_configs_that_a_rule_refused_a_small_copy_keeps_one_a_reason(tmp_path: Path, store: Store) -> None:
-    scope = open_scope(store)
-    source = source_of(config_of(0))
-    run_trial(store, scope, correct(0, 10.0, source=source), source)
-    for number, why in enumerate(("too many threads", "too many threads", "too many threads", "no shared memory"), 1):
-        store.trials.add(scope, failed(number, Outcome.INVALID_CONFIG, why))
-    store.trials.add(scope, failed(5, Outcome.COMPILE, "ptxas error"))
-    store.trials.add(scope, failed(6, Outcome.COMPILE, "ptxas error"))
-    small = tmp_path / "small.db"
-    compact(store.path, small)
-    shrink(small, few_rejections=True)
-    with Store(small, create=False) as shipped_store:
-        assert [row.trial.number for row in shipped_store.trials.list("lenet")] == [0, 1, 4, 5, 6]
-    assert len(store.trials.list("lenet")) == 7, "the original is as it was"
 
 
 def test_of_correct_trials_a_small_copy_keeps_the_fastest_and_those_in_finals(tmp_path: Path, store: Store) -> None:
