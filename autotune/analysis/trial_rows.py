@@ -35,23 +35,21 @@ def trial_rows(store: Store, rows: Iterable[Mapping[str, Any]]) -> Iterator[Cell
     devices = store.devices.by_id()
     rates = {device_id: store.rates.best(device) for device_id, device in devices.items()}
     for row in rows:
-        problem = None if row["operation"] is None else problem_of_row(row)  # an imported space has none
-        registers, found = row["registers"] or None, None
-        if problem is not None:
-            stages, flops = launched(row["launches"])
-            end_to_end = row["measurement_mode"] == END_TO_END  # it includes copies, so a kernel's floor does not apply
-            found = facts(
-                *(devices[row["device_id"]], problem, row["accuracy"], stages),
-                Resources(registers or 0, static_smem_bytes=row["static_smem_bytes"] or 0),
-                row["median_us"],
-                {} if end_to_end else rates[row["device_id"]],
-                flops,
-            )
+        problem, registers = problem_of_row(row), row["registers"] or None
+        stages, flops = launched(row["launches"])
+        end_to_end = row["measurement_mode"] == END_TO_END  # it includes copies, so a kernel's floor does not apply
+        found = facts(
+            *(devices[row["device_id"]], problem, row["accuracy"], stages),
+            Resources(registers or 0, static_smem_bytes=row["static_smem_bytes"] or 0),
+            row["median_us"],
+            {} if end_to_end else rates[row["device_id"]],
+            flops,
+        )
         yield {
             **row,
             "layer": layer_name(row),
             "config": config_cell(row["template"], row["config"]),
-            "problem": str(problem) if problem else None,
+            "problem": str(problem),
             "registers": registers,
             "spill_bytes": row["spill_bytes"] if registers else None,
             "smem_bytes": row["smem_bytes"] if row["source_hash"] and row["outcome"] != Outcome.RUNNING else None,
@@ -61,13 +59,13 @@ def trial_rows(store: Store, rows: Iterable[Mapping[str, Any]]) -> Iterator[Cell
         }
 
 
-def _limits(found: Facts | None) -> Cells:
+def _limits(found: Facts) -> Cells:
     """What the limits of the device say about a kernel."""
-    residency = found and found.residency
+    residency = found.residency
     return {
-        "gb_per_s": found and found.gb_per_s,
-        "floor_fraction": found and found.floor_fraction,
-        "limiter": found and found.limiter,
+        "gb_per_s": found.gb_per_s,
+        "floor_fraction": found.floor_fraction,
+        "limiter": found.limiter,
         "blocks_per_sm": residency and residency.blocks,
         "warps_per_sm": residency and residency.warps,
         "occupancy_limits": residency and residency.limits,

@@ -45,12 +45,12 @@ def importances(
     """The importances for each layer of a study, or for one, and for every family with at least 20 correct trials.
 
     With `device` (a part of a recorded name), `families` or `layers` only for these; `say` is called with the chosen
-    device of this machine. Raises StoreError if there are none, or if the trials are of an imported space, and
-    DeviceError if the database has none of the device.
+    device of this machine. Raises StoreError if there are none, and DeviceError if the database has none of the
+    device.
     """
     from autotune.replay.recorded_trials import stored_recordings
     from autotune.search.importance import importance as importance_of
-    from autotune.store import Store, space_advice
+    from autotune.store import Store
 
     name = name_of(what)
     with Store(db, create=False) as store:
@@ -58,10 +58,7 @@ def importances(
         on = None if devices is None else {info.identity for info in devices}
         known = store.studies.layers(name)
         names = {row.layer.problem: row.name for row in known if matches(row.name, layers)}
-        if known:
-            check_layer_names(layers, known, name, str(db))
-        else:
-            raise StoreError(f"{db}: {space_advice(name)}")
+        check_layer_names(layers, known, name, str(db))
         recordings = stored_recordings(store, list(names))
         known_families = store.templates.families()
     rows = tuple(

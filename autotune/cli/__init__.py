@@ -60,7 +60,6 @@ _GROUPS = {
         "merge": "merge",
         "dump": "database",
         "load": "database",
-        "import": "merge",
         "clean": "database",
     },
 }
@@ -76,6 +75,7 @@ _OLD_NAMES = {
     "accuracy": "`python -m tests.benchmarks.class_agreement STUDY` in a checkout does what it did",
     "completion": 'add `eval "$(_AUTOTUNE_COMPLETE=bash_source autotune)"` to ~/.bashrc; docs/install.md has others',
     "export-t4": "`autotune trials --json` prints every trial, `autotune dump` the whole database",
+    "import": "`autotune replay FILE` searches a space that another tool recorded",
     "optuna-study": "docs/search.md has the lines of Python that write an Optuna study",
 }
 """Commands of earlier versions: the words that run in their place until the next version, or what to do instead"""

@@ -186,14 +186,7 @@ def _name_classes(store: Store, what: str | None, db: str, accuracy: str, unansw
 def _tell_why(store: Store, what: str | None, db: str, unanswered: Sequence[Problem]) -> None:
     """Say that there are results which do not count as best, where that is so."""
     places: Sequence[str | Problem | None] = unanswered or [what]
-    spaces = store.studies.of_spaces(what)
-    if spaces:
-        click.echo(
-            f"{db}: {what or spaces[0]} was recorded by another tool, so it has no best kernels; "
-            f"`autotune trials {what or spaces[0]} --sort median` lists it",
-            err=True,
-        )
-    elif any(store.best.is_imported(place) for place in places):
+    if any(store.best.is_imported(place) for place in places):
         click.echo(f"{db}: {store.best.advice(what)}", err=True)
 
 

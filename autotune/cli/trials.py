@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
@@ -13,7 +12,7 @@ from autotune.api.study_names import name_of
 from autotune.cli.floors import warn_faster_than_roofline
 from autotune.cli.options import DATABASE, FilterOptions, filter_options, studies_and_layers
 from autotune.cli.tables import format_options, human, show, show_as_lines, wide_format_options
-from autotune.columns import Cell, Cells, Column, Items, key_columns
+from autotune.columns import Cells, Column, Items, key_columns
 from autotune.errors import StoreError
 from autotune.toml_table import LARGEST, is_whole
 from autotune.trial import Outcome
@@ -129,11 +128,6 @@ def _named_trials(store: Store, what: str, number: int | None, db: str) -> list[
     return list(trial_rows(store, rows))
 
 
-def _measured(key: str, convert: Callable[[Any], Cell] = lambda cell: cell) -> Column[Cells]:
-    """A column about a trial of a layer; empty for one of an imported space."""
-    return Column(key, lambda one: None if one["operation"] is None else convert(one[key]))
-
-
 def _samples(one: Cells) -> Items | None:
     return Items(tuple(json.loads(one["samples_us"]))) if one["samples_us"] else None
 
@@ -144,13 +138,7 @@ _SHOW_COLUMNS = (
     Column[Cells]("deterministic", lambda one: bool(one["deterministic"])),
     *key_columns("q1_us", "q3_us"),
     Column[Cells]("samples_us", _samples),
-    _measured("measurement_mode"),
-    _measured("attempts"),
-    _measured("reused", bool),
-    _measured("template_hash"),
-    _measured("arch"),
-    _measured("driver"),
-    _measured("toolkit"),
-    _measured("flags"),
-    _measured("started"),
+    *key_columns("measurement_mode", "attempts"),
+    Column[Cells]("reused", lambda one: bool(one["reused"])),
+    *key_columns("template_hash", "arch", "driver", "toolkit", "flags", "started"),
 )

@@ -107,19 +107,10 @@ class DeviceInfo:
         return (self.kind, self.arch, self.sm_count) == (other.kind, other.arch, other.sm_count)
 
 
-RECORDED = "recorded"
-"""kind of the devices of imported spaces, of which only a name is known, and measurement mode of their times"""
-
-
 def devices_named(word: str, devices: Sequence[DeviceInfo]) -> list[DeviceInfo]:
-    """The devices with this name, ignoring case, or else those whose name contains the word.
-
-    A device named in another tool's file is left out if a device measured here has the same name.
-    """
+    """The devices with this name, ignoring case, or else those whose name contains the word."""
     exact = [info for info in devices if info.name.casefold() == word.casefold()]
-    found = exact or [info for info in devices if word.casefold() in info.name.casefold()]
-    measured = {info.name for info in found if info.kind != RECORDED}
-    return [info for info in found if info.kind != RECORDED or info.name not in measured]
+    return exact or [info for info in devices if word.casefold() in info.name.casefold()]
 
 
 BUSY_PERCENT = "busy_percent"

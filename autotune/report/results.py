@@ -77,14 +77,10 @@ def results(store: Store, what: str, devices: Sequence[DeviceInfo] | None = None
 
     Everything in it is also the answer of a command: `best`, `history`, `importance`, `ladder`.
     """
-    from autotune.store import space_advice
-
     groups: dict[tuple[str, tuple[str, str, int, int, int], str], list[TrialRow]] = {}
     for row in store.trials.list(what):
         if devices is None or row.device in devices:
             groups.setdefault((row.name, row.device.identity, row.measurement_mode), []).append(row)
-    if not groups and store.studies.of_spaces(what):
-        raise StoreError(space_advice(what))
     if not groups:
         raise StoreError(f"{what}: there is no trial to report; `autotune trials` lists what there is")
     best = [with_roofline(store, row) for row in best_per_class(store.best.list(what))]

@@ -12,7 +12,6 @@ from autotune.store.dispatchers import DispatchedLayer, DispatcherRow, total_tim
 from autotune.store.dump import compact, dump, load
 from autotune.store.end_to_end_timings import EndToEndRow
 from autotune.store.finals import BASELINE, Finals, FinalsRow, FinalsState, Verdict
-from autotune.store.imported_spaces import Imported, import_recording, space_advice
 from autotune.store.kernel_profile import KernelProfile
 from autotune.store.layers import stored_problem
 from autotune.store.merge import Merged, merge
@@ -45,7 +44,6 @@ __all__ = [
     "Finals",
     "FinalsRow",
     "FinalsState",
-    "Imported",
     "KernelProfile",
     "LayerRow",
     "Merged",
@@ -70,13 +68,11 @@ __all__ = [
     "compact",
     "dump",
     "has_results",
-    "import_recording",
     "is_sqlite",
     "launched",
     "load",
     "merge",
     "path_of",
-    "space_advice",
     "stored_problem",
     "total_timing",
 ]

@@ -17,7 +17,7 @@ from autotune.store.devices import same_device
 from autotune.store.schema.tables import DEVICE_IDENTITY, devices, trials
 from autotune.store.schema.views import HISTORY, LISTED, STALE, diff
 from autotune.store.sqlite.database import Database
-from autotune.store.studies import LayerRef, current_places, find, one_of, spaces_named
+from autotune.store.studies import LayerRef, current_places, find, one_of
 from autotune.trial import Outcome
 
 SORTS = ("number", "median", "registers", "error", "started")
@@ -59,20 +59,18 @@ class ResultStore:
         sort: str = "number",
         generations: str = "newest",
     ) -> tuple[Result, ...]:
-        """Trials of layers, then those of imported spaces, in an order of SORTS.
+        """Trials of layers in an order of SORTS.
 
         `generations` is as in `TrialStore.list`. Raises StoreError for an unknown word or name.
         """
         with self.database.read() as connection:
             places = trial_places(connection, what, self.database.shown, generations)
-            if places is not None:
-                places += spaces_named(connection, what)
-            return rows(connection, LISTED, listed(places, outcome=outcome, number=number, sort=sort, spaces=True))
+            return rows(connection, LISTED, listed(places, outcome=outcome, number=number, sort=sort))
 
     def by_id(self, trial_id: int) -> tuple[Result, ...]:
-        """The row of a trial's id; None if there is no such trial of a layer or an imported space."""
+        """The row of a trial's id; None if there is no such trial of a layer."""
         with self.database.read() as connection:
-            return rows(connection, LISTED, listed(None, trial_id=trial_id, spaces=True))
+            return rows(connection, LISTED, listed(None, trial_id=trial_id))
 
     def diff(self, first: Side, second: Side, what: str | None = None) -> tuple[Result, ...]:
         """The best kernels of both sides, paired, in the order of the first side; those of the second side alone come
@@ -171,7 +169,6 @@ def listed(
     kind: str | None = None,
     sort: str = "number",
     limit: int | None = None,
-    spaces: bool = False,
 ) -> dict[str, Any]:
     """The parameters of `LISTED`. Raises StoreError for an unknown word."""
     one_of("sort", sort, SORTS)
@@ -185,5 +182,4 @@ def listed(
         "kind": kind,
         "sort": sort,
         "limit": -1 if limit is None else limit,
-        "spaces": spaces,
     }

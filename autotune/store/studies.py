@@ -102,9 +102,8 @@ def next_generation(connection: Connection, name: str) -> int:
 def find(connection: Connection, what: str | None, where: str, generations: str = "newest") -> tuple[LayerRef, ...]:
     """The layers that a name refers to: a study, study.layer or a layer's bare name; None for all.
 
-    The name of an imported space refers to no layers. The newest generation is the newest of those that started here;
-    every imported study is included as well. Raises StoreError if there is no such study or layer; `where` begins its
-    message.
+    The newest generation is the newest of those that started here; every imported study is included as well. Raises
+    StoreError if there is no such study or layer; `where` begins its message.
     """
     one_of("generations", generations, GENERATIONS)
     statement = (
@@ -129,10 +128,9 @@ def find(connection: Connection, what: str | None, where: str, generations: str 
         or tuple(place for place in places if place.name == what)
         or places
     )
-    if not found and not spaces_named(connection, what):
+    if not found:
         raise StoreError(
-            f"{where}: no study or layer {one_line(what)!r}; "
-            f"{_did_you_mean(what, find(connection, None, where), _studies_of_spaces(connection, None))}"
+            f"{where}: no study or layer {one_line(what)!r}; {_did_you_mean(what, find(connection, None, where))}"
         )
     return found
 
@@ -149,34 +147,15 @@ def _place_of(row: RowMapping) -> LayerRef:
     )
 
 
-def spaces_named(connection: Connection, what: str | None) -> list[tuple[int, int]]:
-    """Study and tuning target of each imported space that a name refers to; None for all."""
-    space = and_(tuning_targets.c.id == study_layers.c.tuning_target_id, tuning_targets.c.kind == "space")
-    statement = (
-        select(study_layers.c.study_id, study_layers.c.tuning_target_id)
-        .join(studies, studies.c.id == study_layers.c.study_id)
-        .join(tuning_targets, space)
-    )
-    if what is not None:
-        statement = statement.where(called(what))
-    return [(study_id, target_id) for study_id, target_id in connection.execute(statement)]
-
-
-def _studies_of_spaces(connection: Connection, what: str | None) -> tuple[str, ...]:
-    ids = {study_id for study_id, _ in spaces_named(connection, what)}
-    names = select(studies.c.name).where(studies.c.id.in_(ids)).order_by(studies.c.name).distinct()
-    return tuple(connection.execute(names).scalars())
-
-
 def called(what: str) -> ColumnElement[bool]:
     """Whether a study, study.layer or a layer has this name."""
     full_name = studies.c.name + "." + study_layers.c.name
     return or_(studies.c.name == what, full_name == what, study_layers.c.name == what)
 
 
-def _did_you_mean(what: str, places: Sequence[LayerRef], others: Sequence[str]) -> str:
+def _did_you_mean(what: str, places: Sequence[LayerRef]) -> str:
     """The names most similar to a wrong one, or else the layers of the study that it names, or else the studies."""
-    known = sorted({place.study for place in places} | set(others))
+    known = sorted({place.study for place in places})
     if not known:
         return "the database has none yet"
     current = [place for place in places if place.current]
@@ -253,11 +232,6 @@ class StudyStore:
                 record_of(StudyRow, row, studies, layers=row["layer_count"], trials=row["trial_count"])
                 for row in rows_of(connection, statement.order_by(studies.c.id))
             )
-
-    def of_spaces(self, what: str | None = None) -> tuple[str, ...]:
-        """The studies whose trials are of an imported space of this name; None: of any."""
-        with self.database.read() as connection:
-            return _studies_of_spaces(connection, what)
 
     def layer_names(self) -> frozenset[str]:
         """`study.layer` of every layer that a study has or had."""

@@ -44,7 +44,6 @@ def pipe(path: Path) -> None:
     os.mkfifo(path)
 
 
-IMPORT = ("import", "{}")
 SCORE = ("replay", "{}", "--seeds", "1", "--evaluations", "1")
 REPLAY = ("tune", "small.toml", "--family-dir", "families", "--device", "replay:{}")
 
@@ -52,15 +51,14 @@ REPLAY = ("tune", "small.toml", "--family-dir", "families", "--device", "replay:
 @pytest.mark.parametrize(
     ("words", "made"),
     [
-        (IMPORT, packed),
-        (IMPORT, empty_lists),
+        (SCORE, packed),
+        (SCORE, empty_lists),
         (SCORE, pipe),
         (REPLAY, endless),
         (("load", "{}"), sparse),
         (("tune", "{}"), pipe),
         *long_run(
-            (IMPORT, endless),
-            (IMPORT, sparse),
+            (SCORE, sparse),
             (SCORE, endless),
             (REPLAY, pipe),
             (("load", "{}"), endless),

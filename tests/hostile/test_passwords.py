@@ -37,7 +37,6 @@ COMMANDS = (
     ("merge",),
     ("tune", "small.toml", "--family-dir", "families", "--trials", "1", "--device", "null", "--db"),
     ("load",),
-    ("import",),
     ("dump",),
     ("report", "--out"),
     ("best",),

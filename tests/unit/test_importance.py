@@ -97,13 +97,3 @@ def test_what_cannot_be_told_is_one_line(autotune: Command, filled: Path) -> Non
     assert autotune("importance").code == 2
     wrong = autotune("importance", "small", "--family", "tine").complaint
     assert wrong == "--family tine: autotune.db has nothing of this name (did you mean 'tiny'?)"
-    recorded = Path(__file__).parents[1] / "data" / "recorded-spaces" / "convolution_milo-A6000.json.gz"
-    assert autotune("import", recorded).code == 0
-    assert autotune("importance", "convolution_milo-A6000").complaint == (
-        "autotune.db: convolution_milo-A6000 was recorded by another tool; "
-        "`autotune trials convolution_milo-A6000 --sort median` lists it"
-    )
-    assert autotune("report", "convolution_milo-A6000").complaint == (
-        "convolution_milo-A6000 was recorded by another tool; "
-        "`autotune trials convolution_milo-A6000 --sort median` lists it"
-    )

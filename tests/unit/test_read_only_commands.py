@@ -75,7 +75,6 @@ REFUSING: tuple[tuple[str, ...], ...] = (
     ("merge", "none.db"),
     ("load", "small.toml"),
     ("load", "whole.sql"),
-    ("import", "small.toml"),
     ("replay", "small.toml"),
 )
 """which end with 1"""
@@ -166,6 +165,6 @@ def test_reading_makes_no_file(words: tuple[str, ...], folder: Path, autotune: C
 
 
 def test_every_command_is_among_these() -> None:
-    writing = {"tune", "compare", "ladder", "dispatch", "retime", "merge", "load", "import"}
+    writing = {"tune", "compare", "ladder", "dispatch", "retime", "merge", "load"}
     assert {words[0] for words in REFUSING} >= writing
     assert {words[0] for words in (*READING, *REFUSING)} | WITHOUT_DATABASE == set(cli.commands)

@@ -152,15 +152,14 @@ _POSITION = """\
      ORDER BY position IS NULL, position LIMIT 1) AS position"""
 _LISTED = f"""\
 {_OF_TRIALS}
-WHERE (tuning_targets.kind = 'layer' OR :spaces AND tuning_targets.kind = 'space')
+WHERE tuning_targets.kind = 'layer'
     AND (:trial_id IS NULL OR trials.id = :trial_id)
     AND (:number IS NULL OR trials.number = :number)
     AND (:outcome IS NULL OR outcome = :outcome)
     AND (:kind IS NULL OR devices.kind = :kind)
     AND (:places IS NULL OR (trials.study_id, trials.tuning_target_id) IN (
         SELECT value ->> 0, value ->> 1 FROM json_each(:places)))
-ORDER BY tuning_targets.kind,
-    CASE :sort WHEN 'median' THEN trials.median_us WHEN 'registers' THEN registers
+ORDER BY CASE :sort WHEN 'median' THEN trials.median_us WHEN 'registers' THEN registers
         WHEN 'error' THEN error_over_bound WHEN 'started' THEN trials.id END NULLS LAST,
     trials.study_id, position, trials.device_id, number, trials.id
 LIMIT :limit"""
@@ -170,7 +169,7 @@ SELECT
     trials.device_id, arch, templates.hash AS template_hash, launches, declaration, samples_us,
     {_POSITION}
 {_LISTED}"""
-"""Trials of layers, then those of imported spaces: of all or of `:places`, in an order of `result_rows.SORTS`."""
+"""Trials of layers: of all or of `:places`, in an order of `result_rows.SORTS`."""
 LISTED_IDS = f"SELECT trials.id AS trial_id, {_POSITION} {_LISTED}"
 """The ids of the same trials."""
 
