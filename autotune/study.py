@@ -22,7 +22,7 @@ ADMITTED: Mapping[str, tuple[str, ...]] = {
     "fp64": ("fp64",),
 }
 """A study's `accuracy` to the accuracy classes that may win."""
-SAMPLERS = ("default", "random", "tpe", "tpe_ordinal", "nsgaii", "cmaes")
+SAMPLERS = ("default", "random", "tpe")
 """The values of a study's `sampler`: the project's own, random, and Optuna's; implemented in `search`."""
 _SIXTEEN_BITS = ("fp16", "bf16")
 SPILL_LIMIT_BYTES = 1024  # on an H200, no kernel that spills more came within 40 % of its layer's best

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 import numpy as np
-from optuna.distributions import BaseDistribution, CategoricalChoiceType, CategoricalDistribution, IntDistribution
+from optuna.distributions import BaseDistribution, CategoricalChoiceType, CategoricalDistribution
 from optuna.trial import Trial
 
 from autotune.search.neighbours import Neighbourhood
@@ -23,30 +23,23 @@ Params = dict[str, CategoricalChoiceType]
 class Encoding:
     """Convert a config index to Optuna parameters and back.
 
-    `ordinal` encodes a value by its position. With `choices` the values of the spaces are positions in these; then
-    there is no family and no prefix, and families are distinguished by their parameter sets, which must all be
-    different.
+    With `choices` the values of the spaces are positions in these; then there is no family and no prefix, and families
+    are distinguished by their parameter sets, which must all be different.
     """
 
     def __init__(
         self,
         state: SearchState,
         *,
-        ordinal: bool = False,
         choices: Mapping[str, tuple[CategoricalChoiceType, ...]] | None = None,
     ) -> None:
         self._state = state
         self._names = tuple(space.template for space in state.spaces)
-        self._family: dict[str, BaseDistribution] = {}
+        self._family: dict[str, CategoricalDistribution] = {}
         if choices is None:
             self._family = {FAMILY: CategoricalDistribution(self._names or ("",))}
-            self._own: tuple[dict[str, BaseDistribution], ...] = tuple(
-                {
-                    f"{space.template}.{param.name}": IntDistribution(0, len(param.values) - 1)
-                    if ordinal
-                    else CategoricalDistribution(param.values)
-                    for param in space.params
-                }
+            self._own: tuple[dict[str, CategoricalDistribution], ...] = tuple(
+                {f"{space.template}.{param.name}": CategoricalDistribution(param.values) for param in space.params}
                 for space in state.spaces
             )
         else:
@@ -59,20 +52,20 @@ class Encoding:
     @property
     def every(self) -> dict[str, BaseDistribution]:
         """The family and all families' parameters."""
-        return self._family | {name: dist for own in self._own for name, dist in own.items()}
+        return {**self._family, **{name: dist for own in self._own for name, dist in own.items()}}
 
     @property
-    def family(self) -> dict[str, BaseDistribution]:
+    def family(self) -> dict[str, CategoricalDistribution]:
         """The parameter that selects the family; empty if there is none."""
         return self._family
 
-    def own(self, family: int) -> dict[str, BaseDistribution]:
+    def own(self, family: int) -> dict[str, CategoricalDistribution]:
         """One family's parameters."""
         return self._own[family]
 
     def distributions(self, index: int) -> dict[str, BaseDistribution]:
         """The parameters that a trial of this config was drawn from."""
-        return self._family | self._own[self._state.family_of(index)]
+        return {**self._family, **self._own[self._state.family_of(index)]}
 
     def params(self, index: int) -> Params:
         """The Optuna parameters of a config."""
@@ -80,9 +73,7 @@ class Encoding:
         row = self._state.row(index)
         params: Params = dict.fromkeys(self._family, self._names[family])
         for (name, dist), position in zip(self._own[family].items(), row, strict=True):
-            params[name] = (
-                int(position) if isinstance(dist, IntDistribution) else dist.to_external_repr(float(position))
-            )
+            params[name] = dist.to_external_repr(float(position))
         return params
 
     def family_index(self, params: Mapping[str, CategoricalChoiceType]) -> int:
@@ -114,8 +105,5 @@ class Encoding:
 
     def suggest(self, trial: Trial, index: int) -> None:
         """Make an asked Optuna trial suggest the parameters of the config that its sampler chose."""
-        for name, dist in self.distributions(index).items():
-            if isinstance(dist, IntDistribution):
-                trial.suggest_int(name, dist.low, dist.high)
-            elif isinstance(dist, CategoricalDistribution):
-                trial.suggest_categorical(name, dist.choices)
+        for name, dist in (self._family | self._own[self._state.family_of(index)]).items():
+            trial.suggest_categorical(name, dist.choices)

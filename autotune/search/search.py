@@ -12,9 +12,9 @@ from optuna.trial import FrozenTrial, TrialState
 from threadpoolctl import ThreadpoolController
 
 from autotune.errors import StudyError
-from autotune.search.optuna_samplers import PEERS, Peer, RejectedProposals, by_chance, drawing, require
+from autotune.search.optuna_samplers import RejectedProposals, by_chance, by_tpe
 from autotune.search.sampler import AutotuneSampler, StudySampler
-from autotune.search.space_model import Choose, ListedSpaceModel, by_model
+from autotune.search.space_model import ListedSpaceModel, by_model
 from autotune.search.state import FeasibleSpace
 from autotune.study import SAMPLERS
 from autotune.trial import Config, Trial
@@ -56,15 +56,10 @@ class Search:
         if sampler not in SAMPLERS:
             raise StudyError(f"sampler = {sampler!r}: expected one of {', '.join(SAMPLERS)}")
         self._sampler = sampler
-        peer = PEERS.get(sampler)
-        if peer is not None:
-            require(sampler, peer)
-        self._keeps_state = peer is not None and peer.keeps_state
         self.refused = RejectedProposals()
-        """proposals of Optuna's samplers that were not free configs, and so were never used"""
-        self._rows = ListedSpaceModel(
-            spaces, least=LEAST, ordinal=peer is not None and peer.ordinal, choose=self._choose(peer)
-        )
+        """proposals of TPE that were not free configs, and so were never used"""
+        choose = {"default": by_model, "random": by_chance, "tpe": by_tpe(self.refused)}[sampler]
+        self._rows = ListedSpaceModel(spaces, least=LEAST, choose=choose)
         self._state = self._rows.state
         self._design = design
         self._by = design.by if design is not None else ""
@@ -82,7 +77,8 @@ class Search:
         for place, trial in enumerate(history):
             if place >= len(history) - LOOK:
                 self._look(trial.number)
-            self._tell_past(trial)
+            self._note_design()
+            self.tell(trial)
 
     def ask(self, number: int) -> Config | None:
         """The config to evaluate as trial `number`; None if every feasible one was proposed."""
@@ -137,14 +133,6 @@ class Search:
             self._study.add_trial(past)
             self._rows.follow(self._study)
 
-    def _tell_past(self, trial: Trial) -> None:
-        """Tell a trial of an earlier run; ask for it first if the sampler stores attributes at each ask."""
-        index = self._state.find(trial.config)
-        self._note_design()
-        if self._keeps_state and index is not None and self._state.free[index]:
-            self._ask(trial.number, forced=index)
-        self.tell(trial)
-
     def _forced(self) -> int | None:
         """The next config with any sampler: a given config, a family's default, or the next of a small space."""
         designed = self._designed_next()
@@ -194,11 +182,6 @@ class Search:
     def _numbered(self, _trial: FrozenTrial) -> int:
         """The trial number of the ask, which may differ from the number in Optuna's study."""
         return self._number
-
-    def _choose(self, peer: Peer | None) -> Choose:
-        if peer is not None:
-            return drawing(peer, self.refused)
-        return by_chance if self._sampler == "random" else by_model
 
 
 @contextmanager

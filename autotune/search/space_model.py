@@ -91,12 +91,11 @@ class ListedSpaceModel:
         spaces: Sequence[FeasibleSpace],
         *,
         least: float | None = None,
-        ordinal: bool = False,
         choices: Mapping[str, tuple[CategoricalChoiceType, ...]] | None = None,
         choose: Choose | None = None,
     ) -> None:
         self.state = SearchState(spaces, least=least)
-        self.encoding = Encoding(self.state, ordinal=ordinal, choices=choices)
+        self.encoding = Encoding(self.state, choices=choices)
         self._choose = choose or by_model
         self._proposer: Proposer | None = None
         self._study: str | None = None
@@ -142,7 +141,7 @@ class ListedSpaceModel:
             forced = self._agreeing(trial, rng) if enqueued is None else enqueued
             if forced is None and not self.state.free.any():
                 raise SpaceExhausted(f"all {len(self.state)} feasible configs were proposed")
-            index = self._choose(self, study, trial, rng, forced)
+            index = self._choose(self, study, trial, rng) if forced is None else forced
             self._take(trial.number, index)
             if self._claimed(study, trial, index) or enqueued is not None:
                 break
@@ -228,12 +227,10 @@ class ListedSpaceModel:
             self.state.release(index)
 
 
-Choose = Callable[[ListedSpaceModel, "Study", FrozenTrial, np.random.Generator, int | None], int]
-"""Picks a config index for a trial; a given one, which comes next with any sampler, is used."""
+Choose = Callable[[ListedSpaceModel, "Study", FrozenTrial, np.random.Generator], int]
+"""Picks a config index for a trial."""
 
 
-def by_model(
-    rows: ListedSpaceModel, _study: Study, _trial: FrozenTrial, rng: np.random.Generator, forced: int | None
-) -> int:
+def by_model(rows: ListedSpaceModel, _study: Study, _trial: FrozenTrial, rng: np.random.Generator) -> int:
     """The proposal of the project's own search."""
-    return rows.proposer.propose(rng) if forced is None else forced
+    return rows.proposer.propose(rng)

@@ -1,4 +1,4 @@
-"""`dump`, `load`, `merge` and `import` on the command line."""
+"""`dump`, `load` and `merge` on the command line."""
 
 from __future__ import annotations
 
@@ -8,8 +8,6 @@ import sys
 from pathlib import Path
 
 from .tiny import Command
-
-T4 = Path(__file__).parents[1] / "data" / "recorded-spaces" / "convolution_milo-A6000.t4.json.gz"
 
 
 def test_a_dump_is_loaded_elsewhere(autotune: Command, filled: Path) -> None:
