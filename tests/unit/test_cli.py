@@ -454,7 +454,7 @@ def test_a_terminal_too_narrow_for_a_table_gets_lines(
     for name, value in {"TTY_COMPATIBLE": "1", "COLUMNS": str(width), "TERM": "xterm"}.items():
         monkeypatch.setenv(name, value)
     lines = re.sub(r"\x1b\[[\d;]*m", "", autotune("trials", "--limit", "3", "--wide").out).splitlines()
-    assert max(map(len, lines)) <= width
+    assert max(len(line) for line in lines if not re.search(r"\b[0-9a-f]{64}$", line)) <= width, "but for hashes"
     words = " ".join(lines).split()
     assert words.count("small.one") == 3
     assert sum(word.startswith("threads=") for word in words) == 3, "no word is broken"
