@@ -75,24 +75,18 @@ class Technique:
 
 @dataclass(frozen=True, slots=True)
 class NamedRule:
-    """`[[rule]]`: a threshold between two kernels, which `dispatch` ranks among its own rules.
-
-    Each side lists techniques or families. A rule with `trials` is a tuning target: `tune` searches its threshold and
-    the kernel of each side together.
-    """
+    """`[[rule]]`: a threshold between two techniques, which `dispatch` ranks among its own rules."""
 
     name: str
     """its name"""
-    properties: tuple[str, ...]
-    """the properties that the threshold may test"""
-    below: tuple[str, ...]
-    """techniques or families below the threshold"""
-    above: tuple[str, ...]
-    """techniques or families from the threshold on"""
-    threshold: int | None = None
-    """the smallest value on the upper side; None if it is searched"""
-    trials: int = 0
-    """rules that a search evaluates; 0: threshold and techniques are given"""
+    property: str
+    """the property that the threshold tests"""
+    threshold: int
+    """the smallest value on the upper side"""
+    below: str
+    """the technique below the threshold"""
+    above: str
+    """the technique from the threshold on"""
     report: str = ""
     """the report that describes it; may be empty"""
 
@@ -145,8 +139,6 @@ class Study:
     """the rows of `autotune ladder`, in order; the first is the baseline"""
     rules: tuple[NamedRule, ...] = ()
     """rules that `autotune dispatch` ranks with its own"""
-    target: str | None = None
-    """the name of the rule that `autotune tune` searches; None: the layers are tuned"""
 
     @property
     def shown(self) -> str:
@@ -166,13 +158,6 @@ class Study:
         """The study limited to one technique's family, values and trials."""
         space = {technique.template: technique.space}
         return replace(self, templates=(technique.template,), space=space, trials=technique.trials or self.trials)
-
-    def side(self, name: str) -> tuple[str, Mapping[str, tuple[Value, ...]]]:
-        """The family that a side of a rule names, directly or as a technique, and the values that it is limited to."""
-        technique = next((technique for technique in self.techniques if technique.name == name), None)
-        if technique is not None:
-            return technique.template, technique.space
-        return name, (self.space or {}).get(name, {})
 
     def admitted(self, problem: Problem) -> tuple[str, ...]:
         """Accuracy classes that may win on this problem."""

@@ -30,10 +30,9 @@ _STUDY_VALUES = {
     *("name", "op", "accuracy", "trials", "time_budget_s", "seed", "sampler", "templates", "workspace_limit_bytes"),
     *("spill_limit_bytes", "trials_total", "time_budget_total_s", "end_to_end", "warm_start", "prune"),
     "min_gain",
-    "target",
 }
 _STUDY_KEYS = {*_STUDY_VALUES, "measure", "space", "layer", "technique", "rule"}
-_RULE_KEYS = {"name", "property", "threshold", "trials", "below", "above", "report"}
+_RULE_KEYS = {"name", "property", "threshold", "below", "above", "report"}
 _TECHNIQUE_KEYS = {"name", "template", "space", "report", "reported_ms", "reported", "trials"}
 
 
@@ -128,7 +127,6 @@ def _study(default: str, table: Table, text: str, find: FindOperation) -> Study:
         end_to_end=_end_to_end(table, space.get(END_TO_END)),
         techniques=techniques,
         rules=rules,
-        target=_target(table, rules),
     )
 
 
@@ -234,43 +232,23 @@ def _rules(study: Table, techniques: set[str]) -> tuple[NamedRule, ...]:
     found: dict[str, NamedRule] = {}
     for table in study.tables("rule", "expected [[rule]] tables"):
         table.allow(_RULE_KEYS)
-        table.require(("name", "property", "below", "above"))
-        searched = "trials" in table
-        if searched == ("threshold" in table):
-            raise table.error("threshold", "expected either threshold, or trials to have it searched")
-        words = {key: table.words(key) for key in ("property", "below", "above")}
-        if not searched:
-            for key, several in words.items():
-                if len(several) > 1:
-                    raise table.error(key, "a rule with a threshold has one name here; give trials to search it")
-            for side in ("below", "above"):
-                if words[side][0] not in techniques:
-                    there = ", ".join(techniques) or "none"
-                    raise table.error(side, f"no technique named {words[side][0]!r}; there are {there}")
+        table.require(("name", "property", "threshold", "below", "above"))
         rule = NamedRule(
             name=table.word("name", ""),
-            properties=words["property"],
-            below=words["below"],
-            above=words["above"],
-            threshold=None if searched else table.whole("threshold", 0, least=0),
-            trials=table.whole("trials", 1, least=1) if searched else 0,
+            property=table.word("property", ""),
+            threshold=table.whole("threshold", 0, least=0),
+            below=table.word("below", ""),
+            above=table.word("above", ""),
             report=table.word("report", ""),
         )
+        for side in ("below", "above"):
+            if getattr(rule, side) not in techniques:
+                there = ", ".join(techniques) or "none"
+                raise table.error(side, f"no technique named {getattr(rule, side)!r}; there are {there}")
         if rule.name in found:
             raise table.error("name", f"{rule.name!r} occurs twice")
         found[rule.name] = rule
     return tuple(found.values())
-
-
-def _target(table: Table, rules: Sequence[NamedRule]) -> str | None:
-    """The rule that is searched."""
-    target = table.word("target", "") or None
-    searched = [rule.name for rule in rules if rule.trials]
-    if target is not None and target not in searched:
-        raise table.error(
-            "target", f"{target!r}: no [[rule]] with trials has this name; there are {searched or 'none'}"
-        )
-    return target
 
 
 def _layers(study: Table, find: FindOperation) -> tuple[Layer, ...]:

@@ -9,14 +9,14 @@ from dataclasses import fields, replace
 
 from autotune.operation.registry import CONV2D, operation
 from autotune.problem import Layer, Problem
-from autotune.study import EndToEnd, Measure, NamedRule, Study
+from autotune.study import EndToEnd, Measure, Study
 from autotune.study_reader import PAIRS, FindOperation, parse_study
 from autotune.trial import END_TO_END, Value
 
 _STUDY = {field.name: field.default for field in fields(Study)}
 _KEYS = (
     *("accuracy", "trials", "time_budget_s", "trials_total", "time_budget_total_s", "min_gain", "seed", "sampler"),
-    *("warm_start", "templates", "prune", "workspace_limit_bytes", "spill_limit_bytes", "target"),
+    *("warm_start", "templates", "prune", "workspace_limit_bytes", "spill_limit_bytes"),
 )
 _BARE = re.compile(r"[A-Za-z0-9_-]+")
 
@@ -55,7 +55,7 @@ def study_toml(study: Study) -> str:
         lines += ["[technique.space]", *_table(technique.space)]
         lines += ["[technique.reported_ms]", *_table(technique.reported_ms)]
     for rule in study.rules:
-        lines += ["", "[[rule]]", *_table(_rule(rule))]
+        lines += ["", "[[rule]]", *_table({each.name: getattr(rule, each.name) for each in fields(rule)})]
     return "\n".join(lines) + "\n"
 
 
@@ -88,13 +88,6 @@ def _given(problem: Problem) -> Iterator[str]:
             both, usual = ([of[name], of[f"{pairs[name]}_w"]] for of in (values, defaults))
             if both != usual:
                 yield f"{pairs[name]} = {_toml(value if both[0] == both[1] else both)}"
-
-
-def _rule(rule: NamedRule) -> Mapping[str, Value | Sequence[Value]]:
-    """The keys of a rule: a threshold, or the trials of its search."""
-    found: Mapping[str, Value] = {"trials": rule.trials} if rule.threshold is None else {"threshold": rule.threshold}
-    sides = {"property": rule.properties, "below": rule.below, "above": rule.above}
-    return {"name": rule.name, "report": rule.report, **found, **sides}
 
 
 def _table(content: Mapping[str, Value | float | Sequence[Value]]) -> Iterator[str]:

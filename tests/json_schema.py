@@ -40,7 +40,6 @@ COMMANDS: Mapping[str, tuple[str, ...]] = {
     "templates NAME": ("templates._PARAM_COLUMNS",),
     "trials": ("trials.TRIAL_COLUMNS",),
     "tune": ("best.BEST_COLUMNS",),
-    "tune --target": ("dispatch.DISPATCHED",),
     "tune, end to end": ("summary._END_TO_END",),
     "why": ("why_rows.WHY_COLUMNS",),
 }
@@ -119,8 +118,6 @@ def command_of(words: Sequence[str], first: Mapping[str, object]) -> str | None:
         return "templates NAME"
     if name == "devices" and "--rates" in words:
         return "devices --rates"
-    if name == "tune" and "--target" in words:
-        return "tune --target"
     if name == "tune" and "streams" in first:
         return "tune, end to end"
     return name or None

@@ -16,7 +16,7 @@ from autotune.family.space import narrow
 from autotune.family.template import KernelTemplate
 from autotune.family.template_files import load_templates
 from autotune.problem import Layer
-from autotune.study import SAMPLERS, NamedRule, Study, operations_of
+from autotune.study import SAMPLERS, Study, operations_of
 from autotune.toml_table import did_you_mean, is_time
 from autotune.trial import Value
 from autotune.tuning.layer_finals import FINALS_S, PLAIN_FINALS, TOGETHER_S, FinalsPlan
@@ -62,22 +62,6 @@ class RunPlan:
     def names(self) -> frozenset[str]:
         """`study.layer` of each layer."""
         return frozenset(f"{self.study.name}.{layer.name}" for layer in self.layers)
-
-    def rule(self, target: str | None, trials: int | None) -> NamedRule | None:
-        """The rule to search instead of the layers: `target`, or the study's own; None to tune the layers.
-
-        `trials`, if given, replaces the rule's. Raises StudyError if the study has no such rule.
-        """
-        study, name = self.study, target or self.study.target
-        if name is None:
-            return None
-        rules = {rule.name: rule for rule in study.rules if rule.trials}
-        if name not in rules:
-            names = ", ".join(map(repr, rules)) or "none"
-            raise StudyError(
-                f"{study.shown}: target {name!r}: no [[rule]] with trials has this name; there are {names}"
-            )
-        return replace(rules[name], trials=trials or rules[name].trials)
 
 
 def plan_run(
@@ -126,11 +110,6 @@ def check_study(study: Study, families: Mapping[str, KernelTemplate]) -> None:
         *((study.shown, name, {}) for name in study.templates or ()),
         *((study.shown, name, kept) for name, kept in (study.space or {}).items()),
         *((f"{study.shown}: technique {each.name!r}", each.template, each.space) for each in study.techniques),
-        *(
-            (f"{study.shown}: rule {rule.name!r}", *study.side(side))
-            for rule in study.rules
-            for side in (*rule.below, *rule.above)
-        ),
     ]
     for where, name, kept in named:
         if name not in families:

@@ -15,7 +15,7 @@ from autotune.api.run import OpenRun, check_baselines, open_run
 from autotune.api.run_plan import Overrides, RunPlan, plan_run
 from autotune.api.terms import in_arguments
 from autotune.devices.device import DeviceInfo
-from autotune.errors import StoreError, StudyError
+from autotune.errors import StoreError
 from autotune.evaluation.evaluator import DeviceEvaluator
 from autotune.store import BestRow, Store
 from autotune.study import Study
@@ -87,11 +87,6 @@ def tune(
         fresh=fresh,
     )
     written(plan.study)  # raises for an invalid override
-    if plan.study.target is not None:
-        raise StudyError(
-            f"{plan.study.shown}: target: only the command line searches a rule; "
-            "replace target by None to tune the layers"
-        )
 
     caller = _Python(on_trial, stopping)
     with open_run(plan.study, device, jobs, db, caller, check=partial(check_baselines, plan.finals)) as run:

@@ -12,7 +12,7 @@ import click
 from autotune.analysis.rooflines import with_roofline
 from autotune.cli.best import BEST_COLUMNS, show_best
 from autotune.cli.cluster import CLUSTER, DEVICE_CLASS, tune_on_cluster
-from autotune.cli.dispatch import DISPATCHED, KERNELS, unsupported_layers
+from autotune.cli.dispatch import unsupported_layers
 from autotune.cli.options import (
     DATABASE,
     DIRECTORIES,
@@ -22,23 +22,19 @@ from autotune.cli.options import (
     SECONDS,
     STUDY,
     Number,
-    refuse_with,
     run_on,
 )
-from autotune.cli.output import on_terminal
 from autotune.cli.run import CommandLine, end_interrupted
 from autotune.cli.summary import left, show_end_to_end, summary
-from autotune.cli.tables import format_options, show
+from autotune.cli.tables import format_options
 from autotune.devices.device import BASELINES
 from autotune.errors import AutotuneError, StoreError, StudyError, shortened
-from autotune.escape import counted
 from autotune.evaluation.evaluator import DeviceEvaluator
-from autotune.study import SAMPLERS, NamedRule, distinct_layers
+from autotune.study import SAMPLERS
 from autotune.toml_table import LARGEST
 
 if TYPE_CHECKING:
     from autotune.api.run_plan import RunPlan
-    from autotune.dispatch.rule_search import SearchedRule
 
 BASELINE = click.option(
     "--baseline",
@@ -88,16 +84,6 @@ FINALS_SECONDS = click.option(
     help="Start with the configs that the cost model and the results of similar layers predict to be fastest; "
     "overrides the study.",
 )
-@click.option(
-    "--target",
-    metavar="RULE",
-    help="Search this rule of the study, its threshold and kernels together, instead of the layers.",
-)
-@click.option(
-    "--holdout",
-    type=click.IntRange(0, LARGEST),
-    help="Hold out a random quarter of the layers, with this seed, from the search of the rule.",
-)
 @JOBS
 @CLUSTER
 @DEVICE_CLASS
@@ -121,8 +107,6 @@ def tune(
     seed: int | None,
     sampler: str | None,
     warm_start: bool | None,
-    target: str | None,
-    holdout: int | None,
     jobs: int | None,
     cluster: str | None,
     classes: tuple[str, ...],
@@ -134,7 +118,6 @@ def tune(
     """Tune the layers of STUDY, a study file or its name.
 
     Layers are tuned concurrently. With a total budget, evaluations go to the layer with the largest expected saving.
-    If the study's target is a rule, the rule is searched instead (docs/dispatch.md).
 
     Run the command again to resume; nothing is evaluated twice. Ctrl-C stops after the running trials, without further
     finals, lists the layers that were not tuned, and exits with 130. Exits with 1 if any layer has no correct kernel.
@@ -161,11 +144,7 @@ def tune(
         finals_s=finals_seconds,
         fresh=fresh,
     )
-    if rule := plan.rule(target, trials):
-        search_and_show(plan, rule, device, jobs, db, style, holdout=holdout)
-    elif holdout is not None:
-        raise StudyError("--holdout needs a rule: give --target")
-    elif cluster is not None:
+    if cluster is not None:
         if only_unsupported:
             raise StudyError("--only-unsupported needs one device; with --cluster name the layers by --layer")
         tune_on_cluster(plan, cluster, classes, db, style, device=device, jobs=jobs)
@@ -255,58 +234,3 @@ def tune_and_show(
             hint_at_reference(result.layer.problem.operation) for result in lacking if result.all_wrong
         )
         raise AutotuneError(f"{study.name}: no correct kernel of {reasons}{''.join(hints)}")
-
-
-_OF_LAYERS = (
-    *("time_budget", "trials_total", "time_budget_total", "min_gain", "only_unsupported", "cluster"),
-    *("classes", "baselines", "finals_seconds", "fresh"),
-)
-"""Options of `tune` that a rule's search has no use for."""
-
-
-def search_and_show(
-    plan: RunPlan,
-    rule: NamedRule,
-    device: str | None,
-    jobs: int | None,
-    db: str,
-    style: str | None,
-    *,
-    holdout: int | None,
-) -> None:
-    """Search a rule for some layers of its study, or for those of them that a seed does not hold out; print it."""
-    from autotune.api.run import open_run
-    from autotune.dispatch.builder import held_out
-    from autotune.dispatch.cells import Run
-    from autotune.dispatch.header import load_dispatch_template
-    from autotune.dispatch.rule_search import search_rule
-
-    refuse_with("a rule is the target", *_OF_LAYERS)
-    template = load_dispatch_template()
-    with open_run(plan.study, device, jobs, db, CommandLine()) as opened:
-        distinct = distinct_layers(plan.layers)
-        held = held_out(len(distinct), holdout)
-        layers = tuple(layer for at, layer in enumerate(distinct) if at not in held)
-        run = Run(plan.study, plan.families, opened.evaluator, opened.store, opened.observe, opened.stopping)
-        searched = search_rule(run, template, rule, layers)
-        interrupted = opened.stopping()
-    if style is None:
-        _show_rule(searched)
-    else:
-        show(searched.layers, DISPATCHED, style)
-    if interrupted:
-        end_interrupted("the rule is the best of those evaluated until then")
-
-
-def _show_rule(searched: SearchedRule) -> None:
-    """Everything, for people."""
-    click.echo("The rule:")
-    for line in searched.dispatcher.words():
-        click.echo(on_terminal(f"  {line}"))
-    show(searched.dispatcher.all_kernels, KERNELS, None)
-    show(searched.layers, DISPATCHED, None)
-    click.echo(
-        f"{searched.total_us:.6g} us in all; {counted(searched.tried, 'rule')} evaluated, "
-        f"{searched.evaluated} of them now; "
-        f"{counted(searched.measured, 'kernel')} measured now, each on one layer"
-    )

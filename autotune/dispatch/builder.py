@@ -32,22 +32,16 @@ from autotune.dispatch.plan import (
     times_of,
     with_default_first,
 )
-from autotune.dispatch.rule_search import best_rule
-from autotune.dispatch.rule_space import Pair
 from autotune.dispatch.rule_trials import RuleTrials, Tried
-from autotune.dispatch.thresholds import Gap
 from autotune.errors import StudyError
 from autotune.problem import Layer, as_conv2d
 from autotune.search import single_threaded
-from autotune.store import DispatchedLayer, TargetScope, TemplateRecord
+from autotune.store import DispatchedLayer, TemplateRecord
 from autotune.study import Study, distinct_layers
 from autotune.trial import Outcome
 from autotune.tuning.layer_finals import LEAST_NOISE
 from autotune.tuning.tune import measurement_mode
 
-SEARCHED = "searched together"
-"""`proposed_by` of a rule that `tune` searched."""
-_BELOW, _ABOVE = "searched below", "searched above"
 HELD_OUT = 4
 """One layer in this many is held out."""
 
@@ -122,8 +116,6 @@ def build(
     scope = run.store.scopes.open_set(
         key, [layers[row] for row in rows], info, environment, measurement_mode(study), record
     )
-    searched = _searched(run, scope)
-    named |= {} if searched is None else {_BELOW: searched.below, _ABOVE: searched.above}
     matrix, measured = build_matrix(run, key, tuned, properties, held=held, interpolated=interpolated, named=named)
     floor = run.store.noise_floors.latest(run.evaluator.info, measurement_mode(study))
     noise = max(LEAST_NOISE, floor.noise_fraction if floor else 0.0)
@@ -132,10 +124,7 @@ def build(
     full = make(matrix, rows, replace(making, wanted=tuple(matrix.techniques.values())))
     plan = with_default_first(matrix, rows, full, left_out_configs)
     rules = RuleTrials(run, template, matrix, rows, plan, scope, sorted(held))
-    names = named_rules(study, matrix, plan)
-    if searched is not None:
-        names = {_split(matrix, plan, searched.gap, _BELOW, _ABOVE): SEARCHED, **names}
-    tried = rules.run(names)
+    tried = rules.run(named_rules(study, matrix, plan))
     within_us = noise_us(matrix, rows, noise)
     final = rules.decide(tried, within_us)
     decided = replace(plan, rule=final.rule)
@@ -160,36 +149,18 @@ def build(
 
 
 def named_rules(study: Study, matrix: Matrix, plan: Plan) -> Mapping[Rule, str]:
-    """The study's own rules that have a threshold, by name. Raises StudyError for a threshold on a property that no
-    dispatcher knows.
-    """
-    names: dict[Rule, str] = {}
+    """The study's own rules, by name. Raises StudyError for a threshold on a property that no dispatcher knows."""
+    kernels = dict(zip((*plan.kernels, matrix.default), plan.names, strict=True))
+    rules: dict[Rule, str] = {}
     for rule in study.rules:
-        if rule.threshold is None:
-            continue
-        (name,), (below,), (above,) = rule.properties, rule.below, rule.above
-        if name not in {item.name for item in plan.properties}:
+        if rule.property not in {item.name for item in plan.properties}:
             raise StudyError(
-                f"{study.shown}: rule {rule.name!r}: property {name!r}: expected one of "
+                f"{study.shown}: rule {rule.name!r}: property {rule.property!r}: expected one of "
                 f"{', '.join(item.name for item in plan.properties)}"
             )
-        names[_split(matrix, plan, Gap(name, rule.threshold), below, above)] = rule.name
-    return names
-
-
-def _split(matrix: Matrix, plan: Plan, gap: Gap, below: str, above: str) -> Split:
-    """A threshold between two named kernels of the matrix."""
-    names = dict(zip((*plan.kernels, matrix.default), plan.names, strict=True))
-    low, high = (Leaf((names[matrix.techniques[side]],)) for side in (below, above))
-    return Split(gap.property, gap.threshold, low, high)
-
-
-def _searched(run: Run, scope: TargetScope) -> Pair | None:
-    """The best rule that a search found for these layers, with families that exist."""
-    best = best_rule(run.store.dispatchers.trials(scope).values())
-    if best is None or not {best[0].below.template, best[0].above.template} <= {*run.families}:
-        return None
-    return best[0]
+        below, above = (Leaf((kernels[matrix.techniques[side]],)) for side in (rule.below, rule.above))
+        rules[Split(rule.property, rule.threshold, below, above)] = rule.name
+    return rules
 
 
 def held_out(layers: int, seed: int | None) -> frozenset[int]:

@@ -30,7 +30,7 @@ SAFE = "implicit_gemm"
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """The run in which a dispatcher is built or a rule is searched."""
+    """The run in which a dispatcher is built."""
 
     study: Study
     templates: Mapping[str, KernelTemplate]
@@ -42,10 +42,9 @@ class Run:
 
     @property
     def families(self) -> tuple[str, ...]:
-        """The families that the study searches or names, and that of the safe default."""
+        """The families of the study and its techniques, and that of the safe default."""
         techniques = (technique.template for technique in self.study.techniques)
-        sides = (self.study.side(name)[0] for rule in self.study.rules for name in (*rule.below, *rule.above))
-        return tuple(dict.fromkeys([*(self.study.templates or self.templates), *techniques, *sides, SAFE]))
+        return tuple(dict.fromkeys([*(self.study.templates or self.templates), *techniques, SAFE]))
 
 
 @dataclass(slots=True)

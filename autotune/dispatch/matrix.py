@@ -294,7 +294,7 @@ def technique_configs(study: Study, rows: Sequence[Row]) -> dict[str, Config]:
 
     Raises StudyError for a technique without a correct trial.
     """
-    used = {name for rule in study.rules if not rule.trials for name in (*rule.below, *rule.above)}
+    used = {side for rule in study.rules for side in (rule.below, rule.above)}
     configs: dict[str, Config] = {}
     for technique in study.techniques:
         if technique.name not in used:

@@ -279,8 +279,12 @@ def device_names(device: DeviceInfo) -> dict[str, Value]:
     }
 
 
-class ListedSpace:
-    """Configs of one family as rows of value indices [m, len(params)], in lexicographic order."""
+class SearchSpace:
+    """The feasible configs of one family, narrowed by a study, as rows of value indices [m, len(params)].
+
+    The rows are in lexicographic order. If there are more than `most_rows`, they are not enumerated, but
+    `sampled_rows` of them are drawn at random.
+    """
 
     template: str
     params: tuple[Param, ...]
@@ -289,6 +293,32 @@ class ListedSpace:
     """whether the rows are complete"""
     padded_work: npt.NDArray[np.int64] | None = None
     """the header's `padded_work` of each row [m]; None if it depends on no parameter"""
+
+    def __init__(
+        self,
+        bound: BoundTemplate,
+        narrowed: Mapping[str, Sequence[Value]] | None = None,
+        *,
+        seed: int = 0,
+        most_rows: int = MAX_ROWS,
+        sampled_rows: int = SAMPLED_ROWS,
+    ) -> None:
+        self.bound = bound
+        self.template = bound.template.name
+        self.params = narrow(bound.template, narrowed or {})
+        self.complete = True
+        if bound.listed is not None:
+            self.rows = self._listed(bound.listed)
+            self.padded_work = self._padded_work()
+            return
+        with limited(bound.template.path, "listing its configs", SPACE_S):
+            tree = Tree(bound.levels, self.params)
+            self.rows, self.complete = tree.feasible(most=most_rows, visits=MAX_VISITS)
+            if not self.complete:
+                first = self.rows[:1]
+                drawn = tree.sampled(np.random.default_rng(seed), most=sampled_rows - len(first), visits=MAX_VISITS)
+                self.rows = np.unique(np.concatenate([first, drawn]), axis=0)
+            self.padded_work = self._padded_work()
 
     @property
     def default(self) -> Config | None:
@@ -328,39 +358,6 @@ class ListedSpace:
                 return None
             indices.append(param.values.index(value))
         return tuple(indices)
-
-
-class SearchSpace(ListedSpace):
-    """The feasible configs of one family, narrowed by a study, as rows of value indices.
-
-    If there are more than `most_rows`, they are not enumerated, but `sampled_rows` of them are drawn at random.
-    """
-
-    def __init__(
-        self,
-        bound: BoundTemplate,
-        narrowed: Mapping[str, Sequence[Value]] | None = None,
-        *,
-        seed: int = 0,
-        most_rows: int = MAX_ROWS,
-        sampled_rows: int = SAMPLED_ROWS,
-    ) -> None:
-        self.bound = bound
-        self.template = bound.template.name
-        self.params = narrow(bound.template, narrowed or {})
-        self.complete = True
-        if bound.listed is not None:
-            self.rows = self._listed(bound.listed)
-            self.padded_work = self._padded_work()
-            return
-        with limited(bound.template.path, "listing its configs", SPACE_S):
-            tree = Tree(bound.levels, self.params)
-            self.rows, self.complete = tree.feasible(most=most_rows, visits=MAX_VISITS)
-            if not self.complete:
-                first = self.rows[:1]
-                drawn = tree.sampled(np.random.default_rng(seed), most=sampled_rows - len(first), visits=MAX_VISITS)
-                self.rows = np.unique(np.concatenate([first, drawn]), axis=0)
-            self.padded_work = self._padded_work()
 
     def _padded_work(self) -> npt.NDArray[np.int64] | None:
         template = self.bound.template

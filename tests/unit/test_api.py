@@ -294,11 +294,7 @@ def test_a_study_with_everything_is_the_same_when_written_and_read() -> None:
         space={"tiny": {"threads": (64, 32), "order": ("rows",), "fast": (True,)}},
         end_to_end=EndToEnd(streams=(1, 2), pinned=("no",)),
         techniques=techniques,
-        rules=(
-            NamedRule("given", ("n",), ("a",), ("b",), threshold=5),
-            NamedRule("searched", ("n", "k"), ("a", "tiny"), ("b",), trials=7),
-        ),
-        target="searched",
+        rules=(NamedRule("given", "n", 5, "a", "b", report="000"), NamedRule("other", "k", 7, "b", "a")),
     )
     assert comparable(parse_study(study_toml(study), "other")) == study
 

@@ -188,7 +188,7 @@ MISTAKES = {
     "rule is a table": (("trials = 10", "[rule]\na = 1"), "rule: expected [[rule]] tables"),
     "rule without a threshold": (
         ("trials = 10", '[[rule]]\nname = "a"\nproperty = "k"\nbelow = "b"\nabove = "b"'),
-        "rule[0].threshold: expected either threshold, or trials to have it searched",
+        "rule[0].threshold: missing",
     ),
     "rule of an unknown technique": (
         ("trials = 10", '[[rule]]\nname = "a"\nproperty = "k"\nthreshold = 13\nbelow = "b"\nabove = "b"'),
