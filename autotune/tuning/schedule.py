@@ -1,9 +1,9 @@
 """All layers of a run in one pipeline: which layer starts the next config, and when finals run.
 
 Without a total budget the first layer that can start a config goes first, and later layers use the free capacity: while
-it waits for its first results, and during its finals. With a total budget the next config goes to the layer with the
-largest expected saving. Both orders depend only on the layers' histories, so a resumed run continues as the interrupted
-one would have.
+it waits for its first results, and during its finals. With a total budget every layer gets a config, and each further
+one goes to the layer with the largest expected saving. Both orders depend only on the layers' histories, so a resumed
+run continues as the interrupted one would have.
 """
 
 from __future__ import annotations
@@ -13,17 +13,12 @@ from collections.abc import Generator, Sequence
 from concurrent.futures import Future
 from dataclasses import replace
 
-from autotune.distance import layer_distance
 from autotune.measurement.roofline import floor_us
-from autotune.problem import Problem
-from autotune.search.warm_start import NEAR
 from autotune.tuning.layer_result import LayerResult
 from autotune.tuning.pipeline import Pipeline
 from autotune.tuning.trial_log import Network, Progress
 from autotune.tuning.tuned_layer import OpenLayer, Run, TunedLayer
 
-LEARNT = 10
-"""Evaluations of a layer after which similar layers begin: its warm start, or the start of its search."""
 DECAY = 1.5
 """Exponent with which the expected gain decreases with earlier evaluations: n^-1.5; docs/search.md
 lists alternatives.
@@ -40,23 +35,7 @@ def expected_gain_us(*, count: int, evaluated: int, best_us: float, floor_us: fl
     return count * (above_us if above_us > 0 else best_us) / math.pow(max(1, evaluated), DECAY)
 
 
-def leaders(problems: Sequence[Problem]) -> list[int | None]:
-    """For each layer the position of an earlier layer that it learns from: the nearest that itself waits for none.
-
-    None: no such layer is near enough for a warm start.
-    """
-    found: list[int | None] = []
-    for problem in problems:
-        first = [at for at, leader in enumerate(found) if leader is None]
-        apart = {at: layer_distance(problem, problems[at]) for at in first}
-        nearest = min(first, key=apart.__getitem__, default=None)
-        found.append(nearest if nearest is not None and apart[nearest] <= NEAR else None)
-    return found
-
-
-HURRY = 0.5  # of a total budget, after which no layer waits for another's results
 LISTING = 0.5  # largest share of a total time that listing the spaces counts as: a late kernel is better than none
-FIRST = 2.5  # duration of a layer's first evaluation in evaluations: its verification program is compiled, too
 AT_ROOFLINE = 1.02  # times its floor, from which a layer stops if other layers can use a shared budget
 TIME_IN_TOTAL, BUDGET_IN_TOTAL, ROOFLINE = "time in total", "budget in total", "at its roofline"
 """reason of a layer that stopped because others use the shared budget"""
@@ -73,7 +52,6 @@ class Schedule:
         self._listing_s = listing_s
         observed = replace(run, observe=self._observe) if len(layers) > 1 else run
         self._layers = [TunedLayer(observed, opened) for opened in layers]
-        self._leaders = leaders([opened.layer.problem for opened in layers])
         self._started = self._charged = run.clock()
         self._pipeline = Pipeline(run.evaluator, clock=run.clock)
         self._finals: dict[TunedLayer, tuple[Generator[Future[object], None, None], Future[object]]] = {}
@@ -124,25 +102,16 @@ class Schedule:
 
     def _next(self) -> TunedLayer | None:
         """The layer that starts a config now, or begins; None if there is no capacity."""
-        room = self._pipeline.has_room
-        if self._must_wait() or not (room or self._shared):
+        if self._must_wait() or not self._pipeline.has_room:
             return None
         open_layers = [tuned for tuned in self._open if not tuned.stopped or not tuned.begun]
-        waiting = [tuned for tuned in open_layers if not tuned.begun]
-        taught = [tuned for tuned in waiting if self._taught(tuned)]
-        if not room:  # starting a layer takes time, while busy compilers still have work
-            return next(iter(taught), None)
         ready = [tuned for tuned in open_layers if tuned.begun and tuned.has_room(self._pipeline)]
-        taught = taught or ([] if ready and not self._hurried else waiting)
+        waiting = [tuned for tuned in open_layers if not tuned.begun]
         if not self._shared:
-            return min((*ready, *taught[:1]), key=self._layers.index, default=None)
+            return min((*ready, *waiting[:1]), key=self._layers.index, default=None)
         untried = [tuned for tuned in ready if not self._tried(tuned)]
-        if untried and (taught or self._hurried):  # or compilers are idle until all have started
-            return max(untried, key=self._gain_us)
-        if taught:
-            return taught[0]
-        teaching = [tuned for tuned in ready if tuned.evaluated < LEARNT and self._awaited(tuned, waiting)]
-        return max(teaching or ready, key=self._gain_us, default=None)
+        first = [*untried, *waiting]
+        return first[0] if first else max(ready, key=self._gain_us, default=None)
 
     def _must_wait(self) -> bool:
         """Whether finals that need the machine for themselves are due or running."""
@@ -151,29 +120,6 @@ class Schedule:
     def _due(self, tuned: TunedLayer) -> bool:
         """Whether a layer starts no more configs and is not done."""
         return tuned.begun and bool(tuned.stopped) and tuned.result is None
-
-    def _taught(self, tuned: TunedLayer) -> bool:
-        """Whether the layer that this one learns from, if any, has enough results."""
-        leader = self._leaders[self._layers.index(tuned)]
-        if leader is None:
-            return True
-        teacher = self._layers[leader]
-        return bool(teacher.stopped) or teacher.evaluated >= min(LEARNT, self._study.trials)
-
-    def _awaited(self, tuned: TunedLayer, waiting: Sequence[TunedLayer]) -> bool:
-        at = self._layers.index(tuned)
-        return any(self._leaders[self._layers.index(one)] == at for one in waiting)
-
-    @property
-    def _hurried(self) -> bool:
-        """Whether a budget runs out: a layer without a kernel is worse than one that learnt from no other."""
-        total_s, total = self._study.time_budget_total_s, self._study.trials_total
-        bare = sum(1 for tuned in self._layers if not self._tried(tuned))
-        if total_s is not None:
-            each_s = self._elapsed_s / max(1, self._evaluations)
-            latest_s = self._searching_s(total_s) - FIRST * bare * each_s  # at which every layer can still get a kernel
-            return self._elapsed_s >= min(HURRY * self._searching_s(total_s), latest_s)
-        return total is not None and self._evaluations >= min(HURRY * total, total - bare)
 
     def _searching_s(self, total_s: float) -> float:
         """The total time that is left after listing and the finals of all layers."""

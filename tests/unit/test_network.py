@@ -26,7 +26,7 @@ from autotune.study import Study
 from autotune.study_reader import load_study
 from autotune.trial import Measured
 from autotune.tuning.layer_finals import FinalsPlan
-from autotune.tuning.schedule import expected_gain_us, leaders
+from autotune.tuning.schedule import expected_gain_us
 from autotune.tuning.trial_log import Progress
 from autotune.tuning.tune import tune
 from autotune.workers.worker import FinalsRequest, FinalsTimings
@@ -286,17 +286,6 @@ def test_gain_is_largest_where_much_time_is_and_little_was_tried() -> None:
     assert gain(best_us=200.0) > gain() > gain(evaluated=11) > 0
     assert gain(floor_us=90.0) == pytest.approx(0.1 * gain())
     assert gain(floor_us=150.0) == gain(), "a floor that is beaten is wrong"
-
-
-def test_layers_learn_from_an_earlier_one_like_them() -> None:
-    far = replace(SMALL, n=64, c=512, h=56, w=56, k=512)
-    assert leaders([SMALL, SMALL.with_runtime(9), far, SMALL.with_runtime(11), far.with_runtime(32)]) == [
-        None,
-        0,
-        None,
-        0,
-        2,
-    ]
 
 
 # On the command line.
