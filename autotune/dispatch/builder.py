@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from autotune.dispatch.cells import Run
-from autotune.dispatch.dispatcher import FAMILY, Dispatcher, Leaf, Rule, Split, leaves
+from autotune.dispatch.dispatcher import FAMILY, Dispatcher, Leaf, Rule, Split, ends
 from autotune.dispatch.header import DispatchTemplate, render_dispatch
 from autotune.dispatch.matrix import Matrix, build_matrix, served, technique_configs, tuned_rows
 from autotune.dispatch.plan import (
@@ -137,7 +137,7 @@ def build(
     return Built(
         dispatcher=dispatcher,
         layers=dispatched,
-        tried=tuple(sorted(tried, key=lambda one: (one.outcome != Outcome.CORRECT, one.total_us, leaves(one.rule)))),
+        tried=tuple(sorted(tried, key=lambda one: (one.outcome != Outcome.CORRECT, one.total_us, len(ends(one.rule))))),
         text=render_dispatch(template, dispatcher),
         compiled=rules.compiles,
         within_us=within_us,

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import cast
@@ -29,7 +29,6 @@ FAMILY = "dispatch"
 """The family name in the trials of dispatchers."""
 DEFAULT = "default"
 """The name of the safe default among a dispatcher's kernels."""
-_BELOW, _ABOVE = "below_", "above_"  # prefix of the parameters of the nodes below a threshold
 
 
 @dataclass(frozen=True)
@@ -90,12 +89,12 @@ DEFAULT_FIRST = Leaf((DEFAULT,))
 
 @dataclass(frozen=True, slots=True)
 class Split:
-    """A threshold: the subtree below it, and the subtree at or above it."""
+    """A threshold, with the leaf below it and the leaf at or above it."""
 
     property: str
     threshold: int
-    below: Rule
-    above: Rule
+    below: Leaf
+    above: Leaf
 
 
 Rule = Leaf | Split
@@ -115,7 +114,7 @@ class Choice:
 
 @dataclass(frozen=True)
 class Dispatcher:
-    """Chooses a kernel for a problem. Raises StudyError if the rule names unknown kernels or has unreachable parts."""
+    """Chooses a kernel for a problem. Raises StudyError if the rule names unknown kernels or an unknown property."""
 
     properties: tuple[Property, ...]
     kernels: tuple[PortfolioKernel, ...]
@@ -132,31 +131,16 @@ class Dispatcher:
             if len(kernel.relative_times) != len(self.known):
                 counts = f"{len(kernel.relative_times)} relative times for {len(self.known)} known layers"
                 raise StudyError(f"dispatcher: {kernel.name} has {counts}; give one for each")
-        self._check(self.rule, {item.name: (None, None) for item in self.properties})
-
-    def _check(self, rule: Rule, open_to: Mapping[str, tuple[int | None, int | None]]) -> None:
-        """Check that every name is known, and that each side of a threshold can be reached from above it."""
-        if isinstance(rule, Leaf):
-            known = {kernel.name for kernel in self.all_kernels}
-            for name in rule.kernels:
-                if name not in known:
-                    raise StudyError(f"dispatcher: its rule names the kernel {name!r}, which it does not have")
-            return
-        if rule.property not in open_to:
+        known = {kernel.name for kernel in self.all_kernels}
+        for name in (name for leaf in ends(self.rule) for name in leaf.kernels):
+            if name not in known:
+                raise StudyError(f"dispatcher: its rule names the kernel {name!r}, which it does not have")
+        properties = [item.name for item in self.properties]
+        if isinstance(self.rule, Split) and self.rule.property not in properties:
             raise StudyError(
-                f"dispatcher: its rule asks for {rule.property!r}; there are {', '.join(open_to) or 'no properties'}"
+                f"dispatcher: its rule asks for {self.rule.property!r}; "
+                f"there are {', '.join(properties) or 'no properties'}"
             )
-        least, below = open_to[rule.property]
-        if (least is not None and rule.threshold <= least) or (below is not None and rule.threshold >= below):
-            raise StudyError(
-                f"dispatcher: {rule.property} < {rule.threshold} is tested where {rule.property} is "
-                + " and ".join(
-                    f"{word} {value}" for word, value in (("at least", least), ("below", below)) if value is not None
-                )
-                + ": one side is never reached; put the thresholds in order"
-            )
-        self._check(rule.below, {**open_to, rule.property: (least, rule.threshold)})
-        self._check(rule.above, {**open_to, rule.property: (rule.threshold, below)})
 
     def choose(self, problem: Problem) -> Choice:
         """The kernel for a problem."""
@@ -198,25 +182,28 @@ class Dispatcher:
 
     def leaf(self, problem: Problem) -> Leaf:
         """The leaf of the rule for a problem."""
-        of = {item.name: item for item in self.properties}
         rule = self.rule
-        while isinstance(rule, Split):
-            rule = rule.below if of[rule.property].of(problem) < rule.threshold else rule.above
-        return rule
+        if isinstance(rule, Leaf):
+            return rule
+        value = next(item.of(problem) for item in self.properties if item.name == rule.property)
+        return rule.below if value < rule.threshold else rule.above
 
     def words(self) -> tuple[str, ...]:
         """The rule as text, a line for each leaf."""
         then = ["the least expected time"] if self.known else []
+        when = ["always"]
+        if isinstance(self.rule, Split):
+            when = [f"{self.rule.property} {side} {self.rule.threshold}" for side in ("<", ">=")]
         return tuple(
-            f"{' and '.join(path) or 'always'}: {', then '.join([*leaf.kernels, *then])}"
-            for path, leaf in _paths(self.rule, ())
+            f"{words}: {', then '.join([*leaf.kernels, *then])}"
+            for words, leaf in zip(when, ends(self.rule), strict=True)
         )
 
     def config(self) -> Config:
         """The dispatcher as a config: its kernels, a hash of the whole record, then its rule as parameters."""
         kernels = {kernel.name: str(kernel.config) for kernel in self.all_kernels}
         hashed = {"hash": hashlib.sha256(self.to_json().encode()).hexdigest()}
-        return Config.of(FAMILY, {**kernels, **hashed, **dict(_params(self.rule, ""))})
+        return Config.of(FAMILY, {**kernels, **hashed, **_params(self.rule)})
 
     def to_json(self) -> str:
         """The record as JSON, the same for the same record."""
@@ -228,7 +215,7 @@ class Dispatcher:
             "known": self.known,
             "kernels": [_kernel_json(kernel) for kernel in self.kernels],
             "default": _kernel_json(self.default),
-            "rule": dict(_params(self.rule, "")),
+            "rule": _params(self.rule),
         }
         return json.dumps(content, separators=(",", ":"))
 
@@ -256,53 +243,36 @@ def expected_relative_times(similar: Ints, known: Ints) -> Ints:
     return mean
 
 
-def rule_of(params: Mapping[str, Value], prefix: str = "") -> Rule:
-    """Parse a rule from parameters: `property`, `threshold`, `kernels`, prefixed for the nodes below. Raises StudyError
-    if one is missing.
+def rule_of(params: Mapping[str, Value]) -> Rule:
+    """Parse a rule from parameters: `kernels`, or `property`, `threshold`, `below_kernels` and `above_kernels`.
+
+    Raises StudyError for anything else.
     """
-    kernels = params.get(f"{prefix}kernels")
-    if isinstance(kernels, str):
-        return Leaf(tuple(kernels.split()))
-    name, threshold = params.get(f"{prefix}property"), params.get(f"{prefix}threshold")
-    if not isinstance(name, str) or not isinstance(threshold, int):
-        raise StudyError(f"dispatcher: its rule lacks {prefix}kernels, or {prefix}property and {prefix}threshold")
-    return Split(name, threshold, rule_of(params, f"{prefix}{_BELOW}"), rule_of(params, f"{prefix}{_ABOVE}"))
+    match params:
+        case {"kernels": str(kernels)}:
+            return Leaf(tuple(kernels.split()))
+        case {
+            "property": str(name),
+            "threshold": int(threshold),
+            "below_kernels": str(below),
+            "above_kernels": str(above),
+        }:
+            return Split(name, threshold, Leaf(tuple(below.split())), Leaf(tuple(above.split())))
+    raise StudyError(
+        "dispatcher: its rule has neither kernels nor a property, a threshold, below_kernels and above_kernels"
+    )
 
 
-def ends(rule: Rule) -> Iterator[Leaf]:
-    """The leaves of a rule, from its lower to its upper sides."""
-    return (leaf for _, leaf in _paths(rule, ()))
+def ends(rule: Rule) -> tuple[Leaf, ...]:
+    """The leaves of a rule, the lower side first."""
+    return (rule.below, rule.above) if isinstance(rule, Split) else (rule,)
 
 
-def leaves(rule: Rule) -> int:
-    """The number of leaves of a rule."""
-    return len([*ends(rule)])
-
-
-def _params(rule: Rule, prefix: str) -> Iterator[tuple[str, Value]]:
+def _params(rule: Rule) -> Mapping[str, Value]:
     if isinstance(rule, Leaf):
-        yield f"{prefix}kernels", " ".join(rule.kernels)
-        return
-    yield f"{prefix}property", rule.property
-    yield f"{prefix}threshold", rule.threshold
-    yield from _params(rule.below, f"{prefix}{_BELOW}")
-    yield from _params(rule.above, f"{prefix}{_ABOVE}")
-
-
-def _paths(rule: Rule, path: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...], Leaf]]:
-    if isinstance(rule, Leaf):
-        yield path, rule
-        return
-    yield from _paths(rule.below, (*path, f"{rule.property} < {rule.threshold}"))
-    yield from _paths(rule.above, (*path, f"{rule.property} >= {rule.threshold}"))
-
-
-def splits(rule: Rule) -> Iterator[Split]:
-    """The thresholds of a rule, parents first."""
-    if isinstance(rule, Split):
-        yield rule
-        yield from splits(rule.below)
-        yield from splits(rule.above)
+        return {"kernels": " ".join(rule.kernels)}
+    sides = {"below_kernels": " ".join(rule.below.kernels), "above_kernels": " ".join(rule.above.kernels)}
+    return {"property": rule.property, "threshold": rule.threshold, **sides}
 
 
 _Json = dict[str, object]

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import count
 from pathlib import Path
 
 from autotune.compilation.compile import Program
@@ -15,13 +14,10 @@ from autotune.dispatch.dispatcher import (
     DEFAULT_FIRST,
     FAMILY,
     Dispatcher,
-    Leaf,
     PortfolioKernel,
     Property,
-    Rule,
     Split,
     ends,
-    splits,
 )
 from autotune.dispatch.predicate import Step, cpp_steps
 from autotune.distance import SAME
@@ -122,7 +118,6 @@ def render_dispatch(template: DispatchTemplate, dispatcher: Dispatcher, *, check
     Raises TemplateError for a kernel whose conditions cannot be written in C++.
     """
     docs = {item.name: item.doc for item in template.properties}
-    symbols = _threshold_symbols(dispatcher)
     return template.body.render(
         declared=operation(CONV2D).enumerations.items(),
         parts=operation(CONV2D).parts,
@@ -131,9 +126,8 @@ def render_dispatch(template: DispatchTemplate, dispatcher: Dispatcher, *, check
         ],
         words=dispatcher.words(),
         kernels=[_kernel(kernel) for kernel in dispatcher.all_kernels],
-        thresholds=[{"symbol": symbol, "value": split.threshold} for split, symbol in symbols],
+        split=dispatcher.rule if isinstance(dispatcher.rule, Split) else None,
         properties=[_property_values(item, docs.get(item.name, item.name)) for item in dispatcher.properties],
-        rule=list(_rule_lines(dispatcher.rule, iter([symbol for _, symbol in symbols]), count(1))),
         ends=_ends(dispatcher),
         same=SAME,
         known=[
@@ -186,16 +180,6 @@ def _property_values(item: Property, doc: str) -> Mapping[str, object]:
     }
 
 
-def _threshold_symbols(dispatcher: Dispatcher) -> list[tuple[Split, str]]:
-    """Each threshold's name: K_THRESHOLD, numbered if a property has several."""
-    seen: dict[str, int] = {}
-    symbols = []
-    for split in splits(dispatcher.rule):
-        seen[split.property] = number = seen.get(split.property, 0) + 1
-        symbols.append((split, f"{split.property.upper()}_THRESHOLD{'' if number == 1 else f'_{number}'}"))
-    return symbols
-
-
 def _ends(dispatcher: Dispatcher) -> list[Mapping[str, object]]:
     """The leaves of the rule, and the leaf for layers outside the range in which it is trusted."""
     inside = [
@@ -208,13 +192,3 @@ def _ends(dispatcher: Dispatcher) -> list[Mapping[str, object]]:
         "kernels": DEFAULT_FIRST.kernels,
     }
     return [*inside, outside]
-
-
-def _rule_lines(rule: Rule, symbols: Iterator[str], numbers: Iterator[int]) -> Iterator[str]:
-    if isinstance(rule, Leaf):
-        yield f"return end_{next(numbers)}(layer);"
-        return
-    yield f"if ({rule.property}_of(layer) < {next(symbols)}) {{"
-    yield from (f"    {line}" for line in _rule_lines(rule.below, symbols, numbers))
-    yield "}"
-    yield from _rule_lines(rule.above, symbols, numbers)

@@ -158,7 +158,7 @@ def ends_of(matrix: Matrix, rows: Sequence[int], plan: Plan) -> tuple[Leaf, ...]
     ends = []
     for row, outside in zip(rows, out_of_range_rows(matrix, rows, plan), strict=True):
         rule: Rule = DEFAULT_FIRST if outside else plan.rule
-        while isinstance(rule, Split):
+        if isinstance(rule, Split):
             rule = rule.below if matrix.values[row, names.index(rule.property)] < rule.threshold else rule.above
         ends.append(rule)
     return tuple(ends)

@@ -19,7 +19,7 @@ from autotune.dispatch.header import DispatchTemplate, dispatch_program, table_r
 from autotune.dispatch.matrix import Matrix, lost_us
 from autotune.dispatch.plan import Plan, chosen, costs_of
 from autotune.dispatch.predicate import predicate
-from autotune.dispatch.thresholds import best_tree, simplest
+from autotune.dispatch.thresholds import best_rule, simplest
 from autotune.errors import Rejected, StudyError
 from autotune.evaluation.evaluator import Chooser
 from autotune.family.space import Admission, BoundTemplate
@@ -30,8 +30,6 @@ from autotune.trial import Config, Outcome, Trial
 
 EXACT = "exact"
 """`proposed_by` of the rules that lose the least time according to the matrix."""
-DEPTH = 3
-"""Maximum depth of the tree that is tried in addition to a single threshold."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,8 +86,8 @@ class RuleTrials:
         return Dispatcher(self.plan.properties, self.kernels[:-1], self.kernels[-1], rule, known)
 
     def run(self, named: Mapping[Rule, str]) -> list[Tried]:
-        """Try the named rules, that of the plan, and the best threshold and tree."""
-        exact = dict.fromkeys([self.plan.rule, *(best_tree(self.costs, depth) for depth in (1, DEPTH))], EXACT)
+        """Try the named rules, that of the plan, and the best one with at most one threshold."""
+        exact = dict.fromkeys([self.plan.rule, best_rule(self.costs)], EXACT)
         begun = [self._begin(rule, by) for rule, by in {**exact, **named}.items()]
         return [self._finish(one) for one in begun]
 

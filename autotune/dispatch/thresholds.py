@@ -1,4 +1,4 @@
-"""matrix -> dispatch: the time that a rule loses over a set of layers, and the best thresholds between kernels.
+"""matrix -> dispatch: the time that a rule loses over a set of layers, and the best threshold between kernels.
 
 The loss is time, weighted by count. It is not the number of layers that do not get their best kernel, so a threshold
 between two equally fast kernels does not move.
@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import pairwise
 
 import numpy as np
 
-from autotune.dispatch.dispatcher import FASTEST, Leaf, Rule, Split, ends, leaves
+from autotune.dispatch.dispatcher import FASTEST, Leaf, Rule, Split, ends
 from autotune.dispatch.matrix import Bools, Floats, Ints
 
 
@@ -51,7 +51,7 @@ class Costs:
         if isinstance(rule, Leaf):
             return float(self.lost_by(rule).sum())
         below = self.below(Gap(rule.property, rule.threshold))
-        return self.part(below).of(rule.below) + self.part(~below).of(rule.above)
+        return float(np.where(below, self.lost_by(rule.below), self.lost_by(rule.above)).sum())
 
     def lost_by(self, leaf: Leaf) -> Floats:
         """[layers]; the weighted loss in microseconds if they end at the same leaf."""
@@ -63,11 +63,6 @@ class Costs:
         """[layers]; whether each layer is below a threshold."""
         below: Bools = self.values[:, self.properties.index(gap.property)] < gap.threshold
         return below
-
-    def part(self, rows: Bools) -> Costs:
-        """The same of some of the layers."""
-        names = ("values", "lost_us", "nothing_us", "times")
-        return replace(self, **{name: getattr(self, name)[rows] for name in names})
 
 
 def gaps_of(properties: Sequence[str], values: Ints) -> Iterator[Gap]:
@@ -93,27 +88,26 @@ def between(low: int, high: int) -> int:
     return max(low + 1, min(high, round(math.sqrt(max(low, 0.5) * high))))
 
 
-def best_tree(costs: Costs, depth: int) -> Rule:
-    """The best rule of at most `depth` nested thresholds; each minimises the loss if the rule ends below it.
+def best_rule(costs: Costs) -> Rule:
+    """The rule that loses least: the best leaf, or the best threshold between two if that loses less.
 
-    A leaf puts a kernel first only if that loses less than no kernel, and a threshold is added only if it reduces the
-    loss.
+    A leaf puts a kernel first only if that loses less than no kernel.
     """
     options = [FASTEST, *(Leaf((name,)) for name in costs.kernels)]
     lost = np.stack([costs.lost_by(leaf) for leaf in options], axis=1)
-    least = float(lost.sum(axis=0).min())
-    best_gap: Gap | None = None
-    for gap in gaps_of(costs.properties, costs.values) if depth else ():
+
+    def best(rows: Bools) -> tuple[float, Leaf]:
+        totals = lost[rows].sum(axis=0)
+        return float(totals.min()), options[int(np.argmin(totals))]
+
+    least, leaf = best(np.ones(len(lost), dtype=np.bool_))
+    rule: Rule = leaf
+    for gap in gaps_of(costs.properties, costs.values):
         below = costs.below(gap)
-        total = sum(float(lost[side].sum(axis=0).min()) for side in (below, ~below))
-        if total < least and not math.isclose(total, least):  # by more than rounding
-            least, best_gap = total, gap
-    if best_gap is None:
-        return options[int(np.argmin(lost.sum(axis=0)))]
-    below = costs.below(best_gap)
-    return Split(
-        best_gap.property, best_gap.threshold, *(best_tree(costs.part(side), depth - 1) for side in (below, ~below))
-    )
+        (low, below_leaf), (high, above_leaf) = best(below), best(~below)
+        if low + high < least and not math.isclose(low + high, least):  # by more than rounding
+            least, rule = low + high, Split(gap.property, gap.threshold, below_leaf, above_leaf)
+    return rule
 
 
 def simplest(costs: Costs, rules: Sequence[Rule], within_us: float) -> Rule:
@@ -122,4 +116,4 @@ def simplest(costs: Costs, rules: Sequence[Rule], within_us: float) -> Rule:
     """
     least = min(costs.of(rule) for rule in rules)
     near = [rule for rule in rules if costs.of(rule) <= least + within_us]
-    return min(near, key=lambda rule: (leaves(rule), sum(len(leaf.kernels) for leaf in ends(rule)), costs.of(rule)))
+    return min(near, key=lambda rule: (len(ends(rule)), sum(len(leaf.kernels) for leaf in ends(rule)), costs.of(rule)))

@@ -29,7 +29,7 @@ ASKED = list(problems(120))
 
 @pytest.fixture(scope="module")
 def dispatcher() -> Dispatcher:
-    """A kernel of every shipped family, those that serve few problems first, and thresholds on four properties."""
+    """A kernel of every shipped family, those that serve few problems first, and a threshold."""
     kernels = []
     for name, template in load_templates().items():
         bounds = (BoundTemplate(template, problem, H200) for problem in ASKED)
@@ -39,12 +39,7 @@ def dispatcher() -> Dispatcher:
             kernels.append(PortfolioKernel(name, config, predicate(bound, config)))
     kernels.sort(key=lambda kernel: sum(map(kernel.predicate.holds, ASKED)))
     names = [kernel.name for kernel in kernels]
-    rule = Split(
-        "k",
-        13,
-        Split("taps", 9, Leaf((names[-1],)), Split("k", 5, Leaf((names[1],)), Leaf(("default",)))),
-        Split("intensity", 20, Leaf((names[2],)), Split("pixels", 1000, Leaf((names[3],)), Leaf((names[4],)))),
-    )
+    rule = Split("intensity", 20, Leaf((names[1], names[3])), Leaf((names[2],)))
     return Dispatcher(
         tuple(item.around([item.plain.of(USUAL)]) if item.name == "c" else item.plain for item in TEMPLATE.properties),
         tuple(kernels),
@@ -78,7 +73,7 @@ def test_the_compiled_dispatcher_chooses_as_its_record_does(dispatcher: Dispatch
 
 
 def test_a_threshold_that_is_off_by_one_is_seen(dispatcher: Dispatcher, cxx: str) -> None:
-    wrong = dataclasses.replace(TEMPLATE, text=TEMPLATE.text.replace("    ${line}", "    ${line | replace('<', '<=')}"))
+    wrong = dataclasses.replace(TEMPLATE, text=TEMPLATE.text.replace("_of(layer) < ${split", "_of(layer) <= ${split"))
     assert wrong.text != TEMPLATE.text
     rule = Split("k", 12, Leaf(("direct",)), Leaf(("default",)))
     plain = dataclasses.replace(dispatcher, rule=rule, properties=tuple(item.plain for item in TEMPLATE.properties))
