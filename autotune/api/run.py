@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, closing, contextmanager
 from dataclasses import dataclass
@@ -18,7 +17,7 @@ from autotune.resources import check_writable_results
 from autotune.store import Store, path_of
 from autotune.study import Study
 from autotune.tuning.layer_finals import FinalsPlan
-from autotune.tuning.study_lock import LatestRun, RunBudget, latest_run, study_lock
+from autotune.tuning.study_lock import study_lock
 from autotune.tuning.trial_log import Progress
 
 
@@ -102,15 +101,6 @@ def check_baselines(finals: FinalsPlan, info: DeviceInfo) -> None:
 @contextmanager
 def acquire_study_lock(store: Store, study: Study, info: DeviceInfo, waits: Callable[[], None]) -> Iterator[None]:
     """Wait while another process tunes this study on such a device into this database; `waits` may raise to give up."""
-    budget = RunBudget(time.time(), study.trials, study.trials_total, study.time_budget_total_s)
-    with study_lock(cache_folder() / "locks", *_owned(store, study.name, info), waits=waits, budget=budget):
+    owned = (store.path.resolve(), study.name, info.identity)
+    with study_lock(cache_folder() / "locks", *owned, waits=waits):
         yield
-
-
-def latest_run_of(store: Store, study: str, info: DeviceInfo) -> LatestRun | None:
-    """The latest run of a study on a device into this database; None if none is known on this machine."""
-    return latest_run(cache_folder() / "locks", *_owned(store, study, info))
-
-
-def _owned(store: Store, study: str, info: DeviceInfo) -> tuple[object, ...]:
-    return store.path.resolve(), study, info.identity

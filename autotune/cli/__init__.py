@@ -25,7 +25,6 @@ _GROUPS = {
         "new-op": "studies",
         "studies": "studies",
         "tune": "tune",
-        "watch": "watch",
         "worker": "cluster",
         "compare": "tune",
         "ladder": "ladder",
@@ -76,6 +75,7 @@ _OLD_NAMES = {
     "completion": 'add `eval "$(_AUTOTUNE_COMPLETE=bash_source autotune)"` to ~/.bashrc; docs/install.md has others',
     "export-t4": "`autotune trials --json` prints every trial, `autotune dump` the whole database",
     "import": "`autotune replay FILE` searches a space that another tool recorded",
+    "watch": "`autotune trials STUDY` and `autotune best STUDY` show a study while it is tuned",
     "optuna-study": "docs/search.md has the lines of Python that write an Optuna study",
 }
 """Commands of earlier versions: the words that run in their place until the next version, or what to do instead"""

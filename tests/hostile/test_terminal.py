@@ -48,7 +48,6 @@ COMMANDS = (
     ("trials", "--outcome", "wrong_result"),
     ("why", "{name}"),
     ("history", "{name}"),
-    ("watch", "{name}"),
     ("stale",),
     ("retime", "--device", "null"),
     ("importance", "{name}"),

@@ -46,7 +46,7 @@ def test_a_name_that_kernels_know_otherwise_compiles(autotune: Command, name: st
 def test_a_stored_study_and_a_family_are_found_by_name_beside_their_folder(autotune: Command) -> None:
     autotune("new-op", "add_bias")
     autotune("tune", "add_bias.toml", "--device", "null", "--trials", "2")
-    assert autotune("watch", "add_bias").out.startswith("add_bias on null: 4 of 4 evaluations")
+    assert len(json.loads(autotune("trials", "add_bias", "--json").out)) == 4
     Path("add_bias.toml").unlink()
     assert "threads" in autotune("templates", "add_bias").out
     told = autotune("dispatch", "add_bias").complaint

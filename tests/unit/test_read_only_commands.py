@@ -33,7 +33,6 @@ READING: tuple[tuple[str, ...], ...] = (
     ("show", "lenet.conv1", "0"),
     ("why", "lenet.conv1"),
     ("report", "lenet", "--out", "report.html"),
-    ("watch", "lenet", "--once"),
     ("history", "lenet"),
     ("diff", "lenet", "copy"),
     ("stale",),
