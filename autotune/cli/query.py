@@ -23,10 +23,10 @@ def query(sql: str, db: str, within_s: float | None, style: str | None) -> None:
     """
     from autotune.store import Store
 
-    with Store(db, create=False) as store, store.stream(sql, within_s=within_s) as result:
-        names = distinct(result.columns)
-        columns = [Column[tuple[Cell, ...]](name, _at(position)) for position, name in enumerate(names)]
-        show((tuple(map(_cell, row)) for row in result.rows), columns, style or "wide")
+    with Store(db, create=False) as store:
+        result = store.query(sql, within_s=within_s)
+    columns = [Column[tuple[Cell, ...]](name, _at(at)) for at, name in enumerate(distinct(result.columns))]
+    show((tuple(map(_cell, row)) for row in result.rows), columns, style or "wide")
 
 
 def distinct(names: Sequence[str]) -> list[str]:

@@ -24,7 +24,7 @@ from autotune.store.schema.tables import RETIME_LABELS
 from autotune.store.sqlite.connections import is_sqlite
 from autotune.store.sqlite.database import path_of
 from autotune.store.sqlite.open_database import has_results
-from autotune.store.sqlite.query import Cell, QueryResult, QueryStream
+from autotune.store.sqlite.query import Cell, QueryResult
 from autotune.store.store import Store
 from autotune.store.studies import GENERATIONS, LayerRow, StudyKey, StudyRow
 from autotune.store.trial_store import Suspect, TrialKey
@@ -51,7 +51,6 @@ __all__ = [
     "ProfileRow",
     "QuarantineRow",
     "QueryResult",
-    "QueryStream",
     "RetimeRow",
     "Scope",
     "Side",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from contextlib import AbstractContextManager, closing
+from contextlib import closing
 from pathlib import Path
 from types import TracebackType
 
@@ -20,7 +20,7 @@ from autotune.store.sources import SourceStore
 from autotune.store.sqlite.connections import check_whole, connect_for_reading, translate_errors
 from autotune.store.sqlite.database import LOCK_TIMEOUT_S, Clock, utc_now
 from autotune.store.sqlite.open_database import open_for_reading, open_for_writing
-from autotune.store.sqlite.query import QueryResult, QueryStream, run_query, stream_query
+from autotune.store.sqlite.query import QueryResult, run_query
 from autotune.store.studies import StudyStore
 from autotune.store.trial_store import KnownStore, TrialStore
 from autotune.store.trials import MeasurementStore
@@ -37,7 +37,7 @@ class Store:
     def __init__(
         self, url: str | Path, *, create: bool = True, timeout_s: float = LOCK_TIMEOUT_S, clock: Clock = utc_now
     ) -> None:
-        """Open the results database at a path or an sqlite URL.
+        """Open the results database at a path.
 
         With create, open it for writing: it is created if it does not exist and migrated if it is older. Without, open
         it for reading only: the file and its folder may be read-only, and no files are left next to it.
@@ -78,13 +78,9 @@ class Store:
         ):
             check_whole(raw, self.path)
 
-    def query(self, sql: str) -> QueryResult:
-        """The result of a user's SELECT, which cannot write."""
-        return run_query(self._database, sql)
-
-    def stream(self, sql: str, *, within_s: float | None = None) -> AbstractContextManager[QueryStream]:
-        """The same row by row while the block runs, in little memory. Raises StoreError after `within_s` seconds."""
-        return stream_query(self._database, sql, within_s=within_s)
+    def query(self, sql: str, *, within_s: float | None = None) -> QueryResult:
+        """The result of a user's SELECT, which cannot write. Raises StoreError after `within_s` seconds."""
+        return run_query(self._database, sql, within_s=within_s)
 
     def close(self) -> None:
         """Close the file."""

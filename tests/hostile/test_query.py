@@ -9,7 +9,6 @@ from pathlib import Path
 
 import pytest
 
-from autotune.store import Store
 from tests.fork_server import ForkedRun, ForkServer
 from tests.long_run import long_run
 
@@ -19,7 +18,6 @@ ENDLESS = "WITH RECURSIVE endless(n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM en
 SILENT = f"{ENDLESS} SELECT count(*) FROM endless"
 ROWS = f"{ENDLESS} SELECT n, hex(zeroblob(500)) AS long FROM endless"
 GROUPED = f"{ENDLESS} SELECT group_concat(n) FROM endless"
-LITTLE_BYTES = 300 << 20
 
 
 def answering(run: ForkedRun) -> ForkedRun:
@@ -41,14 +39,6 @@ def test_a_signal_ends_it(sql: str, number: signal.Signals, filled: Path, fork_s
     assert (ended.code, ended.err) == (128 + number, "")
     assert filled.read_bytes() == before
     assert sorted(path.name for path in filled.parent.glob("autotune.db*")) == ["autotune.db"]
-
-
-@pytest.mark.parametrize("style", ["--csv", *long_run(("--json",), ("--db=autotune.db",))])
-def test_rows_without_an_end_take_little_memory(style: str, filled: Path, fork_server: ForkServer) -> None:
-    words = ("query", ROWS, "--timeout", "1", style)
-    ended = attacked(fork_server, filled.parent, *words, memory_bytes=LITTLE_BYTES)
-    refused(ended, "autotune: query: stopped after 1 s: WITH RECURSIVE")
-    assert len(ended.out) > 1 << 20, "what there was by then is told"
 
 
 def test_a_statement_that_never_answers_ends_at_its_timeout(filled: Path, fork_server: ForkServer) -> None:
@@ -80,11 +70,3 @@ def test_a_long_table_has_all_rows(filled: Path, fork_server: ForkServer) -> Non
     sql = f"{ENDLESS} SELECT n FROM endless LIMIT 2500"
     words = attacked(fork_server, filled.parent, "query", sql).out.split()
     assert [int(word) for word in words if word.isdecimal()] == list(range(1, 2501))
-
-
-def test_a_program_that_asks_may_leave_off(filled: Path) -> None:
-    with Store(filled, create=False) as store:
-        with store.stream(ROWS) as found:
-            assert found.columns == ("n", "long")
-            assert next(found.rows)[0] == 1
-        assert store.query("SELECT 1").rows == ((1,),), "and ask again"

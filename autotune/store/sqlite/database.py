@@ -16,8 +16,6 @@ from functools import cache
 from pathlib import Path
 
 from sqlalchemy import Connection, Dialect, Engine, create_engine, event
-from sqlalchemy.engine import make_url
-from sqlalchemy.exc import ArgumentError
 from sqlalchemy.pool import NullPool, QueuePool
 from sqlalchemy.util import LRUCache
 
@@ -116,42 +114,19 @@ class Database:
         self.closing.close()
 
 
-def path_of(url: str | Path) -> Path:
-    """The path of the file that a path, an SQLAlchemy URL or the name of bundled results names.
-
-    Raises StoreError for any other database.
-    """
-    if isinstance(url, Path):
-        return url
-    if url in RECORDED:
-        return recorded_database(url)
-    text = url
-    if "://" in url:
-        shown = _without_secrets(url)
-        try:
-            parsed = make_url(url)
-        except (ArgumentError, ValueError):
-            raise StoreError(f"{shown}: not a database URL; give a path or sqlite:///PATH") from None
-        if parsed.drivername not in ("sqlite", "sqlite+pysqlite"):
-            raise StoreError(f"{shown}: {parsed.drivername} is not supported; give a path or sqlite:///PATH")
-        if parsed.host or parsed.query or parsed.username or parsed.password:
-            raise StoreError(
-                f"{shown}: a host, a user or options are not supported; give a path or sqlite:///PATH "
-                f"(four slashes for an absolute path)"
-            )
-        text = parsed.database or ""
-    if text in ("", ":memory:"):
+def path_of(name: str | Path) -> Path:
+    """The file that a path or the name of bundled results names. Raises StoreError for a database that is no file."""
+    if isinstance(name, Path):
+        return name
+    if name in RECORDED:
+        return recorded_database(name)
+    if "://" in name:
+        raise StoreError(f"{one_line(name)}: results are kept in an SQLite file; give its path")
+    if name in ("", ":memory:"):
         raise StoreError("a database in memory would be lost at the end; give the path of a file")
-    if "\0" in text:
-        raise StoreError(f"{one_line(text)}: a path cannot contain a null character")
-    return Path(text)
-
-
-def _without_secrets(url: str) -> str:
-    """A URL on one line without its user, password and options."""
-    scheme, _, rest = url.partition("://")
-    kept = rest.rpartition("@")[2].partition("?")
-    return one_line(f"{scheme}://{'***@' if '@' in rest else ''}{kept[0]}{'?***' if kept[1] else ''}")
+    if "\0" in name:
+        raise StoreError(f"{one_line(name)}: a path cannot contain a null character")
+    return Path(name)
 
 
 @cache

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import sqlite3
 import time
-from collections.abc import Generator, Iterator
+from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
 
@@ -44,23 +44,8 @@ class QueryResult:
     rows: tuple[tuple[Cell, ...], ...]
 
 
-@dataclass(frozen=True, slots=True)
-class QueryStream:
-    """The result of a user's SQL, row by row."""
-
-    columns: tuple[str, ...]
-    rows: Iterator[tuple[Cell, ...]]
-
-
-def run_query(database: Database, sql: str) -> QueryResult:
-    """Run one SELECT and return its result. Raises StoreError with SQLite's message for anything else."""
-    with stream_query(database, sql) as found:
-        return QueryResult(found.columns, tuple(found.rows))
-
-
-@contextmanager
-def stream_query(database: Database, sql: str, *, within_s: float | None = None) -> Iterator[QueryStream]:
-    """Run one SELECT on a connection of its own until the block ends.
+def run_query(database: Database, sql: str, *, within_s: float | None = None) -> QueryResult:
+    """Run one SELECT on a connection of its own and return its result.
 
     Raises StoreError with SQLite's message for anything else, and if it takes longer than `within_s`.
     """
@@ -78,18 +63,10 @@ def stream_query(database: Database, sql: str, *, within_s: float | None = None)
         raw.set_progress_handler(guard.is_late, _STEPS)
         with _as_store_error(sql, guard, within_s):
             cursor = raw.execute(sql)
+            rows = tuple(cursor)
         if cursor.description is None:
             raise StoreError("query: nothing to answer; give one SELECT statement")
-        columns = tuple(str(column[0]) for column in cursor.description)
-        with closing(_rows(cursor, sql, guard, within_s)) as rows:  # before the connection is
-            yield QueryStream(columns, rows)
-
-
-def _rows(
-    cursor: sqlite3.Cursor, sql: str, guard: _Guard, within_s: float | None
-) -> Generator[tuple[Cell, ...], None, None]:
-    with _as_store_error(sql, guard, within_s):
-        yield from cursor
+        return QueryResult(tuple(str(column[0]) for column in cursor.description), rows)
 
 
 class _Guard:

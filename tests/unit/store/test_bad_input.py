@@ -226,16 +226,9 @@ def test_an_exclusive_lock_while_opening(path: Path, create: bool) -> None:
 @pytest.mark.parametrize(
     ("url", "words"),
     [
-        ("postgresql://host/db", "postgresql is not supported; give a path or sqlite:///PATH"),
-        ("mysql+pymysql://u:p@host/db", "mysql+pymysql is not supported"),
-        ("sqlite+aiosqlite:///a.db", "sqlite+aiosqlite is not supported"),
-        ("sqlite://a.db", "a host, a user or options are not supported"),
-        ("sqlite:///a.db?mode=memory", "a host, a user or options are not supported"),
-        ("://", "not a database URL"),
-        ("sqlite://host:port/x", "not a database URL"),
+        ("postgresql://host/db", "give its path"),
+        ("sqlite:///a.db", "give its path"),
         ("", "in memory"),
-        ("sqlite://", "in memory"),
-        ("sqlite:///:memory:", "in memory"),
         (":memory:", "in memory"),
         ("a\0b", "null character"),
     ],
@@ -252,20 +245,10 @@ def test_a_name_too_long(tmp_path: Path, create: bool) -> None:
     assert "File name too long" in message_of(tmp_path / ("x" * 300), create=create)
 
 
-@pytest.mark.parametrize(
-    ("form", "name"),
-    [
-        ("{}", "a.db"),
-        ("{}", "with space?and#%41.db"),
-        ("{}", "ünïcode.db"),
-        ("sqlite:///{}", "a.db"),
-        ("sqlite:///{}", "with space and#.db"),
-        ("sqlite+pysqlite:///{}", "ünïcode.db"),
-    ],
-)
-def test_urls_and_paths_name_the_same_file(tmp_path: Path, form: str, name: str) -> None:
+@pytest.mark.parametrize("name", ["a.db", "with space?and#%41.db", "ünïcode.db"])
+def test_a_name_may_have_any_character(tmp_path: Path, name: str) -> None:
     path = tmp_path / name
-    with Store(form.format(path)) as store:
+    with Store(str(path)) as store:
         open_scope(store, layer=CONV1)
     assert path.exists()
     with Store(path, create=False) as store:
