@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 
 import click
 
-from autotune.api.family_importance import FamilyImportance, importances
+from autotune.api.family_importance import importances
 from autotune.cli.options import (
     ALL_ROWS,
     DATABASE,
@@ -24,16 +23,14 @@ from autotune.columns import field_columns
 
 @dataclass(frozen=True, slots=True)
 class _Row:
-    """A parameter, or two of them together."""
+    """A parameter of a family on a layer."""
 
     layer: str
     device: str
     template: str
     trials: int
     parameters: str
-    importance: float | None
-    share: float | None
-    remark: str
+    importance: float
 
 
 @click.command()
@@ -53,19 +50,21 @@ def importance(
     everything: bool,
     style: str | None,
 ) -> None:
-    """Show which parameters affect the time, alone and in pairs.
+    """Show which parameters affect the time.
 
     The answer is computed from the trials of each layer and family.
 
     `importance` measures how differently a parameter is set in the fastest tenth of the correct trials (Optuna's
-    PED-ANOVA); the values of a family add up to 1. `share` is the part of the variance of the log time, in held-out
-    trials, that all parameters explain independently of each other, or that a pair explains in addition. Pairs below 2
-    % are left out, and so are families with fewer than 20 correct trials.
+    PED-ANOVA); the values of a family add up to 1. Families with fewer than 20 correct trials are left out.
     """
     analysed = importances(what, db=db, device=device, families=only_families, layers=only_layers, say=say_device)
-    rows = [row for family in analysed for row in _rows(family)]
+    rows = [
+        _Row(family.layer, family.device, family.template, family.found.trials, name, share)
+        for family in analysed
+        for name, share in family.found.params
+    ]
     all_rows = everything or style is not None
-    shown = rows if all_rows else sorted(rows, key=lambda row: -(row.importance or 0))[:SHOWN_ROWS]
+    shown = rows if all_rows else sorted(rows, key=lambda row: -row.importance)[:SHOWN_ROWS]
     if not all_rows:
         say(_answer(shown[0]))
     show(shown, _COLUMNS, style, apart=_family_of if all_rows else lambda _: None)
@@ -85,17 +84,4 @@ def _family_of(row: _Row) -> tuple[str, str, str, int]:
     return row.layer, row.device, row.template, row.trials
 
 
-def _rows(family: FamilyImportance) -> Iterator[_Row]:
-    """The family as a whole, its parameters, and the pairs worth knowing."""
-    layer, device, template, analysis = family.layer, family.device, family.template, family.found
-    yield _Row(layer, device, template, analysis.trials, "all, each for itself", None, analysis.alone, "")
-    for name, share in analysis.params:
-        yield _Row(layer, device, template, analysis.trials, name, share, None, "")
-    for pair in analysis.interactions:
-        (one, two), (first, second) = pair.params, pair.values
-        better = f"{abs(pair.ratio - 1):.0%} {'faster' if pair.ratio < 1 else 'slower'}"
-        remark = f"{one}={first} with {two}={second} is {better} than each suggests ({pair.trials} trials)"
-        yield _Row(layer, device, template, analysis.trials, f"{one} x {two}", None, pair.share, remark)
-
-
-_COLUMNS = field_columns(_Row, below=("remark",), digits=2)
+_COLUMNS = field_columns(_Row, digits=2)

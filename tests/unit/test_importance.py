@@ -1,4 +1,4 @@
-"""Importances and interactions: what was planted is found, what was not is not, and the command says it in a table."""
+"""Importances: what was planted is found, and the command says it in a table."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ VALUES: Mapping[str, Sequence[Value]] = {
 }
 
 
-def told(*, together: float, noise: float = 0.03, rows: int = 120) -> Importance:
-    """What a random part of a space tells: tile matters most, pad not at all, unroll=4 and stages=3 only together."""
+def told(rows: int) -> Importance:
+    """What a random part of a space tells: tile matters most, pad not at all."""
     space = ListedSpace("gemm", VALUES)
     rng = np.random.default_rng(5)
     kept = rng.permutation(len(space.rows))[:rows]
@@ -33,37 +33,20 @@ def told(*, together: float, noise: float = 0.03, rows: int = 120) -> Importance
     for row in kept:
         values = space.config(int(row)).params
         log_time = 0.4 * abs(int(values["tile"]) - 4) + 0.1 * int(values["stages"])
-        log_time += together * (values["unroll"] == 4 and values["stages"] == 3)
-        times[row] = np.exp(log_time + noise * rng.standard_normal())
+        times[row] = np.exp(log_time + 0.03 * rng.standard_normal())
     found = importance(space, times)
     assert found is not None
     return found
 
 
 def test_the_parameter_that_decides_comes_first_and_a_fixed_one_has_none() -> None:
-    found = told(together=0.0, rows=60)
+    found = told(60)
     shares = dict(found.params)
     assert next(iter(shares)) == "tile"
     assert shares["tile"] > 0.5
     assert shares["fixed"] == 0
     assert sum(shares.values()) == pytest.approx(1)
     assert found.trials == 60
-    assert found.alone > 0.9
-
-
-def test_a_planted_interaction_is_found_and_named() -> None:
-    found = told(together=-0.8, rows=70)
-    best = found.interactions[0]
-    assert set(best.params) == {"unroll", "stages"}
-    assert dict(zip(best.params, best.values, strict=True)) == {"unroll": "4", "stages": "3"}
-    assert best.ratio < 0.8
-    assert best.share > 0.05
-    assert best.trials >= 3
-
-
-@pytest.mark.parametrize("noise", [0.0, 0.05, 0.5])
-def test_nothing_together_is_found_where_nothing_is(noise: float) -> None:
-    assert told(together=0.0, noise=noise, rows=70).interactions == ()
 
 
 def test_too_few_trials_say_nothing() -> None:
@@ -82,7 +65,7 @@ def test_the_command_lists_each_family_of_each_layer(autotune: Command) -> None:
     rows = json.loads(finished.out)
     assert {row["layer"] for row in rows} == {"lenet-k5.conv1", "lenet-k5.conv2"}
     assert {row["device"] for row in rows} == {"NVIDIA H200"}
-    strip = [row for row in rows if row["template"] == "direct_strip" and row["importance"] is not None]
+    strip = [row for row in rows if row["template"] == "direct_strip"]
     assert sum(row["importance"] for row in strip) == pytest.approx(1)
     assert {"thread_k", "thread_p", "min_blocks"} <= {row["parameters"] for row in strip}
     (only,) = {row["template"] for row in json.loads(
