@@ -1,8 +1,8 @@
 """Copy another database's rows into this one, in one transaction.
 
-The copied trials are marked as imported: they are listed, and ranked only after they are re-timed here. Rows are
-matched by their identity. So merging the same file again adds nothing, and merging two copies of one database that have
-diverged adds what each lacks.
+The copied trials are marked as imported: they are listed, and ranked only after they are re-timed here. Dispatchers are
+left out, because imported times decide nothing. Rows are matched by their identity. So merging the same file again adds
+nothing, and merging two copies of one database that have diverged adds what each lacks.
 """
 
 from __future__ import annotations
@@ -22,8 +22,6 @@ from autotune.store.run_context import SCOPE
 from autotune.store.schema.tables import (
     DEVICE_IDENTITY,
     devices,
-    dispatched_layers,
-    dispatchers,
     end_to_end_timings,
     environments,
     finals,
@@ -113,7 +111,7 @@ class _Merge:
     def run(self) -> Merged:
         """Copy the tables, parents first."""
         self._bring(layers, ("operation", "problem"))
-        self._targets()
+        self._bring(tuning_targets, ("kind", "layer_id", "name", "params"), where="o.kind <> 'layers'")
         self._bring(devices, DEVICE_IDENTITY)
         self._bring(environments, ENVIRONMENT_IDENTITY)
         self._bring(runs, ("device_id", "environment_id", "attributes", "started_at"))
@@ -133,8 +131,6 @@ class _Merge:
         self._bring(quarantine, ("device_id", "environment_id", "source_id"))
         self._bring(noise_floors, ("device_id", "environment_id", "measurement_mode", "measured_at"), _IMPORTED)
         self._bring(rates, ("device_id", "environment_id", "unit", "method", "measured_at"), _IMPORTED)
-        self._bring(dispatchers, ("trial_id", "built_at"))
-        self._bring(dispatched_layers, (), only_new=(dispatchers, "dispatcher_id"))
         return Merged(
             trials=self._count("temp.ids_trials WHERE new"),
             known=self._count("temp.ids_trials WHERE NOT new"),
@@ -203,23 +199,6 @@ class _Merge:
         self._raw.execute(f"CREATE TEMP TABLE ids_{table.name} (there INTEGER PRIMARY KEY, here, new)")
         self._raw.execute(f"INSERT INTO temp.ids_{table.name} {rows}")
         self._moved.add(table.name)
-
-    def _targets(self) -> None:
-        """Copy layers, spaces by their kernel and parameters, and sets of layers by their members."""
-        self._bring(tuning_targets, ("kind", "layer_id", "name", "params"), where="o.kind <> 'layers'")
-        members = "SELECT tuning_target_id, {0} FROM {1}.tuning_target_layers ORDER BY 1, 2"
-        here = _members(self._raw, members.format("layer_id", "main"))
-        known = {layer_ids: target for target, layer_ids in here.items()}
-        mapped = "(SELECT here FROM temp.ids_layers WHERE there = layer_id)"
-        for target, layer_ids in _members(self._raw, members.format(mapped, "other")).items():
-            new = layer_ids not in known
-            if new:
-                made = self._raw.execute("INSERT INTO main.tuning_targets (kind) VALUES ('layers')").lastrowid
-                assert made is not None  # noqa: S101 - an INSERT has a rowid
-                known[layer_ids] = made
-                rows = [(made, layer_id) for layer_id in sorted(layer_ids)]
-                self._raw.executemany("INSERT INTO main.tuning_target_layers VALUES (?, ?)", rows)
-            self._raw.execute("INSERT INTO temp.ids_tuning_targets VALUES (?, ?, ?)", (target, known[layer_ids], new))
 
     def _studies(self) -> None:
         """Copy studies by name and start date, each new one as a generation of its own, with their layers.
@@ -336,11 +315,3 @@ class _Merge:
         )
         for name in ("moved", "known", "numbered"):
             self._raw.execute(f"DROP TABLE temp.{name}")
-
-
-def _members(raw: sqlite3.Connection, sql: str) -> dict[int, frozenset[int]]:
-    """The layer ids of each set of layers."""
-    found: dict[int, set[int]] = {}
-    for target, layer_id in raw.execute(sql):
-        found.setdefault(target, set()).add(layer_id)
-    return {target: frozenset(layer_ids) for target, layer_ids in found.items()}

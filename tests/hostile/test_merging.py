@@ -19,6 +19,11 @@ from tests.unit.store.builders import config_of, correct, open_scope, run_trial,
 from .attack import attacked
 
 MERGE = ("merge", "other.db", "--db", "here.db")
+MERGED = (
+    "SELECT count(*) FROM trials JOIN tuning_targets ON tuning_targets.id = tuning_target_id "
+    "WHERE outcome <> 'running' AND kind <> 'layers'"
+)
+"""those of dispatchers are left out"""
 
 
 @pytest.fixture
@@ -51,7 +56,7 @@ def test_who_tunes_meanwhile_waits_and_loses_nothing(two: Path, fork_server: For
     assert done.code == 0, done.err
     assert asked(here, "SELECT count(*) FROM trials WHERE origin = 'measured'") == [(int(begun) + number,)]
     merged = asked(here, "SELECT count(*) FROM trials WHERE origin = 'imported'")
-    assert merged == asked(two / "other.db", "SELECT count(*) FROM trials WHERE outcome <> 'running'")
+    assert merged == asked(two / "other.db", MERGED)
 
 
 def test_a_merge_that_was_killed_has_brought_nothing(two: Path, fork_server: ForkServer) -> None:

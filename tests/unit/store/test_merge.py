@@ -81,7 +81,6 @@ def test_everything_that_ended_comes_once(tmp_path: Path, other: Path) -> None:
         "retimes",
         "quarantine",
         "sources",
-        "dispatchers",
     ):
         assert len(has[table]) >= len(had[table]), table
 
