@@ -30,12 +30,11 @@ from autotune.cli.output import exact
     help="The HTML file to write; - for standard output.",
 )
 @OF_DEVICE
-@click.option("--sources/--no-sources", default=None, help="Include the winners' sources. Default: up to eight layers.")
-def report(what: str, db: str, out: Path, device: str | None, sources: bool | None) -> None:
+def report(what: str, db: str, out: Path, device: str | None) -> None:
     """Write one HTML page about a study, a layer or a network.
 
-    The page shows convergence, every trial, the roofline, finals, parameter importance, the ladder, outcomes, the
-    device and the winners' sources. It loads nothing from the network, and the same database gives the same bytes.
+    The page shows convergence, every trial, the roofline, finals, parameter importance, the ladder, outcomes and the
+    device. It loads nothing from the network, and the same database gives the same bytes.
     """
     from autotune.report.page import page
     from autotune.report.results import results
@@ -47,7 +46,7 @@ def report(what: str, db: str, out: Path, device: str | None, sources: bool | No
         check_writable(out, "--out")
     with Store(db, create=False) as store:
         content = results(store, name, devices_asked(store, device, say=say_device))
-    text = page(content, sources=sources)
+    text = page(content)
     if piped:
         exact(sys.stdout).buffer.write(text.encode())
         return

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from autotune.report.axis import Axis
 
 WIDTH, HEIGHT = 560, 330
-LEFT, RIGHT, TOP, BOTTOM = 70, 14, 26, 44
+LEFT, RIGHT, TOP, BOTTOM = 78, 24, 26, 44
 """margins of the plot area"""
-_LINE = 14.0
+_LINE = 17.0
 """height of a line of text"""
 
 
@@ -43,17 +43,22 @@ class Marks:
 
 
 @dataclass(frozen=True, slots=True)
-class Dots:
-    """Trials of a family (all with a time, or all without) as one path, a subpath each, in the order of their rows.
+class Dot:
+    """A trial."""
 
-    For two thousand trials, a path is a quarter as long as circles. The page's script replaces it by circles.
-    """
+    x: float
+    y: float
+    row: str
+    """the id of its row in the page"""
+
+
+@dataclass(frozen=True, slots=True)
+class Dots:
+    """Trials of a family, all with a time or all without."""
 
     kind: str
     """a class of the style sheet"""
-    rows: str
-    """prefix of the ids of its family's rows"""
-    path: str
+    dots: tuple[Dot, ...]
     failed: bool = False
 
 

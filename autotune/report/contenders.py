@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from autotune.analysis.history import caveat
 from autotune.measurement.benchmark import median_half_width
-from autotune.report.axis import Axis, linear, logarithmic
+from autotune.report.axis import Axis, linear
 from autotune.store import FinalsRow, TrialRow, Verdict
 
 _CLOSE = 1.05
@@ -44,43 +44,36 @@ class Contender:
 
 @dataclass(frozen=True, slots=True)
 class Contest:
-    """Finals as a picture: the contenders, fastest first, on one axis of time."""
+    """Finals as a picture: the contenders, fastest first, on an axis of time."""
 
     finals: FinalsRow
     contenders: tuple[Contender, ...]
-    near: Axis
-    """a linear axis for those close to the winner, wide enough to show their intervals"""
     axis: Axis
-    """a logarithmic axis for all"""
-    floor_us: float | None
+    """a linear axis for those close to the winner, wide enough to show their intervals"""
 
-    def across(self, axis: Axis, time_us: float) -> float | None:
-        """The position of a time on an axis, in per cent; None beyond its ends."""
-        return round(100 * axis.share(time_us), 2) if axis.low <= time_us <= axis.high else None
+    def across(self, time_us: float) -> float | None:
+        """The position of a time on the axis, in per cent; None beyond its ends."""
+        return round(100 * self.axis.share(time_us), 2) if self.axis.low <= time_us <= self.axis.high else None
 
-    def width(self, axis: Axis, contender: Contender) -> tuple[float, float]:
+    def width(self, contender: Contender) -> tuple[float, float]:
         """The start and width of a contender's interval."""
-        low, high = (100 * axis.share(end) for end in contender.interval_us)
+        low, high = (100 * self.axis.share(end) for end in contender.interval_us)
         return round(low, 2), round(high - low, 2)
 
 
-def contest(finals: FinalsRow, trials: Mapping[int, TrialRow], floor_us: float | None) -> Contest | None:
+def contest(finals: FinalsRow, trials: Mapping[int, TrialRow]) -> Contest | None:
     """Finals with the details of each contender; None if no details are stored. `trials` are by id."""
     finalists, rivals = _finalists(finals, trials), _rivals(finals)
     if not finalists and not rivals:
         return None
     found = [*(finalists or _winner_alone(finals)), *rivals]
-    ends = [end for one in found for end in one.interval_us if end > 0]
     best_us = min(one.time_us for one in found)
     close = [end for one in found if one.time_us <= _CLOSE * best_us for end in one.interval_us]
     room_us = 0.002 * best_us
-    floors = [floor_us] if floor_us and floor_us > best_us / 20 else []
     return Contest(
         finals=finals,
         contenders=tuple(sorted(found, key=lambda one: one.time_us)),
-        near=linear(max(close) + room_us, min(close) - room_us),
-        axis=logarithmic([*ends, *floors]),
-        floor_us=floor_us,
+        axis=linear(max(close) + room_us, min(close) - room_us),
     )
 
 

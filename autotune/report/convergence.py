@@ -1,4 +1,4 @@
-"""trials -> charts: every trial's time, and the best so far by trial and by second."""
+"""trials -> chart: every trial's time, and the best so far."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from types import MappingProxyType
 
 from autotune.report.axis import Axis, linear, logarithmic
-from autotune.report.chart import HEIGHT, LEFT, TOP, Chart, Dots, Label, Line, Plane
+from autotune.report.chart import HEIGHT, LEFT, TOP, Chart, Dot, Dots, Label, Line, Plane
 from autotune.report.words import count, digits, microseconds
 from autotune.store import TrialRow
 
@@ -79,45 +79,6 @@ def by_trial(
     )
 
 
-def rows_of(section: str, family: int) -> str:
-    """Prefix of the ids of a family's rows in a layer's section."""
-    return f"{section}f{family}r"
-
-
-def by_second(
-    section: str, trials: Sequence[TrialRow], floor_us: float | None, kinds: Mapping[str, str]
-) -> Chart | None:
-    """The best so far, overall and by family, by seconds since the first trial began; None if none has a time."""
-    begun = min(row.started_at for row in trials)
-    ended = {row.id: (row.ended_at - begun).total_seconds() for row in trials if row.ended_at is not None}
-    found = families(trials, kinds)
-    falls = [(one.kind, _fall_by_second(one.trials, ended)) for one in found]
-    whole = _fall_by_second(trials, ended)
-    if not whole:
-        return None
-    end_s = max(ended.values())
-    plane = Plane(linear(end_s), time_axis(trials, floor_us))
-    x_ticks, y_ticks = plane.ticks(digits, microseconds)
-    lines, labels = _floor(plane, floor_us)
-    seen = [(kind, [point for point in fall if point[1] <= plane.y.high]) for kind, fall in falls]
-    return Chart(
-        id=f"{section}-seconds",
-        title="Best so far by second",
-        description=f"{count(len(trials), 'trial')} in {digits(end_s, 3)} s, compiling and verifying included; "
-        f"within 1 % of the best after {digits(_near_best_s(whole), 3)} s.",
-        x_label="seconds since the first trial began",
-        y_label="",
-        x_ticks=x_ticks,
-        y_ticks=y_ticks,
-        lines=(
-            *lines,
-            *(plane.steps(kind, fall, plane.x.high) for kind, fall in reversed(seen) if fall),
-            plane.steps("best", whole, plane.x.high),
-        ),
-        labels=labels,
-    )
-
-
 def steps(trials: Sequence[TrialRow]) -> tuple[TrialRow, ...]:
     """The trials that were faster than all earlier ones."""
     timed = [(place, us) for place, row in enumerate(trials) if (us := row.median_us)]
@@ -131,16 +92,6 @@ def _falling(points: Sequence[tuple[float, float]]) -> list[tuple[float, float]]
         if not found or y < found[-1][1]:
             found.append((x, y))
     return found
-
-
-def _fall_by_second(trials: Sequence[TrialRow], ended: Mapping[int, float]) -> list[tuple[float, float]]:
-    points = [(max(ended[row.id], 0.0), us) for row in trials if (us := row.median_us) and row.id in ended]
-    return _falling(sorted(points))
-
-
-def _near_best_s(fall: Sequence[tuple[float, float]]) -> float:
-    """When the best so far came within 1 % of the final best."""
-    return next(second for second, us in fall if us <= 1.01 * fall[-1][1])
 
 
 def time_axis(trials: Sequence[TrialRow], floor_us: float | None) -> Axis:
@@ -162,12 +113,20 @@ def _floor(plane: Plane, floor_us: float | None) -> tuple[tuple[Line, ...], tupl
 def _dots(section: str, plane: Plane, trials: Sequence[TrialRow], kinds: Mapping[str, str]) -> Iterator[Dots]:
     """The failed trials of each family at the top, then the trials with a time; the fastest family is drawn last."""
     places = {row.id: place for place, row in enumerate(trials)}
-    numbered = list(enumerate(families(trials, kinds)))
-    for number, one in numbered:
-        failed = [plane.place(places[row.id], plane.y.high)[0] for row in one.trials if not row.median_us]
-        if failed:
-            yield Dots("bad", rows_of(section, number), "".join(f"M{x:g} {TOP - 16}v9" for x in failed), failed=True)
-    for number, one in reversed(numbered):
-        placed = [plane.place(places[row.id], us) for row in one.trials if (us := row.median_us)]
-        if placed:
-            yield Dots(one.kind, rows_of(section, number), "".join(f"M{x:g} {y:g}h0" for x, y in placed))
+
+    def dot(row: TrialRow) -> Dot:
+        x, y = plane.place(places[row.id], row.median_us or plane.y.high)
+        return Dot(x, y if row.median_us else TOP - 16, row_id(section, row.id))
+
+    of_families = families(trials, kinds)
+    for family in of_families:
+        if failed := tuple(dot(row) for row in family.trials if not row.median_us):
+            yield Dots("bad", failed, failed=True)
+    for family in reversed(of_families):
+        if timed := tuple(dot(row) for row in family.trials if row.median_us):
+            yield Dots(family.kind, timed)
+
+
+def row_id(section: str, trial_id: int) -> str:
+    """The id of a trial's row in a layer's section; numbers start again in each environment."""
+    return f"{section}t{trial_id}"

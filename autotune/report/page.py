@@ -24,8 +24,6 @@ from autotune.report.roofline_chart import RooflinePoint, roofline
 
 _OPEN_LAYERS = 2
 """Number of layers up to which each section is open."""
-_SOURCES = 8
-"""Number of layers up to which the winners' sources are included by default: each has up to 0.1 MB."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,11 +61,10 @@ class NetworkPage:
         return round(min(50 * abs(math.log2(ratio)) / self.widest, 50), 2)
 
 
-def page(found: Results, *, sources: bool | None = None) -> str:
-    """The HTML of results, with or without the winners' sources; by default with them if there are few layers."""
-    sources = len(found.layers) <= _SOURCES if sources is None else sources
+def page(found: Results) -> str:
+    """The HTML of results."""
     kinds = colours(one.trials for one in found.layers)
-    layers = tuple(layer_page(f"l{place}", one, kinds, sources=sources) for place, one in enumerate(found.layers, 1))
+    layers = tuple(layer_page(f"l{place}", one, kinds) for place, one in enumerate(found.layers, 1))
     environment = _environment()
     script = Markup(_text(environment, "report.js"))  # noqa: S704  # a file of this package
     return environment.get_template("report.html.j2").render(

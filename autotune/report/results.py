@@ -54,8 +54,6 @@ class LayerResults:
     """the study's techniques; none where it has none"""
     rates: tuple[Rate, ...]
     noise: NoiseFloor | None
-    source: str | None
-    """the winner's source; None if it is not stored"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,7 +149,6 @@ class _Shared:
             ladder_steps=tuple(ladder),
             rates=() if measurement_mode == END_TO_END else self.store.rates.list(device),
             noise=self.store.noise_floors.latest(device, measurement_mode),
-            source=self._source(winner),
         )
 
     def _importances(self, row: TrialRow, families: Set[str]) -> tuple[FamilyImportance, ...]:
@@ -165,8 +162,3 @@ class _Shared:
             if one is not None:
                 found.append(FamilyImportance(row.name, row.device.name, space.template, one))
         return tuple(sorted(found, key=lambda family: -family.found.trials))
-
-    def _source(self, winner: BestWithRoofline | None) -> str | None:
-        identity = winner.best.row.trial.source_hash if winner else None
-        source = self.store.sources.get(identity) if identity else None
-        return source.program.text if source else None

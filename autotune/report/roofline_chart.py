@@ -72,7 +72,7 @@ def roofline(
         y_ticks=y_ticks,
         lines=tuple(_roof_lines(plane, best["copy"], roofs)),
         marks=tuple(Marks(kind, _marks(plane, [one for one in points if one.kind == kind])) for kind in kinds),
-        labels=(*_roof_labels(plane, roofs), *_labels(plane, points)),
+        labels=apart([*_roof_labels(plane, roofs), *_labels(plane, points)]),
     )
 
 
@@ -115,8 +115,8 @@ def _marks(plane: Plane, points: Sequence[RooflinePoint]) -> tuple[Mark, ...]:
     )
 
 
-def _labels(plane: Plane, points: Sequence[RooflinePoint]) -> tuple[Label, ...]:
-    """Names next to the points, on the side with more space, without overlaps."""
+def _labels(plane: Plane, points: Sequence[RooflinePoint]) -> list[Label]:
+    """Names next to the points, on the side with more space."""
     named = [one for one in points if one.labelled]
     found: list[Label] = []
     for one in named:
@@ -125,4 +125,4 @@ def _labels(plane: Plane, points: Sequence[RooflinePoint]) -> tuple[Label, ...]:
         found.append(
             Label(x - 9 if to_left else x + 9, y + 4, one.name, f"of-{one.kind}", "end" if to_left else "start")
         )
-    return apart(found)
+    return found

@@ -2,45 +2,13 @@
 (() => {
   const tip = document.getElementById("tip");
   let on = null;
-  // The trials of a family, lines of text as the file has them, as a table.
-  for (const pre of document.querySelectorAll("pre.trials")) {
-    const table = document.createElement("table"), { rows, family } = pre.dataset;
-    table.className = "trials";
-    table.dataset.family = family;
-    const row = (part, words, kind) => {
-      const line = part.insertRow();
-      for (const word of words.split("\t")) line.appendChild(document.createElement(kind)).textContent = word;
-      return line;
-    };
-    const marked = pre.querySelector(".winner"), [names, ...lines] = pre.textContent.split("\n");
-    for (const cell of row(table.createTHead(), names, "th").cells) cell.scope = "col";
-    const body = table.createTBody();
-    lines.forEach((words, at) => { row(body, words, "td").id = rows + at; });
-    pre.replaceWith(table);
-    if (marked) document.getElementById(marked.id).className = "winner";
-  }
   // On a narrow screen a row's cells stand below each other, each beside its column's name.
   for (const table of document.querySelectorAll(".wide table:not(.trials)")) {
     const names = [...(table.tHead?.rows[0]?.cells ?? [])].map((cell) => cell.textContent);
-    if (names.length < 4) continue;
+    if (names.length < 3) continue;
     table.classList.add("stacks");
     for (const row of table.querySelectorAll("tbody tr, tfoot tr"))
       [...row.cells].forEach((cell, at) => { cell.dataset.name = names[at] ?? ""; });
-  }
-  // A family's points, one path in the file, each for itself; they come in the order of the rows with a time, or without.
-  for (const path of document.querySelectorAll("path.dots")) {
-    const failed = "failed" in path.dataset, start = "#" + path.dataset.rows + "0";
-    const rows = [...document.querySelector(start).parentNode.rows].filter((row) => failed === !row.cells[1].textContent);
-    const group = document.createElementNS(path.namespaceURI, "g");
-    group.setAttribute("class", path.classList[0]);
-    path.getAttribute("d").slice(1).split("M").forEach((words, at) => {
-      const [x, y] = words.split(/[ hv]/).map(Number), mark = document.createElementNS(path.namespaceURI, failed ? "rect" : "circle");
-      const shape = failed ? { x: x - 1, y, width: 2, height: 9 } : { cx: x, cy: y, r: 3 };
-      for (const name in shape) mark.setAttribute(name, shape[name]);
-      mark.dataset.t = rows[at].id;
-      group.append(mark);
-    });
-    path.replaceWith(group);
   }
   // The words of a point: its own, or those of its trial's row below their column's names.
   const say = (mark) => {
