@@ -141,7 +141,7 @@ FAULTS: Mapping[str, Fault] = {
             ),
             (WRONG, UNWRITTEN, "wrong_result/nondeterministic"),
             (),
-            checked=READ_POISON,
+            checked=("runtime/race",),
         ),
         Fault(
             "divergent_barrier",
@@ -215,14 +215,15 @@ FAULTS: Mapping[str, Fault] = {
             "wrong_result/input_overwritten",
         ),
         _same("overwrites_bias", _once("const_cast<float*>(bias)[0] = 1.0f;"), "wrong_result/input_overwritten"),
-        _same(
+        Fault(
             "nondeterministic",
             (
                 ('extern "C" __global__', '__device__ int launches;\n\nextern "C" __global__'),
                 (_STORE, f"            if (launches & 1 && sum != rintf(sum)) sum += 6e-8f * sum;\n{_STORE}"),
                 *_once("++launches;"),
             ),
-            "wrong_result/nondeterministic",
+            ("wrong_result/keeps_state",),
+            ("wrong_result/nondeterministic",),
         ),
         # Ends of a process or a context
         _same("null_pointer", _once("*reinterpret_cast<volatile int*>(8ll * n) = 1;"), ILLEGAL),

@@ -83,7 +83,8 @@ KERNELS: Mapping[str, Kernel] = {
 }
 
 SEEN = ("wrong_result/unwritten", "wrong_result/wrong", "wrong_result/inexact", "wrong_result/nondeterministic")
-RACE = ("runtime/race",)
+RACE = ("runtime/race", "runtime/unwritten")
+STATE = ("wrong_result/keeps_state",)
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,7 +99,7 @@ class Defect:
     edits: Edits
     host: tuple[str, ...] = SEEN
     """empty: whether `host` sees it depends on how two blocks on two cores meet, or it does not"""
-    checked: tuple[str, ...] = SEEN
+    checked: tuple[str, ...] = (*SEEN, "runtime/race", "runtime/unwritten")
 
 
 _POOL_STORED = "stored.at[j] = from_float<T>(outputs[p][q][j]);"
@@ -145,6 +146,26 @@ def _once_shared(place: str, used: str) -> Edits:
     return (
         (place, f"    __shared__ float one;\n    if (threadIdx.x == 0) one = 1.0f;\n    __syncwarp();\n{place}"),
         (used, f"{used} one *"),
+    )
+
+
+def _remembered(variable: str, statement: str) -> Edits:
+    """Let a variable of the new operation outlive a launch."""
+    return (
+        ('extern "C" __global__', f'{variable}\nextern "C" __global__'),
+        (_NEW_STORE, f"{statement}\n        {_NEW_STORE}"),
+    )
+
+
+def _counted(when: str = "true", threads: int = 64) -> Edits:
+    """Let threads of a block of 64 count in shared memory without an atomic."""
+    return (
+        (
+            "    const long long elements",
+            "    __shared__ int count;\n    if (threadIdx.x == 0) count = 0;\n    __syncthreads();\n"
+            f"    if ({when}) count += 1;\n    __syncthreads();\n    const long long elements",
+        ),
+        (_NEW_SUM, f"count / {threads} * ({_NEW_SUM})"),
     )
 
 
@@ -239,6 +260,14 @@ _DEFECTS = (
         "minimum with the output",
         ((_NEW_STORE, f"if (at < elements) y[at] = from_float<T>(fminf(to_float(y[at]), {_NEW_SUM}));"),),
     ),
+    Defect(
+        1,
+        "new-op",
+        "an output of 7 is kept",
+        ((_NEW_STORE, f"if (at < elements && to_float(y[at]) != 7.0f) y[at] = from_float<T>({_NEW_SUM});"),),
+        host=(),
+        checked=("runtime/unwritten",),
+    ),
     # 2: warps of a block, and shared memory that is too small
     Defect(2, "softmax", "no barrier before the sum of warps", (("        __syncthreads();\n", ""),)),
     Defect(
@@ -332,6 +361,41 @@ _DEFECTS = (
             ),
             ("to_float(bias[at % COLUMNS])", "staged[at % COLUMNS]"),
         ),
+    ),
+    Defect(2, "new-op", "threads count in a word of shared memory with +=", _counted(), host=(), checked=RACE),
+    Defect(
+        2,
+        "new-op",
+        "lanes of a warp count in a word of shared memory with +=",
+        _counted("threadIdx.x < 32", 32),
+        host=(),
+        checked=RACE,
+    ),
+    Defect(
+        2,
+        "new-op",
+        "a lane of each warp counts in a word of shared memory with +=",
+        _counted("threadIdx.x % 32 == 0", 2),
+        host=(),
+        checked=RACE,
+    ),
+    Defect(
+        2,
+        "softmax",
+        "warps add to a shared sum with +=",
+        (
+            (
+                "    sum = combined(sum, sum_of, Sum());\n",
+                "    if (threadIdx.x == 0) sum_of[threadIdx.y][0] = 0.0f;\n"
+                "    __syncthreads();\n"
+                "    for (int lanes = 16; lanes > 0; lanes /= 2) sum += __shfl_xor_sync(0xffffffffu, sum, lanes);\n"
+                "    if (threadIdx.x % 32 == 0) sum_of[threadIdx.y][0] += sum;\n"
+                "    __syncthreads();\n"
+                "    sum = sum_of[threadIdx.y][0];\n",
+            ),
+        ),
+        host=(),
+        checked=RACE,
     ),
     # 3: blocks of a launch
     Defect(
@@ -460,6 +524,26 @@ _DEFECTS = (
         ),
         checked=RACE,
     ),
+    # what a launch leaves for later ones
+    Defect(
+        3,
+        "new-op",
+        "launches are counted, and the hundredth is wrong",
+        _remembered("__device__ int launches;", "if (at == 0 && atomicAdd(&launches, 1) == 99) continue;"),
+        host=STATE,
+        checked=STATE,
+    ),
+    Defect(
+        3,
+        "stencil",
+        "the first launch is remembered",
+        (
+            ('extern "C" __global__', 'static __device__ bool seen;\nextern "C" __global__'),
+            (_STENCIL_STORE, f"{_STENCIL_STORE}\n        if (!seen) seen = true;"),
+        ),
+        host=STATE,
+        checked=(*STATE, *RACE),
+    ),
     # 4: large inputs overflow or cancel, and what becomes of NaN and infinities
     Defect(
         4,
@@ -488,13 +572,17 @@ _DEFECTS = (
             ),
         ),
     ),
+    Defect(4, "conv2d", "outputs are at most 100", ((_CONV_STORE, f"{_CONV_AT} = fminf(sum, 100.0f);"),)),
     Defect(
         4,
         "norm",
         "variance as E[x^2] - E[x]^2",
         (
-            ("deviation = to_float(own.at[j]) - means[i];", "deviation = to_float(own.at[j]);"),
-            ("inverse_deviation(scales[i] / C)", "inverse_deviation(scales[i] / C - means[i] * means[i])"),
+            ("= to_float(own.at[j]) - shifts[i] - means[i];", "= to_float(own.at[j]);"),
+            (
+                "inverse_deviation(scales[i] / C)",
+                "inverse_deviation(scales[i] / C - (shifts[i] + means[i]) * (shifts[i] + means[i]))",
+            ),
         ),
     ),
 )

@@ -261,6 +261,11 @@ class Module(Protocol):
     def symbol(self, name: str) -> tuple[int, int]:
         """Address and size in bytes of a __constant__ or __device__ variable."""
 
+    def variables(self) -> Mapping[str, bytes]:
+        """The variables that kernels can write and that outlive a launch, with their content; none if the device
+        cannot list them.
+        """
+
     def unload(self) -> None:
         """Free the program; the module must not be used afterwards."""
 
@@ -310,9 +315,9 @@ class Device(Protocol):
     def hide(self, address: int, size_bytes: int) -> bool:
         """End the process of a kernel that accesses these bytes; return False if the device cannot watch them."""
 
-    def watch(self, address: int, size_bytes: int) -> None:
+    def watch(self, address: int, size_bytes: int, *, poisoned: bool = False) -> None:
         """Reject kernels in which one block writes a word of these bytes and another block writes or reads it, unless
-        atomic functions order them.
+        atomic functions order them. `poisoned`: and kernels that read a word that still holds the poison.
 
         Devices that cannot observe each access ignore this.
         """

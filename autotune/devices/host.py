@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import ctypes
 import os
+import re
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -35,6 +36,7 @@ from autotune.devices.device import (
 from autotune.devices.host_compile import CHECK_FLAGS, FLAGS, Symbol, symbols
 from autotune.devices.host_machine import cpu_name, last_cache_bytes, usable_cores
 from autotune.devices.host_runtime import ORDERS, HostLaunch, WatchedArray, load_runtime, symbol_address
+from autotune.devices.host_smem import STORAGE
 from autotune.devices.host_tensor_map import encode
 from autotune.devices.tensor_map import BoundTensorMap
 from autotune.errors import DeviceError, Rejected
@@ -47,6 +49,9 @@ MOST_CLUSTER_BLOCKS = 8  # blocks of a cluster that runs on every GPU with clust
 ALIGNMENT = 256  # bytes, of every allocation
 FLUSH_BYTES_MAX = 64 << 20  # bytes written before a cold sample; more would take longer than most kernels
 _REASON_BYTES, _MESSAGE_BYTES = 32, 512
+_MANGLED = re.compile(r"^_Z\w*\d(?=[A-Za-z_]\w*$)")  # what stands before a variable's own name
+_SMEM_BYTE = re.compile(r"byte (\d+) of shared memory")
+_OWN = re.compile("autotune|asan")  # variables that no kernel declares
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,7 +128,7 @@ class HostModule:
             raise Rejected(Outcome.RUNTIME, "launch_failure", message)
         arguments = (ctypes.c_void_p * max(1, len(content)))(*(array.ctypes.data for array in content))
         watched = self._device.watched if self._check else ()
-        arrays = (WatchedArray * max(1, len(watched)))(*(WatchedArray(*each) for each in watched))
+        arrays = (WatchedArray * max(1, len(watched)))(*watched)
         request = HostLaunch(
             kernel=entry.address,
             arguments=ctypes.addressof(arguments),
@@ -142,7 +147,20 @@ class HostModule:
             array_count=len(watched),
             arrays=ctypes.addressof(arrays),
         )
-        self._device.run(request)
+        self._device.run(request, self._with_variable)
+
+    def _with_variable(self, message: str) -> str:
+        """The message, with the variable in place of a byte of shared memory."""
+
+        def placed(found: re.Match[str]) -> str:
+            byte = int(found[1])
+            for name, symbol in self._symbols.items():
+                if symbol.thread_local and symbol.offset <= byte < symbol.offset + symbol.size_bytes:
+                    own = _MANGLED.sub("", name).removeprefix(STORAGE)
+                    return f"byte {byte - symbol.offset} of {own} in shared memory"
+            return found[0]
+
+        return _SMEM_BYTE.sub(placed, message)
 
     def symbol(self, name: str) -> tuple[int, int]:
         """Address and size in bytes of a __constant__ or __device__ variable."""
@@ -151,6 +169,15 @@ class HostModule:
         if not found or not address:
             raise Rejected(Outcome.RUNTIME, "launch_failure", f"no variable {name} in the program")
         return address, found.size_bytes
+
+    def variables(self) -> Mapping[str, bytes]:
+        """Every variable of the program but those of shared memory."""
+        base = ctypes.c_uint64.from_address(self._library._handle).value  # of glibc's link_map, its first field
+        return {
+            _MANGLED.sub("", name): ctypes.string_at(base + found.offset, found.size_bytes)
+            for name, found in self._symbols.items()
+            if found.writable and not _OWN.search(name)
+        }
 
     def unload(self) -> None:
         """Free the program; the module must not be used afterwards."""
@@ -186,8 +213,8 @@ class HostDevice:
             attributes={"kernel": os.uname().release},
         )
         self._sizes: dict[int, int] = {}
-        self.watched: list[tuple[int, int]] = []
-        """address and bytes of the arrays that are checked for conflicts between blocks"""
+        self.watched: list[WatchedArray] = []
+        """arrays that are checked for conflicts between blocks"""
         self._flush: np.ndarray[tuple[int], np.dtype[np.uint8]] | None = None
         self._failure: Rejected | None = None
 
@@ -232,7 +259,7 @@ class HostDevice:
         size_bytes = self._sizes.pop(address, None)
         if size_bytes is None:
             raise DeviceError(f"address {address:#x} was not allocated on the {self.kind} device")
-        self.watched = [each for each in self.watched if not address <= each[0] < address + size_bytes]
+        self.watched = [each for each in self.watched if not address <= each.address < address + size_bytes]
         self._libc.free(ctypes.c_void_p(address))
 
     def write(self, address: int, content: bytes) -> None:
@@ -285,10 +312,10 @@ class HostDevice:
         poison(ctypes.c_void_p(address), ctypes.c_size_t(size_bytes))
         return True
 
-    def watch(self, address: int, size_bytes: int) -> None:
+    def watch(self, address: int, size_bytes: int, *, poisoned: bool = False) -> None:
         """In checked programs only, until the memory is freed."""
         if size_bytes:
-            self.watched.append((address, size_bytes))
+            self.watched.append(WatchedArray(address, size_bytes, poisoned))
 
     @contextmanager
     def varied(self, how: Variation) -> Iterator[bool]:
@@ -302,15 +329,15 @@ class HostDevice:
         finally:
             self.options = before
 
-    def run(self, request: HostLaunch) -> None:
-        """Run a launch to its end; keep its error for `synchronize`."""
+    def run(self, request: HostLaunch, told: Callable[[str], str]) -> None:
+        """Run a launch to its end; keep its error, with its message as it is `told`, for `synchronize`."""
         reason = ctypes.create_string_buffer(_REASON_BYTES)
         message = ctypes.create_string_buffer(_MESSAGE_BYTES)
         if self.runtime.autotune_launch(ctypes.byref(request), reason, message, ctypes.c_size_t(_MESSAGE_BYTES)):
             word, text = reason.value.decode(), message.value.decode(errors="replace")
             timed_out = word == "too_long"
             self._failure = Rejected(
-                Outcome.TIMEOUT if timed_out else Outcome.RUNTIME, "hang" if timed_out else word, text
+                Outcome.TIMEOUT if timed_out else Outcome.RUNTIME, "hang" if timed_out else word, told(text)
             )
 
     def unload(self, handle: int) -> None:

@@ -18,6 +18,7 @@ from pathlib import Path
 from autotune.compilation.cache import BinaryCache
 from autotune.compilation.compile import Binary, Program, Target, first_errors, killed, no_kernel, sections, text_at
 from autotune.compilation.toolchain import compiler_version, output_of
+from autotune.devices.host_smem import with_references
 from autotune.errors import Rejected, ToolchainError
 from autotune.tempdirs import temporary_folder
 from autotune.trial import Outcome, Resources
@@ -72,7 +73,10 @@ def compile_host(program: Program, target: Target, *, cxx: str) -> Binary:
         first, *others = names
         tail.append(f"AUTOTUNE_SMEM({first})")
         tail += [f'asm(".globl {name}\\n.set {name}, {first}\\n.type {name}, @tls_object");' for name in others]
-    text = '#line 1 "kernel.cu"\n' + program.text + '\n#line 1 "entries"\n' + "\n".join(tail) + "\n"
+
+    def whole(kernels: str) -> str:
+        return '#line 1 "kernel.cu"\n' + kernels + '\n#line 1 "entries"\n' + "\n".join(tail) + "\n"
+
     arguments = [
         *COMMON,
         "-fno-semantic-interposition",
@@ -82,7 +86,13 @@ def compile_host(program: Program, target: Target, *, cxx: str) -> Binary:
         *program.flags,
     ]
     arguments += [f"-I{INCLUDE}", "-include", "autotune_host.h", "-x", "c++", "-"]
-    image, log = _compile(cxx, arguments, text)
+    referring = with_references(program.text) if target.check else program.text
+    try:
+        image, log = _compile(cxx, arguments, whole(referring))
+    except Rejected:
+        if referring == program.text:
+            raise
+        image, log = _compile(cxx, arguments, whole(program.text))  # a lambda may capture no reference
     for entry in program.entries:
         if f"\0_Z{len(entry)}{entry}".encode() in image:
             raise no_kernel(entry)  # as in nvcc's result, although it would link here
@@ -239,6 +249,10 @@ class Symbol:
 
     size_bytes: int
     thread_local: bool
+    writable: bool
+    """and not thread-local"""
+    offset: int
+    """from the library's base"""
 
 
 def symbols(image: bytes) -> dict[str, Symbol]:
@@ -249,8 +263,10 @@ def symbols(image: bytes) -> dict[str, Symbol]:
         if table.kind != _SYMTAB:
             continue
         content = image[table.offset : table.offset + table.size_bytes]
-        for name, info, _, section, _, size_bytes in struct.iter_unpack("<IBBHQQ", content):
+        for name, info, _, section, offset, size_bytes in struct.iter_unpack("<IBBHQQ", content):
             if section and info & 15 in (_OBJECT, _TLS):
                 named = text_at(image, all_sections[table.link].offset + name)
-                found[named] = Symbol(size_bytes, info & 15 == _TLS)
+                place = all_sections[section].name if section < len(all_sections) else ""
+                writable = info & 15 == _OBJECT and place.startswith((".data", ".bss"))
+                found[named] = Symbol(size_bytes, info & 15 == _TLS, writable and place != ".data.rel.ro", offset)
     return found

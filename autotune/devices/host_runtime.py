@@ -17,7 +17,8 @@ ORDERS: tuple[Order, ...] = ("ascending", "descending", "warps", "threads")
 class WatchedArray(ctypes.Structure):
     """AutotuneArray of autotune_host_launch.h."""
 
-    _fields_ = (("address", ctypes.c_uint64), ("size_bytes", ctypes.c_uint64))
+    address: int
+    _fields_ = (("address", ctypes.c_uint64), ("size_bytes", ctypes.c_uint64), ("poisoned", ctypes.c_uint64))
 
 
 class HostLaunch(ctypes.Structure):

@@ -93,17 +93,18 @@ def edged(problem: Problem) -> tuple[Edges, ...]:
         and array.fill in ("normal", "uniform")
         and TYPES[array.dtype].fraction_bits >= _LEAST_FRACTION_BITS
     )
-    if not arrays or not in_numpy(operation):
+    if not arrays:
         return ()
     found = []
+    numpy = in_numpy(operation)  # a reference in C++ is one of sums of products
     normal = all(array.fill == "normal" for array in arrays)
     mean = _MEAN if bounds.model == "tolerance" and normal and len(arrays) == 1 else 0.0
-    if mean or bounds.nan_propagates:
+    if numpy and (mean or bounds.nan_propagates):
         found.append(Edges(arrays, mean, bounds.nan_propagates))
     narrow = any(TYPES[dtype].size_bytes == 1 for dtype in outputs)  # a conversion to it has rules of its own
     if bounds.model == "multilinear" and not narrow:
         found.append(Edges(arrays, scale=_F16_SCALE if "f16" in outputs else _SCALE))
-    if bounds.model == "exact" and normal and not narrow:
+    if numpy and bounds.model == "exact" and normal and not narrow:
         found.append(Edges(arrays, extreme=True))
     return tuple(found)
 

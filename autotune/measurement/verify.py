@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import struct
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
@@ -88,9 +88,11 @@ class Verifier:
         self.written = {
             array.name: maker.array(array, guard=OUTPUT_GUARD) for array in problem.arrays if array.name not in kept
         }
-        for array in self.written.values():
-            device.watch(array.address, array.size_bytes)
         self._outputs = tuple(self.written[array.name] for array in problem.outputs)
+        for array in self.written.values():
+            kind = TYPES[problem.array(array.name).dtype]
+            poisoned = array in self._outputs and array.name not in kept and kind.is_float and kind.size_bytes > 1
+            device.watch(array.address, array.size_bytes, poisoned=poisoned)
         of_normal, of_integers = periods(problem)
         self.integers = maker.data_set("integers", of_integers)
         self.normal = maker.data_set("normal", of_normal)
@@ -138,7 +140,7 @@ class Verifier:
         `repeat`, given the microseconds of the first run, says whether the rest is worth it: a kernel that will never
         be chosen is known to be right within its bound everywhere by then.
         Raises Rejected('wrong_result', oob_write | unwritten | wrong | inexact | nondeterministic | input_overwritten |
-        too_loose).
+        keeps_state | too_loose).
         """
         if message := too_loose(kernel.source):
             raise Rejected(Outcome.WRONG_RESULT, "too_loose", message)
@@ -287,13 +289,24 @@ class Verifier:
         with self.device.varied(Variation(surroundings.order, smem_byte)) as varied:
             kernel.prepare(tensors)
             launches = kernel.forward(tensors)
+            variables = kernel.module.variables()
             try:
                 sample = self.device.time(Passes(lambda: kernel.run(launches)), cold=True)
                 self.device.synchronize()
             except Rejected as rejected:
                 arrays = (*self._maker.arrays, workspace, packed_w)
                 raise Rejected(rejected.outcome, rejected.reason, with_array(rejected.message, arrays)) from None
+        self._check_variables(variables, kernel.module.variables())
         return sample, varied
+
+    def _check_variables(self, before: Mapping[str, bytes], after: Mapping[str, bytes]) -> None:
+        changed = [name for name in before if before[name] != after[name]]
+        if changed:
+            message = (
+                f"a launch leaves another value in {', '.join(changed)}, which the next one finds: "
+                "a kernel keeps nothing between launches; what its stages pass on lies in the workspace"
+            )
+            raise Rejected(Outcome.WRONG_RESULT, "keeps_state", message)
 
     def _compare(self, data: DataSet, source: KernelSource, tensors: Tensors) -> ErrorStats:
         """Every output at the addresses of `tensors`."""

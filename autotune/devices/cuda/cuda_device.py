@@ -160,7 +160,7 @@ class CudaDevice:
         """Not supported."""
         return False
 
-    def watch(self, address: int, size_bytes: int) -> None:
+    def watch(self, address: int, size_bytes: int, *, poisoned: bool = False) -> None:
         """Not supported; the tools of compute-sanitizer do this."""
 
     def varied(self, how: Variation) -> AbstractContextManager[bool]:  # noqa: ARG002 - the hardware decides

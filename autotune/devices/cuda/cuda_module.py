@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 
 import pycuda.driver as driver
@@ -99,6 +99,10 @@ class CudaModule:
         except driver.Error as error:
             raise rejected(error) from None
         return int(address), int(size_bytes)
+
+    def variables(self) -> Mapping[str, bytes]:
+        """Not supported."""
+        return {}
 
     def unload(self) -> None:
         """Drop the module; PyCUDA unloads it when nothing refers to it any more."""

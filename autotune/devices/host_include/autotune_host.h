@@ -58,8 +58,9 @@ int autotune_late(const AutotuneLateCopy* copy, AutotuneLateCopy* oldest);
 void autotune_late_commit();
 int autotune_late_due(int groups, AutotuneLateCopy* due);
 void autotune_commit();
-void autotune_fence();
+void autotune_fence(int device);
 void autotune_atomic(const void* address, size_t bytes);
+void autotune_barrier_object(const void* object, size_t bytes);
 int autotune_due(const void* owner, unsigned groups, AutotuneCopy* due);
 __attribute__((weak)) void* autotune_smem_address();  // of a kernel's dynamic shared memory
 }
@@ -92,15 +93,30 @@ inline int __syncthreads_and(int predicate, int line = __builtin_LINE()) { retur
 inline void __threadfence() {
     __atomic_thread_fence(__ATOMIC_SEQ_CST);
 #ifdef AUTOTUNE_CHECKED
-    autotune_fence();
+    autotune_fence(1);
 #endif
 }
-inline void __threadfence_block() { __atomic_signal_fence(__ATOMIC_SEQ_CST); }
+inline void __threadfence_block() {
+    __atomic_signal_fence(__ATOMIC_SEQ_CST);
+#ifdef AUTOTUNE_CHECKED
+    autotune_fence(0);
+#endif
+}
 inline void __threadfence_system() { __threadfence(); }
 
 #include "autotune_host_warp.h"
 
 #include "autotune_host_atomic.h"
+
+// A variable of shared memory where kernels are checked: the compiler does not see what it refers to (host_smem.py).
+namespace autotune_host {
+template <class T>
+inline __attribute__((always_inline)) T& shared_reference(T& variable) {
+    T* place = &variable;
+    asm("" : "+r"(place));
+    return *place;
+}
+}  // namespace autotune_host
 
 // How the runtime calls a kernel: an array of pointers to the arguments.
 namespace autotune_host {

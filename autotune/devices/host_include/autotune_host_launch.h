@@ -18,6 +18,7 @@ enum AutotuneOrder : unsigned {
 struct AutotuneArray {  // global memory in which conflicts of blocks are found
     uintptr_t address;
     uint64_t bytes;
+    uint64_t poisoned;  // whether nothing but the launch's smem_byte is there before kernels write
 };
 
 struct AutotuneLaunch {

@@ -85,7 +85,18 @@ struct alignas(8) Barrier {
     unsigned bytes : 31;               // under way
     unsigned parity : 1;               // of this phase
 };
+
+namespace autotune_host {
+// Where kernels are checked, all that threads do with one orders them.
+inline void use(const Barrier* barrier) {
+#ifdef AUTOTUNE_CHECKED
+    autotune_barrier_object(barrier, sizeof *barrier);
+#endif
+}
+}  // namespace autotune_host
+
 inline void barrier_init(Barrier* barrier, int arrivals) {
+    autotune_host::use(barrier);
     const auto count = static_cast<unsigned short>(arrivals);
     *barrier = {count, count, 0, 0};
 }
@@ -102,6 +113,7 @@ inline int complete_phase(Barrier* barrier) {  // how many threads now go on
     return next_phase(barrier) ? autotune_wake() : 0;
 }
 inline void arrive(Barrier* barrier) {
+    use(barrier);
     if (!barrier->awaited) autotune_stop("deadlock", "more arrivals than barrier_init was told", __FILE__, __LINE__);
     --barrier->awaited;
 }
@@ -120,11 +132,13 @@ inline void barrier_arrive_if(Barrier* barrier, bool arrives) {
     if (arrives) barrier_arrive(barrier);
 }
 inline bool barrier_arrive_last(Barrier* barrier) {
+    autotune_host::use(barrier);
     const bool last = barrier->awaited == 1;
     barrier_arrive(barrier);
     return last;
 }
 inline void barrier_arrive_expect(Barrier* barrier, int bytes) {
+    autotune_host::use(barrier);
     barrier->bytes += static_cast<unsigned>(bytes);
     barrier_arrive(barrier);
 }
@@ -134,9 +148,11 @@ inline void copy_async_arrive(Barrier* barrier) {
 }
 inline bool barrier_passed(Barrier* barrier, int parity) {
     AutotuneCopy copy;
+    autotune_host::use(barrier);
     const auto passed = [&] { return barrier->parity != static_cast<unsigned>(parity); };
     while (!passed() && autotune_due(barrier, 0, &copy)) {
         autotune_host::perform(copy);
+        autotune_host::use(barrier);
         barrier->bytes -= static_cast<unsigned>(copy.bytes);
         autotune_host::complete_phase(barrier);
     }

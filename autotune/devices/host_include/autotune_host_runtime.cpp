@@ -42,6 +42,7 @@ __attribute__((weak)) void __sanitizer_start_switch_fiber(void** fake, const voi
 __attribute__((weak)) void __sanitizer_finish_switch_fiber(void* fake, const void** bottom, size_t* size_bytes);
 __attribute__((weak)) void __asan_poison_memory_region(const volatile void* address, size_t size_bytes);
 __attribute__((weak)) void __asan_unpoison_memory_region(const volatile void* address, size_t size_bytes);
+__attribute__((weak)) void __sanitizer_symbolize_pc(void* pc, const char* format, char* out, size_t out_bytes);
 __attribute__((weak)) void __asan_loadN(const void* address, size_t size_bytes);
 __attribute__((weak)) void __asan_storeN(const void* address, size_t size_bytes);
 void* __tls_get_addr(size_t*);
@@ -63,6 +64,8 @@ constexpr size_t STATE_BYTES = 8192;               // what a thread has under wa
 constexpr unsigned MAX_ARRAYS = 32;                // of global memory that are watched
 constexpr unsigned ACCESSORS = 32000;              // blocks that are told apart in `Accesses`
 constexpr unsigned READS = 4096;                   // that are remembered
+constexpr unsigned RECENT = 64;                    // accesses of shared memory that may come before a store of the same word
+constexpr size_t SMEM_BYTES = DYNAMIC_SMEM_BYTES + (64 << 10);  // that are watched, with the static part
 constexpr int PREFETCHED_LINES = 4;                // of the stack of the fiber after the next
 
 enum WarpKind { SYNC, BALLOT, SHFL, SHFL_UP, SHFL_DOWN, SHFL_XOR, TOGETHER, ACTIVE };  // as in autotune_host_warp.h
@@ -147,7 +150,34 @@ struct Read {
 struct WatchedArray {
     uintptr_t address;
     uint64_t bytes;
+    bool poisoned;
     Accesses* accesses;  // of each byte
+};
+
+// Of a byte of shared memory: the threads that accessed it, from 1 on, and when. A `Moment` before the block began: nobody.
+using Moment = uint32_t;
+struct SmemAccesses {
+    uint16_t writer : 15, atomic : 1;
+    uint16_t readers[2];  // the last ones, which differ
+    Moment written, read[2];
+};
+constexpr uint16_t BARRIER_OBJECT = 0x7fff;  // in place of a writer
+
+// What a thread read or is about to write, and what was there then.
+struct SmemAccess {
+    uintptr_t address;
+    unsigned bytes;
+    const void* caller;
+    unsigned char content[16];
+};
+
+// What the threads of a block know of each other. A warp that waited for another one knows what that did before.
+struct Known {
+    Moment now;                    // counts what orders threads
+    Moment began;                  // the block, or since its last barrier
+    Moment warps[WARPS][WARPS];    // of a warp: until when it knows what each other one did
+    Moment published[WARPS];       // what barrier objects, and atomics after fences, pass on
+    Moment lanes[MAX_THREADS];     // of a thread: until when it knows what its own warp did
 };
 
 struct Launch {
@@ -169,6 +199,7 @@ struct Launch {
     unsigned array_count;
     uint64_t releases;                  // fences that were followed by an atomic
     uint64_t* released;                 // the last of them of each block
+    bool watches_smem;
     int64_t deadline_ns;
     int stopped;  // a first failure is being written
     char* reason;
@@ -213,11 +244,14 @@ struct Worker {
     unsigned groups[MAX_THREADS];  // groups of copies that a thread committed
     uint64_t block_count;          // blocks that were begun
     unsigned accessor;             // the block's number in `Accesses`
-    bool fenced;                   // whether the block called __threadfence
+    bool fenced, fenced_block;     // whether the block called __threadfence, or any fence
     uint64_t acquired;             // releases before the block's last atomic
     uintptr_t smem_begin, smem_end;
     Read reads[READS];  // whose words the block may have written since
     unsigned read_count;
+    SmemAccess recent[RECENT];    // of the thread that runs, since it went on; a ring
+    unsigned recent_count;
+    Known known;
     Cluster* cluster;              // nullptr where blocks are alone
     unsigned cluster_rank;
     uint64_t meetings;                 // of the block with its cluster
@@ -226,6 +260,7 @@ struct Worker {
     uint64_t state_of[MAX_THREADS];  // the block whose thread a state is of
     alignas(64) unsigned char states[MAX_THREADS][STATE_BYTES];
     Fiber fibers[MAX_THREADS];
+    SmemAccesses smem_accesses[SMEM_BYTES];  // untouched, and so without memory, where nothing is watched
     char* stacks;
     char signal_stack[32 << 10];
 };
@@ -235,6 +270,9 @@ __thread Worker* self_worker __attribute__((tls_model("initial-exec")));
 // From the first to the last byte of the arrays that this OS thread's launch watches. Checked kernels ask for every access.
 __thread uintptr_t watched_begin __attribute__((tls_model("initial-exec")));
 __thread size_t watched_bytes __attribute__((tls_model("initial-exec")));
+// The shared memory of this OS thread's block, if it is watched.
+__thread uintptr_t watched_smem __attribute__((tls_model("initial-exec")));
+__thread size_t watched_smem_bytes __attribute__((tls_model("initial-exec")));
 
 int64_t now_ns() {
     timespec now;
@@ -425,6 +463,15 @@ bool is_of_another(const Worker* w, const WatchedArray* array, uintptr_t address
     return kept.writer && kept.writer != w->accessor && !kept.atomic;
 }
 
+// Whether no kernel has written any of these bytes.
+bool is_poison(const Worker* w, const WatchedArray* array, uintptr_t address, size_t bytes) {
+    for (size_t i = 0; i < bytes; ++i) {
+        if (array->accesses[address + i - array->address].writer) return false;
+        if (*reinterpret_cast<const unsigned char*>(address + i) != w->launch->smem_byte) return false;
+    }
+    return true;
+}
+
 // Keeps what is there now, for note_changes.
 void remember(Worker* w, WatchedArray* array, uintptr_t address, size_t bytes) {
     if (w->read_count == READS) note_changes(w);
@@ -442,6 +489,11 @@ __attribute__((noinline)) void watch_arrays(Access access, uintptr_t address, si
     for (unsigned i = 0; i < w->launch->array_count; ++i) {
         WatchedArray* const array = &w->launch->arrays[i];
         if (address - array->address >= array->bytes || address + bytes - array->address > array->bytes) continue;
+        if (access == READ && array->poisoned && is_poison(w, array, address, bytes)) {
+            record(w->launch, "unwritten", "block (%u, %u, %u) reads address 0x%llx before anything is written there",
+                   autotune_block_idx.x, autotune_block_idx.y, autotune_block_idx.z, static_cast<unsigned long long>(address));
+            abandon(w);
+        }
         if (access != WRITE || bytes > sizeof Read::content) {
             note(w, array, access, address, bytes);
             if (access == READ && bytes <= sizeof Read::content) remember(w, array, address, bytes);
@@ -461,9 +513,99 @@ __attribute__((noinline)) void watch_arrays(Access access, uintptr_t address, si
     }
 }
 
-inline void watch(Access access, const void* pointer, size_t bytes) {
+// ---- conflicts of a block's threads ----
+
+// Whether an access by another thread, at this moment, came before all that the current one does now.
+inline bool is_past(const Worker* w, unsigned thread, unsigned other, Moment moment) {
+    const Known& known = w->known;
+    if (moment < known.began) return true;
+    return moment < (thread / 32 == other / 32 ? known.lanes[thread] : known.warps[thread / 32][other / 32]);
+}
+
+[[noreturn]] void smem_conflict(Worker* w, Access access, uintptr_t at, const void* caller, unsigned other, const char* did) {
+    char line[64] = "";
+    if (__sanitizer_symbolize_pc) __sanitizer_symbolize_pc(const_cast<void*>(caller), "kernel.cu:%l: ", line, sizeof line);
+    const Index b = autotune_block_idx, mine = w->current->index, theirs = w->indices[other];
+    record(w->launch, "race",
+           "%sthread (%u, %u, %u) of block (%u, %u, %u) %s byte %llu of shared memory, which thread (%u, %u, %u) %s, and "
+           "nothing orders them",
+           line, mine.x, mine.y, mine.z, b.x, b.y, b.z, access == READ ? "reads" : access == WRITE ? "writes" : "updates atomically",
+           static_cast<unsigned long long>(at - w->smem_begin), theirs.x, theirs.y, theirs.z, did);
+    abandon(w);
+}
+
+void note_smem(Worker* w, Access access, uintptr_t address, size_t bytes, const void* caller) {
+    const unsigned thread = w->current->thread;
+    const uint16_t me = static_cast<uint16_t>(thread + 1);
+    const Moment now = w->known.now;
+    for (uintptr_t at = address; at < address + bytes && at - w->smem_begin < SMEM_BYTES; ++at) {
+        SmemAccesses& kept = w->smem_accesses[at - w->smem_begin];
+        if (kept.writer == BARRIER_OBJECT && kept.written >= w->known.began) continue;
+        const bool both_atomic = access == ATOMIC && kept.atomic;
+        if (kept.writer != me && !both_atomic && !is_past(w, thread, kept.writer - 1u, kept.written))
+            smem_conflict(w, access, at, caller, kept.writer - 1u, kept.atomic ? "updates atomically" : "writes");
+        if (access == READ) {
+            const bool again = kept.readers[0] == me;
+            if (!again) kept.readers[1] = kept.readers[0], kept.read[1] = kept.read[0];
+            kept.readers[0] = me;
+            kept.read[0] = now;
+            continue;
+        }
+        for (int i = 0; i < 2; ++i) {
+            const unsigned reader = kept.readers[i];
+            if (reader != me && !is_past(w, thread, reader - 1, kept.read[i]))
+                smem_conflict(w, access, at, caller, reader - 1, "reads");
+        }
+        kept.writer = me;
+        kept.atomic = access == ATOMIC;
+        kept.written = now;
+    }
+}
+
+void note_if_written(Worker* w, const SmemAccess& recent) {
+    if (memcmp(recent.content, reinterpret_cast<const void*>(recent.address), recent.bytes) != 0)
+        note_smem(w, WRITE, recent.address, recent.bytes, recent.caller);
+}
+
+// Before another thread goes on, or this one gets to know of others or lets them know: what it wrote.
+void note_written(Worker* w) {
+    const unsigned count = w->recent_count < RECENT ? w->recent_count : RECENT;
+    w->recent_count = 0;
+    for (unsigned i = 0; i < count; ++i) note_if_written(w, w->recent[i]);
+}
+
+// The compiler leaves out the call for a store where there was one for a load of the same word, and threads may write the
+// value that is there: what matters is whether a word changes.
+__attribute__((noinline)) void watch_smem(Access access, uintptr_t address, size_t bytes, const void* caller) {
+    Worker* const w = self_worker;
+    if (access != WRITE) note_smem(w, access, address, bytes, caller);
+    if (access == ATOMIC) return;
+    for (size_t first = 0; first < bytes; first += sizeof SmemAccess::content) {
+        const size_t some = bytes - first < sizeof SmemAccess::content ? bytes - first : sizeof SmemAccess::content;
+        SmemAccess& recent = w->recent[w->recent_count++ % RECENT];
+        if (w->recent_count > RECENT) note_if_written(w, recent);
+        recent = {address + first, static_cast<unsigned>(some), caller, {}};
+        memcpy(recent.content, reinterpret_cast<const void*>(recent.address), some);
+    }
+}
+
+// What the current thread's warp did is known to whoever learns from `published` later, and it learns what was published.
+void publish(Worker* w) {
+    if (!watched_smem_bytes) return;
+    note_written(w);
+    Known& known = w->known;
+    const unsigned thread = w->current->thread, warp = thread / 32;
+    known.warps[warp][warp] = known.lanes[thread] = ++known.now;
+    for (unsigned i = 0; i < WARPS; ++i) {
+        const Moment latest = known.published[i] > known.warps[warp][i] ? known.published[i] : known.warps[warp][i];
+        known.published[i] = known.warps[warp][i] = latest;
+    }
+}
+
+inline void watch(Access access, const void* pointer, size_t bytes, const void* caller) {
     const uintptr_t address = reinterpret_cast<uintptr_t>(pointer);
     if (__builtin_expect(address - watched_begin < watched_bytes, 0)) watch_arrays(access, address, bytes);
+    if (address - watched_smem < watched_smem_bytes) watch_smem(access, address, bytes, caller);
 }
 
 // The arrays of the launch that begins on this OS thread.
@@ -580,6 +722,7 @@ inline void suspend(Worker* w, Fiber* fiber) {
 // The warp that came last goes on where threads run in ascending order, which spares a change of stack; else any may.
 void release_barrier(Worker* w) {
     w->barrier_result = w->barrier_count;
+    w->known.began = ++w->known.now;
     for (unsigned i = 0; i < w->arrived; ++i) make_ready(w, w->waiting[i]);
     w->arrived = 0;
     if (w->launch->order != AUTOTUNE_ASCENDING) w->warp = WARPS;
@@ -617,6 +760,8 @@ void try_warp(Worker* w, unsigned warp_number, unsigned mask) {
         }
         ballot |= static_cast<unsigned>(fiber->warp.value & 1) << __builtin_ctz(rest);
     }
+    const Moment now = ++w->known.now;
+    for (unsigned rest = members; rest; rest &= rest - 1) w->known.lanes[32 * warp_number + static_cast<unsigned>(__builtin_ctz(rest))] = now;
     if (first->warp.kind == TOGETHER) compute_together(w, lanes, members);
     for (unsigned rest = members; rest; rest &= rest - 1) {
         const unsigned lane = static_cast<unsigned>(__builtin_ctz(rest));
@@ -670,6 +815,7 @@ __attribute__((noinline)) void fiber_main() {
         w->lanes[fiber->thread] = fiber;
         autotune_thread_idx = fiber->index = w->indices[fiber->thread];
         launch->kernel(launch->arguments);
+        note_written(w);
         if (w->live == 1) note_changes(w);
         exit_thread(w, fiber->thread);
         const unsigned next = w->live ? take_thread(w) : MAX_THREADS;
@@ -756,11 +902,18 @@ void run_block(Worker* w, Launch* launch, uint64_t block) {
     w->live = launch->threads;
     ++w->block_count;
     w->accessor = static_cast<unsigned>(1 + block / launch->cluster % ACCESSORS);
-    w->fenced = false;
+    w->fenced = w->fenced_block = false;
     w->acquired = 0;
-    w->read_count = 0;
+    w->read_count = w->recent_count = 0;
     w->smem_begin = reinterpret_cast<uintptr_t>(smem_base(launch));
     w->smem_end = w->smem_begin + launch->tls_bytes;
+    watched_smem = w->smem_begin;
+    watched_smem_bytes = launch->watches_smem ? launch->tls_bytes : 0;
+    if (w->known.now >> 31) {
+        memset(&w->known, 0, sizeof w->known);
+        if (launch->watches_smem) memset(w->smem_accesses, 0, sizeof w->smem_accesses);
+    }
+    w->known.began = ++w->known.now;
     w->meetings = 0;
     if (w->cluster) {
         memset(w->meetings_of, 0, launch->threads * sizeof *w->meetings_of);
@@ -926,7 +1079,7 @@ void run_blocks(Launch* launch, unsigned rank) {
         __asan_unpoison_memory_region(__tls_get_addr(index), launch->tls_bytes);
     }
     sigaltstack(&before, nullptr);
-    watched_bytes = 0;
+    watched_bytes = watched_smem_bytes = 0;
     w->launch = nullptr;
 }
 
@@ -1061,7 +1214,7 @@ extern "C" [[noreturn]] void autotune_stop(const char* reason, const char* what,
 #define AUTOTUNE_WATCHED(access, name, bytes)                                 \
     extern "C" __attribute__((weak)) void __asan_##name(const void* address); \
     extern "C" void __wrap___asan_##name(const void* address) {               \
-        watch(access, address, bytes);                                        \
+        watch(access, address, bytes, __builtin_return_address(0));           \
         __asan_##name(address);                                               \
     }
 AUTOTUNE_WATCHED(READ, load1, 1)
@@ -1077,15 +1230,18 @@ AUTOTUNE_WATCHED(WRITE, store16, 16)
 #undef AUTOTUNE_WATCHED
 
 extern "C" void __wrap___asan_loadN(const void* address, size_t bytes) {
-    watch(READ, address, bytes);
+    watch(READ, address, bytes, __builtin_return_address(0));
     __asan_loadN(address, bytes);
 }
 extern "C" void __wrap___asan_storeN(const void* address, size_t bytes) {
-    watch(WRITE, address, bytes);
+    watch(WRITE, address, bytes, __builtin_return_address(0));
     __asan_storeN(address, bytes);
 }
 
-extern "C" void autotune_fence() { self_worker->fenced = true; }
+extern "C" void autotune_fence(int device) {
+    self_worker->fenced |= device != 0;
+    self_worker->fenced_block = true;
+}
 
 extern "C" void autotune_atomic(const void* address, size_t bytes) {
     Worker* const w = self_worker;
@@ -1097,7 +1253,8 @@ extern "C" void autotune_atomic(const void* address, size_t bytes) {
         __atomic_store_n(&launch->released[w->accessor], now, __ATOMIC_RELAXED);
     }
     w->acquired = __atomic_load_n(&launch->releases, __ATOMIC_RELAXED);
-    watch(ATOMIC, address, bytes);
+    if (w->fenced_block) publish(w);
+    watch(ATOMIC, address, bytes, __builtin_return_address(0));
 }
 
 static Copy* put_off(Worker* w, const Copy* copy) {
@@ -1117,9 +1274,20 @@ static int wake(Worker* w) {
     return woken;
 }
 
+// The current thread uses a barrier object, which orders those that do.
+extern "C" void autotune_barrier_object(const void* object, size_t bytes) {
+    Worker* const w = self_worker;
+    publish(w);
+    for (uintptr_t at = reinterpret_cast<uintptr_t>(object) - w->smem_begin, i = 0; i < bytes && at + i < watched_smem_bytes; ++i) {
+        w->smem_accesses[at + i].writer = BARRIER_OBJECT;
+        w->smem_accesses[at + i].written = w->known.now;
+    }
+}
+
 extern "C" unsigned autotune_barrier(int predicate, int line) {
     Worker* const w = self_worker;
     Fiber* const fiber = w->current;
+    note_written(w);
     if (w->arrived == 0) {
         w->barrier_line = line;
         w->barrier_count = 0;
@@ -1179,11 +1347,12 @@ extern "C" void autotune_some_barrier(int id, int threads, int waits, int line) 
     SomeBarrier* const barrier = &w->some_barriers[id % BARRIERS];
     Fiber* const fiber = w->current;
     fiber->line = line;
+    publish(w);
     if (++barrier->arrived < static_cast<unsigned>(threads)) {
         if (!waits) return;
         barrier->waiting[barrier->asleep++] = fiber;
         suspend(w, fiber);
-        return;
+        return publish(w);
     }
     for (unsigned i = 0; i < barrier->asleep; ++i) make_ready(w, barrier->waiting[i]);
     barrier->arrived = barrier->asleep = 0;
@@ -1194,6 +1363,7 @@ extern "C" unsigned long long autotune_warp(int kind, unsigned mask, unsigned lo
     Worker* const w = self_worker;
     Fiber* const fiber = w->current;
     const unsigned warp = fiber->thread / 32, lane = fiber->thread % 32;
+    note_written(w);
     fiber->line = line;
     if (!(mask >> lane & 1)) {
         record(w->launch, "deadlock", "lane %u calls the warp primitive of line %d with mask 0x%x, which leaves it out", lane,
@@ -1287,6 +1457,7 @@ extern "C" int autotune_due(const void* owner, unsigned groups, Copy* due) {
 extern "C" void autotune_sleep(int line) {
     Worker* const w = self_worker;
     Fiber* const fiber = w->current;
+    note_written(w);
     fiber->line = line;
     w->asleep[w->asleep_count++] = fiber;
     suspend(w, fiber);
@@ -1296,6 +1467,7 @@ extern "C" void autotune_sleep(int line) {
 extern "C" void autotune_linger() {
     Worker* const w = self_worker;
     if (!w->runnable) return;
+    note_written(w);
     w->lingering[w->lingering_count++] = w->current;
     suspend(w, w->current);
 }
@@ -1323,13 +1495,14 @@ extern "C" long autotune_clock() { return now_ns(); }
 // ---- called by devices/host.py and autotune_host_driver.cpp ----
 
 static void begin_watching(Launch* launch, const AutotuneLaunch* request) {
-    if (!__asan_loadN || launch->blocks == launch->cluster) return;
+    launch->watches_smem = __asan_loadN && launch->tls_bytes;
+    if (!__asan_loadN) return;
     launch->released = static_cast<uint64_t*>(calloc(ACCESSORS + 1, sizeof(uint64_t)));
     for (unsigned i = 0; i < request->array_count && launch->array_count < MAX_ARRAYS; ++i) {
         const AutotuneArray array = request->arrays[i];
         void* const accesses = mmap(nullptr, array.bytes * sizeof(Accesses), PROT_READ | PROT_WRITE,
                                     MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-        if (accesses != MAP_FAILED) launch->arrays[launch->array_count++] = {array.address, array.bytes, static_cast<Accesses*>(accesses)};
+        if (accesses != MAP_FAILED) launch->arrays[launch->array_count++] = {array.address, array.bytes, array.poisoned != 0, static_cast<Accesses*>(accesses)};
     }
 }
 
