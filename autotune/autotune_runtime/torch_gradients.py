@@ -104,6 +104,7 @@ class _Context(Protocol):
     """What PyTorch keeps from a forward pass for its backward pass."""
 
     needs_input_grad: tuple[bool, ...]
+    """of the images, the parameter, the stored filters and the bias"""
     saved_tensors: tuple[Tensor | None, ...]
     shapes: tuple[torch.Size, torch.Size]
     """of the images and the filters"""
@@ -125,9 +126,17 @@ def trained_convolution(x: Tensor, weight: Tensor, bias: Tensor | None, layer: T
         x = x.to(torch.get_autocast_dtype(device_type))
     if x.shape[1:] != layer.x_sizes or x.dtype != layer.dtype:
         return convolved(x, weight, bias, layer.operation, layer.arguments)
-    stored = weight.detach().to(x.dtype).contiguous(memory_format=layer.memory_format)
-    made: Tensor = TRAINED(x, weight, stored, bias, layer.parts)
-    return made
+    stored = weight.detach()
+    if weight.dtype != layer.dtype or not weight.is_contiguous(memory_format=layer.memory_format):
+        stored = stored.to(x.dtype).contiguous(memory_format=layer.memory_format)
+    run = TRAINED if torch.compiler.is_dynamo_compiling() else _Trained.apply
+    return cast("Tensor", run(x, weight, stored, bias, layer.parts))
+
+
+def _run(operator: Operator, call: str, *tensors: Tensor | None) -> Tensor:
+    """A kernel that reads all tensors in each call; without PyTorch's dispatcher where that is possible."""
+    made = operator.call_cached(call, tensors, ())
+    return cast("Tensor", operator(*tensors, call) if made is None else made)
 
 
 def output_of(x: Tensor, stored: Tensor, bias: Tensor | None, parts: Parts) -> Tensor:
@@ -137,8 +146,8 @@ def output_of(x: Tensor, stored: Tensor, bias: Tensor | None, parts: Parts) -> T
     if not parts.output:
         return convolved(x, stored, bias, parts.operation, dict(parts.arguments))
     if bias is None or dict(call_of(parts.output).arguments)["epilogue"] != "none":
-        return cast("Tensor", CHANGING(x, stored, bias, None, parts.output))
-    made = cast("Tensor", CHANGING(x, stored, None, None, parts.output))
+        return _run(CHANGING, parts.output, x, stored, bias, None)
+    made = _run(CHANGING, parts.output, x, stored, None, None)
     return made.add_(bias.view(-1, *(1,) * (x.dim() - 2)))
 
 
@@ -152,9 +161,9 @@ def gradients_of(
     dw: Tensor | None = None
     wants_data, wants_filters = isinstance(stored, Tensor), isinstance(x, Tensor)
     if isinstance(stored, Tensor) and parts.data:
-        dx, wants_data = cast("Tensor", CHANGING(dy, stored, None, None, parts.data)), False
+        dx, wants_data = _run(CHANGING, parts.data, dy, stored, None, None), False
     if isinstance(x, Tensor) and parts.filters:
-        dw, wants_filters = cast("Tensor", FILTERS(x, dy, parts.filters)), False
+        dw, wants_filters = _run(FILTERS, parts.filters, x, dy), False
     if wants_data or wants_filters:
         images, filters = (each if isinstance(each, Tensor) else dy.new_empty(each) for each in (x, stored))
         wanted = (wants_data, wants_filters)
@@ -189,6 +198,18 @@ def _backward(ctx: _Context, dy: Tensor) -> tuple[Tensor | None, ...]:
     if ctx.needs_input_grad[3]:
         db = dy.sum([0, *range(2, dy.dim())], dtype=torch.float32).to(of_bias)
     return dx, None if dw is None else dw.to(of_weight), None, db, None
+
+
+class _Trained(torch.autograd.Function):
+    """The operator without PyTorch's dispatcher, which takes longer than the rest of a call."""
+
+    @staticmethod
+    def forward(ctx: _Context, x: Tensor, weight: Tensor, stored: Tensor, bias: Tensor | None, parts: str) -> Tensor:
+        output = _operator(x, weight, stored, bias, parts)
+        _save(ctx, (x, weight, stored, bias, parts), output)
+        return output
+
+    backward = staticmethod(_backward)
 
 
 _NAMESPACE = __name__.rpartition(".")[0].replace(".", "_")  # that of this copy of the package

@@ -113,6 +113,9 @@ class Operator:
         self._places = [(at, interface.arrays.index(array)) for at, array in enumerate(self._launched)]
         """for tensors of a launch: the position among these, and among all arrays"""
         self._weights = [arrays[at].name for at in self._weights_at]
+        of_one_dtype = all(word == stored for array in interface.arrays for word, stored in array.dtypes.items())
+        self._casts = bool(self._weights) and of_one_dtype
+        """whether autocast casts tensors"""
         scalars = scalars_of(interface)
         self._numbers_at = slice(len(arrays), len(arrays) + len(scalars))
         self._number_places = [interface.arrays.index(array) for array in scalars]
@@ -159,8 +162,7 @@ class Operator:
         self._runtimes[device_type] = runtime
         key = device_type.upper()
         self._registrations.impl(self._operation, self._run, key)
-        of_one_dtype = all(word == stored for array in self._interface.arrays for word, stored in array.dtypes.items())
-        if self._weights and of_one_dtype:
+        if self._casts:
             self._registrations.impl(self._operation, self._under_autocast, f"Autocast{key}")
 
     def runtime_of(self, device: torch.device) -> Runtime | None:
@@ -177,7 +179,7 @@ class Operator:
             _len_torch_dispatch_stack()
             or _len_torch_function_stack()
             or _are_functorch_transforms_active()
-            or _is_any_autocast_enabled()
+            or (self._casts and _is_any_autocast_enabled())
             or _get_tracing_state()
             or _profiler_enabled()
         )
