@@ -96,12 +96,16 @@ def parse_study(text: str, name: str, where: str = "", find: FindOperation = ope
 
 
 def _study(default: str, table: Table, text: str, find: FindOperation) -> Study:
+    declared = _operation(table, operation(CONV2D), find)
+    for key in {*PAIRS, *(size.name for size in declared.sizes), *declared.words} - _STUDY_KEYS:
+        if key in table:
+            raise table.error(key, f"{key} is a key of a layer: put it below [[layer]]")
     table.allow(_STUDY_KEYS)
     name = _name(table, default, " (a layer is named study.layer)")
     accuracy = table.word("accuracy", "") or None
     if accuracy is not None and accuracy not in ADMITTED:
         raise table.error("accuracy", f"{accuracy!r}: expected one of {', '.join(ADMITTED)}")
-    layers = _layers(table, find)
+    layers = _layers(table, declared, find)
     space = _space(table)
     techniques = _techniques(table, {layer.name for layer in layers})
     rules = _rules(table, {technique.name for technique in techniques})
@@ -251,8 +255,7 @@ def _rules(study: Table, techniques: set[str]) -> tuple[NamedRule, ...]:
     return tuple(found.values())
 
 
-def _layers(study: Table, find: FindOperation) -> tuple[Layer, ...]:
-    of_all = _operation(study, operation(CONV2D), find)
+def _layers(study: Table, of_all: Operation, find: FindOperation) -> tuple[Layer, ...]:
     expected = "expected at least one [[layer]]"
     layers: dict[str, Layer] = {}
     for index, table in enumerate(study.tables("layer", expected, label="name")):

@@ -88,9 +88,9 @@ def best(
             network_cells(network_tables),
         )
         if unanswered or not kernels:
-            if accuracy is not None:
-                _name_classes(store, name, db, accuracy, [row.name for row in unanswered])
-            if device is None:
+            names = [row.name for row in unanswered]
+            of_other_classes = accuracy is not None and _name_classes(store, name, db, accuracy, names)
+            if device is None and not of_other_classes:
                 _tell_why(store, name, db, [row.layer.problem for row in unanswered])
 
 
@@ -174,13 +174,14 @@ def _predicted_cells(name: str, predicted: Predicted) -> Cells:
     }
 
 
-def _name_classes(store: Store, what: str | None, db: str, accuracy: str, unanswered: Sequence[str]) -> None:
-    """Say which accuracy classes there are, when layers have no kernel of the class that was asked for."""
+def _name_classes(store: Store, what: str | None, db: str, accuracy: str, unanswered: Sequence[str]) -> bool:
+    """Print which other accuracy classes there are, when layers have no kernel of the given class; False: none."""
     classes = sorted({row.row.trial.accuracy for row in store.best.list(what)} - {accuracy})
     if classes:
         more = f" and {len(unanswered) - _NAMED} more" if len(unanswered) > _NAMED else ""
         layers = f" of {', '.join(unanswered[:_NAMED])}{more}" if unanswered else ""
         click.echo(f"{db}: no {accuracy} kernel{layers}; there are kernels of class {', '.join(classes)}", err=True)
+    return bool(classes)
 
 
 def _tell_why(store: Store, what: str | None, db: str, unanswered: Sequence[Problem]) -> None:

@@ -67,9 +67,13 @@ def noise_floor(first: Timing, second: Timing) -> float:
 
 
 def compare(ours: Timing, theirs: Timing, noise: float) -> Comparison:
-    """Whether ours is faster than theirs by more than the noise, in paired rounds."""
+    """Whether ours is faster than theirs by more than the noise, in paired rounds.
+
+    The ratio of two times is within the noise between 1 / (1 + noise) and 1 + noise, so that a much faster kernel wins
+    even where a kernel differs from itself by more than 100 %.
+    """
     low, ratio, high = paired_ratio(ours.samples_us, theirs.samples_us)
-    verdict = "win" if high < 1 - noise else "loss" if low > 1 + noise else "tie"
+    verdict = "win" if high < 1 / (1 + noise) else "loss" if low > 1 + noise else "tie"
     return Comparison(verdict, ratio, low, high)
 
 

@@ -700,6 +700,12 @@ def test_the_classes_there_are_follow_an_answer_without_the_asked_one(filled: Pa
     assert not autotune("best", "small", "--accuracy", "fp32").err
 
 
+def test_a_class_without_kernels_is_no_reason_to_retime_bundled_results(autotune: Command) -> None:
+    answer = autotune("best", "lenet-k5.conv1", "--db", "recorded", "--accuracy", "fp64")
+    there = "no fp64 kernel of lenet-k5.conv1; there are kernels of class fp32, fp32-3xtf32, tf32"
+    assert answer.err == f"recorded: {there}\n"
+
+
 def test_the_recorded_results_can_be_asked(autotune: Command) -> None:
     recorded = sorted((Path(__file__).parents[2] / "studies" / "recorded").glob("*.db"))
     if not recorded:

@@ -73,6 +73,10 @@ SECOND = "[[layer]]\nname = {}\nn = 1\nc = 1\nh = 3\nw = 3\nk = 1\nr = 1\ns = 1\
 MISTAKES = {
     "unknown key": (("trials", "trails"), "trails: unknown key (did you mean 'trials'?); known keys are accuracy, "),
     "unknown key of a layer": (("s = 3", "s = 3\nstrides = 1"), "layer[0] (one).strides: unknown key (did you mean"),
+    "key of a layer above the layers": (
+        ("trials = 10", 'epilogue = "bias"'),
+        "epilogue: epilogue is a key of a layer: put it below [[layer]]",
+    ),
     "unknown key of measure": (
         ("trials = 10", "[measure]\ncash = 1"),
         "measure.cash: unknown key (did you mean 'cache'",

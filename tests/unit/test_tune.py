@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
+import math
 import threading
 import time
 from collections import Counter
@@ -21,6 +22,7 @@ from autotune.evaluation.null import NullEvaluator, predicted_us
 from autotune.family.source import KernelSource
 from autotune.family.template import KernelTemplate
 from autotune.family.template_files import load_template, template_files
+from autotune.measurement.benchmark import summarise
 from autotune.problem import Conv2dProblem, Layer
 from autotune.store import Store, TrialRow
 from autotune.study import Study
@@ -760,3 +762,27 @@ def test_kernel_that_went_wrong_in_finals_is_no_winner(store: Store, families: M
     (best,) = store.best.list("small")
     assert best.row.trial.source_hash == result.best.source_hash
     assert [retime.label for retime in store.retimes.list("small")] == ["failed", "failed"]
+
+
+class Noisy(Device):
+    """A null device whose finals time the fastest kernel at a tenth of the others, but the second time 3.4 times as
+    fast.
+    """
+
+    def finals(self, request: FinalsRequest) -> FinalsTimings:
+        """The first kernel is there twice, for the noise floor."""
+        first, *others = super().finals(request).kernels
+        slower = [10.0 * first.median_us] * (len(others) - 1) + [first.median_us / 3.4]
+        return FinalsTimings((first, *(summarise((time_us,) * 9, request.cache) for time_us in slower)))
+
+
+def test_a_kernel_ten_times_as_fast_wins_finals_of_any_noise(
+    store: Store, families: Mapping[str, KernelTemplate]
+) -> None:
+    (result,) = tune(small(), families, Noisy(), store)
+    fastest = min(evaluated(store.trials.list("small")), key=lambda row: row.trial.median_us or math.inf)
+    assert result.best is not None
+    assert result.best.number == fastest.trial.number
+    assert result.finals is not None
+    assert result.finals.noise == pytest.approx(2.4)
+    assert {compared.comparison.verdict for compared in result.finals.compared} == {"win"}
