@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from itertools import count
@@ -88,14 +87,11 @@ def replay(
     recordings = [recording for file in dict.fromkeys(files) for recording in read_recordings(file)]
     chosen = tuple(dict.fromkeys(samplers))
     total = len(recordings) * len(chosen) * seeds
-    refused: Counter[tuple[str, str]] = Counter()
     with _tracing(trace) as write, counting("replay", total, quiet_s=LINE_EVERY_S) as tell:
         runs = count(1)
 
         def on_run(recorded: Recorded, run: Run) -> None:
             write(recorded, run)
-            refused[run.sampler, "infeasible"] += run.refused.infeasible
-            refused[run.sampler, "repeated"] += run.refused.repeated
             tell(next(runs), f"now {run.sampler} on {run.file}")
 
         scores = run(
@@ -107,10 +103,6 @@ def replay(
             jobs=min(jobs or jobs_default(), total),
             on_run=on_run,
         )
-    for sampler in chosen:
-        infeasible, repeated = refused[sampler, "infeasible"], refused[sampler, "repeated"]
-        if infeasible or repeated:
-            click.echo(f"{sampler}: {infeasible} infeasible and {repeated} repeated proposals, free", err=True)
     show(scores, _COLUMNS, style)
 
 

@@ -15,7 +15,7 @@ from typing import Protocol
 import numpy as np
 
 from autotune.interchange.recorded_space import Json, Recording
-from autotune.search import RejectedProposals, Search, single_threaded
+from autotune.search import Search, single_threaded
 from autotune.trial import Config, Trial
 
 GEOMEAN = "geomean"
@@ -50,8 +50,6 @@ class Run:
     """best found / optimum after each evaluation, infinite before the first correct config"""
     elapsed_s: tuple[float, ...]
     """search time up to each result"""
-    refused: RejectedProposals
-    """proposals that cost nothing, because they evaluated no config"""
 
     def after(self, evaluations: int) -> float:
         """Best found / optimum after this many evaluations; the last value if the search ran out of configs."""
@@ -124,7 +122,7 @@ def replay_once(
             configs.append(config)
             best.append(least_us / recorded.optimum_us)
             elapsed_s.append(time.perf_counter() - started)
-    return Run(recorded.name, sampler, seed, tuple(configs), tuple(best), tuple(elapsed_s), search.refused)
+    return Run(recorded.name, sampler, seed, tuple(configs), tuple(best), tuple(elapsed_s))
 
 
 def score(runs: Sequence[Run], budgets: Sequence[int]) -> list[Score]:

@@ -55,4 +55,4 @@ def importance(space: FeasibleSpace, times_us: Floats) -> Importance | None:
         warnings.simplefilter("ignore")
         shares = optuna.importance.get_param_importances(study, evaluator=PedAnovaImportanceEvaluator())
     fixed = {param.name: 0.0 for param in space.params if param.name not in names}
-    return Importance(len(timed), tuple(sorted({**shares, **fixed}.items(), key=lambda item: -item[1])))
+    return Importance(len(timed), tuple(sorted({**shares, **fixed}.items(), key=lambda item: (-item[1], item[0]))))

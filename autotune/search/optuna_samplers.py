@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import warnings
-from dataclasses import dataclass
 
 import numpy as np
 import optuna
@@ -12,18 +11,10 @@ from optuna.trial import FrozenTrial
 
 from autotune.search.encoding import Encoding, Params
 from autotune.search.proposer import uniform
-from autotune.search.space_model import Choose, ListedSpaceModel
+from autotune.search.space_model import ListedSpaceModel
 
 DRAWS = 8
 """Number of draws from TPE before its last one is moved to the nearest feasible new config."""
-
-
-@dataclass(slots=True)
-class RejectedProposals:
-    """The number of proposals that could not be used. They cost nothing; at most DRAWS per config."""
-
-    infeasible: int = 0
-    repeated: int = 0
 
 
 def by_chance(rows: ListedSpaceModel, _study: optuna.Study, _trial: FrozenTrial, rng: np.random.Generator) -> int:
@@ -31,25 +22,17 @@ def by_chance(rows: ListedSpaceModel, _study: optuna.Study, _trial: FrozenTrial,
     return uniform(rows.state, rng)
 
 
-def by_tpe(refused: RejectedProposals) -> Choose:
-    """Choose the first feasible new draw of Optuna's TPE, or the free config nearest to its last draw."""
-
-    def choose(rows: ListedSpaceModel, study: optuna.Study, trial: FrozenTrial, rng: np.random.Generator) -> int:
-        state, encoding = rows.state, rows.encoding
-        tpe = _tpe(int(rng.integers(2**32)))
-        params: Params = {}
-        for _ in range(DRAWS):
-            params = _params(tpe, encoding, study, trial)
-            index = encoding.index_of(params)
-            if index is not None and state.free[index]:
-                return index
-            if index is None:
-                refused.infeasible += 1
-            else:
-                refused.repeated += 1
-        return state.nearest_free(encoding.family_index(params), encoding.row(params), rng)
-
-    return choose
+def by_tpe(rows: ListedSpaceModel, study: optuna.Study, trial: FrozenTrial, rng: np.random.Generator) -> int:
+    """The first feasible new draw of Optuna's TPE, or the free config nearest to its last draw."""
+    state, encoding = rows.state, rows.encoding
+    tpe = _tpe(int(rng.integers(2**32)))
+    params: Params = {}
+    for _ in range(DRAWS):
+        params = _params(tpe, encoding, study, trial)
+        index = encoding.index_of(params)
+        if index is not None and state.free[index]:
+            return index
+    return state.nearest_free(encoding.family_index(params), encoding.row(params), rng)
 
 
 def _tpe(seed: int) -> TPESampler:

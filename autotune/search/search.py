@@ -12,7 +12,7 @@ from optuna.trial import FrozenTrial, TrialState
 from threadpoolctl import ThreadpoolController
 
 from autotune.errors import StudyError
-from autotune.search.optuna_samplers import RejectedProposals, by_chance, by_tpe
+from autotune.search.optuna_samplers import by_chance, by_tpe
 from autotune.search.sampler import AutotuneSampler, StudySampler
 from autotune.search.space_model import ListedSpaceModel, by_model
 from autotune.search.state import FeasibleSpace
@@ -56,9 +56,7 @@ class Search:
         if sampler not in SAMPLERS:
             raise StudyError(f"sampler = {sampler!r}: expected one of {', '.join(SAMPLERS)}")
         self._sampler = sampler
-        self.refused = RejectedProposals()
-        """proposals of TPE that were not free configs, and so were never used"""
-        choose = {"default": by_model, "random": by_chance, "tpe": by_tpe(self.refused)}[sampler]
+        choose = {"default": by_model, "random": by_chance, "tpe": by_tpe}[sampler]
         self._rows = ListedSpaceModel(spaces, least=LEAST, choose=choose)
         self._state = self._rows.state
         self._design = design

@@ -31,7 +31,6 @@ from kernel_tuner.searchspace import Searchspace
 from autotune.interchange.files import read_recording
 from autotune.interchange.recorded_space import Recording
 from autotune.replay.replay import Run, Score, score
-from autotune.search import RejectedProposals
 from autotune.trial import Config, Value
 
 STRATEGIES = (
@@ -83,9 +82,7 @@ class Simulation:
         each_s = (time.perf_counter() - started) / max(1, len(order))
         configs = tuple(self.configs[key] for key in order)
         elapsed_s = tuple(each_s * count for count in range(1, len(configs) + 1))
-        return Run(
-            self.recording.name, strategy, seed, configs, tuple(self._best(configs)), elapsed_s, RejectedProposals()
-        )
+        return Run(self.recording.name, strategy, seed, configs, tuple(self._best(configs)), elapsed_s)
 
     def _best(self, configs: Sequence[Config]) -> Iterator[float]:
         least_us = math.inf

@@ -13,7 +13,6 @@ import pytest
 from autotune.interchange.files import read_recording
 from autotune.interchange.recorded_space import Recording
 from autotune.replay.replay import Run, replay, replay_once, score, trace
-from autotune.search import RejectedProposals
 
 DATA = Path(__file__).parents[1] / "data" / "recorded-spaces"
 FILES = ["convolution-RTX_3090.json.gz", "convolution_milo-A6000.json.gz"]
@@ -49,7 +48,7 @@ def test_a_run_is_reproducible_and_its_trace_scores_to_its_curve(recording: Reco
 
 def test_scores_are_medians_percentiles_and_means_over_files() -> None:
     runs = [
-        Run(file, "random", seed, (), (2.0, 1.0 + offset + 0.1 * seed), (0.5, 2.0), RejectedProposals())
+        Run(file, "random", seed, (), (2.0, 1.0 + offset + 0.1 * seed), (0.5, 2.0))
         for file, offset in (("a", 0.0), ("b", 1.0))
         for seed in range(3)
     ]

@@ -119,13 +119,6 @@ def test_a_budget_in_which_nothing_is_correct_has_no_ratio(autotune: Command, tm
     assert (last["median"], last["p90"], last["within_5_percent"]) == (1.0, 1.0, 1.0)
 
 
-def test_proposals_in_vain_are_counted(autotune: Command, tmp_path: Path) -> None:
-    space(tmp_path / "one.json")
-    finished = autotune("replay", "one.json", "--evaluations", 20, "--seeds", 2, "--sampler", "tpe", "--jobs", 1)
-    assert " infeasible and " in finished.err
-    assert finished.err.splitlines()[-1].startswith("tpe: ")
-
-
 def test_each_layer_of_a_results_database_is_a_recording_with_all_its_families(
     autotune: Command, tmp_path: Path
 ) -> None:

@@ -48,10 +48,6 @@ class Text(TypeDecorator[str]):
     impl = TEXT
     cache_ok = True
 
-    @property
-    def python_type(self) -> type[str]:
-        return str
-
     def process_bind_param(self, value: str | None, dialect: Dialect) -> str | None:  # noqa: ARG002
         return None if value is None else escaped(value)
 
@@ -61,10 +57,6 @@ class Flag(TypeDecorator[bool]):
 
     impl = INTEGER
     cache_ok = True
-
-    @property
-    def python_type(self) -> type[bool]:
-        return bool
 
     def process_bind_param(self, value: bool | None, dialect: Dialect) -> int | None:  # noqa: ARG002, FBT001
         return None if value is None else int(value)
@@ -79,10 +71,6 @@ class Date(TypeDecorator[datetime]):
     impl = TEXT
     cache_ok = True
 
-    @property
-    def python_type(self) -> type[datetime]:
-        return datetime
-
     def process_bind_param(self, value: datetime | None, dialect: Dialect) -> str | None:  # noqa: ARG002
         return None if value is None else date_text(value)
 
@@ -95,10 +83,6 @@ class Json(TypeDecorator[Any]):
 
     impl = TEXT
     cache_ok = True
-
-    @property
-    def python_type(self) -> type[Any]:
-        return object
 
     def process_bind_param(self, value: object, dialect: Dialect) -> str | None:  # noqa: ARG002
         return None if value is None else as_json(value)
