@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import math
 import os
 import re
 import shlex
@@ -152,6 +153,30 @@ def table(head: str, lines: Sequence[Sequence[object]]) -> None:
     for line in lines:
         print(f"| {' | '.join(map(str, line))} |")
     print()
+
+
+def bars() -> None:
+    """Print the bars of docs/kernelbench.svg: how many times as fast as cuDNN each layer is, in FP16 and TF32."""
+    left, right, step, most = 48, 660, 16, 20
+    studies = {name: network(f"kernelbench-{name}", "recorded-convolutions") for name in ("fp16", "tf32")}
+
+    def x(times: float) -> float:
+        return left + (right - left) * math.log(times / 0.8) / math.log(most / 0.8)
+
+    height = 30 + step * len(studies["fp16"])
+    for times in (1, 2, 5, 10, 20):
+        kind = "equal" if times == 1 else "grid"
+        print(f'<line class="{kind}" x1="{x(times):.1f}" x2="{x(times):.1f}" y1="20" y2="{height - 8}"/>')
+        print(f'<text class="tick" x="{x(times):.1f}" y="14">{times}</text>')
+    for line, layers in enumerate(zip(*studies.values(), strict=True)):
+        y = 24 + step * line
+        name = layers[0].layer.partition(".")[2]
+        print(f'<text class="layer" x="{left - 18}" y="{y + 10}">{name}</text>')
+        for lower, (study, row) in enumerate(zip(studies, layers, strict=True)):
+            if row.rival_us is not None:
+                start, end = sorted((x(1), x(row.rival_us / row.median_us)))
+                where = f'x="{start:.1f}" width="{end - start:.1f}" y="{y + 6 * lower}" height="6"'
+                print(f'<rect class="{study}" {where}/>')
 
 
 def commands() -> None:

@@ -13,6 +13,7 @@ from cogapp import Cog
 
 ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+PICTURES = sorted((ROOT / "docs").glob("*.svg"))
 BLOCK = re.compile(r"^<!-- \[\[\[cog.*?^<!-- \[\[\[end\]\]\] -->", re.DOTALL | re.MULTILINE)
 COMMENT = re.compile(r"<!--.*?-->", re.DOTALL)
 FENCED = re.compile(r"^```.*?^```$", re.DOTALL | re.MULTILINE)
@@ -31,7 +32,9 @@ def cog(page: Path, *options: str) -> int:
     return code
 
 
-@pytest.mark.parametrize("page", [page for page in PAGES if BLOCK.search(page.read_text())], ids=lambda page: page.name)
+@pytest.mark.parametrize(
+    "page", [*(page for page in PAGES if BLOCK.search(page.read_text())), *PICTURES], ids=lambda page: page.name
+)
 def test_figures_are_those_of_the_recorded_results(
     page: Path, update_golden: bool, capsys: pytest.CaptureFixture[str]
 ) -> None:
