@@ -6,39 +6,14 @@ so.
 
 from __future__ import annotations
 
-import statistics
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from autotune.errors import Rejected
 from autotune.family.space import BoundTemplate
 from autotune.store import BestRow, TrialRow
 from autotune.trial import Config, Outcome, Value
-
-
-@dataclass(frozen=True, slots=True)
-class Effect:
-    """One parameter in which the winner differs from its family's default, and its effect according to the trials.
-
-    A pair is two trials that differ in this parameter alone, one with the default's value, one with the winner's. Its
-    ratio is the first one's time divided by the second one's: above 1 the winner's value is the faster.
-    """
-
-    param: str
-    default: Value
-    winner: Value
-    ratio: float | None
-    """median of the nearest pairs; None without a pair"""
-    distance: int | None
-    """number of other parameters in which the nearest pairs differ from the winner; 0: the winner is one of the pair"""
-    nearest: int
-    """pairs at that distance"""
-    pairs: int
-    """at any distance"""
-    low: float | None
-    high: float | None
-    """the smallest and the largest ratio of all pairs"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,7 +70,6 @@ class Why:
     """the family's default in the winner's study; None if no search recorded one"""
     default_ratio: float | None
     """its time divided by the winner's; None if it is not correct"""
-    effects: tuple[Effect, ...]
     steps: tuple[Step, ...]
     families: tuple[FamilyRow, ...]
     """fastest first, including the winner's own; those without a correct trial last"""
@@ -111,14 +85,12 @@ class Why:
 def explain(best: BestRow, rows: Sequence[TrialRow]) -> Why:
     """Explain a best kernel; `rows` are the comparable trials, including its own, as `trials.like` lists them."""
     winner = best.row
-    known = _Known(_by_config([row for row in rows if row.template_hash == winner.template_hash], winner), winner)
     default = _default(rows, winner)
     return Why(
         best=best,
         default=default,
         default_ratio=None if default is None else _ratio(default, winner),
-        effects=() if default is None else _effects(known, default.trial.config),
-        steps=_steps(known),
+        steps=_steps([row for row in rows if row.template_hash == winner.template_hash], winner),
         families=_families(rows, winner),
         failures=_failures(rows),
     )
@@ -169,71 +141,16 @@ def _ratio(row: TrialRow, winner: TrialRow) -> float | None:
     return row.median_us / winner.median_us
 
 
-@dataclass(frozen=True, slots=True)
-class _Seen:
-    """A trial of the winner's family, relative to the winner."""
-
-    row: TrialRow
-    values: Mapping[str, Value]
-    differing: tuple[str, ...]
-    """parameters in which it differs from the winner"""
-    ratio: float | None
-    """its time divided by the winner's"""
-
-
-class _Known:
-    """The trials of the winner's family, one for each config."""
-
-    def __init__(self, rows: Mapping[Config, TrialRow], winner: TrialRow) -> None:
-        self.winner = winner
-        self.best = winner.trial.config.params
-        best = tuple(self.best.items())
-        self._rows = rows
-        self.seen: list[_Seen] = []
-        for config, row in rows.items():
-            values = config.params
-            differing = tuple(name for name, value in best if values[name] != value)
-            self.seen.append(_Seen(row, values, differing, _ratio(row, winner)))
-
-    def beside(self, seen: _Seen, name: str, value: Value) -> TrialRow | None:
-        """The trial that differs from one in this parameter alone."""
-        return self._rows.get(Config.of(seen.row.trial.config.template, {**seen.values, name: value}))
-
-
-def _effects(known: _Known, default: Config) -> tuple[Effect, ...]:
-    best, plain = known.best, default.params
-    return tuple(_effect(known, name, plain[name]) for name in best if name in plain and plain[name] != best[name])
-
-
-def _effect(known: _Known, name: str, default: Value) -> Effect:
-    """The effect of a parameter according to the pairs of trials that differ in it alone."""
-    ratios: dict[int, list[float]] = {}
-    for seen in known.seen:
-        if name in seen.differing or seen.ratio is None:
-            continue
-        other = known.beside(seen, name, default)
-        if other is not None and (ratio := _ratio(other, seen.row)) is not None:
-            ratios.setdefault(len(seen.differing), []).append(ratio)
-    everything = [ratio for found in ratios.values() for ratio in found]
-    distance = min(ratios, default=None)
-    return Effect(
-        param=name,
-        default=default,
-        winner=known.best[name],
-        ratio=None if distance is None else statistics.median(ratios[distance]),
-        distance=distance,
-        nearest=0 if distance is None else len(ratios[distance]),
-        pairs=len(everything),
-        low=min(everything, default=None),
-        high=max(everything, default=None),
-    )
-
-
-def _steps(known: _Known) -> tuple[Step, ...]:
+def _steps(rows: Sequence[TrialRow], winner: TrialRow) -> tuple[Step, ...]:
     """Recorded trials one parameter away from the winner, in the parameters' order, fastest first."""
-    order = list(known.best)
-    one_away = (seen for seen in known.seen if len(seen.differing) == 1)
-    found = [Step(seen.differing[0], seen.values[seen.differing[0]], seen.row, seen.ratio) for seen in one_away]
+    best = winner.trial.config.params
+    found = []
+    for config, row in _by_config(rows, winner).items():
+        values = config.params
+        differing = [name for name, value in best.items() if values[name] != value]
+        if len(differing) == 1:
+            found.append(Step(differing[0], values[differing[0]], row, _ratio(row, winner)))
+    order = list(best)
     return tuple(sorted(found, key=lambda step: (order.index(step.param), step.ratio is None, step.ratio or 0.0)))
 
 

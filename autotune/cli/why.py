@@ -25,13 +25,11 @@ from autotune.cli.tables import format_options, say, short_configs, show
 from autotune.cli.why_rows import WHY_COLUMNS, Explained, WhyRow, why_rows
 from autotune.columns import Column
 from autotune.errors import StoreError
-from autotune.escape import counted
 from autotune.family.space import Admission, BoundTemplate
 from autotune.family.template_files import FamilyFile, load_template, template_files
 from autotune.operation.registry import operations_here
 
 if TYPE_CHECKING:
-    from autotune.analysis.why import Why
     from autotune.store import BestRow, Store, TrialRow
 
 _STALLS_SHOWN = 2  # reasons of a profile
@@ -60,9 +58,8 @@ def why(
     families, with their time relative to the winner's. It explains the kernel that `autotune source LAYER` prints, or
     the best of the accuracy class that --accuracy names.
 
-    --all explains every class in full. autotune judges each parameter that differs from the family's default by pairs
-    of trials that differ in that parameter alone. Then it lists the trials between the two, trials one step from the
-    winner, the steps that the family's rules refuse, the other families, and the failures.
+    --all explains every class in full: it lists the trials one step from the winner, the steps that the family's rules
+    refuse, the other families, and the failures.
     """
     from autotune.store import Store
 
@@ -87,7 +84,7 @@ def why(
         if brief:
             _print_answer(explained, best)
         else:
-            _print_all(explained)
+            _print_all(explained, best)
     warn_faster_than_roofline(floor_of(explained.kernel) for explained in explanations)
 
 
@@ -196,6 +193,12 @@ def _sentences(
     if facts.floor_fraction is not None:
         limit = f", limited by {facts.limiter}" if facts.limiter else ""
         yield f"It reaches {facts.floor_fraction:.0%} of the floor's speed{limit}."
+    for profile in explained.profiles:
+        stalls = ", ".join(f"{reason} {warps:.1f}" for reason, warps in profile.stalls[:_STALLS_SHOWN])
+        occupancy = "-" if profile.achieved_occupancy is None else f"{profile.achieved_occupancy:.2g}"
+        yield f"{profile.tool} on {profile.entry}: achieved occupancy {occupancy}, warps stalled for {stalls or '-'}."
+    if explained.why.default_ratio is not None and explained.why.default_ratio != 1:
+        yield f"The family's default takes {explained.why.default_ratio:.4g} times as long."
     yield f"Config: {_short(best.row)}."
     here = (best.layer.problem, best.row.device.identity)
     others = [row for row in classes if row is not best and (row.layer.problem, row.row.device.identity) == here]
@@ -204,89 +207,29 @@ def _sentences(
         yield f"Other accuracy classes, explained with --accuracy: {times}."
 
 
-def _print_all(explained: Explained) -> None:
-    """The explanation as text and small tables."""
-    for text in (*_head(explained), ""):
+def _print_all(explained: Explained, classes: Sequence[BestRow]) -> None:
+    """The answer in sentences, and all rows in a table for each kind."""
+    rows = list(why_rows(explained))
+    for text in _sentences(explained, *_changes(rows, explained.kernel.best.row.trial.config.template), classes):
         say(text)
-    lines = list(why_rows(explained))
     for about, title, keys in _SECTIONS:
-        chosen = [line for line in lines if line.about == about]
-        if about == "parameter" and not chosen:
-            continue  # the first lines have said why
-        shown = chosen[:SHOWN_ROWS] if about == "failure" else chosen
-        more = f"; {len(chosen) - len(shown)} more with --json" if len(shown) < len(chosen) else ""
-        say(f"{title}{more if chosen else ': none recorded'}")
+        chosen = [row for row in rows if row.about == about]
+        say("")
+        say(f"{title}{'' if chosen else ': none recorded'}")
         if chosen:
-            columns = _columns(*keys)
-            show(shown, [column for column in columns if any(column.value(line) is not None for line in shown)], None)
-            say("")
-    forbidden = explained.forbidden()
-    if forbidden or explained.rules:
-        say(f"one step from the winner, refused{f' ({explained.rules})' if explained.rules else ''}")
-        show(forbidden.items(), _RULES, None)
+            show(chosen, _columns(*keys), None)
+    if explained.rules:
+        say(f"rules: {explained.rules}")
 
 
 def _short(row: TrialRow) -> str:
     return short_configs([row.trial.config])(row.trial.config)
 
 
-def _head(explained: Explained) -> Iterator[str]:
-    """The winner, its distance from the floor, its occupancy, and how much slower the default is."""
-    best, facts = explained.kernel.best, explained.kernel.facts
-    row, trial = best.row, best.row.trial
-    yield (
-        f"{best.name} on {row.device.name}, {trial.accuracy}: {trial.config.template}, {best.median_us:.5g} us "
-        f"({best.decided_by}; trial {trial.number} of {row.started_at:%Y-%m-%d})"
-    )
-    yield f"  {_short(row)}"
-    facts_text = []
-    if facts.floor_fraction is not None:
-        facts_text.append(f"{facts.floor_fraction:.0%} of the floor's speed")
-    if facts.floor is not None and facts.floor.us < facts.floor.ffma_us <= best.median_us:
-        facts_text.append(f"{facts.floor.ffma_us / best.median_us:.0%} of the speed that FFMA alone allows")
-    if facts.limiter is not None:
-        facts_text.append(f"limited by {facts.limiter}")
-    if facts.residency is not None:
-        held = facts.residency
-        facts_text.append(
-            f"{counted(held.blocks, 'block')} of {counted(held.warps // held.blocks, 'warp')} a multiprocessor "
-            f"(occupancy {held.occupancy:.2g}), more would exceed its {' and '.join(held.limits)}"
-        )
-    if trial.resources.registers:
-        spills = f"{trial.resources.spill_bytes} bytes spilled" if trial.resources.spill_bytes else "no spills"
-        facts_text.append(f"{trial.resources.registers} registers, {spills}")
-    yield f"  {'; '.join(facts_text) or 'what limits it is not known: not a calibrated GPU'}"
-    for profile in explained.profiles:
-        stalls = ", ".join(f"{reason} {warps:.1f}" for reason, warps in profile.stalls[:_STALLS_SHOWN])
-        occupancy = "-" if profile.achieved_occupancy is None else f"{profile.achieved_occupancy:.2g}"
-        yield f"  {profile.tool} on {profile.entry}: achieved occupancy {occupancy}, warps stalled for {stalls or '-'}"
-    yield f"  {_default_words(explained.why)}"
-
-
-def _default_words(why_it: Why) -> str:
-    if why_it.default is None:
-        return "no search recorded the family's default here, so its parameters cannot be judged against it"
-    default = f"the family's default (trial {why_it.default.trial.number})"
-    if why_it.default.trial.config == why_it.winner.trial.config:
-        return f"{default} is the winner"
-    if why_it.default_ratio is None:
-        return f"{default} failed: {why_it.default.trial.outcome} {why_it.default.trial.reason}"
-    times = f"{why_it.default_ratio:.4g} times the winner's {why_it.winner.median_us:.5g}"
-    return f"{default} took {why_it.default.median_us:.5g} us, {times}"
-
-
 _SECTIONS = (
-    ("parameter", "against the family's default", ("parameter", "default", "value", "over_winner", "verdict", "note")),
     ("step", "one step from the winner", ("parameter", "value", "time_us", "over_winner", "verdict", "trial")),
-    (
-        "family",
-        "families, as searched",
-        ("template", "time_us", "over_winner", "trials", "correct", "note"),
-    ),
+    ("refused", "one step from the winner, refused", ("parameter", "value", "note")),
+    ("family", "families, as searched", ("template", "time_us", "over_winner", "trials", "correct", "note")),
     ("failure", "what failed", ("trials", "template", "outcome", "note")),
 )
 """For each kind of row its title and columns on a terminal."""
-_RULES = (
-    Column[tuple[str, list[str]]]("rule", lambda item: item[0]),
-    Column[tuple[str, list[str]]]("forbids", lambda item: " ".join(item[1]), below=True),
-)

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from autotune.columns import Cell, Column, field_columns
-from autotune.escape import counted
+from autotune.columns import Column, field_columns
 from autotune.trial import Config, Value
 
 if TYPE_CHECKING:
     from autotune.analysis.rooflines import BestWithRoofline
-    from autotune.analysis.why import Effect, Refusal, Why
+    from autotune.analysis.why import Refusal, Why
     from autotune.store import BestRow, KernelProfile, TrialRow
 
 
@@ -39,14 +38,6 @@ class Explained:
             return "same within noise" if self.noise else "same"
         return "slower" if ratio > 1 else "faster"
 
-    def forbidden(self) -> Mapping[str, list[str]]:
-        """Each rule of the family that forbids a step from the winner, with these steps."""
-        steps: dict[str, list[str]] = {}
-        for one in self.refusals:
-            for rule in one.rules.split("; "):
-                steps.setdefault(rule, []).append(f"{one.param}={one.value}")
-        return dict(sorted(steps.items(), key=lambda item: -len(item[1])))
-
 
 @dataclass(frozen=True, slots=True)
 class WhyRow:
@@ -54,21 +45,14 @@ class WhyRow:
 
     best: BestRow
     about: str
-    """winner, default, parameter, step, refused, family or failure"""
+    """winner, default, step, refused, family or failure"""
     template: str
     parameter: str | None = None
-    default: Cell = None
-    value: Cell = None
+    value: Value | None = None
     time_us: float | None = None
     over_winner: float | None = None
-    """relative to the winner's time; for a parameter, the time with the default's value divided by that with the
-    winner's
-    """
+    """relative to the winner's time"""
     verdict: str | None = None
-    pairs: int | None = None
-    distance: int | None = None
-    low: float | None = None
-    high: float | None = None
     trial: int | None = None
     trials: int | None = None
     correct: int | None = None
@@ -85,21 +69,9 @@ class WhyRow:
 def why_rows(explained: Explained) -> Iterator[WhyRow]:
     why_it, best = explained.why, explained.kernel.best
     family = best.row.trial.config.template
-    refused = {(one.param, one.value): one.rules for one in explained.refusals}
     yield _trial_row(explained, "winner", why_it.winner, time_us=best.median_us)
     if why_it.default is not None:
         yield _trial_row(explained, "default", why_it.default)
-    for effect in why_it.effects:
-        yield WhyRow(
-            *(best, "parameter", family, effect.param, effect.default, effect.winner),
-            over_winner=effect.ratio,
-            verdict=explained.verdict(effect.ratio) or "unknown",
-            pairs=effect.pairs,
-            distance=effect.distance,
-            low=effect.low,
-            high=effect.high,
-            note="; ".join(_evidence(effect, refused.get((effect.param, effect.default), ""))),
-        )
     for step in why_it.steps:
         yield _trial_row(explained, "step", step.row, parameter=step.param, value=step.value)
     for one in explained.refusals:
@@ -134,7 +106,7 @@ def _trial_row(
     best, trial = explained.kernel.best, row.trial
     ratio = None if row.median_us is None else row.median_us / (best.row.median_us or row.median_us)
     return WhyRow(
-        *(best, about, trial.config.template, parameter, None, value),
+        *(best, about, trial.config.template, parameter, value),
         time_us=row.median_us if time_us is None else time_us,
         over_winner=ratio,
         verdict=explained.verdict(ratio) or f"{trial.outcome} {trial.reason}".strip(),
@@ -142,20 +114,6 @@ def _trial_row(
         outcome=trial.outcome.value,
         config=trial.config,
     )
-
-
-def _evidence(effect: Effect, refusal: str) -> Iterator[str]:
-    """What an effect's ratio is based on; `refusal` lists the rules that forbid the value one step from the winner."""
-    if effect.distance == 0:
-        yield "the winner with the default's value"
-    elif effect.pairs:
-        yield f"{counted(effect.nearest, 'pair')} {counted(effect.distance or 0, 'other parameter')} off the winner"
-    else:
-        yield "no two correct trials differ in it alone"
-    if effect.pairs > effect.nearest:
-        yield f"all {effect.pairs} pairs {effect.low:.3f} to {effect.high:.3f}"
-    if refusal:
-        yield f"refused together with the winner's other values: {refusal}"
 
 
 WHY_COLUMNS = (

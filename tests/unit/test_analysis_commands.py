@@ -37,7 +37,7 @@ def test_why_tells_of_parameters_steps_families_and_failures(filled: Path, autot
     trials = rows(autotune("trials", "small", "--json"))
     assert sum(int(str(row["trials"])) for row in failures) == sum(row["outcome"] != "correct" for row in trials)
     text = autotune("why", "one", "--family-dir", "families", "--all").out
-    for words in ("small.one on null, fp32: tiny, ", "one step from the winner\n", "what failed\n", "'s default"):
+    for words in ("small.one on null: tiny wins with ", "one step from the winner\n", "what failed\n", "Config: tiny"):
         assert words in text
     assert autotune("why", "small", "--csv").out.startswith("layer,device,accuracy,about,template,parameter,")
 
@@ -47,7 +47,7 @@ def test_why_tells_what_a_profiler_saw(filled: Path, autotune: Command) -> None:
         (best,) = store.best.list("small")
         seen = KernelProfile("ncu 2025.3", 0, "conv2d_tiny", achieved_occupancy=0.46, stalls=(("barrier", 3.25),))
         store.profiles.add(best.row, best.row.device, best.row.environment, [seen])
-    line = "  ncu 2025.3 on conv2d_tiny: achieved occupancy 0.46, warps stalled for barrier 3.2\n"
+    line = "ncu 2025.3 on conv2d_tiny: achieved occupancy 0.46, warps stalled for barrier 3.2.\n"
     assert line in autotune("why", "small.one", "--all").out
 
 
@@ -69,10 +69,10 @@ def test_answers_are_the_same_as_csv_and_change_nothing(
 
 def test_why_needs_no_installed_family(filled: Path, autotune: Command) -> None:
     text = autotune("why", "small.one", "--all").out
-    assert "one step from the winner, refused (the family tiny is not installed)" in text
+    assert "rules: the family tiny is not installed" in text
     write_family(filled.parent / "families", ("One output", "Just one output"))
     text = autotune("why", "small.one", "--family-dir", "families", "--all").out
-    assert "(by the installed file, which has changed since)" in text
+    assert "rules: by the installed file, which has changed since" in text
 
 
 def test_history_says_where_there_is_nothing(folder: Path, autotune: Command) -> None:
@@ -98,7 +98,7 @@ def test_why_answers_from_recorded_results(layer: str, autotune: Command) -> Non
     assert 5 <= len(table) <= 10
     assert re.fullmatch(r"\d+ more lines with --all", more)
     text = autotune("why", layer, "--db", RECORDED, "--all").out
-    for words in (f"{layer} on NVIDIA H200, fp32: ", "of the floor's speed", "registers", "pairs", "refused"):
+    for words in (f"{layer} on NVIDIA H200: ", "of the floor's speed", "families, as searched", "refused"):
         assert words in text
 
 
@@ -253,18 +253,6 @@ def test_stale_tells_upgrades_and_changed_templates(filled: Path, autotune: Comm
         assert str(now).endswith(f", which {words}")
         assert str(now)[:12] != was
     assert doubts(autotune("stale", "--json"))[0][2] == "is not installed"
-
-
-@pytest.mark.nvcc
-def test_another_text_with_the_same_machine_code_puts_nothing_in_doubt(filled: Path, autotune: Command) -> None:
-    change(filled, "UPDATE devices SET kind = 'cuda', name = 'NVIDIA H999', arch = 90")
-    change(filled, "UPDATE measurements SET launch = 'graph'")
-    stale = ("stale", "--family-dir", "families", "--json")
-    family = write_family(filled.parent / "families")
-    family.write_text(re.sub(r"\bsum\b", "accumulator", family.read_text()))
-    assert doubts(autotune(*stale)) == [], "another name"
-    write_family(filled.parent / "families", ("float sum = 0.0f", "float sum = 1.0f"))
-    assert str(doubts(autotune(*stale))[0][2]).endswith("which renders another kernel now")
 
 
 def test_stale_compares_an_absent_device_with_its_newest_run(filled: Path, autotune: Command) -> None:
