@@ -176,7 +176,7 @@ def _start(
     queue = pipeline.open(run.study, problem, state, stored, row.bounds, best_us=lambda: row.best_us, ended=ended)
     for suspect in suspects:
         pipeline.drain()
-        pipeline.start(queue, suspect.key.number, suspect.key.config, DISPATCH)
+        pipeline.start(queue, suspect.number, suspect.config, DISPATCH)
         pipeline.drain()
     for config in wanted:
         if config in row.times_us or run.stopping():

@@ -11,7 +11,7 @@ from autotune.store.devices import NoiseFloor
 from autotune.store.dispatchers import DispatchedLayer, DispatcherRow, total_timing
 from autotune.store.dump import compact, dump, load
 from autotune.store.end_to_end_timings import EndToEndRow
-from autotune.store.finals import BASELINE, Finals, FinalsRow, FinalsState, Verdict
+from autotune.store.finals import BASELINE, Finals, FinalsRow, Verdict
 from autotune.store.kernel_profile import KernelProfile
 from autotune.store.layers import stored_problem
 from autotune.store.merge import Merged, merge
@@ -27,7 +27,7 @@ from autotune.store.sqlite.open_database import has_results
 from autotune.store.sqlite.query import Cell, QueryResult
 from autotune.store.store import Store
 from autotune.store.studies import GENERATIONS, LayerRow, StudyKey, StudyRow
-from autotune.store.trial_store import Suspect, TrialKey
+from autotune.store.trial_store import TrialKey
 from autotune.store.trials import TrialRow, launched
 from autotune.store.warm_start_trials import TopTrial
 
@@ -43,7 +43,6 @@ __all__ = [
     "EndToEndRow",
     "Finals",
     "FinalsRow",
-    "FinalsState",
     "KernelProfile",
     "LayerRow",
     "Merged",
@@ -57,7 +56,6 @@ __all__ = [
     "Store",
     "StudyKey",
     "StudyRow",
-    "Suspect",
     "TargetScope",
     "TemplateRecord",
     "TopTrial",

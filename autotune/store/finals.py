@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Literal
 
 from sqlalchemy import Connection, RowMapping, and_, exists, func, select, text, update
 
@@ -24,17 +23,14 @@ from autotune.trial import Timing
 BASELINE = "baseline "
 """The prefix of a comparison with a baseline family; its name follows."""
 
-FinalsState = Literal["none", "outdated", "current"]
-"""Whether finals of a layer decide its best kernel, and whether a correct trial is newer than the latest of them."""
-
-_STATE = text("""\
+_CURRENT = text("""\
 WITH held AS (
     SELECT finals.id, finals.origin = 'measured' AND superseded_at IS NULL AND ranking_median_us IS NOT NULL AS decides
     FROM finals JOIN trials ON trials.id = winner_trial_id
     WHERE finals.tuning_target_id = :tuning_target_id AND finals.device_id = :device_id
         AND finals.measurement_mode = :measurement_mode
 )
-SELECT EXISTS (SELECT 1 FROM held WHERE decides), EXISTS (
+SELECT EXISTS (SELECT 1 FROM held WHERE decides) AND NOT EXISTS (
     SELECT 1 FROM trials JOIN measurements ON trial_id = trials.id AND finals_id IS NULL AND retime_id IS NULL
     WHERE study_id = :study_id AND tuning_target_id = :tuning_target_id AND device_id = :device_id
         AND measurement_mode = :measurement_mode AND outcome = 'correct' AND reused_trial_id IS NULL
@@ -176,15 +172,12 @@ class FinalsStore:
             for verdict in record.verdicts:
                 insert(connection, verdicts, {"finals_id": finals_id, **_verdict_values(connection, scope, verdict)})
 
-    def state(self, scope: Scope) -> FinalsState:
-        """Whether finals decide the best kernel of the scope's layer, and whether a correct trial of its study is
-        newer.
-        """
+    def are_current(self, scope: Scope) -> bool:
+        """Whether finals decide the best kernel of the scope's layer, and no correct trial of its study is newer."""
         values = scope.identity
         del values["environment_id"]
         with self.database.read() as connection:
-            decided, newer = connection.execute(_STATE, values).one()
-        return ("outdated" if newer else "current") if decided else "none"
+            return bool(connection.execute(_CURRENT, values).scalar_one())
 
     def list(self, what: str | None = None) -> tuple[FinalsRow, ...]:
         """All finals of the layers' shapes in any study, oldest first, with their results."""

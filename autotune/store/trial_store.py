@@ -7,7 +7,7 @@ from datetime import datetime
 from functools import cache
 from typing import Any
 
-from sqlalchemy import ColumnElement, Connection, RowMapping, Select, and_, bindparam, case, func, select, update
+from sqlalchemy import ColumnElement, Connection, Select, and_, bindparam, case, func, select, update
 
 from autotune.errors import StoreError
 from autotune.family.source import KernelSource
@@ -41,15 +41,8 @@ class TrialKey:
     number: int
     config: Config
     source_hash: str | None
-
-
-@dataclass(frozen=True, slots=True)
-class Suspect:
-    """A trial that a killed run left in the state `running`."""
-
-    key: TrialKey
-    attempts: int
-    """how often it was started"""
+    attempts: int = 1
+    """how often it was started, this time included"""
 
 
 CIRCUMSTANCES = ("tuning_target_id", "device_id", "environment_id", "measurement_mode", "origin")
@@ -140,11 +133,6 @@ def end_trial(
         insert(connection, end_to_end_timings, {"trial_id": key.id, **parts_values(parts)})
 
 
-def _key_of(row: RowMapping) -> TrialKey:
-    """The key of a row of `select_trials`."""
-    return TrialKey(row[trials.c.id], row[trials.c.number], config_of(row), row[sources.c.hash])
-
-
 def within(scope: TargetScope) -> ColumnElement[bool]:
     """The trials of a scope."""
     return and_(*(trials.c[name] == value for name, value in scope.identity.items()))
@@ -213,12 +201,17 @@ class TrialStore:
             last = connection.execute(_LAST_NUMBER, scope.identity).scalar_one()
         return 0 if last is None else int(last) + 1
 
-    def suspects(self, scope: Scope) -> tuple[Suspect, ...]:
+    def suspects(self, scope: Scope) -> tuple[TrialKey, ...]:
         """The scope's trials that a killed run left running."""
         running = trials.c.outcome == str(Outcome.RUNNING)
         statement = select_trials().where(within(scope), running).order_by(trials.c.number)
         with self.database.read() as connection:
-            return tuple(Suspect(_key_of(row), row[trials.c.attempts]) for row in rows_of(connection, statement))
+            return tuple(
+                TrialKey(
+                    row[trials.c.id], row[trials.c.number], config_of(row), row[sources.c.hash], row[trials.c.attempts]
+                )
+                for row in rows_of(connection, statement)
+            )
 
     def list(
         self,

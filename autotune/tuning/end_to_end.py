@@ -144,7 +144,7 @@ class _EndToEndLine:
         known = {trial.config: trial for trial in state.trials if trial.source_hash in (None, self.whole.hash)}
         label = f"{self.scope.name} end to end"
         log = TrialLog(state, label=label, budget=len(wanted), observe=observe, clock=self.clock)
-        suspects = {suspect.key.config: suspect for suspect in log.suspects(set(wanted).__contains__)}
+        suspects = {suspect.config: suspect for suspect in log.suspects(set(wanted).__contains__)}
         begun = False
         for done, config in enumerate(wanted, 1):
             if stopping():
@@ -155,7 +155,7 @@ class _EndToEndLine:
                     self.evaluator.begin_layer(self.layer.problem)
                     begun = True
                 suspect = suspects.get(config)
-                number, attempts = (suspect.key.number, suspect.attempts) if suspect else (log.take_number(), 0)
+                number, attempts = (suspect.number, suspect.attempts) if suspect else (log.take_number(), 0)
                 trial = self._try(number, config, attempts)
             log.add(trial, known=config in known)
             log.report(done, trial=trial, ended=done == len(wanted))

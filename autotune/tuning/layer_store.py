@@ -15,11 +15,9 @@ from autotune.family.template import KernelTemplate
 from autotune.problem import Layer
 from autotune.store import (
     Finals,
-    FinalsState,
     Scope,
     Store,
     StudyKey,
-    Suspect,
     TemplateRecord,
     TopTrial,
     TrialKey,
@@ -37,7 +35,7 @@ class LayerState:
     """`study.layer`"""
     trials: tuple[Trial, ...]
     """the finished ones, ordered by number; imported ones are left out"""
-    suspects: tuple[Suspect, ...]
+    suspects: tuple[TrialKey, ...]
     """trials that a killed run left running"""
     next_number: int
     """the number after every trial"""
@@ -45,7 +43,8 @@ class LayerState:
     """source hash to its result, of any study"""
     quarantined: frozenset[str]
     """hashes of the sources that must not be launched"""
-    finals: FinalsState
+    finals_are_current: bool
+    """whether finals decide its best kernel, and no correct trial is newer"""
 
 
 class LayerWriter(Protocol):
@@ -116,7 +115,7 @@ class StoredLayer:
             next_number,
             {**store.known.of_other_studies(scope), **own},
             store.quarantine.hashes(scope),
-            store.finals.state(scope),
+            store.finals.are_current(scope),
         )
 
     def top_trials(self, kinds: Sequence[str], accuracies: Sequence[str]) -> tuple[TopTrial, ...]:
@@ -158,15 +157,14 @@ class StoredLayer:
 
 
 def quarantine_suspects(
-    state: LayerState, suspects: Sequence[Suspect], writer: LayerWriter, info: DeviceInfo
+    state: LayerState, suspects: Sequence[TrialKey], writer: LayerWriter, info: DeviceInfo
 ) -> LayerState:
     """Quarantine the kernels that were running when STRIKES runs ended, on a device that runs kernels; return the
     layer's new state.
     """
     struck = set()
     for suspect in suspects:
-        source_hash = suspect.key.source_hash
-        if suspect.attempts >= STRIKES and source_hash is not None and info.can.compile:
-            writer.quarantine(source_hash, "crash", f"{suspect.attempts} runs ended while it was running")
-            struck.add(source_hash)
+        if suspect.attempts >= STRIKES and suspect.source_hash is not None and info.can.compile:
+            writer.quarantine(suspect.source_hash, "crash", f"{suspect.attempts} runs ended while it was running")
+            struck.add(suspect.source_hash)
     return replace(state, quarantined=state.quarantined | struck)

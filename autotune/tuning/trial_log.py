@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from autotune.store import Suspect
+from autotune.store import TrialKey
 from autotune.trial import Config, Outcome, Trial
 from autotune.tuning.layer_store import LayerState
 
@@ -133,9 +133,9 @@ class TrialLog:
         self._next += 1
         return self._next - 1
 
-    def suspects(self, wanted: Callable[[Config], bool]) -> tuple[Suspect, ...]:
+    def suspects(self, wanted: Callable[[Config], bool]) -> tuple[TrialKey, ...]:
         """The wanted trials that a killed run left running, by number; each is tried again, alone."""
-        return tuple(suspect for suspect in self._state.suspects if wanted(suspect.key.config))
+        return tuple(suspect for suspect in self._state.suspects if wanted(suspect.config))
 
     def report(self, done: int, *, trial: Trial | None = None, ended: bool = False, phase: Phase = "search") -> None:
         """Report the layer's progress to the observer."""

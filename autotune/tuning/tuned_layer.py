@@ -16,7 +16,7 @@ from autotune.search import Search
 from autotune.search.warm_start import WarmStart
 from autotune.study import Study
 from autotune.trial import Config, Outcome, Trial
-from autotune.tuning.layer_finals import PLAIN_FINALS, FinalsPlan, Held, InTurn, LayerFinals, entrants
+from autotune.tuning.layer_finals import PLAIN_FINALS, FinalsPlan, Held, InTurn, LayerFinals
 from autotune.tuning.layer_result import (
     INTERRUPTED,
     PAUSED,
@@ -142,8 +142,7 @@ class TunedLayer:
         self._report(phase="start")
         for suspect in self.suspects:
             pipeline.drain()
-            config = suspect.key.config
-            pipeline.start(queue, suspect.key.number, config, self.search.proposed_by(config))
+            pipeline.start(queue, suspect.number, suspect.config, self.search.proposed_by(suspect.config))
             pipeline.drain()
 
     @property
@@ -194,8 +193,8 @@ class TunedLayer:
         new = self._queue.evaluated if self._queue else 0
         finals = None
         plan = None if self.stopped == PAUSED else self.run_of.finals
-        wanted = plan is not None and (plan.libraries or not self.run_of.search or self._undecided(new))
-        if plan is not None and wanted and self.log.best is not None:
+        decided = self.run_of.search and new == 0 and self.state.finals_are_current
+        if plan is not None and (plan.libraries or not decided) and self.log.best is not None:
             if self.run_of.stopping():
                 self.stopped = INTERRUPTED
             else:
@@ -251,13 +250,6 @@ class TunedLayer:
             return None
         trials = [trial for trial in self.log.trials if self.search.proposed_by(trial.config) == self.design.by]
         return DesignResult(self.design.by, len(trials), self.design.layers, fastest(trials)) if trials else None
-
-    def _undecided(self, new: int) -> bool:
-        """Whether there are trials since the last finals, or no finals: a run may have ended before its own."""
-        if new > 0:
-            return True
-        state = self.state.finals
-        return len(entrants(self.log.trials, [])) > 1 if state == "none" else state == "outdated"
 
     # Stored results.
 

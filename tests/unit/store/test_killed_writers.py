@@ -39,7 +39,7 @@ def write(path: Path, promise: int) -> None:
     with Store(path) as store:
         scope = open_scope(store, study="study")
         for suspect in store.trials.suspects(scope):
-            store.trials.end(suspect.key, correct(suspect.key.number, 1.0))
+            store.trials.end(suspect, correct(suspect.number, 1.0))
         number = store.trials.next_number(scope)
         while True:
             source = source_of(config_of(number))

@@ -162,7 +162,7 @@ def test_a_time_that_is_not_a_number_is_refused_and_the_trial_still_runs(store: 
     trial = dataclasses.replace(correct(0, 1.0), timing=dataclasses.replace(timing_of(1.0), samples_us=(bad,)))
     with pytest.raises(StoreError, match="CHECK constraint failed: samples_us"):
         store.trials.end(key, trial)
-    assert [suspect.key for suspect in store.trials.suspects(scope)] == [key]
+    assert list(store.trials.suspects(scope)) == [key]
 
 
 def test_a_layer_too_large_for_sqlite_is_refused(store: Store) -> None:
@@ -180,7 +180,7 @@ def test_a_killed_trial_is_a_suspect_until_it_ends(path: Path, store: Store) -> 
         scope = open_scope(again)
         assert again.trials.history(scope) == ()
         (suspect,) = again.trials.suspects(scope)
-        assert (suspect.attempts, suspect.key.config, suspect.key.source_hash) == (1, config_of(0), source.hash)
+        assert (suspect.attempts, suspect.config, suspect.source_hash) == (1, config_of(0), source.hash)
         assert again.trials.next_number(scope) == 1
         key = again.trials.begin(scope, 0, config_of(0), source)
         assert again.trials.suspects(scope)[0].attempts == 2
