@@ -16,8 +16,6 @@ from autotune.errors import StoreError, not_written
 _SQLITE = b"SQLite format 3\0"
 """the first bytes of an SQLite database"""
 
-SETTINGS = "autotune.toml"
-"""the file with defaults of options; commands do not write it"""
 LOGS = ("-journal", "-wal", "-shm")
 """suffixes of SQLite's files next to a database"""
 

@@ -6,7 +6,7 @@ import os
 import shutil
 from pathlib import Path
 
-from autotune.atomic_write import SETTINGS, write_whole
+from autotune.atomic_write import write_whole
 from autotune.errors import StoreError, TemplateError, not_written, shortened
 from autotune.operation.array_declarations import is_name, what_is_wrong
 from autotune.operation.registry import operations
@@ -37,8 +37,6 @@ def new_operation(name: str, directory: Path = Path()) -> tuple[Path, ...]:
         raise TemplateError(f"{shortened(name)}: has {len(name)} characters: expected at most {NAME_CHARACTERS}")
     if name in operations():
         raise TemplateError(f"{name}: autotune has an operation of this name; give another")
-    if f"{name}.toml" == SETTINGS:
-        raise TemplateError(f"{name}: its study would be {SETTINGS}, the name of the settings file; give another")
     starter = shipped("templates") / "starter"
     written = {directory / where.format(name=name): starter / of for of, where in _FILES.items()}
     folder = directory / name

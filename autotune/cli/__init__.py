@@ -102,7 +102,7 @@ def _show_version(context: click.Context, _option: click.Parameter, wanted: bool
     groups=_GROUPS,
     old_names=_OLD_NAMES,
     old_options=_OLD_OPTIONS,
-    context_settings={"help_option_names": ["-h", "--help"]},
+    context_settings={"help_option_names": ["-h", "--help"], "auto_envvar_prefix": "AUTOTUNE"},
 )
 @click.option("--version", is_flag=True, is_eager=True, expose_value=False, callback=_show_version, help=_VERSION)
 @click.pass_context

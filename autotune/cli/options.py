@@ -135,7 +135,7 @@ def is_typed(name: str, context: click.Context | None = None) -> bool:
 
 
 def one_of(flags: Mapping[str, bool]) -> str | None:
-    """Which of some flags is set; one from the command line takes precedence over the settings file.
+    """Which of some flags is set; one from the command line takes precedence over a variable.
 
     Raises click.UsageError if several are left.
     """

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import click
 
 from autotune.api.study_names import stored_studies
-from autotune.atomic_write import SETTINGS, check_writable, write_whole
+from autotune.atomic_write import check_writable, write_whole
 from autotune.cli.options import DATABASE, numbers_of
 from autotune.cli.progress import stages
 from autotune.cli.tables import format_options, show
@@ -187,9 +187,7 @@ def import_model(
 
 
 def _check_new(out: Path) -> None:
-    """Raise ModelError where a file is there already, which may have been edited, or where settings are read."""
-    if out.name == SETTINGS:
-        raise ModelError(f"{out}: is the name of the settings file; give another --out")
+    """Raise ModelError where a file is there already, which may have been edited."""
     check_writable(out, "--out")
     if out.exists():
         raise ModelError(f"{out}: exists already; remove it or give another --out")

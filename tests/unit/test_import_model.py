@@ -488,7 +488,6 @@ def test_a_study_that_is_there_is_kept(autotune: Command, tmp_path: Path) -> Non
     refused(autotune("import-model", model, "--out", study), "exists already")
     assert study.read_text() == "mine"
     refused(autotune("import-model", model, "--out", tmp_path / "no" / "study.toml"), "there is no folder")
-    refused(autotune("import-model", model, "--out", "autotune.toml"), "is the name of the settings file; give another")
     refused(
         autotune("import-model", model, "--dtype", "f16", "--accuracy", "fp32"), "accuracy fp32 admits no kernel of f16"
     )

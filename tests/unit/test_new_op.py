@@ -106,7 +106,6 @@ def test_a_reference_that_every_kernel_contradicts_is_doubted(autotune: Command)
         ("a/b", "'a/b': expected letters, digits and _"),
         ("class", "'class' is a word of C++ or Python; choose another name"),
         ("main", "'main' is a word of C++ or Python; choose another name"),
-        ("autotune", "autotune: its study would be autotune.toml, the name of the settings file; give another"),
         ("a" * 101, f"{'a' * 97}...: has 101 characters: expected at most 100"),
         ("taken", "taken: exists already; remove it or give another name"),
     ],

@@ -147,56 +147,29 @@ def test_a_recorded_database_whose_name_is_wrong_is_not_made(folder: Path, autot
     assert complaint.startswith("recorded.db: no such file"), "a file's name"
 
 
-def test_defaults_of_the_nearest_file(
+def test_variables_are_defaults_of_options(
     folder: Path, tune: Command, autotune: Command, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    (folder / "pyproject.toml").write_text('[tool.autotune]\ndb = "kept.db"\n[tool.autotune.tune]\ntrials = 4\n')
-    (folder / "below").mkdir()
-    monkeypatch.chdir(folder / "below")
-    done = autotune("tune", "../small.toml", "--family-dir", "../families", "--device", "null", "-v")
+    monkeypatch.setenv("AUTOTUNE_DB", "kept.db")
+    monkeypatch.setenv("AUTOTUNE_TUNE_TRIALS", "4")
+    done = tune("-v")
     assert done.code == 0, done.err
-    assert done.err.splitlines()[-2:] == [f"defaults of {folder / 'pyproject.toml'}", f"database {folder / 'kept.db'}"]
+    assert done.err.splitlines()[-1] == "database kept.db"
     assert "small.one: 4 evaluated" in done.err
     assert (folder / "kept.db").exists()
     assert autotune("best", "--db", "none.db").complaint.startswith("none.db: "), "the command line comes first"
-    (folder / "autotune.toml").write_text("trails = 4\n")
-    complaint = autotune("best").complaint
-    assert complaint == f"{folder / 'autotune.toml'}: trails: no command has this option (did you mean 'trials'?)"
-    for text, words in (
-        ('[tune]\ntrials = "many"\n', "trials: 'many' is not a valid integer range."),
-        ("db = 3\n", "db: expected a path"),
-        ('[best]\njson = "yes"\n', "json: expected true or false"),
-        ('op = "mine"\n', "looks like a study, but a file of this name holds defaults of options; rename it"),
-        ("[[layer]]\nn = 1\n", "looks like a study, but a file of this name holds defaults of options; rename it"),
-    ):
-        (folder / "autotune.toml").write_text(text)
-        assert autotune("best").complaint == f"{folder / 'autotune.toml'}: {words}"
-    (folder / "autotune.toml").write_text("[tune]\nlimit = 4\n")
-    assert autotune("best").complaint.startswith(f"{folder / 'autotune.toml'}: tune.limit: no such option")
-    assert autotune("--help").code == 0
+    monkeypatch.setenv("AUTOTUNE_TUNE_TRIALS", "many")
+    refused = tune()
+    assert (refused.code, "Invalid value for '--trials': 'many'" in refused.err) == (2, True), refused.err
 
 
-def test_one_word_in_a_file_of_defaults_is_a_list_of_one(filled: Path, tune: Command, autotune: Command) -> None:
-    for words in ('layer = "two"', 'layer = ["two"]'):
-        (filled.parent / "autotune.toml").write_text(f"[tune]\n{words}\n")
-        assert tune().complaint == "--layer two: small has no such layer; it has one"
-    (filled.parent / "autotune.toml").write_text('family-dir = "families"\n[trials]\nfamily = "direct"\n')
-    assert json.loads(autotune("trials", "--json").out) == []
-    assert json.loads(autotune("trials", "--family", "tiny", "--limit", 1, "--json").out) != []
-    assert autotune("templates", "tiny").code == 0
-
-
-def test_a_format_that_is_typed_goes_before_the_file_of_defaults(filled: Path, autotune: Command) -> None:
-    (filled.parent / "autotune.toml").write_text("[best]\njson = true\n")
+def test_a_format_that_is_typed_goes_before_a_variable(
+    filled: Path, autotune: Command, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("AUTOTUNE_BEST_JSON", "1")
     assert autotune("best").out.startswith("[")
     assert autotune("best", "--csv").out.startswith("layer,")
     assert "--json and --csv: give one of them" in autotune("best", "--csv", "--json").err
-
-
-def test_a_device_that_is_typed_goes_before_the_file_of_defaults(filled: Path, autotune: Command) -> None:
-    (filled.parent / "autotune.toml").write_text('device = "H200"\n')
-    assert "small.one" in autotune("best", "--device", "null").out
-    assert autotune("best").complaint.startswith("H200: no recorded device of this name")
 
 
 def test_quiet_says_nothing_but_the_answer_and_errors(tune: Command, autotune: Command) -> None:
@@ -234,8 +207,6 @@ def test_an_old_name_of_an_option_works_and_names_the_new_one(filled: Path, auto
         assert renamed.out == current.out != "[]\n"
         words = f"`{old.partition('=')[0]}` is now `{new.partition('=')[0]}`"
         assert renamed.err == f"note: {words}; the old name will go\n"
-    (filled.parent / "autotune.toml").write_text("[tune]\nstop-below = 0.01\n")
-    assert autotune("trials").complaint.endswith("autotune.toml: stop-below is now min-gain")
 
 
 def test_an_old_name_of_a_command_says_what_to_do(filled: Path, autotune: Command) -> None:

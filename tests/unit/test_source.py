@@ -85,14 +85,6 @@ def test_one_form_of_machine_code_at_a_time(filled: Path, autotune: Command) -> 
     assert (ended.code, "--ptx and --sass: give one of them" in ended.err) == (2, True), ended.err
 
 
-def test_what_is_typed_goes_before_a_file_of_defaults(filled: Path, autotune: Command) -> None:
-    (filled.parent / "autotune.toml").write_text("[source]\nptx = true\n")
-    ended = autotune("source", "small.one", "--sass")
-    assert ended.code != 2, ended.err  # with nvdisasm it is 0
-    assert "give one of them" not in ended.err
-    assert ".target sm_90" not in ended.out
-
-
 def test_one_layer_at_a_time(folder: Path, tune: Command, autotune: Command) -> None:
     study = folder / "small.toml"
     study.write_text(study.read_text() + study.read_text().partition("[[layer]]")[1] + LAYER)
