@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from datetime import timedelta
 from pathlib import Path
 
@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 from torch.nn.parallel import DistributedDataParallel
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from autotune.autotune_runtime.torch_backend import autotune
 from autotune.autotune_runtime.torch_convert import convert
@@ -54,6 +55,26 @@ def batch(step: int = 0, n: int = 4, size: int = 8) -> tuple[Tensor, Tensor]:
         [1.0, -1, 0.5]
     ).view(3, 1, 1)
     return x.contiguous(memory_format=torch.channels_last), classes
+
+
+class Operands(TorchDispatchMode):
+    """Keeps the tensors that an operator of PyTorch gets."""
+
+    def __init__(self, operator: torch._ops.OpOverload) -> None:
+        super().__init__()
+        self.operator = operator
+        self.tensors: list[Tensor] = []
+
+    def __torch_dispatch__(
+        self,
+        operator: torch._ops.OpOverload,
+        types: object,
+        args: tuple[object, ...] = (),
+        kwargs: Mapping[str, object] | None = None,
+    ) -> object:
+        if operator is self.operator:
+            self.tensors += [each for each in args if isinstance(each, Tensor)]
+        return operator(*args, **(kwargs or {}))
 
 
 def support_training(library: str) -> None:

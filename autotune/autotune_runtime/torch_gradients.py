@@ -10,7 +10,7 @@ import functools
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol, cast
+from typing import Protocol, TypeAlias, cast
 
 import torch
 from torch import Tensor
@@ -22,13 +22,15 @@ from .torch_convolution import by_pytorch, convolved, torch_arguments
 from .torch_operator import Operator
 from .torch_runtime import TrainingMode
 
+Arguments: TypeAlias = tuple[tuple[str, int | str], ...]
+
 
 @dataclass(frozen=True, slots=True)
 class Parts:
     """A convolution and the calls of the kernels that compute its parts, empty for parts that PyTorch computes."""
 
     operation: str
-    arguments: tuple[tuple[str, int | str], ...]
+    arguments: Arguments
     """as `Problem.arguments`"""
     output: str = ""
     data: str = ""
@@ -82,17 +84,23 @@ def _filters_by_pytorch(call: Call, tensors: Mapping[str, Tensor]) -> Tensor:
     x, dy, arguments = tensors["x"], tensors["dy"], dict(call.arguments)
     groups, taps = int(arguments["groups"]), (int(arguments[name]) for name in "trs"[5 - x.dim() :])
     filters = dy.new_empty((dy.shape[1], x.shape[1] // groups, *taps))
-    dw: Tensor = _by_pytorch(dy, x, filters, "conv_filter_gradient", arguments, (False, True))[1]
+    dw: Tensor = _by_pytorch(dy, x, filters, "conv_filter_gradient", call.arguments, (False, True))[1]
     return dw.float().contiguous(memory_format=call.memory_format(dw.shape))
 
 
 def _by_pytorch(
-    dy: Tensor, x: Tensor, w: Tensor, operation: str, arguments: Mapping[str, int | str], wanted: tuple[bool, bool]
+    dy: Tensor, x: Tensor, w: Tensor, operation: str, arguments: Arguments, wanted: tuple[bool, bool]
 ) -> tuple[Tensor | None, Tensor | None]:
     """The wanted ones of data gradient and filter gradient, which read the sizes alone of x and w, respectively."""
-    of_torch = torch_arguments(x.dim(), operation, arguments)
-    dx, dw, _ = torch.ops.aten.convolution_backward(dy, x, w, None, *of_torch, (*wanted, False))
+    backward = torch.ops.aten.convolution_backward.default
+    dx, dw, _ = backward(dy, x, w, None, *_of_torch(x.dim(), operation, arguments), (*wanted, False))
     return dx, dw
+
+
+@functools.cache
+def _of_torch(rank: int, operation: str, arguments: Arguments) -> tuple[list[int] | bool | int, ...]:
+    """As `torch_arguments`, which would take a sixth of a call."""
+    return torch_arguments(rank, operation, dict(arguments))
 
 
 CHANGING = Operator(CONV_INTERFACES[0], "changing_convolution", by_pytorch, prepares=False)
@@ -144,7 +152,7 @@ def output_of(x: Tensor, stored: Tensor, bias: Tensor | None, parts: Parts) -> T
     if bias is not None:
         bias = bias.to(x.dtype)
     if not parts.output:
-        return convolved(x, stored, bias, parts.operation, dict(parts.arguments))
+        return torch.convolution(x, stored, bias, *_of_torch(x.dim(), parts.operation, parts.arguments))
     if bias is None or dict(call_of(parts.output).arguments)["epilogue"] != "none":
         return _run(CHANGING, parts.output, x, stored, bias, None)
     made = _run(CHANGING, parts.output, x, stored, None, None)
@@ -165,11 +173,21 @@ def gradients_of(
     if isinstance(x, Tensor) and parts.filters:
         dw, wants_filters = _run(FILTERS, parts.filters, x, dy), False
     if wants_data or wants_filters:
-        images, filters = (each if isinstance(each, Tensor) else dy.new_empty(each) for each in (x, stored))
+        images, filters = (each if isinstance(each, Tensor) else _like(dy, each, parts) for each in (x, stored))
         wanted = (wants_data, wants_filters)
-        theirs = _by_pytorch(dy, images, filters, parts.operation, dict(parts.arguments), wanted)
+        theirs = _by_pytorch(dy, images, filters, parts.operation, parts.arguments, wanted)
         dx, dw = theirs[0] if wants_data else dx, theirs[1] if wants_filters else dw
     return dx, dw
+
+
+def _like(dy: Tensor, shape: Sequence[int], parts: Parts) -> Tensor:
+    """A tensor whose values nobody reads. PyTorch's operator takes its layout for the gradient's, and copies tensors of
+    another one.
+    """
+    last = dict(parts.arguments).get("layout") == "nhwc"
+    return torch.empty(
+        *shape, dtype=dy.dtype, device=dy.device, memory_format=LAST[len(shape)] if last else torch.contiguous_format
+    )
 
 
 def _operator(x: Tensor, _: Tensor, stored: Tensor, bias: Tensor | None, parts: str) -> Tensor:

@@ -28,7 +28,7 @@ from torch import Tensor  # noqa: E402
 
 from autotune.autotune_runtime.convolution import Geometry  # noqa: E402
 from autotune.autotune_runtime.convolution import Problem as TorchProblem  # noqa: E402
-from autotune.autotune_runtime.torch_gradients import Parts, TrainedLayer, trained_convolution  # noqa: E402
+from autotune.autotune_runtime.torch_gradients import Parts, TrainedLayer, gradients_of, trained_convolution  # noqa: E402
 from tests import torch_training as training  # noqa: E402
 
 TF32 = 5e-3
@@ -86,6 +86,21 @@ def test_gradients_are_those_of_finite_differences(groups: int) -> None:
         return trained_convolution(x, weight, bias, layer)
 
     assert torch.autograd.gradcheck(run, (x, conv.weight, conv.bias))
+
+
+@pytest.mark.parametrize("kernel_size", [1, 3])
+@pytest.mark.parametrize("part", ["data", "filters"])
+def test_pytorch_computes_one_gradient_without_a_copy_to_another_layout(part: str, kernel_size: int) -> None:
+    last = torch.channels_last
+    conv = torch.nn.Conv2d(8, 6, kernel_size, bias=False).to(memory_format=last)
+    x, weight = torch.randn(2, 8, 9, 8).to(memory_format=last), conv.weight.detach()
+    dy = conv(x).detach()
+    shapes = (tuple(x.shape), tuple(weight.shape), tuple(dy.shape))
+    problem = TorchProblem(Geometry(*shapes, (1, 1), (0, 0), (0, 0), (1, 1), 1, layout="nhwc"))
+    parts = Parts(problem.operation, tuple(problem.arguments.items()))
+    with training.Operands(torch.ops.aten.convolution_backward.default) as found:
+        gradients_of(dy, x if part == "filters" else x.shape, weight if part == "data" else weight.shape, parts)
+    assert [each.is_contiguous(memory_format=last) for each in found.tensors] == [True] * 3
 
 
 def test_every_part_of_every_convolution_runs_a_kernel(on_cpu: OnHostDriver) -> None:
