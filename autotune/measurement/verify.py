@@ -350,9 +350,11 @@ class Verifier:
             bounded = most_error == sys.float_info.max
             reason = "wrong" if bounded else "inexact"
             where = f"{self._words(data)}, the first {self._place(output, first)}"
-            message = f"{wrong} of {outputs} outputs are wrong on {where}; largest error {max_abs:.3g}"
-            if bounded:
-                message = f"{message}, {over_bound:.3g} x bound"
+            message = f"{wrong} of {outputs} outputs are wrong on {where}; "
+            if over_bound <= 1:
+                message += "there either the kernel or the reference gives NaN, not both"
+            else:
+                message += f"largest error {max_abs:.3g}" + (f", {over_bound:.3g} x bound" if bounded else "")
             if problem.operation.independent and first >= period.elements:
                 runtime = problem.operation.runtime
                 message += (

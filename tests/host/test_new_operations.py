@@ -259,6 +259,14 @@ def test_defect_is_found(defect: tuple[str, str], tmp_path: Path, host: DeviceEv
     assert any(row.outcome == Outcome.WRONG_RESULT for row in rows)
 
 
+def test_a_nan_that_gets_lost_is_named(tmp_path: Path, host: DeviceEvaluator) -> None:
+    texts, sizes = OPERATIONS["int4"]
+    lost = ("from_float<T>(total)", "from_float<T>(total == total ? total : 0.0f)")
+    row = first_row(written(tmp_path / "int4", texts, lost), host, sizes)
+    assert "; there either the kernel or the reference gives NaN, not both" in row.message
+    assert "largest error" not in row.message
+
+
 def test_the_page_has_the_table() -> None:
     lines = PAGE.read_text(encoding="utf-8").splitlines()
     first = lines.index("| operation | what is wrong |")
