@@ -47,17 +47,6 @@ class Tried:
     proposed_by: str
 
 
-@dataclass(frozen=True, slots=True)
-class _PendingRule:
-    """A rule that is being tried."""
-
-    rule: Rule
-    proposed_by: str
-    dispatcher: Dispatcher
-    binary: Future[Binary] | None
-    """None: its trial is known, or nothing is compiled on this device"""
-
-
 class RuleTrials:
     """Tries rules for a portfolio."""
 
@@ -88,8 +77,9 @@ class RuleTrials:
     def run(self, named: Mapping[Rule, str]) -> list[Tried]:
         """Try the named rules, that of the plan, and the best one with at most one threshold."""
         exact = dict.fromkeys([self.plan.rule, best_rule(self.costs)], EXACT)
-        begun = [self._begin(rule, by) for rule, by in {**exact, **named}.items()]
-        return [self._finish(one) for one in begun]
+        rules = {**exact, **named}
+        binaries = [self._compiled(rule) for rule in rules]
+        return [self._try(rule, by, binary) for (rule, by), binary in zip(rules.items(), binaries, strict=True)]
 
     def decide(self, tried: Sequence[Tried], within_us: float) -> Tried:
         """The simplest correct rule that loses at most `within_us` relative to the best one.
@@ -111,63 +101,55 @@ class RuleTrials:
         problems = [self.matrix.layers[row].problem for row in self.rows]
         columns = (*self.plan.kernels, self.matrix.default)
         return tuple(
-            replace(portfolio_kernel(self.run_of, problems, name, self.matrix.configs[column]), relative_times=times)
+            replace(_portfolio_kernel(self.run_of, problems, name, self.matrix.configs[column]), relative_times=times)
             for name, column, times in zip(self.plan.names, columns, self.plan.relative_times, strict=True)
         )
 
-    def _begin(self, rule: Rule, proposed_by: str) -> _PendingRule:
-        """Start compiling a rule, unless its trial is known."""
+    def _compiled(self, rule: Rule) -> Future[Binary] | None:
+        """Start compiling a rule; None if its trial is known, or if nothing is compiled on this device."""
         dispatcher, evaluator = self.dispatcher(rule), self.run_of.evaluator
-        binary = None
-        if isinstance(evaluator, Chooser) and dispatcher.config() not in self.known:
-            binary = evaluator.build(dispatch_program(self.template, dispatcher))
-        return _PendingRule(rule, proposed_by, dispatcher, binary)
+        if not isinstance(evaluator, Chooser) or dispatcher.config() in self.known:
+            return None
+        return evaluator.build(dispatch_program(self.template, dispatcher))
 
-    def _finish(self, pending: _PendingRule) -> Tried:
+    def _try(self, rule: Rule, proposed_by: str, binary: Future[Binary] | None) -> Tried:
         """A rule's trial: the stored one, or else a new one that is verified and stored."""
-        config = pending.dispatcher.config()
-        total_us = self._total_us(pending.rule, self.rows)
+        config = self.dispatcher(rule).config()
+        total_us = self._total_us(rule, self.rows)
         trial = self.known.get(config)
         if trial is None:
             trial = Trial(self.next_number, config, Outcome.CORRECT)
             try:
-                self._verify(pending)
+                self._verify(rule, binary)
             except Rejected as rejected:
                 outcome = Outcome(rejected.outcome)
                 trial = replace(trial, outcome=outcome, reason=rejected.reason, message=rejected.message)
             time_us = total_us if trial.outcome == Outcome.CORRECT else None
-            self.run_of.store.dispatchers.add_trial(self.scope, trial, time_us, proposed_by=pending.proposed_by)
+            self.run_of.store.dispatchers.add_trial(self.scope, trial, time_us, proposed_by=proposed_by)
             self.known[config] = trial
             self.next_number += 1
             self.evaluated += 1
-        held_out_us = self._total_us(pending.rule, self.held) if self.held else None
-        return Tried(
-            pending.rule, total_us, held_out_us, trial.outcome, trial.reason, trial.number, pending.proposed_by
-        )
+        held_out_us = self._total_us(rule, self.held) if self.held else None
+        return Tried(rule, total_us, held_out_us, trial.outcome, trial.reason, trial.number, proposed_by)
 
-    def _verify(self, pending: _PendingRule) -> None:
+    def _verify(self, rule: Rule, binary: Future[Binary] | None) -> None:
         """Compare a dispatcher's choices, and those of its compiled form, with the verified trials of each layer.
 
         Raises Rejected: `unverified` for a choice that is not correct on its layer, `wrong_choice`, or the compiler's
         reason.
         """
-        problems = [self.matrix.layers[row].problem for row in self.rows]
-        kernels = [pending.dispatcher.choose(problem).kernel for problem in problems]
+        dispatcher, layers = self.dispatcher(rule), [self.matrix.layers[row] for row in self.rows]
+        kernels = [dispatcher.choose(layer.problem).kernel for layer in layers]
         positions = [-1 if kernel is None else self.kernels.index(kernel) for kernel in kernels]
-        serving = chosen(self.matrix, self.rows, replace(self.plan, rule=pending.rule))
+        serving = chosen(self.matrix, self.rows, replace(self.plan, rule=rule))
         columns = (*self.plan.kernels, self.matrix.default)
-        for row, position, config in zip(self.rows, positions, serving, strict=True):
+        for layer, position, config in zip(layers, positions, serving, strict=True):
             if (columns[position] if position >= 0 else -1) != config:
-                layer = self.matrix.layers[row].name
-                message = f"chooses {self._name(position)} for {layer}, which is not what was verified for it"
+                name = self.kernels[position].name if position >= 0 else "nothing"
+                message = f"chooses {name} for {layer.name}, which is not what was verified for it"
                 raise Rejected(Outcome.WRONG_RESULT, "unverified", message)
-        if pending.binary is not None:
-            check_choices(
-                self.run_of, pending.dispatcher, pending.binary.result(), [self.matrix.layers[row] for row in self.rows]
-            )
-
-    def _name(self, position: int) -> str:
-        return self.kernels[position].name if 0 <= position < len(self.kernels) else "nothing"
+        if binary is not None:
+            _check_choices(self.run_of, dispatcher, binary.result(), layers)
 
     def _total_us(self, rule: Rule, rows: Sequence[int]) -> float:
         """The total time of some layers with a rule's kernels, in microseconds, weighted by count."""
@@ -177,7 +159,7 @@ class RuleTrials:
         return float((lost_us(self.matrix, serving) + self.matrix.weights * self.matrix.best_us)[here].sum())
 
 
-def portfolio_kernel(run: Run, problems: Sequence[Problem], name: str, config: Config) -> PortfolioKernel:
+def _portfolio_kernel(run: Run, problems: Sequence[Problem], name: str, config: Config) -> PortfolioKernel:
     """A kernel of a dispatcher for some problems, with its predicate."""
     study = run.study
     classes = {problem.dtype: study.admitted(problem) for problem in problems}
@@ -187,7 +169,7 @@ def portfolio_kernel(run: Run, problems: Sequence[Problem], name: str, config: C
     return PortfolioKernel(name, config, predicate(bound, config))
 
 
-def check_choices(run: Run, dispatcher: Dispatcher, binary: Binary, layers: Sequence[Layer]) -> None:
+def _check_choices(run: Run, dispatcher: Dispatcher, binary: Binary, layers: Sequence[Layer]) -> None:
     """Compare the choices of a compiled dispatcher for some layers with its rule. Raises Rejected: `wrong_choice`."""
     evaluator = run.evaluator
     assert isinstance(evaluator, Chooser)  # noqa: S101 - it compiled the dispatcher

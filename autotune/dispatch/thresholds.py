@@ -16,16 +16,6 @@ import numpy as np
 from autotune.dispatch.dispatcher import FASTEST, Leaf, Rule, Split, ends
 from autotune.dispatch.matrix import Bools, Floats, Ints
 
-
-@dataclass(frozen=True, slots=True)
-class Gap:
-    """A threshold between two neighbouring values of a property."""
-
-    property: str
-    threshold: int
-    """the smallest value on the upper side"""
-
-
 _LAST = np.iinfo(np.int64).max
 
 
@@ -50,7 +40,7 @@ class Costs:
         """The weighted loss of a rule in microseconds."""
         if isinstance(rule, Leaf):
             return float(self.lost_by(rule).sum())
-        below = self.below(Gap(rule.property, rule.threshold))
+        below = self.below(rule.property, rule.threshold)
         return float(np.where(below, self.lost_by(rule.below), self.lost_by(rule.above)).sum())
 
     def lost_by(self, leaf: Leaf) -> Floats:
@@ -59,17 +49,17 @@ class Costs:
         lost_us: Floats = np.where(serving < 0, self.nothing_us, self.lost_us[np.arange(len(serving)), serving])
         return lost_us
 
-    def below(self, gap: Gap) -> Bools:
+    def below(self, name: str, threshold: int) -> Bools:
         """[layers]; whether each layer is below a threshold."""
-        below: Bools = self.values[:, self.properties.index(gap.property)] < gap.threshold
+        below: Bools = self.values[:, self.properties.index(name)] < threshold
         return below
 
 
-def gaps_of(properties: Sequence[str], values: Ints) -> Iterator[Gap]:
+def gaps_of(properties: Sequence[str], values: Ints) -> Iterator[tuple[str, int]]:
     """Every threshold that separates two neighbouring layers, by their values [layers, properties]."""
     for position, name in enumerate(properties):
         for low, high in pairwise(np.unique(values[:, position]).tolist()):
-            yield Gap(name, between(low, high))
+            yield name, between(low, high)
 
 
 def serving_kernels(leaf: Leaf, kernels: Sequence[str], fits: Bools, times: Ints) -> Ints:
@@ -102,11 +92,11 @@ def best_rule(costs: Costs) -> Rule:
 
     least, leaf = best(np.ones(len(lost), dtype=np.bool_))
     rule: Rule = leaf
-    for gap in gaps_of(costs.properties, costs.values):
-        below = costs.below(gap)
+    for name, threshold in gaps_of(costs.properties, costs.values):
+        below = costs.below(name, threshold)
         (low, below_leaf), (high, above_leaf) = best(below), best(~below)
         if low + high < least and not math.isclose(low + high, least):  # by more than rounding
-            least, rule = low + high, Split(gap.property, gap.threshold, below_leaf, above_leaf)
+            least, rule = low + high, Split(name, threshold, below_leaf, above_leaf)
     return rule
 
 
