@@ -27,16 +27,6 @@ class _DeviceRow:
         """The rate of a unit that bounds, None when it was not measured."""
         return max((rate for rate in self.rates if rate.unit == unit), key=lambda rate: rate.per_s, default=None)
 
-    def per_s(self, unit: str) -> float | None:
-        """The best rate of a unit in billions of bytes or trillions of operations, None when it was not measured."""
-        rate = self.best(unit)
-        return None if rate is None else rate.per_s / _SCALES.get(unit, _OPERATIONS)[0]
-
-    def method(self, unit: str) -> str | None:
-        """How that one was measured."""
-        rate = self.best(unit)
-        return None if rate is None else rate.method
-
 
 @dataclass(frozen=True, slots=True)
 class _RateRow:
@@ -66,14 +56,6 @@ _DEVICE_COLUMNS = (
     Column[_DeviceRow]("memory_bytes", lambda row: row.info.memory_bytes),
     Column[_DeviceRow]("driver", lambda row: row.driver),
     Column[_DeviceRow]("toolkit", lambda row: row.toolkit),
-    Column[_DeviceRow]("copy_gb_per_s", lambda row: row.per_s("copy"), terminal=False),
-    Column[_DeviceRow]("read_gb_per_s", lambda row: row.per_s("read"), terminal=False),
-    Column[_DeviceRow]("fill_gb_per_s", lambda row: row.per_s("fill"), terminal=False),
-    Column[_DeviceRow]("fp32_tflops", lambda row: row.per_s("fp32"), terminal=False),
-    Column[_DeviceRow]("tf32_tflops", lambda row: row.per_s("tf32"), terminal=False),
-    Column[_DeviceRow]("tf32_method", lambda row: row.method("tf32"), terminal=False),
-    Column[_DeviceRow]("fp16_tflops", lambda row: row.per_s("fp16"), terminal=False),
-    Column[_DeviceRow]("fp16_method", lambda row: row.method("fp16"), terminal=False),
 )
 _RATE_COLUMNS = (
     Column[_RateRow]("name", lambda row: row.device.name),
@@ -99,8 +81,8 @@ _RATE_COLUMNS = (
 def devices(calibrate: bool, only_rates: bool, db: str, style: str | None) -> None:
     """List the devices of this machine with their measured rates.
 
-    --rates also lists those of other machines that are in the database. If a rate was measured in several ways, the
-    floor uses the highest.
+    --json and --csv print the devices, and with --rates the rates. --rates also lists those of other machines that are
+    in the database. If a rate was measured in several ways, the floor uses the highest.
     """
     from autotune.store import Store, path_of
 
