@@ -15,6 +15,7 @@ from functools import cached_property
 import numpy as np
 import numpy.typing as npt
 
+from autotune.checking.other_sizes import quick
 from autotune.checking.pairwise import Covering, Rows
 from autotune.checking.problem_features import problem_features
 from autotune.checking.problems import Derivation, derive, with_runtimes
@@ -35,7 +36,6 @@ _DRAWN = 200  # of each space, among which the greedy choice is made, besides co
 _LEAST_HOST_IMAGES, _MOST_HOST_FLOPS = 3, 50_000_000  # of a study's layer on a CPU
 _SEVERAL = 3  # blocks on an axis of the grid: the first, the last and one between them
 _MANY = (144, 16)  # of a run-time size: a multiple of 16 beyond 127, or where that takes long at least that
-_QUICK_FLOPS, _QUICK_ELEMENTS = 8_000_000, 1 << 20  # of a problem at more than its own run-time size
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,19 +58,21 @@ class Subject:
     factors: tuple[int, ...]
     sizes: frozenset[int]
     """run-time sizes that it is run at besides its own"""
+    most: int | None
+    """the largest run-time size that it may be run at, if it is a user's layer"""
 
     @cached_property
     def others(self) -> tuple[BoundTemplate, ...]:
         """The same problem at other run-time sizes, which the compiled kernel is run at as well."""
         problem = self.bound.problem
-        many = filter(_quick, with_runtimes(problem, (size for size in _MANY if size > self._largest)))
+        many = filter(quick, with_runtimes(problem, (size for size in _MANY if size > self._largest)))
         return self._at((*with_runtimes(problem, sorted(self.sizes)), *itertools.islice(many, 1)))
 
     @cached_property
     def larger(self) -> tuple[BoundTemplate, ...]:
         """The same at ever larger ones, among which is one at which a config has several blocks."""
         sizes = ((self._largest << power) + 1 for power in range(20))
-        return self._at(filter(_quick, with_runtimes(self.bound.problem, sizes)))
+        return self._at(filter(quick, with_runtimes(self.bound.problem, sizes)))
 
     @property
     def _largest(self) -> int:
@@ -108,6 +110,8 @@ class Case:
     subject: Subject
     config: Config
     factors: npt.NDArray[np.int16]
+    number: int
+    """of the check's cases, from 0"""
 
 
 class CasePlan:
@@ -126,7 +130,7 @@ class CasePlan:
         narrowed: Mapping[str, Sequence[Value]] | None = None,
         seed: int = 0,
     ) -> None:
-        self.template, self.device = template, device
+        self.template, self.device, self.seed = template, device, seed
         features = problem_features(template.operation).values
         self.factors = (
             Factor("layer", tuple(layer.name for layer in layers)),
@@ -177,9 +181,8 @@ class CasePlan:
         """A problem, run at the sizes of check.toml and at 1 as well."""
         own = bound.problem.runtime_size
         sizes = {1, *problem_features(self.template.operation).runtime}
-        if factors[0] >= 0:  # of a layer, no more than it has
-            sizes = {size for size in sizes if size <= own}
-        return Subject(bound, factors, frozenset(sizes - {own}))
+        most = own if factors[0] >= 0 else None  # of a layer, no more than it has
+        return Subject(bound, factors, frozenset(size for size in sizes - {own} if most is None or size <= most), most)
 
     def _nothing(self) -> str:
         """Why there is no case."""
@@ -233,9 +236,9 @@ class CasePlan:
         """Every case that adds a pair, the default config of the first problem first."""
         rows = np.concatenate(self._pools)
         of = np.repeat(np.arange(len(self._pools)), [len(pool) for pool in self._pools])
-        for at in self.covering.greedy(rows):
+        for number, at in enumerate(self.covering.greedy(rows)):
             self.covering.take(rows[at])
-            yield Case(self.subjects[of[at]], self._config(rows[at]), rows[at])
+            yield Case(self.subjects[of[at]], self._config(rows[at]), rows[at], number)
 
     def some(self, most: int) -> Iterator[tuple[BoundTemplate, Config]]:
         """As many problems and configs, as many of each problem."""
@@ -248,12 +251,6 @@ class CasePlan:
         return Config(
             self.template.name, tuple(zip((param.name for param in self.template.params), values, strict=True))
         )
-
-
-def _quick(problem: Problem) -> bool:
-    """Whether a CPU verifies a kernel in little more time than at the problem's own size."""
-    elements = sum(array.elements for array in problem.arrays)
-    return problem.flops <= _QUICK_FLOPS and elements <= _QUICK_ELEMENTS
 
 
 def _grids(stages: Sequence[Stage]) -> tuple[int, ...]:

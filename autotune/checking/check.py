@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from autotune.checking.architectures import Architectures, ArchResult
 from autotune.checking.cases import Case, CasePlan
 from autotune.checking.int32_overflow import large_for_a_cpu, large_problems
+from autotune.checking.other_sizes import OtherProblems, runtimes
 from autotune.checking.sanitize import HOST_CHECK
 from autotune.compilation.compile import Binary
 from autotune.errors import DeviceError, DeviceLost, Rejected
@@ -61,6 +62,7 @@ class _Started:
 
 _SANITIZED_EVERY = 4  # of so many cases one runs under sanitizers, where it takes about four times as long
 _SANITIZED_FLOPS = 3_000_000  # of a run-time size, at most: a matrix product takes seconds
+_VARIED_EVERY = 2  # of so many cases one is run at other sizes, too
 _TRIED = 400  # cases, for one that a CPU runs with large arrays in little time
 _LONG_S = 15.0  # of a run, that a larger run-time size is expected to take; it is then left out
 _SANITIZED_SHARE = 0.4  # of the time that verification takes, after which none follows for a while
@@ -107,6 +109,7 @@ class FamilyCheck:
         self.compiled: dict[int, int] = dict.fromkeys(architectures.all if architectures else (), 0)
         """architecture to configs that were compiled for it"""
         derived = [subject.bound for subject in plan.subjects if subject.factors[0] < 0]
+        self._others = OtherProblems(plan.template.operation, derived, plan.seed)
         self.large = large_problems(derived, evaluator.info)
         self.large_run = False
         self._on_cpu = deque(
@@ -133,7 +136,10 @@ class FamilyCheck:
                     begun += 1
                 if not under_way or (ended() and begun > len(under_way)):
                     break
-                yield from self._finish(under_way.popleft())
+                started = under_way.popleft()
+                yield from self._finish(started)
+                if most is None and started.case.number % _VARIED_EVERY == 0 and not ended():
+                    yield from self._other_sizes(started.case)
                 while most is None and self._on_cpu and not ended():
                     yield from self._one(*self._on_cpu.popleft())
             if not ended():
@@ -147,8 +153,9 @@ class FamilyCheck:
     def _start(self, case: Case) -> _Started:
         bound = case.subject.bound
         source = render(bound, case.config)
-        others = []
-        for other in case.subject.others:
+        others: list[KernelSource] = []
+        run = [bound.problem.runtime_size, *(other.problem.runtime_size for other in case.subject.others)]
+        for other in (*case.subject.others, *runtimes(bound, case.number, run, case.subject.most)):
             if other.problem.runtime_size > bound.problem.runtime_size:
                 try:
                     other.check(case.config)
@@ -241,6 +248,12 @@ class FamilyCheck:
         for stage in source.stages:
             for axis, extent in enumerate(stage.grid):
                 self.blocks[stage.entry, axis] = max(extent, self.blocks.get((stage.entry, axis), 0))
+
+    def _other_sizes(self, case: Case) -> Iterator[CheckRow]:
+        """A variant of a derived problem that no feature makes."""
+        other = self._others.of(case.subject.bound, case.config) if case.subject.most is None else None
+        if other is not None:
+            yield from self._one(*other)
 
     def _large(self) -> Iterator[CheckRow]:
         """Problems with more elements than 31 bits count, where the device has the memory."""

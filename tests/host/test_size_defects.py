@@ -24,7 +24,7 @@ from autotune.problem import Problem, make_problem
 from autotune.trial import Config, Outcome
 from tests.compiled import built_for_host
 from tests.exports import H200, chosen
-from tests.long_run import every
+from tests.long_run import every, long_run
 from tests.planted_defects import KERNELS
 
 pytestmark = pytest.mark.cxx
@@ -121,12 +121,23 @@ def test_export_finds_it(defect: tuple[str, str], tmp_path: Path, cxx: str, chec
         assert not passed
 
 
-def test_an_error_beyond_4096_columns_is_found(tmp_path: Path, host: DeviceEvaluator) -> None:
-    """Of an operation without a check.toml."""
-    old, new = _EDITS["new-op"]
-    template = KERNELS["new-op"].template(tmp_path, ((old, new.format("COLUMNS > 4096")),))
-    rows = FamilyCheck(CasePlan(template, host.info), host).rows(most=12)
-    assert any(row.outcome == Outcome.WRONG_RESULT for row in rows)
+@pytest.mark.parametrize(
+    ("kernel", "condition"),
+    [
+        ("new-op", "COLUMNS > 5000"),
+        ("softmax", "COLUMNS > 5000"),
+        ("gemm", "K > 5000"),
+        ("softmax", "rows == 7"),
+        ("new-op", "rows == 64"),
+        *long_run(("new-op", "rows % 32 == 20"), ("softmax", "COLUMNS % 16 == 5"), ("gemm", "N % 8 == 3")),
+    ],
+)
+def test_a_size_that_no_file_names_is_found(kernel: str, condition: str, tmp_path: Path, host: DeviceEvaluator) -> None:
+    old, new = _EDITS[kernel]
+    template = KERNELS[kernel].template(tmp_path, ((old, new.format(condition)),))
+    rows = FamilyCheck(CasePlan(template, host.info), host).rows()
+    found = next(row for row in rows if row.outcome != Outcome.CORRECT)
+    assert found.outcome == Outcome.WRONG_RESULT, found.message
 
 
 def test_an_index_of_24_bits_is_found(tmp_path: Path, host: DeviceEvaluator) -> None:
