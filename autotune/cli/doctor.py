@@ -35,7 +35,7 @@ class Checked:
     """its version or place; None where it is missing"""
     needed: bool
     """whether nothing can be tuned here without it"""
-    mend: str = ""
+    fix: str = ""
     """what brings it"""
 
     @property
@@ -48,7 +48,7 @@ _CHECK_COLUMNS = (
     Column[Checked]("what", lambda row: row.what),
     Column[Checked]("state", lambda row: row.state),
     Column[Checked]("found", lambda row: row.found),
-    Column[Checked]("mend", lambda row: row.mend if row.found is None else None),
+    Column[Checked]("fix", lambda row: row.fix if row.found is None else None),
 )
 
 
@@ -102,15 +102,15 @@ def _checks(db: str) -> Iterator[Checked]:
     driver = driver_here()
     gpu = driver is not None and bool(driver.devices)
     cxx, no_cxx = _tool(lambda: compiler_version(find_cxx()))
-    yield Checked("C++ compiler", cxx, needed=True, mend=no_cxx)
+    yield Checked("C++ compiler", cxx, needed=True, fix=no_cxx)
     driver_version = None if driver is None else f"CUDA {driver.cuda}"
-    yield Checked("NVIDIA driver", driver_version, needed=False, mend="install NVIDIA's driver, for a GPU")
-    yield Checked("GPU", _gpus(driver), needed=False, mend="none is here: kernels run on the CPU")
+    yield Checked("NVIDIA driver", driver_version, needed=False, fix="install NVIDIA's driver, for a GPU")
+    yield Checked("GPU", _gpus(driver), needed=False, fix="no GPU found: kernels run on the CPU")
     nvcc, no_nvcc = _tool(lambda: compiler_version(find_nvcc()))
-    yield Checked("nvcc", nvcc, needed=gpu, mend=no_nvcc)
-    yield Checked("PyCUDA", _version("pycuda"), needed=gpu, mend=_CUDA)
+    yield Checked("nvcc", nvcc, needed=gpu, fix=no_nvcc)
+    yield Checked("PyCUDA", _version("pycuda"), needed=gpu, fix=_CUDA)
     sanitizer, no_sanitizer = _tool(lambda: str(find_sanitizer()))
-    yield Checked("compute-sanitizer", sanitizer, needed=False, mend=no_sanitizer)
+    yield Checked("compute-sanitizer", sanitizer, needed=False, fix=no_sanitizer)
     yield _writable("cache", cache_folder(), "set XDG_CACHE_HOME to a folder that can be written")
     yield _writable("temporary files", Path(tempfile.gettempdir()), "set TMPDIR to a folder that can be written")
     yield _database(db)
@@ -135,14 +135,14 @@ def _version(package: str) -> str | None:
     return importlib.metadata.version(package)
 
 
-def _writable(what: str, folder: Path, mend: str) -> Checked:
+def _writable(what: str, folder: Path, fix: str) -> Checked:
     """A folder that is there, or can be made."""
     existing = next(parent for parent in (folder, *folder.parents) if os.path.exists(parent))
     try:
         with tempfile.TemporaryFile(dir=existing):
             return Checked(what, str(folder), needed=True)
     except OSError as error:
-        return Checked(what, None, needed=True, mend=f"{folder}: cannot be written ({error.strerror}); {mend}")
+        return Checked(what, None, needed=True, fix=f"{folder}: cannot be written ({error.strerror}); {fix}")
 
 
 def _database(db: str) -> Checked:
@@ -155,5 +155,5 @@ def _database(db: str) -> Checked:
             store.check()
             studies = len({row.name for row in store.studies.list()})
     except StoreError as error:
-        return Checked("database", None, needed=True, mend=str(error))
+        return Checked("database", None, needed=True, fix=str(error))
     return Checked("database", f"{db}: {counted(studies, 'study', 'studies')}", needed=True)

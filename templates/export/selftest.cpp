@@ -533,7 +533,7 @@ void test_refusals(const Golden &golden, const conv2d_kernel &kernel, CUcontext 
         if (pass.at(i) && pass.at(i)->bytes() != array.size_bytes) stop(std::string(array.name) + ": has another size");
     }
     test_refusal(conv2d_array_at(&problem, ARRAYS, &array), CONV2D_UNSUPPORTED, "an array that there is not");
-    std::printf("refusals: right\n");
+    std::printf("invalid calls: all rejected\n");
 }
 
 }  // namespace

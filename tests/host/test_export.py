@@ -43,7 +43,7 @@ def test_library_is_right_and_refuses_wrong_calls(built: Built) -> None:
     ):
         assert re.match(rf"tested\.{name}: right at n = 3 and 1(, also at .*)?; largest error 0\.", line), line
         assert line.endswith("of the bound, integers exact")
-    assert lines[-2:] == ["refusals: right", "self-test passed"]
+    assert lines[-2:] == ["invalid calls: all rejected", "self-test passed"]
 
 
 def test_kernels_that_wait_themselves_are_launched_early_where_that_is_asked_for(

@@ -35,8 +35,8 @@ def test_what_is_missing_is_named_with_what_brings_it(
     done = autotune("doctor", "--json")
     assert (done.code, done.err) == (1, "autotune: needed and missing: C++ compiler, cache, database\n")
     found = rows(done.out)
-    assert str(found["C++ compiler"]["mend"]).startswith("CXX=/nothing: is not a program that can be run")
-    assert "set XDG_CACHE_HOME to a folder" in str(found["cache"]["mend"])
+    assert str(found["C++ compiler"]["fix"]).startswith("CXX=/nothing: is not a program that can be run")
+    assert "set XDG_CACHE_HOME to a folder" in str(found["cache"]["fix"])
 
 
 def test_a_filled_database_is_counted(filled: Path, autotune: Command) -> None:
