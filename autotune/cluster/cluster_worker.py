@@ -10,6 +10,7 @@ import pickle
 import secrets
 import socket
 import time
+import zlib
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future
 from contextlib import ExitStack, closing
@@ -20,7 +21,6 @@ from distributed.core import Status
 
 from autotune import __version__
 from autotune.api.device_names import evaluator_of, jobs_default
-from autotune.cluster.family_files import families_of
 from autotune.cluster.scheduler import CONNECT_S, address_of
 from autotune.cluster.task import DeviceClass, LayerTask, Report, ReportedLayer, TaskEnd, TaskReport
 from autotune.errors import DeviceError, DeviceLost, StudyError, shortened
@@ -62,7 +62,7 @@ class OpenDevice:
         self.stopping = False
         """whether tasks should end after the current evaluation"""
         self._running = BoundedSemaphore(self.tasks)
-        self._families: dict[tuple[tuple[str, str], ...], Mapping[str, KernelTemplate]] = {}
+        self._families: dict[bytes, Mapping[str, KernelTemplate]] = {}
         self._prepared: dict[bytes, Prepared] = {}
 
     def run(self, task: LayerTask, report: Callable[[Report], None], stopping: Callable[[], bool]) -> TaskEnd:
@@ -94,11 +94,11 @@ class OpenDevice:
     def _prepare(self, task: LayerTask) -> Prepared:
         key = pickle.dumps((task.state.name, task.study.space, task.study.templates, task.families, task.tuned))
         if key not in self._prepared:
-            files = tuple(sorted(task.files.items()))
-            if files not in self._families:
-                self._families[files] = families_of(task)
+            if task.families not in self._families:
+                families = pickle.loads(zlib.decompress(task.families))  # noqa: S301 - like all of Dask's messages
+                self._families[task.families] = families
             listed = self.evaluator.listed(task.layer.problem, cache=task.study.measure.cache)
-            spaces = open_spaces(task.study, task.layer, self._families[files], self.evaluator.info, listed)
+            spaces = open_spaces(task.study, task.layer, self._families[task.families], self.evaluator.info, listed)
             design = initial_design(task.study, task.layer, spaces, self.evaluator.info, task.tuned, task.rates)
             while len(self._prepared) >= _PREPARED:
                 self._prepared.pop(next(iter(self._prepared)))

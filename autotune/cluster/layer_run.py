@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import pickle
 import secrets
+import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from autotune.cluster.family_files import texts_of
 from autotune.cluster.task import EVALUATIONS, WORKER_LOST, DeviceClass, LayerTask, Report, TaskEnd
 from autotune.family.template import KernelTemplate
 from autotune.problem import Layer
@@ -34,10 +35,8 @@ class StudyRun:
     families: Mapping[str, KernelTemplate]
     finals: FinalsPlan
     key: StudyKey
-    hashes: Mapping[str, str]
-    """of the families"""
-    files: Mapping[str, str]
-    """of the user's own families"""
+    packed: bytes
+    """the families, as tasks have them"""
     records: tuple[TemplateRecord, ...]
 
     @staticmethod
@@ -46,8 +45,8 @@ class StudyRun:
     ) -> StudyRun:
         """Begin or resume."""
         key = store.studies.begin(study, fresh=fresh)
-        hashes = {name: family.hash for name, family in families.items()}
-        return StudyRun(store, study, families, finals, key, hashes, texts_of(families), template_records(families))
+        packed = zlib.compress(pickle.dumps(families))
+        return StudyRun(store, study, families, finals, key, packed, template_records(families))
 
 
 class LayerRun:
@@ -103,8 +102,7 @@ class LayerRun:
             layer=self.layer,
             state=state,
             part=Part(EVALUATIONS, self._spent_s, self._first_number),
-            families=run.hashes,
-            files=run.files,
+            families=run.packed,
             finals=run.finals,
             rates=self._rates,
             tuned=self._tuned,

@@ -57,10 +57,8 @@ class LayerTask:
     layer: Layer
     state: LayerState
     part: Part
-    families: Mapping[str, str]
-    """family to hash; the worker's families must have the same"""
-    files: Mapping[str, str]
-    """name and text of the user's own families, their included files and their operations"""
+    families: bytes
+    """the families of `tune` by name, pickled and compressed once for all tasks"""
     finals: FinalsPlan
     rates: Mapping[str, float]
     """rates of the device"""

@@ -14,7 +14,7 @@ from autotune.cluster.cluster_worker import OpenDevice
 from autotune.cluster.layer_run import LayerRun, StudyRun
 from autotune.cluster.task import EVALUATIONS, WORKER_LOST, LayerTask, Report, TaskEnd
 from autotune.devices.device import DeviceInfo
-from autotune.errors import DeviceLost, StudyError
+from autotune.errors import DeviceLost
 from autotune.evaluation.evaluator import Evaluator
 from autotune.evaluation.null import NullEvaluator
 from autotune.family.template_files import load_templates
@@ -205,10 +205,3 @@ def test_a_task_that_is_to_stop_ends_after_the_evaluation_at_hand(setting: Setti
     assert end.result.cut_short
     assert len(setting.store.trials.list()) == 3
     assert not setting.store.trials.list(outcome="running")
-
-
-def test_another_version_of_a_family_is_refused(setting: Setting) -> None:
-    device = setting.open(NullEvaluator(""))
-    task = setting.begin(setting.study(), device).task("")
-    with pytest.raises(StudyError, match="the family tiny differs between `tune` and this worker"):
-        device.run(replace(task, families={"tiny": "0" * 64}), lambda _: None, lambda: False)
