@@ -4,23 +4,20 @@ from __future__ import annotations
 
 import asyncio
 import importlib.util
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, closing, contextmanager
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack, closing
 from typing import TYPE_CHECKING
 
 import click
-from rich.live import Live
-from rich.table import Table
-from rich.text import Text
 
 from autotune.analysis.rooflines import best_per_class, with_roofline
 from autotune.api.device_names import device_names, devices_of_workers, jobs_default
 from autotune.cli.best import BEST_COLUMNS, show_best
 from autotune.cli.options import writable
+from autotune.cli.output import silent
 from autotune.cli.progress import PlainLines
 from autotune.cli.run import end_interrupted, open_evaluator, stopping_on_interrupt
 from autotune.cli.summary import left, summary
-from autotune.cli.tables import console
 from autotune.errors import AutotuneError, StudyError, ToolchainError, shortened
 from autotune.problem import Layer
 from autotune.study import Study
@@ -123,8 +120,8 @@ def tune_on_cluster(
         Store(writable(db)) as store,
         stopping_on_interrupt() as stopping,
         ExitStack() as locks,
-        cluster_observer() as observe,
     ):
+        observe = cluster_observer()
         run = StudyRun.begin(store, study, plan.families, plan.finals, fresh=plan.fresh)
         waited: set[str] = set()
 
@@ -244,40 +241,17 @@ def _require_distributed() -> None:
         raise ToolchainError("Dask is not installed, which clusters need: pip install 'autotune-conv[cluster]'")
 
 
-_MOST_WORKERS = 20  # shown one by one
+def cluster_observer() -> Callable[[Overview], None]:
+    """Print the progress of all workers every few seconds; the dashboard shows what each one does."""
+    lines = PlainLines()
 
+    def observe(overview: Overview) -> None:
+        if overview.workers and not silent():
+            rate = overview.trials / overview.elapsed_s if overview.elapsed_s else 0.0
+            words = (
+                f"{overview.done}/{overview.layers} layers in {overview.elapsed_s:.0f} s, {overview.trials} trials "
+                f"({rate:.1f}/s), {len(overview.doing)} of {overview.workers} workers busy"
+            )
+            lines.say("cluster", f"{words}; dashboard {overview.dashboard}", at_once=False)
 
-@contextmanager
-def cluster_observer() -> Iterator[Callable[[Overview], None]]:
-    """Show the progress of all workers."""
-    if not console(stderr=True).is_terminal:
-        lines = PlainLines()
-
-        def observe(overview: Overview) -> None:
-            if overview.workers:
-                lines.say("cluster", f"{overview_words(overview)}; dashboard {overview.dashboard}", at_once=False)
-
-        yield observe
-        return
-    with Live(console=console(stderr=True), refresh_per_second=4, transient=True) as live:
-        yield lambda overview: live.update(_table(overview))
-
-
-def overview_words(overview: Overview) -> str:
-    """Layers, trials and workers in a line."""
-    rate = overview.trials / overview.elapsed_s if overview.elapsed_s else 0.0
-    return (
-        f"{overview.done}/{overview.layers} layers in {overview.elapsed_s:.0f} s, {overview.trials} trials "
-        f"({rate:.1f}/s), {len(overview.doing)} of {overview.workers} workers busy"
-    )
-
-
-def _table(overview: Overview) -> Table:
-    table = Table.grid(padding=(0, 2))
-    table.add_row(Text(overview_words(overview)))
-    for name, doing in sorted(overview.doing.items())[:_MOST_WORKERS]:
-        table.add_row(Text(f"  {name}: {doing}"))
-    if len(overview.doing) > _MOST_WORKERS:
-        table.add_row(Text(f"  and {len(overview.doing) - _MOST_WORKERS} more"))
-    table.add_row(Text(f"  {overview.dashboard}"))
-    return table
+    return observe

@@ -20,7 +20,6 @@ from autotune.cli.options import (
     Folder,
     numbers_of,
     one_device,
-    one_of,
     say_device,
     studies_and_layers,
 )
@@ -151,8 +150,6 @@ def _prove(written: WrittenExport) -> None:
 @OF_DEVICE
 @ACCURACY
 @click.option("--trial", "number", type=click.IntRange(min=0), help="The kernel of this trial, even if it failed.")
-@click.option("--ptx", is_flag=True, help="Print its PTX instead; needs nvcc.")
-@click.option("--sass", is_flag=True, help="Print its machine code instead; needs nvcc and nvdisasm.")
 @click.option("--out", type=click.Path(path_type=Path), help="Write to this file instead of standard output.")
 def source(
     what: str,
@@ -161,8 +158,6 @@ def source(
     device: str | None,
     accuracy: str | None,
     number: int | None,
-    ptx: bool,
-    sass: bool,
     out: Path | None,
 ) -> None:
     """Print the source of LAYER's best kernel.
@@ -175,7 +170,6 @@ def source(
     """
     from autotune.store import Store
 
-    machine = one_of({"ptx": ptx, "sass": sass})
     if out is not None:
         check_writable(out, "--out")
     name = name_of(what)
@@ -194,8 +188,6 @@ def source(
         row, *others = found
         kernel = _kernel(store, _row(row), what, directories, db)
         text = _text(store, row, kernel)
-        if machine is not None:
-            text = _compiled(kernel, _row(row), ptx=machine == "ptx")
     if others:
         click.echo(
             f"this is {_trial_label(row)}; there are also {', '.join(dict.fromkeys(map(_trial_label, others)))}",
@@ -264,16 +256,3 @@ def _annotated(row: TrialRow, text: str) -> str:
     comments = [f"{row.name} trial {trial.number}: {outcome}", str(trial.config), *trial.message.splitlines()]
     head = "\n".join(f"// {in_comment(line)}" for line in comments)
     return f"{head}\n{text}\n"
-
-
-def _compiled(source: KernelSource, row: TrialRow, *, ptx: bool) -> str:
-    """A kernel's PTX or machine code, for the device that it was tuned on."""
-    from autotune.compilation.compile import compile_cubin, compile_ptx, disassemble
-    from autotune.compilation.toolchain import find_nvcc, find_nvdisasm
-
-    if row.device.can.cpu:
-        raise StoreError(f"{row.name}: tuned on the host, so it is machine code of no GPU; give --device")
-    if ptx:
-        return compile_ptx(source.program, row.device.arch, find_nvcc())
-    nvdisasm = find_nvdisasm()
-    return disassemble(compile_cubin(source.program, row.device.arch, find_nvcc()), nvdisasm)

@@ -84,16 +84,6 @@ def compile_cubin(program: Program, arch: int, nvcc: Path) -> Binary:
     return compile_with_least(lambda options: _run_nvcc(nvcc, program.text, [*options, "-cubin"]), program, arch)
 
 
-def compile_ptx(program: Program, arch: int, nvcc: Path) -> str:
-    """The PTX from which `compile_cubin` makes machine code; raises the same errors."""
-    options = [*nvcc_options(program, arch), "-ptx"]
-    try:
-        image, _ = _run_nvcc(nvcc, program.text, [*PRELUDE, *options])
-    except Rejected:
-        image, _ = _run_nvcc(nvcc, program.text, options)
-    return image.decode()
-
-
 def _run_nvcc(nvcc: Path, text: str, options: Sequence[str]) -> tuple[bytes, str]:
     with temporary_folder() as folder:
         source, image = Path(folder) / "kernel.cu", Path(folder) / "kernel.image"
@@ -108,18 +98,6 @@ def _run_nvcc(nvcc: Path, text: str, options: Sequence[str]) -> tuple[bytes, str
         if done.returncode or not image.is_file():
             raise Rejected(Outcome.COMPILE, "compile_error", killed(done.returncode) or first_errors(log, folder))
         return image.read_bytes(), log
-
-
-def disassemble(binary: Binary, nvdisasm: Path) -> str:
-    """The instructions of a cubin. Raises ToolchainError when nvdisasm fails, such as on a newer architecture."""
-    with temporary_folder() as folder:
-        cubin = Path(folder) / "kernel.cubin"
-        cubin.write_bytes(binary.image)
-        command = [str(nvdisasm), "--print-code", str(cubin)]
-        done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=folder)
-        if done.returncode:
-            raise ToolchainError(f"{nvdisasm}: {killed(done.returncode) or first_errors(done.stderr, folder)}")
-        return done.stdout
 
 
 def compile_with_least(run_nvcc: Callable[[Sequence[str]], tuple[bytes, str]], program: Program, arch: int) -> Binary:

@@ -27,16 +27,6 @@ def find_nvcc(environ: Mapping[str, str] = os.environ, *, system: Path = SYSTEM_
     )
 
 
-def find_nvdisasm(environ: Mapping[str, str] = os.environ, *, system: Path = SYSTEM_CUDA) -> Path:
-    """The disassembler of cubins, from the same places as nvcc. Raises ToolchainError saying how to get it."""
-    if nvdisasm := _cuda_tool("nvdisasm", environ, system):
-        return nvdisasm
-    raise ToolchainError(
-        "nvdisasm not found; install it into this environment with: pip install nvidia-cuda-nvdisasm, or set CUDA_HOME "
-        "to a CUDA toolkit"
-    )
-
-
 def _cuda_tool(name: str, environ: Mapping[str, str], system: Path) -> Path | None:
     """A tool of the CUDA toolkit from $CUDA_HOME, the installed CUDA wheels, the PATH or the system's toolkit."""
     paths = [Path(environ["CUDA_HOME"]) / "bin" / name] if environ.get("CUDA_HOME") else []

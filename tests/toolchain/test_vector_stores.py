@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import re
+import subprocess
 from collections.abc import Mapping
+from pathlib import Path
 
 import pytest
 
-from autotune.compilation.compile import compile_ptx
+from autotune.compilation.compile import nvcc_options
 from autotune.compilation.toolchain import find_nvcc
 from autotune.family.render import render
 from autotune.family.space import BoundTemplate
@@ -29,12 +31,18 @@ WINDOWS = {"n": 2, "c": 16, "h": 32, "w": 32, "r": 3, "s": 3, "stride_h": 2, "st
         ("softmax_rows", {"rows": 8, "columns": 1024, "dtype": "bf16"}, {"vector": 8, "keep": "inputs"}),
     ],
 )
-def test_outputs_are_written_as_vectors(name: str, problem: Mapping[str, Value], params: Mapping[str, Value]) -> None:
+def test_outputs_are_written_as_vectors(
+    name: str, problem: Mapping[str, Value], params: Mapping[str, Value], tmp_path: Path
+) -> None:
     """All are 16 bytes."""
     of = family(name)
     bound = BoundTemplate(of, make_problem(operation(of.operation.name), problem), H200)
     values = {param.name: param.values[0] for param in of.params} | dict(params)
-    ptx = compile_ptx(render(bound, Config.of(name, values)).program, H200.arch, find_nvcc())
+    program = render(bound, Config.of(name, values)).program
+    source, image = tmp_path / "kernel.cu", tmp_path / "kernel.ptx"
+    source.write_text(program.text)
+    subprocess.run([find_nvcc(), *nvcc_options(program, H200.arch), "-ptx", "-o", image, source], check=True)
+    ptx = image.read_text()
     stores = set(re.findall(r"\bst\.global\S*", ptx))
     assert stores, ptx
     assert all(".v4." in store for store in stores), stores

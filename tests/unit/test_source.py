@@ -7,8 +7,6 @@ from pathlib import Path
 
 import pytest
 
-from tests.fork_server import ForkServer
-
 from .test_analysis_commands import change
 from .test_cli import in_csv, rows
 from .tiny import Command
@@ -80,11 +78,6 @@ def test_what_there_is_not_is_one_line(words: tuple[str, ...], complaint: str, f
     assert not list(filled.parent.glob("*.part"))
 
 
-def test_one_form_of_machine_code_at_a_time(filled: Path, autotune: Command) -> None:
-    ended = autotune("source", "small.one", "--ptx", "--sass")
-    assert (ended.code, "--ptx and --sass: give one of them" in ended.err) == (2, True), ended.err
-
-
 def test_one_layer_at_a_time(folder: Path, tune: Command, autotune: Command) -> None:
     study = folder / "small.toml"
     study.write_text(study.read_text() + study.read_text().partition("[[layer]]")[1] + LAYER)
@@ -113,34 +106,3 @@ def test_kernels_of_gpus_come_first_and_the_others_are_named(filled: Path, tune:
     other = autotune("source", "small.one", "--device", "null")
     assert "// device        null null: NOT TUNED FOR A GPU" in other.out
     assert other.err == "device null: null (requested)\n"
-
-
-@pytest.mark.nvcc
-def test_ptx_is_that_of_the_devices_architecture(filled: Path, autotune: Command) -> None:
-    printed = autotune("source", "small.one", "--ptx")
-    assert printed.code == 0
-    assert ".target sm_90" in printed.out
-    assert ".entry conv2d_tiny(" in printed.out
-
-
-@pytest.mark.nvcc
-def test_machine_code_needs_a_disassembler(filled: Path, autotune: Command, monkeypatch: pytest.MonkeyPatch) -> None:
-    folder = filled.parent / "bin"
-    folder.mkdir()
-    (folder / "nvdisasm").write_text('#!/bin/sh\nhead -c 4 "$2" | tail -c 3; echo " of $1"\n')
-    (folder / "nvdisasm").chmod(0o755)
-    monkeypatch.setenv("PATH", f"{folder}:/usr/bin:/bin")
-    ended = autotune("source", "small.one", "--sass")
-    if ended.out != "ELF of --print-code\n":  # the real one is installed
-        assert "conv2d_tiny" in ended.out
-    (folder / "nvdisasm").write_text('#!/bin/sh\necho "nvdisasm fatal   : error: no such architecture" >&2; exit 1\n')
-    if ended.out == "ELF of --print-code\n":
-        assert autotune("source", "small.one", "--sass").complaint.endswith(
-            "nvdisasm fatal   : error: no such architecture"
-        )
-
-
-def test_without_tools_it_says_how_to_get_them(filled: Path, fork_server: ForkServer) -> None:
-    ended = fork_server.run(filled.parent, "source", "small.one", "--sass", env={"PATH": "/nowhere", "CUDA_HOME": ""})
-    if ended.code == 1:
-        assert ended.complaint.startswith(("nvdisasm not found; install it into this environment", "nvcc not found; "))
