@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any
 
 from autotune.analysis.rerender import ANOTHER, render_current
 from autotune.analysis.trial_rows import config_cell, problem_of_row
 from autotune.columns import Cells
+from autotune.compilation.compile import Target
 from autotune.devices.device import DeviceInfo
+from autotune.errors import Rejected, ToolchainError
+from autotune.family.source import KernelSource
 from autotune.family.template import KernelTemplate
+from autotune.store import Store
+from autotune.workers.compilers import CompilePool
 
 _HASH_SHOWN = 12  # digits of a template's hash
 
@@ -20,8 +25,10 @@ _HASH_SHOWN = 12  # digits of a template's hash
 class StaleResults:
     """Finds out which changes of templates matter."""
 
+    store: Store
     families: Mapping[str, KernelTemplate]
     """as installed"""
+    pool: CompilePool
     devices: Mapping[int, DeviceInfo]
     """by their ids"""
 
@@ -38,7 +45,7 @@ class StaleResults:
                 yield {**row, "config": config, "date": date, **change}
 
     def _template_change(self, row: Mapping[str, Any]) -> Cells | None:
-        """How a kernel's family has changed; None if it renders the same kernel."""
+        """How a kernel's family has changed; None if it renders the same kernel, or one with the same machine code."""
         family = self.families.get(row["template"])
         if family is not None and family.hash == row["template_hash"]:
             return None
@@ -46,7 +53,7 @@ class StaleResults:
         device = self.devices[row["device_id"]]
         now = render_current(config_cell(row["template"], row["config"]), problem, device, self.families)
         if not isinstance(now, str):
-            if row["source_hash"] in (None, now.hash):
+            if row["source_hash"] in (None, now.hash) or self._same_machine_code(row["source_hash"], device, now):
                 return None
             now = ANOTHER
         return {
@@ -54,3 +61,20 @@ class StaleResults:
             "now": now if family is None else f"{family.hash[:_HASH_SHOWN]}, which {now}",
             "compared_with": "the installed families",
         }
+
+    def _same_machine_code(self, source_hash: str, device: DeviceInfo, now: KernelSource) -> bool:
+        """Whether a stored kernel and the one that its family renders now have the same launches and compile to the
+        same cubin.
+
+        False if that is unknown: for a device that is not a GPU, without nvcc, or if the kernel's text is not stored.
+        """
+        stored = self.store.sources.get(source_hash)
+        if stored is None or not device.can.gpu or replace(now, program=stored.program).hash != stored.hash:
+            return False
+        target = Target(device.kind, device.arch)
+        compiled = [self.pool.submit(source.program, target) for source in (stored, now)]
+        try:
+            old_cubin, new_cubin = (binary.result().image for binary in compiled)
+        except (Rejected, ToolchainError):
+            return False
+        return old_cubin == new_cubin

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import sys
+import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -14,13 +15,13 @@ import click
 from autotune.analysis.retime import LayerPlan, NotRetimed, Retimed, plan
 from autotune.analysis.retime import retime as measure_again
 from autotune.analysis.rooflines import best_per_class
-from autotune.api.device_names import jobs_default
+from autotune.api.device_names import binary_cache, jobs_default
 from autotune.api.study_names import name_of
 from autotune.cli.options import DATABASE, DIRECTORIES, JOBS, run_on, studies_and_layers, writable
 from autotune.cli.progress import counting
 from autotune.cli.run import end_interrupted, open_evaluator, present_devices, stopping_on_interrupt
 from autotune.cli.tables import format_options, show
-from autotune.columns import Column, attributes, key_columns
+from autotune.columns import Cells, Column, attributes, key_columns
 from autotune.devices.device import DeviceInfo
 from autotune.errors import StoreError
 from autotune.evaluation.evaluator import Evaluator
@@ -31,6 +32,8 @@ from autotune.store import Store, TrialRow
 
 if TYPE_CHECKING:
     from autotune.devices.device import DeviceInfo, Environment
+
+_QUIET_S = 2.0  # without progress
 
 
 @click.command()
@@ -46,21 +49,32 @@ def stale(what: str | None, db: str, directories: tuple[Path, ...], device: str 
 
     A result is compared with its device if that is in this machine, otherwise with the newest recorded run on that
     device. Templates are compared with the installed ones. A changed template is not listed if it renders the same
-    kernel.
+    kernel, or, where nvcc is installed, a kernel that compiles to the same machine code.
     """
     from autotune.analysis.stale import StaleResults
     from autotune.store import Store, stored_problem
+    from autotune.workers.compilers import CompilePool
 
     name = name_of(what)
-    with Store(db, create=False) as store:
+    with Store(db, create=False) as store, closing(CompilePool(jobs_default(), binary_cache())) as pool:
         devices = store.devices.by_id()
         rows = store.results.stale(name, _opened(device, {info.kind for info in devices.values()}))
         shapes = {(row["operation"], row["problem"], row["declaration"]) for row in rows}
         families = load_recorded_templates(directories, (stored_problem(*shape).operation for shape in shapes), what)
-        stale_rows = list(StaleResults(families, devices).rows(rows))
+        with counting("stale", len(rows)) as tell:
+            stale_rows = list(StaleResults(store, families, pool, devices).rows(_counted(rows, tell)))
     doubtful, best = ({row["trial_id"] for row in some} for some in (stale_rows, rows))
     click.echo(f"{len(doubtful)} of {len(best)} best results may be out of date", err=True)
     show(stale_rows, _STALE_COLUMNS, style)
+
+
+def _counted(rows: Iterable[Cells], tell: Callable[[int, str], None]) -> Iterator[Cells]:
+    """The rows; the progress is shown after _QUIET_S."""
+    begun = time.monotonic()
+    for done, row in enumerate(rows):
+        if time.monotonic() - begun > _QUIET_S:
+            tell(done, row["layer"])
+        yield row
 
 
 def _opened(device: str | None, kinds: set[str]) -> list[tuple[DeviceInfo, Environment]]:
