@@ -19,9 +19,9 @@ from autotune.operation.operation import Operation
 from autotune.problem import Problem, make_problem
 from autotune.trial import Config
 
-_FIRST_RUNTIMES = (64, 7, 33, 16, 100, 5, 31, 4, 128, 15, 8, 65, 6, 17, 127, 32, 63, 10, 129, 12)
-_RUNTIMES = (*_FIRST_RUNTIMES, *sorted({*range(11, 35)} - {*_FIRST_RUNTIMES}))
-"""Powers of two, primes and their neighbours, the most telling ones first, and all remainders of 32."""
+_FIRST_RUNTIMES = (64, 7, 33, 16, 100, 5, 31, 4, 128, 15, 8, 65, 6, 17, 127, 32, 63, 48, 256, 10, 129, 12, 96, 24, 40)
+_RUNTIMES = (*_FIRST_RUNTIMES, *sorted({*range(11, 65)} - {*_FIRST_RUNTIMES}))
+"""Powers of two, primes and their neighbours, the most telling ones first, then all up to 64."""
 _EACH = 2  # of them at which a case is run
 _QUICK_FLOPS, _QUICK_ELEMENTS = 8_000_000, 1 << 20  # of a problem that a CPU verifies in little time
 _LARGE_FLOPS, _LARGE_ELEMENTS = 1 << 26, 4 << 20  # of a problem with a large size

@@ -73,7 +73,13 @@ class Covering:
         """Record the pairs of two columns; return the first position of each new one."""
         first = self._first
         feasible = self._feasible[first[left] : first[left + 1], first[right] : first[right + 1]]
+        if feasible.all():
+            return np.zeros(0, np.intp)
         keys = one * np.int32(feasible.shape[1]) + other
+        found = np.zeros(feasible.size, np.bool_)
+        found[keys] = True
+        if not (found & ~feasible.ravel()).any():  # as most of the pools, which have the same pairs
+            return np.zeros(0, np.intp)
         at = np.full(feasible.size, len(keys), np.intp)
         at[keys[::-1]] = np.arange(len(keys) - 1, -1, -1)  # of equal keys the last that is written stays: the first row
         has = at < len(keys)

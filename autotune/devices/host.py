@@ -127,7 +127,9 @@ class HostModule:
             message = f"{launch.entry} takes arguments of {entry.sizes_bytes} bytes and was given {sizes}"
             raise Rejected(Outcome.RUNTIME, "launch_failure", message)
         arguments = (ctypes.c_void_p * max(1, len(content)))(*(array.ctypes.data for array in content))
-        watched = self._device.watched if self._check else ()
+        given = {each.address for each in launch.args if isinstance(each, BoundTensorMap)}
+        given |= {int(each) for each in launch.args if isinstance(each, np.uint64)}
+        watched = [each for each in self._device.watched if self._check and each.address in given]
         arrays = (WatchedArray * max(1, len(watched)))(*watched)
         request = HostLaunch(
             kernel=entry.address,

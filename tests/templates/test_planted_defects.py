@@ -6,9 +6,13 @@ from pathlib import Path
 
 import pytest
 
+from autotune.checking.cases import CasePlan
+from autotune.checking.check import FamilyCheck
+from autotune.checking.sanitize import HostCheck, Winner
 from autotune.errors import Rejected
 from autotune.evaluation.evaluator import DeviceEvaluator
 from autotune.family.render import render
+from autotune.family.source import KernelSource
 from autotune.family.space import BoundTemplate, SearchSpace
 from autotune.trial import Config
 from tests.long_run import every
@@ -17,13 +21,20 @@ from tests.planted_defects import DEFECTS, KERNELS, Edits, Kernel
 pytestmark = pytest.mark.cxx
 
 
-def ending(kernel: Kernel, edits: Edits, folder: Path, evaluator: DeviceEvaluator) -> tuple[str, str]:
-    """What becomes of a kernel that is verified, and the message."""
+def defective(
+    kernel: Kernel, edits: Edits, folder: Path, evaluator: DeviceEvaluator
+) -> tuple[KernelSource, BoundTemplate]:
+    """A kernel with edits."""
     template = kernel.template(folder, edits)
     bound = BoundTemplate(template, kernel.bound_problem(template), evaluator.info)
     default = SearchSpace(bound, most_rows=0, sampled_rows=1).default
     assert default is not None
-    source = render(bound, Config.of(template.name, {**default.params, **kernel.config}))
+    return render(bound, Config.of(template.name, {**default.params, **kernel.config})), bound
+
+
+def ending(kernel: Kernel, edits: Edits, folder: Path, evaluator: DeviceEvaluator) -> tuple[str, str]:
+    """What becomes of a kernel that is verified, and the message."""
+    source, _ = defective(kernel, edits, folder, evaluator)
     try:
         binary = evaluator.compile(source).result()
         evaluator.begin_layer(source.problem)
@@ -41,6 +52,39 @@ def test_kernel_is_right_without_a_defect(
         folder = tmp_path / str(number)
         folder.mkdir()
         assert ending(KERNELS[name], (), folder, evaluator) == ("correct/", "")
+
+
+def test_defect_is_caught_behind_many_other_layers(tmp_path: Path, checked: DeviceEvaluator) -> None:
+    """Whose arrays the device has in memory, too."""
+    defect, kernel = DEFECTS["new-op: an output of 7 is kept"], KERNELS["new-op"]
+    source, bound = defective(kernel, defect.edits, tmp_path, checked)
+    for rows in range(10, 60):
+        checked.begin_layer(bound.problem.with_runtime(rows))
+    binary = checked.compile(source).result()
+    checked.begin_layer(source.problem)
+    with pytest.raises(Rejected, match=r"reads byte .* of y before anything is written there"):
+        checked.verify(source, binary)
+
+
+@pytest.mark.parametrize("name", every(40, DEFECTS))
+def test_check_finds_the_defect(name: str, tmp_path: Path, host: DeviceEvaluator, checked: DeviceEvaluator) -> None:
+    """Whatever configs and problems it chooses."""
+    defect = DEFECTS[name]
+    template = KERNELS[defect.kernel].template(tmp_path, defect.edits)
+    check = FamilyCheck(CasePlan(template, host.info), host, sanitizing=lambda: checked)
+    assert any(row.outcome in ("wrong_result", "runtime") for row in check.rows())
+
+
+@pytest.mark.parametrize("name", every(40, DEFECTS))
+def test_defect_is_not_exported(name: str, tmp_path: Path, host: DeviceEvaluator, checked: DeviceEvaluator) -> None:
+    """An export verifies a kernel again, and runs it with few units under sanitizers."""
+    defect = DEFECTS[name]
+    source, bound = defective(KERNELS[defect.kernel], defect.edits, tmp_path, host)
+    (verdict,) = HostCheck(checked).check([Winner(defect.kernel, source, bound)])
+    if verdict.word != "fault":
+        host.begin_layer(source.problem)
+        with pytest.raises(Rejected):
+            host.verify(source, host.compile(source).result())
 
 
 @pytest.mark.parametrize("name", every(4, [name for name, defect in DEFECTS.items() if defect.host]))
