@@ -152,9 +152,3 @@ class SourceStore:
             if row is None or text is None:
                 return None
             return source_of(row, Config.of(row[templates.c.family], json.loads(row[trials.c.config])), text)
-
-    def text(self, source_hash: str) -> str | None:
-        """A rendered kernel's text; None if only its hash is stored."""
-        with self.database.read() as connection:
-            source_id = connection.execute(select(sources.c.id).where(sources.c.hash == source_hash)).scalar()
-            return None if source_id is None else text_of(connection, source_id)
