@@ -7,6 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from autotune.resources import recorded_database
+from autotune.store import Store
+
 from .test_analysis_commands import change
 from .test_cli import in_csv, rows
 from .tiny import Command
@@ -35,6 +38,16 @@ def test_the_best_kernel_is_printed_with_its_provenance(filled: Path, autotune: 
     written = autotune("source", "one", "--out", "best.cu")
     assert written.out == "best.cu\n"
     assert Path("best.cu").read_text() == printed.out
+
+
+@pytest.mark.parametrize("database", ["recorded", "recorded-convolutions", "recorded-h100"])
+def test_a_bundled_database_has_the_text_of_every_best_kernel(database: str) -> None:
+    """Without it, `convert` and `export` would not run a recorded kernel, but one that the cost model chooses."""
+    with Store(recorded_database(database), create=False) as store:
+        best = store.best.list(kind="cuda")
+        lacking = {row.study for row in best if store.sources.get(row.row.trial.source_hash or "") is None}
+    assert best
+    assert lacking == set()
 
 
 @pytest.mark.parametrize("layer", ["lenet-k5.conv2", "tf32.lenet-k5-conv2", "quickstart.conv1"])
