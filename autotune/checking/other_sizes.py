@@ -45,9 +45,10 @@ def runtimes(bound: BoundTemplate, number: int, run: Sequence[int], most: int | 
 
 
 class OtherProblems:
-    """Variants of the problems of cases: in turn one with a large size, each size once, and one with other remainders.
+    """Variants of the problems of cases: in turn one with a large size, and one with other remainders.
 
-    `small` are the problems of the check, of which the cheapest get a large size.
+    `small` are the problems of the check, of which the cheapest get a large size: it takes many columns until each
+    warp of a large block has some.
     """
 
     def __init__(self, declared: Operation, small: Sequence[BoundTemplate], seed: int) -> None:
@@ -55,7 +56,7 @@ class OtherProblems:
         self._small = sorted(small, key=lambda bound: bound.problem.flops)[:_TRIES]
         self._rng = np.random.default_rng(seed)
         self._large = list(dict.fromkeys(axis for bound in self._small for axis in _axes(bound.problem)))
-        """sizes that no problem had yet at a large value"""
+        """sizes that problems get at a large value, in turn"""
         self._remainders: dict[str, list[int]] = {}
         """of each size those of 32 that no problem had yet"""
         self._count = 0
@@ -72,6 +73,7 @@ class OtherProblems:
                 if name in _axes(small.problem):
                     found = self._supported(small, config, {name: value}, _LARGE_FLOPS, _LARGE_ELEMENTS)
                     if found:
+                        self._large.append(name)
                         return found
         return None
 

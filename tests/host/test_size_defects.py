@@ -127,6 +127,7 @@ def test_export_finds_it(defect: tuple[str, str], tmp_path: Path, cxx: str, chec
         ("new-op", "COLUMNS > 5000"),
         ("softmax", "COLUMNS > 5000"),
         ("gemm", "K > 5000"),
+        ("softmax", "threadIdx.x >= 192"),
         ("softmax", "rows == 7"),
         ("new-op", "rows == 64"),
         *long_run(("new-op", "rows % 32 == 20"), ("softmax", "COLUMNS % 16 == 5"), ("gemm", "N % 8 == 3")),
