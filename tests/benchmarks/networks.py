@@ -2,16 +2,17 @@
 
     python tests/benchmarks/networks.py FOLDER NETWORK [--n 64] [--dtype float16] [--trials 30] [--max-autotune 8]
 
-NETWORK is one of torchvision's (resnet50), `vae_decoder` or `image_decoder`, channels-last, random weights, batch norms
-calibrated. Its layers are tuned into FOLDER/NETWORK.db, exported and built. These contenders are timed interleaved:
-eager PyTorch in a CUDA graph, `torch.compile` in mode reduce-overhead (with --max-autotune MINUTES also in that mode),
+NETWORK is one of torchvision's (resnet50) or of OWN (image_decoder), channels-last, random weights, batch norms
+calibrated. `flux_decoder` and `wan_decoder` are the decoders of diffusers' AutoencoderKL and AutoencoderKLWan. Its
+layers are tuned into FOLDER/NETWORK.db, exported and built. These contenders are timed interleaved: eager PyTorch in a
+CUDA graph, `torch.compile` in mode reduce-overhead (with --max-autotune MINUTES also in that mode),
 the converted network in a CUDA graph, and the converted network compiled. A sample is several passes over different
 images from a cold L2, with host overhead, like a user's loop. Both networks are verified against float64. The table and
 all figures, with clocks and the tuning budget, go to FOLDER.
 
 `--untuned` tunes nothing: `convert` chooses the kernels, from an empty cache in FOLDER. The seconds until its first
-call has returned stand in place of the tuning time. `--device cpu` tests the script: it tunes, swaps and captures
-nothing.
+call has returned stand in place of the tuning time. `--without CONTENDER` leaves one out, and `--profile` lists the
+kernels of a pass of the converted network. `--device cpu` tests the script: it tunes, swaps and captures nothing.
 """
 
 from __future__ import annotations
@@ -37,6 +38,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from autotune.autotune_runtime import find_library
+from autotune.autotune_runtime.torch_call import LAST
 from autotune.autotune_runtime.torch_convert import convert
 from autotune.autotune_runtime.torch_layers import read_network
 from autotune.autotune_runtime.torch_swap import Report
@@ -44,6 +46,8 @@ from autotune.autotune_runtime.torch_verify import calibrated, verify
 from autotune.study_reader import load_study
 
 ROUNDS = 15
+ROUNDS_MS = 30_000.0  # milliseconds of all samples, beyond which fewer rounds are made
+VERIFIED_FRAMES = 3  # of latents
 SAMPLE_MS = 30.0  # milliseconds of a sample, about
 LEAST, MOST = 4, 64  # passes of a sample
 IMAGES_BYTES = 1 << 30  # most bytes of the images of a sample
@@ -123,11 +127,55 @@ class NormedResidual(nn.Module):
         return self.shortcut(x) + self.conv2(functional.silu(self.norm2(y)))
 
 
-OWN: dict[str, tuple[type[nn.Module], int, int]] = {
-    "vae_decoder": (VaeDecoder, 4, 32),
-    "image_decoder": (ImageDecoder, 16, 64),
+class Decode(nn.Module):
+    """The decoding of latents by an autoencoder of diffusers, without its encoder."""
+
+    def __init__(self, autoencoder: nn.Module) -> None:
+        super().__init__()
+        self.autoencoder = autoencoder
+        del autoencoder.encoder
+
+    def forward(self, latents: Tensor) -> Tensor:
+        decoded: tuple[Tensor] = self.autoencoder.decode(latents, return_dict=False)
+        return decoded[0]
+
+
+def flux_decoder() -> Decode:
+    """The decoder of FLUX, from [N, 16, H, W] to [N, 3, 8 H, 8 W]."""
+    from diffusers import AutoencoderKL
+
+    kinds = {"down_block_types": ("DownEncoderBlock2D",) * 4, "up_block_types": ("UpDecoderBlock2D",) * 4}
+    sizes = {"block_out_channels": (128, 256, 512, 512), "layers_per_block": 2, "latent_channels": 16}
+    return Decode(AutoencoderKL(**kinds, **sizes, use_quant_conv=False, use_post_quant_conv=False))
+
+
+def wan_decoder() -> Decode:
+    """The decoder of Wan 2.1, from [N, 16, F, H, W] to [N, 3, 4 F - 3, 8 H, 8 W]."""
+    from diffusers import AutoencoderKLWan
+
+    return Decode(AutoencoderKLWan())
+
+
+@dataclass(frozen=True, slots=True)
+class Own:
+    """A network that torchvision does not have."""
+
+    build: Callable[[], nn.Module]
+    sizes: tuple[int, ...]
+    """of an image, for the height that is the default"""
+
+    def sized(self, height: int | None) -> tuple[int, ...]:
+        """The sizes of an image of this height."""
+        *others, h, w = self.sizes
+        return (*others, height or h, (height or h) * w // h)
+
+
+OWN = {
+    "vae_decoder": Own(VaeDecoder, (4, 32, 32)),
+    "image_decoder": Own(ImageDecoder, (16, 64, 64)),
+    "flux_decoder": Own(flux_decoder, (16, 128, 128)),
+    "wan_decoder": Own(wan_decoder, (16, 21, 60, 104)),
 }
-"""Networks of this module, with the channels and the height of their images."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,7 +211,7 @@ class Measured:
     @property
     def speedup(self) -> float:
         """How many times as fast ours is, relative to the fastest rival."""
-        return self.times_ms[self.rival] / min(self.times_ms[name] for name in OURS)
+        return self.times_ms[self.rival] / min(self.times_ms[name] for name in OURS if name in self.times_ms)
 
     @property
     def verdict(self) -> str:
@@ -177,12 +225,14 @@ def main() -> None:
     parser.add_argument("folder", type=Path)
     parser.add_argument("network", help=f"a model of torchvision's, {' or '.join(OWN)}")
     parser.add_argument("--n", type=int, default=64, help="images")
-    parser.add_argument("--size", type=int, help="height and width of an image; 224, or 32 and 64 of the decoders")
+    parser.add_argument("--size", type=int, help="height of an image; 224, or that of OWN")
     parser.add_argument("--dtype", default="float16", choices=tuple(DTYPES))
     parser.add_argument("--accuracy", default="", help="the study's, such as fp32-class; by the dtype if left out")
     parser.add_argument("--trials", type=int, default=30, help="evaluations a layer")
     parser.add_argument("--tune", default="", help="further options of autotune tune, in one word")
     parser.add_argument("--max-autotune", type=float, default=0.0, metavar="MINUTES", help="that it may compile for")
+    parser.add_argument("--without", action="append", default=[], metavar="CONTENDER", help="such as compiled")
+    parser.add_argument("--profile", action="store_true", help="list the kernels of the converted network")
     parser.add_argument("--untuned", action="store_true", help="tune nothing: kernels that convert chooses itself")
     parser.add_argument("--device", default="cuda", choices=("cuda", "cpu"))
     arguments = parser.parse_args()
@@ -219,10 +269,14 @@ def run(arguments: argparse.Namespace) -> Measured:
         converted = found.finish()
         print(f"{len(found.folded)} batch norms folded; nothing is tuned or swapped on a CPU", file=sys.stderr)
     (arguments.folder / f"{arguments.network}-convert.txt").write_text(f"{report}\n")
-    verification = verify(original, converted, x)
-    print(verification, file=sys.stderr, flush=True)
+    if arguments.profile:
+        (arguments.folder / f"{arguments.network}-profile.txt").write_text(profiled(converted, x))
     contenders, compile_s = ready(arguments, original, converted, x)
     times, clocks = timed(contenders, x)
+    print({name: statistics.median(each) for name, each in times.items()}, file=sys.stderr, flush=True)
+    torch.backends.cudnn.benchmark = False  # which would try all of float64's algorithms
+    verification = verify(original, converted, verified_part(x))
+    print(verification, file=sys.stderr, flush=True)
     return Measured(
         arguments.network,
         arguments.n,
@@ -246,17 +300,40 @@ def run(arguments: argparse.Namespace) -> Measured:
 def built(arguments: argparse.Namespace) -> tuple[nn.Module, Tensor]:
     """The network and its images, channels-last, batch norms calibrated to them."""
     if arguments.network in OWN:
-        network_class, c, height = OWN[arguments.network]
-        network, size = network_class(), arguments.size or height
+        own = OWN[arguments.network]
+        network, sizes = own.build(), own.sized(arguments.size)
     else:
         import torchvision
 
-        network, c, size = torchvision.models.get_model(arguments.network), 3, arguments.size or 224
+        network, sizes = torchvision.models.get_model(arguments.network), (3, *(arguments.size or 224,) * 2)
     dtype = getattr(torch, arguments.dtype)
-    x = torch.randn(arguments.n, c, size, size, device=arguments.device, dtype=dtype)
-    x = x.contiguous(memory_format=torch.channels_last)
-    network = network.eval().to(device=arguments.device, dtype=dtype, memory_format=torch.channels_last)
+    network = network.eval().to(device=arguments.device, dtype=dtype)
+    for parameter in network.parameters():
+        parameter.data = channels_last(parameter.data)
+    x = channels_last(torch.randn(arguments.n, *sizes, device=arguments.device, dtype=dtype))
     return calibrated(network, x), x
+
+
+def channels_last(tensor: Tensor) -> Tensor:
+    """A tensor with channels last if it has any."""
+    return tensor.contiguous(memory_format=LAST.get(tensor.dim(), torch.contiguous_format))
+
+
+def verified_part(x: Tensor) -> Tensor:
+    """The first frames of a video, which float64 can compute in seconds, or all images."""
+    return x if x.dim() == 4 else x[:, :, :VERIFIED_FRAMES]
+
+
+def profiled(network: Network, x: Tensor) -> str:
+    """The kernels of a pass by name, with their number and their time."""
+    network(x)
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as profile:
+        network(x)
+        torch.cuda.synchronize()
+    kernels = sorted(profile.key_averages(), key=lambda kernel: -kernel.self_device_time_total)
+    total_ms = sum(kernel.self_device_time_total for kernel in kernels) / 1000
+    rows = (f"{kernel.self_device_time_total / 1000:10.3f} {kernel.count:5d}  {kernel.key[:200]}" for kernel in kernels)
+    return "\n".join((f"{total_ms:10.3f} ms, count, kernel", *rows, ""))
 
 
 def tuned(arguments: argparse.Namespace, shape: tuple[int, ...]) -> tuple[str, float, Path]:
@@ -267,7 +344,7 @@ def tuned(arguments: argparse.Namespace, shape: tuple[int, ...]) -> tuple[str, f
     if not (folder / f"{name}.toml").exists():
         source = f"torchvision.models:{arguments.network}"
         if arguments.network in OWN:
-            source = f"{Path(__file__).resolve()}:{OWN[arguments.network][0].__name__}"
+            source = f"{Path(__file__).resolve()}:{OWN[arguments.network].build.__name__}"
         accuracy = ["--accuracy", arguments.accuracy] if arguments.accuracy else []
         words = ["--dtype", DTYPES[arguments.dtype], "--layout", "nhwc", *accuracy, "--out", f"{name}.toml"]
         sizes = "x".join(map(str, shape))
@@ -301,6 +378,8 @@ def ready(
         makers["max-autotune"] = lambda: torch.compile(original, mode="max-autotune")
     made: dict[str, Network] = {}
     seconds: dict[str, float] = {}
+    for name in arguments.without:
+        del makers[name]
     for name, maker in makers.items():
         started = time.monotonic()
         with at_most(60 * arguments.max_autotune if name == "max-autotune" else 0):
@@ -357,17 +436,18 @@ def graphed(network: nn.Module, x: Tensor) -> Network:
 def timed(contenders: dict[str, Network], x: Tensor) -> tuple[dict[str, list[float]], tuple[str, ...]]:
     """Milliseconds per pass by contender and round, in random order; clocks before, between and after the samples."""
     clocks = [clock(x)]
-    slowest_ms = max(sample(network, [x] * LEAST) for network in contenders.values())
-    count = min(MOST, max(LEAST, int(SAMPLE_MS / slowest_ms)))
+    slowest_ms = max(sample(network, [x]) for network in contenders.values())
+    count = min(MOST, max(1 if slowest_ms > SAMPLE_MS else LEAST, int(SAMPLE_MS / slowest_ms)))
     images = [torch.randn_like(x) for _ in range(max(2, min(count, IMAGES_BYTES // x.nbytes)))]
     passes = [images[at % len(images)] for at in range(count)]
     times: dict[str, list[float]] = {name: [] for name in contenders}
     order = list(contenders)
-    for at in range(ROUNDS):
+    rounds = max(3, min(ROUNDS, int(ROUNDS_MS / (count * slowest_ms * len(contenders)))))
+    for at in range(rounds):
         random.shuffle(order)
         for name in order:
             times[name].append(sample(contenders[name], passes))
-        if at == ROUNDS // 2:
+        if at == rounds // 2:
             clocks.append(clock(x))
     return times, (*clocks, clock(x))
 
