@@ -7,12 +7,15 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from .aten_calls import DROPOUTS, NORMS, UNKNOWN, Call, TensorType
-from .convolution import Geometry, Shape, product
+from .convolution import DTYPES, Geometry, Shape, product
 from .elementwise import BINARY, Operand, binary, elementwise
 from .fusion import Convolution, Graph, MatrixProduct, Operator, convolution, matrix_product
 from .norms import Norm, norm
 
+_CASTS = ("to", "_to_copy", "type_as")
+_DOUBLINGS = ("upsample_nearest2d", "_upsample_nearest_exact2d")
 _COPIES = ("clone", "contiguous", "detach", "alias", "lift_fresh_copy")
+_FLOATS = (*DTYPES, "f64", "float64")
 _OWN_STATISTICS = ("layer_norm", "native_layer_norm", "rms_norm", "group_norm")
 """Norms by statistics of their own input."""
 _PRODUCTS = {
@@ -65,7 +68,8 @@ class _Reader:
         operators = tuple(each for call in self._network.calls for each in self._operators(call))
         inputs = tuple(self._shape(name) for name in self._network.images)
         outputs = frozenset(self._latest(name) for name in self._network.outputs)
-        return Graph(operators, outputs, inputs, self._either)
+        dtypes = {name: each.dtype for name, each in self._network.tensors.items()}
+        return Graph(operators, outputs, inputs, self._either, dtypes)
 
     def _operators(self, call: Call) -> Iterator[Operator]:
         for label in call.inner:
@@ -109,8 +113,33 @@ class _Reader:
             return Operator(reads, call.writes, "copy", lambda x: x)
         if call.name in NORMS and len(reads) == 1 and not call.number("training", 0):
             return Operator(reads, call.writes, "affine", None, constants)
+        if (kind := self._moved(call)) is not None:
+            return Operator(reads, call.writes, kind[0], constants=constants, amounts=kind[1])
         function = elementwise(call) if len(reads) == 1 else None
         return Operator(reads, call.writes, function=function, constants=constants)
+
+    def _moved(self, call: Call) -> tuple[str, tuple[int, ...]] | None:
+        """The kind and the amounts of an operator that moves, repeats or casts pixels; None if it is another one."""
+        made = self._shape(call.writes[0])
+        given = [self._type(name) for name in call.tensors]
+        floats = all(self._type(name).dtype in _FLOATS for name in (*call.tensors[:1], *call.writes))
+        if call.name in _CASTS and floats and given[0].shape == made:
+            return "cast", ()
+        if call.name in ("pad", "constant_pad_nd"):
+            pads = call.whole("pad", 0, 0)
+            zeros = call.number("value", 0) == 0 and call.arguments.get("mode", "constant") == "constant"
+            ends = [pads[at : at + 2] for at in range(0, len(pads), 2)]
+            ends = [*ends, *[(0, 0)] * (len(made) - len(ends))]
+            return ("padding", tuple(each for pair in reversed(ends) for each in pair)) if zeros and pads else None
+        if call.name == "cat" and len(given) == 2 and not {*call.tensors} & {*self._constants}:
+            axis = int(call.number("dim", 0)) % max(len(made), 1)
+            sizes = [each.shape[axis] if axis < len(each.shape) else None for each in given]
+            known = [size for size in sizes if size is not None]
+            return ("joining", (axis, *known)) if len(known) == 2 else None
+        if call.name in _DOUBLINGS and len(made) == 4 and given[0].shape[:2] == made[:2]:
+            scales = call.floats("scale_factors") or (call.limit("scales_h"), call.limit("scales_w"))
+            return ("doubling", ()) if {*scales} == {2.0} else None
+        return None
 
     def _shape(self, name: str) -> Shape:
         return self._type(name).shape

@@ -87,6 +87,8 @@ class Problem:
 
     geometry: Geometry
     epilogue: str = "none"
+    cache_d: int = 0
+    """frames before x that another tensor has"""
 
     @property
     def operation(self) -> str:
@@ -96,10 +98,16 @@ class Problem:
         return "conv2d" if len(self.geometry.w) == 4 and self.geometry.before == self.geometry.after else "conv"
 
     @property
+    def cache(self) -> Shape:
+        """The shape of the frames before x; empty if there are none."""
+        return (*self.geometry.x[:2], self.cache_d, *self.geometry.x[3:]) if self.cache_d else ()
+
+    @property
     def arguments(self) -> dict[str, int | str]:
         """The operation's words but the dtype, and its sizes that the shapes of x and w do not determine."""
         of = self.geometry
         k: dict[str, int | str] = {"k": of.k} if of.transposed else {}
+        k |= {"cache_d": self.cache_d} if self.cache_d else {}
         words: dict[str, int | str] = {"groups": of.groups, "layout": of.layout, "epilogue": self.epilogue}
         return {**k, **_by_axis(of, self.operation), **words}
 

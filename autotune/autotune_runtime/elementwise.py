@@ -99,6 +99,8 @@ def binary(
     if number is None:
         return Operator(reads, (writes,), kind, None, constants)
     known: float = number
+    if known == {operator.mul: 1, operator.truediv: 1, operator.add: 0, operator.sub: 0}.get(function):
+        kind = kind if first and function in (operator.truediv, operator.sub) else "copy"
 
     def computed(x: float) -> float:
         return function(known, x) if first else function(x, known)

@@ -61,8 +61,9 @@ class Operator:
     reads: tuple[str, ...]
     writes: tuple[str, ...]
     kind: str = "other"
-    """copy: returns its input; affine: scales and shifts each channel by constants; addition: of two tensors of one
-    shape; convolution; other
+    """copy: returns its input; cast: to another floating-point type; affine: scales and shifts each channel by
+    constants; addition: of two tensors of one shape; padding: zeros around the input; joining: of two tensors along an
+    axis; doubling: each pixel becomes 2 x 2; convolution; other
     """
     function: Function | None = None
     """elementwise function; None if there is none, or if it is unknown"""
@@ -71,6 +72,8 @@ class Operator:
     convolution: Convolution | None = None
     product: MatrixProduct | None = None
     norm: Norm | None = None
+    amounts: tuple[int, ...] = ()
+    """of a padding: zeros before and after, by axis from the first; of a joining: its axis, and both sizes there"""
 
     @property
     def layer(self) -> Convolution | Norm | None:
@@ -88,6 +91,10 @@ class Graph:
     inputs: tuple[Shape, ...] = ()
     layout: str = "nchw"
     """layout in which the network stores its images"""
+    dtypes: Mapping[str, str] = field(default_factory=dict)
+    """of tensors, as far as they are known"""
+    writers: Mapping[str, int] = field(init=False)
+    """position of the operator that writes each tensor"""
     readers: Mapping[str, tuple[int, ...]] = field(init=False)
     """positions of the operators that read each tensor"""
     constant_readers: Mapping[str, int] = field(init=False)
@@ -101,6 +108,8 @@ class Graph:
                 readers.setdefault(name, []).append(at)
             for name in dict.fromkeys(operator.constants):
                 constants[name] = constants.get(name, 0) + 1
+        writers = {name: at for at, operator in enumerate(self.operators) for name in operator.writes}
+        object.__setattr__(self, "writers", writers)
         object.__setattr__(self, "readers", {name: tuple(found) for name, found in readers.items()})
         object.__setattr__(self, "constant_readers", constants)
 
@@ -111,8 +120,22 @@ class Graph:
 
 
 @dataclass(frozen=True, slots=True)
+class Front:
+    """The operators in front of a convolution that its kernel computes."""
+
+    operators: tuple[int, ...]
+    """positions in the graph, in order"""
+    reads: tuple[str, ...]
+    """the images, and the frames before them if the problem has such"""
+    problem: Problem
+    """the convolution of these; without its epilogue"""
+    doubles: bool
+    """whether the filters are those of a convolution of images of twice the height and width"""
+
+
+@dataclass(frozen=True, slots=True)
 class Fused:
-    """A convolution or norm and the following operators that its kernel computes; positions in the graph, in order."""
+    """A convolution or norm and the operators around it that its kernel computes; positions in the graph, in order."""
 
     at: int
     layer: Convolution | Norm
@@ -125,6 +148,7 @@ class Fused:
     """its word"""
     activated: tuple[int, ...] = ()
     """the operators of the activation, and copies before them"""
+    front: Front | None = None
 
     @property
     def problems(self) -> tuple[Problem | NormProblem, ...]:
@@ -132,7 +156,7 @@ class Fused:
 
         If an operator follows a convolution without a bias, the kernel's bias is zero.
         """
-        problem = self.layer.problem
+        problem = self.layer.problem if self.front is None else self.front.problem
         if problem is None:
             return ()
         if isinstance(problem, NormProblem):
@@ -197,7 +221,73 @@ def _fused(
             break
         tensor = graph.operators[reader].writes[0]
     word, parts = found
-    return Fused(at, layer, folded, addition, before_sum, word, (*copies, *parts) if word else ())
+    front = _front(graph, at, layer.problem) if isinstance(layer, Convolution) and layer.problem else None
+    return Fused(at, layer, folded, addition, before_sum, word, (*copies, *parts) if word else (), front)
+
+
+def _front(graph: Graph, at: int, problem: Problem) -> Front | None:
+    """The operators in front of a convolution that its kernel computes: padding, frames before the images, doubling."""
+    found: Front | None = None
+    tensor, reader, parts, reads = graph.operators[at].reads[0], at, [], ()
+    doubles = False
+    dtypes = {problem.dtype, "f32"}  # a cast to f32 and back changes nothing
+    while graph.only_reader(tensor) == reader and tensor in graph.writers:
+        reader = graph.writers[tensor]
+        operator, of = graph.operators[reader], problem.geometry
+        parts.append(reader)
+        tensor = operator.reads[-1] if operator.kind == "joining" else operator.reads[0] if operator.reads else ""
+        if operator.kind == "padding" and not problem.cache_d and not doubles and not of.transposed:
+            if (wider := _padded(of, operator.amounts)) is None:
+                break
+            problem = replace(problem, geometry=wider)
+        elif operator.kind == "joining" and not problem.cache_d and not doubles and _joins_frames(of, operator.amounts):
+            _, cache_d, d = operator.amounts
+            x = (*of.x[:2], d, *of.x[3:])
+            problem, reads = replace(problem, geometry=replace(of, x=x), cache_d=cache_d), operator.reads[:1]
+        elif operator.kind == "doubling" and found is None and _is_doubled(of):
+            problem, doubles = replace(problem, geometry=_of_half(of)), True
+        elif operator.kind not in ("copy", "cast"):
+            break
+        if graph.dtypes.get(tensor, problem.dtype) not in dtypes:
+            break
+        changed = problem.geometry is not of or problem.cache_d or doubles
+        if changed and graph.dtypes.get(tensor, problem.dtype) == problem.dtype:
+            found = Front(tuple(reversed(parts)), (tensor, *reads), problem, doubles)
+    return found
+
+
+def _padded(of: Geometry, amounts: tuple[int, ...]) -> Geometry | None:
+    """A convolution that pads its images itself; None if they are padded along other axes, or made smaller."""
+    before, after = amounts[0::2], amounts[1::2]
+    if any((*before[:2], *after[:2])) or min(amounts) < 0:
+        return None
+    x = tuple((size or 0) - one - other for size, one, other in zip(of.x, before, after, strict=True))
+    added = (
+        tuple(pad + more for pad, more in zip(pads, those[2:], strict=True))
+        for pads, those in ((of.before, before), (of.after, after))
+    )
+    return replace(of, x=x, **dict(zip(("before", "after"), added, strict=True)))
+
+
+def _joins_frames(of: Geometry, amounts: tuple[int, ...]) -> bool:
+    return len(of.w) == 5 and not of.transposed and amounts[0] == 2 and of.before[0] == of.after[0] == 0
+
+
+def _is_doubled(of: Geometry) -> bool:
+    """Whether a convolution of doubled images is a transposed one of the images, with fewer products."""
+    ones = (1, 1)
+    same = of.before == of.after == of.stride == of.dilation == ones
+    return same and of.w[2:] == (3, 3) and not of.transposed
+
+
+def _of_half(of: Geometry) -> Geometry:
+    """The transposed convolution that computes a 3x3 convolution of doubled images: 4x4 filters with a stride of 2.
+
+    An output sees 2 x 2 of the images' pixels, so three taps of a row become two, one of them a sum.
+    """
+    n, c, h, w = (size or 0 for size in of.x)
+    filters = (c, of.k // of.groups, 4, 4)
+    return replace(of, x=(n, c, h // 2, w // 2), w=filters, stride=(2, 2), transposed=True)
 
 
 def activation_behind(graph: Graph, tensor: str) -> tuple[str, tuple[int, ...]]:

@@ -23,7 +23,7 @@ from .activations import BY_WORD
 from .convolution import Problem
 from .norms import NormProblem
 from .torch_call import LAST, STORED
-from .torch_convolution import Convolution, activated, convolved
+from .torch_convolution import Convolution, activated
 from .torch_norm import Norm
 from .torch_runtime import Runtime
 
@@ -86,6 +86,7 @@ class Arrays:
     layer: Convolution | Norm
     tuned: nn.Module
     z: Tensor
+    cache: Tensor | None
 
 
 Pass: TypeAlias = Callable[[Arrays], Tensor]
@@ -161,7 +162,7 @@ def _rivals(work: Work) -> dict[str, Pass]:
     if (fused := _fused(work, of)) is not None:
         found[f"{_FUSED}{work.words}{'' if work.activation else ' with a ReLU besides'}"] = fused
     elif work.residual or work.activation:
-        found[ONE_KERNEL] = partial(_with_one_kernel_behind, work, of)
+        found[ONE_KERNEL] = partial(_with_one_kernel_behind, work)
     return found
 
 
@@ -173,23 +174,32 @@ def _arrays(work: Work, layer: Convolution | Norm, library: str | Path | None = 
     if isinstance(own, Convolution):
         own.weight.data = own.weight.data.contiguous(memory_format=memory_format)
     x = torch.empty(of.x, dtype=STORED[of.dtype], device=layer.device, memory_format=memory_format).normal_()
-    z = torch.empty(0)
+    z, cache = torch.empty(0), None
+    if isinstance(of, Problem) and of.cache_d:
+        cache = torch.empty(of.cache, dtype=x.dtype, device=x.device, memory_format=memory_format).normal_()
     if work.residual:
-        z = torch.empty_like(own(x), memory_format=memory_format).normal_()
-    return Arrays(x, own, own if library is None else own.tuned(of.epilogue, library), z)
+        z = torch.empty_like(_alone(own, x, cache), memory_format=memory_format).normal_()
+    return Arrays(x, own, own if library is None else own.tuned(of.epilogue, library), z, cache)
+
+
+def _alone(layer: nn.Module, x: Tensor, cache: Tensor | None) -> Tensor:
+    """The layer of images and the frames before them, if it takes such."""
+    y: Tensor = layer(x) if cache is None else layer(x, cache)
+    return y
 
 
 def _tuned(work: Work, arrays: Arrays) -> Tensor:
     """The tuned layer, followed by PyTorch's kernels for the operators that it does not fuse."""
     kernel = work.kernel
-    y: Tensor = arrays.tuned(arrays.x, arrays.z) if kernel.has_residual else arrays.tuned(arrays.x)
+    given = (arrays.x, arrays.z if kernel.has_residual else None, arrays.cache)
+    y: Tensor = arrays.tuned(arrays.x) if isinstance(kernel, NormProblem) else arrays.tuned(*given)
     added = work.residual and not kernel.has_residual
     return _followed(y, arrays.z if added else None, "" if kernel.activation else work.activation)
 
 
 def _separate(work: Work, arrays: Arrays) -> Tensor:
     """The network's own operators, in place if possible."""
-    return _followed(arrays.layer(arrays.x), arrays.z if work.residual else None, work.activation)
+    return _followed(_alone(arrays.layer, arrays.x, arrays.cache), arrays.z if work.residual else None, work.activation)
 
 
 def _followed(y: Tensor, z: Tensor | None, activation: str) -> Tensor:
@@ -215,18 +225,18 @@ def _fused(work: Work, kernel: Problem) -> Pass | None:
         return made
 
     alone = kernel.epilogue == "none" and not work.residual and not work.activation
-    if alone or work.activation not in ("", "relu") or of.transposed or of.before != of.after:
+    if alone or work.activation not in ("", "relu") or of.transposed or of.before != of.after or kernel.cache_d:
         return None
     return add_relu if work.residual else relu
 
 
-def _with_one_kernel_behind(work: Work, kernel: Problem, arrays: Arrays) -> Tensor:
+def _with_one_kernel_behind(work: Work, arrays: Arrays) -> Tensor:
     """As long as what `torch.compile` runs: cuDNN's convolution, then one kernel for the rest, in place.
 
     An operator of PyTorch with the same reads and writes stands in for that kernel, because compiling it would take
     longer than all races. So the result lacks the bias, and the activation after a residual.
     """
-    y = convolved(arrays.x, arrays.layer.weight, None, kernel.operation, kernel.arguments)
+    y = arrays.layer.with_bias(arrays.x, arrays.cache, None)
     return y.add_(arrays.z) if work.residual else activated(y, work.activation)
 
 

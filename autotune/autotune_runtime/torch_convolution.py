@@ -69,14 +69,20 @@ def _by_axis(name: str, default: int, rank: int, arguments: Mapping[str, int | s
 def by_pytorch(call: Call, tensors: Mapping[str, Tensor]) -> Tensor:
     """A call by PyTorch's operators, in the layout of a kernel."""
     arguments, z = dict(call.arguments), tensors.get("z")
-    y = convolved(tensors["x"], tensors["w"], tensors.get("bias"), call.library.interface.name, arguments)
+    x = joined(tensors["x"], tensors.get("cache"))
+    y = convolved(x, tensors["w"], tensors.get("bias"), call.library.interface.name, arguments)
     y = activated(y if z is None else y.add_(z), activation_of(str(arguments["epilogue"])))
     return torch.empty_like(y, memory_format=call.memory_format(y.shape)).copy_(y)
 
 
-CONVOLUTION = Operator(CONV_INTERFACES[0], "convolution", by_pytorch)
-"""The operator of all three operations, whose first arrays are the same; a library's further arrays, such as conv's
-cache, are null. `convolution` has a more convenient signature."""
+def joined(x: Tensor, cache: Tensor | None) -> Tensor:
+    """A video with the frames before it."""
+    return x if cache is None else torch.cat((cache, x), 2)
+
+
+CONVOLUTION = Operator(CONV_INTERFACES[1], "convolution", by_pytorch)
+"""The operator of all three operations: `conv` has the arrays of the others, and a cache. `convolution` has a more
+convenient signature."""
 
 
 class Convolution(nn.Module):
@@ -92,9 +98,13 @@ class Convolution(nn.Module):
         self._operation, self._arguments = problem.operation, problem.arguments
         self.eval()
 
-    def forward(self, input: Tensor) -> Tensor:  # noqa: A002 - the name in PyTorch's convolutions, by which it may be called
-        """Compute y [N, K, ...] from x [N, C, ...]."""
-        return convolved(input, self.weight, self.bias, self._operation, self._arguments)
+    def forward(self, input: Tensor, cache: Tensor | None = None) -> Tensor:  # noqa: A002 - as in PyTorch's convolutions
+        """Compute y [N, K, ...] from x [N, C, ...] and the frames before it."""
+        return self.with_bias(input, cache, self.bias)
+
+    def with_bias(self, x: Tensor, cache: Tensor | None, bias: Tensor | None) -> Tensor:
+        """The convolution with another bias or none."""
+        return convolved(joined(x, cache), self.weight, bias, self._operation, self._arguments)
 
     @property
     def device(self) -> torch.device:
@@ -112,10 +122,38 @@ class Convolution(nn.Module):
         return f"{kind}x {sizes(of.x)}, filters {sizes(of.w)}, stride {of.stride}, padding {of.before}"
 
 
+class DoublingConvolution(Convolution):
+    """A 3x3 convolution of images of twice the height and width; its kernel is a transposed convolution's."""
+
+    def with_bias(self, x: Tensor, _: Tensor | None, bias: Tensor | None) -> Tensor:
+        """The convolution y [N, K, 2 H, 2 W] of x [N, C, H, W] with this bias."""
+        doubled = functional.interpolate(x, scale_factor=2.0)
+        made: Tensor = torch.conv2d(doubled, self.weight, bias, padding=1, groups=self.problem.geometry.groups)
+        return made
+
+    def tuned(self, epilogue: str, library: str | Path) -> TunedConvolution:
+        """The transposed convolution of the same images, with this epilogue."""
+        weight = nn.Parameter(of_doubled(self.weight, self.problem.geometry.groups), requires_grad=False)
+        return Convolution(self.problem, weight, self.bias).tuned(epilogue, library)
+
+
+def of_doubled(weight: Tensor, groups: int) -> Tensor:
+    """The filters [C, K/groups, 4, 4] of the transposed convolution that computes a 3x3 convolution of doubled images.
+
+    With a stride of 2 and a padding of 1, tap a of a row adds pixel i to output 2 i + a - 1.
+    """
+    taps = torch.tensor([[0, 0, 1], [0, 1, 1], [1, 1, 0], [1, 0, 0]], dtype=torch.float64, device=weight.device)
+    grouped = weight.double().unflatten(0, (groups, -1))
+    made = torch.einsum("ar,bs,gkcrs->gckab", taps, taps, grouped).flatten(0, 1).to(weight.dtype)
+    last = weight.is_contiguous(memory_format=torch.channels_last)
+    return made.contiguous(memory_format=torch.channels_last if last else torch.contiguous_format)
+
+
 class TunedConvolution(Convolution):
     """A convolution that runs a library's kernel on images of the shape it was made for, any number of them.
 
-    If its problem has a residual, it takes the residual as a second argument and adds it before its activation.
+    If its problem has a residual, it takes the residual as a second argument and adds it before its activation; the
+    frames before a video are its third.
     PyTorch's convolution computes images of another shape or on another type of device, residuals of another shape than
     the output's, all images once the filters were cast to another dtype (`network.half()`), and, with one warning, more
     images at once than the kernel supports. It notices a change of the parameters in place or by `load_state_dict`, but
@@ -129,30 +167,39 @@ class TunedConvolution(Convolution):
         zeros = conv.weight.new_zeros(of.k) if conv.bias is None and problem.epilogue != "none" else None
         self.register_buffer("zeros", zeros, persistent=False)  # a bias, for a kernel that takes one
         self._x_sizes, self._y_sizes, self._dtype = of.x[1:], of.y[1:], conv.weight.dtype
+        self._cache_sizes = problem.cache[1:]
         self._call = Call(str(library), tuple(problem.arguments.items()), torch_shapes=True, or_pytorch=True).text
 
-    def forward(self, input: Tensor, z: Tensor | None = None) -> Tensor:  # noqa: A002
-        """Compute y [N, K, ...] from x [N, C, ...] and the residual z [N, K, ...]."""
+    def forward(  # type: ignore[override] # a residual, which a plain convolution does not take, comes first
+        self,
+        input: Tensor,  # noqa: A002
+        z: Tensor | None = None,
+        cache: Tensor | None = None,
+    ) -> Tensor:
+        """Compute y [N, K, ...] from x [N, C, ...], the residual z [N, K, ...] and the frames before x."""
         x, own = input, self._parameters
         weight, bias = own.get("weight"), own.get("bias")  # reading each as an attribute would take 0.8 us
         if weight is None or bias is None:
             weight, bias = self.weight, self.zeros if self.bias is None else self.bias
         if not torch.compiler.is_dynamo_compiling():
-            y: Tensor | None = CONVOLUTION.call_cached(self._call, (x, z), (weight, bias))
+            y: Tensor | None = CONVOLUTION.call_cached(self._call, (x, z, cache), (weight, bias))
             if y is not None:
                 return y
         fits = x.shape[1:] == self._x_sizes and weight.dtype == self._dtype
+        fits = fits and (() if cache is None else cache.shape[1:]) == self._cache_sizes
         supported = fits and CONVOLUTION.runtime_of(x.device) is not None
         if supported and (z is None or z.shape == (x.shape[0], *self._y_sizes)):
-            return cast("Tensor", CONVOLUTION(x, weight, bias, z, self._call))
-        return self.by_pytorch(x, z)
+            return cast("Tensor", CONVOLUTION(x, weight, bias, z, cache, self._call))
+        return self.by_pytorch(x, z, cache)
 
-    def by_pytorch(self, x: Tensor, z: Tensor | None = None) -> Tensor:
+    def by_pytorch(self, x: Tensor, z: Tensor | None = None, cache: Tensor | None = None) -> Tensor:
         """Compute the same with PyTorch's operators."""
-        plain = super().forward(x)
+        plain = self.with_bias(x, cache, self.bias)
         return activated(plain if z is None else plain + z, self.problem.activation)
 
-    def error(self, x: Tensor, z: Tensor | None = None, *, y: Tensor, bound: float) -> float:
+    def error(
+        self, x: Tensor, z: Tensor | None = None, cache: Tensor | None = None, *, y: Tensor, bound: float
+    ) -> float:
         """The largest error of results y, compared with PyTorch's in float64, relative to what is allowed there.
 
         A sum may be wrong by `bound` times the sum of its terms' magnitudes, as in autotune's verification; what
@@ -160,8 +207,9 @@ class TunedConvolution(Convolution):
         """
         weight, bias = self.weight.double(), None if self.bias is None else self.bias.double()
         sizes_of_bias = None if bias is None else bias.abs()
-        exact = convolved(x.double(), weight, bias, self._operation, self._arguments)
-        size = convolved(x.double().abs(), weight.abs(), sizes_of_bias, self._operation, self._arguments)
+        x = joined(x, cache).double()
+        exact = convolved(x, weight, bias, self._operation, self._arguments)
+        size = convolved(x.abs(), weight.abs(), sizes_of_bias, self._operation, self._arguments)
         if z is not None:
             exact, size = exact.add_(z), size.add_(z.abs())
         allowed, word, of = bound * size, self.problem.activation, torch.finfo(y.dtype)
@@ -221,7 +269,7 @@ def convolution(
     epilogue = "none" if bias is None else epilogue_name(residual=z is not None, activation=activation)
     k = weight.shape[1] * groups
     text = _text_of(path, numbers, k, groups, epilogue, "nhwc" if channels_last else "nchw")
-    return cast("Tensor", CONVOLUTION(x, weight, bias, z, text))
+    return cast("Tensor", CONVOLUTION(x, weight, bias, z, None, text))
 
 
 @torch.compiler.assume_constant_result

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 import torch
@@ -18,6 +18,7 @@ from .torch_call import DTYPES, LAST
 from .torch_capture import Part
 from .torch_example import undisturbed
 
+_PRODUCTS = (torch.ops.aten.mul.Tensor, torch.ops.aten.mul.Scalar, torch.ops.aten.div.Tensor, torch.ops.aten.div.Scalar)
 _RANDOM = ("rand", "normal", "bernoulli", "multinomial", "dropout")
 """Prefixes of the names of operators whose results differ from call to call."""
 
@@ -38,6 +39,7 @@ def read(part: Part) -> Read:
     follow_writers(part.graph.graph)
     seen = Seen(part.graph)
     seen.observe(part.arguments)
+    _without_products_by_one(part.graph.graph, seen)
     modules = dict(part.graph.named_modules())
     nodes = part.graph.graph.nodes
     labels = {node.name: part.labels.get(str(node.target), str(node.target)) for node in nodes if node.op == "get_attr"}
@@ -124,6 +126,18 @@ def follow_writers(graph: fx.Graph) -> None:
                     user.replace_input_with(tensor, node)
 
 
+def _without_products_by_one(graph: fx.Graph, seen: Seen) -> None:
+    """Remove products and quotients that return their input, such as those of an output's scale of 1."""
+    for node in [*graph.nodes]:
+        if node.target not in _PRODUCTS or len(node.args) != 2 or node.args[1] != 1:
+            continue
+        x = node.args[0]
+        made_here = isinstance(x, fx.Node) and x.op == "call_function" and seen.tensors.get(x) == seen.tensors.get(node)
+        if isinstance(x, fx.Node) and made_here and not seen.overwritten((x, node), node, None):
+            node.replace_all_uses_with(x)
+            graph.erase_node(node)
+
+
 @dataclass(frozen=True, slots=True)
 class _Kind:
     """The properties that two tensors must share for a kernel to add them."""
@@ -184,14 +198,19 @@ class Seen(fx.Interpreter):
         y_is, z_is = self.tensors.get(conv), self.tensors.get(z)
         if y_is is None or z_is is None or y_is.kind != z_is.kind or layout not in z_is.layouts:
             return False
-        images = frozenset[StorageWeakRef]().union(*(self.storages[each] for each in conv.all_input_nodes))
-        if any(self.written[each] & images for each in self._between(conv, addition)):
-            return False  # the images have been overwritten
+        if self.overwritten(conv.all_input_nodes, conv, addition):
+            return False
         return not self.written[addition] & self.storages[z] or not self._read_elsewhere(z, addition)
 
-    def _between(self, first: fx.Node, last: fx.Node) -> Iterator[fx.Node]:
-        """The nodes that ran after one and before another."""
-        return (node for node, at in self.order.items() if self.order[first] < at < self.order[last])
+    def overwritten(self, tensors: Iterable[fx.Node], first: fx.Node, last: fx.Node | None) -> bool:
+        """Whether the memory of tensors was written after one node and before another, or until the end."""
+        memory = frozenset[StorageWeakRef]().union(*(self.storages[each] for each in tensors))
+        return any(self.written[each] & memory for each in self._between(first, last))
+
+    def _between(self, first: fx.Node, last: fx.Node | None) -> Iterator[fx.Node]:
+        """The nodes that ran after one and before another, or until the end."""
+        end = len(self.order) if last is None else self.order[last]
+        return (node for node, at in self.order.items() if self.order[first] < at < end)
 
     def _read_elsewhere(self, z: fx.Node, writer: fx.Node) -> bool:
         """Whether its write into z's memory is visible other than through its result: to a caller, or to a later

@@ -11,10 +11,10 @@ from torch import Tensor, fx, nn
 
 from . import fusion, norms
 from .convolution import Problem
-from .fusion import Fused, fuse
+from .fusion import Front, Fused, fuse
 from .norms import NormProblem
 from .torch_capture import Part, capture
-from .torch_convolution import Convolution
+from .torch_convolution import Convolution, DoublingConvolution
 from .torch_example import changes_are_counted, example_arguments, refuse_training, replaced
 from .torch_graph import arguments_of, attribute, read
 from .torch_norm import Norm
@@ -38,6 +38,13 @@ class Layer:
     """the operators that its kernel can fuse"""
     node: fx.Node
     is_norm: bool
+    otherwise: Layer | None = None
+    """the layer without the operators in front of it"""
+
+    @property
+    def ways(self) -> tuple[Layer, ...]:
+        """The layer with as much as kernels may compute, then with less."""
+        return (self,) if self.otherwise is None else (self, *self.otherwise.ways)
 
     @property
     def residual(self) -> bool:
@@ -105,6 +112,8 @@ class LayerGraph:
         """convolutions, once for each batch norm"""
         self._read = read(part)
         self._values: dict[fx.Node, Tensor] = {}
+        self._writers = {node.name: node for node in part.graph.graph.nodes}
+        """of tensors by name, also of those that were replaced"""
         served = {each.at: each for each in fuse(self._read.graph, may_add=self._may_add)}
         found = ((at, each.layer) for at, each in enumerate(self._read.graph.operators))
         self.layers = tuple(self._layer(at, each, served.get(at)) for at, each in found if each is not None)
@@ -113,7 +122,11 @@ class LayerGraph:
     def take(self, layer: Layer, problem: Problem | NormProblem, tuned: nn.Module) -> None:
         """Let a kernel's module compute a layer, with the fused operators of its problem."""
         fused, nodes, gone = layer.fused, self.part.graph.graph, [layer.node]
-        at, given = layer.node, [arguments_of(layer.node)["input"]]
+        at, given, cache = layer.node, [arguments_of(layer.node)["input"]], []
+        if fused is not None and fused.front is not None:
+            gone = [*self._nodes(fused.front.operators), *gone]
+            first, *cache = map(self._made, fused.front.reads)
+            given = [first]
         if fused is not None and fused.addition is not None and problem.has_residual:
             at = self._read.nodes[fused.addition]
             gone += self._nodes(fused.copied)
@@ -121,9 +134,11 @@ class LayerGraph:
             gone.append(at)
         if fused is not None and problem.activation:
             gone += self._nodes(fused.activated)
+        if cache:
+            given = [*given, *[None] * (2 - len(given)), *cache]
         with nodes.inserting_before(at):
             made = nodes.call_module(self._placed(layer, tuned), tuple(given))
-        gone[-1].replace_all_uses_with(made)
+        self._replace(gone[-1], made)
         _erase(gone)
 
     def finished(self) -> nn.Module:
@@ -151,6 +166,15 @@ class LayerGraph:
             return False
         return self._read.seen.may_add(conv, z, addition, found.problem.geometry.layout)
 
+    def _made(self, name: str) -> fx.Node:
+        """The node that makes a tensor of the captured graph now."""
+        return self._writers[name]
+
+    def _replace(self, node: fx.Node, other: fx.Node) -> None:
+        """Let another node make a node's tensor."""
+        node.replace_all_uses_with(other)
+        self._writers |= {name: other for name, writer in self._writers.items() if writer is node}
+
     def _nodes(self, positions: tuple[int, ...]) -> list[fx.Node]:
         return [self._read.nodes[at] for at in positions]
 
@@ -163,12 +187,24 @@ class LayerGraph:
             return layer
         if isinstance(problem, Problem):
             conv = self._convolution(node, name, problem, fused)
-            return replace(layer, module=conv, problem=conv.problem, fused=fused)
+            alone = replace(layer, module=conv, problem=conv.problem, fused=replace(fused, front=None))
+            return alone if fused.front is None else self._with_front(alone, conv, fused, fused.front)
         if node not in self._read.seen.tensors:
             return replace(layer, why_not="its statistics are outputs, too")
         weight, bias = (None if each is None else _parameter(each.flatten()) for each in self._weights(node))
         norm = Norm(problem, weight, bias, self._read.seen.tensors[node].kind.device)
         return replace(layer, module=norm, problem=problem, fused=fused)
+
+    def _with_front(self, layer: Layer, conv: Convolution, fused: Fused, front: Front) -> Layer:
+        """A layer with the operators in front of it, if what its kernel reads is not overwritten before it runs."""
+        reads = tuple(map(self._made, front.reads))
+        last = layer.node if fused.addition is None else self._read.nodes[fused.addition]
+        if self._read.seen.overwritten(reads, self._read.nodes[front.operators[0]], last):
+            return layer
+        problem = replace(front.problem, epilogue=conv.problem.epilogue)
+        module = (DoublingConvolution if front.doubles else Convolution)(problem, conv.weight, conv.bias)
+        fused = replace(fused, front=replace(front, problem=problem))
+        return replace(layer, module=module, problem=problem, fused=fused, otherwise=layer)
 
     def _convolution(self, node: fx.Node, name: str, problem: Problem, fused: Fused) -> Convolution:
         """A convolution with the operators that are folded into it."""
@@ -182,7 +218,7 @@ class LayerGraph:
             weight, bias = with_scale_and_shift(weight, bias, scale, shift, transposed_groups=groups)
             self._store(node, weight, bias)
             self.folded += [name for each in chain if "batch_norm" in str(each.target)]
-            chain[-1].replace_all_uses_with(node)
+            self._replace(chain[-1], node)
             _erase(chain)
             problem = replace(problem, epilogue="bias")
         return Convolution(problem, _parameter(weight), None if bias is None else _parameter(bias))

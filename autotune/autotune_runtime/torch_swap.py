@@ -149,13 +149,13 @@ def swap(
     places: dict[Tuned, int] = {}
     with torch.no_grad(), cudnn_benchmark():
         for part in network.parts:
-            judged = [replace(judge.row(layer), is_norm=layer.is_norm) for layer in part.layers]
-            for at, (layer, row) in enumerate(zip(part.layers, judged, strict=True), len(rows)):
+            judged = [judge.way(layer) for layer in part.layers]
+            for at, (layer, row) in enumerate(judged, len(rows)):
                 if row.swapped and isinstance(row.problem, (Problem, NormProblem)) and layer.module is not None:
                     tuned = layer.module.tuned(row.problem.epilogue, libraries[row.problem.operation].path)
                     places[tuned] = at
                     part.take(layer, row.problem, tuned)
-            rows += judged
+            rows += [replace(row, is_norm=layer.is_norm) for layer, row in judged]
         return Swapped(network.finish(), Report((*rows, *left), len(network.folded)), places)
 
 
@@ -177,6 +177,14 @@ class _Judge:
         self, libraries: Mapping[str, Library], margin: float, effort: Effort, times: dict[str, Times | None]
     ) -> None:
         self._margin, self._libraries, self._effort, self._times = margin, libraries, effort, times
+
+    def way(self, layer: Layer) -> tuple[Layer, Row]:
+        """The first way to compute a layer by a kernel that wins, else the plainest, and its row."""
+        for way in layer.ways:
+            row = self.row(way)
+            if row.swapped:
+                break
+        return way, row
 
     def row(self, layer: Layer) -> Row:
         """Decide about a layer."""

@@ -55,7 +55,7 @@ def begun_build(build: UntunedBuild | None, network: Inference) -> UntunedBuild 
     """Begin to build libraries for a network; None if none of its layers can run a kernel."""
     problems: dict[Problem | FilterGradient | NormProblem, str] = {}
     taken: set[str] = set()
-    for layer in network.layers:
+    for layer in (each for first in network.layers for each in first.ways):
         if layer.module is not None and layer.problems and layer.problems[0] not in problems:
             problems[layer.problems[0]] = unused_name(plain_name(layer.name) or "layer", taken)
     return begin(build, problems)
@@ -190,6 +190,11 @@ class UntunedNetwork(nn.Module):
         return super().train(mode)
 
 
+def _sliced(inputs: Iterable[Tensor | None], part: slice) -> list[Tensor | None]:
+    """Some of the images."""
+    return [each if each is None else each[part] for each in inputs]
+
+
 def disagreements(
     network: nn.Module, arguments: tuple[object, ...], bounds: Mapping[Tuned, float]
 ) -> dict[Tuned, float]:
@@ -200,11 +205,13 @@ def disagreements(
     """
     wrong: dict[Tuned, float] = {}
 
-    def compare(module: nn.Module, inputs: tuple[Tensor, ...], y: Tensor) -> None:
+    def compare(module: nn.Module, inputs: tuple[Tensor | None, ...], y: Tensor) -> None:
         assert isinstance(module, Tuned)  # noqa: S101 - that is what the hook is registered for
-        step = max(1, _MOST_ELEMENTS // max(1, inputs[0][0].numel(), y[0].numel()))
+        x = inputs[0]
+        assert x is not None  # noqa: S101 - only residual and cache may be missing
+        step = max(1, _MOST_ELEMENTS // max(1, x[0].numel(), y[0].numel()))
         parts = (slice(at, at + step) for at in range(0, len(y), step))
-        error = max(module.error(*(each[part] for each in inputs), y=y[part], bound=bounds[module]) for part in parts)
+        error = max(module.error(*_sliced(inputs, part), y=y[part], bound=bounds[module]) for part in parts)
         if not error <= 1:
             wrong[module] = error
 
