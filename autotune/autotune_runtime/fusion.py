@@ -228,8 +228,9 @@ def _fused(
 def _front(graph: Graph, at: int, problem: Problem) -> Front | None:
     """The operators in front of a convolution that its kernel computes: padding, frames before the images, doubling."""
     found: Front | None = None
-    tensor, reader, parts, reads = graph.operators[at].reads[0], at, [], ()
-    doubles = False
+    tensor, reader, doubles = graph.operators[at].reads[0], at, False
+    parts: list[int] = []
+    reads: tuple[str, ...] = ()
     dtypes = {problem.dtype, "f32"}  # a cast to f32 and back changes nothing
     while graph.only_reader(tensor) == reader and tensor in graph.writers:
         reader = graph.writers[tensor]
@@ -262,11 +263,11 @@ def _padded(of: Geometry, amounts: tuple[int, ...]) -> Geometry | None:
     if any((*before[:2], *after[:2])) or min(amounts) < 0:
         return None
     x = tuple((size or 0) - one - other for size, one, other in zip(of.x, before, after, strict=True))
-    added = (
+    first, last = (
         tuple(pad + more for pad, more in zip(pads, those[2:], strict=True))
         for pads, those in ((of.before, before), (of.after, after))
     )
-    return replace(of, x=x, **dict(zip(("before", "after"), added, strict=True)))
+    return replace(of, x=x, before=first, after=last)
 
 
 def _joins_frames(of: Geometry, amounts: tuple[int, ...]) -> bool:

@@ -13,7 +13,7 @@ import logging
 import re
 import warnings
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import torch
@@ -23,8 +23,11 @@ from torch.fx.experimental.proxy_tensor import make_fx
 from torch.nn.modules.conv import _ConvNd
 from torch.utils._pytree import tree_leaves, tree_map
 
-from .torch_example import has_hooks, replaced, run, tensors_of
+from .torch_example import convolutions, has_hooks, replaced, run, tensors_of
+from .torch_repeated import Calls, Once, Repeated, Value
 
+_MOST_UNROLLED = 8  # times that a convolution of one graph runs
+_MOST_KINDS = 8  # of calls of a part
 _FEWEST = 2  # batch size of the capture, because PyTorch takes a size of 1 for a constant
 
 
@@ -46,51 +49,98 @@ def capture(network: nn.Module, arguments: tuple[object, ...]) -> tuple[nn.Modul
     """Replace the parts of the network that can be captured by graphs; return the network, which is changed, and the
     graphs.
 
-    All of it becomes one graph if torch.export accepts it; otherwise the largest parts that ran once and whose
-    parameters nobody else reads.
+    All of it becomes one graph if torch.export accepts it, unless a convolution runs more than 8 times; otherwise the
+    largest parts whose parameters nobody else reads. A part that ran several times becomes a graph for each kind of
+    call.
     """
-    graph = exported(network, arguments)
-    if graph is not None:
-        return graph, (Part("", graph, arguments, is_convolution=isinstance(network, _ConvNd)),)
-    return network, tuple(_parts(network, arguments))
+    runs = _runs(network, arguments)
+    if max((runs[part] for part in convolutions(network).values()), default=0) <= _MOST_UNROLLED:
+        graph = exported(network, arguments)
+        if graph is not None:
+            return graph, (Part("", graph, arguments, is_convolution=isinstance(network, _ConvNd)),)
+    return network, tuple(_parts(network, arguments, runs))
 
 
-def _parts(network: nn.Module, arguments: tuple[object, ...]) -> Iterator[Part]:
-    given = _given(network, arguments)
+def _runs(network: nn.Module, arguments: tuple[object, ...]) -> Counter[nn.Module]:
+    """How often each part runs on the example."""
+    runs = Counter[nn.Module]()
+    with _hooked(network.modules(), lambda part, _, __: runs.update([part])):
+        run(network, arguments)
+    return runs
+
+
+@contextlib.contextmanager
+def _hooked(parts: Iterable[nn.Module], called: Callable[..., None]) -> Iterator[None]:
+    """Let a function see each call of parts: the part, its arguments by position, and by name."""
+    hooks = [part.register_forward_pre_hook(called, with_kwargs=True) for part in parts]
+    try:
+        yield
+    finally:
+        for hook in hooks:
+            hook.remove()
+
+
+def _parts(network: nn.Module, arguments: tuple[object, ...], runs: Counter[nn.Module]) -> Iterator[Part]:
+    given = _given(network, arguments, [part for part in network.modules() if runs[part] == 1])
     waiting = [name for name, _ in reversed([*network.named_children()])]
     while waiting:
         path = waiting.pop()
         part = network.get_submodule(path)
-        if part in given and any(isinstance(each, _ConvNd) for each in part.modules()):
+        if part in given and convolutions(part):
             graph = exported(part, given[part])
-            if graph is not None and _can_stand_for(network, arguments, part, graph):
+            if graph is not None and _can_stand_for(network, arguments, part, graph, 1):
                 replaced(network, part, graph)
                 yield Part(path, graph, given[part], is_convolution=isinstance(part, _ConvNd))
+                continue
+        if runs[part] > _MOST_UNROLLED and convolutions(part) and not isinstance(part, _ConvNd):
+            repeated, graphs = _repeated(network, arguments, part, path)
+            if repeated is not None and _can_stand_for(network, arguments, part, repeated, runs[part]):
+                replaced(network, part, repeated)
+                yield from graphs
                 continue
         waiting += [f"{path}.{name}" for name, _ in reversed([*part.named_children()])]
 
 
-def _given(network: nn.Module, arguments: tuple[object, ...]) -> dict[nn.Module, tuple[object, ...]]:
-    """The arguments of each part that ran once, with tensors by position."""
+def _repeated(
+    network: nn.Module, arguments: tuple[object, ...], part: nn.Module, path: str
+) -> tuple[Repeated | None, list[Part]]:
+    """A part as a graph for each kind of its calls, and the graphs; None if there are many kinds, or one fails."""
+    calls = Calls(_MOST_KINDS)
+    with _hooked([part], calls):
+        run(network, arguments)
+    graphs: dict[Hashable, tuple[fx.GraphModule, Value]] = {}
+    parts: list[Part] = []
+    labels = {f"part.{name}": name for name, _ in (*part.named_parameters(), *part.named_buffers())}
+    for kind, (value, tensors) in calls.found.items():
+        once = Once(part, value)
+        with _quiet(), torch.no_grad():
+            program = None if len(calls.found) > _MOST_KINDS else _program(once, tensors, None)
+        if program is None or once.made.value is None:
+            return None, []
+        graphs[kind] = _module(program, {}), once.made.value
+        parts.append(Part(path, graphs[kind][0], tensors, labels))
+    return Repeated(part, graphs).eval(), parts
+
+
+def _given(
+    network: nn.Module, arguments: tuple[object, ...], parts: Sequence[nn.Module]
+) -> dict[nn.Module, tuple[object, ...]]:
+    """The arguments of those of the parts, each of which runs once, that are given tensors by position."""
     given: dict[nn.Module, tuple[object, ...]] = {}
-    runs = Counter[nn.Module]()
 
     def called(part: nn.Module, inputs: tuple[object, ...], named: Mapping[str, object]) -> None:
-        runs[part] += 1
         if inputs and not named and all(isinstance(each, Tensor) for each in inputs):
             given[part] = tuple(each.clone() if isinstance(each, Tensor) else each for each in inputs)
 
-    hooks = [part.register_forward_pre_hook(called, with_kwargs=True) for part in network.modules()]
-    try:
+    with _hooked(parts, called):
         run(network, arguments)
-    finally:
-        for hook in hooks:
-            hook.remove()
-    return {part: each for part, each in given.items() if runs[part] == 1}
+    return given
 
 
-def _can_stand_for(network: nn.Module, arguments: tuple[object, ...], part: nn.Module, graph: fx.GraphModule) -> bool:
-    """Whether the network computes the same with a graph in place of a part, also after changes of its parameters.
+def _can_stand_for(
+    network: nn.Module, arguments: tuple[object, ...], part: nn.Module, graph: nn.Module, runs: int
+) -> bool:
+    """Whether the network computes the same with graphs in place of a part, also after changes of its parameters.
 
     If not, something besides the part's call reads them, or uses attributes that a graph does not have.
     """
@@ -98,13 +148,13 @@ def _can_stand_for(network: nn.Module, arguments: tuple[object, ...], part: nn.M
     calls = 0
 
     class Decoy(nn.Module):
-        def forward(self, *given: Tensor) -> object:
+        def forward(self, *given: object, **named: object) -> object:
             nonlocal calls
             calls += 1
-            return outputs(*given)
+            return outputs(*given, **named)
 
-    def outputs(*given: Tensor) -> object:
-        return graph(*given)
+    def outputs(*given: object, **named: object) -> object:
+        return graph(*given, **named)
 
     decoy = Decoy().eval()
     for name, child in copy.deepcopy(graph).named_children():
@@ -120,7 +170,7 @@ def _can_stand_for(network: nn.Module, arguments: tuple[object, ...], part: nn.M
         return False
     finally:
         replaced(network, decoy, part)
-    return calls == 1
+    return calls == runs
 
 
 def exported(network: nn.Module, arguments: tuple[object, ...]) -> fx.GraphModule | None:

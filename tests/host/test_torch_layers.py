@@ -128,3 +128,48 @@ def test_layers_of_one_pixel_have_the_networks_layout(memory_format: str, layout
 def test_planes_are_nchw_though_their_filters_of_one_pixel_could_be_either() -> None:
     network = nn.Sequential(nn.Conv2d(3, 8, 3), nn.Conv2d(8, 4, 1)).eval()
     assert {layer.problem.layout for layer in read_network(network, (2, 3, 12, 12)).layers if layer.problem} == {"nchw"}
+
+
+class Frames(nn.Module):
+    """A causal convolution of a video, a frame in a call, with a list of the frames before it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv = nn.Conv3d(3, 3, (2, 3, 3))
+
+    def forward(self, x: Tensor, before: list[Tensor | str | None], *, scale: float) -> Tensor:
+        if isinstance(before[0], Tensor):
+            y = self.conv(functional.pad(torch.cat([before[0], x], 2), (1, 1, 1, 1)))
+        else:
+            y = self.conv(functional.pad(x, (1, 1, 1, 1, 1, 0)))
+        before[0] = "first" if before[0] is None else x.clone()
+        return y * scale
+
+
+class Video(nn.Module):
+    """Decodes a video in a loop."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.frames = Frames()
+
+    def forward(self, x: Tensor) -> Tensor:
+        before: list[Tensor | str | None] = [None]
+        return torch.cat([self.frames(part, before, scale=2.0) for part in x.split(1, 2)], 2)
+
+
+def test_a_part_that_runs_in_a_loop_has_a_graph_for_each_kind_of_call() -> None:
+    network = Video().eval()
+    found = read_network(network, (1, 3, 12, 6, 5))
+    problems = [layer.problem for layer in found.layers]
+    assert [problem and problem.values.get("cache_d", 0) for problem in problems] == [0, 0, 1]
+    assert [layer.name for layer in found.layers] == ["frames.conv"] * 3
+    copy = found.finish()
+    calls = []
+    copy.get_submodule("frames.part").register_forward_pre_hook(lambda *_: calls.append(1))
+    with torch.no_grad():
+        for sizes, others in (((1, 3, 12, 6, 5), 0), ((1, 3, 3, 6, 5), 0), ((1, 3, 3, 4, 5), 3)):
+            x = torch.randn(sizes)
+            calls.clear()
+            torch.testing.assert_close(copy(x), network(x))
+            assert len(calls) == others, "a size that was not captured is computed by the part itself"

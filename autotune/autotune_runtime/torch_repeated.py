@@ -1,0 +1,123 @@
+"""A part of a network that runs several times, such as for the frames of a video: a graph for each kind of call.
+
+Lists among its arguments may change in a call, as those of the frames that convolutions have seen before.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TypeAlias, cast
+
+import torch
+from torch import Tensor, fx, nn
+from torch.utils._pytree import TreeSpec, tree_flatten, tree_unflatten
+
+Arguments: TypeAlias = "tuple[tuple[object, ...], dict[str, object]]"
+"""By position and by name."""
+
+
+@dataclass(frozen=True, slots=True)
+class Value:
+    """Nested tuples, lists and dictionaries with places for tensors."""
+
+    spec: TreeSpec
+    leaves: tuple[object, ...]
+    """None for a tensor"""
+    places: tuple[int, ...]
+    """of the tensors"""
+
+    @classmethod
+    def of(cls, value: object) -> tuple[Value, list[Tensor]]:
+        """A value, and its tensors."""
+        leaves, spec = tree_flatten(value)
+        places = tuple(at for at, leaf in enumerate(leaves) if isinstance(leaf, Tensor))
+        others = tuple(None if isinstance(leaf, Tensor) else leaf for leaf in leaves)
+        return cls(spec, others, places), [leaf for leaf in leaves if isinstance(leaf, Tensor)]
+
+    def filled(self, tensors: Sequence[Tensor]) -> object:
+        """The value with these tensors."""
+        leaves = list(self.leaves)
+        for at, tensor in zip(self.places, tensors, strict=True):
+            leaves[at] = tensor
+        return tree_unflatten(leaves, self.spec)
+
+    def kind(self, tensors: Sequence[Tensor]) -> Hashable:
+        """What two calls have in common whose graph is the same."""
+        types = tuple((tensor.shape, tensor.dtype, tensor.device) for tensor in tensors)
+        return repr(self.spec), tuple(map(repr, self.leaves)), self.places, types
+
+
+@dataclass(slots=True)
+class Made:
+    """What a call makes: the outputs and the arguments, without tensors."""
+
+    value: Value | None = None
+
+
+class Once(nn.Module):
+    """A call of a part as a function of tensors: it returns those of the outputs, then those of the arguments after the
+    call.
+    """
+
+    def __init__(self, part: nn.Module, arguments: Value) -> None:
+        super().__init__()
+        self.part = part
+        self._arguments = arguments
+        self.made = Made()
+
+    def forward(self, *tensors: Tensor) -> tuple[Tensor, ...]:
+        given, named = cast("Arguments", self._arguments.filled(tensors))
+        self.made.value, found = Value.of((self.part(*given, **named), (given, named)))
+        return tuple(found)
+
+
+@dataclass(slots=True)
+class Calls:
+    """The first call of each kind, before it ran."""
+
+    most: int
+    found: dict[Hashable, tuple[Value, tuple[Tensor, ...]]] = field(default_factory=dict)
+
+    def __call__(self, _: nn.Module, given: tuple[object, ...], named: Mapping[str, object]) -> None:
+        """A forward pre-hook."""
+        value, tensors = Value.of((given, dict(named)))
+        kind = value.kind(tensors)
+        if kind not in self.found and len(self.found) <= self.most:
+            self.found[kind] = value, tuple(tensor.clone() for tensor in tensors)
+
+
+class Repeated(nn.Module):
+    """A part that computes calls of known kinds by graphs, and others as it is."""
+
+    def __init__(self, part: nn.Module, graphs: Mapping[Hashable, tuple[fx.GraphModule, Value]]) -> None:
+        super().__init__()
+        self.part = part
+        self.graphs = nn.ModuleList(graph for graph, _ in graphs.values())
+        self._kinds = {kind: (at, made) for at, (kind, (_, made)) in enumerate(graphs.items())}
+
+    def forward(self, *given: object, **named: object) -> object:
+        """Call the part."""
+        value, tensors = Value.of((given, named))
+        known = self._kinds.get(value.kind(tensors))
+        if known is None or torch.compiler.is_compiling():
+            return self.part(*given, **named)
+        at, made = known
+        outputs, after = cast("tuple[object, object]", made.filled(self.graphs[at](*tensors)))
+        _update((given, named), after)
+        return outputs
+
+
+def _update(given: object, after: object) -> object:
+    """Change lists and dictionaries to what they are after a call; return what an argument is then."""
+    if isinstance(given, dict) and isinstance(after, dict):
+        changed = {name: _update(given.get(name), value) for name, value in after.items()}
+        given.clear()
+        given.update(changed)
+        return given
+    if isinstance(given, (list, tuple)) and isinstance(after, (list, tuple)):
+        both = [_update(one, other) for one, other in zip(given, after, strict=False)]
+        if isinstance(given, list):
+            given[:] = [*both, *after[len(both) :]]
+            return given
+    return after
