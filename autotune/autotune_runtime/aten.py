@@ -13,7 +13,6 @@ from .fusion import Convolution, Graph, MatrixProduct, Operator, convolution, ma
 from .norms import Norm, norm
 
 _CASTS = ("to", "_to_copy", "type_as")
-_DOUBLINGS = ("upsample_nearest2d", "_upsample_nearest_exact2d")
 _COPIES = ("clone", "contiguous", "detach", "alias", "lift_fresh_copy")
 _FLOATS = (*DTYPES, "f64", "float64")
 _OWN_STATISTICS = ("layer_norm", "native_layer_norm", "rms_norm", "group_norm")
@@ -119,7 +118,7 @@ class _Reader:
         return Operator(reads, call.writes, function=function, constants=constants)
 
     def _moved(self, call: Call) -> tuple[str, tuple[int, ...]] | None:
-        """The kind and the amounts of an operator that moves, repeats or casts pixels; None if it is another one."""
+        """The kind and the amounts of an operator that moves or casts pixels; None if it is another one."""
         made = self._shape(call.writes[0])
         given = [self._type(name) for name in call.tensors]
         floats = all(self._type(name).dtype in _FLOATS for name in (*call.tensors[:1], *call.writes))
@@ -136,9 +135,6 @@ class _Reader:
             sizes = [each.shape[axis] if axis < len(each.shape) else None for each in given]
             known = [size for size in sizes if size is not None]
             return ("joining", (axis, *known)) if len(known) == 2 else None
-        if call.name in _DOUBLINGS and len(made) == 4 and given[0].shape[:2] == made[:2]:
-            scales = call.floats("scale_factors") or (call.limit("scales_h"), call.limit("scales_w"))
-            return ("doubling", ()) if {*scales} == {2.0} else None
         return None
 
     def _shape(self, name: str) -> Shape:

@@ -63,7 +63,7 @@ class Operator:
     kind: str = "other"
     """copy: returns its input; cast: to another floating-point type; affine: scales and shifts each channel by
     constants; addition: of two tensors of one shape; padding: zeros around the input; joining: of two tensors along an
-    axis; doubling: each pixel becomes 2 x 2; convolution; other
+    axis; convolution; other
     """
     function: Function | None = None
     """elementwise function; None if there is none, or if it is unknown"""
@@ -129,8 +129,6 @@ class Front:
     """the images, and the frames before them if the problem has such"""
     problem: Problem
     """the convolution of these; without its epilogue"""
-    doubles: bool
-    """whether the filters are those of a convolution of images of twice the height and width"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -226,34 +224,32 @@ def _fused(
 
 
 def _front(graph: Graph, at: int, problem: Problem) -> Front | None:
-    """The operators in front of a convolution that its kernel computes: padding, frames before the images, doubling."""
+    """The operators in front of a convolution that its kernel computes: padding, and frames before the images."""
     found: Front | None = None
-    tensor, reader, doubles = graph.operators[at].reads[0], at, False
+    tensor, reader = graph.operators[at].reads[0], at
     parts: list[int] = []
     reads: tuple[str, ...] = ()
-    dtypes = {problem.dtype, "f32"}  # a cast to f32 and back changes nothing
+    dtypes = {problem.dtype, "f32", "f64", "float64"}  # a cast to a wider type and back changes nothing
     while graph.only_reader(tensor) == reader and tensor in graph.writers:
         reader = graph.writers[tensor]
         operator, of = graph.operators[reader], problem.geometry
         parts.append(reader)
         tensor = operator.reads[-1] if operator.kind == "joining" else operator.reads[0] if operator.reads else ""
-        if operator.kind == "padding" and not problem.cache_d and not doubles and not of.transposed:
+        if operator.kind == "padding" and not problem.cache_d and not of.transposed:
             if (wider := _padded(of, operator.amounts)) is None:
                 break
             problem = replace(problem, geometry=wider)
-        elif operator.kind == "joining" and not problem.cache_d and not doubles and _joins_frames(of, operator.amounts):
+        elif operator.kind == "joining" and not problem.cache_d and _joins_frames(of, operator.amounts):
             _, cache_d, d = operator.amounts
             x = (*of.x[:2], d, *of.x[3:])
             problem, reads = replace(problem, geometry=replace(of, x=x), cache_d=cache_d), operator.reads[:1]
-        elif operator.kind == "doubling" and found is None and _is_doubled(of):
-            problem, doubles = replace(problem, geometry=_of_half(of)), True
         elif operator.kind not in ("copy", "cast"):
             break
         if graph.dtypes.get(tensor, problem.dtype) not in dtypes:
             break
-        changed = problem.geometry is not of or problem.cache_d or doubles
+        changed = problem.geometry is not of or problem.cache_d
         if changed and graph.dtypes.get(tensor, problem.dtype) == problem.dtype:
-            found = Front(tuple(reversed(parts)), (tensor, *reads), problem, doubles)
+            found = Front(tuple(reversed(parts)), (tensor, *reads), problem)
     return found
 
 
@@ -272,23 +268,6 @@ def _padded(of: Geometry, amounts: tuple[int, ...]) -> Geometry | None:
 
 def _joins_frames(of: Geometry, amounts: tuple[int, ...]) -> bool:
     return len(of.w) == 5 and not of.transposed and amounts[0] == 2 and of.before[0] == of.after[0] == 0
-
-
-def _is_doubled(of: Geometry) -> bool:
-    """Whether a convolution of doubled images is a transposed one of the images, with fewer products."""
-    ones = (1, 1)
-    same = of.before == of.after == of.stride == of.dilation == ones
-    return same and of.w[2:] == (3, 3) and not of.transposed
-
-
-def _of_half(of: Geometry) -> Geometry:
-    """The transposed convolution that computes a 3x3 convolution of doubled images: 4x4 filters with a stride of 2.
-
-    An output sees 2 x 2 of the images' pixels, so three taps of a row become two, one of them a sum.
-    """
-    n, c, h, w = (size or 0 for size in of.x)
-    filters = (c, of.k // of.groups, 4, 4)
-    return replace(of, x=(n, c, h // 2, w // 2), w=filters, stride=(2, 2), transposed=True)
 
 
 def activation_behind(graph: Graph, tensor: str) -> tuple[str, tuple[int, ...]]:

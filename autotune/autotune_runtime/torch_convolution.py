@@ -122,33 +122,6 @@ class Convolution(nn.Module):
         return f"{kind}x {sizes(of.x)}, filters {sizes(of.w)}, stride {of.stride}, padding {of.before}"
 
 
-class DoublingConvolution(Convolution):
-    """A 3x3 convolution of images of twice the height and width; its kernel is a transposed convolution's."""
-
-    def with_bias(self, x: Tensor, _: Tensor | None, bias: Tensor | None) -> Tensor:
-        """The convolution y [N, K, 2 H, 2 W] of x [N, C, H, W] with this bias."""
-        doubled = functional.interpolate(x, scale_factor=2.0)
-        made: Tensor = torch.conv2d(doubled, self.weight, bias, padding=1, groups=self.problem.geometry.groups)
-        return made
-
-    def tuned(self, epilogue: str, library: str | Path) -> TunedConvolution:
-        """The transposed convolution of the same images, with this epilogue."""
-        weight = nn.Parameter(of_doubled(self.weight, self.problem.geometry.groups), requires_grad=False)
-        return Convolution(self.problem, weight, self.bias).tuned(epilogue, library)
-
-
-def of_doubled(weight: Tensor, groups: int) -> Tensor:
-    """The filters [C, K/groups, 4, 4] of the transposed convolution that computes a 3x3 convolution of doubled images.
-
-    With a stride of 2 and a padding of 1, tap a of a row adds pixel i to output 2 i + a - 1.
-    """
-    taps = torch.tensor([[0, 0, 1], [0, 1, 1], [1, 1, 0], [1, 0, 0]], dtype=torch.float64, device=weight.device)
-    grouped = weight.double().unflatten(0, (groups, -1))
-    made = torch.einsum("ar,bs,gkcrs->gckab", taps, taps, grouped).flatten(0, 1).to(weight.dtype)
-    last = weight.is_contiguous(memory_format=torch.channels_last)
-    return made.contiguous(memory_format=torch.channels_last if last else torch.contiguous_format)
-
-
 class TunedConvolution(Convolution):
     """A convolution that runs a library's kernel on images of the shape it was made for, any number of them.
 

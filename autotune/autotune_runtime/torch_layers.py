@@ -14,7 +14,7 @@ from .convolution import Problem
 from .fusion import Front, Fused, fuse
 from .norms import NormProblem
 from .torch_capture import Part, capture
-from .torch_convolution import Convolution, DoublingConvolution
+from .torch_convolution import Convolution
 from .torch_example import changes_are_counted, example_arguments, refuse_training, replaced
 from .torch_graph import arguments_of, attribute, read
 from .torch_norm import Norm
@@ -202,7 +202,7 @@ class LayerGraph:
         if self._read.seen.overwritten(reads, self._read.nodes[front.operators[0]], last):
             return layer
         problem = replace(front.problem, epilogue=conv.problem.epilogue)
-        module = (DoublingConvolution if front.doubles else Convolution)(problem, conv.weight, conv.bias)
+        module = Convolution(problem, conv.weight, conv.bias)
         fused = replace(fused, front=replace(front, problem=problem))
         return replace(layer, module=module, problem=problem, fused=fused, otherwise=layer)
 
