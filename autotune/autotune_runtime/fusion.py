@@ -226,6 +226,7 @@ def _fused(
 def _front(graph: Graph, at: int, problem: Problem) -> Front | None:
     """The operators in front of a convolution that its kernel computes: padding, and frames before the images."""
     found: Front | None = None
+    alone = problem
     tensor, reader = graph.operators[at].reads[0], at
     parts: list[int] = []
     reads: tuple[str, ...] = ()
@@ -247,8 +248,7 @@ def _front(graph: Graph, at: int, problem: Problem) -> Front | None:
             break
         if graph.dtypes.get(tensor, problem.dtype) not in dtypes:
             break
-        changed = problem.geometry is not of or problem.cache_d
-        if changed and graph.dtypes.get(tensor, problem.dtype) == problem.dtype:
+        if problem is not alone and graph.dtypes.get(tensor, problem.dtype) == problem.dtype:
             found = Front(tuple(reversed(parts)), (tensor, *reads), problem)
     return found
 
@@ -267,7 +267,7 @@ def _padded(of: Geometry, amounts: tuple[int, ...]) -> Geometry | None:
 
 
 def _joins_frames(of: Geometry, amounts: tuple[int, ...]) -> bool:
-    return len(of.w) == 5 and not of.transposed and amounts[0] == 2 and of.before[0] == of.after[0] == 0
+    return len(of.w) == 5 and not of.transposed and amounts[0] == 2
 
 
 def activation_behind(graph: Graph, tensor: str) -> tuple[str, tuple[int, ...]]:

@@ -19,6 +19,7 @@ from .torch_example import changes_are_counted, example_arguments, refuse_traini
 from .torch_graph import arguments_of, attribute, read
 from .torch_norm import Norm
 
+_ASSERT = torch.ops.aten._assert_tensor_metadata.default
 NOT_COUNTED = "the network has inference tensors, whose changes PyTorch does not count"
 
 
@@ -299,8 +300,10 @@ def _is_free(network: nn.Module, path: str, allowed: tuple[str, ...]) -> bool:
 
 
 def _erase(nodes: list[fx.Node]) -> None:
-    """Remove nodes that nothing reads, the last first."""
+    """Remove nodes that nothing but a check of their type reads, the last first."""
     for node in reversed(nodes):
+        for check in [each for each in node.users if each.target is _ASSERT]:
+            node.graph.erase_node(check)
         node.graph.erase_node(node)
 
 
