@@ -47,6 +47,21 @@ class Rows(nn.Module):
         return self.rms(self.linear(functional.gelu(self.plain(self.two(x)))))
 
 
+class Pixels(nn.Module):
+    """A norm of each pixel's channels, written out, with SiLU, and one whose length is an output."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.gamma, self.conv = nn.Parameter(torch.ones(12, 1, 1)), nn.Conv2d(12, 12, 1)
+        self.to(memory_format=torch.channels_last)
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = functional.silu(functional.normalize(x.float(), dim=1).to(x.dtype) * 12**0.5 * self.gamma + 0.0)
+        y = self.conv(y)
+        length = torch.linalg.vector_norm(y, dim=1, keepdim=True).clamp_min(1e-12)
+        return y / length.expand_as(y) + length
+
+
 def decoder() -> nn.Module:
     """The block with weights as of a trained one."""
     return randomised(seeded(Decoder))
@@ -55,6 +70,11 @@ def decoder() -> nn.Module:
 def rows() -> nn.Module:
     """The norms of rows with weights as of trained ones."""
     return randomised(seeded(Rows))
+
+
+def pixels() -> nn.Module:
+    """The norm of pixels with weights as of a trained one."""
+    return randomised(seeded(Pixels))
 
 
 def randomised(network: nn.Module) -> nn.Module:
@@ -66,7 +86,7 @@ def randomised(network: nn.Module) -> nn.Module:
     return network.eval()
 
 
-NETWORKS = {"decoder": (decoder, (2, 8, 6, 6)), "rows": (rows, (3, 2, 12))}
+NETWORKS = {"decoder": (decoder, (2, 8, 6, 6)), "rows": (rows, (3, 2, 12)), "pixels": (pixels, (2, 12, 1, 3))}
 
 
 def images(name: str, n: int) -> Tensor:

@@ -6,15 +6,16 @@ import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
-from .aten_calls import DROPOUTS, NORMS, UNKNOWN, Call, TensorType
+from .aten_calls import CASTS, DROPOUTS, NORMS, UNKNOWN, Call, TensorType
 from .convolution import DTYPES, Geometry, Shape, product
 from .elementwise import BINARY, Operand, binary, elementwise
 from .fusion import Convolution, Graph, MatrixProduct, Operator, convolution, matrix_product
 from .norms import Norm, norm
 
-_CASTS = ("to", "_to_copy", "type_as")
 _COPIES = ("clone", "contiguous", "detach", "alias", "lift_fresh_copy")
 _FLOATS = (*DTYPES, "f64", "float64")
+_LEAST_LENGTH = 1e-6
+"""The largest limit of a length below which kernels may differ from PyTorch: eps is 1e-12 of the mean square."""
 _OWN_STATISTICS = ("layer_norm", "native_layer_norm", "rms_norm", "group_norm")
 """Norms by statistics of their own input."""
 _PRODUCTS = {
@@ -56,6 +57,7 @@ class _Reader:
         }
         """tensors that do not depend on the images, with the network's own tensors from which they are computed"""
         self._known = {*network.constants, *network.images}
+        self._writers: dict[str, Call] = {}
         self._now: dict[str, str] = {}
         """tensors that were written in place, with the results of the writers"""
         given = (self._type(name) for call in network.calls if call.is_convolution for name in call.tensors)
@@ -78,6 +80,7 @@ class _Reader:
         if not {*call.tensors} <= self._known or not self._known.isdisjoint(call.writes):
             raise ValueError(f"{call.name} reads what is not written yet, or writes again")
         self._known.update(call.writes)
+        self._writers |= dict.fromkeys(call.writes, call)
         reads = tuple(self._latest(name) for name in call.tensors if name not in self._constants)
         constants = tuple(each for name in call.tensors for each in self._constants.get(name, ()))
         if not reads and not call.varies:
@@ -104,6 +107,9 @@ class _Reader:
             return Operator(reads, call.writes, constants=constants, product=made)
         if call.name in _OWN_STATISTICS:
             return Operator(reads, call.writes, constants=constants, norm=self._norm(call))
+        if call.name == "div" and (parts := self._parts_of_norm(call)) is not None:
+            *inside, x = parts
+            return Operator(reads, call.writes, norm=self._written_out(call, x), inside=tuple(inside), source=x)
         if call.name in BINARY and call.limit("alpha") in (None, 1) and "rounding_mode" not in call.arguments:
             other = "exponent" if call.name == "pow" else "other"
             operands = (self._operand(call, "self"), self._operand(call, other))
@@ -122,7 +128,7 @@ class _Reader:
         made = self._shape(call.writes[0])
         given = [self._type(name) for name in call.tensors]
         floats = all(self._type(name).dtype in _FLOATS for name in (*call.tensors[:1], *call.writes))
-        if call.name in _CASTS and floats and given[0].shape == made:
+        if call.name in CASTS and floats and given[0].shape == made:
             return "cast", ()
         if call.name in ("pad", "constant_pad_nd"):
             pads = call.whole("pad", 0, 0)
@@ -205,6 +211,48 @@ class _Reader:
             eps=call.limit("eps") if "eps" in call.arguments or call.name == "rms_norm" else 1e-5,
             rms=call.name == "rms_norm",
             terms="weight_bias" if given[1] else "weight" if given[0] else "none",
+            why_not=why_not,
+        )
+
+    def _parts_of_norm(self, call: Call) -> tuple[str, ...] | None:
+        """The tensors from which a quotient of x by its length along axis 1 is computed, and x last; None if it is not
+        one. `functional.normalize` computes it.
+        """
+        x, length = call.tensor("self"), call.tensor("other")
+        parts: list[str] = []
+        for name in ("expand", "clamp_min", "linalg_vector_norm"):
+            made = self._writers.get(length)
+            if made is None or made.name.removesuffix("_as") != name:
+                return None
+            parts.append(length)
+            length = made.tensor("self")
+            if name == "clamp_min" and not made.number("min", 1) <= _LEAST_LENGTH:
+                return None
+            if name == "linalg_vector_norm" and not (
+                made.number("ord", 2) == 2 and made.whole("dim", 1, 0) == (1,) and made.number("keepdim", 0)
+            ):
+                return None
+        cast = self._writers.get(x)
+        if cast is not None and cast.name in CASTS and self._type(x).dtype == "f32":
+            parts.append(x)
+            return (*parts, cast.tensor("self")) if length == x else None
+        return (*parts, x) if length == x else None
+
+    def _written_out(self, call: Call, x: str) -> Norm:
+        """The RMS norm of each pixel's channels that such a quotient is, but for a factor of sqrt(C)."""
+        kind = self._type(x)
+        last = (self._network.layout or self._either) == "nhwc"
+        why_not = "" if last else "its images are NCHW; kernels of norms need channels-last ones (--layout nhwc)"
+        channels = kind.shape[1] if len(kind.shape) > 1 else None
+        return norm(
+            self._label(call),
+            kind.shape,
+            kind.dtype,
+            channels=channels or 1,
+            eps=1e-12,
+            rms=True,
+            second=True,
+            terms="weight_bias",
             why_not=why_not,
         )
 

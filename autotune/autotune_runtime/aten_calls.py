@@ -13,6 +13,7 @@ _CONVOLUTIONS = (
     *("conv1d", "conv2d", "conv3d", "convolution", "_convolution"),
     *("conv_transpose1d", "conv_transpose2d", "conv_transpose3d"),
 )
+CASTS = ("to", "_to_copy", "type_as")
 DROPOUTS = ("dropout", "feature_dropout", "alpha_dropout", "feature_alpha_dropout")
 
 

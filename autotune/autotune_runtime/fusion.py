@@ -72,6 +72,10 @@ class Operator:
     convolution: Convolution | None = None
     product: MatrixProduct | None = None
     norm: Norm | None = None
+    inside: tuple[str, ...] = ()
+    """of a norm that is written out: the tensors from which it is computed"""
+    source: str = ""
+    """the input of such a norm"""
     amounts: tuple[int, ...] = ()
     """of a padding: zeros before and after, by axis from the first; of a joining: its axis, and both sizes there"""
 
@@ -121,14 +125,14 @@ class Graph:
 
 @dataclass(frozen=True, slots=True)
 class Front:
-    """The operators in front of a convolution that its kernel computes."""
+    """The operators in front of a layer that its kernel computes."""
 
     operators: tuple[int, ...]
     """positions in the graph, in order"""
     reads: tuple[str, ...]
     """the images, and the frames before them if the problem has such"""
-    problem: Problem
-    """the convolution of these; without its epilogue"""
+    problem: Problem | NormProblem
+    """the layer of these; without its epilogue"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -184,7 +188,8 @@ def fuse(
         layer = graph.operators[at].layer
         if layer is not None and layer.problem is not None:
             adds = residuals and isinstance(layer, Convolution)
-            found.append(_fused(graph, at, layer, taken, may_add if adds else _never))
+            fused = _fused(graph, at, layer, taken, may_add if adds else _never)
+            found += [] if fused is None else [fused]
     return tuple(reversed(found))
 
 
@@ -194,11 +199,12 @@ def _never(_at: int, _tensor: str, _by: int) -> bool:
 
 def _fused(
     graph: Graph, at: int, layer: Convolution | Norm, taken: set[int], may_add: Callable[[int, str, int], bool]
-) -> Fused:
-    """The kernel's part of a layer; the addition that it takes is recorded."""
-    once = all(graph.constant_readers[name] == 1 for name in graph.operators[at].constants)
-    foldable = once and isinstance(layer, Convolution)
-    tensor = graph.operators[at].writes[0]
+) -> Fused | None:
+    """The kernel's part of a layer; the addition that it takes is recorded. None if a part of a norm is read, too."""
+    operator = graph.operators[at]
+    once = all(graph.constant_readers[name] == 1 for name in operator.constants)
+    foldable = once and (isinstance(layer, Convolution) or bool(operator.inside))
+    tensor = operator.writes[0]
     folded: tuple[int, ...] = ()
     before_sum: tuple[int, ...] = ()
     copies: tuple[int, ...] = ()
@@ -208,7 +214,7 @@ def _fused(
         if reader is None:
             break
         kind = graph.operators[reader].kind
-        if kind == "affine" and addition is None and foldable:
+        if (kind == "affine" and addition is None and foldable) or (kind == "cast" and operator.inside):
             folded, copies = (*folded, *copies, reader), ()
         elif kind == "addition" and addition is None and reader not in taken and may_add(at, tensor, reader):
             addition, before_sum, copies = reader, copies, ()
@@ -219,8 +225,22 @@ def _fused(
             break
         tensor = graph.operators[reader].writes[0]
     word, parts = found
-    front = _front(graph, at, layer.problem) if isinstance(layer, Convolution) and layer.problem else None
+    front = None
+    if isinstance(layer, Convolution) and layer.problem is not None:
+        front = _front(graph, at, layer.problem)
+    elif operator.inside and layer.problem is not None:
+        if graph.dtypes.get(tensor) != layer.problem.dtype or not _only_for(graph, at):
+            return None
+        inside = sorted(graph.writers[name] for name in operator.inside)
+        front = Front(tuple(inside), (operator.source,), layer.problem)
     return Fused(at, layer, folded, addition, before_sum, word, (*copies, *parts) if word else (), front)
+
+
+def _only_for(graph: Graph, at: int) -> bool:
+    """Whether only a norm and its parts read what it is computed from."""
+    inside = graph.operators[at].inside
+    parts = {at, *(graph.writers[name] for name in inside)}
+    return all({*graph.readers[name]} <= parts and name not in graph.outputs for name in inside)
 
 
 def _front(graph: Graph, at: int, problem: Problem) -> Front | None:

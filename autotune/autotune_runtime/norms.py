@@ -23,6 +23,8 @@ class NormProblem:
     """rms or standard"""
     epilogue: str
     """weight_bias, weight or none, and the activation"""
+    second: bool = False
+    """whether rows lie along axis 1, as a pixel's channels do in images, which are stored channels-last"""
 
     @property
     def operation(self) -> str:
@@ -32,7 +34,7 @@ class NormProblem:
     @property
     def layout(self) -> str:
         """The layout of its images; rows have none."""
-        return "nchw" if self.groups is None else "nhwc"
+        return "nchw" if self.groups is None and not self.second else "nhwc"
 
     @property
     def arguments(self) -> dict[str, int | str]:
@@ -95,12 +97,14 @@ def norm(
     groups: int | None = None,
     eps: float | None,
     rms: bool = False,
+    second: bool = False,
     terms: str,
     why_not: str = "",
 ) -> Norm:
     """A norm of x as a problem, or why no kernel computes it.
 
-    Without `groups`, each row of `channels` elements has its statistics; with them, each group of an image [N, C, ...].
+    Without `groups`, each row of `channels` elements has its statistics, which lies along the last axis, or along the
+    `second`; with them, each group of an image [N, C, ...].
     """
     known = tuple(size for size in x if size is not None)
     if len(known) < len(x) or not known:
@@ -114,4 +118,4 @@ def norm(
     if abs(eps_e12 - eps * 1e12) > 1e-6 * eps * 1e12:
         return Norm(label, None, f"its eps {eps:g} is not a multiple of 1e-12", flops)
     kind = "rms" if rms else "standard"
-    return Norm(label, NormProblem(known, channels, groups, eps_e12, dtype, kind, terms), "", flops)
+    return Norm(label, NormProblem(known, channels, groups, eps_e12, dtype, kind, terms, second), "", flops)

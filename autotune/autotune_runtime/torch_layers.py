@@ -10,9 +10,11 @@ import torch
 from torch import Tensor, fx, nn
 
 from . import fusion, norms
+from .aten_calls import CASTS
 from .convolution import Problem
 from .fusion import Front, Fused, fuse
 from .norms import NormProblem
+from .torch_call import STORED
 from .torch_capture import Part, capture
 from .torch_convolution import Convolution
 from .torch_example import changes_are_counted, example_arguments, refuse_training, replaced
@@ -123,16 +125,20 @@ class LayerGraph:
     def take(self, layer: Layer, problem: Problem | NormProblem, tuned: nn.Module) -> None:
         """Let a kernel's module compute a layer, with the fused operators of its problem."""
         fused, nodes, gone = layer.fused, self.part.graph.graph, [layer.node]
-        at, given, cache = layer.node, [arguments_of(layer.node)["input"]], []
+        at, cache = layer.node, []
         if fused is not None and fused.front is not None:
             gone = [*self._nodes(fused.front.operators), *gone]
             first, *cache = map(self._made, fused.front.reads)
             given = [first]
+        else:
+            given = [arguments_of(layer.node)["input"]]
         if fused is not None and fused.addition is not None and problem.has_residual:
             at = self._read.nodes[fused.addition]
             gone += self._nodes(fused.copied)
             given.append(next(each for each in at.all_input_nodes if each not in gone))
             gone.append(at)
+        if fused is not None and layer.is_norm:
+            gone += self._nodes(fused.folded)
         if fused is not None and problem.activation:
             gone += self._nodes(fused.activated)
         if cache:
@@ -192,7 +198,8 @@ class LayerGraph:
             return alone if fused.front is None else self._with_front(alone, conv, fused, fused.front)
         if node not in self._read.seen.tensors:
             return replace(layer, why_not="its statistics are outputs, too")
-        weight, bias = (None if each is None else _parameter(each.flatten()) for each in self._weights(node))
+        weights = self._weights(node) if fused.front is None else self._factors(node, problem, fused)
+        weight, bias = (None if each is None else _parameter(each.flatten()) for each in weights)
         norm = Norm(problem, weight, bias, self._read.seen.tensors[node].kind.device)
         return replace(layer, module=norm, problem=problem, fused=fused)
 
@@ -202,10 +209,19 @@ class LayerGraph:
         last = layer.node if fused.addition is None else self._read.nodes[fused.addition]
         if self._read.seen.overwritten(reads, self._read.nodes[front.operators[0]], last):
             return layer
+        assert isinstance(front.problem, Problem)  # noqa: S101 - that of a convolution
         problem = replace(front.problem, epilogue=conv.problem.epilogue)
         module = Convolution(problem, conv.weight, conv.bias)
         fused = replace(fused, front=replace(front, problem=problem))
         return replace(layer, module=module, problem=problem, fused=fused, otherwise=layer)
+
+    def _factors(self, node: fx.Node, problem: NormProblem, fused: Fused) -> tuple[Tensor, Tensor]:
+        """Weight and bias of a norm that is written out: what it is multiplied by, and what is added."""
+        device = self._read.seen.tensors[node].kind.device
+        y = torch.empty((1, problem.channels, *(1,) * (len(problem.x) - 2)), device=device)
+        scale, shift = scale_and_shift(node, self._nodes(fused.folded), self._value, y)
+        dtype = STORED[problem.dtype]
+        return (scale * problem.channels**-0.5).to(dtype), shift.to(dtype)
 
     def _convolution(self, node: fx.Node, name: str, problem: Problem, fused: Fused) -> Convolution:
         """A convolution with the operators that are folded into it."""
@@ -319,6 +335,9 @@ def scale_and_shift(
     def behind(number: float) -> Tensor:
         made, before = torch.full_like(y, number, dtype=torch.float64), conv
         for node in chain:
+            if node.target._schema.name.removeprefix("aten::") in CASTS:
+                before = node
+                continue
             known = {each: _wide(value(each)) for each in node.all_input_nodes if each is not before}
             known[before] = made
             args, kwargs = fx.node.map_arg((node.args, node.kwargs), known.__getitem__)

@@ -30,9 +30,13 @@ def normalised(x: Tensor, weight: Tensor | None, bias: Tensor | None, problem: N
     eps = problem.eps_e12 * 1e-12
     if problem.groups is not None:
         return functional.group_norm(x, problem.groups, weight, bias, eps)
+    if problem.second:
+        rows = normalised(x.movedim(1, -1), weight, bias, replace(problem, second=False))
+        return rows.movedim(-1, 1)
     rows, shape = x.reshape(-1, problem.channels), (problem.channels,)
     if problem.kind == "rms":
-        return functional.rms_norm(rows, shape, weight, eps).view(x.shape)
+        y = functional.rms_norm(rows, shape, weight, eps).view(x.shape)
+        return y if bias is None else y + bias
     return functional.layer_norm(rows, shape, weight, bias, eps).view(x.shape)
 
 
@@ -97,7 +101,7 @@ class TunedNorm(Norm):
         same_dtype = all(each is None or each.dtype == self._dtype for each in (x, *weights))
         if x.shape[1:] != self._sizes or not same_dtype or NORM.runtime_of(x.device) is None:
             return self.by_pytorch(x)
-        last = x if of.groups is None else x.movedim(1, -1)
+        last = x.movedim(1, -1) if of.layout == "nhwc" else x
         stored = last.reshape(-1, 1, of.channels) if of.groups is None else last.reshape(len(x), -1, of.channels)
         y: object = None
         if not torch.compiler.is_dynamo_compiling():
@@ -105,7 +109,7 @@ class TunedNorm(Norm):
         if y is None:
             y = NORM(stored, *weights, self._call)
         made = cast("Tensor", y).view(last.shape)
-        return made if of.groups is None else made.movedim(-1, 1)
+        return made.movedim(-1, 1) if of.layout == "nhwc" else made
 
     def by_pytorch(self, x: Tensor) -> Tensor:
         """Compute the same with PyTorch's operators."""
@@ -119,7 +123,7 @@ class TunedNorm(Norm):
         one = torch.ones((), dtype=torch.float64, device=x.device)
         weight, bias = (None if each is None else each.double() for each in (self.weight, self.bias))
         exact = normalised(x.double(), weight, bias, self.problem)
-        axes = (-1, *(1,) * (x.dim() - 2)) if self.problem.groups is not None else (-1,)
+        axes = (-1, *(1,) * (x.dim() - 2)) if self.problem.layout == "nhwc" else (-1,)
         sizes = [each.abs().view(axes) for each in (one if weight is None else weight, bias) if each is not None]
         allowed, of, word = (
             sum(sizes, exact.abs()).mul_(bound * _TOLERANCE),

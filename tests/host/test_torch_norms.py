@@ -37,6 +37,7 @@ def on_cpu(cxx: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[OnHos
         kernel("norm_groups", "larger", problem(**groups, pixels=144, epilogue="weight_bias")),
         kernel("norm_rows", "two", problem(n=3, c=24)),
         kernel("norm_rows", "plain", problem(n=6, c=12, epilogue="none")),
+        kernel("norm_rows", "pixels", problem(n=6, c=12, eps_e12=1, kind="rms", epilogue="weight_bias_silu")),
         kernel("norm_rows", "rms", problem(n=6, c=12, eps_e12=10**6, kind="rms", epilogue="weight")),
     )
     exported = export_library(kernels, tmp_path_factory.mktemp("exported"), ())
@@ -70,6 +71,14 @@ def test_norms_of_rows_run_kernels(n: int, on_cpu: OnHostDriver) -> None:
     ]
     assert "aten.layer_norm" not in code
     assert "aten.rms_norm" not in code
+    assert difference < CLOSE
+
+
+@pytest.mark.parametrize("n", [2, 1])
+def test_a_norm_that_is_written_out_runs_a_kernel(n: int, on_cpu: OnHostDriver) -> None:
+    rows, _, code, difference = on_cpu(norms.converted, "pixels", n)
+    assert [(row.kernel, row.swapped) for row in rows if row.is_norm] == [("tested.pixels", True), ("", False)]
+    assert code.count("aten.div") == code.count("aten.linalg_vector_norm") == 1, "the other's length is an output"
     assert difference < CLOSE
 
 
