@@ -63,6 +63,7 @@ class _Started:
 _SANITIZED_EVERY = 4  # of so many cases one runs under sanitizers, where it takes about four times as long
 _SANITIZED_FLOPS = 3_000_000  # of a run-time size, at most: a matrix product takes seconds
 _VARIED_EVERY = 2  # of so many cases one is run at other sizes, too
+_QUICK_S = 2.0  # of a case's verification on average, beyond which none is: a CPU takes long for matrix instructions
 _TRIED = 400  # cases, for one that a CPU runs with large arrays in little time
 _LONG_S = 15.0  # of a run, that a larger run-time size is expected to take; it is then left out
 _SANITIZED_SHARE = 0.4  # of the time that verification takes, after which none follows for a while
@@ -138,7 +139,8 @@ class FamilyCheck:
                     break
                 started = under_way.popleft()
                 yield from self._finish(started)
-                if most is None and started.case.number % _VARIED_EVERY == 0 and not ended():
+                quick = sum(self._seconds.values()) <= _QUICK_S * (started.case.number + 1)
+                if most is None and quick and started.case.number % _VARIED_EVERY == 0 and not ended():
                     yield from self._other_sizes(started.case)
                 while most is None and self._on_cpu and not ended():
                     yield from self._one(*self._on_cpu.popleft())

@@ -24,7 +24,7 @@ _RUNTIMES = (*_FIRST_RUNTIMES, *sorted({*range(11, 65)} - {*_FIRST_RUNTIMES}))
 """Powers of two, primes and their neighbours, the most telling ones first, then all up to 64."""
 _EACH = 2  # of them at which a case is run
 _QUICK_FLOPS, _QUICK_ELEMENTS = 8_000_000, 1 << 20  # of a problem that a CPU verifies in little time
-_LARGE_FLOPS, _LARGE_ELEMENTS = 1 << 26, 4 << 20  # of a problem with a large size
+_LARGE_FLOPS, _LARGE_ELEMENTS = 1 << 22, 4 << 20  # of a problem with a large size
 _LARGE = (8209, 8200, 8256, 5001)  # beyond 5000 and 8192: a prime, a multiple of 8, of 64, and an odd number
 _MODULUS = 32  # whose remainders sizes get: what a vector, a warp or a tile leaves
 _TRIES = 12  # problems at most, until the family supports one
