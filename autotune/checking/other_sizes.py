@@ -14,7 +14,7 @@ import numpy as np
 
 from autotune.checking.problems import with_runtimes
 from autotune.errors import StudyError
-from autotune.family.space import BoundTemplate, SearchSpace
+from autotune.family.space import BoundTemplate
 from autotune.operation.operation import Operation
 from autotune.problem import Problem, make_problem
 from autotune.trial import Config
@@ -99,16 +99,13 @@ class OtherProblems:
     def _supported(
         self, bound: BoundTemplate, config: Config, sizes: dict[str, int], flops: int, elements: int
     ) -> tuple[BoundTemplate, Config] | None:
-        """The problem with these sizes, and the config or else the family's plainest one for it."""
+        """The problem with these sizes, if the family runs it with the config: finding another one may take long."""
         with suppress(StudyError):
             problem = make_problem(self._declared, {**bound.problem.values, **sizes})
             other = BoundTemplate(bound.template, problem, bound.device)
             if not other.supported or not _within(problem, flops, elements):
                 return None
-            if other.allows(config):
-                return other, config
-            default = SearchSpace(other, most_rows=0, sampled_rows=1).default
-            return (other, default) if default else None
+            return (other, config) if other.allows(config) else None
         return None
 
 
