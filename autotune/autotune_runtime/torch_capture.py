@@ -64,7 +64,7 @@ def capture(network: nn.Module, arguments: tuple[object, ...]) -> tuple[nn.Modul
 def _runs(network: nn.Module, arguments: tuple[object, ...]) -> Counter[nn.Module]:
     """How often each part runs on the example."""
     runs = Counter[nn.Module]()
-    with _hooked(network.modules(), lambda part, _, __: runs.update([part])):
+    with _quiet(), _hooked(network.modules(), lambda part, _, __: runs.update([part])):
         run(network, arguments)
     return runs
 
