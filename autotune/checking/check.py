@@ -6,12 +6,13 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from autotune.checking.architectures import Architectures, ArchResult
 from autotune.checking.cases import Case, CasePlan
 from autotune.checking.int32_overflow import large_for_a_cpu, large_problems
 from autotune.checking.other_sizes import OtherProblems, runtimes
+from autotune.checking.problems import with_runtimes
 from autotune.checking.sanitize import HOST_CHECK
 from autotune.compilation.compile import Binary
 from autotune.errors import DeviceError, DeviceLost, Rejected
@@ -65,6 +66,7 @@ _SANITIZED_FLOPS = 3_000_000  # of a run-time size, at most: a matrix product ta
 _VARIED_EVERY = 2  # of so many cases one is run at other sizes, too
 _QUICK_S = 2.0  # of a case's verification on average, beyond which none is: a CPU takes long for matrix instructions
 _TRIED = 400  # cases, for one that a CPU runs with large arrays in little time
+_MORE = 64  # times the run-time size of a first run, whose time says how long a CPU takes with large arrays
 _LONG_S = 15.0  # of a run, that a larger run-time size is expected to take; it is then left out
 _SANITIZED_SHARE = 0.4  # of the time that verification takes, after which none follows for a while
 
@@ -143,7 +145,8 @@ class FamilyCheck:
                 if most is None and quick and started.case.number % _VARIED_EVERY == 0 and not ended():
                     yield from self._other_sizes(started.case)
                 while most is None and self._on_cpu and not ended():
-                    yield from self._one(*self._on_cpu.popleft())
+                    bound, config = self._on_cpu.popleft()
+                    yield from self._one(bound, config, first=bound.problem.runtime_size // _MORE)
             if not ended():
                 yield from self._large()
         finally:
@@ -264,12 +267,17 @@ class FamilyCheck:
             if large.config is not None:
                 yield from self._one(large.bound, large.config)
 
-    def _one(self, bound: BoundTemplate, config: Config) -> Iterator[CheckRow]:
-        """Verify a config at one run-time size, as no case."""
+    def _one(self, bound: BoundTemplate, config: Config, *, first: int = 0) -> Iterator[CheckRow]:
+        """Verify a config as no case: at its problem's run-time size, unless a `first` one shows that it takes long."""
         source = render(bound, config)
-        row = self._verified(bound.template, (source,), self._evaluator.compile(source), (), self._evaluator)
-        if row is not None:
+        smaller = with_runtimes(bound.problem, (first,) if first else ())
+        bounds = (BoundTemplate(bound.template, problem, bound.device) for problem in smaller)
+        sources = (*(relaunched(source, other) for other in bounds), source)
+        row = self._verified(bound.template, sources, self._evaluator.compile(source), (), self._evaluator)
+        if row is not None and row.outcome != Outcome.CORRECT:
             yield row
+        elif row is not None and len(row.images) == len(sources):
+            yield replace(row, source=source)
 
 
 def hint_at_reference(declared: Operation) -> str:
