@@ -250,7 +250,7 @@ def cluster_observer() -> Callable[[Overview], None]:
             rate = overview.trials / overview.elapsed_s if overview.elapsed_s else 0.0
             words = (
                 f"{overview.done}/{overview.layers} layers in {overview.elapsed_s:.0f} s, {overview.trials} trials "
-                f"({rate:.1f}/s), {len(overview.doing)} of {overview.workers} workers busy"
+                f"({rate:.1f}/s), {overview.busy} of {overview.workers} workers busy"
             )
             lines.say("cluster", f"{words}; dashboard {overview.dashboard}", at_once=False)
 

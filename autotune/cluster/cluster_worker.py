@@ -65,7 +65,7 @@ class OpenDevice:
         self._families: dict[bytes, Mapping[str, KernelTemplate]] = {}
         self._prepared: dict[bytes, Prepared] = {}
 
-    def run(self, task: LayerTask, report: Callable[[Report], None], stopping: Callable[[], bool]) -> TaskEnd:
+    def run(self, task: LayerTask, report: Callable[[Report], object], stopping: Callable[[], bool]) -> TaskEnd:
         """Tune a part of a layer, as `tune` does. Raises DeviceLost if the device is lost."""
         with self._running:
             began_s = time.perf_counter()

@@ -42,8 +42,8 @@ class Overview:
     """The progress of the whole cluster."""
 
     workers: int
-    doing: Mapping[str, str]
-    """the name of each busy worker to its current layer"""
+    busy: int
+    """workers with a task"""
     layers: int
     """layers times device classes"""
     done: int
@@ -319,9 +319,7 @@ class Coordinator:
         run, future = self._tasks[report.task]
         try:
             if report.call is not None:
-                before = run.evaluated
-                run.hear(report.call)
-                self._trials += run.evaluated - before
+                self._trials += run.hear(report.call)
             else:
                 run.workers.append(report.worker)
                 if len(run.workers) > 1:  # Dask has started the task again, with outdated trials
@@ -349,10 +347,9 @@ class Coordinator:
         return self._all_done and not self._waiting
 
     def _overview(self, dashboard: str) -> Overview:
-        doing = {run.workers[-1]: run.doing for run, _ in self._tasks.values() if run.workers}
         return Overview(
             workers=sum(len(self._workers[label].names) for label in self._classes if label in self._workers),
-            doing=doing,
+            busy=len({run.workers[-1] for run, _ in self._tasks.values() if run.workers}),
             layers=len(self._classes) * len(self._layers),
             done=sum(len(each.results) + len(each.failed) for each in self._classes.values()),
             trials=self._trials,

@@ -71,9 +71,6 @@ class LayerRun:
         self._new = 0
         self.workers: list[str] = []
         """the workers that have begun the current task"""
-        self.evaluated = 0
-        """in the study's history"""
-        self._best_us: float | None = None
         self.reports = 0
         """of the current task"""
         self.failures = 0
@@ -93,8 +90,6 @@ class LayerRun:
         self._stored.running.clear()
         self.workers.clear()
         self.reports = 0
-        self.evaluated = len({trial.source_hash for trial in state.trials if trial.compiled})
-        self._best_us = min((trial.median_us for trial in state.trials if trial.median_us is not None), default=None)
         return LayerTask(
             id=secrets.token_hex(8),
             topic=topic,
@@ -108,18 +103,12 @@ class LayerRun:
             tuned=self._tuned,
         )
 
-    @property
-    def doing(self) -> str:
-        """The progress of the layer, for the overview."""
-        best = "" if self._best_us is None else f", best {self._best_us:.1f} us"
-        return f"{self.layer.name} {self.evaluated}/{self._run.study.trials}{best}"
-
-    def hear(self, call: Report) -> None:
-        """Store a report of the task."""
+    def hear(self, call: Report) -> bool:
+        """Store a report of the task; whether it ends an evaluation."""
         running = len(self._stored.running)
         call(self._stored)
         self.reports += 1
-        self.evaluated += len(self._stored.running) < running
+        return len(self._stored.running) < running
 
     def lose(self, message: str) -> None:
         """Store that the worker was lost while the oldest running trial ran.

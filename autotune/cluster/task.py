@@ -70,7 +70,7 @@ class LayerTask:
 class ReportedLayer:
     """The LayerWriter of a task: reports what would be written."""
 
-    report: Callable[[Report], None]
+    report: Callable[[Report], object]
 
     def begin(self, number: int, config: Config, source: KernelSource, *, proposed_by: str) -> None:
         """Report a trial before its kernel is launched."""

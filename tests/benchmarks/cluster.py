@@ -86,7 +86,7 @@ class SimulatedDevice(OpenDevice):
         super().__init__(NullEvaluator(""))
         self._recording = recording
 
-    def run(self, task: LayerTask, report: Callable[[Report], None], stopping: Callable[[], bool]) -> TaskEnd:
+    def run(self, task: LayerTask, report: Callable[[Report], object], stopping: Callable[[], bool]) -> TaskEnd:
         """Report the next trials, one per second."""
         layer, done = ReportedLayer(report), len(task.state.trials)
         assert self._recording.result is not None
