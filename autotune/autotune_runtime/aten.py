@@ -12,6 +12,7 @@ from .elementwise import BINARY, Operand, binary, elementwise
 from .fusion import Convolution, Graph, MatrixProduct, Operator, convolution, matrix_product
 from .norms import Norm, norm
 
+_UNKNOWN = TensorType((None,) * 5)  # of a constant: not one number for each channel
 _COPIES = ("clone", "contiguous", "detach", "alias", "lift_fresh_copy")
 _FLOATS = (*DTYPES, "f64", "float64")
 _LEAST_LENGTH = 1e-6
@@ -25,8 +26,9 @@ _PRODUCTS = {
     "bmm": ("self", "mat2"),
     "addmm": ("mat1", "mat2"),
     "baddbmm": ("batch1", "batch2"),
+    "gemm": ("mat1", "mat2"),
 }
-"""Products of matrices, to the arguments that are multiplied."""
+"""Products of matrices, to the arguments that are multiplied; the last is ONNX's, which may transpose both."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,7 +122,7 @@ class _Reader:
             return Operator(reads, call.writes, "affine", None, constants)
         if (kind := self._moved(call)) is not None:
             return Operator(reads, call.writes, kind[0], constants=constants, amounts=kind[1])
-        function = elementwise(call) if len(reads) == 1 else None
+        function = elementwise(call) if len(call.tensors) == 1 else None
         return Operator(reads, call.writes, function=function, constants=constants)
 
     def _moved(self, call: Call) -> tuple[str, tuple[int, ...]] | None:
@@ -153,7 +155,7 @@ class _Reader:
         tensor = call.tensor(name)
         if tensor and tensor not in self._constants:
             return Operand(self._latest(tensor), self._type(tensor))
-        return Operand("", self._type(tensor), call.limit(name))
+        return Operand("", self._network.tensors.get(tensor, _UNKNOWN) if tensor else UNKNOWN, call.limit(name))
 
     def _label(self, call: Call) -> str:
         """The name of the parameter with its filters, without `weight`, or else the path of the module that
@@ -166,7 +168,8 @@ class _Reader:
         x, w, y = (self._shape(name) for name in (call.tensor("input"), call.tensor("weight"), call.writes[0]))
         axes = max(len(w) - 2, 0)
         dilation = call.whole("dilation", axes, 1)
-        before = after = call.whole("padding", axes, 0)
+        before = call.whole("padding", axes, 0)
+        after = call.whole("padding_end", axes, 0) if "padding_end" in call.arguments else before
         if call.arguments.get("padding") == "same":
             totals = [apart * ((taps or 1) - 1) for apart, taps in zip(dilation, w[2:], strict=False)]
             before, after = tuple(each // 2 for each in totals), tuple(each - each // 2 for each in totals)
@@ -177,7 +180,8 @@ class _Reader:
             layout=self._network.layout or self._layout(call),
         )
         given = [each for each in (call.tensor("weight"), call.tensor("bias")) if each]
-        why_not = "" if {*given} <= {*self._constants} else "its filters are computed by the network"
+        computed = "" if {*given} <= {*self._constants} else "its filters are computed by the network"
+        why_not = call.why_not or computed
         return convolution(self._label(call), geometry, bias=bool(call.tensor("bias")), why_not=why_not)
 
     def _layout(self, call: Call) -> str:
@@ -268,18 +272,13 @@ class _Reader:
         if call.name not in _PRODUCTS:
             return None
         a, b = (call.tensor(name) for name in _PRODUCTS[call.name])
+        first, second = call.number("transA", 0), call.name == "linear" or call.number("transB", 0)
+        x = self._shape(a)[::-1] if first else self._shape(a)
+        transposes = "tn" if first else "nt" if second else "nn"
         scaled = call.number("alpha", 1) != 1 or call.number("beta", 1) != 1
         added = call.tensor("bias") or (call.tensor("self") if call.name == "addmm" else "")
-        why_not = "adds a matrix, or scales" if scaled or call.name == "baddbmm" or len(self._shape(added)) > 1 else ""
-        return matrix_product(
-            *(
-                label,
-                self._shape(a),
-                self._shape(b),
-                made,
-                "nt" if call.name == "linear" else "nn",
-                self._type(a).dtype,
-            ),
-            bias=bool(added),
-            why_not=why_not,
-        )
+        why_not = "both matrices are transposed" if first and second else ""
+        if scaled or call.name == "baddbmm" or len(self._shape(added)) > 1:
+            why_not = "adds a matrix, or scales"
+        sizes, dtype = (x, self._shape(b), made), self._type(a).dtype
+        return matrix_product(label, *sizes, transposes, dtype, bias=bool(added), why_not=why_not)

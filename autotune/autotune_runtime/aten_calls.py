@@ -42,8 +42,8 @@ class Call:
     """path of the module that calls it, such as layer1.0.conv1"""
     inner: tuple[str, ...] = ()
     """convolutions inside it, by the paths of their modules"""
-    why_not: str = "in a part of the network that runs on a condition, or under other settings"
-    """why no kernel computes them"""
+    why_not: str = ""
+    """why no kernel computes them, or it, if it is a convolution itself"""
     varies: bool = False
     """whether its results differ from call to call although it reads no tensor"""
 

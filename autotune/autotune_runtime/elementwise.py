@@ -24,37 +24,26 @@ BINARY: Mapping[str, Callable[[float, float], float]] = {
 """Operators of two tensors, by their names in ATen."""
 
 
-def clipped(least: float | None, most: float | None) -> Function:
+def _clipped(least: float | None, most: float | None) -> Function:
     """x limited to an interval; an end that is None has no limit."""
     return lambda x: min(max(x, -math.inf if least is None else least), math.inf if most is None else most)
 
 
-def hard_sigmoid(slope: float = 1 / 6, offset: float = 0.5) -> Function:
-    """A line, limited to 0 and 1."""
-    return lambda x: min(max(slope * x + offset, 0.0), 1.0)
-
-
-def leaky_relu(slope: float) -> Function:
-    """x, below 0 times a slope."""
+def _leaky_relu(slope: float) -> Function:
     return lambda x: slope * x if x < 0 else x
 
 
-def sigmoid(x: float) -> float:
-    """1 / (1 + exp(-x))"""
-    return 1 / (1 + math.exp(-x))
-
-
 _UNARY: Mapping[str, Callable[[Call], Function]] = {
-    "hardtanh": lambda call: clipped(call.number("min_val", -1.0), call.number("max_val", 1.0)),
-    "clamp": lambda call: clipped(call.limit("min"), call.limit("max")),
-    "clamp_min": lambda call: clipped(call.limit("min"), None),
-    "clamp_max": lambda call: clipped(None, call.limit("max")),
+    "hardtanh": lambda call: _clipped(call.number("min_val", -1.0), call.number("max_val", 1.0)),
+    "clamp": lambda call: _clipped(call.limit("min"), call.limit("max")),
+    "clamp_min": lambda call: _clipped(call.limit("min"), None),
+    "clamp_max": lambda call: _clipped(None, call.limit("max")),
     "tanh": lambda _: math.tanh,
     "erf": lambda _: math.erf,
     "exp": lambda _: math.exp,
     "neg": lambda _: operator.neg,
-    "hardsigmoid": lambda _: hard_sigmoid(),
-    "leaky_relu": lambda call: leaky_relu(call.number("negative_slope", 0.01)),
+    "hardsigmoid": lambda _: lambda x: min(max(x / 6 + 0.5, 0.0), 1.0),
+    "leaky_relu": lambda call: _leaky_relu(call.number("negative_slope", 0.01)),
 }
 
 

@@ -74,7 +74,7 @@ def _network(
         inferred = with_sizes(model)
     except Exception as error:  # noqa: BLE001 - of onnx's C++
         raise ModelError(f"{path}: its sizes cannot be inferred: {_line(error)}") from None
-    return GraphReader(inferred.graph, constants, dtype, layout or "nchw").network(shapes)
+    return GraphReader(inferred.graph, constants, dtype, layout or "nchw").calls().graph()
 
 
 def _loaded(path: Path) -> ModelProto:

@@ -1,27 +1,18 @@
-"""The graph of an ONNX model, its sizes inferred -> `Network`."""
+"""The graph of an ONNX model, its sizes inferred -> the calls of PyTorch's operators that compute the same."""
 
 from __future__ import annotations
 
+import itertools
 import math
-import operator
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from autotune.autotune_runtime.activations import ACTIVATIONS, BY_WORD
-from autotune.autotune_runtime.aten_calls import TensorType
-from autotune.autotune_runtime.convolution import Geometry, Shape, sizes
-from autotune.autotune_runtime.elementwise import Operand, binary, clipped, hard_sigmoid, leaky_relu, sigmoid
-from autotune.autotune_runtime.fusion import (
-    Convolution,
-    Function,
-    Graph,
-    MatrixProduct,
-    Operator,
-    convolution,
-    matrix_product,
-)
+from autotune.autotune_runtime.aten import Calls
+from autotune.autotune_runtime.aten_calls import Argument, Call, Ref, TensorType
+from autotune.autotune_runtime.convolution import Shape, sizes
+from autotune.autotune_runtime.elementwise import BINARY
 from autotune.importing.network import plain
 from autotune.importing.onnx_sizes import shapes
 
@@ -31,19 +22,31 @@ if TYPE_CHECKING:
 _CONVOLUTION = re.compile("Conv(?!er)")  # of any domain, such as ONNX Runtime's FusedConv; but no Convert
 _ONNX = ("", "ai.onnx")  # domains of the operators that the standard defines
 _DTYPES = {1: "f32", 10: "f16", 16: "bf16", 11: "float64", 2: "uint8", 3: "int8"}  # TensorProto.DataType
+_CLOSE = 1e-6  # files have float32 constants
 _PADDED = ("NOTSET", "SAME_UPPER", "SAME_LOWER", "VALID")  # what auto_pad may be
-_COPIES = ("Identity", "Dropout")
 _RANDOM = ("RandomNormal", "RandomUniform")  # that make a tensor of nothing, which is no constant
-_BINARY: Mapping[str, Callable[[float, float], float]] = {
-    "Add": operator.add,
-    "Sum": operator.add,
-    "Sub": operator.sub,
-    "Mul": operator.mul,
-    "Div": operator.truediv,
-    "Min": min,
-    "Max": max,
-    "Pow": math.pow,
+_SAME = (
+    *("Add", "Sub", "Mul", "Div", "Pow", "MatMul", "Gemm", "Dropout"),
+    *("Tanh", "Erf", "Exp", "Neg", "Relu", "Sigmoid", "HardSigmoid", "HardSwish", "Gelu"),
+)
+_NAMES = {each: each.lower() for each in _SAME} | {
+    "BatchNormalization": "batch_norm",
+    "Clip": "clamp",
+    "Identity": "alias",
+    "LeakyRelu": "leaky_relu",
+    "Max": "maximum",
+    "Min": "minimum",
+    "Sum": "add",
+    "Swish": "silu",
 }
+"""ONNX's names of operators to PyTorch's."""
+_ARGUMENTS = {
+    "convolution": ("input", "weight", "bias"),
+    "gemm": ("mat1", "mat2", "bias"),
+    "pow": ("self", "exponent"),
+    "clamp": ("self", "min", "max"),
+}
+"""The inputs of an operator by PyTorch's names; of others they are self and other."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,21 +74,6 @@ class _Node:
         return value.decode("utf-8", "replace") if isinstance(value, bytes) else default
 
 
-_UNARY: Mapping[str, Callable[[_Node], Function]] = {
-    "Tanh": lambda _: math.tanh,
-    "Erf": lambda _: math.erf,
-    "Sqrt": lambda _: math.sqrt,
-    "Exp": lambda _: math.exp,
-    "Neg": lambda _: operator.neg,
-    "HardSigmoid": lambda node: hard_sigmoid(node.number("alpha", 0.2), node.number("beta", 0.5)),
-    "LeakyRelu": lambda node: leaky_relu(node.number("alpha", 0.01)),
-    "Gelu": lambda node: BY_WORD["gelu_tanh" if node.word("approximate", "none") == "tanh" else "gelu"],
-    "Swish": lambda node: lambda x: x * sigmoid(node.number("alpha", 1.0) * x),
-}
-_ACTIVATIONS = {each.name.lower(): each for each in ACTIVATIONS if not each.options}
-"""ONNX names them as PyTorch's modules, but for capitals."""
-
-
 class GraphReader:
     """Reads a graph; `constants` are tensors whose values are not there."""
 
@@ -99,11 +87,13 @@ class GraphReader:
         for tensor in graph.initializer:
             self._store(tensor.name, tensor)
 
-    def network(self, inputs: tuple[Shape, ...]) -> Graph:
+    def calls(self) -> Calls:
         """The graph's operators, without those that compute constants."""
-        operators = [each for node in self._graph.node for each in self._operators(node)]
-        outputs = frozenset(each.name for each in self._graph.output)
-        return Graph(tuple(operators), outputs, inputs, self._layout)
+        images = tuple(each.name for each in self._graph.input if each.name not in self._constants)
+        found = tuple(each for node in self._graph.node for each in self._calls(node))
+        tensors = {name: TensorType(shape, self._dtype_of(name)) for name, shape in self._shapes.items()}
+        constants, outputs = dict.fromkeys(self._constants, ""), frozenset(each.name for each in self._graph.output)
+        return Calls(found, tensors, images, constants, outputs, self._layout)
 
     def _store(self, name: str, tensor: TensorProto) -> None:
         """Note a constant's type and sizes, and the number that is all of it."""
@@ -115,110 +105,81 @@ class GraphReader:
         if value.size == 1 and value.dtype.kind in "fiu":
             self._numbers[name] = float(value.reshape(()))
 
-    def _operators(self, proto: NodeProto) -> Iterator[Operator]:
+    def _dtype_of(self, name: str) -> str:
+        return self._dtype or _DTYPES.get(self._types.get(name, 0), "a type that studies do not have")
+
+    def _calls(self, proto: NodeProto) -> Iterator[Call]:
         from onnx import helper
 
         attributes = {each.name: helper.get_attribute_value(each) for each in proto.attribute}
         parts = _graphs(attributes.values())
-        read = dict.fromkeys((*proto.input, *(name for graph in parts for name in _captured(graph))))
-        node = _Node(proto, attributes, tuple(name for name in read if name and name not in self._constants))
-        for label in _nested(parts):
+        read = (*proto.input, *dict.fromkeys(name for graph in parts for name in _captured(graph)))
+        reads = tuple(name for name in dict.fromkeys(read) if name and name not in self._constants)
+        node = _Node(proto, attributes, reads)
+        if inner := tuple(_nested(parts)):
             why_not = f"in a part of the network that {node.kind} runs, as often as it may be"
-            yield Operator((), (), convolution=Convolution(label, None, why_not, None))
-        constants = tuple(name for name in read if name and name in self._constants)
-        writes = tuple(proto.output)
-        if not node.reads and node.kind not in _RANDOM:
+            yield Call("", {}, (), inner=inner, why_not=why_not)
+        writes = tuple(filter(None, proto.output))
+        if not reads and node.kind not in _RANDOM:
             self._constants.update(writes)
             if node.kind == "Constant" and "value" in attributes:
                 self._store(writes[0], attributes["value"])
-        elif _CONVOLUTION.search(node.kind):
-            found = self._convolution(node)
-            yield Operator(node.reads, writes, "convolution", None, constants, convolution=found)
-        elif (made := self._product(node)) is not None:
-            yield Operator(node.reads, writes, constants=constants, product=made)
-        elif node.kind in _BINARY and len(proto.input) == 2:
-            one, other = map(self._operand, proto.input)
-            yield binary(_BINARY[node.kind], (one, other), writes[0], self._shape(writes[0]), constants)
+            return
+        if _CONVOLUTION.search(node.kind):
+            name, (given, why_not) = "convolution", self._convolution(node)
         else:
-            yield Operator(node.reads, writes, self._kind(node), self._function(node), constants)
+            (name, given), why_not = _operator(node), ""
+        numbers = self._numbers if name in (*BINARY, "clamp") else {}
+        names = itertools.chain(_ARGUMENTS.get(name, ("self", "other")), map(str, itertools.count()))
+        tensors = {key: numbers.get(each, Ref(each)) for key, each in zip(names, read, strict=False) if each}
+        yield Call(name, {**given, **tensors}, writes, path=_label(node), why_not=why_not, varies=not reads)
 
-    def _shape(self, name: str) -> Shape:
-        return self._shapes.get(name, ())
-
-    def _operand(self, name: str) -> Operand:
-        if name not in self._constants:
-            return Operand(name, TensorType(self._shape(name)))
-        unknown: Shape = (None,) * 5  # which is not one number for each channel
-        return Operand("", TensorType(self._shapes.get(name, unknown)), self._numbers.get(name))
-
-    def _convolution(self, node: _Node) -> Convolution:
+    def _convolution(self, node: _Node) -> tuple[dict[str, Argument], str]:
+        """The arguments of a convolution of any kind besides its tensors, and why no kernel computes it."""
         proto = node.proto
         if proto.domain not in _ONNX:
-            why_not = f"a {node.kind} of {proto.domain}, which is another operation"
-            return Convolution(_label(node), None, why_not, None)
-        x, w, y = (self._shape(name) for name in (*proto.input[:2], proto.output[0]))
+            return {}, f"a {node.kind} of {proto.domain}, which is another operation"
+        x, w = (self._shapes.get(name, ()) for name in proto.input[:2])
         ones = (1,) * max(len(w) - 2, 0)
-        stride, dilation = tuple(node.whole("strides", ones)), tuple(node.whole("dilations", ones))
-        before, after = map(tuple, _padding(node, x, w, stride, dilation))
-        dtype = self._dtype or _DTYPES.get(self._types.get(proto.input[0], 0), "a type that studies do not have")
-        groups, bias = int(node.number("group", 1)), len(proto.input) > 2 and proto.input[2] != ""
+        stride, dilation = node.whole("strides", ones), node.whole("dilations", ones)
+        before, after = _padding(node, x, w, stride, dilation)
         transposed = node.kind == "ConvTranspose"
-        geometry = Geometry(x, w, y, stride, before, after, dilation, groups, transposed, dtype, self._layout)
+        given: dict[str, Argument] = {"stride": stride, "dilation": dilation, "padding": before, "padding_end": after}
+        given |= {"groups": node.number("group", 1), "transposed": transposed}
         why_not = ""
         if node.kind not in ("Conv", "ConvTranspose"):
             why_not = f"a {node.kind}, which is another operation"
         elif len(w) < 3 or any(len(each) != len(ones) for each in (stride, dilation, before, after)):
             why_not = "the sizes of its filters are not known, or do not fit its other sizes"
-        elif any(name and name not in self._constants for name in proto.input[1:]):
-            why_not = "its filters are computed by the network"
         elif transposed and (node.word("auto_pad", "NOTSET") != "NOTSET" or "output_shape" in node.attributes):
             why_not = "a transposed convolution whose padding follows from the size of its output"
         else:
             why_not = _contradiction(node, w)
-        return convolution(_label(node), geometry, bias=bias, why_not=why_not)
+        return given, why_not
 
-    def _product(self, node: _Node) -> MatrixProduct | None:
-        """The matrix product that the node computes; None if it computes none, or its size is unknown."""
-        if node.kind not in ("MatMul", "Gemm"):
-            return None
-        names = [*node.proto.input]
-        a, b, made = (self._shape(name) for name in (*names[:2], node.proto.output[0]))
-        why_not, transposes = "", "nt" if node.number("transB", 0) else "nn"
-        if node.number("transA", 0):
-            a, transposes = a[::-1], "tn"
-            why_not = "both matrices are transposed" if node.number("transB", 0) else ""
-        added = names[2] if len(names) > 2 else ""
-        if node.number("alpha", 1) != 1 or node.number("beta", 1) != 1 or len(self._shape(added)) > 1:
-            why_not = "adds a matrix, or scales"
-        dtype = self._dtype or _DTYPES.get(self._types.get(names[0], 0), "a type that studies do not have")
-        return matrix_product(_label(node), a, b, made, transposes, dtype, bias=bool(added), why_not=why_not)
 
-    def _kind(self, node: _Node) -> str:
-        if node.kind in _COPIES:
-            return "copy"
-        normal = node.kind == "BatchNormalization" and not node.number("training_mode", 0)
-        return "affine" if normal and len(node.reads) == 1 else "other"
-
-    def _function(self, node: _Node) -> Function | None:
-        if len(node.reads) != 1:
-            return None
-        if node.kind in _COPIES:
-            return lambda x: x
-        if node.kind == "Clip":
-            return self._clip(node)
-        known = _ACTIVATIONS.get(node.kind.lower())
-        return _UNARY[node.kind](node) if node.kind in _UNARY else known
-
-    def _clip(self, node: _Node) -> Function | None:
-        """Its limits are attributes, since opset 11 inputs; None where one is not a known number."""
-        limits: list[float | None] = []
-        for at, name in ((1, "min"), (2, "max")):
-            given = node.proto.input[at] if len(node.proto.input) > at else ""
-            value = self._numbers.get(given) if given else node.attributes.get(name)
-            if given and value is None:
-                return None
-            limits.append(float(value) if isinstance(value, (int, float)) else None)
-        return clipped(*limits)
+def _operator(node: _Node) -> tuple[str, dict[str, Argument]]:
+    """PyTorch's name of another operator, empty if it has none, and its arguments besides tensors."""
+    name, given = _NAMES.get(node.kind, ""), dict[str, Argument]()
+    match name:
+        case "batch_norm":
+            given = {"training": node.number("training_mode", 0)}
+        case "clamp":  # its limits are inputs since opset 11
+            given = {each: node.number(each, end) for each, end in (("min", -math.inf), ("max", math.inf))}
+        case "gelu" if node.word("approximate", "none") == "tanh":
+            given = {"approximate": "tanh"}
+        case "gemm":
+            given = {"alpha": node.number("alpha", 1), "beta": node.number("beta", 1)}
+            given |= {each: node.number(each, 0) for each in ("transA", "transB")}
+        case "leaky_relu":
+            given = {"negative_slope": node.number("alpha", 0.01)}
+        case "hardsigmoid" if abs(node.number("alpha", 0.2) - 1 / 6) > _CLOSE or node.number("beta", 0.5) != 0.5:
+            name = ""
+        case "silu" if node.number("alpha", 1) != 1:
+            name = ""
+        case _ if name in BINARY and len(node.proto.input) != 2:
+            name = ""
+    return name, given
 
 
 def _label(node: _Node) -> str:
@@ -254,6 +215,7 @@ def _nested(graphs: Iterable[GraphProto]) -> Iterator[str]:
 def _captured(graph: GraphProto) -> Iterator[str]:
     """The tensors that an operator's graphs read from the graph that contains it."""
     made = {each.name for each in (*graph.input, *graph.initializer)}
+    made |= {each.values.name for each in graph.sparse_initializer}
     for proto in graph.node:
         for name in (*proto.input, *(each for inner in _inner(proto) for each in _captured(inner))):
             if name not in made:

@@ -13,6 +13,7 @@ from autotune.importing.network import plain
 from autotune.importing.torch_sizes import LARGEST, Size, evaluated, size_of
 from autotune.interchange.recorded_space import Json
 
+_INSIDE = "in a part of the network that runs on a condition, or under other settings"
 _MOST_AXES = 64
 """of a tensor: NumPy's own limit, and as many as PyTorch's kernels take"""
 _DTYPES = {7: "f32", 6: "f16", 13: "bf16", 8: "float64", 1: "uint8", 2: "int8"}  # ScalarType of the archive's schema
@@ -89,13 +90,15 @@ def call_of(node: Json) -> Call:
     name = target.removeprefix("torch.ops.aten.").partition(".")[0]
     given = {str(entry(each, "name")): entry(each, "arg") for each in entries(node, "inputs")}
     stack = str(optional(entry(node, "metadata"), "nn_module_stack", ""))
+    inner = tuple(_nested(entry(each, "as_graph", "graph") for each in given.values() if _has(each, "as_graph")))
     return Call(
         name=name.removesuffix("_") if target.startswith("torch.ops.aten.") else "",
         in_place=name.endswith("_"),
         arguments={each: _argument(value) for each, value in given.items()},
         writes=tuple(refs(map(_argument, entries(node, "outputs")))),
         path=[*stack.rpartition(";")[2].split(","), ""][1],
-        inner=tuple(_nested(entry(each, "as_graph", "graph") for each in given.values() if _has(each, "as_graph"))),
+        inner=inner,
+        why_not=_INSIDE if inner else "",
         varies=name.startswith("rand"),
     )
 

@@ -120,6 +120,7 @@ TAILS = {
     "hardswish": ([CONV, node("HardSwish", "c", "y")], "bias_hardswish"),
     "hardswish written out": ([CONV, *HARDSWISH], "bias_hardswish"),
     "hardswish of two": ([CONV, node("HardSigmoid", "c", "d", alpha=1 / 6), node("Mul", "c d", "y")], "bias_hardswish"),
+    "another slope of two": ([CONV, node("HardSigmoid", "c", "d"), node("Mul", "c d", "y")], "bias"),
     "GELU written out": ([CONV, *GELU], "bias_gelu"),
     "GELU, a part of which is read": ([CONV, *GELU, node("Mul", "g y", "z")], "bias"),
     "read twice": ([CONV, node("Relu", "c", "d"), node("Mul", "c d", "y")], "bias"),

@@ -45,6 +45,7 @@ CALLS: tuple[tuple[Callable[[Tensor], Tensor], str], ...] = (
     (torch.tanh, ""),
     (functional.softplus, ""),
     (lambda y: y.clamp(min=0.5), ""),
+    (lambda y: y.clamp(min=torch.full((), 0.5)).relu(), ""),
 )
 
 
