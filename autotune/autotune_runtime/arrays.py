@@ -27,18 +27,19 @@ _TYPESTRS = {
 }
 """The names of storage types in arrays; NumPy has none for bf16, e4m3 and e5m2, and these are ml_dtypes's."""
 
-_OF_TORCH = {
-    "torch.float32": "f32",
-    "torch.float16": "f16",
-    "torch.bfloat16": "bf16",
-    "torch.int32": "i32",
-    "torch.float64": "f64",
-    "torch.float8_e4m3fn": "e4m3",
-    "torch.float8_e5m2": "e5m2",
-    "torch.int8": "i8",
-    "torch.uint8": "u8",
-    "torch.int64": "i64",
+TORCH_DTYPES = {
+    "float32": "f32",
+    "float16": "f16",
+    "bfloat16": "bf16",
+    "int32": "i32",
+    "float64": "f64",
+    "float8_e4m3fn": "e4m3",
+    "float8_e5m2": "e5m2",
+    "int8": "i8",
+    "uint8": "u8",
+    "int64": "i64",
 }
+"""PyTorch's names of storage types."""
 
 
 class View(NamedTuple):
@@ -99,7 +100,10 @@ def dtype_of(view: View, what: str) -> str:
 
 def _of_torch(array: Any) -> str | None:
     """The dtype of a PyTorch tensor, because bfloat16 has the typestr of float16; None for other arrays."""
-    return _OF_TORCH.get(str(array.dtype), str(array.dtype)) if _library_of(array) == "torch" else None
+    if _library_of(array) != "torch":
+        return None
+    dtype = str(array.dtype)
+    return TORCH_DTYPES.get(dtype.removeprefix("torch."), dtype)
 
 
 def _device(array: Any) -> int | None:

@@ -82,10 +82,27 @@ class Geometry:
 
 
 @dataclass(frozen=True, slots=True)
-class Problem:
-    """A convolution and its epilogue."""
+class _OfConvolution:
+    """A convolution or its filter gradient."""
 
     geometry: Geometry
+    """the convolution's"""
+
+    @property
+    def dtype(self) -> str:
+        """The dtype of its images."""
+        return self.geometry.dtype
+
+    @property
+    def shapes(self) -> tuple[str, str]:
+        """The sizes of its images and filters, for a report."""
+        return sizes(self.geometry.x), sizes(self.geometry.w)
+
+
+@dataclass(frozen=True, slots=True)
+class Problem(_OfConvolution):
+    """A convolution and its epilogue."""
+
     epilogue: str = "none"
     cache_d: int = 0
     """frames before x that another tensor has"""
@@ -130,16 +147,6 @@ class Problem:
         return self.geometry.layout
 
     @property
-    def dtype(self) -> str:
-        """The dtype of its images, filters and output."""
-        return self.geometry.dtype
-
-    @property
-    def shapes(self) -> tuple[str, str]:
-        """The sizes of its images and filters, for a report."""
-        return sizes(self.geometry.x), sizes(self.geometry.w)
-
-    @property
     def has_residual(self) -> bool:
         """Whether a pass adds an array z of y's shape."""
         return self.epilogue.startswith("bias_add")
@@ -151,11 +158,9 @@ class Problem:
 
 
 @dataclass(frozen=True, slots=True)
-class FilterGradient:
+class FilterGradient(_OfConvolution):
     """The gradient of a convolution's filters."""
 
-    geometry: Geometry
-    """the convolution's"""
     operation = "conv_filter_gradient"
     epilogue = activation = ""
     has_residual = False
@@ -173,16 +178,6 @@ class FilterGradient:
         of = self.geometry
         sizes_of_x = {name: size or 0 for name, size in zip(("n", "c", *of.axes), of.x, strict=True)}
         return {**sizes_of_x, "k": of.k, **self.arguments, "dtype": of.dtype}
-
-    @property
-    def dtype(self) -> str:
-        """The dtype of x and dy."""
-        return self.geometry.dtype
-
-    @property
-    def shapes(self) -> tuple[str, str]:
-        """The sizes of its images and filters, for a report."""
-        return sizes(self.geometry.x), sizes(self.geometry.w)
 
 
 def data_gradient(geometry: Geometry) -> Problem:

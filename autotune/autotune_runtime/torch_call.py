@@ -11,21 +11,11 @@ import torch
 from torch import Tensor
 
 from . import load
+from .arrays import TORCH_DTYPES
 from .interface import SCALAR, DeclaredProblem, Interface, InterfaceArray, Library
 from .prepared import GIVEN, problem_of
 
-DTYPES = {
-    torch.float32: "f32",
-    torch.float16: "f16",
-    torch.bfloat16: "bf16",
-    torch.int32: "i32",
-    torch.float64: "f64",
-    torch.float8_e4m3fn: "e4m3",
-    torch.float8_e5m2: "e5m2",
-    torch.int8: "i8",
-    torch.uint8: "u8",
-    torch.int64: "i64",
-}
+DTYPES: Mapping[torch.dtype, str] = {getattr(torch, name): word for name, word in TORCH_DTYPES.items()}
 LAST = {4: torch.channels_last, 5: torch.channels_last_3d}
 """PyTorch's memory format with channels last, by the number of dimensions."""
 STORED = {word: dtype for dtype, word in DTYPES.items()}

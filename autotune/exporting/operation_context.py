@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
+from autotune.autotune_runtime.interface import Status
 from autotune.errors import StoreError
 from autotune.expressions.expression import Expression
 from autotune.family.codegen_cpp import fold
@@ -22,27 +23,14 @@ _TARGETS = ("all", "clean", "help", "install", "package", "test", "edit_cache", 
 _LIBRARIES = ("c", "cuda", "dl", "gcc", "gcc_s", "m", "pthread", "rt", "stdc++")
 NOT_EXPORTED = frozenset((*_FILES, *_TARGETS, *_LIBRARIES))
 """Operation names that would collide with files, CMake targets or libraries of an export."""
-_STATUSES = frozenset(
-    [
-        "ok",
-        "bad_problem",
-        "null_pointer",
-        "misaligned",
-        "short_workspace",
-        "unsupported",
-        "wrong_device",
-        "no_context",
-        "out_of_memory",
-        "cuda_error",
-        "bad_arguments",
-        "api",
-        "abi_version",
-        "alignment",
-        "arguments",
-        "image",
-        "reference",
-    ]
-)
+_STATUSES = {status.name.lower() for status in Status} | {
+    "api",
+    "abi_version",
+    "alignment",
+    "arguments",
+    "image",
+    "reference",
+}
 """Names of constants in the C interface, in lower case."""
 _TYPES = frozenset(
     [
