@@ -340,7 +340,7 @@ def test_exported_package_finds_the_library_beside_it(exported: Exported, built:
 
 def alone(python: Path, program: str) -> str:
     """What a program prints that has nothing but an exported python folder and the standard library."""
-    command = [sys.executable, "-I", "-S", "-c", f"import sys; sys.path.insert(0, {str(python)!r})\n{program}"]
+    command = [sys.executable, "-B", "-I", "-S", "-c", f"import sys; sys.path.insert(0, {str(python)!r})\n{program}"]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     return done.stdout + done.stderr
 
