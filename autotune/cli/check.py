@@ -158,9 +158,13 @@ def _counted(name: str, found: Iterator[CheckRow], most: int | None, seconds: fl
     return rows
 
 
+_DIFFERENT = ((Outcome.WRONG_RESULT, "wrong"), (Outcome.WRONG_RESULT, "inexact"))
+
+
 def _hint(family: KernelTemplate, rows: Sequence[CheckRow]) -> str:
-    """If every kernel is wrong: the hint that the reference of a user's operation may be wrong."""
-    return hint_at_reference(family.operation) if all(row.outcome == Outcome.WRONG_RESULT for row in rows) else ""
+    """If the outputs of every kernel differ from the reference: the hint that a user's own reference may be wrong."""
+    differ = all((row.outcome, row.reason) in _DIFFERENT for row in rows)
+    return hint_at_reference(family.operation) if differ else ""
 
 
 def _architectures(jobs: int, *, each: bool) -> tuple[Architectures | None, str]:
