@@ -45,8 +45,8 @@ def importances(
     """The importances for each layer of a study, or for one, and for every family with at least 20 correct trials.
 
     With `device` (a part of a recorded name), `families` or `layers` only for these; `say` is called with the chosen
-    device of this machine. Raises StoreError if there are none, and DeviceError if the database has none of the
-    device.
+    device of this machine. Raises StoreError if there are no such trials, and DeviceError if the database has no trials
+    of the device.
     """
     from autotune.replay.recorded_trials import stored_recordings
     from autotune.search.importance import importance as importance_of

@@ -189,7 +189,8 @@ def fuse(
         if layer is not None and layer.problem is not None:
             adds = residuals and isinstance(layer, Convolution)
             fused = _fused(graph, at, layer, taken, may_add if adds else _never)
-            found += [] if fused is None else [fused]
+            if fused is not None:
+                found.append(fused)
     return tuple(reversed(found))
 
 
@@ -237,7 +238,7 @@ def _fused(
 
 
 def _only_for(graph: Graph, at: int) -> bool:
-    """Whether only a norm and its parts read what it is computed from."""
+    """Whether nothing but a norm and its parts reads the tensors inside it."""
     inside = graph.operators[at].inside
     parts = {at, *(graph.writers[name] for name in inside)}
     return all({*graph.readers[name]} <= parts and name not in graph.outputs for name in inside)

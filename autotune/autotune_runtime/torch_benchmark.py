@@ -183,7 +183,7 @@ def _arrays(work: Work, layer: Convolution | Norm, library: str | Path | None = 
 
 
 def _alone(layer: nn.Module, x: Tensor, cache: Tensor | None) -> Tensor:
-    """The layer of images and the frames before them, if it takes such."""
+    """The layer's output for images, with the frames before them if there are any."""
     y: Tensor = layer(x) if cache is None else layer(x, cache)
     return y
 
