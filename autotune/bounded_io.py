@@ -51,23 +51,15 @@ def read_bytes(path: Path, raises: Raises, most_bytes: int = TEXT_BYTES) -> byte
     except (OSError, ValueError) as error:  # ValueError: a name with a null character
         raise raises(f"{path}: cannot be read: {getattr(error, 'strerror', error)}") from None
     if len(content) > most_bytes:
-        raise raises(f"{path}: {larger(most_bytes)}")
+        raise raises(f"{path}: is larger than {most_bytes >> 20} MiB, the limit for this kind of file")
     return content
 
 
-def larger(most_bytes: int) -> str:
-    """The message for a content that is too large."""
-    return f"is larger than {most_bytes >> 20} MiB, the limit for this kind of file"
-
-
 def read_text(path: Path, raises: Raises, most_bytes: int = TEXT_BYTES) -> str:
-    """The text of a file. Raises as `read_bytes` does, and if it is not UTF-8."""
-    return decoded(read_bytes(path, raises, most_bytes), raises, str(path))
-
-
-def decoded(content: bytes, raises: Raises, file: str) -> str:
-    """UTF-8 text with `\\n` line ends, without a byte order mark."""
+    """The UTF-8 text of a file with `\\n` line ends, without a byte order mark. Raises as `read_bytes` does, and if it
+    is not UTF-8.
+    """
     try:
-        return content.decode("utf-8-sig").replace("\r\n", "\n").replace("\r", "\n")
+        return read_bytes(path, raises, most_bytes).decode("utf-8-sig").replace("\r\n", "\n").replace("\r", "\n")
     except UnicodeDecodeError as error:
-        raise raises(f"{file}: is not UTF-8 text: {error.reason}") from None
+        raise raises(f"{path}: is not UTF-8 text: {error.reason}") from None

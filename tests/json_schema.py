@@ -30,7 +30,6 @@ COMMANDS: Mapping[str, tuple[str, ...]] = {
     "importance": ("importance._COLUMNS",),
     "ladder": ("ladder._COLUMNS",),
     "profile": ("profile._COLUMNS",),
-    "replay": ("replay._COLUMNS",),
     "retime": ("retime._RETIME_COLUMNS",),
     "sanitize": ("sanitize._COLUMNS",),
     "show": ("trials._SHOW_COLUMNS",),
@@ -73,7 +72,7 @@ _KEYS = {
     "shared_load_wavefronts",
     "number": "achieved_occupancy active_threads after_over_before b_over_a distance error_over_bound gflops high "
     "importance low measured median occupancy over_before over_first over_previous "
-    "over_winner p90 reported_ms seconds_per_evaluation share within_5_percent",
+    "over_winner reported_ms share",
     "value": "arch default row value",
 }
 _UNITS = re.compile(r"_(us|fraction|gb_per_s|tflops|per_request)$|^gb_per_s$")

@@ -16,6 +16,7 @@ from autotune.study import Study
 from autotune.toml_table import did_you_mean
 
 if TYPE_CHECKING:
+    from autotune.replay.recorded_trials import FamilyTrials
     from autotune.search.importance import Importance
 
 
@@ -33,6 +34,13 @@ class FamilyImportance:
     """the importance of its parameters"""
 
 
+def importance_of(trials: FamilyTrials) -> Importance | None:
+    """The importance of one family's parameters; None if it has too few correct trials."""
+    from autotune.search.importance import importance
+
+    return importance(trials.params, [(row.trial.config, row.median_us) for row in trials.rows if row.median_us])
+
+
 def importances(
     what: Study | str | Path,
     *,
@@ -48,8 +56,7 @@ def importances(
     device of this machine. Raises StoreError if there are no such trials, and DeviceError if the database has no trials
     of the device.
     """
-    from autotune.replay.recorded_trials import stored_recordings
-    from autotune.search.importance import importance as importance_of
+    from autotune.replay.recorded_trials import device_words, families_of, measured_rows
     from autotune.store import Store
 
     name = name_of(what)
@@ -59,15 +66,15 @@ def importances(
         known = store.studies.layers(name)
         names = {row.layer.problem: row.name for row in known if matches(row.name, layers)}
         check_layer_names(layers, known, name, str(db))
-        recordings = stored_recordings(store, list(names))
+        groups = measured_rows(store, list(names))
+        rows = tuple(
+            FamilyImportance(names[measured[0]], device_words(measured, groups), one.family, found)
+            for measured, trials in groups.items()
+            if on is None or trials[0].device.identity in on
+            for one in families_of(store, trials)
+            if (not families or one.family in families) and (found := importance_of(one))
+        )
         known_families = store.templates.families()
-    rows = tuple(
-        FamilyImportance(names[problem], recording.name.partition(" on ")[2], space.template, found)
-        for (problem, identity, *_), recording in recordings.items()
-        if on is None or identity in on
-        for space in recording.spaces
-        if (not families or space.template in families) and (found := importance_of(space, space.times_us))
-    )
     if not rows:
         unknown = [name for name in families if name not in known_families]
         if unknown:

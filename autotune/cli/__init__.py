@@ -30,7 +30,6 @@ _GROUPS = {
         "ladder": "ladder",
         "dispatch": "dispatch",
         "fit-model": "fit_model",
-        "replay": "replay",
     },
     "Inspect": {
         "best": "best",
@@ -74,7 +73,8 @@ _OLD_NAMES = {
     "accuracy": "`python -m tests.benchmarks.class_agreement STUDY` in a checkout does what it did",
     "completion": 'add `eval "$(_AUTOTUNE_COMPLETE=bash_source autotune)"` to ~/.bashrc; docs/install.md has others',
     "export-t4": "`autotune trials --json` prints every trial, `autotune dump` the whole database",
-    "import": "`autotune replay FILE` searches a space that another tool recorded",
+    "import": "`python -m tests.benchmarks.replay FILE` in a checkout searches a space that another tool recorded",
+    "replay": "`python -m tests.benchmarks.replay FILE` in a checkout does what it did",
     "watch": "`autotune trials STUDY` and `autotune best STUDY` show a study while it is tuned",
     "optuna-study": "docs/search.md has the lines of Python that write an Optuna study",
 }

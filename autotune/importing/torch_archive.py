@@ -17,9 +17,8 @@ from typing import IO
 from autotune.autotune_runtime.fusion import Graph
 from autotune.errors import ModelError
 from autotune.importing.network import asked, plain
-from autotune.importing.torch_calls import Exported
+from autotune.importing.torch_calls import Exported, Json
 from autotune.importing.torch_sizes import UnsupportedSize, bound
-from autotune.interchange.recorded_space import Json
 
 LARGEST_GRAPH_BYTES = 16 << 20
 """Of the graph as JSON, which has some 9 KB for a convolution with what belongs to it."""

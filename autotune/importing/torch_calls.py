@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import TypeAlias
 
 from autotune.autotune_runtime.aten import Calls
 from autotune.autotune_runtime.aten_calls import Argument, Call, Ref, TensorType, refs
@@ -11,7 +12,8 @@ from autotune.autotune_runtime.convolution import Shape
 from autotune.errors import quoted
 from autotune.importing.network import plain
 from autotune.importing.torch_sizes import LARGEST, Size, evaluated, size_of
-from autotune.interchange.recorded_space import Json
+
+Json: TypeAlias = "bool | int | float | str | Sequence[Json] | Mapping[str, Json] | None"
 
 _INSIDE = "in a part of the network that runs on a condition, or under other settings"
 _MOST_AXES = 64

@@ -19,7 +19,7 @@ from autotune.family.source import KernelSource
 from autotune.legacy_names import current
 from autotune.measurement.benchmark import summarise
 from autotune.problem import Problem
-from autotune.replay.recorded_trials import REPLAYED, is_database, measured_rows
+from autotune.replay.recorded_trials import REPLAYED, measured_rows
 from autotune.resources import results_named
 from autotune.store import Store, TrialRow
 from autotune.trial import Config, ErrorStats, Measured, Outcome, Trial, Value
@@ -37,11 +37,6 @@ class ReplayEvaluator(Evaluator):
 
     def __init__(self, rest: str) -> None:
         path, device = _file_and_device(rest)
-        if not is_database(path):
-            raise DeviceError(
-                f"replay:{path}: is not a results database, so it has no layers; `autotune replay {path}` scores the "
-                f"search on it"
-            )
         self._file = str(path)
         rows = _rows(path, device)
         newest = max(rows, key=lambda row: row.id)

@@ -9,20 +9,18 @@ from typing import TYPE_CHECKING
 from autotune.analysis.history import history_rows
 from autotune.analysis.networks import Network, networks, rival_of, stored_study
 from autotune.analysis.rooflines import BestWithRoofline, best_per_class, with_roofline
-from autotune.api.family_importance import FamilyImportance
+from autotune.api.family_importance import FamilyImportance, importance_of
 from autotune.columns import Cells
 from autotune.devices.device import DeviceInfo, Environment
 from autotune.errors import StoreError
 from autotune.measurement.rates import Rate
 from autotune.problem import Layer
-from autotune.replay.recorded_trials import Measured, stored_recordings
-from autotune.search.importance import importance
+from autotune.replay.recorded_trials import Measured, families_of, measured_rows
 from autotune.study import Study
 from autotune.trial import END_TO_END
 from autotune.tuning.ladder import LadderStep, circumstances, ladder_steps
 
 if TYPE_CHECKING:
-    from autotune.interchange.recorded_space import JointRecording
     from autotune.store import FinalsRow, NoiseFloor, Store, TrialRow, Verdict
 
 
@@ -89,7 +87,7 @@ def results(store: Store, what: str, devices: Sequence[DeviceInfo] | None = None
         studies=studies,
         best=best,
         finals=tuple(row for row in store.finals.list(what) if row.superseded_at is None),
-        recordings=stored_recordings(store, list(dict.fromkeys(rows[0].problem for rows in groups.values()))),
+        measured=measured_rows(store, list(dict.fromkeys(rows[0].problem for rows in groups.values()))),
     )
     found = networks(store, what, best)
     return Results(
@@ -108,7 +106,7 @@ class _Shared:
     studies: dict[str, Study]
     best: Sequence[BestWithRoofline]
     finals: Sequence[FinalsRow]
-    recordings: dict[Measured, JointRecording]
+    measured: dict[Measured, tuple[TrialRow, ...]]
 
     def layer(self, rows: Sequence[TrialRow]) -> LayerResults:
         """The results of one layer's trials on one device in one measurement mode."""
@@ -153,12 +151,10 @@ class _Shared:
 
     def _importances(self, row: TrialRow, families: Set[str]) -> tuple[FamilyImportance, ...]:
         """The importance of families with enough trials, from any study of the same shape; most trials first."""
-        recording = self.recordings.get(
-            (row.problem, row.device.identity, row.environment.identity, row.measurement_mode)
-        )
-        found = []
-        for space in recording.spaces if recording else ():
-            one = importance(space, space.times_us) if space.template in families else None
-            if one is not None:
-                found.append(FamilyImportance(row.name, row.device.name, space.template, one))
+        measured = (row.problem, row.device.identity, row.environment.identity, row.measurement_mode)
+        found = [
+            FamilyImportance(row.name, row.device.name, one.family, importance)
+            for one in families_of(self.store, self.measured.get(measured, ()))
+            if one.family in families and (importance := importance_of(one)) is not None
+        ]
         return tuple(sorted(found, key=lambda family: -family.found.trials))

@@ -6,15 +6,16 @@ the trials. (Optuna's fANOVA needs scikit-learn.)
 
 from __future__ import annotations
 
+import math
 import warnings
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-import numpy as np
 import optuna
 from optuna.distributions import BaseDistribution, CategoricalDistribution
 from optuna.importance import PedAnovaImportanceEvaluator
 
-from autotune.search.state import FeasibleSpace, Floats
+from autotune.trial import Config, Value
 
 LEAST_TRIALS = 20
 """Minimum number of correct trials of a family."""
@@ -30,29 +31,30 @@ class Importance:
     """parameter to its importance, largest first; they add up to 1"""
 
 
-def importance(space: FeasibleSpace, times_us: Floats) -> Importance | None:
-    """The importances from the rows of a space and their times; infinite times are ignored. None for fewer than
-    LEAST_TRIALS.
+def importance(params: Mapping[str, Sequence[Value]], timed: Iterable[tuple[Config, float]]) -> Importance | None:
+    """The importances of parameters with these values, from configs and their times in microseconds. None for fewer
+    than LEAST_TRIALS.
     """
-    timed = np.flatnonzero(np.isfinite(times_us))
-    rows, log_times = np.asarray(space.rows[timed], dtype=np.int64), np.log(times_us[timed])
-    varied = [column for column in range(len(space.params)) if len(np.unique(rows[:, column])) > 1]
-    if len(timed) < LEAST_TRIALS or not varied or np.ptp(log_times) == 0:
-        return None
-    names = [space.params[column].name for column in varied]
-    choices: dict[str, BaseDistribution] = {
-        name: CategoricalDistribution(tuple(range(len(space.params[column].values))))
-        for name, column in zip(names, varied, strict=True)
+    rows = sorted(
+        ([values.index(config.params[name]) for name, values in params.items()], math.log(time_us))
+        for config, time_us in timed
+    )
+    varied: dict[str, BaseDistribution] = {
+        name: CategoricalDistribution(tuple(range(len(params[name]))))
+        for column, name in enumerate(params)
+        if len({places[column] for places, _ in rows}) > 1
     }
+    if len(rows) < LEAST_TRIALS or not varied or len({log_time for _, log_time in rows}) == 1:
+        return None
     verbosity = optuna.logging.get_verbosity()
     optuna.logging.set_verbosity(optuna.logging.WARNING)
     study = optuna.create_study()
     optuna.logging.set_verbosity(verbosity)
-    for row, value in zip(rows, log_times, strict=True):
-        chosen = {name: int(row[column]) for name, column in zip(names, varied, strict=True)}
-        study.add_trial(optuna.trial.create_trial(params=chosen, distributions=choices, value=float(value)))
+    for places, log_time in rows:
+        chosen = {name: place for name, place in zip(params, places, strict=True) if name in varied}
+        study.add_trial(optuna.trial.create_trial(params=chosen, distributions=varied, value=log_time))
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         shares = optuna.importance.get_param_importances(study, evaluator=PedAnovaImportanceEvaluator())
-    fixed = {param.name: 0.0 for param in space.params if param.name not in names}
-    return Importance(len(timed), tuple(sorted({**shares, **fixed}.items(), key=lambda item: (-item[1], item[0]))))
+    fixed = dict.fromkeys(params.keys() - varied.keys(), 0.0)
+    return Importance(len(rows), tuple(sorted({**shares, **fixed}.items(), key=lambda item: (-item[1], item[0]))))

@@ -21,7 +21,6 @@ from autotune.store.result_rows import SORTS, Side
 from autotune.store.retimes import RetimeRow
 from autotune.store.run_context import Scope, TargetScope, TemplateRecord
 from autotune.store.schema.tables import RETIME_LABELS
-from autotune.store.sqlite.connections import is_sqlite
 from autotune.store.sqlite.database import path_of
 from autotune.store.sqlite.open_database import has_results
 from autotune.store.sqlite.query import Cell, QueryResult
@@ -65,7 +64,6 @@ __all__ = [
     "compact",
     "dump",
     "has_results",
-    "is_sqlite",
     "launched",
     "load",
     "merge",

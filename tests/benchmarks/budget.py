@@ -1,6 +1,6 @@
 """The time of a network after a common budget: spent on the largest expected saving, or in equal shares.
 
-    python tests/benchmarks/budget.py RECORDING... [--seeds 4] [--networks 60]
+    python -m tests.benchmarks.budget RECORDING... [--seeds 4] [--networks 60]
 
 Each layer of each recording is searched once per seed, up to the largest share. Networks are drawn from these searches:
 half to all of the layers, each 1 to 6 times. Times are relative to the recordings' optima; floors are unknown.
@@ -16,9 +16,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from statistics import mean
 
-from autotune.replay.recorded_trials import read_recordings
-from autotune.replay.replay import replay_once
 from autotune.tuning.schedule import expected_gain_us
+from tests.benchmarks.replay import replay_once
+from tests.recorded_spaces import read_recordings
 
 PER_LAYER = (5, 10, 20, 40)
 MOST = 160  # evaluations of one layer

@@ -1,8 +1,8 @@
 """Write recordings of invented kernels, to test the search on spaces that it was not designed on. Run by hand:
 
     python tests/benchmarks/invented_spaces.py FOLDER
-    autotune replay FOLDER/*.json --seeds 10
-    python tests/benchmarks/kernel_tuner_search.py FOLDER/*.json --seeds 8
+    python -m tests.benchmarks.replay FOLDER/*.json --seeds 10
+    python -m tests.benchmarks.kernel_tuner_search FOLDER/*.json --seeds 8
 
 Writes Kernel Tuner cache files. The time of a config is that of the slowest of three stages plus a quarter of their
 sum. A stage depends on random products of parameters, as real kernels depend on threads per block or bytes per tile: on

@@ -1,7 +1,7 @@
-"""Score Kernel Tuner's search strategies on recorded spaces as `autotune replay` does. Run by hand:
+"""Score Kernel Tuner's search strategies on recorded spaces as `tests.benchmarks.replay` does. Run by hand:
 
     pip install kernel_tuner==1.5.0
-    python tests/benchmarks/kernel_tuner_search.py tests/data/recorded-spaces/convolution_milo-A6000.json.gz \
+    python -m tests.benchmarks.kernel_tuner_search tests/data/recorded-spaces/convolution_milo-A6000.json.gz \
         --strategy genetic_algorithm --strategy simulated_annealing --seeds 10
 
 A recorded config costs one evaluation when it is first proposed, even if it failed. Repeats, and configs that the
@@ -28,10 +28,9 @@ from kernel_tuner.interface import Options, strategy_map
 from kernel_tuner.runners.simulation import SimulationRunner
 from kernel_tuner.searchspace import Searchspace
 
-from autotune.interchange.files import read_recording
-from autotune.interchange.recorded_space import Recording
-from autotune.replay.replay import Run, Score, score
 from autotune.trial import Config, Value
+from tests.benchmarks.replay import Run, Score, score
+from tests.recorded_spaces import Recording, read_recording
 
 STRATEGIES = (
     "genetic_algorithm",
@@ -106,7 +105,9 @@ def main() -> None:
     parser.add_argument("--strategy", action="append", choices=sorted(strategy_map))
     parser.add_argument("--evaluations", default="50,100,200")
     parser.add_argument("--seeds", type=int, default=10)
-    parser.add_argument("--json", action="store_true", help="print an array of objects, as `autotune replay --json`")
+    parser.add_argument(
+        "--json", action="store_true", help="print an array of objects, as `tests.benchmarks.replay --json`"
+    )
     arguments = parser.parse_args()
     warnings.simplefilter("ignore")
     budgets = [int(word) for word in arguments.evaluations.split(",")]

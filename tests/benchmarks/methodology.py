@@ -24,11 +24,10 @@ from autotuning_methodology.report_experiments import get_aggregation_data, get_
 from autotuning_methodology.searchspace_statistics import SearchspaceStatistics
 from kernel_tuner.interface import strategy_map
 
-from autotune.interchange.files import read_recording
-from autotune.interchange.recorded_space import Recording
-from autotune.replay.replay import replay_once
 from autotune.trial import Config
 from tests.benchmarks.kernel_tuner_search import STRATEGIES, Simulation
+from tests.benchmarks.replay import replay_once
+from tests.recorded_spaces import Recording, read_recording
 
 START, END = 0.01, 0.95
 """Shares of the way from the median to the optimum, as in the package's defaults."""

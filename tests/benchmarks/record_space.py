@@ -1,7 +1,7 @@
-"""Record whole search spaces of this project's own families, as files for `autotune replay`. Run on a GPU:
+"""Record whole search spaces of this project's own families, as files for `tests.benchmarks.replay`. Run on a GPU:
 
     python tests/benchmarks/record_space.py --device cuda:0 --db spaces.db --seconds 240
-    autotune replay spaces.db
+    python -m tests.benchmarks.replay spaces.db
 
 Each space is one family on one layer, narrowed until it has at most `--configs` feasible configs by keeping every other
 value of the parameter that has the most. All configs of a space except one are evaluated in random order. If the
@@ -45,7 +45,7 @@ SPACES = (
     ("register_gemm", "resnet-1x1"),
 )
 """Family and layer: direct and implicit ones, few and many channels, large and small filters. Each layer has one
-family, because `autotune replay` reads all trials of a layer as one space."""
+family, because `tests.benchmarks.replay` reads all trials of a layer as one space."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,6 +1,6 @@
 """What `min_gain` saves and loses: searches of recorded spaces, stopped by their expected gain.
 
-    python tests/benchmarks/stopping.py tests/data/recorded-spaces/convolution{-RTX_3090,_milo-A6000}.json.gz \
+    python -m tests.benchmarks.stopping tests/data/recorded-spaces/convolution{-RTX_3090,_milo-A6000}.json.gz \
         tests/data/databases/report-layers.db
 
 Evaluates one config at a time. Prints, for each fraction, after how many evaluations the runs stop (after all of them
@@ -17,9 +17,8 @@ from statistics import mean, median
 
 import numpy as np
 
-from autotune.replay.recorded_trials import read_recordings
-from autotune.replay.replay import Recorded
 from autotune.search import Search, single_threaded
+from tests.recorded_spaces import Recorded, read_recordings
 
 FRACTIONS = (0.05, 0.02, 0.01, 0.005)
 LEAST = 100  # least configs of a space: with fewer there is nothing to save

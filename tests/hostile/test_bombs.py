@@ -1,8 +1,7 @@
-"""Files that never end, or that are small until they are unpacked."""
+"""Files that never end, or that are larger than any file of a user."""
 
 from __future__ import annotations
 
-import gzip
 import os
 from collections.abc import Callable
 from pathlib import Path
@@ -18,20 +17,10 @@ from .attack import attacked, refused
 MIB = 1 << 20
 
 
-def packed(path: Path) -> None:
-    """4 GB of spaces in 4 MB of gzip."""
-    path.write_bytes(gzip.compress(b" " * (16 * MIB), 9) * 256)
-
-
 def sparse(path: Path) -> None:
     """4 GB that take no room."""
     with path.open("wb") as file:
         file.truncate(4096 * MIB)
-
-
-def empty_lists(path: Path) -> None:
-    """Three bytes each, 72 in memory."""
-    path.write_bytes(b"[" + b"[]," * (60 * MIB // 3) + b"[]]")
 
 
 def endless(path: Path) -> None:
@@ -44,22 +33,16 @@ def pipe(path: Path) -> None:
     os.mkfifo(path)
 
 
-SCORE = ("replay", "{}", "--seeds", "1", "--evaluations", "1")
 REPLAY = ("tune", "small.toml", "--family-dir", "families", "--device", "replay:{}")
 
 
 @pytest.mark.parametrize(
     ("words", "made"),
     [
-        (SCORE, packed),
-        (SCORE, empty_lists),
-        (SCORE, pipe),
         (REPLAY, endless),
         (("load", "{}"), sparse),
         (("tune", "{}"), pipe),
         *long_run(
-            (SCORE, sparse),
-            (SCORE, endless),
             (REPLAY, pipe),
             (("load", "{}"), endless),
             (("load", "{}"), pipe),

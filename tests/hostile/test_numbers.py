@@ -16,7 +16,6 @@ ASKS = (
     ("show", DIGITS),
     ("sanitize", "--n", f"1,{DIGITS}"),
     ("export", "small", "--out", "out", "--arch", DIGITS),
-    ("replay", "autotune.db", "--evaluations", DIGITS),
     ("tune", "small.toml", "--family-dir", "families", "--cluster", f"local:{DIGITS}"),
 )
 

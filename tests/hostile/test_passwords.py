@@ -43,7 +43,6 @@ COMMANDS = (
     ("best", "--"),
     ("devices", "--device"),
     TUNE,
-    ("replay",),
     ("templates", "--family-dir"),
 )
 

@@ -29,12 +29,12 @@ def told(rows: int) -> Importance:
     space = ListedSpace("gemm", VALUES)
     rng = np.random.default_rng(5)
     kept = rng.permutation(len(space.rows))[:rows]
-    times = np.full(len(space.rows), np.inf)  # the others failed
+    timed = []
     for row in kept:
         values = space.config(int(row)).params
         log_time = 0.4 * abs(int(values["tile"]) - 4) + 0.1 * int(values["stages"])
-        times[row] = np.exp(log_time + 0.03 * rng.standard_normal())
-    found = importance(space, times)
+        timed.append((space.config(int(row)), float(np.exp(log_time + 0.03 * rng.standard_normal()))))
+    found = importance(VALUES, timed)
     assert found is not None
     return found
 
@@ -51,12 +51,10 @@ def test_the_parameter_that_decides_comes_first_and_a_fixed_one_has_none() -> No
 
 def test_too_few_trials_say_nothing() -> None:
     space = ListedSpace("gemm", VALUES)
-    times = np.full(len(space.rows), np.inf)
-    times[:19] = np.arange(1.0, 20.0)
-    assert importance(space, times) is None
-    times[19] = 20.0
-    assert importance(space, times) is not None
-    assert importance(space, np.full(len(space.rows), 2.0)) is None, "all alike"
+    timed = [(space.config(row), 1.0 + row) for row in range(20)]
+    assert importance(VALUES, timed[:19]) is None
+    assert importance(VALUES, timed) is not None
+    assert importance(VALUES, [(config, 2.0) for config, _ in timed]) is None, "all alike"
 
 
 def test_the_command_lists_each_family_of_each_layer(autotune: Command) -> None:

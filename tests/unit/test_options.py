@@ -21,7 +21,7 @@ from .tiny import Command
 
 ASKING = {"best", "why", "source", "trials", "history", "importance", "export", "report"}
 RUNNING = {"tune", "compare", "ladder", "dispatch", "profile", "sanitize", "check", "retime"}
-OF_FILES = {"fit-model", "worker", "import-model", "new-op", "replay", "templates"}
+OF_FILES = {"fit-model", "worker", "import-model", "new-op", "templates"}
 """Commands that ask no database, or take databases as arguments."""
 
 
@@ -41,9 +41,7 @@ def test_a_command_is_loaded_without_the_others() -> None:
     own = {each.name for each in pkgutil.iter_modules(autotune.cli.__path__, "autotune.cli.")}
     loaded = own & set(run.stdout.split())
     assert "autotune.cli.why" in loaded
-    assert not loaded & {
-        f"autotune.cli.{name}" for name in ("tune", "export", "importance", "dispatch", "replay", "cluster")
-    }
+    assert not loaded & {f"autotune.cli.{name}" for name in ("tune", "export", "importance", "dispatch", "cluster")}
 
 
 def test_an_option_means_one_thing_in_all_commands() -> None:

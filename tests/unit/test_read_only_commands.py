@@ -40,7 +40,6 @@ READING: tuple[tuple[str, ...], ...] = (
     ("query", "SELECT count(*) FROM trials"),
     ("dump",),
     ("dump", "dumped"),
-    ("replay", "kept/a.db", "--seeds", "1", "--evaluations", "2", "--jobs", "1"),
     ("clean",),
     ("clean", "--quarantine"),
     ("source", "lenet.conv1", "--device", "H200"),
@@ -74,7 +73,6 @@ REFUSING: tuple[tuple[str, ...], ...] = (
     ("merge", "none.db"),
     ("load", "small.toml"),
     ("load", "whole.sql"),
-    ("replay", "small.toml"),
 )
 """which end with 1"""
 HEADER = """
@@ -144,7 +142,7 @@ def untouched(kept: Path, words: tuple[str, ...]) -> Iterator[None]:
 def test_a_command_that_reads_changes_nothing(kept: Path, autotune: Command) -> None:
     for words in READING:
         with untouched(kept, words):
-            ended = autotune(*words, *(() if words[0] == "replay" else DB))
+            ended = autotune(*words, *DB)
         assert ended.code == 0, (words, ended.err)
 
 
@@ -152,14 +150,14 @@ def test_a_command_that_reads_changes_nothing(kept: Path, autotune: Command) -> 
 def test_a_command_that_refuses_changes_nothing(kept: Path, autotune: Command) -> None:
     for words in REFUSING:
         with untouched(kept, words):
-            ended = autotune(*words, *(() if "--db" in words or words[0] == "replay" else DB))
+            ended = autotune(*words, *(() if "--db" in words else DB))
         assert ended.code == 1, (words, ended.err)
         assert "Traceback" not in ended.err
 
 
 @pytest.mark.parametrize("words", READING, ids=" ".join)
 def test_reading_makes_no_file(words: tuple[str, ...], folder: Path, autotune: Command) -> None:
-    autotune(*words, *(() if words[0] == "replay" else ("--db", "none.db")))
+    autotune(*words, "--db", "none.db")
     assert not list(folder.glob("none.db*"))
 
 

@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-import gzip
-import json
+import math
 import statistics
 from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 
-from autotune.interchange.files import read_recording
-from autotune.interchange.recorded_space import Recording
-from autotune.replay.replay import Run, replay, replay_once, score, trace
+from autotune.trial import Config
+from tests.benchmarks.replay import Run, replay, replay_once, score
+from tests.recorded_spaces import Recording, read_recording, read_recordings
 
 DATA = Path(__file__).parents[1] / "data" / "recorded-spaces"
+H200 = DATA.parent / "databases" / "report-layers.db"
 FILES = ["convolution-RTX_3090.json.gz", "convolution_milo-A6000.json.gz"]
 
 
@@ -23,27 +23,29 @@ def recording(request: pytest.FixtureRequest) -> Recording:
     return read_recording(DATA / str(request.param))
 
 
-def as_written(path: Path) -> list[tuple[dict[str, object], float]]:
-    """Configs and times of a cache file, read without this project's code."""
-    document = json.loads(gzip.decompress(path.read_bytes()))
-    names = document["tune_params_keys"]
-    return [
-        ({name: entry[name] for name in names}, entry["time"] if isinstance(entry["time"], float) else float("inf"))
-        for entry in document["cache"].values()
-    ]
-
-
-def test_a_run_is_reproducible_and_its_trace_scores_to_its_curve(recording: Recording) -> None:
+def test_a_run_is_reproducible_and_its_curve_is_that_of_its_configs(recording: Recording) -> None:
     run = replay_once(recording, sampler="random", seed=3, evaluations=40)
     assert run.configs == replay_once(recording, sampler="random", seed=3, evaluations=40).configs
-    lines = list(trace(recording, run))
-    assert [line["evaluation"] for line in lines] == list(range(1, 41))
-    configs = [line["config"] for line in lines]
-    assert len({json.dumps(config) for config in configs}) == 40
-    listed = {json.dumps(config): time for config, time in as_written(Path(recording.name))}
-    times = [listed[json.dumps(config)] for config in configs]
+    assert len(set(run.configs)) == 40
+    times = [recording.trial(0, config).median_us or math.inf for config in run.configs]
     for evaluations in (1, 10, 40):
-        assert run.after(evaluations) == pytest.approx(min(times[:evaluations]) / min(listed.values()))
+        assert run.after(evaluations) == pytest.approx(min(times[:evaluations]) / recording.optimum_us)
+
+
+def test_a_t4_file_says_what_its_cache_file_says() -> None:
+    cache = read_recording(DATA / "convolution_milo-A6000.json.gz")
+    t4 = read_recording(DATA / "convolution_milo-A6000.t4.json.gz")
+    assert len(t4.rows) == len(cache.rows) == 4362
+    for row in range(len(cache.rows)):
+        place = t4.row_of(Config(t4.template, cache.config(row).pairs))
+        assert place is not None
+        assert t4.times_us[place] == pytest.approx(cache.times_us[row])
+
+
+def test_each_layer_of_a_database_is_a_recording_with_all_its_families() -> None:
+    recordings = {recording.name.partition("#")[2]: recording for recording in read_recordings(H200)}
+    assert len(recordings) == 8
+    assert len(recordings["lenet-k5.conv1 on NVIDIA H200"].spaces) > 5
 
 
 def test_scores_are_medians_percentiles_and_means_over_files() -> None:
@@ -65,16 +67,7 @@ def test_scores_are_medians_percentiles_and_means_over_files() -> None:
 
 def test_replay_covers_every_file_sampler_and_budget() -> None:
     recordings = [read_recording(DATA / name) for name in FILES]
-    seen: list[tuple[str, str, int]] = []
-    scores = replay(
-        recordings,
-        samplers=["random", "tpe"],
-        seeds=2,
-        budgets=[5, 12],
-        jobs=2,
-        on_run=lambda _, run: seen.append((Path(run.file).name, run.sampler, run.seed)),
-    )
-    assert seen == [(file, sampler, seed) for file in FILES for sampler in ("random", "tpe") for seed in (0, 1)]
+    scores = replay(recordings, samplers=["random", "tpe"], seeds=2, budgets=[5, 12], jobs=2)
     assert len(scores) == 2 * 2 * 3
     assert all(row.median >= 1.0 and row.seconds_per_evaluation > 0 for row in scores)
 

@@ -47,8 +47,6 @@ def test_what_was_replayed_does_not_pass_for_measured(again: Command, autotune: 
     finished = again()
     assert finished.err.startswith("device replay:recorded.db: replay of null (requested)")
     assert {(row.device.kind, row.device.name) for row in rows("autotune.db")} == {("replay", "replay of null")}
-    assert "small.one on null" in autotune("replay", "recorded.db", "--seeds", 1).out
-    assert "records no correct trial" in autotune("replay", "autotune.db", "--seeds", 1).complaint
     assert autotune("importance", "small").complaint.endswith("replayed trials count only where they were measured")
     assert autotune("export", "small", "--out", "kernels", "--no-proof").code == 0
     (kernel,) = Path("kernels").glob("*.cu")
@@ -118,8 +116,8 @@ def test_what_was_not_recorded_is_one_line(again: Command, autotune: Command, tm
     [
         ("replay", "expected replay:FILE"),
         ("replay:", "expected replay:FILE"),
-        ("replay:nothing.db", "nothing.db: cannot be read"),
-        ("replay:small.toml", "is not a results database"),
+        ("replay:nothing.db", "nothing.db: no such file"),
+        ("replay:small.toml", "not an SQLite file"),
         ("replay:recorded.db@RTX 3090", "has no device 'RTX 3090'; it has null"),
     ],
 )

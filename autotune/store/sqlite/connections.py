@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import os
 import shutil
 import sqlite3
@@ -14,7 +13,6 @@ from urllib.parse import quote
 
 from sqlalchemy.exc import DBAPIError
 
-from autotune.bounded_io import check_regular
 from autotune.errors import DISK_IS_FULL, StoreError
 from autotune.escape import one_line
 from autotune.store.schema.tables import metadata
@@ -80,21 +78,6 @@ NO_LOG_CAN_BE_MADE = frozenset(
     {sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_READONLY, sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR}
 )
 """SQLite's errors for a folder that cannot be written and for a full disk"""
-
-
-def is_sqlite(path: Path) -> bool:
-    """Whether SQLite takes a file for a database. Raises OSError if it cannot be read."""
-    status = path.stat()
-    check_regular(status)
-    if not os.access(path, os.R_OK):
-        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
-    if status.st_size < LEAST_BYTES:  # no connection can hold a lock on it
-        return path.read_bytes().startswith(b"SQLite format 3\0")
-    try:
-        connect_for_reading(path, 0.0).close()
-    except sqlite3.Error as error:  # any other error than this one is a database's
-        return error.sqlite_errorcode & 0xFF != sqlite3.SQLITE_NOTADB
-    return True
 
 
 def connect_for_reading(path: Path, timeout_s: float) -> sqlite3.Connection:

@@ -14,8 +14,8 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from autotune.interchange.recorded_space import Record, Recording, recording_of
 from autotune.trial import Outcome, Value
+from tests.recorded_spaces import Record, Recording, recording_of
 
 Column = npt.NDArray[np.float64]
 Columns = Mapping[str, Column]
@@ -345,4 +345,4 @@ def synthetic(kernel: str, gpu: str, *, seed: int = 0) -> Recording:
     for row, time_us, fails in zip(product, time, failed | ~np.isfinite(time), strict=True):
         values: dict[str, Value] = {name: int(value) for name, value in zip(spec.params, row, strict=True)}
         records.append(Record(values, None, failure) if fails else Record(values, float(time_us), None))
-    return recording_of(f"{kernel}-{gpu}", kernel, gpu, list(spec.params.items()), records)
+    return recording_of(f"{kernel}-{gpu}", kernel, spec.params.items(), records)

@@ -11,14 +11,14 @@ from statistics import median
 import numpy as np
 import pytest
 
-from autotune.interchange.files import read_recording
-from autotune.replay.replay import replay_once
 from autotune.search import Search
 from autotune.search.gaussian_process import fit, posterior
 from autotune.search.neighbours import Neighbourhood
 from autotune.search.one_hot import Features
 from autotune.trial import Config, Outcome, Value
+from tests.benchmarks.replay import replay_once
 from tests.long_run import every, long_run
+from tests.recorded_spaces import read_recording
 
 from .spaces import ListedSpace, finished, run
 from .synthetic import synthetic

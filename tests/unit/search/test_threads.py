@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 from threadpoolctl import threadpool_info, threadpool_limits
 
-from autotune.interchange.files import read_recording
-from autotune.replay.replay import replay_once
 from autotune.search import single_threaded
+from tests.benchmarks.replay import replay_once
+from tests.recorded_spaces import read_recording
 
 SPACE = Path(__file__).parents[2] / "data" / "recorded-spaces" / "convolution-RTX_3090.json.gz"
 

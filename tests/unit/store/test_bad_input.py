@@ -5,8 +5,6 @@ from __future__ import annotations
 import ast
 import os
 import sqlite3
-import subprocess
-import sys
 from contextlib import closing
 from pathlib import Path
 
@@ -15,7 +13,7 @@ import pytest
 
 import autotune.store as store_package
 from autotune.errors import StoreError
-from autotune.store import Store, compact, is_sqlite
+from autotune.store import Store, compact
 from autotune.store.sqlite.open_database import newest_schema
 from tests.long_run import every
 
@@ -253,27 +251,6 @@ def test_a_name_may_have_any_character(tmp_path: Path, name: str) -> None:
     assert path.exists()
     with Store(path, create=False) as store:
         assert len(store.studies.layers()) == 2
-
-
-def test_a_look_at_a_files_kind_drops_no_lock(path: Path, store: Store, tmp_path: Path) -> None:
-    run_trial(store, open_scope(store), correct(0, 10.0))
-    assert is_sqlite(path)
-    other = "import sqlite3, sys; sqlite3.connect(sys.argv[1]).execute('PRAGMA wal_checkpoint(TRUNCATE)')"
-    subprocess.run([sys.executable, "-c", other, str(path)], check=True)
-    run_trial(store, open_scope(store), correct(1, 20.0))
-    with Store(path, create=False) as reader:
-        assert len(reader.trials.list()) == 2
-    for content, kind in (
-        (b"", False),
-        (b"SQLite format 3\0", True),
-        (b"{}" * 1000, False),
-        (b"\x1f\x8b" * 500, False),
-    ):
-        (tmp_path / "file").write_bytes(content)
-        assert is_sqlite(tmp_path / "file") == kind
-    for missing in (tmp_path, tmp_path / "none"):
-        with pytest.raises(OSError, match="directory"):
-            is_sqlite(missing)
 
 
 def test_a_store_that_was_closed_is_not_opened_again(path: Path, blank: bytes, create: bool) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 import pytest
@@ -12,7 +11,6 @@ from autotune.family.render import launches
 from autotune.family.space import BoundTemplate, narrow
 from autotune.family.template_files import load_templates
 from autotune.family.template_header import template_of_header
-from autotune.interchange.files import read_recording
 from autotune.legacy_names import PARAMETERS, current
 from autotune.resources import shipped
 from autotune.store import Store
@@ -73,16 +71,6 @@ def test_headers_as_they_were_launch_what_was_recorded() -> None:
             assert source.config == config
             assert launches(bound, template.stages, bound.names(config)) == source.stages, config
     assert len(best) >= 30
-
-
-def test_a_result_file_of_old_is_read_under_the_names_of_today(tmp_path: Path) -> None:
-    """Of autotune alone: another program's kernel may have our names and parameters of its own."""
-    result = {"configuration": OLD, "invalidity": "correct", "measurements": [{"name": "time", "value": 1.0}]}
-    for writer, names in (("autotune 0.1.0", NEW), ("KTT", OLD)):
-        metadata = {"kernel_name": "image_direct", "written_by": writer}
-        path = tmp_path / "t4.json"
-        path.write_text(json.dumps({"schema_version": "1.0.0", "metadata": metadata, "results": [result]}))
-        assert {param.name for param in read_recording(path).params} == names.keys()
 
 
 def test_a_study_with_an_old_name_is_told_the_new_one() -> None:

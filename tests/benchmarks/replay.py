@@ -1,41 +1,41 @@
-"""Search without a device: run samplers on recorded spaces and score how close they come to the optimum."""
+"""Score the search on recorded results, without a GPU. Run by hand:
+
+    python -m tests.benchmarks.replay tests/data/recorded-spaces/h200/*.gz --seeds 10
+
+FILE is a Kernel Tuner cache file, a T4 result file (both may be gzipped) or a results database, in which each layer on
+one device, in one environment and measurement mode, is a recording. The search proposes only configs that the file
+lists; a config that failed costs one evaluation. Prints the best time found divided by the recorded optimum, after each
+number of evaluations: median and 90th percentile over seeds, and their geometric means over files.
+"""
 
 from __future__ import annotations
 
+import argparse
 import contextlib
 import math
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
 from statistics import geometric_mean
-from typing import Protocol
 
 import numpy as np
 
-from autotune.interchange.recorded_space import Json, Recording
+from autotune.api.device_names import jobs_default
+from autotune.cli.tables import show
+from autotune.columns import field_columns
 from autotune.search import Search, single_threaded
-from autotune.trial import Config, Trial
+from autotune.study import SAMPLERS
+from autotune.trial import Config
+from tests.recorded_spaces import Recorded, read_recordings
 
 GEOMEAN = "geomean"
 """The `file` of the rows that average over files."""
 
 WITHIN = 1.05
 """A run counts as close to the optimum below this ratio."""
-
-
-class Recorded(Protocol):
-    """A space for a search without a device: one family's recording, or several families'."""
-
-    @property
-    def name(self) -> str: ...
-    @property
-    def spaces(self) -> tuple[Recording, ...]: ...
-    @property
-    def optimum_us(self) -> float: ...
-    def trial(self, number: int, config: Config, /) -> Trial: ...
-    def entry(self, config: Config, /) -> dict[str, Json]: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,18 +59,6 @@ class Run:
         """Mean search time over this many first evaluations."""
         done = min(evaluations, len(self.elapsed_s))
         return self.elapsed_s[done - 1] / done if done else 0.0
-
-
-def trace(recorded: Recorded, run: Run) -> Iterable[dict[str, Json]]:
-    """A record per evaluation, in order: file, sampler, seed, evaluation (from 1), config as the file writes it."""
-    for evaluation, config in enumerate(run.configs, start=1):
-        yield {
-            "file": run.file,
-            "sampler": run.sampler,
-            "seed": run.seed,
-            "evaluation": evaluation,
-            **recorded.entry(config),
-        }
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,23 +135,15 @@ def replay(
     budgets: Sequence[int],
     in_flight: int = 1,
     jobs: int = 1,
-    on_run: Callable[[Recorded, Run], None] | None = None,
 ) -> list[Score]:
     """Run every sampler with seeds 0, 1, ... on every recording, up to the largest budget, and score the runs.
 
     A recording within the smallest budget is walked in order, since any search has seen all of it by then.
-    `on_run` sees each finished run, always in the order of recordings, samplers and seeds.
     """
     cases = [(recorded, sampler, seed) for recorded in recordings for sampler in samplers for seed in range(seeds)]
     once = partial(_once, max(budgets), in_flight, min(budgets))
-    runs: list[Run] = []
     with ProcessPoolExecutor(jobs) if jobs > 1 else contextlib.nullcontext() as pool:
-        finished = map(once, cases) if pool is None else pool.map(once, cases)
-        for (recorded, _, _), run in zip(cases, finished, strict=True):
-            runs.append(run)
-            if on_run is not None:
-                on_run(recorded, run)
-    return score(runs, budgets)
+        return score(list(map(once, cases) if pool is None else pool.map(once, cases)), budgets)
 
 
 def _once(evaluations: int, in_flight: int, walked: int, case: tuple[Recorded, str, int]) -> Run:
@@ -203,3 +183,29 @@ def _mean(rows: Sequence[Score]) -> Score:
         within_5_percent=sum(row.within_5_percent for row in rows) / len(rows),
         seconds_per_evaluation=sum(row.seconds_per_evaluation for row in rows) / len(rows),
     )
+
+
+def main() -> None:
+    """Read the arguments, run, print."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("files", nargs="+", type=Path, metavar="FILE")
+    parser.add_argument("--sampler", dest="samplers", action="append", choices=SAMPLERS, help="may be repeated")
+    parser.add_argument("--evaluations", type=int, nargs="+", default=[50, 100, 200], help="default: 50 100 200")
+    parser.add_argument("--seeds", type=int, default=20, help="runs for each; their seeds are 0, 1, ...")
+    parser.add_argument("--in-flight", type=int, default=1, help="concurrent evaluations; the oldest ends first")
+    parser.add_argument("--jobs", type=int, default=jobs_default(), help="parallel runs")
+    parser.add_argument("--json", dest="style", action="store_const", const="json", help="print an array of objects")
+    given = parser.parse_args()
+    scores = replay(
+        [recording for file in given.files for recording in read_recordings(file)],
+        samplers=given.samplers or ["default"],
+        seeds=given.seeds,
+        budgets=sorted(given.evaluations),
+        in_flight=given.in_flight,
+        jobs=given.jobs,
+    )
+    show(scores, field_columns(Score, digits=5), given.style)
+
+
+if __name__ == "__main__":
+    main()
