@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import hashlib
 import json
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import dataclass, field, fields
 
 from autotune.compilation.compile import Program
+from autotune.devices.tensor_map import TensorMap
 from autotune.family.tensor_map_template import NamedTensorMap
 from autotune.operation.registry import CONV2D
 from autotune.problem import Problem
@@ -80,12 +81,13 @@ class KernelSource:
         if self.error_factor != 1:
             launches["error_factor"] = self.error_factor
         if self.tensor_maps:
-            launches["tensor_maps"] = [asdict(each) for each in self.tensor_maps]
+            launches["tensor_maps"] = [fields_of(each) for each in self.tensor_maps]
         text = self.program.hash + json.dumps(launches, sort_keys=True)
         # used at every step of a trial, so computed once
         object.__setattr__(self, "hash", hashlib.sha256(text.encode()).hexdigest())
 
 
-def fields_of(record: Stage | ConstantSymbol) -> dict[str, object]:
+def fields_of(record: Stage | ConstantSymbol | NamedTensorMap | TensorMap) -> dict[str, object]:
     """A record's fields for JSON. (`dataclasses.asdict` copies deeply, which takes as long as storing them.)"""
-    return {each.name: getattr(record, each.name) for each in fields(record)}
+    values = ((each.name, getattr(record, each.name)) for each in fields(record))
+    return {name: fields_of(value) if isinstance(value, TensorMap) else value for name, value in values}

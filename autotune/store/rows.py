@@ -21,25 +21,25 @@ Record = TypeVar("Record", bound="DataclassInstance")
 
 
 @cache
-def inserting(table: Table) -> Insert:
+def _inserting(table: Table) -> Insert:
     """An INSERT statement."""
     return table.insert()
 
 
 @cache
-def inserting_unless_there(table: Table) -> Insert:
+def _inserting_unless_there(table: Table) -> Insert:
     """An INSERT that leaves out rows whose identity exists."""
     return insert_new(table).on_conflict_do_nothing()
 
 
 def insert(connection: Connection, table: Table, values: Values) -> int:
     """Insert a row and return its id."""
-    return int(connection.execute(inserting(table), values).lastrowid)
+    return int(connection.execute(_inserting(table), values).lastrowid)
 
 
 def insert_unless_there(connection: Connection, table: Table, values: Values) -> int | None:
     """Insert a row and return its id; None if a row with its identity exists."""
-    result = connection.execute(inserting_unless_there(table), values)
+    result = connection.execute(_inserting_unless_there(table), values)
     return int(result.lastrowid) if result.rowcount else None
 
 

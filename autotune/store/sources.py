@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 
 from sqlalchemy import Connection, RowMapping, select, update
 
@@ -14,9 +14,10 @@ from autotune.errors import StoreError
 from autotune.family.source import ConstantSymbol, KernelSource, Stage, fields_of
 from autotune.family.tensor_map_template import NamedTensorMap
 from autotune.store.layers import problem_of
-from autotune.store.rows import insert_unless_there, inserting, inserting_unless_there, rows_of
+from autotune.store.rows import insert_unless_there, rows_of
 from autotune.store.run_context import Scope
-from autotune.store.schema.column_kinds import Values, escaped, joined, paragraph_id, paragraphs_of
+from autotune.store.schema.column_kinds import Values, escaped
+from autotune.store.schema.kernel_text import joined, store_text
 from autotune.store.schema.tables import layers, paragraphs, source_paragraphs, sources, templates, trials
 from autotune.store.sqlite.database import Database
 from autotune.trial import END_TO_END, Config
@@ -37,7 +38,7 @@ def source_values(source: KernelSource) -> Values:
         **({} if source.flops is None else {"flops": source.flops}),
     }
     if source.tensor_maps:
-        launches["tensor_maps"] = [asdict(each) for each in source.tensor_maps]
+        launches["tensor_maps"] = [fields_of(each) for each in source.tensor_maps]
     return {
         "hash": source.hash,
         "entries": source.program.entries,
@@ -46,16 +47,6 @@ def source_values(source: KernelSource) -> Values:
         "accuracy": source.accuracy,
         "deterministic": source.deterministic,
     }
-
-
-def store_text(connection: Connection, source_id: int, text: str) -> None:
-    """Store a kernel's text as paragraphs, most of which are stored already."""
-    parts = [escaped(part) for part in paragraphs_of(text)]
-    ids = [paragraph_id(part) for part in parts]
-    rows = [{"id": part_id, "text": part} for part_id, part in dict(zip(ids, parts, strict=True)).items()]
-    connection.execute(inserting_unless_there(paragraphs), rows)
-    places = [{"source_id": source_id, "position": at, "paragraph_id": part_id} for at, part_id in enumerate(ids)]
-    connection.execute(inserting(source_paragraphs), places)
 
 
 def text_of(connection: Connection, source_id: int) -> str | None:
@@ -114,14 +105,14 @@ def store_source(connection: Connection, scope: Scope, record: KernelSource) -> 
     values = source_values(record)
     source_id = insert_unless_there(connection, sources, {**values, "layer_id": scope.layer_id})
     if source_id is not None:
-        store_text(connection, source_id, record.program.text)
+        store_text(connection.exec_driver_sql, source_id, record.program.text)
         return source_id
     row = next(rows_of(connection, select(sources).where(sources.c.hash == record.hash)))
     source_id = int(row[sources.c.id])
     text = text_of(connection, source_id)
     if text is None:
         connection.execute(update(sources).where(sources.c.id == source_id), values)
-        store_text(connection, source_id, record.program.text)
+        store_text(connection.exec_driver_sql, source_id, record.program.text)
         return source_id
     same = row[sources.c.launches] == values["launches"] and row[sources.c.flags] == values["flags"]
     if not same or text != escaped(record.program.text):

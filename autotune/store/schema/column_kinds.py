@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 from collections.abc import Callable, Collection, Iterator
 from dataclasses import MISSING, fields
@@ -100,24 +99,6 @@ def as_json(value: object) -> str:
 def date_text(date: datetime) -> str:
     """The text of a date."""
     return date.astimezone(UTC).isoformat(timespec="microseconds").replace("+00:00", "Z")
-
-
-_BETWEEN = "\n\n"
-
-
-def paragraphs_of(text: str) -> list[str]:
-    """The parts between blank lines; joined by blank lines they are the text again."""
-    return text.split(_BETWEEN)
-
-
-def joined(paragraphs: list[str]) -> str:
-    """The text that `paragraphs_of` has split."""
-    return _BETWEEN.join(paragraphs)
-
-
-def paragraph_id(paragraph: str) -> int:
-    """The first 63 bits of its SHA-256."""
-    return int.from_bytes(hashlib.sha256(paragraph.encode()).digest()[:8], "big") >> 1
 
 
 def seven_digits(time_us: float) -> float:

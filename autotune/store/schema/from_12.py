@@ -6,13 +6,14 @@ import json
 import sqlite3
 import tomllib
 import zlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from urllib.parse import quote
 
 from autotune.errors import StoreError
 from autotune.escape import one_line
-from autotune.store.schema.column_kinds import paragraph_id, paragraphs_of, seven_digits
+from autotune.store.schema.column_kinds import seven_digits
+from autotune.store.schema.kernel_text import store_text
 from autotune.store.schema.tables import metadata
 from autotune.study import admitted_classes
 
@@ -71,7 +72,7 @@ def copy_12(old: Path, new: sqlite3.Connection, shown: str) -> None:
             "SELECT id, text_zlib, text_bytes FROM old.sources WHERE text_bytes > 0 AND length(text_zlib) > 0"
         ).fetchall():
             text = packed if len(packed) == size_bytes else zlib.decompress(packed)
-            _add_text(new, source_id, text.decode())
+            store_text(new.executemany, source_id, text.decode())
         new.execute("COMMIT")
     except (sqlite3.IntegrityError, zlib.error, UnicodeError) as error:
         new.execute("ROLLBACK")
@@ -92,13 +93,6 @@ def _copying(new: sqlite3.Connection, table: str, columns: list[str]) -> str:
     copied = {name: old_name for name, old_name in found.items() if (table, name) in _OTHERWISE or old_name in there}
     names, values = ", ".join(copied), ", ".join(copied.values())
     return f"INSERT INTO main.{table} ({names}) SELECT {values} FROM old.{old} ORDER BY rowid"
-
-
-def _add_text(new: sqlite3.Connection, source_id: int, text: str) -> None:
-    parts = [(paragraph_id(part), part) for part in paragraphs_of(text)]
-    new.executemany("INSERT OR IGNORE INTO paragraphs (id, text) VALUES (?, ?)", parts)
-    rows: Iterator[tuple[int, int, int]] = ((source_id, at, part_id) for at, (part_id, _) in enumerate(parts))
-    new.executemany("INSERT INTO source_paragraphs (source_id, position, paragraph_id) VALUES (?, ?, ?)", rows)
 
 
 def _admitted(study: str, dtype: str | None) -> str:

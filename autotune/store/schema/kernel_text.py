@@ -1,0 +1,35 @@
+"""The text of a kernel as paragraphs, most of which other kernels have too, so that each is stored once."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from autotune.store.schema.column_kinds import escaped
+
+_BETWEEN = "\n\n"
+
+ExecuteMany = Callable[[str, Sequence[tuple[Any, ...]]], object]
+"""Executes an SQL text for each of some rows."""
+
+
+def store_text(execute_many: ExecuteMany, source_id: int, text: str) -> None:
+    """Store the text of a kernel. Plain SQL, because SQLAlchemy takes longer to bind a hundred paragraphs than SQLite
+    to store them.
+    """
+    parts = escaped(text).split(_BETWEEN)
+    ids = [_paragraph_id(part) for part in parts]
+    execute_many("INSERT OR IGNORE INTO paragraphs (id, text) VALUES (?, ?)", list(zip(ids, parts, strict=True)))
+    places = [(source_id, position, part_id) for position, part_id in enumerate(ids)]
+    execute_many("INSERT INTO source_paragraphs (source_id, position, paragraph_id) VALUES (?, ?, ?)", places)
+
+
+def joined(paragraphs: Sequence[str]) -> str:
+    """The text of these paragraphs."""
+    return _BETWEEN.join(paragraphs)
+
+
+def _paragraph_id(paragraph: str) -> int:
+    """The first 63 bits of its SHA-256."""
+    return int.from_bytes(hashlib.sha256(paragraph.encode()).digest()[:8], "big") >> 1
