@@ -23,3 +23,9 @@ __device__ __forceinline__ void promote(float (&d)[TILES][4], const float (&sums
         for (int l = 0; l < 4; ++l) d[tile][l] += sums[tile][l];
     }
 }
+
+template <int COLUMNS, int TILES>
+__device__ __forceinline__ void promote_columns(float (&d)[COLUMNS][TILES][4], const float (&sums)[COLUMNS][TILES][4]) {
+#pragma unroll
+    for (int j = 0; j < COLUMNS; ++j) promote(d[j], sums[j]);
+}

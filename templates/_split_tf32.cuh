@@ -26,3 +26,13 @@ __device__ __forceinline__ Word word_part(Word word, int part) {
         return part == 0 ? tf32_big(word) : word - tf32_big(word);
     }
 }
+
+// Elements ROUNDED as MMAs take them, or as they are.
+template <bool ROUNDED, int ELEMENTS>
+__device__ __forceinline__ Chunk staged_chunk(const Bits (&elements)[ELEMENTS]) {
+    if constexpr (ROUNDED) {
+        return chunk_of(elements);
+    } else {
+        return {{elements[0], elements[1], elements[2], elements[3]}};
+    }
+}

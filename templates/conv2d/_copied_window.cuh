@@ -44,7 +44,7 @@ __device__ __forceinline__ void copy_inputs(Chunk* staged, const Bits* __restric
                     for (int element = 0; element < CHUNK_TAPS; ++element) {
                         copied[element] = there && line.inside(element) ? chunk[element] : Bits{0};
                     }
-                    *to = chunk_of(copied);
+                    *to = staged_chunk<PARTS == 1>(copied);
                 } else {
 #pragma unroll
                     for (int element = 0; element < CHUNK_TAPS; element += COPY_ELEMENTS) {

@@ -53,7 +53,7 @@ struct Fetched {
                     const int element = copy * STEP_W % CHUNK_TAPS + j;
                     chunk[j] = at[i][element / LOADED].at[element % LOADED];
                 }
-                staged[copy_at(copy) + place] = chunk_of(chunk);
+                staged[copy_at(copy) + place] = staged_chunk<PARTS == 1>(chunk);
             }
         }
     }

@@ -26,11 +26,15 @@ __device__ __forceinline__ void add_steps(Accumulators& accumulators, const Chun
                 if (row != begin + i * STRIDE_H) continue;
                 if (first) load_inputs(pixels, inputs + row * ROW_CHUNKS);
                 first = false;
+                // Of two parts small products first, but that of two small ones.
 #pragma unroll
-                for (int j = 0; j < WARP_TILES_K; ++j) {
-                    const Word* const at = loaded[step][j / FILTER_TILES].at + j % FILTER_TILES * 2;
-                    const Word filter[2] = {at[0], at[1]};
-                    multiply(accumulators[i][j], pixels, filter);
+                for (int product = 2 * PARTS - 2; product >= 0; --product) {
+#pragma unroll
+                    for (int j = 0; j < WARP_TILES_K; ++j) {
+                        const Word* const at = loaded[step][j / FILTER_TILES].at + j % FILTER_TILES * 2;
+                        const Word filter[2] = {at[0], at[1]};
+                        multiply(accumulators[i][j], pixels, filter, product);
+                    }
                 }
             }
         }
@@ -41,14 +45,22 @@ __device__ __forceinline__ void add_steps(Accumulators& accumulators, const Chun
 __device__ __forceinline__ void add_slice(Accumulators& accumulators, const Chunk* taps, const Chunk* slice_filters, int group) {
     const int lane = static_cast<int>(threadIdx.x % 32);
     const Filters* const filters = reinterpret_cast<const Filters*>(slice_filters + group * (WARP_TILES_K * 16)) + lane;
+    [[maybe_unused]] Accumulators partial;  // what a tensor core sums up, where it cuts off what does not fit
+    Accumulators& sums = PROMOTES ? partial : accumulators;
+    if constexpr (PROMOTES) clear(partial);
     // Lanes 0 to 15 load a step's first chunk of 16 columns, the others its second.
 #pragma unroll UNROLL
     for (int i = 0; i < PAIRS; ++i) {
-        add_steps<R, false>(accumulators, taps + (lane < 16 ? chunk_at(2 * i) : chunk_at(2 * i + 1)),
+        if (PROMOTES && i > 0 && i % PROMOTED_PAIRS == 0) {
+            promote_columns(accumulators, partial);
+            clear(partial);
+        }
+        add_steps<R, false>(sums, taps + (lane < 16 ? chunk_at(2 * i) : chunk_at(2 * i + 1)),
                             filters + i * (R * BLOCK_TILES / FILTER_TILES * 32));
     }
     if constexpr (ODD_STEPS > 0) {
-        add_steps<ODD_STEPS, true>(accumulators, taps + chunk_at(RUN_CHUNKS - 1) + (lane < 16 || R == 1 ? 0 : DILATION_H * ROW_CHUNKS),
+        add_steps<ODD_STEPS, true>(sums, taps + chunk_at(RUN_CHUNKS - 1) + (lane < 16 || R == 1 ? 0 : DILATION_H * ROW_CHUNKS),
                                    filters + PAIRS * (R * BLOCK_TILES / FILTER_TILES * 32));
     }
+    if constexpr (PROMOTES) promote_columns(accumulators, partial);
 }

@@ -1,5 +1,5 @@
 // conv_transpose n 2 c 16 d 4 h 6 w 5 k 24 t 3 r 3 s 5 padding_h 1 padding_w 2 f16 nhwc bias
-// conv_transpose_phases warp_m=64 warp_tiles_k=1 warps_m=2 warps_k=2 depth_bytes=64 joined=1 stages=3 min_blocks=2
+// conv_transpose_phases warp_m=64 warp_tiles_k=1 warps_m=2 warps_k=2 depth_bytes=64 joined=1 stages=3 arithmetic=mma min_blocks=2
 
 // D[nopq, k] = sum over taps, c of X[nopq, taps c] * W[taps c, k] for each output phase and group: M = outputs of the phase, N = K / GROUPS output
 // channels, depth = the phase's taps times C / GROUPS.
@@ -26,6 +26,8 @@
 
 #include "_accumulators.cuh"
 
+#include "_split_tf32.cuh"
+
 // Problem
 constexpr int C = 16, D = 4, H = 6, W = 5;
 constexpr int K = 24, FILTER_D = 3, R = 3, S = 5;
@@ -40,6 +42,7 @@ using EPILOGUE = Epilogue<true, false, identity>;
 // Parameters
 constexpr int WARP_M = 64, WARP_TILES_K = 1;
 constexpr int STAGES = 3, MIN_BLOCKS = 2;
+[[maybe_unused]] constexpr int PARTS = 1;  // of an operand
 
 // Derived
 constexpr int THREADS = 128, WARPS_M = 2;
@@ -48,6 +51,7 @@ constexpr int PHASE_O = 6, PHASE_P = 6, PHASE_Q = 5;  // most outputs of a phase
 constexpr int CHUNKS = 4;  // of a row of a stage
 constexpr int CHUNK_C = 8, GROUP_CHUNKS = 2;
 constexpr int ROW_CHUNKS = 92;  // of packed filters
+[[maybe_unused]] constexpr int PROMOTED = 12;  // stages of split operands that a tensor core sums up
 constexpr int STAGE_CHUNKS = (TILE_M + TILE_K) * CHUNKS;
 constexpr int OUTPUT_PITCH = 24;
 constexpr int COPIED_C = 8;  // channels copied at once
@@ -72,7 +76,7 @@ extern "C" __global__ void pack_filters(const Bits* __restrict__ w, Chunk* __res
             elements[j] = w[((group * GROUP_C + c) * (FILTER_D * R * S) + phase.tap(tap)) * FILTER_K + k % FILTER_K];
         }
     }
-    packed_w[i] = chunk_of(elements);
+    packed_w[i] = staged_chunk<true>(elements);
 }
 
 // Where a chunk of a row of inputs or filters lies in a stage: of eight neighbouring rows in different banks.
@@ -155,14 +159,22 @@ struct Copies {
     }
 };
 
-// A word of an operand as an MMA takes it.
-__device__ __forceinline__ Word word_of(unsigned bits) {
-    Word word;
-    memcpy(&word, &bits, sizeof word);
-    return rounded(word);
-}
-
 using Accumulators = float[WARP_M / 16][WARP_TILES_K][4];
+
+// Where an MMA leaves a lane's sums.
+__device__ __forceinline__ int lane_row() { return static_cast<int>(threadIdx.x) % 32 / 4; }
+__device__ __forceinline__ int lane_column(int l) { return static_cast<int>(threadIdx.x) % 4 * 2 + l; }
+
+// A part of words of an operand as an MMA takes it.
+template <int WORDS>
+__device__ __forceinline__ void operand_part(Word (&words)[WORDS], const unsigned* bits, int part) {
+#pragma unroll
+    for (int i = 0; i < WORDS; ++i) {
+        Word word;
+        memcpy(&word, bits + i, sizeof word);
+        words[i] = PARTS == 1 ? rounded(word) : word_part<PARTS>(word, part);
+    }
+}
 
 // accumulators += a stage, of a warp's outputs and output channels.
 __device__ __forceinline__ void add_stage(Accumulators& accumulators, const Chunk* stage, int first_m, int first_k) {
@@ -180,24 +192,29 @@ __device__ __forceinline__ void add_stage(Accumulators& accumulators, const Chun
             for (int i = 0; i < WARP_M / 16; ++i) {
                 unsigned inputs[4];
                 load_matrices(inputs, stage + chunk_at(first_m + i * 16 + lane % 16, chunk + half * 2 + lane / 16));
-                const Word a[4] = {word_of(inputs[0]), word_of(inputs[1]), word_of(inputs[2]), word_of(inputs[3])};
+                // Small products first; that of two small parts is too small to count.
 #pragma unroll
-                for (int j = 0; j < WARP_TILES_K; ++j) {
-                    const Word b[2] = {word_of(filters[j][2 * half]), word_of(filters[j][2 * half + 1])};
-                    mma_m16n8(accumulators[i][j], a, b);
+                for (int product = 2 * PARTS - 2; product >= 0; --product) {
+                    Word a[4];
+                    operand_part(a, inputs, product % 2);
+#pragma unroll
+                    for (int j = 0; j < WARP_TILES_K; ++j) {
+                        Word b[2];
+                        operand_part(b, filters[j] + 2 * half, product / 2);
+                        mma_m16n8(accumulators[i][j], a, b);
+                    }
                 }
             }
         }
     }
 }
-
 extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS)
 conv_transpose_phases(const Bits* __restrict__ x, const Chunk* __restrict__ packed_w, const T* __restrict__ bias,
                       T* __restrict__ y, int n) {
     extern __shared__ __align__(16) unsigned char smem[];
     long long* const output_pixels = reinterpret_cast<long long*>(smem);  // [TILE_M], -1 for none
     Chunk* const stages = reinterpret_cast<Chunk*>(output_pixels + TILE_M);  // [stage] inputs [TILE_M][CHUNKS], then filters [TILE_K][CHUNKS]
-    const int thread = static_cast<int>(threadIdx.x), lane = thread % 32, warp = thread / 32;
+    const int thread = static_cast<int>(threadIdx.x), warp = thread / 32;
     const int column = static_cast<int>(blockIdx.x % COLUMNS), first = static_cast<int>(blockIdx.x / COLUMNS) * TILE_M;
     const int group = column / BLOCKS_K % GROUPS, group_k = column % BLOCKS_K * TILE_K;
     const int pixels = n * (PHASE_O * PHASE_P * PHASE_Q);
@@ -238,8 +255,8 @@ conv_transpose_phases(const Bits* __restrict__ x, const Chunk* __restrict__ pack
         for (int j = 0; j < WARP_TILES_K; ++j) {
 #pragma unroll
             for (int half = 0; half < 2; ++half) {
-                float* const to = sums + (first_m + i * 16 + half * 8 + lane / 4) * OUTPUT_PITCH + first_k + j * 8 + lane % 4 * 2;
-                *reinterpret_cast<AlignedArray<float, 2>*>(to) = {accumulators[i][j][2 * half], accumulators[i][j][2 * half + 1]};
+                float* const to = sums + (first_m + i * 16 + half * 8 + lane_row()) * OUTPUT_PITCH + first_k + j * 8;
+                *reinterpret_cast<AlignedArray<float, 2>*>(to + lane_column(0)) = {accumulators[i][j][2 * half], accumulators[i][j][2 * half + 1]};
             }
         }
     }

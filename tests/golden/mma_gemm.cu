@@ -1,5 +1,5 @@
 // conv2d n2 c8 11x13 k24 3x3 pad 1 f16 nhwc
-// mma_gemm mma=warp warp_p=4 warp_tiles_k=3 warps_k=1 row_tiles=1 column_tiles=1 images=1 frames=1 contiguous_taps=pixel channel_slices=1 stages=2 register_prefetch=0 filters=resident min_blocks=2
+// mma_gemm mma=warp warp_p=4 warp_tiles_k=3 warps_k=1 row_tiles=1 column_tiles=1 images=1 frames=1 contiguous_taps=pixel channel_slices=1 stages=2 register_prefetch=0 filters=resident min_blocks=2 arithmetic=mma
 
 // D[nopq, k] = sum over t, r, s, c of X[nopq, trsc] * W[trsc, k]: M = N*O*P*Q pixels, N = K output channels, depth = T*R*S*C.
 // A = x [N, D, H, W, C], a window in shared memory that serves all taps of a frame of the filters.  B = packed_w.
@@ -38,6 +38,8 @@
 
 #include "_accumulators.cuh"
 
+#include "_split_tf32.cuh"
+
 // Problem
 constexpr int C = 8, H = 11, W = 13;
 constexpr int K = 24, FILTER_D = 1, R = 3, S = 3;
@@ -58,6 +60,7 @@ constexpr int ROW_TILES = 1, COLUMN_TILES = 1, IMAGES = 1, FRAMES = 1;
 constexpr int CHANNEL_SLICES = 1, SLICES = 1, INPUT_SLICES = 1, STAGES = 2;
 constexpr int MIN_BLOCKS = 2;  // blocks resident on a multiprocessor
 constexpr bool WARPGROUP = false, CONTIGUOUS_ROWS = false;
+constexpr int PARTS = 1;  // of an operand: as it is
 constexpr bool RESIDENT_FILTERS = true;
 [[maybe_unused]] constexpr int PREFETCHED = 0;  // steps' inputs in registers, beside those of the MMAs that run
 
@@ -74,6 +77,8 @@ constexpr int RUN_CHUNKS = 3;  // of a filter row
 constexpr int PAIRS = RUN_CHUNKS / 2;  // of chunks of a filter row: a step for each filter row
 constexpr int ODD_STEPS = RUN_CHUNKS % 2 * ((R + 1) / 2);  // of the chunks that are left, of two filter rows
 constexpr int STEPS = PAIRS * R + ODD_STEPS;
+constexpr bool PROMOTES = false;
+[[maybe_unused]] constexpr int PROMOTED_PAIRS = R < 24 ? 24 / R : 1;  // of split operands, whose sums a tensor core keeps
 [[maybe_unused]] constexpr int UNROLL = 1;  // pairs
 constexpr int WINDOW_H = 13;  // rows of input of a tile, padding too
 [[maybe_unused]] constexpr int COPY_ELEMENTS = 8;  // elements copied at once
@@ -125,7 +130,7 @@ extern "C" __global__ void pack_filters(const Bits* __restrict__ w, Word* __rest
         const int filter_row = frame * R + row;
         if (there && once && k < K) taps[in_word] = w[filter_element(k, filter_row, at)];
     }
-    packed_w[i] = rounded(word_of(taps[0], taps[1]));
+    packed_w[i] = PARTS == 1 ? rounded(word_of(taps[0], taps[1])) : word_of(taps[0], taps[1]);
 }
 
 // A work tile: where its outputs begin.
@@ -195,9 +200,14 @@ __device__ __forceinline__ void load_inputs(Word (&inputs)[4], const Chunk* row)
 
 using Filters = AlignedArray<Word, 2 * FILTER_TILES>;
 
-// d += a * b
-__device__ __forceinline__ void multiply(float (&d)[4], const Word (&a)[4], const Word (&b)[2]) {
-    mma_m16n8(d, a, b);
+// d += a product of parts of a and b: 0 that of the big ones, 1 and 2 those of a small one and the other's big one.
+__device__ __forceinline__ void multiply(float (&d)[4], const Word (&a)[4], const Word (&b)[2], int product) {
+    Word a_part[4], b_part[2];
+#pragma unroll
+    for (int i = 0; i < 4; ++i) a_part[i] = word_part<PARTS>(a[i], product % 2);
+#pragma unroll
+    for (int i = 0; i < 2; ++i) b_part[i] = word_part<PARTS>(b[i], product / 2);
+    mma_m16n8(d, a_part, b_part);
 }
 #include "_window_steps_warp.cuh"
 

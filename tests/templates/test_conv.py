@@ -304,6 +304,8 @@ TILES: dict[str, int | str] = {
         ("phases", "up", {"layout": "nhwc", "dtype": "bf16"}, {"joined": 1}),
         ("phases", "up", {"layout": "nhwc", "dtype": "f16", "groups": 2, "k": 10}, {"joined": 2}),
         ("phases", "gaps", {}, {"depth_bytes": 128, "stages": 2, "joined": 1}),
+        ("phases", "gaps", {"c": 160}, {"joined": 1, "arithmetic": "split"}),
+        ("phases", "gaps", {"c": 20, "k": 24}, {"joined": 1, "arithmetic": "ffma"}),
         ("phases_sm90", "upsampling", {}, TILES),
         ("phases_sm90", "upsampling", {}, {**TILES, "joined": "columns"}),
         ("phases_sm90", "upsampling", {"r": 2, "s": 2, "padding_h": 0, "padding_w": 2}, {**TILES, "joined": "all"}),

@@ -27,6 +27,7 @@ BASE: dict[str, int | str] = {
     "register_prefetch": 0,
     "filters": "resident",
     "min_blocks": 1,
+    "arithmetic": "mma",
 }
 ODD = Conv2dProblem(2, 3, 11, 9, 7, 4, 3, pad_h=1, pad_w=1, dtype="f16", layout="nhwc", epilogue="bias_relu")
 """Eight copies of a row, two chunks of taps in one."""
@@ -54,6 +55,7 @@ SINGLE_FOUR = replace(FOUR, dtype="f32")
     ("problem", "values"),
     [
         (SINGLE, {"row_tiles": 2}),
+        (replace(SINGLE_FOUR, c=68, r=5, s=5, pad_h=1), {"contiguous_taps": "pixel", "arithmetic": "split"}),
         (SINGLE_FOUR, {"mma": "warpgroup", "warp_tiles_k": 4, "warp_p": 5, "contiguous_taps": "pixel"}),
         (ADDED, {"images": 2, "warp_tiles_k": 2}),
         (THREE, {"mma": "warpgroup", "warp_tiles_k": 3, "warp_p": 4, "register_prefetch": 1}),

@@ -126,6 +126,7 @@ def test_rows_of_input_that_no_output_row_needs_do_not_crash_the_compiler(tmp_pa
         "register_prefetch": 0,
         "filters": "resident",
         "min_blocks": 2,
+        "arithmetic": "mma",
     }
     bound = BoundTemplate(family("mma_gemm"), problem, device(90))
     kernel = render(bound, Config.of("mma_gemm", values))
