@@ -1,7 +1,7 @@
 """Earlier names of parameters of shipped families, and of keys of headers and studies.
 
 Recorded configs keep their names, and `KernelTemplate.current_config` maps each. Recorded headers and stored studies
-are mapped when they are read, and so are T4 files. A study file or a header with an old name gets an error that names
+are mapped when they are read. A study file or a header with an old name gets an error that names
 the new one.
 """
 

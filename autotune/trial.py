@@ -111,12 +111,6 @@ class Timing:
 LEAST, MOST = 1e-30, 1e30
 """limit of a time in microseconds or a rate per second: far beyond real values, and finite in sums"""
 
-
-def is_measured(number: float) -> bool:
-    """Whether it is a possible time or rate."""
-    return LEAST <= number <= MOST
-
-
 LONG_US = 200.0
 """For times from here on, launching passes one by one or replaying them from a graph makes no difference."""
 

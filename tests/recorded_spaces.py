@@ -20,7 +20,7 @@ import numpy.typing as npt
 from autotune.legacy_names import current
 from autotune.replay.recorded_trials import FamilyTrials, device_words, families_of, measured_rows
 from autotune.store import Store
-from autotune.trial import Config, Outcome, Timing, Trial, Value, is_measured
+from autotune.trial import LEAST, Config, Outcome, Timing, Trial, Value
 
 FAILURES = {
     "InvalidConfig": (Outcome.RUNTIME, "resource_limit"),
@@ -222,7 +222,7 @@ def _read_t4(path: Path, document: Mapping[str, Any]) -> Recording:
 
 def _timed(values: Mapping[str, Value], time_us: float) -> Record:
     """A config with its time, or a failure if it has none."""
-    if time_us < 1e3 * FAILED_TIME_MS and is_measured(time_us):
+    if LEAST <= time_us < 1e3 * FAILED_TIME_MS:
         return Record(values, time_us, None)
     return _failed(values)
 

@@ -55,7 +55,7 @@ _GROUPS = {
         "sanitize": "sanitize",
         "stale": "retime",
         "retime": "retime",
-        "merge": "merge",
+        "merge": "database",
         "dump": "database",
         "load": "database",
         "clean": "database",

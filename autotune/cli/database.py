@@ -1,4 +1,4 @@
-"""`dump`, `load` and `clean`: the results database as a whole, the cache and the quarantine."""
+"""`merge`, `dump`, `load` and `clean`: the results database as a whole, the cache and the quarantine."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import click
 
 from autotune.atomic_write import atomic_write, check_writable
 from autotune.bounded_io import open_regular
-from autotune.cli.options import DATABASE, writable
+from autotune.cli.options import DATABASE, database_path, writable
 from autotune.cli.output import exact
 from autotune.errors import StoreError
 from autotune.escape import counted
@@ -68,6 +68,26 @@ def load(file: Path, db: str) -> None:
         raise StoreError(f"{file}: not a dump of autotune ({error}); nothing was loaded") from error
     count = read_dump(text, "standard input" if str(file) == "-" else str(file), writable(db))
     click.echo(f"{db}: {counted(count, 'row')} loaded", err=True)
+
+
+@click.command()
+@click.argument("other", metavar="OTHER.db", callback=database_path)
+@DATABASE
+def merge(other: str, db: str) -> None:
+    """Copy the trials of another database into this one.
+
+    They are ranked only after they are re-timed here.
+    """
+    from autotune.store import merge as bring
+
+    merged = bring(other, writable(db))
+    counts = [
+        f"{counted(merged.trials, 'trial')} and {counted(merged.studies, 'study', 'studies')} merged",
+        f"there already: {counted(merged.known, 'trial')}",
+    ]
+    if merged.running:
+        counts.append(f"{counted(merged.running, 'running trial')} left out")
+    click.echo(f"{db}: {', '.join(counts)}", err=True)
 
 
 @click.command()

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from autotune.tuning.trial_log import Progress as TuneProgress
 
 _FINALS = "finals"
-LINE_EVERY_S = 10.0  # seconds between two lines in a pipe
+_LINE_EVERY_S = 10.0  # seconds between two lines in a pipe
 _NARROW = 100  # columns of a terminal; below it a bar is short
 _BESIDE, _STATE = 44, 16  # columns for the name, count and times next to a bar, and the minimum for the state
 
@@ -112,13 +112,10 @@ def _cut(width: int) -> Column:
 
 
 @contextmanager
-def counting(name: str, total: int | None, *, quiet_s: float = 0.0) -> Iterator[Callable[[int, str], None]]:
-    """Show a count, out of `total` if it is known, and a text: as a bar, or every few seconds as a line.
-
-    No line comes in the first `quiet_s` seconds.
-    """
+def counting(name: str, total: int | None) -> Iterator[Callable[[int, str], None]]:
+    """Show a count, out of `total` if it is known, and a text: as a bar, or every few seconds as a line."""
     if silent() or not console(stderr=True).is_terminal:
-        lines, of_total = PlainLines(quiet_s), "" if total is None else f"/{total}"
+        lines, of_total = PlainLines(), "" if total is None else f"/{total}"
         yield lambda done, words: lines.say(name, f"{done}{of_total}{', ' if words else ''}{words}", at_once=False)
         return
     with _bars() as bars:
@@ -181,16 +178,16 @@ class PlainLines:
     several.
     """
 
-    def __init__(self, quiet_s: float = 0.0) -> None:
+    def __init__(self) -> None:
         self._said: dict[str, float] = {}
-        self._began, self._quiet_s = time.monotonic(), quiet_s
+        self._began = time.monotonic()
 
     def __call__(self, progress: TuneProgress) -> None:
         network = progress.network
         if progress.phase == "start":
             return  # the line with the device's name was just printed
         if progress.phase == "listing":
-            if time.monotonic() - self._began >= LINE_EVERY_S:
+            if time.monotonic() - self._began >= _LINE_EVERY_S:
                 self.say(progress.layer.partition(".")[0], _listing(progress), at_once=False)
             return
         if network is None:
@@ -203,7 +200,6 @@ class PlainLines:
 
     def say(self, name: str, text: str, *, at_once: bool) -> None:
         now = time.monotonic()
-        due = now - self._began >= self._quiet_s and now - self._said.get(name, -math.inf) >= LINE_EVERY_S
-        if at_once or due:
+        if at_once or now - self._said.get(name, -math.inf) >= _LINE_EVERY_S:
             self._said[name] = now
             print(f"{name}: {text}", file=sys.stderr, flush=True)

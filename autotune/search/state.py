@@ -26,7 +26,7 @@ class SpaceParam(Protocol):
 
 
 class FeasibleSpace(Protocol):
-    """The part of a search space that the search needs; implemented by `SearchSpace` and `RecordedSpace`."""
+    """The part of a search space that the search needs; implemented by `SearchSpace` and `ListedSpace`."""
 
     @property
     def template(self) -> str: ...
