@@ -128,6 +128,9 @@ class ErrorStats:
     """largest |y - ref| / bound over all outputs; at most 1 when correct"""
     max_abs: float
     """largest |y - ref|"""
+    of_tolerance: Mapping[str, float] = field(default_factory=dict, compare=False)
+    """of each output, by name: the largest error beyond the rounding of its type / bound without that rounding; not
+    stored"""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,6 @@
-"""Declarations that no kernel can contradict: inputs without effect, constant outputs, FLOP that do not grow."""
+"""Declarations that no kernel can contradict: inputs without effect, constant outputs, FLOP that do not grow,
+bounds that are far wider than errors.
+"""
 
 from __future__ import annotations
 
@@ -9,20 +11,22 @@ from typing import cast
 from autotune.checking.check import CheckRow
 from autotune.checking.problems import with_runtimes
 from autotune.errors import TemplateError
+from autotune.measurement.bounds import allowed_error
 from autotune.measurement.numpy_reference import in_numpy
 from autotune.measurement.unread_inputs import Dependence
 from autotune.operation.operation import FILE, NUMPY_REFERENCE
-from autotune.operation.storage_types import TYPES
 from autotune.problem import Problem
 from autotune.workers.worker import DependenceRequest, Worker, WorkerLost
 
 _MOST_PROBLEMS = 12  # problems to try before an input counts as one without effect: one column says little of softmax
 _DEADLINE_S = 60.0
 _NARROW = 1 << 15  # what 16 bits hold
+_ALLOWED = 2.0**-8  # of an output, that an error may be: what bf16 rounds
+_PRODUCTS = 16  # of an output for each FLOP: a transposed convolution has as many as its strides skip
 _NEEDED = 0.01  # of a tolerance, less than which no config needs
 _ROOM = 10  # times the largest error that there was, as a tolerance
 _TIGHT = 1e-4  # a tolerance that is not too wide, whatever the kernels need
-_LEAST = 1e-6  # that is proposed as one: errors of small problems say little
+_LEAST = 1e-5  # that is proposed as one: errors of small problems say little
 
 
 def doubtful_declarations(problems: Sequence[Problem]) -> list[str]:
@@ -40,38 +44,64 @@ def doubtful_declarations(problems: Sequence[Problem]) -> list[str]:
             warnings += [f"warning: {path}: {told}: their test data do not reach all cases" for told in found.unreached]
             warnings += [
                 f"warning: {folder / FILE}: {name} is at most {size:.0f}: a kernel that computes in 16 bits passes; "
-                "give its inputs larger `integers`, or check longer sums"
+                "give its inputs larger `integers`, or check.toml larger problems"
                 for name, size in found.narrow.items()
                 if size < _NARROW
+            ]
+            warnings += [
+                f"warning: {folder / FILE}: errors: kernels pass whose {name} is wrong by {100 * allowed:.2g} %"
+                for name, allowed in found.allowed.items()
+                if allowed > _ALLOWED
             ]
     warnings += [f"warning: {folder / FILE}: {told}" for told in _alike(problems)]
     runtime = problems[0].operation.runtime
     grown = [(one, other) for one in problems for other in with_runtimes(one, (2 * one.runtime_size,))]
     if grown and all(one.flops == other.flops for one, other in grown):
         warnings.append(f"warning: {folder / FILE}: cost.flops does not grow with {runtime}")
-    return warnings
+    return [*warnings, *_too_many_products(problems)]
+
+
+def _too_many_products(problems: Sequence[Problem]) -> list[str]:
+    """A warning if an output has far more products than FLOP, so that its error bound is too wide."""
+
+    def times(problem: Problem) -> float:
+        return problem.reduction * sum(output.elements for output in problem.outputs) / max(1, problem.flops)
+
+    least = min(problems, key=times)
+    declared = least.operation
+    if declared.bounds.model != "multilinear" or times(least) <= _PRODUCTS:
+        return []
+    return [
+        f"warning: {declared.folder / FILE}: cost.reduction is {least.reduction} of {least}, {times(least):.0f} times "
+        "as many products as cost.flops has FLOP for an output; a larger reduction allows larger errors"
+    ]
 
 
 def loose_tolerance(rows: Sequence[CheckRow]) -> list[str]:
-    """A warning if correct kernels of types that are not rounded need next to nothing of the operation's tolerance."""
-    unrounded = {name for name, each in TYPES.items() if each.is_float and not each.rounding}
-    used = [
-        row.error.over_bound
-        for row in rows
-        if row.error and all(output.dtype in unrounded for output in row.problem.outputs)
-    ]
-    if not used or (worst := max(used)) > _NEEDED:
+    """Warnings about each tolerance of which correct kernels need next to nothing, and about a wide `error_factor`."""
+    if not rows or rows[0].problem.operation.bounds.model != "tolerance":
         return []
-    declared = rows[0].problem.operation
-    given = declared.bounds.rtol, declared.bounds.atol
-    if declared.bounds.model != "tolerance" or max(given) <= _TIGHT:
-        return []
-    rtol, atol = (min(each, max(_LEAST, float(f"{_ROOM * worst * each:.0e}"))) for each in given)
-    return [
-        f"warning: {declared.folder / FILE}: errors: the largest error is {worst:.2g} of the tolerance, so kernels "
-        f"pass that are {1 / max(worst, 1e-9):.0f} times less accurate; rtol = {rtol!r} and atol = {atol!r} leave room "
-        f"for {_ROOM} times that error"
-    ]
+    declared, source = rows[0].problem.operation, max((row.source for row in rows), key=lambda each: each.error_factor)
+    warnings = []
+    if source.error_factor > 1 and (allowed := allowed_error(source)) > _ALLOWED:
+        warnings.append(
+            f"warning: {source.config.template}: error_factor = {source.error_factor}: kernels pass whose outputs are "
+            f"wrong by {100 * allowed:.2g} %"
+        )
+    for output in rows[0].problem.outputs:
+        parts = (row.error.of_tolerance.get(output.name) for row in rows if row.error)
+        used = [part for part in parts if part is not None]
+        bounds = declared.bounds.of(output)
+        given = bounds.rtol, bounds.atol
+        if not used or (worst := max(used)) > _NEEDED or max(given) <= _TIGHT:
+            continue
+        rtol, atol = (min(each, max(_LEAST, float(f"{_ROOM * worst * each:.0e}"))) for each in given)
+        warnings.append(
+            f"warning: {declared.folder / FILE}: errors: the largest error of {output.name} is {worst:.2g} of its "
+            f"tolerance, so kernels pass that are {1 / max(worst, _LEAST):.0f} times less accurate; rtol = {rtol!r} "
+            f"and atol = {atol!r} leave room for {_ROOM} times that error"
+        )
+    return warnings
 
 
 def _alike(problems: Sequence[Problem]) -> list[str]:

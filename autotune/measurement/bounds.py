@@ -80,16 +80,24 @@ def too_loose(source: KernelSource) -> str:
 
     The magnitudes of L terms of random signs are some sqrt(L) times the output.
     """
-    factor, problem = source.error_factor, source.problem
-    bounds = problem.operation.bounds
-    rtol = max(bounds.of(output).rtol for output in problem.outputs)
-    class_bound = error_bound(source.accuracy, problem).factor(problem.reduction) * math.sqrt(problem.reduction)
-    allowed = factor * (rtol if bounds.model == "tolerance" else class_bound)
-    if factor == 1 or bounds.model == "exact" or allowed <= LOOSE:
+    factor, allowed = source.error_factor, allowed_error(source)
+    if factor == 1 or allowed <= LOOSE:
         return ""
     return (
-        f"error_factor = {factor} allows errors of {allowed:.3g} times an output of {problem}; expected {LOOSE} at most"
+        f"error_factor = {factor} allows errors of {allowed:.3g} times an output of {source.problem}; "
+        f"expected {LOOSE} at most"
     )
+
+
+def allowed_error(source: KernelSource) -> float:
+    """The error that a kernel may have, relative to an output."""
+    problem = source.problem
+    bounds = problem.operation.bounds
+    if bounds.model == "exact":
+        return 0.0
+    rtol = max(bounds.of(output).rtol for output in problem.outputs)
+    class_bound = error_bound(source.accuracy, problem).factor(problem.reduction) * math.sqrt(problem.reduction)
+    return source.error_factor * (rtol if bounds.model == "tolerance" else class_bound)
 
 
 def exact_on_integers(accuracy: str, problem: Problem) -> bool:

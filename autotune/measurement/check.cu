@@ -109,7 +109,7 @@ __device__ inline void put_edges(typename Stored::element* to, wide elements, wi
 }
 
 // What a comparison found; result[] is zeroed (FIRST_WRONG to all ones) before the launch.
-enum { WRONG, UNWRITTEN, FIRST_WRONG, OVER_BOUND, MAX_ABS };  // the last two: bits of a double
+enum { WRONG, UNWRITTEN, FIRST_WRONG, OVER_BOUND, MAX_ABS, OVER_CLASS };  // the last three: bits of a double
 
 __device__ inline void keep_largest(bits64* to, double value) {
     bits64 image;
@@ -139,7 +139,7 @@ template <class Stored>
 __device__ inline void compared(const Problem& problem, const typename Stored::element* y, const double* ref, const ErrorUnit* units,
                                 wide outputs, wide period_outputs, double most_error, const ErrorBound& allowed, double rounding,
                                 bits64* result) {
-    double worst_over = 0.0, worst_abs = 0.0;
+    double worst_over = 0.0, worst_abs = 0.0, worst_of_class = 0.0;
     bits64 wrong = 0, unwritten = 0, first = ~0ull;
     for (wide at = blockIdx.x * static_cast<wide>(blockDim.x) + threadIdx.x; at < period_outputs;
          at += static_cast<wide>(gridDim.x) * blockDim.x) {
@@ -168,6 +168,7 @@ __device__ inline void compared(const Problem& problem, const typename Stored::e
         if (over > worst_over) worst_over = over;
         if (largest > worst_abs) worst_abs = largest;
     }
+        if (of_class > 0.0) worst_of_class = fmax(worst_of_class, (largest - rounded) / of_class);
     if (wrong) {
         atomicAdd(result + WRONG, wrong);
         atomicMin(result + FIRST_WRONG, first);
@@ -177,6 +178,7 @@ __device__ inline void compared(const Problem& problem, const typename Stored::e
     keep_largest(result + MAX_ABS, worst_abs);
 }
 
+    keep_largest(result + OVER_CLASS, worst_of_class);
 // What is launched, for a storage type.
 #define AUTOTUNE_CHECKS(NAME)                                                                                               \
     extern "C" __global__ void fill_normal_##NAME(stored_##NAME::element* to, wide elements, wide period, bits64 seed,      \

@@ -1,7 +1,10 @@
-"""Find inputs of an operation with a NumPy reference that change no output, and outputs that test data do not reach."""
+"""Find inputs of an operation with a NumPy reference that change no output, outputs that test data do not reach, and
+tolerances that are large for what the reference returns.
+"""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -28,6 +31,8 @@ class Dependence:
     """
     narrow: Mapping[str, float]
     """outputs of integers and their largest magnitude"""
+    allowed: Mapping[str, float]
+    """outputs with a tolerance, and the error that it allows / the magnitude of the output"""
 
 
 def dependence(problems: Sequence[Problem]) -> Dependence:
@@ -51,7 +56,19 @@ def dependence(problems: Sequence[Problem]) -> Dependence:
         tuple(name for name in outputs if inputs and name not in changing),
         tuple(told for output, told, _ in reached if told and output.name in changing),
         {output.name: magnitude for output, _, magnitude in reached if output.dtype not in FLOATS},
+        _allowed(problems) if problems[0].operation.bounds.model == "tolerance" else {},
     )
+
+
+def _allowed(problems: Sequence[Problem]) -> dict[str, float]:
+    """The tolerance of each output / its magnitude, root mean squares, on the problem where that is least."""
+    found: dict[str, float] = {}
+    for problem in problems:
+        for each in numpy_reference(problem, _draw(problem, 0)):
+            values, units = (float(np.sqrt(np.mean(np.square(part)))) for part in (each.value, each.unit))
+            allowed = units / values if values > 0 else math.inf
+            found[each.output.name] = min(allowed, found.get(each.output.name, math.inf))
+    return found
 
 
 def _reach(problems: Sequence[Problem]) -> list[tuple[Array, str, float]]:

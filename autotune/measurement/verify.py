@@ -33,6 +33,8 @@ from autotune.measurement.diagnosis import diagnosed
 from autotune.measurement.guard_bands import GUARD_BYTES, OUTPUT_GUARD, GuardedArray, with_array
 from autotune.measurement.launcher import LoadedKernel, Tensors
 from autotune.measurement.reference import entry_of, size_arguments
+from autotune.measurement.rounding import LOOKED_AT, one_sided
+from autotune.measurement.storage import decoded
 from autotune.measurement.test_data import DataSet, edged, periods
 from autotune.operation.declarations import Array
 from autotune.operation.operation import FILE
@@ -40,7 +42,7 @@ from autotune.operation.storage_types import TYPES
 from autotune.problem import Problem
 from autotune.trial import ErrorStats, Outcome
 
-_RESULTS = 5  # 64-bit words of the result of `compare`
+_RESULTS = 6  # 64-bit words of the result of `compare`
 _WORD_BYTES, _POISONED_WORDS = 8, 64  # of an output before the check after the timing; a word has whole elements
 _BANDS, _BAND_BYTES = 32, 24  # guard bands of one launch; address, words and pattern of each, 64 bits
 
@@ -169,6 +171,7 @@ class Verifier:
         alone, _ = run(self.normal)
         runs = [(alone, False)]
         error = self.judge(self.normal, source, (workspace, packed_w))
+        self._check_rounding(source)
         if not repeat(alone.us):
             return Verified(error, (alone,), ())
         first = self._hashes(*self._outputs)
@@ -315,14 +318,18 @@ class Verifier:
             self._compare_one(data, source, output, period, tensors.address(output.name))
             for output, period in zip(self.problem.outputs, some, strict=True)
         ]
-        return ErrorStats(max(error.over_bound for error in errors), max(error.max_abs for error in errors))
+        return ErrorStats(
+            max(error.over_bound for error in errors),
+            max(error.max_abs for error in errors),
+            {name: part for error in errors for name, part in error.of_tolerance.items()},
+        )
 
     def _compare_one(self, data: DataSet, source: KernelSource, output: Array, period: Array, y: int) -> ErrorStats:
         problem = self.problem
         whole = data.kind == "integers" or problem.operation.bounds.model == "exact"
         most_error = most_error_on_integers(source) if whole else sys.float_info.max
         bound = error_bound(source.accuracy, problem).times(source.error_factor)
-        self.device.write(self._result, struct.pack("<QQQQQ", 0, 0, 2**64 - 1, 0, 0))
+        self.device.write(self._result, struct.pack("<QQQQQQ", 0, 0, 2**64 - 1, 0, 0, 0))
         outputs = output.elements
         self._launch(
             entry_of("compare", output.dtype),
@@ -337,9 +344,9 @@ class Verifier:
             *size_arguments(problem),
         )
         self.device.synchronize()
-        found = self.device.read(self._result, 5 * 8)
+        found = self.device.read(self._result, _RESULTS * 8)
         wrong, unwritten, first = struct.unpack("<QQQ", found[:24])
-        over_bound, max_abs = struct.unpack("<dd", found[24:])
+        over_bound, max_abs, of_tolerance = struct.unpack("<ddd", found[24:])
         if unwritten:
             message = (
                 f"{unwritten} of {outputs} outputs were never written, or come from memory that was not, "
@@ -362,7 +369,20 @@ class Verifier:
                     f"depends on its place in {runtime} or on its neighbours, set independent = false in {FILE}"
                 )
             raise Rejected(Outcome.WRONG_RESULT, reason, message)
-        return ErrorStats(over_bound, max_abs)
+        return ErrorStats(over_bound, max_abs, {output.name: of_tolerance})
+
+    def _check_rounding(self, source: KernelSource) -> None:
+        """Raise Rejected('wrong_result', 'wrong') if the outputs on normal data lie on one side of the reference."""
+        for output in self.problem.with_runtime(self.normal.period).outputs:
+            if not TYPES[output.dtype].rounding:
+                continue
+            some = min(output.elements, LOOKED_AT)
+            reference, _ = self.normal.references[output.name]
+            exact = decoded(self.device.read(reference, 8 * some), "f64")
+            stored = self.device.read(self.written[output.name].address, some * TYPES[output.dtype].size_bytes)
+            if side := one_sided(source, output, decoded(stored, output.dtype), exact):
+                message = f"most {output.dtype} numbers in {output.name} are rounded {side}; expected the nearest ones"
+                raise Rejected(Outcome.WRONG_RESULT, "wrong", message)
 
     def _words(self, data: DataSet) -> str:
         """The kind of data, with what is special about it."""

@@ -166,6 +166,7 @@ class ArrayReader:
         wanted = is_read and fill in DRAWN
         if wanted != ("integers" in self.table):
             why = "missing; expected the least and the most of its test data, such as [-8, 8]"
+            why += f"; {fill} data are followed by a run on whole numbers" if fill != "integers" else ""
             if not wanted:
                 why = f"leave it out: its test data are {fill}" if is_read else f"leave it out: {_NOT_READ}"
             raise self.table.error("integers", why)

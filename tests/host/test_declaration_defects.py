@@ -164,6 +164,33 @@ DEFECTS: Mapping[tuple[str, str], Defect] = {
         "row",
     ),
     ("softmax", "a tolerance of 1 %"): Defect((("rtol = 1e-5", "rtol = 0.01"),), "so kernels pass that are", "warning"),
+    ("softmax", "a tolerance of 20 %, and outputs that are 10 % too large"): Defect(
+        (("rtol = 1e-5", "rtol = 0.2"), ("1.0f / sum", "1.1f / sum")),
+        "kernels pass whose y is wrong by 20 %",
+        "warning",
+    ),
+    ("gathered", "a tolerance of 0.3 % of one of two outputs"): Defect(
+        (
+            ("[cost]", '[errors]\nmodel = "tolerance"\nrtol = 1e-5\natol = 1e-5\n\n[cost]'),
+            ("(x.sum(axis=1), abs(x).sum(axis=1)), (ordered, abs(ordered))", "x.sum(axis=1), ordered"),
+            ('name = "total"\nrole = "out"', 'name = "total"\nrole = "out"\nrtol = 0.003'),
+        ),
+        "the largest error of total is",
+        "warning",
+    ),
+    ("softmax", "an error_factor of 1000"): Defect(
+        (("[supports]", 'error_factor = "1000"\n\n[supports]'), ("1.0f / sum", "1.001f / sum")),
+        "error_factor = 1000: kernels pass whose outputs are wrong by 1 %",
+        "warning",
+    ),
+    ("gemm", "a reduction that is too large"): Defect(
+        (
+            ('reduction = "k"', 'reduction = "k * 268435456"'),
+            ("? to_float(matrix[at])", "? __uint_as_float(__float_as_uint(to_float(matrix[at])) & 0xfffff800)"),
+        ),
+        "times as many products as cost.flops has FLOP",
+        "warning",
+    ),
     ("gathered", "indices that leave out elements"): Defect(
         (
             ('fill = "permutation"', 'integers = [0, "(columns - 1) // 2"]'),

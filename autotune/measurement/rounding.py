@@ -1,0 +1,38 @@
+"""Are outputs rounded to the nearest number of their type? A kernel that cuts digits off stays within most bounds."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from autotune.family.source import KernelSource
+from autotune.measurement.storage import Doubles
+from autotune.operation.declarations import Array
+from autotune.operation.storage_types import TYPES
+
+LOOKED_AT = 4096
+"""maximum number of outputs to look at"""
+_FEWEST = 256  # distinct outputs that are not exact
+_EVEN = 0.25, 0.75  # the share toward zero; eight standard deviations from 0.5
+_PART = 1 / 8  # of the type's rounding, that other errors may be
+_MOST_PRODUCTS = 1 << 14  # of an output: tensor cores cut sums off, too, and the errors of many add up to a rounding
+
+
+def one_sided(source: KernelSource, output: Array, values: Doubles, exact: Doubles) -> str:
+    """Where most of an output's errors point, if they are those of its type's rounding; empty if they point both ways.
+
+    `values` are those that the kernel stored, `exact` those of the reference.
+    """
+    kind, bounds, factor = TYPES[output.dtype], source.problem.operation.bounds.of(output), source.error_factor
+    if source.accuracy == "fp16-acc16" or bounds.model == "exact":
+        return ""
+    if bounds.model == "multilinear" and (source.problem.reduction > _MOST_PRODUCTS or factor > 1):
+        return ""
+    rounded = abs(exact) < kind.whole[1]
+    if bounds.model == "tolerance":
+        rounded &= factor * bounds.unit(exact) <= _PART * kind.rounding * abs(exact)
+    _, distinct = np.unique(np.where(rounded, exact, 0.0), return_index=True)  # as they all round in the same way
+    errors = abs(values[distinct]) - abs(exact[distinct])
+    errors = errors[errors != 0.0]
+    if errors.size < _FEWEST or _EVEN[0] <= (toward_zero := float(np.mean(errors < 0.0))) <= _EVEN[1]:
+        return ""
+    return "toward zero" if toward_zero > _EVEN[1] else "away from zero"
