@@ -20,10 +20,13 @@ from autotune.problem import Problem, make_problem
 from autotune.trial import Config
 
 _FIRST_RUNTIMES = (64, 7, 33, 16, 100, 5, 31, 4, 128, 15, 8, 65, 6, 17, 127, 32, 63, 48, 256, 10, 129, 12, 96, 24, 40)
-_RUNTIMES = (*_FIRST_RUNTIMES, *sorted({*range(11, 65)} - {*_FIRST_RUNTIMES}))
+_UP_TO = 64
+_RUNTIMES = (*_FIRST_RUNTIMES, *sorted({*range(11, _UP_TO + 1)} - {*_FIRST_RUNTIMES}))
 """Powers of two, primes and their neighbours, the most telling ones first, then all up to 64."""
-_EACH = 2  # of them at which a case is run
+_EACH, _EACH_SMALL = 2, 4  # of them at which a case is run
+_RANDOM_EVERY = 2  # of so many cases one is run at a random size, too
 _QUICK_FLOPS, _QUICK_ELEMENTS = 8_000_000, 1 << 20  # of a problem that a CPU verifies in little time
+_SMALL_FLOPS, _SMALL_ELEMENTS = 500_000, 1 << 16  # of one whose verification takes far less time than its compilation
 _LARGE_FLOPS, _LARGE_ELEMENTS = 1 << 22, 4 << 20  # of a problem with a large size
 _LARGE = (8209, 8200, 8256, 5001)  # beyond 5000 and 8192: a prime, a multiple of 8, of 64, and an odd number
 _MODULUS = 32  # whose remainders sizes get: what a vector, a warp or a tile leaves
@@ -36,12 +39,23 @@ def quick(problem: Problem) -> bool:
 
 
 def runtimes(bound: BoundTemplate, number: int, run: Sequence[int], most: int | None) -> Iterator[BoundTemplate]:
-    """The case's own part of the fixed order, but for what is `run` already, takes long or exceeds `most`."""
-    start = _EACH * number
-    sizes = [_RUNTIMES[(start + place) % len(_RUNTIMES)] for place in range(_EACH)]
+    """The case's own part of the fixed order, and a random size, but for what is `run` already, takes long or exceeds
+    `most`.
+    """
+    each = _EACH_SMALL if _within(bound.problem, _SMALL_FLOPS, _SMALL_ELEMENTS) else _EACH
+    sizes = [_RUNTIMES[(each * number + place) % len(_RUNTIMES)] for place in range(each)]
+    if number % _RANDOM_EVERY:
+        sizes.append(_random_size(bound.problem, number))
     wanted = [size for size in sizes if size not in run and (most is None or size <= most)]
     for problem in filter(quick, with_runtimes(bound.problem, wanted)):
         yield BoundTemplate(bound.template, problem, bound.device)
+
+
+def _random_size(problem: Problem, seed: int) -> int:
+    """A run-time size of any magnitude up to the largest one that a CPU verifies in little time."""
+    elements = sum(array.elements for array in problem.arrays)
+    most = problem.runtime_size * min(_QUICK_FLOPS / max(1, problem.flops), _QUICK_ELEMENTS / elements)
+    return int(_UP_TO * max(1.0, most / _UP_TO) ** np.random.default_rng(seed).random())
 
 
 class OtherProblems:
