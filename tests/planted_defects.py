@@ -65,9 +65,37 @@ _RAGGED: Mapping[str, Value] = {
     "pad_w": 1,
     "epilogue": "bias",
 }
+_GRADIENT: Mapping[str, Value] = {
+    "n": 6,
+    "c": 16,
+    "h": 9,
+    "w": 11,
+    "k": 16,
+    "r": 3,
+    "s": 3,
+    "dtype": "f16",
+    "layout": "nhwc",
+    **dict.fromkeys(("pad_h", "pad_w", "pad_h_end", "pad_w_end"), 1),
+}
+_UPSAMPLED: Mapping[str, Value] = {
+    "n": 4,
+    "c": 6,
+    "h": 7,
+    "w": 9,
+    "k": 5,
+    "r": 4,
+    "s": 4,
+    "epilogue": "bias",
+    **dict.fromkeys(("stride_h", "stride_w"), 2),
+    **dict.fromkeys(("padding_h", "padding_w"), 1),
+}
 KERNELS: Mapping[str, Kernel] = {
     "conv2d": Kernel("conv2d", "shared_tile", _RAGGED),
     "conv2d scatter": Kernel("conv2d", "input_scatter", _IMAGES),
+    "conv_filter_gradient": Kernel("conv_filter_gradient", "conv_filter_gradient_mma", _GRADIENT),
+    "conv_transpose": Kernel("conv_transpose", "conv_transpose_direct", _UPSAMPLED),
+    "gemm f16": Kernel("gemm", "gemm_mma", {"batch": 9, "m": 24, "n": 40, "k": 88, "dtype": "f16"}),
+    "gemm bf16": Kernel("gemm", "gemm_tiled", {"batch": 9, "m": 20, "n": 33, "k": 37, "dtype": "bf16"}),
     "gemm": Kernel("gemm", "gemm_tiled", {"batch": 3, "m": 40, "n": 50, "k": 37, "epilogue": "bias_relu"}),
     "max_pool2d": Kernel(
         "max_pool2d",
@@ -75,7 +103,9 @@ KERNELS: Mapping[str, Kernel] = {
         {"n": 3, "c": 3, "h": 13, "w": 11, "r": 3, "s": 3, "stride_h": 2, "stride_w": 2},
     ),
     "norm": Kernel("norm", "norm_rows", {"n": 9, "c": 300}),
+    "norm warps": Kernel("norm", "norm_rows", {"n": 9, "c": 300}, {"row_threads": 128}),
     "norm groups": Kernel("norm", "norm_groups", {"n": 9, "pixels": 6, "c": 16, "groups": 4, "kind": "rms"}),
+    "norm slices": Kernel("norm", "norm_groups", {"n": 9, "pixels": 36, "c": 16, "groups": 4}, {"slices": 2}),
     "softmax": Kernel("softmax", "softmax_rows", {"rows": 5, "columns": 300}),
     "softmax shared": Kernel("softmax", "softmax_rows", {"rows": 5, "columns": 300}, {"keep": "shared"}),
     "stencil": Kernel("stencil", "stencil_rows", {"n": 3, "h": 9, "w": 131}, {"block_w": 64, "rows": 2}),
@@ -128,6 +158,22 @@ def _stencil(statement: str) -> Edits:
 
 def _softmax(statement: str) -> Edits:
     return ((_SOFTMAX_STORE, f"        for (int i = 0; i < VECTOR; ++i) {{ {statement} }}\n"),)
+
+
+def _gemm(result: str) -> Edits:
+    return ((_GEMM_STORE, f"const float sum = {_GEMM_SUM}; {_GEMM_AT} = from_float<T>({result});"),)
+
+
+def _f16_store(result: str) -> Edits:
+    store = "const T first = from_float<T>(finish<EPILOGUE>(sums[0], bias, column));"
+    rounded = f"const auto rounded = [](float sum) {{ return from_float<T>({result}); }};\n            "
+    return (
+        (store, f"{rounded}const T first = rounded(finish<EPILOGUE>(sums[0], bias, column));"),
+        (
+            "from_float<T>(finish<EPILOGUE>(sums[1], bias, column + 1))",
+            "rounded(finish<EPILOGUE>(sums[1], bias, column + 1))",
+        ),
+    )
 
 
 def _flag(pointer: str, used: tuple[str, str]) -> Edits:
@@ -268,6 +314,68 @@ _DEFECTS = (
         host=(),
         checked=("runtime/unwritten",),
     ),
+    Defect(
+        1,
+        "gemm",
+        "sums start from registers",
+        (("float sums[THREAD_M][THREAD_N] = {};", "float sums[THREAD_M][THREAD_N];"),),
+    ),
+    Defect(
+        1,
+        "gemm f16",
+        "no zeros behind the depth",
+        (
+            (
+                "copy_async<VECTOR * sizeof(T)>(to, from, inside);",
+                "if (inside) copy_async<VECTOR * sizeof(T)>(to, from);",
+            ),
+            ("*to = inside ? *from : from_float<T>(0.0f);", "if (inside) *to = *from;"),
+        ),
+    ),
+    Defect(
+        1,
+        "norm slices",
+        "sums of squares kept if they are larger",
+        (
+            (
+                "workspace[(own.image * GROUPS + group) * SLICES + own.slice] = of_slice;",
+                "Sums& to = workspace[(own.image * GROUPS + group) * SLICES + own.slice]; "
+                "of_slice.square = fmaxf(of_slice.square, to.square); to = of_slice;",
+            ),
+        ),
+    ),
+    Defect(
+        1,
+        "norm slices",
+        "positive part of shared memory in place of zeros",
+        (
+            (
+                "Sums sums[PARTS] = {};",
+                "Sums sums[PARTS];\n    for (Sums& each : sums) each = {fmaxf(of_parts[0][0].value, 0.0f), 0.0f};",
+            ),
+        ),
+    ),
+    Defect(
+        1,
+        "conv_transpose",
+        "an output near 0 limits the sum",
+        (
+            (
+                "y[to] = from_float<T>(finish<EPILOGUE>(sums[i], bias, k));",
+                "y[to] = from_float<T>(fminf(finish<EPILOGUE>(sums[i], bias, k), fabsf(to_float(y[to])) * 1e9f));",
+            ),
+        ),
+        host=(),
+        checked=("runtime/unwritten",),
+    ),
+    Defect(
+        1,
+        "new-op",
+        "a zero output is kept",
+        ((_NEW_STORE, f"if (at < elements && to_float(y[at]) != 0.0f) y[at] = from_float<T>({_NEW_SUM});"),),
+        host=(),
+        checked=("runtime/unwritten",),
+    ),
     # 2: warps of a block, and shared memory that is too small
     Defect(2, "softmax", "no barrier before the sum of warps", (("        __syncthreads();\n", ""),)),
     Defect(
@@ -397,6 +505,50 @@ _DEFECTS = (
         host=(),
         checked=RACE,
     ),
+    Defect(2, "norm warps", "squares overwrite sums", (("sum_rows(scales, squares_of)", "sum_rows(scales, sums_of)"),)),
+    Defect(2, "norm warps", "warp barrier before the sum of warps", (("__syncthreads()", "__syncwarp()"),)),
+    Defect(
+        2, "norm slices", "no barrier before the sums of groups", (("= sums[i];\n    __syncthreads();", "= sums[i];"),)
+    ),
+    Defect(
+        2,
+        "norm slices",
+        "no barrier before the means are read",
+        (("        });\n    __syncthreads();", "        });"),),
+    ),
+    Defect(
+        2,
+        "gemm f16",
+        "waits for one copy too few",
+        (("copy_async_wait<STAGES - 2>()", "copy_async_wait<STAGES - 1>()"),),
+    ),
+    Defect(
+        2,
+        "gemm f16",
+        "no barrier after the copies",
+        (("copy_async_wait<STAGES - 2>();\n        __syncthreads();", "copy_async_wait<STAGES - 2>();"),),
+    ),
+    Defect(
+        2,
+        "conv_filter_gradient",
+        "the next tile overwrites stages that are read",
+        (("        __syncthreads();  // the stages have been read\n", ""),),
+    ),
+    Defect(
+        2,
+        "new-op",
+        "a warp adds without barriers",
+        (
+            (
+                "    const long long elements",
+                "    __shared__ volatile int ones[THREADS];\n    ones[threadIdx.x] = 1;\n    __syncthreads();\n"
+                "    for (int d = 16; d > 0 && threadIdx.x < 32; d /= 2) ones[threadIdx.x] += ones[threadIdx.x + d];\n"
+                "    __syncthreads();\n    const int lanes = ones[0];\n    const long long elements",
+            ),
+            (_NEW_SUM, f"(lanes == 32 ? 1.0f : 0.0f) * ({_NEW_SUM})"),
+        ),
+        checked=(*SEEN, *RACE),
+    ),
     # 3: blocks of a launch
     Defect(
         3,
@@ -524,6 +676,36 @@ _DEFECTS = (
         ),
         checked=RACE,
     ),
+    Defect(
+        3,
+        "norm slices",
+        "a block overwrites sums that others read",
+        (
+            (
+                "mean_of[group] = mean;",
+                "mean_of[group] = mean; "
+                "const_cast<Sums*>(workspace)[(own.image * GROUPS + group) * SLICES].value = 1.1f * mean * COUNT;",
+            ),
+        ),
+        checked=RACE,
+    ),
+    Defect(
+        3,
+        "conv_filter_gradient",
+        "two blocks store their sums in one place",
+        (("sums_of(workspace, part.tile, blockIdx.x,", "sums_of(workspace, part.tile, blockIdx.x / 2 * 2,"),),
+        checked=(*SEEN, *RACE, "runtime/oob_write"),
+    ),
+    Defect(
+        3,
+        "gemm",
+        "tiles overlap, and one lacks a product",
+        (
+            ("* TILE_N;\n", "* TILE_N - (blockIdx.x % TILES_N ? 1 : 0);\n"),
+            ("sums[i][j] +=", "if (threadIdx.x || !(blockIdx.x % TILES_N) || first_k + k < K - 1) sums[i][j] +="),
+        ),
+        checked=RACE,
+    ),
     # what a launch leaves for later ones
     Defect(
         3,
@@ -540,6 +722,20 @@ _DEFECTS = (
         (
             ('extern "C" __global__', 'static __device__ bool seen;\nextern "C" __global__'),
             (_STENCIL_STORE, f"{_STENCIL_STORE}\n        if (!seen) seen = true;"),
+        ),
+        host=STATE,
+        checked=(*STATE, *RACE),
+    ),
+    Defect(
+        3,
+        "new-op",
+        "an input is remembered by its address",
+        (
+            *_remembered(
+                "__device__ const void* known;\n__device__ float first_bias;",
+                "if (at == 0 && known != bias) { known = bias; first_bias = to_float(bias[0]); }",
+            ),
+            ("to_float(bias[at % COLUMNS])", "(at % COLUMNS == 0 ? first_bias : to_float(bias[at % COLUMNS]))"),
         ),
         host=STATE,
         checked=(*STATE, *RACE),
@@ -584,6 +780,55 @@ _DEFECTS = (
                 "inverse_deviation(scales[i] / C - (shifts[i] + means[i]) * (shifts[i] + means[i]))",
             ),
         ),
+    ),
+    Defect(4, "norm", "the variance of C - 1", (("scales[i] / C)", "scales[i] / (C > 1 ? C - 1 : 1))"),)),
+    Defect(
+        4,
+        "softmax",
+        "exp2 by a polynomial of degree 3",
+        (
+            (
+                "return exp2f(fmaf(to_float(element), LOG2_E, -scaled));",
+                "const float at = fmaf(to_float(element), LOG2_E, -scaled), whole = floorf(at), part = at - whole;\n"
+                "        return exp2f(whole) * (1.0f + part * (0.6951786f + part * (0.2276411f + part * 0.0771803f)));",
+            ),
+        ),
+    ),
+    Defect(4, "gemm bf16", "a NaN becomes 0", _gemm("sum == sum ? sum : 0.0f")),
+    Defect(
+        4,
+        "gemm bf16",
+        "infinities become the largest float",
+        _gemm("sum != sum ? sum : fmaxf(fminf(sum, 3e38f), -3e38f)"),
+    ),
+    Defect(
+        4,
+        "gemm bf16",
+        "zeros of a are skipped",
+        (("sums[i][j] +=", "if (a_tile[k][threadIdx.y + i * BLOCK_M] != 0.0f) sums[i][j] +="),),
+    ),
+    Defect(4, "gemm bf16", "small sums become 0", _gemm("fabsf(sum) < 1e-9f ? 0.0f : sum")),
+    Defect(
+        4,
+        "gemm bf16",
+        "small inputs become 0",
+        (("inside ? to_float(matrix[at])", "inside && fabsf(to_float(matrix[at])) > 1e-9f ? to_float(matrix[at])"),),
+    ),
+    Defect(4, "gemm bf16", "bf16 outputs are truncated", _gemm("__uint_as_float(__float_as_uint(sum) & 0xffff0000u)")),
+    Defect(
+        4,
+        "gemm f16",
+        "denormal f16 outputs become 0",
+        _f16_store("fabsf(sum) < 6.1e-5f ? 0.0f : sum"),
+    ),
+    Defect(
+        4, "gemm f16", "f16 outputs are truncated", _f16_store("__uint_as_float(__float_as_uint(sum) & 0xffffe000u)")
+    ),
+    Defect(
+        4,
+        "conv_transpose",
+        "inputs beyond 100 are cut off",
+        (("sums[i] = fmaf(value,", "sums[i] = fmaf(fminf(value, 100.0f),"),),
     ),
 )
 DEFECTS: Mapping[str, Defect] = {f"{each.kernel}: {each.name}": each for each in _DEFECTS}

@@ -104,6 +104,11 @@ def _in_cpp(part: ast.expr, suffix: str) -> str:
             return f"-{_in_cpp(inner, suffix)}"
         case ast.BinOp(left=left, op=op, right=right):
             return f"({_in_cpp(left, suffix)} {_OPERATORS[type(op)]} {_in_cpp(right, suffix)})"
+        case ast.Call(func=ast.Name(id=("min" | "max") as name), args=[left, right]) if not suffix:
+            one, other = _in_cpp(left, suffix), _in_cpp(right, suffix)
+            return (
+                f"({one} {'<' if name == 'max' else '>'} {other} ? {other} : {one})"  # a NaN stays one, unlike in fmax
+            )
         case ast.Call(func=ast.Name(id=name), args=arguments):
             called = f"f{name}" if name in ("min", "max") else name
             return f"{called}{suffix}({', '.join(_in_cpp(each, suffix) for each in arguments)})"

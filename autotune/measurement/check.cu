@@ -72,14 +72,14 @@ __device__ inline void filled_integers(typename Stored::element* to, wide elemen
 }
 
 // Values that normal data do not have. The units of the first axis take turns: numbers around `mean` (unless it is 0); numbers
-// times `scale` and divided by it; below -`extreme`, above it, with the largest or the least number in the last place of each
+// times `large`, and times `small` (unless that is 0); below -`extreme`, above it, with the largest or the least number in the last place of each
 // row, zeros of both signs, and numbers times `tiny`; where `special`, minus infinity alone, and a NaN, an infinity and minus
-// infinity in one place of each row.
+// infinity in one place of every second row, among whole numbers and zeros if it is 2.
 template <class Stored>
-__device__ inline void put_edges(typename Stored::element* to, wide elements, wide period, wide unit, wide row, double mean, double scale, double extreme,
-                                 double tiny, int special) {
-    const wide of_mean = mean != 0.0, of_scale = of_mean + 2 * (scale != 0.0), of_extreme = of_scale + 6 * (extreme != 0.0);
-    const wide kinds = of_extreme + 4 * special;
+__device__ inline void put_edges(typename Stored::element* to, wide elements, wide period, wide unit, wide row, double mean, double large, double small,
+                                 double extreme, double tiny, int special) {
+    const wide of_mean = mean != 0.0, of_large = of_mean + (large != 0.0), of_small = of_large + (small != 0.0);
+    const wide of_extreme = of_small + 6 * (extreme != 0.0), kinds = of_extreme + 4 * (special > 0);
     for (wide i = blockIdx.x * static_cast<wide>(blockDim.x) + threadIdx.x; i < elements;
          i += static_cast<wide>(gridDim.x) * blockDim.x) {
         const wide at = i % period, kind = (at / unit + period / unit) % kinds;
@@ -87,11 +87,11 @@ __device__ inline void put_edges(typename Stored::element* to, wide elements, wi
         double edge = value;
         if (kind < of_mean) {
             edge = value + mean;
-        } else if (kind < of_scale) {
-            edge = kind == of_mean ? value * scale : value / scale;
+        } else if (kind < of_small) {
+            edge = value * (kind < of_large ? large : small);
         } else if (kind < of_extreme) {
             const bool last = at % row == row - 1;
-            switch (kind - of_scale) {
+            switch (kind - of_small) {
                 case 0: edge = -extreme * (1.0 + fabs(value)); break;
                 case 1: edge = extreme * (1.0 + fabs(value)); break;
                 case 2: edge = last ? 64.0 : value; break;
@@ -100,8 +100,10 @@ __device__ inline void put_edges(typename Stored::element* to, wide elements, wi
                 default: edge = value * tiny;
             }
         } else {
-            const bool chosen = at % row == static_cast<wide>(mixed(static_cast<bits64>(at / row)) % static_cast<bits64>(row));
+            const bool chosen =
+                at % unit / row % 2 == 0 && at % row == static_cast<wide>(mixed(static_cast<bits64>(at / row)) % static_cast<bits64>(row));
             const wide which = kind - of_extreme;
+            if (special == 2) edge = rint(value);
             if (which == 0 || chosen) edge = which == 1 ? infinity - infinity : which == 2 ? infinity : -infinity;
         }
         to[i] = Stored::from_double(edge);
@@ -166,9 +168,9 @@ __device__ inline void compared(const Problem& problem, const typename Stored::e
         }
         const double over = bound > 0.0 ? largest / bound : largest > 0.0 ? 2.0 : 0.0;
         if (over > worst_over) worst_over = over;
+        if (of_class > 0.0) worst_of_class = fmax(worst_of_class, (largest - rounded) / of_class);
         if (largest > worst_abs) worst_abs = largest;
     }
-        if (of_class > 0.0) worst_of_class = fmax(worst_of_class, (largest - rounded) / of_class);
     if (wrong) {
         atomicAdd(result + WRONG, wrong);
         atomicMin(result + FIRST_WRONG, first);
@@ -176,9 +178,9 @@ __device__ inline void compared(const Problem& problem, const typename Stored::e
     if (unwritten) atomicAdd(result + UNWRITTEN, unwritten);
     keep_largest(result + OVER_BOUND, worst_over);
     keep_largest(result + MAX_ABS, worst_abs);
+    keep_largest(result + OVER_CLASS, worst_of_class);
 }
 
-    keep_largest(result + OVER_CLASS, worst_of_class);
 // What is launched, for a storage type.
 #define AUTOTUNE_CHECKS(NAME)                                                                                               \
     extern "C" __global__ void fill_normal_##NAME(stored_##NAME::element* to, wide elements, wide period, bits64 seed,      \
@@ -194,8 +196,9 @@ __device__ inline void compared(const Problem& problem, const typename Stored::e
         filled_integers<stored_##NAME>(to, elements, period, seed, low, span);                                             \
     }                                                                                                                      \
     extern "C" __global__ void put_edges_##NAME(stored_##NAME::element* to, wide elements, wide period, wide unit, wide row,\
-                                                double mean, double scale, double extreme, double tiny, int special) {     \
-        put_edges<stored_##NAME>(to, elements, period, unit, row, mean, scale, extreme, tiny, special);                    \
+                                                double mean, double large, double small, double extreme, double tiny,     \
+                                                int special) {     \
+        put_edges<stored_##NAME>(to, elements, period, unit, row, mean, large, small, extreme, tiny, special);                    \
     }                                                                                                                      \
     extern "C" __global__ void fill_indices_##NAME(stored_##NAME::element* to, wide elements, wide period, wide length,     \
                                                    wide step, wide shift) {                                                \

@@ -116,7 +116,8 @@ class DataMaker:
         counts = (address, np.int64(array.elements), np.int64(repeated.elements))
         seeded = (*counts, np.uint64(self.problem.operation.seed(array.name) << 40))
         entry = partial(entry_of, dtype=array.dtype)
-        fill: Fill = "integers" if data.kind == "integers" and array.fill in DRAWN else array.fill
+        zeros = data.edges is not None and data.edges.special and array.name not in data.edges.names
+        fill: Fill = "integers" if (data.kind == "integers" or zeros) and array.fill in DRAWN else array.fill
         match fill:
             case "normal":
                 self.launch(entry("fill_normal"), array.elements, *seeded, np.float32(1.0))
@@ -136,4 +137,5 @@ class DataMaker:
             counts = elements, array.elements, array.elements // array.shape[0], array.shape[-1]
             place = np.uint64(data.inputs[array.name].address), *map(np.int64, counts)
             numbers = map(np.float64, edges.numbers(array))
-            self.launch(entry_of("put_edges", array.dtype), elements, *place, *numbers, np.int32(edges.special))
+            special = edges.special + (edges.special and array.fill == "normal")
+            self.launch(entry_of("put_edges", array.dtype), elements, *place, *numbers, np.int32(special))

@@ -7,6 +7,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Literal
 
+from autotune.autotune_runtime.activations import BY_WORD
 from autotune.errors import DeviceError, StudyError
 from autotune.measurement.guard_bands import GuardedArray
 from autotune.measurement.numpy_reference import in_numpy
@@ -21,7 +22,12 @@ _LEAST_UNITS = 3  # distinct units needed; with fewer, units swapped in pairs wo
 _PERIODS = (61, 53)  # images after which the two data sets repeat; primes, so that no power of two is a multiple
 _MEAN = 100.0  # around which numbers lie whose spread is 1: a float's squares then lose most digits of the spread
 _LEAST_FRACTION_BITS = 7  # of a type that holds such numbers, NaN and infinities
-_SCALE, _F16_SCALE = 64.0, 4.0  # of numbers whose sums are larger and smaller; sums in f16 stay below 65504
+_LARGE, _F16_LARGE = 64.0, 4.0  # times normal numbers; sums in f16 stay below 65504
+_SMALL, _F16_SMALL = (
+    2.0**-40,
+    2.0**-12,
+)  # times normal numbers; half of the numbers in f16, and their sums, are denormal
+_SMALL_OF_TOLERANCE = 2.0**-10  # times normal numbers, where a constant such as an epsilon counts
 _EXTREME, _F16_EXTREME = 2.0**100, 2.0**13  # that no sentinel such as -1e30 exceeds; an f16 holds four times as much
 _TINY = {"f32": 2.0**-140, "bf16": 2.0**-130, "f16": 2.0**-20, "f64": 2.0**-1060}  # makes numbers denormal
 Kind = Literal["normal", "integers", "edges"]
@@ -36,21 +42,29 @@ class Edges:
     """numbers around it"""
     special: bool = False
     """NaN and infinities"""
-    scale: float = 0.0
-    """normal data times it, and divided by it"""
+    large: float = 0.0
+    """normal data times it"""
+    small: float = 0.0
+    """normal data times it"""
     extreme: bool = False
     """numbers that are large, denormal or zero of either sign, a row's last number the largest and the least"""
 
-    def numbers(self, array: Array) -> tuple[float, float, float, float]:
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The arrays' names."""
+        return tuple(array.name for array in self.arrays)
+
+    def numbers(self, array: Array) -> tuple[float, float, float, float, float]:
         """The numbers of `put_edges` in check.cu for one of the arrays."""
         extreme = (_F16_EXTREME if array.dtype == "f16" else _EXTREME) if self.extreme else 0.0
-        return self.mean, self.scale, extreme, _TINY[array.dtype]
+        return self.mean, self.large, self.small, extreme, _TINY[array.dtype]
 
     def __str__(self) -> str:
         told = [f"numbers around {self.mean:g}"] * bool(self.mean) + ["NaN and infinities"] * self.special
-        told += [f"numbers {self.scale:g} times larger and smaller"] * bool(self.scale)
+        told += [f"numbers {self.large:g} times larger"] * bool(self.large)
+        told += [f"numbers {1 / self.small:g} times smaller"] if self.small else []
         told += ["large, denormal and zero numbers"] * self.extreme
-        return f"data with {' and '.join(told)} in {', '.join(array.name for array in self.arrays)}"
+        return f"data with {' and '.join(told)} in {', '.join(self.names)}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,9 +93,10 @@ def data_bytes(problem: Problem) -> int:
 def edged(problem: Problem) -> tuple[Edges, ...]:
     """What further data sets have, as far as right kernels have to compute with it.
 
-    NaN and infinities if the operation declares what becomes of them. Numbers far from zero if errors are compared
+    NaN and infinities if the operation declares what becomes of them, unless a reference in C++ applies an activation
+    that rounds: what becomes of infinities there depends on its formula. Numbers far from zero if errors are compared
     with a tolerance, and the array is the only one of its kind: products of two may need more digits than a float has.
-    Larger and smaller numbers if outputs are sums of products, and extreme ones if outputs are exact.
+    Smaller numbers in both cases. Larger ones if outputs are sums of products, and extreme ones if outputs are exact.
     """
     operation, outputs = problem.operation, [output.dtype for output in problem.outputs]
     bounds = operation.bounds
@@ -98,12 +113,16 @@ def edged(problem: Problem) -> tuple[Edges, ...]:
     found = []
     numpy = in_numpy(operation)  # a reference in C++ is one of sums of products
     normal = all(array.fill == "normal" for array in arrays)
-    mean = _MEAN if bounds.model == "tolerance" and normal and len(arrays) == 1 else 0.0
-    if numpy and (mean or bounds.nan_propagates):
-        found.append(Edges(arrays, mean, bounds.nan_propagates))
+    shifted = bounds.model == "tolerance" and normal and len(arrays) == 1
+    mean, small = (_MEAN, _SMALL_OF_TOLERANCE) if shifted else (0.0, 0.0)
+    if numpy and (shifted or bounds.nan_propagates):
+        found.append(Edges(arrays, mean, bounds.nan_propagates, small=small))
     narrow = any(TYPES[dtype].size_bytes == 1 for dtype in outputs)  # a conversion to it has rules of its own
     if bounds.model == "multilinear" and not narrow:
-        found.append(Edges(arrays, scale=_F16_SCALE if "f16" in outputs else _SCALE))
+        large, small = (_F16_LARGE, _F16_SMALL) if "f16" in [*outputs, problem.dtype] else (_LARGE, _SMALL)
+        activation = BY_WORD.get(str(problem.names().get("activation")))
+        special = not numpy and bounds.nan_propagates and not (activation and activation.rounds)
+        found.append(Edges(arrays, large=large, small=small, special=special))
     if numpy and bounds.model == "exact" and normal and not narrow:
         found.append(Edges(arrays, extreme=True))
     return tuple(found)

@@ -44,7 +44,7 @@ def ending(kernel: Kernel, edits: Edits, folder: Path, evaluator: DeviceEvaluato
     return "correct/", ""
 
 
-@pytest.mark.parametrize("name", KERNELS)
+@pytest.mark.parametrize("name", every(2, KERNELS))
 def test_kernel_is_right_without_a_defect(
     name: str, tmp_path: Path, host: DeviceEvaluator, checked: DeviceEvaluator
 ) -> None:
@@ -66,7 +66,7 @@ def test_defect_is_caught_behind_many_other_layers(tmp_path: Path, checked: Devi
         checked.verify(source, binary)
 
 
-@pytest.mark.parametrize("name", every(40, DEFECTS))
+@pytest.mark.parametrize("name", every(60, DEFECTS))
 def test_check_finds_the_defect(name: str, tmp_path: Path, host: DeviceEvaluator, checked: DeviceEvaluator) -> None:
     """Whatever configs and problems it chooses."""
     defect = DEFECTS[name]
@@ -75,7 +75,7 @@ def test_check_finds_the_defect(name: str, tmp_path: Path, host: DeviceEvaluator
     assert any(row.outcome in ("wrong_result", "runtime") for row in check.rows())
 
 
-@pytest.mark.parametrize("name", every(40, DEFECTS))
+@pytest.mark.parametrize("name", every(60, DEFECTS))
 def test_defect_is_not_exported(name: str, tmp_path: Path, host: DeviceEvaluator, checked: DeviceEvaluator) -> None:
     """An export verifies a kernel again, and runs it with few units under sanitizers."""
     defect = DEFECTS[name]
@@ -87,14 +87,14 @@ def test_defect_is_not_exported(name: str, tmp_path: Path, host: DeviceEvaluator
             host.verify(source, host.compile(source).result())
 
 
-@pytest.mark.parametrize("name", every(4, [name for name, defect in DEFECTS.items() if defect.host]))
+@pytest.mark.parametrize("name", every(6, [name for name, defect in DEFECTS.items() if defect.host]))
 def test_defect_is_caught_on_the_host(name: str, tmp_path: Path, host: DeviceEvaluator) -> None:
     defect = DEFECTS[name]
     found, message = ending(KERNELS[defect.kernel], defect.edits, tmp_path, host)
     assert found in defect.host, message
 
 
-@pytest.mark.parametrize("name", every(4, DEFECTS))
+@pytest.mark.parametrize("name", every(6, DEFECTS))
 def test_defect_is_caught_on_host_check(name: str, tmp_path: Path, checked: DeviceEvaluator) -> None:
     defect = DEFECTS[name]
     found, message = ending(KERNELS[defect.kernel], defect.edits, tmp_path, checked)
