@@ -64,7 +64,7 @@ class _Started:
 _SANITIZED_EVERY = 4  # of so many cases one runs under sanitizers, where it takes about four times as long
 _SANITIZED_FLOPS = 3_000_000  # of a run-time size, at most: a matrix product takes seconds
 _VARIED_EVERY = 2  # of so many cases one is run at other sizes, too
-_QUICK_S = 2.0  # of a case's verification on average, beyond which none is: a CPU takes long for matrix instructions
+_QUICK_S = 3.0  # of a case's verification on average, beyond which none is: a CPU takes long for matrix instructions
 _TRIED = 400  # cases, for one that a CPU runs with large arrays in little time
 _MORE = 64  # times the run-time size of a first run, whose time says how long a CPU takes with large arrays
 _LONG_S = 15.0  # of a run, that a larger run-time size is expected to take; it is then left out
@@ -228,6 +228,8 @@ class FamilyCheck:
                     break
                 at = time.monotonic()
                 on.begin_layer(source.problem)
+                if not errors:  # which may have waited for the reference's compiler
+                    at = time.monotonic()
                 errors.append(checker.verify(source, binary, once=not factors and on.info.can.cpu))
                 per_size = (time.monotonic() - at) / source.problem.runtime_size
                 self._note_blocks(source)
