@@ -58,7 +58,7 @@ AWKWARD: Mapping[str, Conv2dProblem] = {
 
 CONV, CONV_TRANSPOSE, GEMM = map(operation, ("conv", "conv_transpose", "gemm"))
 FILTER_GRADIENT = operation("conv_filter_gradient")
-MAX_POOL2D, NORM, SOFTMAX, STENCIL = map(operation, ("max_pool2d", "norm", "softmax", "stencil"))
+CONCAT, MAX_POOL2D, NORM, SOFTMAX, STENCIL = map(operation, ("concat", "max_pool2d", "norm", "softmax", "stencil"))
 CONV_PROBLEMS: Mapping[str, Problem] = {
     label: make_problem(CONV, {**sizes, **words, "n": 2})
     for label, words, sizes in (
@@ -203,6 +203,18 @@ PROBLEMS: Mapping[str, Problem] = {
             (2, 150, 60, 12, "f32", "standard", "weight_bias_silu"),
             (2, 35, 64, 64, "f16", "standard", "weight_bias_gelu"),
             (1, 64, 320, 32, "bf16", "rms", "weight"),
+        )
+    },
+    **{
+        f"concat {n}x{'+'.join(map(str, channels))} {dtype} {epilogue}": make_problem(
+            CONCAT,
+            {"n": n, "dtype": dtype, "epilogue": epilogue, **{f"c{i}": size for i, size in enumerate(channels)}},
+        )
+        for n, channels, dtype, epilogue in (
+            (35, (64, 32, 32), "f16", "weight_bias_relu"),
+            (9, (4, 20, 4, 12), "f32", "none"),
+            (130, (7,), "bf16", "weight_bias_silu"),
+            (3, (16, 8, 24, 8, 40, 8, 8, 600), "f16", "weight_bias"),
         )
     },
     **{

@@ -28,6 +28,11 @@ WINDOWS = {"n": 2, "c": 16, "h": 32, "w": 32, "r": 3, "s": 3, "stride_h": 2, "st
         ("stencil_rows", {"n": 2, "h": 64, "w": 512}, {"vector": 4, "rows": 2}),
         ("max_pool2d_rows", {**WINDOWS, "layout": "nhwc", "dtype": "f16"}, {"vector": 8}),
         ("max_pool2d_rows", {**WINDOWS, "layout": "nchw"}, {"vector": 4, "thread_q": 4}),
+        (
+            "concat_rows",
+            {"n": 99999, "c0": 64, "c1": 32, "dtype": "f16", "epilogue": "weight_bias"},
+            {"vector": 8, "thread_rows": 4},
+        ),
         ("softmax_rows", {"rows": 8, "columns": 1024, "dtype": "bf16"}, {"vector": 8, "keep": "inputs"}),
     ],
 )

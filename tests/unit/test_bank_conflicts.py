@@ -401,7 +401,8 @@ def test_families_that_say_nothing_choose_pitches_without_conflicts_or_share_not
         "softmax_rows",  # a word for each warp
         "norm_rows",  # as softmax_rows
         "norm_groups",  # sums of threads, once for each block
-        "stencil_rows",  # no shared memory
+        "concat_rows",  # no shared memory
+        "stencil_rows",  # none either
         "max_pool2d_rows",  # none either
         "gemm_tiled",  # odd pitches
         "gemm_mma",  # rows of 16 bytes, and 16 more than a power of two apart
