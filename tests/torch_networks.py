@@ -21,6 +21,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from autotune.autotune_runtime import Handle
 from autotune.autotune_runtime.torch_call import Call
+from autotune.autotune_runtime.torch_concat import CONCAT
 from autotune.autotune_runtime.torch_convert import convert
 from autotune.autotune_runtime.torch_convolution import CONVOLUTION, TunedConvolution, convolution
 from autotune.autotune_runtime.torch_norm import NORM
@@ -77,7 +78,7 @@ CPU = Cpu()
 def support_cpu(_: str) -> None:
     """Let the operator run here."""
     torch.set_num_threads(1)
-    for each in (CONVOLUTION, NORM):
+    for each in (CONVOLUTION, NORM, CONCAT):
         each.support("cpu", CPU)
 
 

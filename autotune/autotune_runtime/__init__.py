@@ -41,7 +41,6 @@ __all__ = [
 ]
 
 problem = INTERFACE.problem
-_NORM = "norm"
 _CONVOLUTIONS = ("conv2d", "conv", "conv_transpose")
 
 
@@ -85,10 +84,14 @@ def torch_operator(path: str | Path | None = None) -> Callable[..., object]:
 
 @functools.cache
 def _operator() -> Callable[[Library], Callable[..., object]]:
-    if INTERFACE.name == _NORM:
+    if INTERFACE.name == "norm":
         from .torch_norm import NORM
 
         return NORM.of
+    if INTERFACE.name == "concat":
+        from .torch_concat import CONCAT
+
+        return CONCAT.of
     from .torch_operator import Operator
 
     return Operator(INTERFACE, INTERFACE.name).of

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from .aten_calls import CASTS, DROPOUTS, NORMS, UNKNOWN, Call, TensorType
+from .concats import Concat, concat
 from .convolution import DTYPES, Geometry, Shape, product
 from .elementwise import BINARY, Operand, binary, elementwise
 from .fusion import Convolution, Graph, MatrixProduct, Operator, convolution, matrix_product
@@ -121,7 +122,8 @@ class _Reader:
         if call.name in NORMS and len(reads) == 1 and not call.number("training", 0):
             return Operator(reads, call.writes, "affine", None, constants)
         if (kind := self._moved(call)) is not None:
-            return Operator(reads, call.writes, kind[0], constants=constants, amounts=kind[1])
+            joined = self._concat(call) if kind[0] == "joining" else None
+            return Operator(reads, call.writes, kind[0], constants=constants, amounts=kind[1], concat=joined)
         function = elementwise(call) if len(call.tensors) == 1 else None
         return Operator(reads, call.writes, function=function, constants=constants)
 
@@ -138,12 +140,21 @@ class _Reader:
             ends = [pads[at : at + 2] for at in range(0, len(pads), 2)]
             ends = [*ends, *[(0, 0)] * (len(made) - len(ends))]
             return ("padding", tuple(each for pair in reversed(ends) for each in pair)) if zeros and pads else None
-        if call.name == "cat" and len(given) == 2 and not {*call.tensors} & {*self._constants}:
+        if call.name == "cat" and not {*call.tensors} & {*self._constants}:
             axis = int(call.number("dim", 0)) % max(len(made), 1)
             sizes = [each.shape[axis] if axis < len(each.shape) else None for each in given]
             known = [size for size in sizes if size is not None]
-            return ("joining", (axis, *known)) if len(known) == 2 else None
+            return ("joining", (axis, *known)) if len(known) == len(given) else None
         return None
+
+    def _concat(self, call: Call) -> Concat | None:
+        """The concatenation of channels-last images along their channels that a call is; None if it is another one."""
+        given = [self._type(name) for name in call.tensors]
+        stored = self._network.layout == "nhwc" or all("nhwc" in each.layouts for each in given)
+        one_dtype = len({each.dtype for each in given}) == 1
+        if not stored or not one_dtype or call.number("dim", 0) not in (1, 1 - len(given[0].shape)):
+            return None
+        return concat(call.writes[0], [each.shape for each in given], given[0].dtype)
 
     def _shape(self, name: str) -> Shape:
         return self._type(name).shape

@@ -1,4 +1,4 @@
-"""A network as a small graph, and what the kernel of each convolution or norm computes in addition to it.
+"""A network as a small graph, and what the kernel of each convolution, norm or concatenation computes besides it.
 
 ONNX files, torch.export archives and PyTorch's captured graphs are all read into a `Graph`, and `fuse` is the only
 matcher, so import-model, convert and the backend of torch.compile agree. This module is in every exported package, so
@@ -13,9 +13,12 @@ from dataclasses import dataclass, field, replace
 from typing import TypeAlias
 
 from .activations import ACTIVATIONS
+from .concats import Concat, ConcatProblem
 from .convolution import DTYPES, Geometry, Problem, Shape, epilogue_name
 from .norms import Norm, NormProblem
 
+LayerProblem: TypeAlias = Problem | NormProblem | ConcatProblem
+"""What a kernel may compute of a network in inference."""
 Function: TypeAlias = Callable[..., float]
 """The function of an elementwise operator, of one element of each tensor that it reads, in order."""
 
@@ -54,6 +57,9 @@ class MatrixProduct:
     """why `sizes` is empty"""
 
 
+Layer: TypeAlias = Convolution | Norm | Concat
+
+
 @dataclass(frozen=True, slots=True)
 class Operator:
     """One operator of a network. Computations on the network's own tensors alone are not operators."""
@@ -62,7 +68,7 @@ class Operator:
     writes: tuple[str, ...]
     kind: str = "other"
     """copy: returns its input; cast: to another floating-point type; affine: scales and shifts each channel by
-    constants; addition: of two tensors of one shape; padding: zeros around the input; joining: of two tensors along an
+    constants; addition: of two tensors of one shape; padding: zeros around the input; joining: of tensors along an
     axis; convolution; other
     """
     function: Function | None = None
@@ -72,17 +78,18 @@ class Operator:
     convolution: Convolution | None = None
     product: MatrixProduct | None = None
     norm: Norm | None = None
+    concat: Concat | None = None
     inside: tuple[str, ...] = ()
     """of a norm that is written out: the tensors from which it is computed"""
     source: str = ""
     """the input of such a norm"""
     amounts: tuple[int, ...] = ()
-    """of a padding: zeros before and after, by axis from the first; of a joining: its axis, and both sizes there"""
+    """of a padding: zeros before and after, by axis from the first; of a joining: its axis, and all sizes there"""
 
     @property
-    def layer(self) -> Convolution | Norm | None:
-        """The convolution or norm that it is."""
-        return self.convolution or self.norm
+    def layer(self) -> Layer | None:
+        """The convolution, norm or concatenation that it is."""
+        return self.convolution or self.norm or self.concat
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,18 +138,18 @@ class Front:
     """positions in the graph, in order"""
     reads: tuple[str, ...]
     """the images, and the frames before them if the problem has such"""
-    problem: Problem | NormProblem
+    problem: LayerProblem
     """the layer of these; without its epilogue"""
 
 
 @dataclass(frozen=True, slots=True)
 class Fused:
-    """A convolution or norm and the operators around it that its kernel computes; positions in the graph, in order."""
+    """A layer and the operators around it that its kernel computes; positions in the graph, in order."""
 
     at: int
-    layer: Convolution | Norm
+    layer: Layer
     folded: tuple[int, ...] = ()
-    """scales and shifts, and copies before them, which are folded into the filters and the bias"""
+    """scales and shifts, and copies before them, which are folded into filters and bias, or weight and bias"""
     addition: int | None = None
     copied: tuple[int, ...] = ()
     """copies before the addition"""
@@ -153,7 +160,7 @@ class Fused:
     front: Front | None = None
 
     @property
-    def problems(self) -> tuple[Problem | NormProblem, ...]:
+    def problems(self) -> tuple[LayerProblem, ...]:
         """The problems that a kernel may compute, with the most complete epilogue first.
 
         If an operator follows a convolution without a bias, the kernel's bias is zero.
@@ -163,6 +170,9 @@ class Fused:
             return ()
         if isinstance(problem, NormProblem):
             return tuple(replace(problem, epilogue=name) for name in problem.epilogues(self.activation))
+        if isinstance(problem, ConcatProblem):
+            words = dict.fromkeys(("_".join(filter(None, ("weight_bias", self.activation))), "weight_bias"))
+            return tuple(replace(problem, epilogue=name) for name in (words if self.folded else ("none",)))
         biased = bool(self.folded) or problem.epilogue != "none"
         follow = dict.fromkeys([(self.addition is not None, word) for word in (self.activation, "")])
         follow[False, ""] = None
@@ -176,7 +186,7 @@ def fuse(
     residuals: bool = True,
     may_add: Callable[[int, str, int], bool] = lambda _at, _tensor, _by: True,
 ) -> tuple[Fused, ...]:
-    """Every convolution and norm of a network that a kernel may compute, in the network's order.
+    """Every layer of a network that a kernel may compute, in the network's order.
 
     If two convolutions meet in an addition, the one that runs last takes it, with the other as its residual. Without
     `residuals` none takes it. `may_add` may refuse an addition: its arguments are the position of the convolution, its
@@ -199,12 +209,12 @@ def _never(_at: int, _tensor: str, _by: int) -> bool:
 
 
 def _fused(
-    graph: Graph, at: int, layer: Convolution | Norm, taken: set[int], may_add: Callable[[int, str, int], bool]
+    graph: Graph, at: int, layer: Layer, taken: set[int], may_add: Callable[[int, str, int], bool]
 ) -> Fused | None:
     """The kernel's part of a layer; the addition that it takes is recorded. None if a part of a norm is read, too."""
     operator = graph.operators[at]
     once = all(graph.constant_readers[name] == 1 for name in operator.constants)
-    foldable = once and (isinstance(layer, Convolution) or bool(operator.inside))
+    foldable = once and (isinstance(layer, (Convolution, Concat)) or bool(operator.inside))
     tensor = operator.writes[0]
     folded: tuple[int, ...] = ()
     before_sum: tuple[int, ...] = ()
@@ -288,7 +298,7 @@ def _padded(of: Geometry, amounts: tuple[int, ...]) -> Geometry | None:
 
 
 def _joins_frames(of: Geometry, amounts: tuple[int, ...]) -> bool:
-    return len(of.w) == 5 and not of.transposed and amounts[0] == 2
+    return len(of.w) == 5 and not of.transposed and amounts[0] == 2 and len(amounts) == 3
 
 
 def activation_behind(graph: Graph, tensor: str) -> tuple[str, tuple[int, ...]]:

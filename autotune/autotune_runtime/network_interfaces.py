@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from .activations import ACTIVATIONS
+from .concats import MOST_TENSORS
 from .interface import Interface, InterfaceArray, InterfaceSize
 
 _AFTER_RELU = tuple(each.word for each in ACTIVATIONS[1:])  # ReLU's epilogues have the first numbers in the C interface
 _STORED = {"f32": "f32", "f16": "f16", "bf16": "bf16"}
+_FLOATS = dict.fromkeys(_STORED, "f32")
 _WORDS = {
     "dtype": tuple(_STORED),
     "layout": ("nchw", "nhwc"),
@@ -71,9 +73,7 @@ FILTER_GRADIENT_INTERFACE = Interface(
     (
         InterfaceArray("x", "in", {"nhwc": ("n", "d", "h", "w", "c")}, _STORED, optional=False),
         InterfaceArray("dy", "in", {"nhwc": ("n", "o", "p", "q", "k")}, _STORED, optional=False),
-        InterfaceArray(
-            "dw", "out", {"nhwc": ("k", "t", "r", "s", "c // groups")}, dict.fromkeys(_STORED, "f32"), optional=False
-        ),
+        InterfaceArray("dw", "out", {"nhwc": ("k", "t", "r", "s", "c // groups")}, _FLOATS, optional=False),
     ),
 )
 
@@ -99,4 +99,23 @@ NORM_INTERFACE = Interface(
         InterfaceArray("y", "out", {"": ("n", "pixels", "c")}, _STORED, optional=False),
     ),
 )
-NETWORK_INTERFACES = (*CONV_INTERFACES, FILTER_GRADIENT_INTERFACE, NORM_INTERFACE)
+_TENSORS = tuple(
+    InterfaceArray(f"x{i}", "in", {"": ("n", f"c{i}")}, _STORED, optional=i > 0) for i in range(MOST_TENSORS)
+)
+CONCAT_INTERFACE = Interface(
+    "concat",
+    "n",
+    (InterfaceSize("n", None), *(InterfaceSize(f"c{i}", 0 if i else None) for i in range(MOST_TENSORS))),
+    {
+        "dtype": tuple(_STORED),
+        "epilogue": ("none", "weight_bias", *(f"weight_bias_{each.word}" for each in ACTIVATIONS)),
+    },
+    (
+        _TENSORS[0],
+        InterfaceArray("weight", "weights", {"": ("c",)}, _FLOATS, optional=True),
+        InterfaceArray("bias", "weights", {"": ("c",)}, _FLOATS, optional=True),
+        InterfaceArray("y", "out", {"": ("n", "c")}, _STORED, optional=False),
+        *_TENSORS[1:],
+    ),
+)
+NETWORK_INTERFACES = (*CONV_INTERFACES, FILTER_GRADIENT_INTERFACE, NORM_INTERFACE, CONCAT_INTERFACE)

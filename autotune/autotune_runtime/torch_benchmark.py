@@ -9,7 +9,7 @@ from __future__ import annotations
 import copy
 import math
 import statistics
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
@@ -20,9 +20,12 @@ import torch
 from torch import Tensor, nn
 
 from .activations import BY_WORD
+from .concats import ConcatProblem
 from .convolution import Problem
+from .fusion import LayerProblem
 from .norms import NormProblem
 from .torch_call import LAST, STORED
+from .torch_concat import Concat
 from .torch_convolution import Convolution, activated
 from .torch_norm import Norm
 from .torch_runtime import Runtime
@@ -38,7 +41,7 @@ WRONG = 0.05  # difference as a fraction of the largest output: more than any ac
 class Work:
     """The work of every contender of a race."""
 
-    kernel: Problem | NormProblem
+    kernel: LayerProblem
     """the part that the library's kernel computes; PyTorch's kernels compute the rest after it"""
     residual: bool
     """whether a tensor of the output's shape is added after the layer"""
@@ -47,7 +50,7 @@ class Work:
 
     @property
     def words(self) -> str:
-        """The rest of the work, after the convolution or norm."""
+        """The rest of the work, after the layer."""
         parts = [
             *(["residual"] if self.residual else []),
             *([BY_WORD[self.activation].name] if self.activation else []),
@@ -83,7 +86,9 @@ class Arrays:
     """The inputs of one pass: images, PyTorch's layer and the tuned layer with the same weights, and the residual."""
 
     x: Tensor
-    layer: Convolution | Norm
+    joined: tuple[Tensor, ...]
+    """the other tensors of a concatenation"""
+    layer: Convolution | Norm | Concat
     tuned: nn.Module
     z: Tensor
     cache: Tensor | None
@@ -94,7 +99,7 @@ Inputs = TypeVar("Inputs")
 
 
 def race(
-    work: Work, layer: Convolution | Norm, library: str | Path, runtime: Runtime, effort: Effort = THOROUGH
+    work: Work, layer: Convolution | Norm | Concat, library: str | Path, runtime: Runtime, effort: Effort = THOROUGH
 ) -> Times | None:
     """Time a library's kernel and PyTorch's alternatives for a layer; None if the kernel disagrees with PyTorch.
 
@@ -115,7 +120,7 @@ def race(
         with suppress(RuntimeError):  # cuDNN has no such kernel for this layer, or is not installed
             if not name.startswith(_FUSED) or agrees(run, clipped=True):
                 contenders[name] = run
-    each_bytes = sum(tensor.nbytes for tensor in (first.x, *layer.parameters(), expected, first.z))
+    each_bytes = sum(tensor.nbytes for tensor in (first.x, *first.joined, *layer.parameters(), expected, first.z))
     return timed(contenders, first, partial(_arrays, work, layer, library), each_bytes, device, runtime, effort)
 
 
@@ -155,9 +160,9 @@ def choose_algorithms(work: Work, conv: Convolution) -> None:
 def _rivals(work: Work) -> dict[str, Pass]:
     """PyTorch's ways to do the work, by name."""
     of = work.kernel
-    name = "norm" if isinstance(of, NormProblem) else "convolution"
+    name = {NormProblem: "norm", ConcatProblem: "concatenation"}.get(type(of), "convolution")
     found: dict[str, Pass] = {f"PyTorch's{work.words or f' {name}'}": partial(_separate, work)}
-    if isinstance(of, NormProblem):
+    if not isinstance(of, Problem):
         return found
     if (fused := _fused(work, of)) is not None:
         found[f"{_FUSED}{work.words}{'' if work.activation else ' with a ReLU besides'}"] = fused
@@ -166,25 +171,27 @@ def _rivals(work: Work) -> dict[str, Pass]:
     return found
 
 
-def _arrays(work: Work, layer: Convolution | Norm, library: str | Path | None = None) -> Arrays:
+def _arrays(work: Work, layer: Convolution | Norm | Concat, library: str | Path | None = None) -> Arrays:
     """Random images, and a copy of the layer, all in the problem's layout; without a library none runs a kernel."""
     of = work.kernel
     memory_format = LAST.get(len(of.x), torch.contiguous_format) if of.layout == "nhwc" else torch.contiguous_format
     own = copy.deepcopy(layer)
     if isinstance(own, Convolution):
         own.weight.data = own.weight.data.contiguous(memory_format=memory_format)
-    x = torch.empty(of.x, dtype=STORED[of.dtype], device=layer.device, memory_format=memory_format).normal_()
+    shapes = of.inputs if isinstance(of, ConcatProblem) else (of.x,)
+    options = {"dtype": STORED[of.dtype], "device": layer.device, "memory_format": memory_format}
+    x, *joined = (torch.empty(shape, **options).normal_() for shape in shapes)
     z, cache = torch.empty(0), None
     if isinstance(of, Problem) and of.cache_d:
         cache = torch.empty(of.cache, dtype=x.dtype, device=x.device, memory_format=memory_format).normal_()
     if work.residual:
         z = torch.empty_like(_alone(own, x, cache), memory_format=memory_format).normal_()
-    return Arrays(x, own, own if library is None else own.tuned(of.epilogue, library), z, cache)
+    return Arrays(x, tuple(joined), own, own if library is None else own.tuned(of.epilogue, library), z, cache)
 
 
-def _alone(layer: nn.Module, x: Tensor, cache: Tensor | None) -> Tensor:
-    """The layer's output for images, with the frames before them if there are any."""
-    y: Tensor = layer(x) if cache is None else layer(x, cache)
+def _alone(layer: nn.Module, x: Tensor, cache: Tensor | None, joined: Sequence[Tensor] = ()) -> Tensor:
+    """The layer's output for images, with the frames before them or the tensors that are joined to them."""
+    y: Tensor = layer(x, *joined) if cache is None else layer(x, cache)
     return y
 
 
@@ -192,14 +199,15 @@ def _tuned(work: Work, arrays: Arrays) -> Tensor:
     """The tuned layer, followed by PyTorch's kernels for the operators that it does not fuse."""
     kernel = work.kernel
     given = (arrays.x, arrays.z if kernel.has_residual else None, arrays.cache)
-    y: Tensor = arrays.tuned(arrays.x) if isinstance(kernel, NormProblem) else arrays.tuned(*given)
+    y: Tensor = arrays.tuned(*given) if isinstance(kernel, Problem) else arrays.tuned(arrays.x, *arrays.joined)
     added = work.residual and not kernel.has_residual
     return _followed(y, arrays.z if added else None, "" if kernel.activation else work.activation)
 
 
 def _separate(work: Work, arrays: Arrays) -> Tensor:
     """The network's own operators, in place if possible."""
-    return _followed(_alone(arrays.layer, arrays.x, arrays.cache), arrays.z if work.residual else None, work.activation)
+    y = _alone(arrays.layer, arrays.x, arrays.cache, arrays.joined)
+    return _followed(y, arrays.z if work.residual else None, work.activation)
 
 
 def _followed(y: Tensor, z: Tensor | None, activation: str) -> Tensor:

@@ -13,6 +13,7 @@ from torch.nn.modules.conv import _ConvNd
 
 from .aten import Calls
 from .aten_calls import Argument, Call, Ref, TensorType
+from .concats import MOST_TENSORS
 from .fusion import Graph
 from .torch_call import DTYPES, LAST
 from .torch_capture import Part
@@ -39,6 +40,9 @@ def read(part: Part) -> Read:
     follow_writers(part.graph.graph)
     seen = Seen(part.graph)
     seen.observe(part.arguments)
+    if _split_concatenations(part.graph.graph, seen):
+        seen = Seen(part.graph)
+        seen.observe(part.arguments)
     _without_products_by_one(part.graph.graph, seen)
     modules = dict(part.graph.named_modules())
     nodes = part.graph.graph.nodes
@@ -91,6 +95,12 @@ def arguments_of(node: fx.Node) -> dict[str, object]:
     return dict(zip(names, node.args, strict=False)) | node.kwargs
 
 
+def joined_by(cat: fx.Node) -> list[fx.Node]:
+    """The tensors of a concatenation."""
+    given = arguments_of(cat)["tensors"]
+    return [each for each in given if isinstance(each, fx.Node)] if isinstance(given, (list, tuple)) else []
+
+
 def attribute(network: nn.Module, path: str) -> Tensor:
     """A parameter or buffer by its path."""
     owner, _, name = path.rpartition(".")
@@ -136,6 +146,28 @@ def _without_products_by_one(graph: fx.Graph, seen: Seen) -> None:
         if isinstance(x, fx.Node) and made_here and not seen.overwritten((x, node), node, None):
             node.replace_all_uses_with(x)
             graph.erase_node(node)
+
+
+def _split_concatenations(graph: fx.Graph, seen: Seen) -> bool:
+    """Let concatenations along the channels of more tensors than a kernel reads share those of their first ones.
+
+    Returns whether there are such concatenations.
+    """
+    parts: dict[tuple[fx.Node, ...], tuple[fx.Node, fx.Node]] = {}
+    for node in graph.find_nodes(op="call_function", target=torch.ops.aten.cat.default):
+        tensors = joined_by(node)
+        if len(tensors) <= MOST_TENSORS or node.args[1:] != (1,):
+            continue
+        while len(tensors) > MOST_TENSORS:
+            first = tuple(tensors[:MOST_TENSORS])
+            part, since = parts.get(first, (None, node))
+            if part is None or seen.overwritten((each for each in first if each in seen.order), since, node):
+                with graph.inserting_before(node):
+                    part = graph.call_function(node.target, (first, 1))
+                parts[first] = part, node
+            tensors = [part, *tensors[MOST_TENSORS:]]
+        node.args = (tensors, 1)
+    return bool(parts)
 
 
 @dataclass(frozen=True, slots=True)

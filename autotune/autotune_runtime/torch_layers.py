@@ -1,4 +1,4 @@
-"""The convolutions and norms of a PyTorch network: problems, fused operators, and modules for their kernels."""
+"""The layers of a PyTorch network that kernels may compute: problems, fused operators, and modules for the kernels."""
 
 from __future__ import annotations
 
@@ -9,38 +9,42 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor, fx, nn
 
-from . import fusion, norms
+from . import concats, fusion, norms
 from .aten_calls import CASTS
+from .concats import ConcatProblem
 from .convolution import Problem
-from .fusion import Front, Fused, fuse
+from .fusion import Front, Fused, LayerProblem, fuse
 from .norms import NormProblem
 from .torch_call import STORED
 from .torch_capture import Part, capture
+from .torch_concat import Concat
 from .torch_convolution import Convolution
 from .torch_example import changes_are_counted, example_arguments, refuse_training, replaced
-from .torch_graph import arguments_of, attribute, read
+from .torch_graph import arguments_of, attribute, joined_by, read
 from .torch_norm import Norm
 
+_KINDS = {fusion.Convolution: "convolution", norms.Norm: "norm", concats.Concat: "concatenation"}
 _ASSERT = torch.ops.aten._assert_tensor_metadata.default
 NOT_COUNTED = "the network has inference tensors, whose changes PyTorch does not count"
 
 
 @dataclass(frozen=True, slots=True)
 class Layer:
-    """A convolution or norm in a network that was run once."""
+    """A convolution, norm or concatenation in a network that was run once."""
 
     name: str
     """name of its weights in the model, such as layer1.0.conv1"""
-    module: Convolution | Norm | None
+    module: Convolution | Norm | Concat | None
     """the layer with the parameters that it has now; None if no kernel can compute it"""
-    problem: Problem | NormProblem | None
+    problem: LayerProblem | None
     """the layer without what follows it; None if no kernel can compute it"""
     why_not: str
     """why `problem` is None"""
     fused: Fused | None
     """the operators that its kernel can fuse"""
     node: fx.Node
-    is_norm: bool
+    kind: str
+    """convolution, norm or concatenation"""
     otherwise: Layer | None = None
     """the layer without the operators in front of it"""
 
@@ -60,7 +64,7 @@ class Layer:
         return "" if self.fused is None else self.fused.activation
 
     @property
-    def problems(self) -> tuple[Problem | NormProblem, ...]:
+    def problems(self) -> tuple[LayerProblem, ...]:
         """The problems that a kernel may compute in its place, the most complete first; () if there is none."""
         return () if self.fused is None else self.fused.problems
 
@@ -75,7 +79,7 @@ class Inference:
 
     @property
     def layers(self) -> tuple[Layer, ...]:
-        """All captured convolutions and norms, in execution order."""
+        """All captured layers, in execution order."""
         return tuple(layer for part in self.parts for layer in part.layers)
 
     @property
@@ -91,7 +95,7 @@ class Inference:
 
 
 def read_network(module: nn.Module, example: object) -> Inference:
-    """Capture a copy of a network on an example, fold its batch norms and find its convolutions and norms.
+    """Capture a copy of a network on an example, fold its batch norms and find its layers.
 
     `example_arguments` describes valid examples. No parameter of the copy requires gradients, and none is an inference
     tensor. Raises TrainingMode if some part of the network is in training mode.
@@ -122,7 +126,7 @@ class LayerGraph:
         self.layers = tuple(self._layer(at, each, served.get(at)) for at, each in found if each is not None)
         part.graph.recompile()
 
-    def take(self, layer: Layer, problem: Problem | NormProblem, tuned: nn.Module) -> None:
+    def take(self, layer: Layer, problem: LayerProblem, tuned: nn.Module) -> None:
         """Let a kernel's module compute a layer, with the fused operators of its problem."""
         fused, nodes, gone = layer.fused, self.part.graph.graph, [layer.node]
         at, cache = layer.node, []
@@ -130,6 +134,8 @@ class LayerGraph:
             gone = [*self._nodes(fused.front.operators), *gone]
             first, *cache = map(self._made, fused.front.reads)
             given = [first]
+        elif isinstance(problem, ConcatProblem):
+            given = joined_by(layer.node)
         else:
             given = [arguments_of(layer.node)["input"]]
         if fused is not None and fused.addition is not None and problem.has_residual:
@@ -137,7 +143,7 @@ class LayerGraph:
             gone += self._nodes(fused.copied)
             given.append(next(each for each in at.all_input_nodes if each not in gone))
             gone.append(at)
-        if fused is not None and layer.is_norm:
+        if fused is not None and not isinstance(problem, Problem):
             gone += self._nodes(fused.folded)
         if fused is not None and problem.activation:
             gone += self._nodes(fused.activated)
@@ -185,11 +191,11 @@ class LayerGraph:
     def _nodes(self, positions: tuple[int, ...]) -> list[fx.Node]:
         return [self._read.nodes[at] for at in positions]
 
-    def _layer(self, at: int, found: fusion.Convolution | norms.Norm, fused: Fused | None) -> Layer:
+    def _layer(self, at: int, found: fusion.Layer, fused: Fused | None) -> Layer:
         node, problem = self._read.nodes[at], found.problem
         name = self.part.path if self.part.is_convolution else ".".join(filter(None, (self.part.path, found.label)))
         why_not = found.why_not if changes_are_counted(self.part.graph) else NOT_COUNTED
-        layer = Layer(name, None, None, why_not, None, node, isinstance(found, norms.Norm))
+        layer = Layer(name, None, None, why_not, None, node, _KINDS[type(found)])
         if fused is None or problem is None or why_not:
             return layer
         if isinstance(problem, Problem):
@@ -198,10 +204,15 @@ class LayerGraph:
             return alone if fused.front is None else self._with_front(alone, conv, fused, fused.front)
         if node not in self._read.seen.tensors:
             return replace(layer, why_not="its statistics are outputs, too")
-        weights = self._weights(node) if fused.front is None else self._factors(node, problem, fused)
+        computed = fused.front is not None or bool(fused.folded)
+        weights = self._factors(node, problem, fused) if computed else self._weights(node)
         weight, bias = (None if each is None else _parameter(each.flatten()) for each in weights)
-        norm = Norm(problem, weight, bias, self._read.seen.tensors[node].kind.device)
-        return replace(layer, module=norm, problem=problem, fused=fused)
+        device, module = self._read.seen.tensors[node].kind.device, None
+        if isinstance(problem, NormProblem):
+            module = Norm(problem, weight, bias, device)
+        else:
+            module = Concat(problem, weight, bias, device)
+        return replace(layer, module=module, problem=problem, fused=fused)
 
     def _with_front(self, layer: Layer, conv: Convolution, fused: Fused, front: Front) -> Layer:
         """A layer with the operators in front of it, if what its kernel reads is not overwritten before it runs."""
@@ -215,11 +226,15 @@ class LayerGraph:
         fused = replace(fused, front=replace(front, problem=problem))
         return replace(layer, module=module, problem=problem, fused=fused, otherwise=layer)
 
-    def _factors(self, node: fx.Node, problem: NormProblem, fused: Fused) -> tuple[Tensor, Tensor]:
-        """Weight and bias of a norm that is written out: what it is multiplied by, and what is added."""
+    def _factors(self, node: fx.Node, problem: NormProblem | ConcatProblem, fused: Fused) -> tuple[Tensor, Tensor]:
+        """Weight and bias of a concatenation, or of a norm that is written out: by what it is multiplied, and what is
+        added.
+        """
         device = self._read.seen.tensors[node].kind.device
-        y = torch.empty((1, problem.channels, *(1,) * (len(problem.x) - 2)), device=device)
+        y = torch.empty((1, problem.x[1], *(1,) * (len(problem.x) - 2)), device=device)
         scale, shift = scale_and_shift(node, self._nodes(fused.folded), self._value, y)
+        if isinstance(problem, ConcatProblem):
+            return scale.float(), shift.float()
         dtype = STORED[problem.dtype]
         return (scale * problem.channels**-0.5).to(dtype), shift.to(dtype)
 

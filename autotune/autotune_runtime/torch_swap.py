@@ -14,11 +14,12 @@ from torch import nn
 
 from . import load
 from .activations import BY_WORD
-from .convolution import FilterGradient, Problem
+from .convolution import FilterGradient
 from .declared import INTERFACES
+from .fusion import LayerProblem
 from .interface import Library, LibraryError, find_libraries
-from .norms import NormProblem
 from .torch_benchmark import THOROUGH, Effort, Times, Work, race
+from .torch_concat import Concat, TunedConcat
 from .torch_convolution import Convolution, TunedConvolution
 from .torch_example import convolutions, has_hooks
 from .torch_layers import Inference, Layer
@@ -26,18 +27,19 @@ from .torch_norm import Norm, TunedNorm
 from .torch_runtime import Runtime
 
 NOT_CAPTURED = "is in no part of the network that torch.export captures and that ran once"
+_KINDS = ("convolution", "norm", "concatenation")
 MARGIN = 0.02  # fraction by which a kernel must be faster; otherwise PyTorch's operator stays
 
-Tuned: TypeAlias = TunedConvolution | TunedNorm
+Tuned: TypeAlias = TunedConvolution | TunedNorm | TunedConcat
 
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """The result for a convolution or norm."""
+    """The result for a convolution, norm or concatenation."""
 
     layer: str
     """its path in the network"""
-    problem: Problem | FilterGradient | NormProblem | None
+    problem: LayerProblem | FilterGradient | None
     """the problem that was looked up in the library, including the fused operators after the layer"""
     kernel: str
     """study.layer; empty if there is none"""
@@ -49,7 +51,8 @@ class Row:
     why: str
     origin: str = ""
     """where the kernel of an untuned network comes from: recorded results or the cost model"""
-    is_norm: bool = False
+    kind: str = "convolution"
+    """convolution, norm or concatenation"""
 
     @property
     def words(self) -> tuple[str, ...]:
@@ -69,7 +72,7 @@ class Row:
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """A row for each convolution and norm; it prints as a table."""
+    """A row for each layer; it prints as a table."""
 
     rows: tuple[Row, ...]
     folded: int = 0
@@ -91,9 +94,11 @@ class Report:
         fused = Counter("residual" for problem in wins if problem.has_residual)
         fused.update(BY_WORD[problem.activation].name for problem in wins if problem.activation)
         parts = ", ".join(f"{count} {what}{'s' if count > 1 else ''}" for what, count in fused.items())
-        norms = [row.swapped for row in self.rows if row.is_norm]
-        last = f"{len(wins) - sum(norms)} of {len(self.rows) - len(norms)} convolutions"
-        last += f" and {sum(norms)} of {len(norms)} norms" * bool(norms) + " run tuned kernels"
+        kinds = Counter(row.kind for row in self.rows)
+        swapped = Counter(row.kind for row in self.rows if row.swapped)
+        counts = [f"{swapped[kind]} of {kinds[kind]} {kind}s" for kind in _KINDS if kinds[kind] or kind == _KINDS[0]]
+        *first, last = counts
+        last = " and ".join(filter(None, (", ".join(first), last))) + " run tuned kernels"
         sources = Counter(row.source for row in self.rows if row.swapped and row.origin)
         if sources:
             last += f" ({', '.join(f'{count} by {source}' for source, count in sources.items())})"
@@ -151,11 +156,11 @@ def swap(
         for part in network.parts:
             judged = [judge.way(layer) for layer in part.layers]
             for at, (layer, row) in enumerate(judged, len(rows)):
-                if row.swapped and isinstance(row.problem, (Problem, NormProblem)) and layer.module is not None:
+                if row.swapped and isinstance(row.problem, LayerProblem) and layer.module is not None:
                     tuned = layer.module.tuned(row.problem.epilogue, libraries[row.problem.operation].path)
                     places[tuned] = at
                     part.take(layer, row.problem, tuned)
-            rows += [replace(row, is_norm=layer.is_norm) for layer, row in judged]
+            rows += [replace(row, kind=layer.kind) for layer, row in judged]
         return Swapped(network.finish(), Report((*rows, *left), len(network.folded)), places)
 
 
@@ -208,7 +213,7 @@ class _Judge:
         return rows[0]
 
     def _raced(
-        self, layer: Layer, module: Convolution | Norm, problem: Problem | NormProblem, kernel: str, runtime: Runtime
+        self, layer: Layer, module: Convolution | Norm | Concat, problem: LayerProblem, kernel: str, runtime: Runtime
     ) -> Row:
         """Decide about a layer, given the problem that the kernel would compute."""
         work = Work(problem, layer.residual, layer.activation)
@@ -229,7 +234,7 @@ def with_times(row: Row, times: Times | None, margin: float) -> Row:
 
 
 def serves(
-    libraries: Mapping[str, Library], problem: Problem | FilterGradient | NormProblem, *, repeatable: bool = False
+    libraries: Mapping[str, Library], problem: LayerProblem | FilterGradient, *, repeatable: bool = False
 ) -> tuple[str, str]:
     """The kernel for a problem on the current device, or an empty name, and why it cannot be used, or an empty text.
 

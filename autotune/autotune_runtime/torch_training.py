@@ -14,9 +14,9 @@ from torch import Tensor, fx, nn
 from torch.nn.modules.conv import _ConvNd
 
 from .convolution import FilterGradient, Geometry, Problem, data_gradient
+from .fusion import LayerProblem
 from .interface import Library
 from .layer_names import plain_name, unused_name
-from .norms import NormProblem
 from .torch_benchmark import BRIEF, THOROUGH, WRONG, Effort, Times, timed
 from .torch_call import DTYPES, LAST, STORED, Call
 from .torch_capture import label
@@ -256,9 +256,9 @@ def _judged(
     return layers, report
 
 
-def _problems(sites: Iterable[Site]) -> dict[Problem | FilterGradient | NormProblem, str]:
+def _problems(sites: Iterable[Site]) -> dict[LayerProblem | FilterGradient, str]:
     """The problems to build kernels for, and their names."""
-    found: dict[Problem | FilterGradient | NormProblem, str] = {}
+    found: dict[LayerProblem | FilterGradient, str] = {}
     taken: set[str] = set()
     for site in sites:
         for part, (problem, *_) in site.problems.items():

@@ -14,10 +14,10 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
-from .convolution import FilterGradient, Problem
+from .convolution import FilterGradient
+from .fusion import LayerProblem
 from .interface import Library
 from .layer_names import plain_name, unused_name
-from .norms import NormProblem
 from .torch_benchmark import BRIEF, Times, Work, choose_algorithms
 from .torch_convolution import CONVOLUTION, Convolution
 from .torch_example import run
@@ -53,7 +53,7 @@ def started_build(tensors: Iterable[Tensor], db: str) -> UntunedBuild | None:
 
 def begun_build(build: UntunedBuild | None, network: Inference) -> UntunedBuild | None:
     """Begin to build libraries for a network; None if none of its layers can run a kernel."""
-    problems: dict[Problem | FilterGradient | NormProblem, str] = {}
+    problems: dict[LayerProblem | FilterGradient, str] = {}
     taken: set[str] = set()
     for layer in (each for first in network.layers for each in first.ways):
         if layer.module is not None and layer.problems and layer.problems[0] not in problems:
@@ -61,9 +61,7 @@ def begun_build(build: UntunedBuild | None, network: Inference) -> UntunedBuild 
     return begin(build, problems)
 
 
-def begin(
-    build: UntunedBuild | None, problems: Mapping[Problem | FilterGradient | NormProblem, str]
-) -> UntunedBuild | None:
+def begin(build: UntunedBuild | None, problems: Mapping[LayerProblem | FilterGradient, str]) -> UntunedBuild | None:
     """Begin to build libraries for problems, which have names; None if there are none."""
     if build is None or not problems:
         if build is not None:
@@ -158,7 +156,7 @@ class UntunedNetwork(nn.Module):
                     *(layer.name, layer.problem, "", None, None),
                     swapped=False,
                     why=layer.why_not or why,
-                    is_norm=layer.is_norm,
+                    kind=layer.kind,
                 )
                 for layer in network.layers
             ),

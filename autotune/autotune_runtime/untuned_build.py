@@ -16,8 +16,8 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from .convolution import FilterGradient, Problem
-from .norms import NormProblem
+from .convolution import FilterGradient
+from .fusion import LayerProblem
 
 ORIGINS = "origins.json"
 """The last file of a build: BuiltKernel by name, which is `study.layer`."""
@@ -66,7 +66,7 @@ class UntunedBuild:
             text=True,
         )
 
-    def begin(self, problems: Mapping[Problem | FilterGradient | NormProblem, str], accuracy: str | None) -> None:
+    def begin(self, problems: Mapping[LayerProblem | FilterGradient, str], accuracy: str | None) -> None:
         """Build libraries for problems, which have names for messages, unless the cache has them."""
         text = _study(problems, accuracy)
         cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
@@ -128,7 +128,7 @@ def _stamps(*paths: str) -> Iterator[str]:
             yield f"{path.resolve()} {status.st_mtime_ns} {status.st_size}"
 
 
-def _study(problems: Mapping[Problem | FilterGradient | NormProblem, str], accuracy: str | None) -> str:
+def _study(problems: Mapping[LayerProblem | FilterGradient, str], accuracy: str | None) -> str:
     """The text of a study of these problems."""
     lines = ['name = "network"', *([] if accuracy is None else [f'accuracy = "{accuracy}"'])]
     for problem, name in problems.items():

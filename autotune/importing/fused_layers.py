@@ -1,26 +1,28 @@
-"""A network's convolutions, matrix products or norms, with what follows them as an epilogue."""
+"""A network's convolutions, matrix products, norms or concatenations, with what follows them as an epilogue."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from autotune.autotune_runtime.convolution import Problem as ConvProblem
+from autotune.autotune_runtime.concats import Concat
 from autotune.autotune_runtime.fusion import (
     Convolution,
     Graph,
+    Layer,
+    LayerProblem,
     MatrixProduct,
     Operator,
     fuse,
     product_epilogue,
 )
 from autotune.autotune_runtime.fusion import Fused as Epilogue
-from autotune.autotune_runtime.norms import Norm, NormProblem
+from autotune.autotune_runtime.norms import Norm
 from autotune.errors import StudyError
 from autotune.importing.network import plain
 from autotune.operation.registry import operation
 from autotune.problem import Problem, make_problem
 
-OPERATIONS = {"conv2d": "convolutions", "gemm": "matrix products", "norm": "norms"}
+OPERATIONS = {"conv2d": "convolutions", "gemm": "matrix products", "norm": "norms", "concat": "concatenations"}
 """The operation of a study to the operators that it covers in a network."""
 
 
@@ -69,9 +71,10 @@ class Findings:
 
 
 def findings(network: Graph, *, op: str = "conv2d", residuals: bool = True) -> Findings:
-    """Every convolution of a network, or every product of matrices, or every norm by statistics of its input.
+    """Every convolution of a network, or every product of matrices, norm by statistics of its input, or concatenation.
 
-    Without `residuals` no convolution takes an addition. Norms are so few FLOPs that they are compared only with norms.
+    Without `residuals` no convolution takes an addition. Norms and concatenations are so few FLOPs that they are
+    compared only with their like.
     """
     checked = replace(network, operators=tuple(map(_checked, network.operators)))
     fused = {each.at: each for each in fuse(checked, residuals=residuals)}
@@ -79,9 +82,9 @@ def findings(network: Graph, *, op: str = "conv2d", residuals: bool = True) -> F
     left_out: list[Unsupported] = []
     for at, operator in enumerate(checked.operators):
         layer: Fused | Unsupported | None = None
-        if operator.product is not None and op != "norm":
+        if operator.product is not None and op in ("conv2d", "gemm"):
             layer = _product(checked, at, operator.product, op)
-        elif operator.layer is not None and (op == "norm") == (operator.norm is not None):
+        elif operator.layer is not None and isinstance(operator.layer, _LAYERS[op]):
             layer = _layer(operator.layer, fused.get(at), op)
         if isinstance(layer, Fused):
             layers.append(layer)
@@ -91,7 +94,7 @@ def findings(network: Graph, *, op: str = "conv2d", residuals: bool = True) -> F
     return Findings(op, images, tuple(layers), tuple(left_out))
 
 
-def _layer(layer: Convolution | Norm, fused: Epilogue | None, op: str) -> Fused | Unsupported:
+def _layer(layer: Layer, fused: Epilogue | None, op: str) -> Fused | Unsupported:
     label = plain(layer.label)
     if op == "gemm":
         return Unsupported(label, _OTHER.format(OPERATIONS["conv2d"], "conv2d"), layer.flops, other=True)
@@ -114,11 +117,13 @@ def _product(network: Graph, at: int, product: MatrixProduct, op: str) -> Fused 
         return Unsupported(label, plain(str(error), 1000), product.flops)
 
 
+_LAYERS = {"conv2d": Convolution, "gemm": Convolution, "norm": Norm, "concat": Concat}
+"""The layers that are listed with an operation, also if they are another one's."""
 _OTHER = "{}, which --op {} imports"
 
 
 def _checked(operator: Operator) -> Operator:
-    """The operator, without the problem of its convolution or norm if studies refuse it."""
+    """The operator, without the problem of its layer if studies refuse it."""
     layer = operator.layer
     if layer is None or layer.problem is None:
         return operator
@@ -127,10 +132,12 @@ def _checked(operator: Operator) -> Operator:
     except StudyError as error:
         if isinstance(layer, Norm):
             return replace(operator, norm=replace(layer, problem=None, why_not=str(error)))
+        if isinstance(layer, Concat):
+            return replace(operator, concat=replace(layer, problem=None, why_not=str(error)))
         return replace(operator, convolution=replace(layer, problem=None, why_not=str(error)))
     return operator
 
 
-def _problem(of: ConvProblem | NormProblem) -> Problem:
+def _problem(of: LayerProblem) -> Problem:
     """Raises StudyError."""
     return make_problem(operation(of.operation), of.values)

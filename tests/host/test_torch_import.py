@@ -25,6 +25,7 @@ __all__ = ["autotune", "folder"]
 
 torch = pytest.importorskip("torch", exc_type=ImportError)
 
+from tests import torch_concats as concats  # noqa: E402
 from tests import torch_residuals as residuals  # noqa: E402
 
 MODELS = '''
@@ -352,6 +353,16 @@ def test_norms_are_layers_of_norm(folder: Path, autotune: Command) -> None:
         make_problem(norm, {"n": 90, "c": 8, "eps_e12": 10**6, "kind": "rms", "epilogue": "weight_gelu"}),
         make_problem(norm, {"n": 90, "c": 8, "epilogue": "none"}),
     ]
+
+
+@pytest.mark.filterwarnings("ignore::FutureWarning", "ignore::UserWarning", "ignore::DeprecationWarning")
+def test_concatenations_along_the_channels_are_layers_of_concat(folder: Path, autotune: Command) -> None:
+    torch.export.save(torch.export.export(concats.Channels().eval(), (torch.zeros(2, 4, 5, 6),)), folder / "net.pt2")
+    left_out = autotune("import-model", folder / "net.pt2", "--op", "concat", "--layout", "nhwc").err
+    assert "concatenates 9 tensors, of at most 8\n" in left_out
+    found = layers(autotune, folder / "net.pt2", "--op", "concat", "--layout", "nhwc")
+    sizes: dict[str, int | str] = {"n": 60, "c0": 4, "c1": 4, "c2": 1, "epilogue": "weight_bias_relu"}
+    assert [layer.problem for layer in found] == [make_problem(operation("concat"), sizes)]
 
 
 @pytest.mark.filterwarnings("ignore::FutureWarning", "ignore::UserWarning", "ignore::DeprecationWarning")

@@ -50,7 +50,7 @@ def on_cpu(cxx: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[OnHos
 @pytest.mark.parametrize("n", [2, 1, 5])
 def test_group_norms_run_kernels_with_the_activation_that_only_they_feed(n: int, on_cpu: OnHostDriver) -> None:
     rows, summary, code, difference = on_cpu(norms.converted, "decoder", n)
-    found = [(row.layer, row.words[1:4], row.kernel, row.swapped) for row in rows if row.is_norm]
+    found = [(row.layer, row.words[1:4], row.kernel, row.swapped) for row in rows if row.kind == "norm"]
     assert found == [
         ("norm1", ("2x8x6x6", "2 groups", "weight_bias_silu"), "tested.silu", True),
         ("norm2", ("2x8x12x12", "2 groups", "weight_bias"), "tested.larger", True),
@@ -77,14 +77,14 @@ def test_norms_of_rows_run_kernels(n: int, on_cpu: OnHostDriver) -> None:
 @pytest.mark.parametrize("n", [2, 1])
 def test_a_norm_that_is_written_out_runs_a_kernel(n: int, on_cpu: OnHostDriver) -> None:
     rows, _, code, difference = on_cpu(norms.converted, "pixels", n)
-    assert [(row.kernel, row.swapped) for row in rows if row.is_norm] == [("tested.pixels", True), ("", False)]
+    assert [(row.kernel, row.swapped) for row in rows if row.kind == "norm"] == [("tested.pixels", True), ("", False)]
     assert code.count("aten.div") == code.count("aten.linalg_vector_norm") == 1, "the other's length is an output"
     assert difference < CLOSE
 
 
 def test_norms_that_are_not_faster_are_left(on_cpu: OnHostDriver) -> None:
     rows, summary, code, difference = on_cpu(norms.converted, "decoder", 2, 1e9)
-    assert all("times as" in row.why and "PyTorch's with its SiLU" in row.why for row in rows if row.is_norm)
+    assert all("times as" in row.why and "PyTorch's with its SiLU" in row.why for row in rows if row.kind == "norm")
     assert code.count("aten.group_norm") == 2
     assert difference == 0
     assert summary == "0 of 2 convolutions and 0 of 2 norms run tuned kernels"
