@@ -127,6 +127,33 @@ class NormedResidual(nn.Module):
         return self.shortcut(x) + self.conv2(functional.silu(self.norm2(y)))
 
 
+class UNet(nn.Module):
+    """A U-Net: convolutions with batch norms and ReLUs, transposed convolutions, concatenations; [N, 3, H, W]."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        widths = (32, 64, 128, 256)
+        self.down = nn.ModuleList(twice(c, k) for c, k in zip((3, *widths), widths, strict=False))
+        self.up = nn.ModuleList(nn.ConvTranspose2d(2 * c, c, 2, stride=2) for c in widths[:-1])
+        self.join = nn.ModuleList(twice(2 * c, c) for c in widths[:-1])
+        self.end = nn.Conv2d(widths[0], 2, 1)
+
+    def forward(self, x: Tensor) -> Tensor:
+        skipped: list[Tensor] = []
+        for block in self.down:
+            x = block(functional.max_pool2d(x, 2) if skipped else x)
+            skipped.append(x)
+        for up, join, skip in zip(reversed(self.up), reversed(self.join), skipped[-2::-1], strict=True):
+            x = join(torch.cat([skip, up(x)], 1))
+        return self.end(x)
+
+
+def twice(c: int, k: int) -> nn.Sequential:
+    """Two convolutions with batch norms and ReLUs."""
+    convolutions = (nn.Conv2d(c, k, 3, padding=1, bias=False), nn.Conv2d(k, k, 3, padding=1, bias=False))
+    return nn.Sequential(*(each for conv in convolutions for each in (conv, nn.BatchNorm2d(k), nn.ReLU())))
+
+
 class Decode(nn.Module):
     """The decoding of latents by an autoencoder of diffusers, without its encoder."""
 
@@ -172,6 +199,7 @@ class Own:
 
 OWN = {
     "vae_decoder": Own(VaeDecoder, (4, 32, 32)),
+    "unet": Own(UNet, (3, 256, 256)),
     "image_decoder": Own(ImageDecoder, (16, 64, 64)),
     "flux_decoder": Own(flux_decoder, (16, 128, 128)),
     "wan_decoder": Own(wan_decoder, (16, 21, 60, 104)),
