@@ -54,8 +54,9 @@ def device_named(store: Store, name: str, *, say: Say = lambda *_: None) -> Devi
             return matching[0]
         names = ", ".join(info.name for info in matching or recorded) or "none"
         raise DeviceError(
-            f"{name}: {'fits several recorded devices' if matching else 'no recorded device of this name'}: {names}"
-            + ("; give more of the name" if matching else "; or give cuda:N, host or null")
+            f"{name}: several recorded devices have this in their names: {names}; give more of the name"
+            if matching
+            else f"{name}: no recorded device of this name; there are {names}; or give cuda:N, host or null"
         ) from None
     from autotune.api.device_names import (
         evaluator_of,

@@ -75,16 +75,15 @@ def importances(
             if (not families or one.family in families) and (found := importance_of(one))
         )
         known_families = store.templates.families()
+        replayed = any(info.kind == "replay" for info in store.devices.list())
     if not rows:
         unknown = [name for name in families if name not in known_families]
         if unknown:
             hint = did_you_mean(unknown[0], sorted(known_families))
             raise StoreError(f"--family {unknown[0]}: {db} has nothing of this name{hint}")
         family = f"the family {' or '.join(families)}" if families else "any family"
-        raise StoreError(
-            f"{db}: {name}: fewer than 20 correct trials of {family} were measured; replayed trials count only "
-            f"where they were measured"
-        )
+        measured_ones = "measured, not replayed" if replayed else "correct"
+        raise StoreError(f"{db}: {name}: fewer than 20 trials of {family} are {measured_ones}")
     return rows
 
 

@@ -114,7 +114,7 @@ def check_study(study: Study, families: Mapping[str, KernelTemplate]) -> None:
     for where, name, kept in named:
         if name not in families:
             raise StudyError(
-                f"{where}: no template named {name!r}{did_you_mean(name, families)}; there are {', '.join(families)}"
+                f"{where}: no family named {name!r}{did_you_mean(name, families)}; there are {', '.join(families)}"
             )
         try:
             narrow(families[name], kept)

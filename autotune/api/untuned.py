@@ -94,7 +94,9 @@ def _device(recorded: Sequence[DeviceInfo], name: str | None, say: Say) -> Devic
             if matching := devices_named(name, recorded):
                 return matching[0]
             names = ", ".join(dict.fromkeys(info.name for info in recorded if info.can.gpu))
-            raise DeviceError(f"{name}: no recorded device of this name: {names}; or give cuda:N or host") from None
+            raise DeviceError(
+                f"{name}: no recorded device of this name; there are {names}; or give cuda:N or host"
+            ) from None
     if kind == "cuda" and (name is not None or has_libcuda()):  # without PyCUDA, which only tuning needs
         info = device_info(int(number or 0))
         say(info, name or "cuda:0", "the first CUDA device" if name is None else "requested")

@@ -81,8 +81,7 @@ _RATE_COLUMNS = (
 def devices(calibrate: bool, only_rates: bool, db: str, style: str | None) -> None:
     """List the devices of this machine with their measured rates.
 
-    --json and --csv print the devices, and with --rates the rates. --rates also lists those of other machines that are
-    in the database. If a rate was measured in several ways, the floor uses the highest.
+    If a rate was measured in several ways, the floor uses the highest.
     """
     from autotune.store import Store, path_of
 

@@ -279,7 +279,9 @@ CHOICES = (
     Column[_Served]("dispatcher", lambda row: row.made.study),
     Column[_Served]("default_first", lambda row: row.choice.default_first),
     Column[_Served]("kernel", lambda row: row.choice.kernel.name if row.choice.kernel else "to be tuned"),
-    Column[_Served]("template", lambda row: row.choice.kernel.config.template if row.choice.kernel else None),
+    Column[_Served](
+        "template", lambda row: row.choice.kernel.config.template if row.choice.kernel else None, terminal=False
+    ),
     Column[_Served]("config", lambda row: row.choice.kernel.config if row.choice.kernel else None),
     Column[_Served](
         "passed_over",

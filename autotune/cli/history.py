@@ -46,7 +46,6 @@ _HISTORY_COLUMNS = (
     *key_columns("deterministic", hidden=True),
     *key_columns("measurement_mode", "event", "trial", "time_us", "over_before"),
     *key_columns("template", hidden=True),
-    *key_columns("config", below=True),
     *key_columns("driver", "toolkit", hidden=True),
-    *key_columns("note", below=True),
+    *key_columns("note", "config", below=True),
 )

@@ -16,7 +16,7 @@ from autotune.cli.run import CommandLine, end_interrupted
 from autotune.cli.tables import show, wide_format_options
 from autotune.columns import Column, Shares, attributes
 from autotune.compilation.toolchain import find_ncu
-from autotune.errors import StoreError, ToolchainError
+from autotune.errors import StoreError, ToolchainError, shortened
 from autotune.family.template import KernelTemplate
 from autotune.problem import Layer
 from autotune.study import Study
@@ -75,7 +75,10 @@ _COLUMNS = (
         hidden=("reported_ms", "over_previous", "evaluated"),
     ),
     Column[_Line]("template", lambda line: line.step.technique.template, terminal=False),
-    *attributes("config", "why_not", of=lambda line: line.step, hidden=("config",), below=("why_not",)),
+    *attributes("config", of=lambda line: line.step, hidden=("config",)),
+    Column[_Line](
+        "why_not", lambda line: line.step.why_not, text=lambda line: shortened(line.step.why_not, 160), below=True
+    ),
     Column[_Line]("registers", lambda line: line.trial.resources.registers if line.trial else None, terminal=False),
     *attributes("smem_bytes", "occupancy", of=lambda line: line.trial, hidden=("smem_bytes", "occupancy")),
     Column("launch_shares", _launch_shares, terminal=False),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections import defaultdict
 from collections.abc import Collection, Iterator, Sequence
@@ -91,12 +92,12 @@ def _verdict(compared: Compared) -> str:
 
 
 def _times_as_fast(compared: Compared) -> str:
-    """The ratio; for a tie its confidence interval instead, which shows no difference beyond noise."""
+    """The ratio; for a tie its confidence interval instead, because the ratio may be far from 1."""
     comparison = compared.comparison
     if comparison.verdict != "tie":
         return f"{1 / comparison.ratio:.3f} times as fast"
-    most = f"{1 / comparison.low:.3f}" if comparison.low > 0 else "any number of"
-    return f"not beyond noise, between {1 / comparison.high:.3f} and {most} times as fast (95 %)"
+    low, high = 1 / comparison.high, 1 / comparison.low if comparison.low > 0 else math.inf
+    return f"within noise, {low:.3f} to {high:.3f} times as fast (95 % confidence)"
 
 
 def design_words(design: DesignResult, best: Trial | None) -> str:

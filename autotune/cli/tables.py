@@ -6,7 +6,8 @@ import errno
 import functools
 import os
 import sys
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import datetime
 from itertools import groupby
@@ -216,40 +217,23 @@ def human(cell: Cell, digits: int) -> str:
 def short_configs(configs: Iterable[Config]) -> Callable[[Config], str]:
     """Shorten configs to their family and the values that differ from its default.
 
-    If the family is not installed, show the values that differ among the given configs.
+    If the family is not bundled, show all values.
     """
     from autotune.family.template_files import default_values, template_files
 
-    common = _in_common(configs)
-    files = template_files(()) if common else {}
-    installed = common.keys() & files.keys()
-    for name in installed:
-        try:
-            common[name] = default_values(files[name])
-        except TemplateError:
-            continue
+    names = {config.template for config in configs}
+    files = template_files(()) if names else {}
+    defaults: dict[str, Mapping[str, Value]] = {}
+    for name in names & files.keys():
+        with suppress(TemplateError):
+            defaults[name] = default_values(files[name])
 
     def short(config: Config) -> str:
-        usual = common[config.template]
+        usual = defaults.get(config.template, {})
         differing = [f"{name}={value}" for name, value in config.pairs if usual.get(name) != value]
-        return " ".join([config.template, *(differing or ["(default)"] * (config.template in installed))])
+        return " ".join([config.template, *(differing or ["(default)"] * (config.template in defaults))])
 
     return short
-
-
-def _in_common(configs: Iterable[Config]) -> dict[str, dict[str, Value]]:
-    """For each family the values that all of its configs share; nothing if there is only one config."""
-    values: dict[str, list[dict[str, Value]]] = {}
-    for config in configs:
-        values.setdefault(config.template, []).append(dict(config.pairs))
-    return {
-        family: {
-            name: value
-            for name, value in found[0].items()
-            if len(found) > 1 and all(other.get(name) == value for other in found)
-        }
-        for family, found in values.items()
-    }
 
 
 def console(*, stderr: bool = False) -> Console:

@@ -187,4 +187,4 @@ def find_family(name: str, directories: tuple[Path, ...]) -> KernelTemplate:
     if own := next((path for path in here if path.is_file()), None):
         return load_template(own)
     near = did_you_mean(name, families)
-    raise TemplateError(f"{name}: no such family{near}; there are {', '.join(families)}, or give a {SUFFIX} file")
+    raise TemplateError(f"{name}: no such family{near}; `autotune templates` lists them; or give a {SUFFIX} file")

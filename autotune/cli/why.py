@@ -21,7 +21,7 @@ from autotune.cli.options import (
     one_device,
     studies_and_layers,
 )
-from autotune.cli.tables import format_options, say, short_configs, show
+from autotune.cli.tables import format_options, human, say, short_configs, show
 from autotune.cli.why_rows import WHY_COLUMNS, Explained, WhyRow, why_rows
 from autotune.columns import Column
 from autotune.errors import StoreError
@@ -80,7 +80,9 @@ def why(
         explanations = [_explained(store, families, with_roofline(store, row), alike) for row in chosen]
     if style is not None:
         show((line for explained in explanations for line in why_rows(explained)), WHY_COLUMNS, style)
-    for explained in explanations if style is None else ():
+    for position, explained in enumerate(explanations if style is None else ()):
+        if position:
+            say("")
         if brief:
             _print_answer(explained, best)
         else:
@@ -179,7 +181,7 @@ def _sentences(
         if ratio <= 1:
             over = f"; the finals chose it over {rival}, which took {ratio:.3g} times as long in the search"
     yield (
-        f"{best.name} on {best.row.device.name}: {trial.config.template} wins with {best.median_us:.4g} us "
+        f"{best.name} on {best.row.device.name}: {trial.config.template} wins with {human(best.median_us, 4)} us "
         f"in class {trial.accuracy}{over}."
     )
     helpful = [change for change in params if change.verdict == "slower"]
@@ -203,7 +205,7 @@ def _sentences(
     here = (best.layer.problem, best.row.device.identity)
     others = [row for row in classes if row is not best and (row.layer.problem, row.row.device.identity) == here]
     if others:
-        times = ", ".join(f"{row.row.trial.accuracy} ({row.median_us:.4g} us)" for row in others)
+        times = ", ".join(f"{row.row.trial.accuracy} ({human(row.median_us, 4)} us)" for row in others)
         yield f"Other accuracy classes, explained with --accuracy: {times}."
 
 

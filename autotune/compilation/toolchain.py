@@ -78,7 +78,7 @@ def output_of(tool: Path, *words: str) -> str:
 
 def find_ncu(environ: Mapping[str, str] = os.environ, *, system: Path = SYSTEM_CUDA) -> Path:
     """Nsight Compute's command line. Raises ToolchainError saying how to get it."""
-    why = "profiles are made by NVIDIA Nsight Compute; install it (the CUDA toolkit has it)"
+    why = "install NVIDIA Nsight Compute, which is part of the CUDA toolkit,"
     return _find_tool("ncu", why, environ, system)
 
 

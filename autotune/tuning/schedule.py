@@ -213,14 +213,17 @@ class Schedule:
             """Whether this is the layer's last report."""
             return progress.ended and tuned.log.label == progress.layer
 
+        done = sum(tuned.evaluated for tuned in self._layers)
         network = Network(
             layers=len(self._layers),
             timed=len(timed),
             now_us=sum(tuned.layer.count * (tuned.best_us or 0.0) for tuned in timed),
             start_us=sum(tuned.layer.count * (tuned.start_us or 0.0) for tuned in timed),
             floor_us=sum(floors) if len(floors) == len(timed) else None,
-            done=sum(tuned.evaluated for tuned in self._layers),
-            budget=self._study.trials_total or self._study.trials * len(self._layers),
+            done=done,
+            budget=max(done, self._study.trials_total)
+            if self._study.trials_total
+            else sum(max(tuned.evaluated, self._study.trials) for tuned in self._layers),
             elapsed_s=self._listing_s + self._elapsed_s,
             budget_s=self._study.time_budget_total_s,
             searching=sum(not tuned.stopped for tuned in self._layers),

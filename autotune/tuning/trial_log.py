@@ -57,7 +57,7 @@ class Progress:
     done: int
     """evaluations so far, earlier runs included"""
     budget: int
-    """maximum number of evaluations"""
+    """maximum number of evaluations, or those of earlier runs if they are more"""
     best: Trial | None
     """the fastest correct trial so far; None before the first"""
     failures: Mapping[str, int]
@@ -143,7 +143,7 @@ class TrialLog:
             Progress(
                 layer=self.label,
                 done=done,
-                budget=self._budget,
+                budget=max(self._budget, done),
                 best=self.best,
                 failures=dict(self.failures),
                 elapsed_s=self.elapsed_s,

@@ -122,7 +122,7 @@ def test_best_says_how_well_it_fits(folder: Path, filled: Path, autotune: Comman
     (none,) = rows(autotune("best", "small", "--device", "null", "--json"))
     assert (none["layer"], none["match"], none["median_us"], none["device"]) == ("small.one", "none", None, None)
     complaint = autotune("best", "--device", "h100").complaint
-    assert complaint == "h100: no recorded device of this name: nothing; or give cuda:N, host or null"
+    assert complaint == "h100: no recorded device of this name; there are nothing; or give cuda:N, host or null"
 
 
 def test_a_layer_without_a_kernel_is_a_row_with_match_none(folder: Path, tune: Command, autotune: Command) -> None:

@@ -367,7 +367,7 @@ def test_techniques_name_families_that_there_are(autotune: Command, folder: Path
     assert autotune("tune", "small.toml", *words, "--trials", 2).code == 0
     for command in ("tune", "dispatch"):
         said = autotune(command, "technique.toml", *words).complaint
-        assert "technique 't': no template named 'nosuch'; there are " in said, command
+        assert "technique 't': no family named 'nosuch'; there are " in said, command
 
 
 def test_bad_input_is_one_line(dispatch: Command, autotune: Command) -> None:

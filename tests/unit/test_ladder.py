@@ -160,7 +160,7 @@ def test_a_ladder_that_was_never_climbed_has_nothing_to_say(folder: Path, filled
         ("", "technique: a ladder needs [[technique]] tables"),
         (
             LADDER.replace('"tiny"', '"tinny"'),
-            "technique 'plain': no template named 'tinny' (did you mean 'tiny'?); there are ",
+            "technique 'plain': no family named 'tinny' (did you mean 'tiny'?); there are ",
         ),
         (LADDER.replace("turns", "turn"), "technique 'plain': space.tiny.turn: no such parameter; tiny has threads, "),
     ],

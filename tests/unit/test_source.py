@@ -81,7 +81,7 @@ def test_any_trial_is_printed(filled: Path, autotune: Command) -> None:
             "autotune.db: no such kernel of small.one; `autotune trials small.one` lists",
         ),
         (("small.one", "--accuracy", "tf32"), "autotune.db: no such kernel of small.one; "),
-        (("small.one", "--device", "H200"), "H200: no recorded device of this name: null"),
+        (("small.one", "--device", "H200"), "H200: no recorded device of this name; there are null"),
         (("small.one", "--out", "no/x.cu"), "no/x.cu: there is no folder no; create it first or give another --out"),
         (("small.one", "--db", "none.db"), "none.db: no such file"),
     ],

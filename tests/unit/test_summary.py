@@ -36,4 +36,4 @@ def test_a_tie_does_not_call_the_winner_faster() -> None:
     )
     layer = Layer("conv1", Conv2dProblem(1, 1, 8, 8, 1, 3, 3))
     *_, last = summary(LayerResult(layer, "study.conv1", None, 9, 9, {}, {}, "budget", None, finals))
-    assert last == ("  TIE against the starting config: not beyond noise, between 0.625 and 5.000 times as fast (95 %)")
+    assert last == ("  TIE against the starting config: within noise, 0.625 to 5.000 times as fast (95 % confidence)")

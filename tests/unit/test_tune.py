@@ -556,6 +556,9 @@ def test_progress_is_reported_with_every_phase_and_trial(store: Store, families:
     assert {progress.budget for progress in seen} == {12}
     assert {progress.layer for progress in seen} == {"small.one"}
     assert [progress.ended for progress in seen] == [False] * 14 + [True]
+    seen.clear()
+    tune(small(trials=5), families, Device(FAILING), store, observe=seen.append)
+    assert {(progress.done, progress.budget) for progress in seen} == {(12, 12)}, "never 12 of 5"
     bests = [progress.best.median_us for progress in seen if progress.best and progress.best.median_us]
     assert bests == sorted(bests, reverse=True)
     assert seen[-1].failures == result.failures
@@ -578,8 +581,8 @@ def test_a_layer_without_a_family_stops_the_study_before_anything_is_stored(
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
-        ({"templates": ("tiny", "huge")}, "small: no template named 'huge'; there are tiny, other"),
-        ({"space": {"huge": {"a": (1,)}}}, "small: no template named 'huge'; there are tiny, other"),
+        ({"templates": ("tiny", "huge")}, "small: no family named 'huge'; there are tiny, other"),
+        ({"space": {"huge": {"a": (1,)}}}, "small: no family named 'huge'; there are tiny, other"),
         ({"space": {"tiny": {"a": (1,)}}}, "small: space.tiny.a: no such parameter; tiny has threads, turns, order"),
         ({"space": {"tiny": {"turns": (5,)}}}, "small: space.tiny.turns: 5 is not a value of the family; it has 1, 2"),
         ({"space": {"other": {"turns": (5,)}}}, "small: space.other.turns: 5 is not a value of the family"),

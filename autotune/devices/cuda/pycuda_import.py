@@ -17,6 +17,6 @@ def require_pycuda(number: int) -> None:
     """Raise DeviceError if PyCUDA cannot be imported."""
     if WHY_NOT:
         raise DeviceError(
-            f"cuda:{number}: PyCUDA cannot be used here ({WHY_NOT}); on a machine with an NVIDIA driver install "
-            f"it as the README's GPU section says, or take --device host"
+            f"cuda:{number}: PyCUDA cannot be used here ({WHY_NOT}); `autotune doctor` says how to install it, "
+            f"or use --device host"
         )

@@ -219,7 +219,7 @@ def open_for_reading(url: str | Path, *, timeout_s: float, clock: Clock) -> Data
     path = path_of(url)
     shown = one_line(str(path))
     if not _inspect(path):
-        raise StoreError(f"{shown}: no such file; `autotune tune STUDY --db {shown}` makes one")
+        raise StoreError(f"{shown}: no such file; `autotune tune STUDY --db {shown}` creates it")
     database, version = _with_newest_schema(path, timeout_s, clock)
     if version is None:
         database.close()

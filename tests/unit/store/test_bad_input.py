@@ -53,7 +53,7 @@ def test_a_file_as_a_folder(tmp_path: Path, create: bool) -> None:
 
 def test_no_file_to_read(tmp_path: Path) -> None:
     path = tmp_path / "a.db"
-    assert message_of(path, create=False) == f"{path}: no such file; `autotune tune STUDY --db {path}` makes one"
+    assert message_of(path, create=False) == f"{path}: no such file; `autotune tune STUDY --db {path}` creates it"
     assert list(tmp_path.iterdir()) == []
 
 
