@@ -18,7 +18,7 @@ from typing import cast
 
 import numpy as np
 
-from autotune.dispatch.predicate import Predicate, Step, all_busy
+from autotune.dispatch.predicate import Predicate, Step
 from autotune.distance import Ints, property_similarity
 from autotune.errors import StudyError
 from autotune.expressions.expression import Bound, Expression
@@ -229,7 +229,7 @@ class Dispatcher:
                 kernels=tuple(_kernel_of(item) for item in content["kernels"]),
                 default=_kernel_of(content["default"]),
                 rule=rule_of(content["rule"]),
-                known=tuple(_numbers(row) for row in content.get("known", [])),  # a record of an older version has none
+                known=tuple(_numbers(row) for row in content["known"]),
             )
         except (ValueError, TypeError, KeyError, RecursionError) as error:
             raise StudyError(f"dispatcher: its record cannot be read: {error}") from None
@@ -310,15 +310,15 @@ def _kernel_json(kernel: PortfolioKernel) -> _Json:
 
 def _kernel_of(content: _Json) -> PortfolioKernel:
     steps = cast("list[tuple[str, str, str]]", content["predicate"])
-    padded_outputs = cast("list[tuple[str, str]]", content.get("padded_outputs", []))  # older records have neither
-    relative_times = cast("list[int]", content.get("relative_times", []))
+    padded_outputs = cast("list[tuple[str, str]]", content["padded_outputs"])
+    relative_times = cast("list[int]", content["relative_times"])
     params = cast("Mapping[str, Value]", content["params"])
     return PortfolioKernel(
         name=_symbol(content["name"]),
         config=Config.of(str(content["family"]), params),
         predicate=Predicate(
             tuple(Step(text, name and _symbol(name), reason) for name, text, reason in steps),
-            tuple(Step(text, name and _symbol(name)) for name, text in padded_outputs) or all_busy(),
+            tuple(Step(text, name and _symbol(name)) for name, text in padded_outputs),
         ),
         relative_times=_numbers(relative_times),
     )

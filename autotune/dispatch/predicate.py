@@ -29,7 +29,7 @@ class Step:
     """the reason to refuse a problem that breaks the condition"""
 
 
-def all_busy() -> tuple[Step, ...]:
+def _all_busy() -> tuple[Step, ...]:
     """The padded outputs of a kernel that keeps the whole device busy."""
     return (Step(operation(CONV2D).outputs),)
 
@@ -39,7 +39,7 @@ class Predicate:
     """Whether a config supports a problem, and how much of the device idles if it does."""
 
     steps: tuple[Step, ...]
-    padded_outputs: tuple[Step, ...] = field(default_factory=all_busy)
+    padded_outputs: tuple[Step, ...] = field(default_factory=_all_busy)
     """derived values, and last the padded outputs: the outputs that the device could compute in the launch's time"""
 
     def holds(self, problem: Problem) -> bool:

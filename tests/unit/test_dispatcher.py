@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 from collections.abc import Mapping, Sequence
 
 import pytest
@@ -101,14 +100,6 @@ def test_a_relative_time_is_the_mean_of_those_on_known_layers_the_more_similar_t
     assert made.relative_times(halved) == {"fours": 33000 // 17, "few": 18000 // 17, DEFAULT: 9000}
     made = dataclasses.replace(made, kernels=tuple(dataclasses.replace(one, predicate=ALL) for one in made.kernels))
     assert [chosen(made, k=k)[0] for k in (4, 12, 20, 64)] == ["few", "few", "fours", "fours"]
-
-
-def test_a_record_of_before_there_were_relative_times_is_read() -> None:
-    content = json.loads(dispatcher(RULE).to_json())
-    del content["known"]
-    for one in (content["default"], *content["kernels"]):
-        del one["padded_outputs"], one["relative_times"]
-    assert Dispatcher.from_json(json.dumps(content)) == dispatcher(RULE)
 
 
 def test_what_is_unlike_the_measured_layers_gets_the_default() -> None:
