@@ -18,7 +18,10 @@ from autotune.study import Study
 def selected_kernel(
     store: Store, row: BestRow, study: Study, db: str, families: Mapping[str, KernelTemplate]
 ) -> SelectedKernel:
-    """A recorded kernel with everything that its export needs; `families` may have the folder of its operation."""
+    """A recorded kernel with everything that its export needs; `families` may have the folder of its operation.
+
+    Raises StoreError if the database has no source of the kernel, or no header of its family.
+    """
     problem = located(row.layer.problem, families)
     row = replace(row, layer=replace(row.layer, problem=problem))
     source = store.sources.get(row.row.trial.source_hash or "")

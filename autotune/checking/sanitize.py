@@ -44,12 +44,12 @@ _OPTIONS: Mapping[str, tuple[str, ...]] = {
     "initcheck": (),
     "synccheck": (),
 }
-_HOST_FLOPS = 2e8  # of a run on `host:check`; two cores do 1e7 a second (matrix products) to 1e8 (the rest)
-_ONCE_FLOPS = 5e7  # of a run, beyond which there is one, in place of one for each order of warps and blocks
-_GPU_FLOPS = 1e11  # of a run under compute-sanitizer, which takes a thousand times as long as the kernel alone
-_DEADLINE_S = 300.0  # of one tool and kernel
+_HOST_FLOPS = 2e8  # limit of a run on `host:check`; two cores do 1e7 (matrix products) to 1e8 per second
+_ONCE_FLOPS = 5e7  # a larger problem runs once, not once for each order of warps and blocks
+_GPU_FLOPS = 1e11  # limit of a run under compute-sanitizer, which slows a kernel down a thousand times
+_DEADLINE_S = 300.0  # for one tool and kernel
 _FAULTY = 86  # exit status when a tool found something
-_PORTS = 10  # that one compute-sanitizer may take, from its --port on
+_PORTS = 10  # ports that one compute-sanitizer may use, from its --port on
 _FIRST_PORT = 49152
 _SHOWN = 3  # findings in a message
 
@@ -198,7 +198,7 @@ class ComputeSanitizer:
 
     @property
     def tool_count(self) -> int:
-        """As many as were asked for."""
+        """The number of tools."""
         return len(self._tools)
 
     def check(self, winners: Sequence[Winner]) -> Iterator[Verdict]:

@@ -12,7 +12,7 @@ from autotune.family.template import KernelTemplate
 from autotune.trial import Outcome
 
 SAMPLE = 4
-"""Configs in the sample: with four tools, as many processes as a GPU's host usually has cores."""
+"""Configs in the sample. With four tools these are 16 processes, and a GPU's host usually has 16 cores."""
 
 
 def sampled(rows: Sequence[CheckRow], most: int = SAMPLE) -> list[CheckRow]:
@@ -24,11 +24,13 @@ def sampled(rows: Sequence[CheckRow], most: int = SAMPLE) -> list[CheckRow]:
 def sanitized(
     sanitizer: Sanitizer, family: KernelTemplate, device: DeviceInfo, rows: Sequence[CheckRow]
 ) -> Iterator[tuple[CheckRow, Verdict]]:
-    """Run the kernels of these rows under every tool; each verdict with the row it is about, as it turns out."""
-    of = {f"config {number}": row for number, row in enumerate(rows, 1)}
-    winners = [Winner(name, row.source, BoundTemplate(family, row.problem, device), family) for name, row in of.items()]
+    """Run the kernels of these rows under every tool. Each verdict has its row, whose outcome a fault changes."""
+    named = {f"config {number}": row for number, row in enumerate(rows, 1)}
+    winners = [
+        Winner(name, row.source, BoundTemplate(family, row.problem, device), family) for name, row in named.items()
+    ]
     for verdict in sanitizer.check(winners):
-        row = of[verdict.kernel]
+        row = named[verdict.kernel]
         if verdict.word == FAULT:
             message = f"{verdict.tool}: {verdict.message}"
             row = CheckRow(row.source, verdict.n, Outcome.RUNTIME, "sanitizer", message, None, row.factors, row.device)
@@ -36,7 +38,7 @@ def sanitized(
 
 
 def summary(verdicts: Sequence[Verdict]) -> list[str]:
-    """What ran under which tool, and what did not and why."""
+    """Lines for people: how many configs ran under which tools, and the reasons why others did not run."""
     ran = [verdict for verdict in verdicts if verdict.word in (CLEAN, FALSE_ALARM, FAULT)]
     tools = ", ".join(dict.fromkeys(verdict.tool for verdict in ran))
     lines = [f"Ran under compute-sanitizer: {len({verdict.kernel for verdict in ran})} configs, {tools}"] if ran else []

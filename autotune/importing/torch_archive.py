@@ -18,7 +18,7 @@ from autotune.autotune_runtime.fusion import Graph
 from autotune.errors import ModelError
 from autotune.importing.network import asked, plain
 from autotune.importing.torch_calls import Exported, Json
-from autotune.importing.torch_sizes import UnsupportedSize, bound
+from autotune.importing.torch_sizes import UnsupportedSize, bind_symbols
 
 LARGEST_GRAPH_BYTES = 16 << 20
 """Of the graph as JSON, which has some 9 KB for a convolution with what belongs to it."""
@@ -60,7 +60,7 @@ def read_archive(
             raise ModelError(f"{name}: is in training mode; call eval() before torch.export: kernels only infer")
         exported = {each: found.sizes[each] for each in found.images}
         fixed = {each: tuple(size if isinstance(size, int) else None for size in exported[each]) for each in exported}
-        symbols = bound(exported, asked(name, fixed, inputs, batch))
+        symbols = bind_symbols(exported, asked(name, fixed, inputs, batch))
         return found.for_sizes(symbols, dtype, layout).graph()
     except UnsupportedSize as error:
         raise ModelError(f"{name}: {plain(str(error))}; export the model for these sizes") from None

@@ -11,7 +11,7 @@ from autotune.autotune_runtime.aten_calls import Argument, Call, Ref, TensorType
 from autotune.autotune_runtime.convolution import Shape
 from autotune.errors import quoted
 from autotune.importing.network import plain
-from autotune.importing.torch_sizes import LARGEST, Size, evaluated, size_of
+from autotune.importing.torch_sizes import LARGEST, Size, evaluate, size_of
 
 Json: TypeAlias = "bool | int | float | str | Sequence[Json] | Mapping[str, Json] | None"
 
@@ -65,7 +65,7 @@ class Exported:
         """The calls with sizes as numbers, in this dtype and layout; None: the archive's own."""
         tensors: dict[str, TensorType] = {}
         for name in self.sizes:
-            shape, strides = (tuple(evaluated(each, symbols) for each in of[name]) for of in (self.sizes, self.strides))
+            shape, strides = (tuple(evaluate(each, symbols) for each in of[name]) for of in (self.sizes, self.strides))
             tensors[name] = TensorType(shape, dtype or self.dtypes[name], _layouts(shape, strides))
         return Calls(self.calls, tensors, self.images, self.constants, self.outputs, layout)
 

@@ -12,6 +12,7 @@ from typing import TypeAlias
 Size: TypeAlias = int | str
 """A number, or an expression such as Add(FloorDiv(s53, 2), 1)."""
 LARGEST = 2**63 - 1
+"""elements; a size or stride beyond it is unknown"""
 _OPERATORS: Mapping[type[ast.operator], Callable[[int, int], int]] = {
     ast.Add: operator.add,
     ast.Sub: operator.sub,
@@ -32,7 +33,7 @@ _FUNCTIONS: Mapping[str, Callable[[int, int], int]] = {
 
 
 def size_of(text: str) -> Size:
-    """A size as archives write it, SymPy's `srepr` of it, without the assumptions on symbols."""
+    """Convert a size from an archive, which has SymPy's `srepr` of it, and drop the assumptions on symbols."""
     return re.sub(r"Integer\((-?\d+)\)", r"\1", re.sub(r"Symbol\('(\w+)'[^()]*\)", r"\1", text))
 
 
@@ -40,7 +41,7 @@ class UnsupportedSize(Exception):
     """Inputs are not of the sizes that an archive was exported for; the message says which."""
 
 
-def bound(inputs: Mapping[str, Sequence[Size]], given: Sequence[Sequence[int]]) -> Mapping[str, int]:
+def bind_symbols(inputs: Mapping[str, Sequence[Size]], given: Sequence[Sequence[int]]) -> Mapping[str, int]:
     """Map the symbols in the sizes of inputs to the given sizes. Raises UnsupportedSize for other exported sizes."""
     symbols: dict[str, int] = {}
     pairs = [
@@ -52,13 +53,13 @@ def bound(inputs: Mapping[str, Sequence[Size]], given: Sequence[Sequence[int]]) 
         if isinstance(size, str) and size.isidentifier():
             symbols[size] = number
     for name, size, number in pairs:
-        if evaluated(size, symbols) != number:
+        if evaluate(size, symbols) != number:
             raise UnsupportedSize(f"input {name} was exported with a size of {size}, not {number}")
     return symbols
 
 
-def evaluated(size: Size, symbols: Mapping[str, int]) -> int | None:
-    """A size as a number; None where it depends on more than the symbols."""
+def evaluate(size: Size, symbols: Mapping[str, int]) -> int | None:
+    """A size as a number; None if it needs symbols or functions that are not known."""
     if isinstance(size, int):
         return size
     try:
