@@ -196,6 +196,7 @@ private:
                 case Argument::map1: arguments[at] = maps.at(1); break;
                 case Argument::map2: arguments[at] = maps.at(2); break;
                 case Argument::map3: arguments[at] = maps.at(3); break;
+                case Argument::map4: arguments[at] = maps.at(4); break;
                 default: arguments[at] = &addresses.at(launch.arguments[at]);
             }
         }

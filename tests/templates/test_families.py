@@ -22,6 +22,7 @@ from autotune.checking.problem_features import problem_features
 from autotune.checking.problems import derive
 from autotune.cli import cli
 from autotune.evaluation.evaluator import DeviceEvaluator
+from autotune.exporting.launch_plan import MOST_MAPS
 from autotune.family.render import render, visible_names
 from autotune.family.source import KernelSource
 from autotune.family.space import BoundTemplate
@@ -92,6 +93,11 @@ def test_default_is_feasible_wherever_the_family_is_supported(name: str) -> None
         assert not empty, f"{name}: no feasible config for {device.name} on {', '.join(empty)}"
 
 
+def test_exported_libraries_have_room_for_the_tensor_maps_of_all_arrays() -> None:
+    counts = {name: len({each.name for each in family(name).tensor_maps}) for name in FAMILIES}
+    assert max(counts.values()) == MOST_MAPS, counts
+
+
 @pytest.mark.parametrize("name", FAMILIES)
 def test_kernel_serves_every_batch_size(name: str) -> None:
     for label, problem in supported(name).items():
@@ -119,6 +125,7 @@ import json
 from pathlib import Path
 from tests.problems import PROBLEMS
 from autotune.devices.device import DeviceInfo
+from autotune.exporting.launch_plan import MOST_MAPS
 from autotune.family.render import render, visible_names
 from autotune.family.space import BoundTemplate
 from autotune.family.template_files import load_templates
