@@ -109,16 +109,15 @@ def race(
     first = _arrays(work, layer, library)
     expected = _separate(work, first).float()
 
-    def agrees(run: Pass, *, clipped: bool = False) -> bool:
-        wanted = torch.relu(expected) if clipped else expected
-        return bool((run(first).float() - wanted).abs().max() <= WRONG * wanted.abs().max())
+    def agrees(run: Pass) -> bool:
+        return bool((run(first).float() - expected).abs().max() <= WRONG * expected.abs().max())
 
     contenders: dict[str, Pass] = {"tuned": partial(_tuned, work)}
     if not agrees(contenders["tuned"]):
         return None
     for name, run in _rivals(work).items():
         with suppress(RuntimeError):  # cuDNN has no such kernel for this layer, or is not installed
-            if not name.startswith(_FUSED) or agrees(run, clipped=True):
+            if not name.startswith(_FUSED) or agrees(run):
                 contenders[name] = run
     each_bytes = sum(tensor.nbytes for tensor in (first.x, *first.joined, *layer.parameters(), expected, first.z))
     return timed(contenders, first, partial(_arrays, work, layer, library), each_bytes, device, runtime, effort)
@@ -165,7 +164,7 @@ def _rivals(work: Work) -> dict[str, Pass]:
     if not isinstance(of, Problem):
         return found
     if (fused := _fused(work, of)) is not None:
-        found[f"{_FUSED}{work.words}{'' if work.activation else ' with a ReLU besides'}"] = fused
+        found[f"{_FUSED}{work.words}"] = fused
     elif work.residual or work.activation:
         found[ONE_KERNEL] = partial(_with_one_kernel_behind, work)
     return found
@@ -215,10 +214,7 @@ def _followed(y: Tensor, z: Tensor | None, activation: str) -> Tensor:
 
 
 def _fused(work: Work, kernel: Problem) -> Pass | None:
-    """cuDNN's fused operator, which `torch.compile` uses; None if there is none.
-
-    It always has a ReLU, which costs nothing, so it is a contender for work without an activation, too.
-    """
+    """cuDNN's fused operator, which always has a ReLU; None if there is none."""
     of = kernel.geometry
     options = (of.stride, of.before, of.dilation, of.groups)
 
@@ -232,8 +228,7 @@ def _fused(work: Work, kernel: Problem) -> Pass | None:
         made: Tensor = torch.cudnn_convolution_add_relu(arrays.x, conv.weight, arrays.z, 1.0, conv.bias, *options)
         return made
 
-    alone = kernel.epilogue == "none" and not work.residual and not work.activation
-    if alone or work.activation not in ("", "relu") or of.transposed or of.before != of.after or kernel.cache_d:
+    if work.activation != "relu" or of.transposed or of.before != of.after or kernel.cache_d:
         return None
     return add_relu if work.residual else relu
 
