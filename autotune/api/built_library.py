@@ -81,13 +81,18 @@ def _bound(kernel: SelectedKernel) -> float:
 
 
 def _write(compiled: Sequence[tuple[SelectedKernel, Binary]], out: Path) -> None:
+    """Write the library of each operation; all are linked at once, which takes seconds."""
     operations: dict[str, list[tuple[SelectedKernel, Binary]]] = {}
     for kernel, binary in compiled:
         operations.setdefault(kernel.problem.operation.name, []).append((kernel, binary))
-    for kernels in operations.values():
+
+    def write(kernels: Sequence[tuple[SelectedKernel, Binary]]) -> None:
         with temporary_folder() as folder:
             library = link_library(kernels, Path(folder))
             write_whole(out / library.name, library.read_bytes(), "--out")
+
+    with ThreadPoolExecutor(len(operations)) as threads:
+        list(threads.map(write, operations.values()))
 
 
 if __name__ == "__main__":

@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from .torch_layers import read_network
-from .torch_swap import MARGIN, Report, swap
+from .torch_swap import MARGIN, Report, cudnn_benchmark, swap
 from .torch_training import Training, read_training, train
 from .torch_untuned import DB, UntunedNetwork, begun_build, libraries_if_any, started_build, swap_untuned
 
@@ -33,10 +33,10 @@ def convert(
     an activation, if nothing else reads the values in between. The copy is a `torch.fx.GraphModule`, or has such parts.
     No parameter of the copy requires gradients.
 
-    A kernel is timed against the fastest way that PyTorch has to do the same work: the network's own operators, and
-    the fused operators of cuDNN that `torch.compile` uses. PyTorch's kernels compute what the kernel does not. If the
-    kernel that computes most does not win, one that computes less is tried. All run from CUDA graphs with cold caches,
-    as with `torch.compile(mode="reduce-overhead")`.
+    A kernel is timed against the fastest way that PyTorch has to do the same work: the network's own operators, cuDNN's
+    convolution with a ReLU, and a convolution with one kernel for the rest, as `torch.compile` runs it. PyTorch's
+    kernels compute what the kernel does not. If the kernel that computes most does not win, one that computes less is
+    tried. All run from CUDA graphs with cold caches, as with `torch.compile(mode="reduce-overhead")`.
 
     `library`: the path of a library or of an exported folder, or several; None: the libraries in the folder of this
     package. `margin`: fraction by which a kernel must be faster.
@@ -58,7 +58,8 @@ def convert(
         libraries = libraries_if_any(library)
         started = started_build(module.parameters(), str(db)) if libraries is None else None
         try:
-            network = read_training(module, example) if training else read_network(module, example)
+            with cudnn_benchmark(enabled=False):  # whose algorithms are chosen while kernels are compiled
+                network = read_training(module, example) if training else read_network(module, example)
         except BaseException:
             if started is not None:
                 started.cancel()

@@ -81,6 +81,8 @@ def calibrated(module: nn.Module, example: object) -> nn.Module:
     training mode, with dropout off, and in float32, or in float64 if the network or the images have any.
     """
     network, wide = copy.deepcopy(module), copy.deepcopy(module)
+    if not _batch_norms(network):
+        return network
     given = copied(example_arguments(module, example))
     dtypes = {each.dtype for each in (*module.parameters(), *module.buffers(), *tensors_of(given))}
     dtype = torch.float64 if torch.float64 in dtypes else torch.float32

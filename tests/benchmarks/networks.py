@@ -327,13 +327,14 @@ def run(arguments: argparse.Namespace) -> Measured:
 
 def built(arguments: argparse.Namespace) -> tuple[nn.Module, Tensor]:
     """The network and its images, channels-last, batch norms calibrated to them."""
-    if arguments.network in OWN:
-        own = OWN[arguments.network]
-        network, sizes = own.build(), own.sized(arguments.size)
-    else:
-        import torchvision
+    with torch.device(arguments.device):  # where random weights take no time
+        if arguments.network in OWN:
+            own = OWN[arguments.network]
+            network, sizes = own.build(), own.sized(arguments.size)
+        else:
+            import torchvision
 
-        network, sizes = torchvision.models.get_model(arguments.network), (3, *(arguments.size or 224,) * 2)
+            network, sizes = torchvision.models.get_model(arguments.network), (3, *(arguments.size or 224,) * 2)
     dtype = getattr(torch, arguments.dtype)
     network = network.eval().to(device=arguments.device, dtype=dtype)
     for parameter in network.parameters():
