@@ -21,6 +21,7 @@ from .activations import BY_WORD
 from .convolution import Problem, activation_of, epilogue_name, sizes
 from .network_interfaces import CONV_INTERFACES
 from .torch_call import Call
+from .torch_exact import at_pixels, chosen_pixels, sums
 from .torch_operator import Operator
 from .torch_runtime import TrainingMode
 
@@ -173,24 +174,23 @@ class TunedConvolution(Convolution):
     def error(
         self, x: Tensor, z: Tensor | None = None, cache: Tensor | None = None, *, y: Tensor, bound: float
     ) -> float:
-        """The largest error of results y, compared with PyTorch's in float64, relative to what is allowed there.
+        """The largest error of results y, relative to what is allowed there, at all pixels or, of many, random ones.
 
-        A sum may be wrong by `bound` times the sum of its terms' magnitudes, as in autotune's verification; what
-        follows it multiplies that and rounds.
+        Results are compared with float64. A sum may be wrong by `bound` times the sum of its terms' magnitudes, as in
+        autotune's verification; what follows it multiplies that and rounds.
         """
-        weight, bias = self.weight.double(), None if self.bias is None else self.bias.double()
-        sizes_of_bias = None if bias is None else bias.abs()
-        x = joined(x, cache).double()
-        exact = convolved(x, weight, bias, self._operation, self._arguments)
-        size = convolved(x.abs(), weight.abs(), sizes_of_bias, self._operation, self._arguments)
-        if z is not None:
-            exact, size = exact.add_(z), size.add_(z.abs())
-        allowed, word, of = bound * size, self.problem.activation, torch.finfo(y.dtype)
+        of = self.problem.geometry
+        pixels = chosen_pixels(y, self.weight, of.groups)
+        exact, size = sums(joined(x, cache), self.weight, pixels, of)
+        for added in (self.bias, None if z is None else at_pixels(z, pixels)):
+            if added is not None:
+                exact, size = exact.add_(added), size.add_(added.abs())
+        allowed, word, rounding = bound * size, self.problem.activation, torch.finfo(y.dtype)
         exact = activated(exact, word)
         if word:
             allowed = BY_WORD[word].steepest * allowed + 8 * 2.0**-24 * (exact.abs() + size.clamp(max=1.0))
-        allowed += of.eps / 2 * exact.abs() + of.tiny * of.eps
-        ratio = (y.double() - exact).abs().div_(allowed).amax()
+        allowed += rounding.eps / 2 * exact.abs() + rounding.tiny * rounding.eps
+        ratio = (at_pixels(y, pixels) - exact).abs().div_(allowed).amax()
         return float(ratio.nan_to_num(nan=torch.inf))
 
     def leave_to_pytorch(self) -> None:

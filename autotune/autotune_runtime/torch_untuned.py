@@ -30,7 +30,6 @@ DB = "autotune.db"
 """The results database of a user, in the current folder, unless another is named."""
 RACES = "races.json"
 """The file of a build's folder with the times of its kernels and of PyTorch's alternatives."""
-_MOST_ELEMENTS = 1 << 25  # of an array to compare at once, in float64
 
 
 def libraries_if_any(given: str | Path | Sequence[str | Path] | None) -> dict[str, Library] | None:
@@ -188,28 +187,19 @@ class UntunedNetwork(nn.Module):
         return super().train(mode)
 
 
-def _sliced(inputs: Iterable[Tensor | None], part: slice) -> list[Tensor | None]:
-    """Some of the images."""
-    return [each if each is None else each[part] for each in inputs]
-
-
 def disagreements(
     network: nn.Module, arguments: tuple[object, ...], bounds: Mapping[Tuned, float]
 ) -> dict[Tuned, float]:
     """The modules whose results are wrong in a run of the network, and how many times their error is the allowed one.
 
-    A module's results are compared with PyTorch's in float64. `bounds` are the largest errors of their kernels: of sums
+    A module's results are compared with float64. `bounds` are the largest errors of their kernels: of sums
     relative to the sum of the terms' magnitudes, of norms relative to the operation's tolerance.
     """
     wrong: dict[Tuned, float] = {}
 
     def compare(module: nn.Module, inputs: tuple[Tensor | None, ...], y: Tensor) -> None:
         assert isinstance(module, Tuned)  # noqa: S101 - that is what the hook is registered for
-        x = inputs[0]
-        assert x is not None  # noqa: S101 - only residual and cache may be missing
-        step = max(1, _MOST_ELEMENTS // max(1, x[0].numel(), y[0].numel()))
-        parts = (slice(at, at + step) for at in range(0, len(y), step))
-        error = max(module.error(*_sliced(inputs, part), y=y[part], bound=bounds[module]) for part in parts)
+        error = module.error(*inputs, y=y, bound=bounds[module])
         if not error <= 1:
             wrong[module] = error
 

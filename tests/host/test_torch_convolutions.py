@@ -24,6 +24,8 @@ torch = pytest.importorskip("torch", exc_type=ImportError)
 from torch import Tensor, nn  # noqa: E402
 from torch.nn import functional  # noqa: E402
 
+from autotune.autotune_runtime import torch_exact  # noqa: E402
+from autotune.autotune_runtime.convolution import Geometry  # noqa: E402
 from autotune.autotune_runtime.torch_backend import autotune  # noqa: E402
 from autotune.autotune_runtime.torch_call import Call  # noqa: E402
 from autotune.autotune_runtime.torch_convert import convert  # noqa: E402
@@ -264,6 +266,23 @@ def test_the_operator_passes_pytorchs_own_checks(on_cpu: OnHostDriver) -> None:
     checks, differences = on_cpu(operator)
     assert set(checks.values()) == {"SUCCESS"}
     assert max(differences) < CLOSE
+
+
+@pytest.mark.parametrize("most", [1 << 20, 500])
+@pytest.mark.parametrize("transposed", [False, True])
+def test_sums_at_pixels_are_those_of_a_float64_convolution(
+    transposed: bool, most: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(torch_exact, "MOST_ELEMENTS", most)
+    x, weight = (torch.randn(sizes, dtype=torch.float64) for sizes in ((2, 4, 11, 18), (4, 2, 3, 2)))
+    stride, before, dilation = (2, 3), (1, 0), (1, 2)
+    y = torch.convolution(x, weight, None, stride, before, dilation, transposed, (1, 2) if transposed else (0, 0), 2)
+    shapes = (tuple(x.shape), tuple(weight.shape), tuple(y.shape))
+    of = Geometry(*shapes, stride, before, before, dilation, 2, transposed=transposed)
+    pixels = torch_exact.chosen_pixels(y, weight, of.groups)
+    exact, magnitudes = torch_exact.sums(x, weight, pixels, of)
+    torch.testing.assert_close(exact, torch_exact.at_pixels(y, pixels))
+    assert (magnitudes >= exact.abs()).all()
 
 
 def without(library: str, operation: str) -> list[tuple[str, bool]]:

@@ -1,0 +1,62 @@
+"""Outputs of a convolution in float64, at as many pixels as take milliseconds.
+
+PyTorch's float64 convolutions of large images take seconds.
+"""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor
+
+from .convolution import Geometry
+
+MOST_ELEMENTS = 1 << 25
+"""of the inputs that all pixels read, each of which is copied for every output that reads it"""
+
+
+def chosen_pixels(y: Tensor, weight: Tensor, groups: int) -> tuple[Tensor, ...]:
+    """Indexes of pixels of y [N, K, ...] along each of its axes but K: of all, or of random ones if those are too many.
+
+    Filters are [K, C/groups, ...] or, transposed, [C, K/groups, ...].
+    """
+    sizes = (y.shape[0], *y.shape[2:])
+    most = max(1, MOST_ELEMENTS // (max(weight.shape[0], weight.shape[1] * groups) * math.prod(weight.shape[2:])))
+    if math.prod(sizes) <= most:
+        chosen = torch.arange(math.prod(sizes), device=y.device)
+    else:
+        seeded = torch.Generator(y.device).manual_seed(0)
+        chosen = torch.randint(math.prod(sizes), (most,), generator=seeded, device=y.device)
+    return torch.unravel_index(chosen, sizes)
+
+
+def at_pixels(tensor: Tensor, pixels: tuple[Tensor, ...]) -> Tensor:
+    """The channels [..., C] of pixels of a tensor [N, C, ...]."""
+    return tensor.movedim(1, -1)[pixels].double()
+
+
+def sums(x: Tensor, weight: Tensor, pixels: tuple[Tensor, ...], of: Geometry) -> tuple[Tensor, Tensor]:
+    """A convolution's sums of products at some pixels of its output, [pixels, K], and those of their magnitudes."""
+    n, *places = pixels
+    axes = len(places)
+    read: list[Tensor] = [n.view(-1, *(1,) * axes)]
+    inside = torch.ones((), dtype=torch.bool, device=x.device)
+    for axis, place in enumerate(places):
+        taps = of.dilation[axis] * torch.arange(weight.shape[2 + axis], device=x.device)
+        if of.transposed:
+            scaled = place[:, None] + of.before[axis] - taps
+            index, met = scaled.div(of.stride[axis], rounding_mode="floor"), scaled % of.stride[axis] == 0
+        else:
+            index = place[:, None] * of.stride[axis] - of.before[axis] + taps
+            met = torch.ones_like(index, dtype=torch.bool)
+        size = x.shape[2 + axis]
+        shape = (-1, *(len(taps) if each == axis else 1 for each in range(axes)))
+        inside = inside & (met & (index >= 0) & (index < size)).view(shape)
+        read.append(index.clamp(0, size - 1).view(shape))
+    values = at_pixels(x, tuple(read)).masked_fill_(~inside.unsqueeze(-1), 0.0)
+    values = values.flatten(1, -2).unflatten(-1, (of.groups, -1))
+    filters = weight.double().flatten(2).unflatten(0, (of.groups, -1))
+    products = f"ptgc,{'gckt' if of.transposed else 'gkct'}->pgk"
+    exact, magnitudes = (torch.einsum(products, *each) for each in ((values, filters), (values.abs(), filters.abs())))
+    return exact.flatten(1), magnitudes.flatten(1)
