@@ -13,6 +13,7 @@ from .elementwise import BINARY, Operand, binary, elementwise
 from .fusion import Convolution, Graph, MatrixProduct, Operator, convolution, matrix_product
 from .norms import Norm, norm
 
+_UPSAMPLINGS = ("upsample_nearest2d", "_upsample_nearest_exact2d")
 _UNKNOWN = TensorType((None,) * 5)  # of a constant: not one number for each channel
 _COPIES = ("clone", "contiguous", "detach", "alias", "lift_fresh_copy")
 _FLOATS = (*DTYPES, "f64", "float64")
@@ -128,7 +129,7 @@ class _Reader:
         return Operator(reads, call.writes, function=function, constants=constants)
 
     def _moved(self, call: Call) -> tuple[str, tuple[int, ...]] | None:
-        """The kind and the amounts of an operator that moves or casts pixels; None if it is another one."""
+        """The kind and the amounts of an operator that moves, repeats or casts pixels; None if it is another one."""
         made = self._shape(call.writes[0])
         given = [self._type(name) for name in call.tensors]
         floats = all(self._type(name).dtype in _FLOATS for name in (*call.tensors[:1], *call.writes))
@@ -145,6 +146,10 @@ class _Reader:
             sizes = [each.shape[axis] if axis < len(each.shape) else None for each in given]
             known = [size for size in sizes if size is not None]
             return ("joining", (axis, *known)) if len(known) == len(given) else None
+        if call.name in _UPSAMPLINGS:
+            scales = call.floats("scale_factors") or (call.limit("scales_h"), call.limit("scales_w"))
+            twice = made[2:] == tuple(2 * (size or 0) for size in given[0].shape[2:])
+            return ("upsampling", ()) if twice and {*scales} <= {2.0, None} else None
         return None
 
     def _concat(self, call: Call) -> Concat | None:

@@ -64,6 +64,13 @@ class Call:
         numbers = tuple(each for each in given if isinstance(each, int))
         return numbers * axes if len(numbers) == 1 else numbers or (default,) * axes
 
+    def floats(self, name: str) -> tuple[float, ...]:
+        """An argument that is a list of numbers; empty if it is not."""
+        value = self.arguments.get(name)
+        given = value if isinstance(value, (list, tuple)) else []
+        numbers = tuple(each for each in given if isinstance(each, (int, float)))
+        return numbers if len(numbers) == len(given) else ()
+
     def tensor(self, name: str) -> str:
         """The name of a tensor; empty if the argument is not a tensor."""
         value = self.arguments.get(name)

@@ -69,7 +69,7 @@ class Operator:
     kind: str = "other"
     """copy: returns its input; cast: to another floating-point type; affine: scales and shifts each channel by
     constants; addition: of two tensors of one shape; padding: zeros around the input; joining: of tensors along an
-    axis; convolution; other
+    axis; upsampling: each pixel becomes 2 x 2; convolution; other
     """
     function: Function | None = None
     """elementwise function; None if there is none, or if it is unknown"""
@@ -255,7 +255,7 @@ def _only_for(graph: Graph, at: int) -> bool:
 
 
 def _front(graph: Graph, at: int, problem: Problem) -> Front | None:
-    """The operators in front of a convolution that its kernel computes: padding, and frames before the images."""
+    """The operators in front of a convolution that its kernel computes: padding, earlier frames, and upsampling."""
     found: Front | None = None
     alone = problem
     tensor, reader = graph.operators[at].reads[0], at
@@ -275,6 +275,8 @@ def _front(graph: Graph, at: int, problem: Problem) -> Front | None:
             _, cache_d, d = operator.amounts
             x = (*of.x[:2], d, *of.x[3:])
             problem, reads = replace(problem, geometry=replace(of, x=x), cache_d=cache_d), operator.reads[:1]
+        elif operator.kind == "upsampling" and _may_read_upsampled(of):
+            problem = replace(problem, geometry=_of_upsampled(of))
         elif operator.kind not in ("copy", "cast"):
             break
         if graph.dtypes.get(tensor, problem.dtype) not in dtypes:
@@ -299,6 +301,20 @@ def _padded(of: Geometry, amounts: tuple[int, ...]) -> Geometry | None:
 
 def _joins_frames(of: Geometry, amounts: tuple[int, ...]) -> bool:
     return len(of.w) == 5 and not of.transposed and amounts[0] == 2 and len(amounts) == 3
+
+
+def _may_read_upsampled(of: Geometry) -> bool:
+    ones = (1, 1)
+    return of.w[2:] == (3, 3) and of.before == of.after == of.stride == of.dilation == ones and not of.transposed
+
+
+def _of_upsampled(of: Geometry) -> Geometry:
+    """The transposed convolution of the images before they are upsampled: 4x4 filters with a stride of 2.
+
+    The three taps of a row meet two pixels, so it has 4 products for each output and channel instead of 9.
+    """
+    n, c, h, w = (size or 0 for size in of.x)
+    return replace(of, x=(n, c, h // 2, w // 2), w=(c, of.k // of.groups, 4, 4), stride=(2, 2), transposed=True)
 
 
 def activation_behind(graph: Graph, tensor: str) -> tuple[str, tuple[int, ...]]:

@@ -123,6 +123,35 @@ class Convolution(nn.Module):
         return f"{kind}x {sizes(of.x)}, filters {sizes(of.w)}, stride {of.stride}, padding {of.before}"
 
 
+class UpsampledConvolution(Convolution):
+    """A 3x3 convolution of images after nearest upsampling by 2; its kernel is a transposed convolution's."""
+
+    def with_bias(self, x: Tensor, _: Tensor | None, bias: Tensor | None) -> Tensor:
+        """The convolution y [N, K, 2 H, 2 W] of x [N, C, H, W] with this bias."""
+        upsampled = functional.interpolate(x, scale_factor=2.0)
+        made: Tensor = torch.conv2d(upsampled, self.weight, bias, padding=1, groups=self.problem.geometry.groups)
+        return made
+
+    def tuned(self, epilogue: str, library: str | Path) -> TunedConvolution:
+        """The transposed convolution of the same images, with this epilogue."""
+        weight = nn.Parameter(upsampled_filters(self.weight, self.problem.geometry.groups), requires_grad=False)
+        return Convolution(self.problem, weight, self.bias).tuned(epilogue, library)
+
+
+def upsampled_filters(weight: Tensor, groups: int) -> Tensor:
+    """The filters [C, K/groups, 4, 4] of the transposed convolution with a stride of 2 and a padding of 1 that computes
+    a 3x3 convolution after nearest upsampling by 2.
+
+    Its tap a of a row adds pixel i to output 2 i + a - 1, as do the taps of the 3x3 filters that meet pixel i there.
+    Sums are rounded once.
+    """
+    taps = torch.tensor([[0, 0, 1], [0, 1, 1], [1, 1, 0], [1, 0, 0]], dtype=torch.float64, device=weight.device)
+    grouped = weight.double().unflatten(0, (groups, -1))
+    summed = torch.einsum("ar,bs,gkcrs->gckab", taps, taps, grouped).flatten(0, 1).to(weight.dtype)
+    last = weight.is_contiguous(memory_format=torch.channels_last)
+    return summed.contiguous(memory_format=torch.channels_last if last else torch.contiguous_format)
+
+
 class TunedConvolution(Convolution):
     """A convolution that runs a library's kernel on images of the shape it was made for, any number of them.
 

@@ -18,7 +18,7 @@ from .norms import NormProblem
 from .torch_call import STORED
 from .torch_capture import Part, capture
 from .torch_concat import Concat
-from .torch_convolution import Convolution
+from .torch_convolution import Convolution, UpsampledConvolution
 from .torch_example import changes_are_counted, example_arguments, refuse_training, replaced
 from .torch_graph import arguments_of, attribute, joined_by, read
 from .torch_norm import Norm
@@ -222,7 +222,8 @@ class LayerGraph:
             return layer
         assert isinstance(front.problem, Problem)  # noqa: S101 - that of a convolution
         problem = replace(front.problem, epilogue=conv.problem.epilogue)
-        module = Convolution(problem, conv.weight, conv.bias)
+        upsampled = problem.geometry.transposed and not conv.problem.geometry.transposed
+        module = (UpsampledConvolution if upsampled else Convolution)(problem, conv.weight, conv.bias)
         fused = replace(fused, front=replace(front, problem=problem))
         return replace(layer, module=module, problem=problem, fused=fused, otherwise=layer)
 
