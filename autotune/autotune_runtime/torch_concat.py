@@ -18,6 +18,7 @@ from .concats import MOST_TENSORS, ConcatProblem
 from .network_interfaces import CONCAT_INTERFACE
 from .torch_call import STORED, Call
 from .torch_convolution import activated
+from .torch_exact import MOST_ELEMENTS
 from .torch_operator import Operator
 from .torch_runtime import TrainingMode
 
@@ -110,8 +111,14 @@ class TunedConcat(Concat):
 
         Before rounding, a result may be wrong by `bound` times the tolerance of the operation.
         """
+        step = max(1, MOST_ELEMENTS // max(1, y[0].numel()))
+        parts = zip(*(each.split(step) for each in (*tensors, y)), strict=True)
+        return max(self._error(*part, bound=bound) for part in parts)
+
+    def _error(self, *tensors: Tensor, bound: float) -> float:
+        *inputs, y = tensors
         weight, bias = (None if each is None else each.double() for each in (self.weight, self.bias))
-        exact = concatenated(tuple(each.double() for each in tensors), weight, bias)
+        exact = concatenated(tuple(each.double() for each in inputs), weight, bias)
         exact, of = activated(exact, self.problem.activation), torch.finfo(y.dtype)
         allowed = (exact.abs() + 1).mul_(bound * _TOLERANCE) + of.eps / 2 * exact.abs() + of.tiny * of.eps
         return float((y.double() - exact).abs().div_(allowed).amax().nan_to_num(nan=torch.inf))

@@ -13,7 +13,7 @@ from torch import Tensor
 from .convolution import Geometry
 
 MOST_ELEMENTS = 1 << 25
-"""of the inputs that all pixels read, each of which is copied for every output that reads it"""
+"""of an array to compare at once; of a convolution, of the inputs that all its pixels read"""
 
 
 def chosen_pixels(y: Tensor, weight: Tensor, groups: int) -> tuple[Tensor, ...]:

@@ -19,10 +19,10 @@ from .network_interfaces import NORM_INTERFACE
 from .norms import NormProblem
 from .torch_call import STORED, Call
 from .torch_convolution import activated
+from .torch_exact import MOST_ELEMENTS
 from .torch_operator import Operator
 from .torch_runtime import TrainingMode
 
-_MOST_ELEMENTS = 1 << 25  # of inputs to compare at once, in float64
 _TOLERANCE = 2e-5  # of kernels, before the output is rounded: `errors` of the operation's declaration
 
 
@@ -121,7 +121,7 @@ class TunedNorm(Norm):
 
         Before its activation and rounding a result may be wrong by `bound` times the tolerance of the operation.
         """
-        step = max(1, _MOST_ELEMENTS // max(1, x[0].numel()))
+        step = max(1, MOST_ELEMENTS // max(1, x[0].numel()))
         return max(self._error(*part, bound) for part in zip(x.split(step), y.split(step), strict=True))
 
     def _error(self, x: Tensor, y: Tensor, bound: float) -> float:
