@@ -44,6 +44,11 @@ class Branches:
                     elsewhere = np.setdiff1d(np.concatenate(seen), own)
                     self._allowed[branch][column] = np.setdiff1d(everything, elsewhere)
 
+    @property
+    def least_tried(self) -> int:
+        """The number of trials of the branch with the fewest."""
+        return int(self._trials.min())
+
     def completed(self) -> Floats:
         """The values of trials; random ones fill in for trials that failed before they suggested everything.
 

@@ -17,6 +17,7 @@ from autotune.search.branches import Branches, Flags
 from autotune.search.coordinates import Axes, Axis
 from autotune.search.encoding import FIXED, Params
 from autotune.search.gaussian_process import Posterior
+from autotune.search.proposer import LOOK, LOOK_EVERY
 from autotune.search.space_model import FAILED, amounts, objective
 from autotune.search.state import Floats
 from autotune.search.surrogate import (
@@ -33,12 +34,19 @@ from autotune.search.surrogate import (
 if TYPE_CHECKING:
     from optuna import Study
 
-FIRST = 8
+FIRST = 4
 """Trials before the model is used."""
-FIRST_OF_BRANCH = 3
-"""Trials of each branch before that."""
-SPREAD_FROM = 300
-"""Number of random points from which the first points are chosen, each the farthest from those before."""
+FIRST_OF_BRANCH = 2
+"""Trials of each branch before that; of several branches, each has LOOK trials before the model alone decides."""
+SPREAD_FROM = 10
+"""Number of random points from which the first points are chosen, each the farthest from those before; of many more,
+the farthest would be corners of the space.
+"""
+SURE_FROM = 30
+"""Trials times branches from which the model's deviations count in full; before, they count in proportion. A process is
+least certain at the ends of the ranges, and few trials are better spent near the best. They count in full while
+others run, so that parallel trials differ, and where trials failed or have constraints.
+"""
 DRAW = 1000
 """Number of random points scored in each proposal."""
 ELITES = 5
@@ -105,10 +113,11 @@ class InferredSpaceModel:
         return params
 
     def independent(
-        self, _trial: FrozenTrial, _name: str, distribution: BaseDistribution, rng: np.random.Generator
+        self, trial: FrozenTrial, _name: str, distribution: BaseDistribution, rng: np.random.Generator
     ) -> CategoricalChoiceType:
-        """A value by chance."""
-        (value,) = Axis.of(distribution).random(1, rng)
+        """A value by chance; in the first trial, numbers get the middle of their range."""
+        axis = Axis.of(distribution)
+        (value,) = axis.random(1, rng) if trial.number or axis.choices else axis.values(np.array([0.5]))
         chosen: CategoricalChoiceType = distribution.to_external_repr(float(value))
         return chosen
 
@@ -140,7 +149,8 @@ class InferredSpaceModel:
         correct = known & (tried.outcomes != FAILED)
         first = max(FIRST, FIRST_OF_BRANCH * len(branches.sets))
         points = axes.coordinates(branches.completed())
-        if len(points) < first or np.count_nonzero(correct) < MODELLED_FROM:
+        look = len(branches.sets) > 1 and branches.least_tried < LOOK and len(points) % LOOK_EVERY == 0
+        if look or len(points) < first or np.count_nonzero(correct) < MODELLED_FROM:
             asked = branches.random_of_least_tried(SPREAD_FROM, rng)
             apart = axes.apart(axes.coordinates(asked), points)
             return _point(asked, int(np.argmax(apart.min(axis=1))) if len(points) else 0)
@@ -152,6 +162,7 @@ class InferredSpaceModel:
             for name, amounts in tried.limits.items()
             if np.count_nonzero(given := np.isfinite(amounts)) >= MODELLED_FROM
         ]
+        failed = tried.outcomes[known] == FAILED
         feasible = tried.feasible
         promised = model.predict(points[correct & feasible])[0]
 
@@ -159,11 +170,13 @@ class InferredSpaceModel:
             coordinates = axes.coordinates(asked)
             gain = np.zeros(len(asked))
             if len(promised):  # else any feasible point improves
-                gain = log_expected_improvement(float(promised.min()), *_learned(model, coordinates))
+                mean, deviation = _learned(model, coordinates)
+                eager = known.all() and not limits and not failed.any()
+                sure = min(1.0, len(points) * len(branches.sets) / SURE_FROM) if eager else 1.0
+                gain = log_expected_improvement(float(promised.min()), mean, sure * deviation)
             log_chances = np.zeros(len(asked))
             for limit in limits:
                 log_chances += log_chance_below(0.0, *_learned(limit, coordinates))
-            failed = tried.outcomes[known] == FAILED
             if failed.any():
                 log_chances += np.log(self._surrogate.chances(points[known], failed, coordinates))
             if failed.any() or limits:

@@ -125,7 +125,7 @@ def mixed(trial: Trial) -> float:
     drop = trial.suggest_float("drop", 0.0, 0.5, step=0.1)
     kind = trial.suggest_categorical("kind", ["tanh", "relu", "none"])
     batch = math.log2(trial.suggest_categorical("batch", [16, 32, 64, 128]))
-    away = abs(rate + 3) + 0.3 * abs(layers - 4) + 0.2 * abs(width - 7)
+    away = abs(rate + 4) + 0.3 * abs(layers - 6) + 0.2 * abs(width - 8)
     return away + drop + (kind != "relu") + abs(batch - 6) / 4
 
 
