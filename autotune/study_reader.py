@@ -62,7 +62,7 @@ def find_study(name: str) -> Path:
         hint = beside if os.path.isfile(beside) else "a study file inside it"
         raise StudyError(f"{name}: is a directory; give {hint}")
     hint = did_you_mean(path.name.partition(".")[0], study_names())
-    raise StudyError(f"{name}: no such study file{hint}; `autotune studies` lists the bundled ones")
+    raise StudyError(f"{name}: no such study file or bundled study{hint}")
 
 
 def load_study(path: str | Path, directories: Sequence[Path] = ()) -> Study:

@@ -173,6 +173,7 @@ class FamilyCheck:
         on = self._evaluator_for(source.problem)
         if on is not self._evaluator:
             others = [other for other in others if other.problem.flops <= _SANITIZED_FLOPS]
+        others.sort(key=lambda other: other.problem.runtime_size)
         on.expect(source.problem)
         archs = self._architectures.submit(bound, source) if self._architectures else []
         return _Started(case, (source, *others), on.compile(source), tuple(archs), on)
@@ -216,6 +217,7 @@ class FamilyCheck:
         Sizes that are expected to take long are left out: padding makes a kernel far slower than its FLOPs say.
         """
         errors: list[ErrorStats] = []
+        run: list[int] = []
         source = sources[0]
         checker, device = checker_of(on), self._device(on)
         begun = time.monotonic()
@@ -225,16 +227,17 @@ class FamilyCheck:
             begun = time.monotonic()
             for source in sources:
                 if per_size * source.problem.runtime_size > _LONG_S:
-                    break
+                    continue
+                run.append(source.problem.runtime_size)
                 at = time.monotonic()
                 on.begin_layer(source.problem)
                 if not errors:  # which may have waited for the reference's compiler
                     at = time.monotonic()
                 errors.append(checker.verify(source, binary, once=not factors and on.info.can.cpu))
-                per_size = (time.monotonic() - at) / source.problem.runtime_size
+                seconds = (time.monotonic() - at) / source.problem.runtime_size
+                per_size = min(per_size or seconds, seconds)  # a small size takes mostly what any size takes
                 self._note_blocks(source)
         except Rejected as rejected:
-            run = [own.problem.runtime_size for own in sources[: len(errors) + 1]]
             message = with_source_lines(rejected.message, template, source, self._evaluator.info)
             if errors:
                 right, name = ", ".join(map(str, run[:-1])), source.problem.operation.runtime
@@ -247,9 +250,8 @@ class FamilyCheck:
             return None
         finally:
             self._seconds[device == HOST_CHECK] += time.monotonic() - begun
-        images = tuple(own.problem.runtime_size for own in sources[: len(errors)])
         worst = max(errors, key=lambda error: error.over_bound)
-        return CheckRow(sources[0], images, Outcome.CORRECT, "", "", worst, factors, device)
+        return CheckRow(sources[0], tuple(run), Outcome.CORRECT, "", "", worst, factors, device)
 
     def _note_blocks(self, source: KernelSource) -> None:
         for stage in source.stages:

@@ -125,7 +125,7 @@ def test_best_is_asked_by_study_layer_file_problem_and_device(folder: Path, fill
         ({"time_budget_s": -1.0}, StudyError, "time_budget_s: expected seconds above 0"),
         ({"finals_s": 0.0}, StudyError, "finals_s = 0.0: expected seconds above 0"),
         ({"layers": ("two",)}, StudyError, "mine has no such layer; it has one"),
-        ({"study": "nosuch"}, StudyError, "nosuch: no such study file; `autotune studies` lists"),
+        ({"study": "nosuch"}, StudyError, "nosuch: no such study file or bundled study"),
         ({"study": replace(STUDY, name="a/b")}, StudyError, "expected letters, digits"),
         ({"study": replace(STUDY, layers=())}, StudyError, "expected at least one"),
         ({"study": replace(STUDY, layers=STUDY.layers * 2)}, StudyError, "'one' occurs twice"),

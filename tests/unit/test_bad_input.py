@@ -177,7 +177,7 @@ def test_an_option_that_names_nothing(word: str, folder: Path, tune: Command, fi
 
 
 def test_a_study_that_is_not_there(autotune: Command, folder: Path) -> None:
-    words = "none.toml: no such study file; `autotune studies` lists the bundled ones"
+    words = "none.toml: no such study file or bundled study"
     assert autotune("tune", "none.toml", "--device", "null").complaint.startswith(words)
     assert autotune("tune", "families", "--device", "null").complaint == (
         "families: is a directory; give a study file inside it"
@@ -351,7 +351,7 @@ def test_nothing_to_compare_leaves_nothing(autotune: Command, folder: Path, fill
 def test_a_study_file_is_read_before_the_database(command: tuple[str, ...], autotune: Command, folder: Path) -> None:
     (folder / "bad.toml").write_text("name = ")
     assert autotune(command[0], "bad.toml", *command[1:]).complaint.startswith("bad.toml: is not TOML: ")
-    assert autotune(command[0], "none.toml", *command[1:]).complaint.startswith("none.toml: no such study file; ")
+    assert autotune(command[0], "none.toml", *command[1:]).complaint.startswith("none.toml: no such study file or bundled study")
 
 
 @pytest.mark.parametrize("command", ASKING, ids=lambda command: str(command[0]))

@@ -73,7 +73,7 @@ def test_the_command_lists_each_family_of_each_layer(autotune: Command) -> None:
 
 
 def test_what_cannot_be_told_is_one_line(autotune: Command, filled: Path) -> None:
-    assert "fewer than 20 correct trials of any family" in autotune("importance", "small").complaint
+    assert "fewer than 20 trials of any family are correct" in autotune("importance", "small").complaint
     assert "no study or layer 'other'" in autotune("importance", "other").complaint
     assert autotune("importance").code == 2
     wrong = autotune("importance", "small", "--family", "tine").complaint
