@@ -351,7 +351,8 @@ def test_nothing_to_compare_leaves_nothing(autotune: Command, folder: Path, fill
 def test_a_study_file_is_read_before_the_database(command: tuple[str, ...], autotune: Command, folder: Path) -> None:
     (folder / "bad.toml").write_text("name = ")
     assert autotune(command[0], "bad.toml", *command[1:]).complaint.startswith("bad.toml: is not TOML: ")
-    assert autotune(command[0], "none.toml", *command[1:]).complaint.startswith("none.toml: no such study file or bundled study")
+    complaint = autotune(command[0], "none.toml", *command[1:]).complaint
+    assert complaint.startswith("none.toml: no such study file or bundled study")
 
 
 @pytest.mark.parametrize("command", ASKING, ids=lambda command: str(command[0]))

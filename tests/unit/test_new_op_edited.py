@@ -64,7 +64,7 @@ def test_rows_that_depend_on_their_number_are_said_to(autotune: Command) -> None
     edit("operation.toml", ("independent = false\n", ""))
     Path("mine/check.toml").write_text('runtime = [7]\nwords = ["dtype"]\n')
     wrong = autotune(*CHECK[:-1], "2")
-    assert "right for 7, 1 with the same binary" in wrong.out
+    assert "wrong for rows = 64, right for 7, 1, 16, 33 with the same binary" in wrong.out
     assert "all before rows = 61 are right, where the test data repeat" in wrong.out
 
 
