@@ -62,6 +62,12 @@ class Deadlines:
 DEADLINES = Deadlines()
 
 
+def _declared_differently(one: Problem, other: Problem) -> bool:
+    """Whether the files of an operation were edited while this process ran."""
+    a, b = one.operation, other.operation
+    return (a.text, a.references) != (b.text, b.references)
+
+
 class DeviceWorker:
     """One device and its worker, which is replaced whenever a kernel breaks it.
 
@@ -102,10 +108,11 @@ class DeviceWorker:
         """Make a layer's data in the worker. Raises DeviceError if that fails."""
         with self._alone():
             held = next((problem for problem in self._held if problem == layer.problem), None)
-            declared = layer.problem.operation
-            if held and (held.operation.text, held.operation.references) != (declared.text, declared.references):
-                del self._held[held]  # its files were edited while this process ran
-                self._known_good.pop(held, None)
+            if held and _declared_differently(held, layer.problem):
+                del self._held[held]
+            known_good = self._known_good.get(layer.problem)
+            if known_good and _declared_differently(known_good.source.problem, layer.problem):
+                del self._known_good[layer.problem]
             self._layers.pop(layer.problem, None)
             self._layers[layer.problem] = layer
             for forgotten in list(self._layers)[:-_MOST_LAYERS]:

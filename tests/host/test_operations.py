@@ -69,8 +69,9 @@ def test_an_edited_reference_counts_for_a_worker_that_had_the_former_one(tmp_pat
     for name, factor in (("one", 2), ("two", 3), ("three", 2)):
         (tmp_path / name).mkdir()
         path = whole(tmp_path / name, ("y = 2 * x", f"y = {factor} * x")) / "scale.cu.j2"
-        reasons += [row.reason for row in checked(path, host, rows=3, columns=8)]
-    assert reasons == ["", "wrong", ""]
+        reasons += [row.reason for rows in (5, 3) for row in checked(path, host, rows=rows, columns=8)]
+        host.refresh()
+    assert reasons == ["", "", "wrong", "wrong", "", ""]
 
 
 def test_rows_that_need_others_are_said_to(tmp_path: Path, host: DeviceEvaluator) -> None:

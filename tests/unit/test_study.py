@@ -269,7 +269,7 @@ def test_a_study_that_is_not_there(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     if name:
         near = {"quickstart.toml": "quickstart", "lenet": "lenet-k7"}.get(name)
         hint = f" (did you mean {near!r}?)" if near else ""
-        assert str(caught.value).startswith(f"{name}: no such study file{hint}; `autotune studies` ")
+        assert str(caught.value).startswith(f"{name}: no such study file or bundled study{hint}")
 
 
 def test_a_folder_is_no_study(tmp_path: Path) -> None:
