@@ -207,13 +207,13 @@ def unfused(library: str) -> tuple[Row, float]:
 
 
 @torch.no_grad()
-def rivals(library: str) -> set[str]:
-    """The rivals of a kernel with a residual and a SiLU."""
+def rivals(library: str, *, compiled: bool) -> set[str]:
+    """The rivals of a kernel with a residual and a SiLU, in a network that is compiled or runs as it is."""
     (layer,) = read_network(nn.Conv2d(1, 4, 3, padding=1).eval(), images(4)).layers
     assert layer.module is not None
     assert layer.problem is not None
     problem = replace(layer.problem, epilogue="bias_add_silu")
-    work = Work(problem, residual=True, activation="silu")
+    work = Work(problem, residual=True, activation="silu", compiled=compiled)
     times = race(work, layer.module, library, CPU)
     assert times is not None
     return {name for name, _ in times.rivals}

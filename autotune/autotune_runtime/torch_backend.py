@@ -92,14 +92,14 @@ def autotune(
         run = compiled(found.network)
     elif libraries is not None:
         with _without_grad():
-            swapped = swap(found, libraries, margin)
+            swapped = swap(found, libraries, margin, compiled=compiler == "inductor")
         run = compiled(swapped.network, swapped.report)
     else:
         build = begun_build(started, found)
 
         def convert() -> Callable[..., object]:
             with _without_grad():
-                converted = swap_untuned(found, build, margin)
+                converted = swap_untuned(found, build, margin, compiled=compiler == "inductor")
             return compiled(*converted)
 
         run = convert() if build is None or wait or build.done() else _pending(found.network, build, convert, compiled)

@@ -10,7 +10,6 @@ import copy
 import math
 import statistics
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -33,7 +32,6 @@ from .torch_runtime import Runtime
 SAMPLE_US = 400.0  # duration of the passes of one sample, for which the launch of a graph is negligible
 MOST_BYTES = 1 << 30  # maximum size of the arrays of all passes
 ONE_KERNEL = "PyTorch's convolution and one kernel for the rest"
-_FUSED = "cuDNN's fused"
 WRONG = 0.05  # difference as a fraction of the largest output: more than any accuracy class rounds
 
 
@@ -47,6 +45,8 @@ class Work:
     """whether a tensor of the output's shape is added after the layer"""
     activation: str
     """the word of the activation after that; empty: none"""
+    compiled: bool = False
+    """whether Inductor compiles what kernels do not compute"""
 
     @property
     def words(self) -> str:
@@ -101,24 +101,13 @@ Inputs = TypeVar("Inputs")
 def race(
     work: Work, layer: Convolution | Norm | Concat, library: str | Path, runtime: Runtime, effort: Effort = THOROUGH
 ) -> Times | None:
-    """Time a library's kernel and PyTorch's alternatives for a layer; None if the kernel disagrees with PyTorch.
-
-    Operators that PyTorch lacks here, or that compute something else, are left out.
-    """
+    """Time a library's kernel and what PyTorch would run in its place; None if the kernel disagrees with PyTorch."""
     device = layer.device
     first = _arrays(work, layer, library)
     expected = _separate(work, first).float()
-
-    def agrees(run: Pass) -> bool:
-        return bool((run(first).float() - expected).abs().max() <= WRONG * expected.abs().max())
-
-    contenders: dict[str, Pass] = {"tuned": partial(_tuned, work)}
-    if not agrees(contenders["tuned"]):
+    contenders: dict[str, Pass] = {"tuned": partial(_tuned, work), **_rivals(work)}
+    if not (contenders["tuned"](first).float() - expected).abs().max() <= WRONG * expected.abs().max():
         return None
-    for name, run in _rivals(work).items():
-        with suppress(RuntimeError):  # cuDNN has no such kernel for this layer, or is not installed
-            if not name.startswith(_FUSED) or agrees(run):
-                contenders[name] = run
     each_bytes = sum(tensor.nbytes for tensor in (first.x, *first.joined, *layer.parameters(), expected, first.z))
     return timed(contenders, first, partial(_arrays, work, layer, library), each_bytes, device, runtime, effort)
 
@@ -152,20 +141,15 @@ def choose_algorithms(work: Work, conv: Convolution) -> None:
     """Run PyTorch's alternatives once, with cudnn.benchmark on: a later race finds their algorithms chosen."""
     arrays = _arrays(work, conv)
     for run in _rivals(work).values():
-        with suppress(RuntimeError):
-            run(arrays)
+        run(arrays)
 
 
 def _rivals(work: Work) -> dict[str, Pass]:
-    """PyTorch's ways to do the work, by name."""
+    """PyTorch's ways to do the work in a network that runs as it is, or that is compiled, by name."""
     of = work.kernel
     name = {NormProblem: "norm", ConcatProblem: "concatenation"}.get(type(of), "convolution")
     found: dict[str, Pass] = {f"PyTorch's{work.words or f' {name}'}": partial(_separate, work)}
-    if not isinstance(of, Problem):
-        return found
-    if (fused := _fused(work, of)) is not None:
-        found[f"{_FUSED}{work.words}"] = fused
-    elif work.residual or work.activation:
+    if work.compiled and isinstance(of, Problem) and (work.residual or work.activation):
         found[ONE_KERNEL] = partial(_with_one_kernel_behind, work)
     return found
 
@@ -211,26 +195,6 @@ def _separate(work: Work, arrays: Arrays) -> Tensor:
 
 def _followed(y: Tensor, z: Tensor | None, activation: str) -> Tensor:
     return activated(y if z is None else y.add_(z), activation)
-
-
-def _fused(work: Work, kernel: Problem) -> Pass | None:
-    """cuDNN's fused operator, which always has a ReLU; None if there is none."""
-    of = kernel.geometry
-    options = (of.stride, of.before, of.dilation, of.groups)
-
-    def relu(arrays: Arrays) -> Tensor:
-        conv = arrays.layer
-        made: Tensor = torch.cudnn_convolution_relu(arrays.x, conv.weight, conv.bias, *options)
-        return made
-
-    def add_relu(arrays: Arrays) -> Tensor:
-        conv = arrays.layer
-        made: Tensor = torch.cudnn_convolution_add_relu(arrays.x, conv.weight, arrays.z, 1.0, conv.bias, *options)
-        return made
-
-    if work.activation != "relu" or of.transposed or of.before != of.after or kernel.cache_d:
-        return None
-    return add_relu if work.residual else relu
 
 
 def _with_one_kernel_behind(work: Work, arrays: Arrays) -> Tensor:

@@ -33,10 +33,9 @@ def convert(
     an activation, if nothing else reads the values in between. The copy is a `torch.fx.GraphModule`, or has such parts.
     No parameter of the copy requires gradients.
 
-    A kernel is timed against the fastest way that PyTorch has to do the same work: the network's own operators, cuDNN's
-    convolution with a ReLU, and a convolution with one kernel for the rest, as `torch.compile` runs it. PyTorch's
-    kernels compute what the kernel does not. If the kernel that computes most does not win, one that computes less is
-    tried. All run from CUDA graphs with cold caches, as with `torch.compile(mode="reduce-overhead")`.
+    A kernel is timed against the network's own operators, which run if it is not faster. PyTorch's kernels compute what
+    the kernel does not. If the kernel that computes most does not win, one that computes less is tried. All run from
+    CUDA graphs with cold caches.
 
     `library`: the path of a library or of an exported folder, or several; None: the libraries in the folder of this
     package. `margin`: fraction by which a kernel must be faster.

@@ -137,11 +137,13 @@ def swap(
     margin: float,
     effort: Effort = THOROUGH,
     times: dict[str, Times | None] | None = None,
+    *,
+    compiled: bool = False,
 ) -> Swapped:
     """Convert a network that was read, by libraries by operation.
 
     `effort` of a race; `times` are the results of races that need not be run again, by `repr` of their Work, to which
-    those of this conversion are added.
+    those of this conversion are added. `compiled`: Inductor compiles the converted network.
     """
     whole = any(not each.part.path for each in network.parts)
     left = [
@@ -149,7 +151,7 @@ def swap(
         for name, part in ({} if whole else convolutions(network.network)).items()
         if not any(name.startswith(f"{each.part.path}.") for each in network.parts)
     ]
-    judge = _Judge(libraries, margin, effort, {} if times is None else times)
+    judge = _Judge(libraries, margin, effort, {} if times is None else times, compiled=compiled)
     rows: list[Row] = []
     places: dict[Tuned, int] = {}
     with torch.no_grad(), cudnn_benchmark():
@@ -179,9 +181,16 @@ class _Judge:
     """Decides which convolutions to replace; those with the same problem are timed once."""
 
     def __init__(
-        self, libraries: Mapping[str, Library], margin: float, effort: Effort, times: dict[str, Times | None]
+        self,
+        libraries: Mapping[str, Library],
+        margin: float,
+        effort: Effort,
+        times: dict[str, Times | None],
+        *,
+        compiled: bool,
     ) -> None:
         self._margin, self._libraries, self._effort, self._times = margin, libraries, effort, times
+        self._compiled = compiled
 
     def way(self, layer: Layer) -> tuple[Layer, Row]:
         """The first way to compute a layer by a kernel that wins, else the plainest, and its row."""
@@ -216,7 +225,7 @@ class _Judge:
         self, layer: Layer, module: Convolution | Norm | Concat, problem: LayerProblem, kernel: str, runtime: Runtime
     ) -> Row:
         """Decide about a layer, given the problem that the kernel would compute."""
-        work = Work(problem, layer.residual, layer.activation)
+        work = Work(problem, layer.residual, layer.activation, self._compiled)
         if (key := repr(work)) not in self._times:
             self._times[key] = race(work, module, self._libraries[problem.operation].path, runtime, self._effort)
         row = Row(layer.name, problem, kernel, None, None, swapped=False, why="")

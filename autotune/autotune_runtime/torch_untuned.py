@@ -73,7 +73,9 @@ def begin(build: UntunedBuild | None, problems: Mapping[LayerProblem | FilterGra
     return build
 
 
-def swap_untuned(network: Inference, build: UntunedBuild | None, margin: float) -> tuple[nn.Module, Report]:
+def swap_untuned(
+    network: Inference, build: UntunedBuild | None, margin: float, *, compiled: bool = False
+) -> tuple[nn.Module, Report]:
     """Convert a network by kernels that may have to be waited for; print what computes its layers.
 
     Kernels that disagree with PyTorch on the network's own tensors are left out; the first layer of each is compared.
@@ -84,7 +86,7 @@ def swap_untuned(network: Inference, build: UntunedBuild | None, margin: float) 
     with torch.no_grad(), cudnn_benchmark():
         built = build.wait(_algorithms(network))
     races = Races(build.folder / RACES)
-    made = swap(network, libraries_of(build.folder), margin, BRIEF, races.times)
+    made = swap(network, libraries_of(build.folder), margin, BRIEF, races.times, compiled=compiled)
     races.keep()
     rows = [replace(row, origin=built[row.kernel].origin if row.kernel in built else "") for row in made.report.rows]
     users: dict[str, list[Tuned]] = {}

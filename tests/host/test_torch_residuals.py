@@ -102,11 +102,10 @@ def test_a_kernel_without_the_addition_races_for_the_same_work(on_cpu: OnHostDri
     assert difference < CLOSE
 
 
-def test_another_activation_races_against_one_kernel_behind_the_convolution(on_cpu: OnHostDriver) -> None:
-    assert on_cpu(residuals.rivals) == {
-        "PyTorch's with its residual and SiLU",
-        "PyTorch's convolution and one kernel for the rest",
-    }
+def test_a_kernel_races_against_what_would_run_in_its_place(on_cpu: OnHostDriver) -> None:
+    as_it_is = {"PyTorch's with its residual and SiLU"}
+    assert on_cpu(residuals.rivals, compiled=False) == as_it_is
+    assert on_cpu(residuals.rivals, compiled=True) == as_it_is | {"PyTorch's convolution and one kernel for the rest"}
 
 
 def test_a_residual_in_nhwc(on_cpu: OnHostDriver) -> None:
