@@ -119,8 +119,6 @@ def session() -> None:
     """Print the README's commands on the recorded results, with their output."""
     print("\n```")
     console("best lenet-k5 --db recorded")
-    console("source lenet-k5.conv1 --db recorded", head=2)
-    console("export lenet-k5.conv2 --db recorded --out lenet --no-proof")
     console(
         'query --csv --db recorded "SELECT template, median_us, registers FROM best'
         " WHERE n = 10000 AND c = 1 AND h = 70 AND accuracy = 'fp32'\""
@@ -199,11 +197,10 @@ def _without_shared_options(text: str) -> str:
     return re.sub(shared, "", text, flags=re.MULTILINE).removesuffix("\nOptions:\n")
 
 
-def console(command: str, *, head: int | None = None) -> None:
-    """Print a command with its output, or the first lines of it, as a terminal shows them."""
-    print(f"$ autotune {command}" + (f" | head -{head}" if head else ""))
-    lines = [line.rstrip() for line in said(command).splitlines()]
-    print("\n".join([line for line in lines if line][:head]))
+def console(command: str) -> None:
+    """Print a command with its output, as a terminal shows them."""
+    print(f"$ autotune {command}")
+    print("\n".join(line.rstrip() for line in said(command).splitlines() if line))
 
 
 def optuna_calls(command: str) -> dict[str, int]:

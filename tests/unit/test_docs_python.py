@@ -17,7 +17,7 @@ PAGES = {
 }
 ELSEWHERE = {"search.md"}
 """run by tests/unit/search/test_sampler.py, which knows the answers"""
-ON_A_GPU = {"cluster.md", "networks.md", "pytorch.md"}
+ON_A_GPU = {"README.md", "cluster.md", "networks.md", "pytorch.md"}
 """need a CUDA device, torchvision and CuPy, or other hosts: only what they import is looked for"""
 EXPORTED = {"export.md"}
 """need a built export of softmax: tests/host/test_export_operations.py calls these functions of one"""
