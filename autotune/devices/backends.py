@@ -43,7 +43,7 @@ class Backend:
 
 
 def _open_cuda(number: str, _runtime: Binary | None) -> Device:
-    from autotune.devices.cuda.pycuda_import import require_pycuda
+    from autotune.devices.cuda.cuda_compile import require_pycuda
 
     require_pycuda(int(number or 0))
     from autotune.devices.cuda.cuda_device import CudaDevice

@@ -33,11 +33,9 @@ from autotune.devices.device import (
     Sample,
     Variation,
 )
-from autotune.devices.host_compile import CHECK_FLAGS, FLAGS, Symbol, symbols
+from autotune.devices.host_compile import CHECK_FLAGS, FLAGS, STORAGE, Symbol, symbols
 from autotune.devices.host_machine import cpu_name, last_cache_bytes, usable_cores
-from autotune.devices.host_runtime import ORDERS, HostLaunch, WatchedArray, load_runtime, symbol_address
-from autotune.devices.host_smem import STORAGE
-from autotune.devices.host_tensor_map import encode
+from autotune.devices.host_runtime import ORDERS, HostLaunch, WatchedArray, encode, load_runtime, symbol_address
 from autotune.devices.tensor_map import BoundTensorMap
 from autotune.errors import DeviceError, Rejected
 from autotune.problem import Problem

@@ -18,7 +18,6 @@ from pathlib import Path
 from autotune.compilation.cache import BinaryCache
 from autotune.compilation.compile import Binary, Program, Target, first_errors, killed, no_kernel, sections, text_at
 from autotune.compilation.toolchain import compiler_version, output_of
-from autotune.devices.host_smem import with_references
 from autotune.errors import Rejected, ToolchainError
 from autotune.tempdirs import temporary_folder
 from autotune.trial import Outcome, Resources
@@ -270,3 +269,36 @@ def symbols(image: bytes) -> dict[str, Symbol]:
                 writable = info & 15 == _OBJECT and place.startswith((".data", ".bss"))
                 found[named] = Symbol(size_bytes, info & 15 == _TLS, writable and place != ".data.rel.ro", offset)
     return found
+
+
+_DECLARATION = re.compile(r"\b(?<!extern )__shared__\b((?:[^;{}()]|\([^;{}()]*\))*);")
+_DECLARATOR = re.compile(r"(.*?)\b(\w+)(\s*(?:\[[^\[\]]*\]\s*)*)", re.DOTALL)
+STORAGE = "autotune_storage_of_"
+"""begins the names of variables that references stand for"""
+
+
+def with_references(text: str) -> str:
+    """The text with a reference of the same name for each variable of shared memory whose size is known."""
+    return _DECLARATION.sub(_renamed, text)
+
+
+def _renamed(found: re.Match[str]) -> str:
+    parts = [_DECLARATOR.fullmatch(part) for part in _split(found[1])]
+    if not all(parts):
+        return found[0]
+    declared = ",".join(f"{part[1]}{STORAGE}{part[2]}{part[3]}" for part in parts if part)
+    names = [part[2] for part in parts if part]
+    references = "".join(f" auto& {name} = autotune_host::shared_reference({STORAGE}{name});" for name in names)
+    return f"__shared__{declared};{references}"
+
+
+def _split(declarators: str) -> list[str]:
+    """At the commas that stand in no brackets."""
+    parts, depth = [""], 0
+    for character in declarators:
+        depth += (character in "<([") - (character in ">)]")
+        if character == "," and not depth:
+            parts.append("")
+        else:
+            parts[-1] += character
+    return parts

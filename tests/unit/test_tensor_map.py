@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from autotune.devices.device import DeviceInfo
-from autotune.devices.host_tensor_map import encode
+from autotune.devices.host_runtime import encode
 from autotune.devices.tensor_map import BoundTensorMap, TensorMap
 from autotune.errors import Rejected, TemplateError
 from autotune.family.render import render

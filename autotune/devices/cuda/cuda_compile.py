@@ -7,9 +7,26 @@ from collections.abc import Sequence
 
 from autotune.compilation.compile import Binary, Program, compile_cubin, compile_with_least, first_errors
 from autotune.compilation.toolchain import find_nvcc
-from autotune.devices.cuda.pycuda_import import WHY_NOT
-from autotune.errors import Rejected
+from autotune.errors import DeviceError, Rejected
 from autotune.trial import Outcome
+
+try:
+    import pycuda.compiler
+    import pycuda.driver
+except ImportError as error:  # no libcuda, or PyCUDA not installed
+    WHY_NOT = str(error)
+else:
+    WHY_NOT = ""
+
+
+def require_pycuda(number: int) -> None:
+    """Raise DeviceError if PyCUDA cannot be imported."""
+    if WHY_NOT:
+        raise DeviceError(
+            f"cuda:{number}: PyCUDA cannot be used here ({WHY_NOT}); `autotune doctor` says how to install it, "
+            f"or use --device host"
+        )
+
 
 if not WHY_NOT:
     import pycuda.compiler

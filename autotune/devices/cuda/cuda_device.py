@@ -13,10 +13,8 @@ import pycuda.driver as driver
 
 from autotune.compilation.compile import NVCC_FLAGS, Binary
 from autotune.compilation.toolchain import compiler_version, find_nvcc
-from autotune.devices.cuda.cuda_errors import rejected, rejecting
-from autotune.devices.cuda.cuda_module import CudaModule, Streams
+from autotune.devices.cuda.cuda_module import CudaModule, SmClocks, Streams, rejected, rejecting
 from autotune.devices.cuda.nvml import Sensors
-from autotune.devices.cuda.sm_clocks import SmClocks
 from autotune.devices.device import (
     Baseline,
     DeviceInfo,
