@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from autotune.search.neighbours import Neighbourhood
+from autotune.search.encoding import Neighbourhood
 from autotune.search.one_hot import Features
 from autotune.search.state import Floats, Ints, SearchState
 from autotune.search.surrogate import MODELLED_FROM, Scale, Surrogate, log_expected_improvement, weighed

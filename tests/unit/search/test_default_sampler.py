@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 
 from autotune.search import Search
+from autotune.search.encoding import Neighbourhood
 from autotune.search.gaussian_process import fit, posterior
-from autotune.search.neighbours import Neighbourhood
 from autotune.search.one_hot import Features
 from autotune.trial import Config, Outcome, Value
 from tests.benchmarks.replay import replay_once
