@@ -26,8 +26,9 @@ from autotune.errors import ToolchainError
 from autotune.evaluation.evaluator import Evaluator
 from autotune.family.source import KernelSource
 from autotune.family.template import KernelTemplate
-from autotune.store import KernelProfile, ProfileRow, Store, TrialRow
+from autotune.store import ProfileRow, Store, TrialRow
 from autotune.tempdirs import temporary_folder
+from autotune.trial import KernelProfile
 from autotune.workers.profiled import Job, Kernel
 
 _DEADLINE_S = 600.0  # every launch is replayed once for each set of counters that can be read together

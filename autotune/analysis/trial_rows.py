@@ -8,7 +8,7 @@ from dataclasses import fields
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
-from autotune.analysis.facts import Facts, facts
+from autotune.analysis.rooflines import Facts, facts
 from autotune.analysis.trial_columns import layer_name
 from autotune.columns import Cells
 from autotune.problem import Problem

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import fcntl
+import hashlib
+import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, closing, contextmanager
 from dataclasses import dataclass
@@ -9,15 +12,15 @@ from pathlib import Path
 from typing import Protocol
 
 from autotune.api.device_names import cache_folder, evaluator_of, jobs_default
+from autotune.atomic_write import open_lock
 from autotune.devices.device import DeviceInfo
 from autotune.devices.torch_baseline import require_torch
-from autotune.errors import DeviceError
+from autotune.errors import DeviceError, StoreError, not_written
 from autotune.evaluation.evaluator import Evaluator
 from autotune.resources import check_writable_results
 from autotune.store import Store, path_of
 from autotune.study import Study
 from autotune.tuning.layer_finals import FinalsPlan
-from autotune.tuning.study_lock import study_lock
 from autotune.tuning.trial_log import Progress
 
 
@@ -103,4 +106,40 @@ def acquire_study_lock(store: Store, study: Study, info: DeviceInfo, waits: Call
     """Wait while another process tunes this study on such a device into this database; `waits` may raise to give up."""
     owned = (store.path.resolve(), study.name, info.identity)
     with study_lock(cache_folder() / "locks", *owned, waits=waits):
+        yield
+
+
+_LOOK_EVERY_S = 0.2
+_ADVICE = "set XDG_CACHE_HOME to a folder that can be"
+
+
+@contextmanager
+def study_lock(
+    folder: Path,
+    *owned: object,
+    waits: Callable[[], None],
+    sleep: Callable[[float], None] = time.sleep,
+) -> Iterator[None]:
+    """Acquire the lock that `owned` identifies: a lock on a file in `folder`, which ends with the process.
+
+    Two concurrent runs of one study would propose the same configs under the same numbers; the later run finds them
+    done when it gets the lock. `waits` is called before every further attempt, and may raise to give up. Raises
+    StoreError if the folder cannot be written.
+    """
+    name = hashlib.sha256(repr(owned).encode()).hexdigest()[:24]
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        file = open_lock(folder / name)
+    except OSError as error:
+        raise StoreError(not_written(folder, error, _ADVICE)) from None
+    with file:
+        while True:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            except BlockingIOError:
+                waits()
+                sleep(_LOOK_EVERY_S)
+            except OSError as error:  # on a file system without locks
+                raise StoreError(f"{folder}: cannot be locked: {error.strerror}; {_ADVICE}") from None
         yield

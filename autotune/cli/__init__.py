@@ -40,7 +40,7 @@ _GROUPS = {
         "history": "history",
         "importance": "importance",
         "diff": "diff",
-        "query": "query",
+        "query": "database",
         "profile": "profile",
     },
     "Export": {

@@ -65,8 +65,7 @@ def worker(cluster: str, device: str | None, compilers: int | None, name: str | 
     """
     _require_distributed()
     from autotune.cluster.cluster_worker import OpenDevice, serve, worker_name
-    from autotune.cluster.launch import worker_processes
-    from autotune.cluster.scheduler import address_of, is_open, quiet
+    from autotune.cluster.scheduler import address_of, is_open, quiet, worker_processes
 
     address = address_of(cluster)
     names = device_names(device) if device else []
@@ -101,7 +100,7 @@ def tune_on_cluster(
     were not tuned.
     """
     _require_distributed()
-    from autotune.cluster.launch import local_workers
+    from autotune.cluster.scheduler import local_workers
 
     count = local_workers(cluster)
     study = plan.study
@@ -161,8 +160,7 @@ async def _tuned(
 ) -> tuple[tuple[ClusterResult, ...], tuple[str, ...]]:
     """The results, and the devices that no worker had. `workers` are started here for `local:N`."""
     from autotune.cluster.coordinator import Coordinator
-    from autotune.cluster.launch import local_cluster
-    from autotune.cluster.scheduler import address_of, is_open, quiet
+    from autotune.cluster.scheduler import address_of, is_open, local_cluster, quiet
 
     quiet()
 

@@ -12,7 +12,7 @@ from autotune.cli.run import present_devices
 from autotune.cli.tables import format_options, show
 from autotune.columns import Column
 from autotune.devices.device import DeviceInfo
-from autotune.measurement.rates import Rate
+from autotune.measurement.roofline import Rate
 
 
 @dataclass(frozen=True, slots=True)

@@ -26,8 +26,8 @@ if TYPE_CHECKING:
     from autotune.api.run_plan import RunPlan
     from autotune.devices.device import DeviceInfo, Environment
     from autotune.evaluation.evaluator import Evaluator
-    from autotune.store import KernelProfile, Store, TrialRow
-    from autotune.trial import Trial
+    from autotune.store import Store, TrialRow
+    from autotune.trial import KernelProfile, Trial
     from autotune.tuning.ladder import LadderStep
 
 

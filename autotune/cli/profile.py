@@ -22,7 +22,8 @@ from autotune.family.template_files import load_recorded_templates
 
 if TYPE_CHECKING:
     from autotune.devices.device import DeviceInfo
-    from autotune.store import KernelProfile, ProfileRow, Store
+    from autotune.store import ProfileRow, Store
+    from autotune.trial import KernelProfile
 
 _SHOWN = {
     *("time_us", "achieved_occupancy", "load_efficiency_fraction", "store_efficiency_fraction"),

@@ -1,6 +1,6 @@
 """store -> export: tuned kernels as a library that does not need autotune."""
 
 from autotune.exporting.exporter import Exported, export_library
-from autotune.exporting.selected_kernel import SelectedKernel
+from autotune.exporting.kernel import SelectedKernel
 
 __all__ = ["Exported", "SelectedKernel", "export_library"]

@@ -27,8 +27,7 @@ from autotune.devices.device import DeviceInfo
 from autotune.devices.host_compile import DRIVER_NAME, RUNTIME_NAME, HostCompiler, driver_program, runtime_program
 from autotune.errors import AutotuneError, Rejected
 from autotune.exporting.exporter import Exported, Images, export_library
-from autotune.exporting.machine_code import DEPENDENT, NVCC_FLAGS, gencode
-from autotune.exporting.selected_kernel import SelectedKernel
+from autotune.exporting.kernel import DEPENDENT, NVCC_FLAGS, SelectedKernel, gencode
 from autotune.tempdirs import temporary_folder
 
 SELF_TEST = "selftest"

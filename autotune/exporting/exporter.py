@@ -16,12 +16,10 @@ from autotune.dispatch.dispatcher import Dispatcher
 from autotune.dispatch.header import load_dispatch_template, render_dispatch
 from autotune.errors import StoreError
 from autotune.exporting.folder import Written, write_folder
-from autotune.exporting.kernel import kernel_text, never_run
+from autotune.exporting.kernel import NVCC_FLAGS, SelectedKernel, kernel_text, never_run, serving
 from autotune.exporting.launch_plan import arch_refusal, check_recorded
-from autotune.exporting.machine_code import NVCC_FLAGS
 from autotune.exporting.operation_context import operation_context
 from autotune.exporting.python_package import named, package_texts, package_words, text_of
-from autotune.exporting.selected_kernel import SelectedKernel, serving
 from autotune.exporting.template_context import golden_context, identifiers, shapes, view_of
 from autotune.family.render import render_words
 from autotune.measurement.numpy_reference import in_numpy

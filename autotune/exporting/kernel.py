@@ -1,17 +1,24 @@
-"""One kernel as one `.cu` file: the rendered source below a header comment with its origin."""
+"""A kernel for an export: its origin, its `.cu` file and compiler flags, and the choice among several."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
+from functools import cached_property
 
 from autotune import __version__
+from autotune.compilation.compile import NVCC_FLAGS as TUNED_FLAGS
+from autotune.compilation.compile import architecture
 from autotune.devices.device import DeviceInfo
 from autotune.devices.tensor_map import TensorMap
 from autotune.family.comments import in_comment
 from autotune.family.source import KernelSource, Stage
+from autotune.family.space import BoundTemplate
+from autotune.family.template_header import template_of_header
 from autotune.operation.registry import CONV2D
 from autotune.problem import Problem
 from autotune.store import BestRow
+from autotune.trial import ACCURACY_CLASSES
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,3 +172,72 @@ def _launch(stage: Stage) -> str:
     grid, block = (" x ".join(map(str, extents)) for extents in (stage.grid, stage.block))
     smem = f", {stage.smem_bytes} bytes of dynamic shared memory" if stage.smem_bytes else ""
     return f"{stage.entry}({', '.join(stage.args)}) grid {grid} block {block}{smem}"
+
+
+@dataclass(frozen=True)
+class SelectedKernel:
+    """A kernel to be exported."""
+
+    origin: Origin
+    source: KernelSource
+    header: str
+    """its family's, at the time when it was rendered"""
+    admitted: tuple[str, ...]
+    """accuracy classes that its study admits"""
+
+    @property
+    def name(self) -> str:
+        """`study.layer`."""
+        return self.origin.name
+
+    @property
+    def stem(self) -> str:
+        """Name of its file without `.cu`."""
+        source = self.source
+        return stem(self.name, self.origin.device, source.accuracy, deterministic=source.deterministic)
+
+    @property
+    def problem(self) -> Problem:
+        """The layer's problem."""
+        return self.source.problem
+
+    @cached_property
+    def bound(self) -> BoundTemplate:
+        """Its family's header with the problem and the device filled in."""
+        return BoundTemplate(
+            template_of_header(self.source.config.template, self.header, self.problem.operation),
+            self.problem,
+            self.origin.device,
+        )
+
+
+def serving(chosen: Iterable[SelectedKernel]) -> tuple[SelectedKernel, ...]:
+    """One kernel for each problem: the fastest that its study admits, in the given order.
+
+    Deterministic kernels come before others, and kernels for a cold cache before those for a hot one, because their
+    times are not comparable. If the study admits none, the one with the strictest accuracy class is chosen.
+    """
+    best: dict[Problem, SelectedKernel] = {}
+    for kernel in chosen:
+        if kernel.problem not in best or _rank(kernel) < _rank(best[kernel.problem]):
+            best[kernel.problem] = kernel
+    return tuple(best.values())
+
+
+def _rank(kernel: SelectedKernel) -> tuple[int, bool, bool, float]:
+    source, hot = kernel.source, kernel.origin.cache != "cold"
+    strictness = -1 if source.accuracy in kernel.admitted else ACCURACY_CLASSES.index(source.accuracy)
+    return (strictness, not source.deterministic, hot, kernel.origin.time_us)
+
+
+DEPENDENT = "-DAUTOTUNE_DEPENDENT_LAUNCH"
+NVCC_FLAGS = (*(flag for flag in TUNED_FLAGS if flag != "-Xptxas=-v"), DEPENDENT)
+"""for every architecture"""
+ARCHS = (50, 52, 53, 60, 61, 62, 70, 72, 75, 80, 86, 87, 88, 89, 90, 100, 103, 110, 120, 121)
+"""Compute capabilities times ten that nvcc 12 or 13 compiles for."""
+
+
+def gencode(archs: Iterable[int], text: str) -> list[str]:
+    """nvcc's options for the machine code of these architectures."""
+    numbers = [architecture(arch, text) for arch in archs]
+    return [f"-gencode=arch=compute_{number},code=sm_{number}" for number in numbers]

@@ -21,7 +21,7 @@ from autotune.exporting.build import SELF_TEST_S, BuildError, Built, build_for_c
 from autotune.exporting.exporter import Exported
 from autotune.exporting.folder import PROOF, write_proof
 from autotune.exporting.golden import self_test_sizes
-from autotune.exporting.selected_kernel import SelectedKernel
+from autotune.exporting.kernel import SelectedKernel
 from autotune.family.template import KernelTemplate
 from autotune.measurement.benchmark import paired_ratio
 from autotune.tempdirs import temporary_folder

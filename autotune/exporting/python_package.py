@@ -15,7 +15,7 @@ from autotune.operation.registry import CONV2D
 OF_NETWORKS = frozenset(interface.name for interface in NETWORK_INTERFACES)
 """The operations whose exports convert PyTorch networks."""
 ANY_OPERATION = (
-    *("__init__.py", "arrays.py", "dlpack.py", "interface.py", "prepared.py"),
+    *("__init__.py", "arrays.py", "interface.py", "prepared.py"),
     *("torch_call.py", "torch_operator.py", "torch_runtime.py"),
 )
 """Modules of the package that are the same for all operations; an export adds `declared.py` with

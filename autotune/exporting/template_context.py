@@ -13,11 +13,9 @@ from dataclasses import dataclass
 from autotune.compilation.compile import is_exact
 from autotune.devices.device import DeviceInfo
 from autotune.exporting.golden import Samples, golden
-from autotune.exporting.kernel import never_run
+from autotune.exporting.kernel import ARCHS, SelectedKernel, gencode, never_run
 from autotune.exporting.launch_plan import Need, Plan, arch_refusal, plan_of
-from autotune.exporting.machine_code import ARCHS, gencode
 from autotune.exporting.operation_context import word_constants
-from autotune.exporting.selected_kernel import SelectedKernel
 from autotune.family.comments import in_comment
 from autotune.family.source import KernelSource
 from autotune.measurement.bounds import ErrorBound, error_bound, most_error_on_integers

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from autotune.analysis.history import caveat
 from autotune.measurement.benchmark import median_half_width
-from autotune.report.axis import Axis, linear
+from autotune.report.chart import Axis, linear
 from autotune.store import FinalsRow, TrialRow, Verdict
 
 _CLOSE = 1.05

@@ -6,8 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 
-from autotune.report.axis import Axis, linear, logarithmic
-from autotune.report.chart import HEIGHT, LEFT, TOP, Chart, Dot, Dots, Label, Line, Plane
+from autotune.report.chart import HEIGHT, LEFT, TOP, Axis, Chart, Dot, Dots, Label, Line, Plane, linear, logarithmic
 from autotune.report.words import count, digits, microseconds
 from autotune.store import TrialRow
 

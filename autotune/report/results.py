@@ -13,7 +13,7 @@ from autotune.api.family_importance import FamilyImportance, importance_of
 from autotune.columns import Cells
 from autotune.devices.device import DeviceInfo, Environment
 from autotune.errors import StoreError
-from autotune.measurement.rates import Rate
+from autotune.measurement.roofline import Rate
 from autotune.problem import Layer
 from autotune.replay.recorded_trials import Measured, families_of, measured_rows
 from autotune.study import Study

@@ -5,12 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from autotune.measurement.rates import Rate, best_rates
-from autotune.measurement.roofline import ARITHMETIC_RATE
+from autotune.measurement.roofline import ARITHMETIC_RATE, Rate, best_rates
 from autotune.measurement.traffic import minimal_bytes
 from autotune.problem import Problem
-from autotune.report.axis import logarithmic
-from autotune.report.chart import LEFT, TOP, WIDTH, Chart, Label, Line, Mark, Marks, Plane, apart
+from autotune.report.chart import LEFT, TOP, WIDTH, Chart, Label, Line, Mark, Marks, Plane, apart, logarithmic
 from autotune.report.words import count, digits, microseconds, rate
 
 _UNIT_NAMES = {"fp32": "FFMA", "tf32": "TF32 tensor cores", "fp16": "16-bit tensor cores"}

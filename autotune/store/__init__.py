@@ -12,7 +12,6 @@ from autotune.store.dispatchers import DispatchedLayer, DispatcherRow, total_tim
 from autotune.store.dump import compact, dump, load
 from autotune.store.end_to_end_timings import EndToEndRow
 from autotune.store.finals import BASELINE, Finals, FinalsRow, Verdict
-from autotune.store.kernel_profile import KernelProfile
 from autotune.store.layers import stored_problem
 from autotune.store.merge import Merged, merge
 from autotune.store.profiles import ProfileRow
@@ -42,7 +41,6 @@ __all__ = [
     "EndToEndRow",
     "Finals",
     "FinalsRow",
-    "KernelProfile",
     "LayerRow",
     "Merged",
     "NoiseFloor",

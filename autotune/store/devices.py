@@ -11,7 +11,7 @@ from sqlalchemy import ColumnElement, Connection, RowMapping, select, update
 
 from autotune import __version__
 from autotune.devices.device import DeviceInfo, Environment
-from autotune.measurement.rates import Rate, best_rates
+from autotune.measurement.roofline import Rate, best_rates
 from autotune.store.rows import identify, insert, record_of, rows_of, values_of
 from autotune.store.schema.column_kinds import Values
 from autotune.store.schema.tables import DEVICE_IDENTITY, devices, environments, noise_floors, rates, runs

@@ -11,13 +11,13 @@ from sqlalchemy import select
 
 from autotune.devices.device import DeviceInfo, Environment
 from autotune.store.devices import Runs
-from autotune.store.kernel_profile import KernelProfile
 from autotune.store.rows import finite, insert, record_of, values_of
 from autotune.store.schema.column_kinds import Values
 from autotune.store.schema.tables import profiles, trials
 from autotune.store.sqlite.database import Database
 from autotune.store.studies import find, target_ids
 from autotune.store.trials import TrialRow, with_trials
+from autotune.trial import KernelProfile
 
 
 @dataclass(frozen=True, slots=True)

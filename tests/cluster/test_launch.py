@@ -10,7 +10,7 @@ import pytest
 pytest.importorskip("distributed")
 
 from autotune.api.device_names import devices_of_workers
-from autotune.cluster.launch import local_workers
+from autotune.cluster.scheduler import local_workers
 from autotune.errors import StudyError
 from tests.cluster.chaos import evaluated, rows_of, study_of
 from tests.fork_server import ForkedRun, ForkServer

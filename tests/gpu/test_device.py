@@ -11,7 +11,7 @@ from autotune.family.render import render
 from autotune.family.space import BoundTemplate, SearchSpace
 from autotune.family.template_files import load_template, template_files
 from autotune.measurement.calibrate import Calibration
-from autotune.measurement.rates import best_rates
+from autotune.measurement.roofline import best_rates
 from autotune.problem import Conv2dProblem
 from tests.processes import MARK, marked, removing_leftovers
 

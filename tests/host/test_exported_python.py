@@ -26,7 +26,7 @@ from autotune.autotune_runtime.network_interfaces import NETWORK_INTERFACES
 from autotune.errors import Rejected
 from autotune.exporting import Exported
 from autotune.exporting.build import Built
-from autotune.exporting.selected_kernel import SelectedKernel
+from autotune.exporting.kernel import SelectedKernel
 from autotune.measurement.exported import interface_of, prepared
 from autotune.measurement.launcher import Tensors
 from autotune.operation.registry import operation

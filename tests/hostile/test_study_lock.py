@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from autotune.api.run import study_lock
 from autotune.errors import StoreError
-from autotune.tuning.study_lock import study_lock
 
 VICTIM = "precious"
 

@@ -13,7 +13,7 @@ from autotune.compilation.compile import architecture
 from autotune.compilation.toolchain import find_cxx, find_nvcc
 from autotune.exporting import export_library
 from autotune.exporting.build import self_test
-from autotune.exporting.machine_code import NVCC_FLAGS
+from autotune.exporting.kernel import NVCC_FLAGS
 from autotune.family.render import render
 from autotune.family.source import KernelSource
 from autotune.family.space import BoundTemplate

@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from autotune.store import KernelProfile, Store
+from autotune.store import Store
+from autotune.trial import KernelProfile
 
 from .test_cli import answered, in_csv, rows, table
 from .tiny import Command, Finished, changed, write_family

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from autotune.family.dead_code import without_dead_code
-from autotune.family.text import inline
+from autotune.family.text import inline, without_dead_code
 
 INCLUDED = """#pragma once
 #include <cuda_fp16.h>

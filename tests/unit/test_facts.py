@@ -9,12 +9,12 @@ from pathlib import Path
 
 import pytest
 
-from autotune.analysis.facts import facts
+from autotune.analysis.rooflines import facts
 from autotune.devices.device import DeviceInfo
 from autotune.exporting.kernel import provenance, recorded_origin
 from autotune.family.source import Stage
 from autotune.measurement.occupancy import residency
-from autotune.measurement.rates import Rate
+from autotune.measurement.roofline import Rate
 from autotune.measurement.traffic import minimal_bytes
 from autotune.problem import Conv2dProblem
 from autotune.store import Store

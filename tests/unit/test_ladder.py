@@ -11,7 +11,8 @@ import pytest
 from autotune.analysis.profile import compiled
 from autotune.evaluation.null import NullEvaluator
 from autotune.family.template_files import load_templates
-from autotune.store import KernelProfile, Store, compact
+from autotune.store import Store, compact
+from autotune.trial import KernelProfile
 from tests.benchmarks.smaller_database import shrink
 
 from .test_cli import rows

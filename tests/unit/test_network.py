@@ -18,7 +18,7 @@ from autotune.compilation.compile import Binary
 from autotune.evaluation.null import NullEvaluator
 from autotune.family.source import KernelSource
 from autotune.family.template import KernelTemplate
-from autotune.measurement.rates import Rate
+from autotune.measurement.roofline import Rate
 from autotune.measurement.traffic import minimal_bytes
 from autotune.problem import Layer
 from autotune.store import Finals, Store, Verdict

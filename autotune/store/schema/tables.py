@@ -7,7 +7,6 @@ from sqlalchemy import text as sql
 
 from autotune.devices.device import DeviceInfo
 from autotune.operation.registry import CONV2D, operation
-from autotune.store.kernel_profile import KernelProfile
 from autotune.store.schema.best_rule import KEY
 from autotune.store.schema.column_kinds import (
     array,
@@ -27,7 +26,7 @@ from autotune.store.schema.column_kinds import (
     text,
     word,
 )
-from autotune.trial import ACCURACY_CLASSES, EndToEndParts, Outcome, Phases, Resources, Trial
+from autotune.trial import ACCURACY_CLASSES, EndToEndParts, KernelProfile, Outcome, Phases, Resources, Trial
 
 __all__ = ["metadata"]
 

@@ -15,9 +15,20 @@ from autotune.dispatch.predicate import Predicate, Step
 from autotune.family.source import ConstantSymbol, KernelSource, Stage
 from autotune.family.tensor_map_template import NamedTensorMap
 from autotune.problem import Conv2dProblem, Layer
-from autotune.store import DispatchedLayer, KernelProfile, Scope, Store, TemplateRecord, TrialKey
+from autotune.store import DispatchedLayer, Scope, Store, TemplateRecord, TrialKey
 from autotune.study import Study
-from autotune.trial import END_TO_END, Config, EndToEndParts, ErrorStats, Outcome, Phases, Resources, Timing, Trial
+from autotune.trial import (
+    END_TO_END,
+    Config,
+    EndToEndParts,
+    ErrorStats,
+    KernelProfile,
+    Outcome,
+    Phases,
+    Resources,
+    Timing,
+    Trial,
+)
 
 CONV1 = Layer("conv1", Conv2dProblem(n=100, c=1, h=70, w=70, k=12, r=5, s=5), count=2)
 CONV2 = Layer("conv2", Conv2dProblem(n=100, c=12, h=33, w=33, k=24, r=5, s=5, epilogue="bias_relu"))

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from autotune.measurement.rates import Rate
+from autotune.measurement.roofline import Rate
 from autotune.store import Finals, Store, Verdict, merge
 
 from .builders import (

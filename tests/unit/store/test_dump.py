@@ -15,7 +15,7 @@ import pytest
 
 from autotune import __version__
 from autotune.errors import StoreError
-from autotune.measurement.rates import Rate
+from autotune.measurement.roofline import Rate
 from autotune.problem import Layer
 from autotune.store import Finals, Store, TemplateRecord, Verdict, dump, load, merge
 from autotune.store.schema.tables import metadata

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from autotune.errors import StoreError
-from autotune.measurement.rates import Rate
+from autotune.measurement.roofline import Rate
 from autotune.store import Finals, Merged, Store, compact, merge
 from autotune.store.sqlite.open_database import newest_schema
 from tests.benchmarks.smaller_database import shrink

@@ -13,7 +13,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from autotune.errors import StoreError
-from autotune.measurement.rates import Rate
+from autotune.measurement.roofline import Rate
 from autotune.problem import Conv2dProblem, Layer, make_problem
 from autotune.store import Store, TemplateRecord, merge
 from autotune.store.schema.column_kinds import seven_digits
