@@ -13,6 +13,7 @@ from autotune.cli.tables import format_options, show
 from autotune.columns import Column
 from autotune.devices.device import DeviceInfo
 from autotune.measurement.roofline import Rate
+from autotune.resources import RECORDED
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,7 +112,5 @@ def devices(calibrate: bool, only_rates: bool, db: str, style: str | None) -> No
     if only_rates or (measured and style is None):
         show(measured, _RATE_COLUMNS, style)
     if not any(row.rates for row in rows):
-        click.echo(
-            "no rates of the devices here are stored, so they have no floors: run `autotune devices --calibrate`",
-            err=True,
-        )
+        hint = "" if db in RECORDED else ": run `autotune devices --calibrate`"  # bundled results are read-only
+        click.echo(f"no rates of the devices here are stored, so they have no floors{hint}", err=True)

@@ -204,7 +204,7 @@ DATABASE = click.option(
     envvar="AUTOTUNE_DB",
     show_envvar=True,
     callback=database_path,
-    help=f"Results database: a path, a URL, or {', '.join(_FIRST)} or {_LAST} for bundled results.",
+    help=f"Results database: a path, or {', '.join(_FIRST)} or {_LAST} for bundled results.",
 )
 ACCURACY = click.option("--accuracy", type=click.Choice(ACCURACY_CLASSES), help="Only this accuracy class.")
 FAMILIES = click.option(

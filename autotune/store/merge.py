@@ -77,6 +77,8 @@ def merge(other: str | Path, url: str | Path, *, clock: Clock = utc_now) -> Merg
     Raises StoreError, with nothing merged, if the file is damaged or if the two have different kernels with the same
     hash.
     """
+    if not path_of(other).exists():
+        raise StoreError(f"{one_line(str(path_of(other)))}: no such file")
     with closing(open_for_reading(other, timeout_s=LOCK_TIMEOUT_S, clock=clock)) as source:
         here = path_of(url)
         if here.exists() and source.path.samefile(here):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from datetime import datetime
 from functools import cache
@@ -42,7 +43,7 @@ class TrialKey:
     config: Config
     source_hash: str | None
     attempts: int = 1
-    """how often it was started, this time included"""
+    """how often it was started, this time included; runs that their user ended do not count"""
 
 
 CIRCUMSTANCES = ("tuning_target_id", "device_id", "environment_id", "measurement_mode", "origin")
@@ -165,6 +166,14 @@ class TrialStore:
         """Commit the outcome of a running trial, with its measurement, and its parts if it is end to end."""
         with self.database.write() as connection:
             end_trial(connection, key, trial, self.database.now(), parts)
+
+    def withdraw(self, keys: Iterable[TrialKey]) -> None:
+        """Take back the attempts of running trials whose run was ended by its user, which says nothing about them."""
+        running = trials.c.outcome == str(Outcome.RUNNING)
+        with self.database.write() as connection:
+            for key in keys:
+                taken_back = update(trials).where(trials.c.id == key.id, running)
+                connection.execute(taken_back.values(attempts=trials.c.attempts - 1))
 
     def add(
         self, scope: Scope, trial: Trial, source: KernelSource | None = None, *, proposed_by: str = "search"

@@ -130,6 +130,10 @@ class StoredLayer:
         """Commit the result of a running trial."""
         self.store.trials.end(self.running.pop(trial.number), trial)
 
+    def withdraw(self) -> None:
+        """Let the trials that have not ended start again without a strike: the user ended the run."""
+        self.store.trials.withdraw(self.running.values())
+
     def add(self, trial: Trial, source: KernelSource, *, proposed_by: str) -> None:
         """Commit a trial whose kernel was never launched."""
         self.store.trials.add(self.scope, trial, source, proposed_by=proposed_by)

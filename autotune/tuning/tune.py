@@ -61,9 +61,11 @@ def tune(
     rates = store.rates.best(info)
     key = store.studies.begin(study, fresh=fresh)
     records = template_records(templates)
+    written: list[StoredLayer] = []
 
     def opened(layer: Layer) -> OpenLayer:
         stored = StoredLayer.open(store, key, layer, info, environment, measurement_mode(study), records)
+        written.append(stored)
         own = spaces[layer.name]
 
         def design() -> WarmStart | None:
@@ -73,7 +75,12 @@ def tune(
 
     run = Run(study, evaluator, observe, stopping, clock, search, finals, rates)
     schedule = Schedule(run, [opened(layer) for layer in distinct_layers(chosen)], listing_s=clock() - began_s)
-    results = {result.layer.problem: result for result in schedule.run()}
+    try:
+        results = {result.layer.problem: result for result in schedule.run()}
+    except (KeyboardInterrupt, SystemExit):  # a second Ctrl-C, or SIGTERM
+        for stored in written:
+            stored.withdraw()
+        raise
     return tuple(results[layer.problem].of(study.name, layer) for layer in chosen if layer.problem in results)
 
 

@@ -173,16 +173,23 @@ def test_finals_that_an_interrupt_spared_are_held_by_the_next_run(
     assert autotune("tune", "small.toml", *WORDS, "null", "--trials", "20").err.count("finals: ") == 0
 
 
+RUNNING = "SELECT attempts FROM results WHERE outcome = 'running'"
+
+
 def test_a_second_interrupt_ends_it_at_once(folder: Path, fork_server: ForkServer, autotune: Command) -> None:
     words = ("--family-dir", "families", "--device", "null:delay_ms=1000", "--trials", "40")  # a second each, at hand
     run = fork_server.start(folder, "tune", "small.toml", *words)
     run.wait_for("small.one: 1/40")
+    while not (running := rows(autotune("query", RUNNING, "--json"))):
+        assert not run.ended
     run.send_signal(signal.SIGINT)
     run.wait_for("finishing the running trial")  # two signals that wait for a busy process together are one
     run.send_signal(signal.SIGINT)
     ended = run.finish()
     assert ended.code == 130, ended.err
     assert "Traceback" not in ended.err
+    left = rows(autotune("query", RUNNING, "--json"))
+    assert [row["attempts"] for row in (*running, *left)] == [1, 0], "it counts against no kernel"
     (folder / "small.toml").write_text(changed((folder / "small.toml").read_text(), ("trials = 10", "trials = 40")))
     finished = autotune("tune", "small.toml", *WORDS, "null")
     assert "small.one: 40 evaluated" in finished.err, "and what it left behind is resumed"
