@@ -243,6 +243,24 @@ def test_fast_functions_and_products_of_bytes(bench: Bench) -> None:
     assert list(i) == [5 + 3 * -128 + 2 * 127 - 3 + 2, 5 + 3 * 128 + 2 * 127 + 255 * 3 + 2, 9 + 5 - 12 - 21 - 32]
 
 
+MATHEMATICS = """
+#include <cmath>
+#include <algorithm>
+extern "C" __global__ void mathematics(double* y) {
+    double sine, cosine;
+    sincospi(0.25, &sine, &cosine);
+    y[0] = sine - cosine + M_PI;
+    y[1] = std::isinf(-INFINITY) && std::isnan(NAN) ? std::exp(1.0) : 0.0;
+    y[2] = static_cast<double>(INT_MAX) + std::abs(std::min(-2, 1)) + exp10(2.0);
+}
+"""
+
+
+def test_constants_and_functions_of_the_standard_headers(bench: Bench) -> None:
+    (y,) = bench.run(MATHEMATICS, "mathematics", (np.zeros(3),))
+    np.testing.assert_allclose(y.astype(np.float64), np.array([np.pi, np.e, 2**31 - 1 + 2 + 100]), rtol=1e-12)
+
+
 def test_ptx_is_refused_with_a_hint(bench: Bench) -> None:
     text = """
     extern "C" __global__ void lane(unsigned* y) {

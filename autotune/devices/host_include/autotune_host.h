@@ -1,7 +1,7 @@
 // What CUDA C++ takes for granted, for a C++17 compiler (g++ 11 or clang++, x86-64 or any other CPU): included before
 // the unmodified text of a kernel, which then runs on the CPU. One CUDA thread is one fiber of the runtime in
-// autotune_host_runtime.cpp; a block stays on one OS thread, so shared memory is thread_local. No standard header is
-// included: <cmath> alone would double the time to compile a small kernel.
+// autotune_host_runtime.cpp; a block stays on one OS thread, so shared memory is thread_local. Of the standard headers
+// that nvcc includes only <limits.h> is: <cmath> alone would double the time to compile a small kernel.
 // __CUDACC__ and __CUDA_ARCH__ stay undefined: that is how a kernel tells the CPU from a GPU.
 #pragma once
 
@@ -17,6 +17,8 @@
 #define __align__(bytes) __attribute__((aligned(bytes)))
 #define __forceinline__ __inline__ __attribute__((always_inline))
 #define __noinline__ __attribute__((noinline))
+
+#include <limits.h>
 
 // The C library, as nvcc declares it before a kernel's text.
 typedef __SIZE_TYPE__ size_t;

@@ -1,6 +1,25 @@
 // CUDA's device math: the C functions by built-ins, their C++ overloads, and the integer and rounding intrinsics.
 #pragma once
 
+// The constants of <math.h>.
+#define INFINITY __builtin_inff()
+#define NAN __builtin_nanf("")
+#define HUGE_VAL __builtin_huge_val()
+#define HUGE_VALF __builtin_huge_valf()
+#define M_E 2.7182818284590452354
+#define M_LOG2E 1.4426950408889634074
+#define M_LOG10E 0.43429448190325182765
+#define M_LN2 0.69314718055994530942
+#define M_LN10 2.30258509299404568402
+#define M_PI 3.14159265358979323846
+#define M_PI_2 1.57079632679489661923
+#define M_PI_4 0.78539816339744830962
+#define M_1_PI 0.31830988618379067154
+#define M_2_PI 0.63661977236758134308
+#define M_2_SQRTPI 1.12837916709551257390
+#define M_SQRT2 1.41421356237309504880
+#define M_SQRT1_2 0.70710678118654752440
+
 #define AUTOTUNE_MATH1(name)                                                                 \
     inline float name##f(float a) { return __builtin_##name##f(a); }                         \
     inline double name(double a) { return __builtin_##name(a); }                             \
@@ -13,6 +32,7 @@ AUTOTUNE_MATH1(sqrt)
 AUTOTUNE_MATH1(cbrt)
 AUTOTUNE_MATH1(exp)
 AUTOTUNE_MATH1(exp2)
+AUTOTUNE_MATH1(exp10)
 AUTOTUNE_MATH1(expm1)
 AUTOTUNE_MATH1(log)
 AUTOTUNE_MATH1(log2)
@@ -27,8 +47,13 @@ AUTOTUNE_MATH1(atan)
 AUTOTUNE_MATH1(sinh)
 AUTOTUNE_MATH1(cosh)
 AUTOTUNE_MATH1(tanh)
+AUTOTUNE_MATH1(asinh)
+AUTOTUNE_MATH1(acosh)
+AUTOTUNE_MATH1(atanh)
 AUTOTUNE_MATH1(erf)
 AUTOTUNE_MATH1(erfc)
+AUTOTUNE_MATH1(lgamma)
+AUTOTUNE_MATH1(tgamma)
 AUTOTUNE_MATH1(ceil)
 AUTOTUNE_MATH1(floor)
 AUTOTUNE_MATH1(trunc)
@@ -39,6 +64,8 @@ AUTOTUNE_MATH1(fabs)
 AUTOTUNE_MATH2(fmin)
 AUTOTUNE_MATH2(fmax)
 AUTOTUNE_MATH2(fmod)
+AUTOTUNE_MATH2(remainder)
+AUTOTUNE_MATH2(nextafter)
 AUTOTUNE_MATH2(fdim)
 AUTOTUNE_MATH2(pow)
 AUTOTUNE_MATH2(atan2)
@@ -53,6 +80,21 @@ inline double fma(double a, double b, double c) { return __builtin_fma(a, b, c);
 inline float ldexpf(float a, int exponent) { return __builtin_ldexpf(a, exponent); }
 inline float rsqrtf(float a) { return 1.0f / __builtin_sqrtf(a); }
 inline double rsqrt(double a) { return 1.0 / __builtin_sqrt(a); }
+inline void sincosf(float a, float* sine, float* cosine) { *sine = __builtin_sinf(a), *cosine = __builtin_cosf(a); }
+inline void sincos(double a, double* sine, double* cosine) { *sine = __builtin_sin(a), *cosine = __builtin_cos(a); }
+inline double sinpi(double a) { return __builtin_sin(M_PI * __builtin_fmod(a, 2.0)); }
+inline double cospi(double a) { return __builtin_cos(M_PI * __builtin_fmod(a, 2.0)); }
+inline float sinpif(float a) { return static_cast<float>(sinpi(a)); }
+inline float cospif(float a) { return static_cast<float>(cospi(a)); }
+inline void sincospif(float a, float* sine, float* cosine) { *sine = sinpif(a), *cosine = cospif(a); }
+inline void sincospi(double a, double* sine, double* cosine) { *sine = sinpi(a), *cosine = cospi(a); }
+inline float modff(float a, float* whole) { return __builtin_modff(a, whole); }
+inline double modf(double a, double* whole) { return __builtin_modf(a, whole); }
+inline float frexpf(float a, int* exponent) { return __builtin_frexpf(a, exponent); }
+inline double frexp(double a, int* exponent) { return __builtin_frexp(a, exponent); }
+inline double ldexp(double a, int exponent) { return __builtin_ldexp(a, exponent); }
+inline long lroundf(float a) { return __builtin_lroundf(a); }
+inline long lround(double a) { return __builtin_lround(a); }
 inline long lrintf(float a) { return __builtin_lrintf(a); }
 inline long lrint(double a) { return __builtin_lrint(a); }
 inline bool isnan(float a) { return __builtin_isnan(a); }
@@ -72,7 +114,7 @@ inline float __exp10f(float a) { return __builtin_exp10f(a); }
 inline float __sinf(float a) { return __builtin_sinf(a); }
 inline float __cosf(float a) { return __builtin_cosf(a); }
 inline float __tanf(float a) { return __builtin_tanf(a); }
-inline void __sincosf(float a, float* sine, float* cosine) { *sine = __builtin_sinf(a), *cosine = __builtin_cosf(a); }
+inline void __sincosf(float a, float* sine, float* cosine) { sincosf(a, sine, cosine); }
 inline float __powf(float a, float b) { return __builtin_powf(a, b); }
 inline float __fdividef(float a, float b) { return a / b; }
 
