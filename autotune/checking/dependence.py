@@ -14,7 +14,7 @@ from autotune.errors import TemplateError
 from autotune.measurement.bounds import allowed_error
 from autotune.measurement.numpy_reference import in_numpy
 from autotune.measurement.unread_inputs import Dependence
-from autotune.operation.operation import FILE, NUMPY_REFERENCE
+from autotune.operation.operation import DATA, FILE, NUMPY_REFERENCE
 from autotune.problem import Problem
 from autotune.workers.worker import DependenceRequest, Worker, WorkerLost
 
@@ -42,6 +42,10 @@ def doubtful_declarations(problems: Sequence[Problem]) -> list[str]:
             warnings += [f"warning: {path}: no output depends on {name}" for name in found.unread]
             warnings += [f"warning: {path}: {name} is the same for all inputs" for name in found.constant]
             warnings += [f"warning: {path}: {told}: their test data do not reach all cases" for told in found.unreached]
+            warnings += [
+                f"warning: {folder / DATA}: {name} is the same in every run: a kernel that does not read it passes"
+                for name in found.alike
+            ]
             warnings += [
                 f"warning: {folder / FILE}: {name} is at most {size:.0f}: a kernel that computes in 16 bits passes; "
                 "give its inputs larger `integers`, or check.toml larger problems"

@@ -33,6 +33,8 @@ class Dependence:
     """outputs of integers and their largest magnitude"""
     allowed: Mapping[str, float]
     """outputs with a tolerance, and the error that it allows / the magnitude of the output"""
+    alike: tuple[str, ...]
+    """arrays for which data.py gives the same numbers whatever `random` is"""
 
 
 def dependence(problems: Sequence[Problem]) -> Dependence:
@@ -57,6 +59,16 @@ def dependence(problems: Sequence[Problem]) -> Dependence:
         tuple(told for output, told, _ in reached if told and output.name in changing),
         {output.name: magnitude for output, _, magnitude in reached if output.dtype not in FLOATS},
         _allowed(problems) if problems[0].operation.bounds.model == "tolerance" else {},
+        _alike(problems),
+    )
+
+
+def _alike(problems: Sequence[Problem]) -> tuple[str, ...]:
+    pairs = [(given_data(problem, 0), given_data(problem, 1)) for problem in problems]
+    return tuple(
+        name
+        for name in dict.fromkeys(name for one, _ in pairs for name in one)
+        if all(np.array_equal(one[name], other[name]) for one, other in pairs if name in one)
     )
 
 

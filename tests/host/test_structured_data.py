@@ -127,6 +127,13 @@ def test_kernel_is_verified_on_what_data_py_gives(tmp_path: Path, host: DeviceEv
     assert not doubtful_declarations([problem_of(tmp_path / "right")])
 
 
+def test_data_that_are_the_same_in_every_run_are_warned_about(tmp_path: Path) -> None:
+    even = "random.integers(0, p.entries + 1, p.rows - 1)", "np.arange(1, p.rows) * p.entries // p.rows"
+    written(tmp_path / "even", {**CSR, "data.py": CSR["data.py"].replace(*even)})
+    (warning,) = doubtful_declarations([problem_of(tmp_path / "even")])
+    assert "data.py: first is the same in every run: a kernel that does not read it passes" in warning
+
+
 @pytest.mark.parametrize(
     ("old", "new", "right"),
     [
