@@ -13,7 +13,7 @@ import time
 import zlib
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future
-from contextlib import ExitStack, closing
+from contextlib import ExitStack, closing, suppress
 from threading import BoundedSemaphore
 
 from distributed import Worker, get_worker
@@ -21,7 +21,7 @@ from distributed.core import Status
 
 from autotune import __version__
 from autotune.api.device_names import evaluator_of, jobs_default
-from autotune.cluster.scheduler import CONNECT_S, address_of
+from autotune.cluster.scheduler import CONNECT_S, address_of, knock
 from autotune.cluster.task import DeviceClass, LayerTask, Report, ReportedLayer, TaskEnd, TaskReport
 from autotune.errors import DeviceError, DeviceLost, StudyError, shortened
 from autotune.escape import one_line
@@ -211,8 +211,10 @@ async def serve(
     waiting = False
     while not stopping():
         device.stopping = False
-        worker = ClusterWorker(address_of(cluster), device=device, name=f"{name}-{secrets.token_hex(3)}")
         try:
+            with suppress(ConnectionError, TimeoutError):  # a scheduler that is just starting; no such host is an error
+                await knock(cluster)
+            worker = ClusterWorker(address_of(cluster), device=device, name=f"{name}-{secrets.token_hex(3)}")
             if not await _connected(worker, stopping):
                 return
         except (OSError, TimeoutError, ValueError, RuntimeError) as error:
