@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 
 from autotune.autotune_runtime.interface import Status
 from autotune.errors import StoreError
@@ -12,7 +11,7 @@ from autotune.expressions.expression import Expression
 from autotune.family.codegen_cpp import fold
 from autotune.measurement.numpy_reference import in_numpy
 from autotune.measurement.reference import error_unit
-from autotune.operation.declarations import COMPUTED, FILLS, READ, ROLES, SCALAR, ArrayTemplate, Part, Role, Size
+from autotune.operation.declarations import COMPUTED, FILLS, READ, ROLES, SCALAR, ArrayTemplate, Role
 from autotune.operation.operation import Operation
 from autotune.operation.storage_types import TYPES
 
@@ -23,134 +22,28 @@ _TARGETS = ("all", "clean", "help", "install", "package", "test", "edit_cache", 
 _LIBRARIES = ("c", "cuda", "dl", "gcc", "gcc_s", "m", "pthread", "rt", "stdc++")
 NOT_EXPORTED = frozenset((*_FILES, *_TARGETS, *_LIBRARIES))
 """Operation names that would collide with files, CMake targets or libraries of an export."""
-_STATUSES = {status.name.lower() for status in Status} | {
-    "api",
-    "abi_version",
-    "alignment",
-    "arguments",
-    "image",
-    "reference",
+_STATUSES = {
+    *(status.name.lower() for status in Status),
+    *("api", "abi_version", "alignment", "arguments", "image", "reference"),
 }
 """Names of constants in the C interface, in lower case."""
 _TYPES = frozenset(
-    [
-        "Argument",
-        "Array",
-        "Arrays",
-        "Case",
-        "Constant",
-        "Current",
-        "Data",
-        "Declared",
-        "Device",
-        "Driver",
-        "ErrorBound",
-        "Extents",
-        "Failure",
-        "Golden",
-        "Handle",
-        "Inputs",
-        "Int",
-        "Kept",
-        "Keeper",
-        "Kernel",
-        "Launch",
-        "Layer",
-        "Loaded",
-        "Memory",
-        "Output",
-        "Pass",
-        "Plan",
-        "Problem",
-        "Reference",
-        "Role",
-        "Sample",
-        "Samples",
-        "Stored",
-        "Taken",
-        "Tensors",
-        "Unevaluable",
-        "Whole",
-    ]
+    (
+        *("Argument", "Array", "Arrays", "Case", "Constant", "Current", "Data", "Declared", "Device", "Driver"),
+        *("ErrorBound", "Extents", "Failure", "Golden", "Handle", "Inputs", "Int", "Keeper", "Kept", "Kernel"),
+        *("Launch", "Layer", "Loaded", "Memory", "Output", "Pass", "Plan", "Problem", "Reference", "Role", "Sample"),
+        *("Samples", "Stored", "Taken", "Tensors", "Unevaluable", "Whole"),
+    )
 )
 """Types of the library, with which enumerations must not collide."""
 
 _C_TYPES = {"f32": "float", "f64": "double", "i32": "int32_t", "i64": "int64_t"}
 
 
-@dataclass(frozen=True, slots=True)
-class ArrayView:
-    """An array that problems may have."""
-
-    name: str
-    role: str
-    c_type: str
-    """of a scalar"""
-    doc: str
-    when: str
-    type_word: str
-    """the word that says the storage type of its elements"""
-    dtypes: tuple[str, ...]
-    """storage type of its elements, for each value of that word"""
-    extents: tuple[str, ...]
-    fill: str
-    least: str
-    most: str
-    """range of test data that are integers"""
-    low: str
-    high: str
-    """range of uniform test data"""
-
-
-@dataclass(frozen=True, slots=True)
-class OperationContext:
-    """An operation, with expressions in C++ on a `layer`."""
-
-    name: str
-    runtime: str
-    reference: bool
-    """whether it is in C++, so that the self-test has it too"""
-    error_unit: str
-    """error units from the C++ reference"""
-    roles: tuple[str, ...]
-    fills: tuple[str, ...]
-    dtypes: tuple[str, ...]
-    dtype_bytes: tuple[int, ...]
-    dtype_floats: tuple[bool, ...]
-    sizes: tuple[Size, ...]
-    words: tuple[tuple[str, tuple[str, ...]], ...]
-    enumerations: tuple[tuple[str, tuple[str, ...]], ...]
-    """the words, and their values"""
-    constants: Mapping[str, Mapping[str, str]]
-    """C name of each word, by enumeration"""
-    parts: tuple[Part, ...]
-    derived: tuple[tuple[str, str], ...]
-    rules: tuple[str, ...]
-    arrays: tuple[ArrayView, ...]
-    flops: str
-    members: str
-    """initialisers of a problem from that of the C interface"""
-    same_shape: str
-    names: tuple[str, ...]
-    """of the arrays"""
-    inputs: tuple[str, ...]
-    """names of the arrays that the reference takes"""
-    input_data: str
-    is_read: str
-    is_output: str
-    """C++ for an `array`'s role"""
-    changes_what_it_reads: bool
-    weight_names: tuple[str, ...]
-    weights: str
-    """the names of prepared arrays, as text"""
-    weights_set: str
-    launched: str
-    """the names of the arrays of each launch, as text"""
-    launched_set: str
-
-
-def operation_context(operation: Operation) -> OperationContext:
-    """An operation for the templates. Raises StoreError for names that an export uses for something else."""
+def operation_context(operation: Operation) -> dict[str, object]:
+    """An operation for the templates, with expressions in C++ on a `layer`. Raises StoreError for names that an export
+    uses for something else.
+    """
     _check_names(operation)
     names = operation.names_of(*ROLES)
     sizes = tuple(size.name for size in operation.sizes)
@@ -159,39 +52,39 @@ def operation_context(operation: Operation) -> OperationContext:
     fixed = (name for name in (*sizes, *operation.words) if name != operation.runtime)
     inputs, weights = operation.inputs, operation.names_of("weights")
     launched = tuple(name for name in names if name not in weights)
-    return OperationContext(
-        name=operation.name,
-        runtime=operation.runtime,
-        reference=not in_numpy(operation),
-        error_unit=error_unit(operation.bounds.of(operation.output)),
-        roles=ROLES,
-        fills=FILLS,
-        dtypes=tuple(TYPES),
-        dtype_bytes=tuple(each.size_bytes for each in TYPES.values()),
-        dtype_floats=tuple(each.is_float for each in TYPES.values()),
-        sizes=operation.sizes,
-        words=tuple(operation.words.items()),
-        enumerations=tuple(operation.enumerations.items()),
-        constants=word_constants(operation),
-        parts=operation.parts,
-        derived=tuple((name, _cpp(bound.expression, operation)) for name, bound in operation.derived),
-        rules=tuple(f"({_cpp(rule.holds.expression, operation)})" for rule in operation.rules),
-        arrays=tuple(_array(array, operation) for array in operation.arrays),
-        flops=_cpp(operation.flops.expression, operation),
-        members=",\n          ".join((*members, *words)),
-        same_shape=" &&\n           ".join(f"a.{name} == b.{name}" for name in fixed),
-        names=names,
-        inputs=inputs,
-        input_data=", ".join(f"data[{names.index(name)}]" for name in inputs),
-        is_read=_one_of(READ),
-        is_output=_one_of(COMPUTED),
-        changes_what_it_reads=any(array.role in READ and array.role in COMPUTED for array in operation.arrays),
-        weight_names=weights,
-        weights=_listed(weights),
-        weights_set=_set(weights),
-        launched=_listed(launched),
-        launched_set=_set(launched),
-    )
+    return {
+        "name": operation.name,
+        "runtime": operation.runtime,
+        "reference": not in_numpy(operation),  # in C++, so that the self-test has it too
+        "error_unit": error_unit(operation.bounds.of(operation.output)),  # from the C++ reference
+        "roles": ROLES,
+        "fills": FILLS,
+        "dtypes": tuple(TYPES),
+        "dtype_bytes": tuple(each.size_bytes for each in TYPES.values()),
+        "dtype_floats": tuple(each.is_float for each in TYPES.values()),
+        "sizes": operation.sizes,
+        "words": tuple(operation.words.items()),
+        "enumerations": tuple(operation.enumerations.items()),
+        "constants": word_constants(operation),
+        "parts": operation.parts,
+        "derived": tuple((name, _cpp(bound.expression, operation)) for name, bound in operation.derived),
+        "rules": tuple(f"({_cpp(rule.holds.expression, operation)})" for rule in operation.rules),
+        "arrays": tuple(_array(array, operation) for array in operation.arrays),
+        "flops": _cpp(operation.flops.expression, operation),
+        "members": ",\n          ".join((*members, *words)),  # initialisers of a problem from the C interface's
+        "same_shape": " &&\n           ".join(f"a.{name} == b.{name}" for name in fixed),
+        "names": names,
+        "inputs": inputs,  # of the reference
+        "input_data": ", ".join(f"data[{names.index(name)}]" for name in inputs),
+        "is_read": _one_of(READ),
+        "is_output": _one_of(COMPUTED),
+        "changes_what_it_reads": any(array.role in READ and array.role in COMPUTED for array in operation.arrays),
+        "weight_names": weights,
+        "weights": _listed(weights),
+        "weights_set": _set(weights),
+        "launched": _listed(launched),  # the arrays of each launch
+        "launched_set": _set(launched),
+    }
 
 
 def word_constants(operation: Operation) -> Mapping[str, Mapping[str, str]]:
@@ -234,27 +127,28 @@ def _set(names: tuple[str, ...]) -> str:
     return ", ".join(f"arguments.{name} = {name}" for name in names)
 
 
-def _array(array: ArrayTemplate, operation: Operation) -> ArrayView:
+def _array(array: ArrayTemplate, operation: Operation) -> dict[str, object]:
+    """An array that problems may have."""
     texts = {layout: [extent.expression.text for extent in extents] for layout, extents in array.shapes.items()}
     shapes = {layout: f"[{', '.join(extents)}]" for layout, extents in texts.items()}
     alike = len(set(shapes.values())) == 1
     shape = next(iter(shapes.values())) if alike else ", ".join(f"{layout} {text}" for layout, text in shapes.items())
     when = array.when.expression.text
-    return ArrayView(
-        name=array.name,
-        role=array.role,
-        c_type=_C_TYPES[next(iter(array.dtypes.values()))] if array.role == SCALAR else "",
-        doc=shape if when == "true" else f"{shape}, where {when}",
-        when=_cpp(array.when.expression, operation),
-        type_word=array.type_word,
-        dtypes=tuple(array.dtypes[word] for word in operation.words[array.type_word]),
-        extents=tuple(_cpp(extent, operation) for extent in _extents(texts, array.name)),
-        fill=array.fill,
-        least=_cpp(array.least.expression, operation),
-        most=_cpp(array.most.expression, operation),
-        low=array.low.hex(),
-        high=array.high.hex(),
-    )
+    return {
+        "name": array.name,
+        "role": array.role,
+        "c_type": _C_TYPES[next(iter(array.dtypes.values()))] if array.role == SCALAR else "",
+        "doc": shape if when == "true" else f"{shape}, where {when}",
+        "when": _cpp(array.when.expression, operation),
+        "type_word": array.type_word,  # which word says the storage type of its elements
+        "dtypes": tuple(array.dtypes[word] for word in operation.words[array.type_word]),
+        "extents": tuple(_cpp(extent, operation) for extent in _extents(texts, array.name)),
+        "fill": array.fill,
+        "least": _cpp(array.least.expression, operation),  # range of test data that are integers
+        "most": _cpp(array.most.expression, operation),
+        "low": array.low.hex(),  # and of uniform test data
+        "high": array.high.hex(),
+    }
 
 
 def _extents(texts: Mapping[str, list[str]], name: str) -> Iterator[Expression]:

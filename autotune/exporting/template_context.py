@@ -196,55 +196,31 @@ def c_string(text: str) -> str:
     return '"' + "".join(chr(byte) if byte in plain else f"\\{byte:03o}" for byte in text.encode()) + '"'
 
 
-@dataclass(frozen=True, slots=True)
-class GoldenContext:
-    """A kernel's golden values for the template."""
-
-    identifier: str
-    name: str
-    n: int
-    least_n: int
-    more_n: tuple[int, ...]
-    bound: tuple[str, ...]
-    reduction: str
-    most_error_on_integers: str
-    most_outputs: int
-    sets: tuple[SamplesContext, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class SamplesContext:
-    """One data set of them."""
-
-    output: int
-    n: int
-    whole: bool
-    lines: tuple[str, ...]
-    """initialisers"""
-    count: int
-
-
-def golden_context(problem: Problem, source: KernelSource, identifier: str, name: str) -> GoldenContext:
-    """The golden values of a kernel's problem. Raises TemplateError if its reference fails."""
+def golden_context(problem: Problem, source: KernelSource, identifier: str, name: str) -> dict[str, object]:
+    """The golden values of a kernel's problem for the template. Raises TemplateError if its reference fails."""
     values = golden(problem)
     bound = error_bound(source.accuracy, problem).times(source.error_factor)
-    return GoldenContext(
-        identifier=identifier,
-        name=name,
-        n=values.n,
-        least_n=values.least_n,
-        more_n=values.more_n,
-        bound=tuple(number.hex() for number in bound.numbers),
-        reduction=float(problem.reduction).hex(),
-        most_error_on_integers=most_error_on_integers(source).hex(),
-        most_outputs=values.most_outputs,
-        sets=tuple(
-            SamplesContext(
-                problem.operation.seed(each.output), each.n, each.integers, _samples(each, bound), len(each.indices)
-            )
+    return {
+        "identifier": identifier,
+        "name": name,
+        "n": values.n,
+        "least_n": values.least_n,
+        "more_n": values.more_n,
+        "bound": tuple(number.hex() for number in bound.numbers),
+        "reduction": float(problem.reduction).hex(),
+        "most_error_on_integers": most_error_on_integers(source).hex(),
+        "most_outputs": values.most_outputs,
+        "sets": tuple(
+            {
+                "output": problem.operation.seed(each.output),
+                "n": each.n,
+                "whole": each.integers,
+                "lines": _samples(each, bound),
+                "count": len(each.indices),
+            }
             for each in values.sets
         ),
-    )
+    }
 
 
 def _samples(golden: Samples, bound: ErrorBound) -> tuple[str, ...]:
