@@ -149,6 +149,11 @@ class Study:
         return str(self.path.relative_to(folder).with_suffix("") if self.path.is_relative_to(folder) else self.path)
 
     @property
+    def measurement_mode(self) -> str:
+        """How its kernels are verified and timed, as part of the identity of their trials."""
+        return self.measure.cache
+
+    @property
     def certain_trials(self) -> int:
         """Evaluations that each layer is certain to get; 0 if something else may end its search."""
         ends = (self.time_budget_s, self.trials_total, self.time_budget_total_s, self.min_gain)

@@ -24,7 +24,6 @@ from autotune.trial import Trial
 from autotune.tuning.end_to_end import EndToEndResult, time_end_to_end
 from autotune.tuning.layer_result import LayerResult
 from autotune.tuning.trial_log import Progress
-from autotune.tuning.tune import measurement_mode
 from autotune.tuning.tune import tune as tune_study
 
 OnTrial = Callable[[Trial, Progress], object]
@@ -177,6 +176,6 @@ def best_of(store: Store, study: Study, names: Set[str], info: DeviceInfo) -> li
         for row in store.best.list(study.name, kind=info.kind)
         if row.name in names
         and row.row.device.identity == info.identity
-        and row.row.measurement_mode == measurement_mode(study)
+        and row.row.measurement_mode == study.measurement_mode
         and row.row.trial.accuracy in study.admitted(row.layer.problem)
     ]

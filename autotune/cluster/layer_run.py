@@ -19,7 +19,6 @@ from autotune.tuning.initial_design import tuned_before
 from autotune.tuning.layer_finals import FinalsPlan
 from autotune.tuning.layer_result import PAUSED, LayerResult
 from autotune.tuning.layer_store import StoredLayer, template_records
-from autotune.tuning.tune import measurement_mode
 from autotune.tuning.tuned_layer import Part
 
 TunedBefore = dict[tuple[str, ...], tuple[TopTrial, ...]]
@@ -56,7 +55,7 @@ class LayerRun:
         """`tuned` keeps the trials for a warm start, which layers that begin together read once."""
         self._run, self.device_class, self.layer = run, device_class, layer
         info, environment, study, store = device_class.info, device_class.environment, run.study, run.store
-        mode = measurement_mode(study)
+        mode = study.measurement_mode
         self._stored = StoredLayer.open(store, run.key, layer, info, environment, mode, run.records)
         self._first_number = store.trials.next_number(self._stored.scope)
         classes = study.informative(layer.problem)

@@ -40,7 +40,6 @@ from autotune.store import DispatchedLayer, TemplateRecord
 from autotune.study import Study, distinct_layers
 from autotune.trial import Outcome
 from autotune.tuning.layer_finals import LEAST_NOISE
-from autotune.tuning.tune import measurement_mode
 
 HELD_OUT = 4
 """One layer in this many is held out."""
@@ -114,10 +113,10 @@ def build(
     record = TemplateRecord(FAMILY, template.hash, template.header)
     info, environment = run.evaluator.info, run.evaluator.environment
     scope = run.store.scopes.open_set(
-        key, [layers[row] for row in rows], info, environment, measurement_mode(study), record
+        key, [layers[row] for row in rows], info, environment, study.measurement_mode, record
     )
     matrix, measured = build_matrix(run, key, tuned, properties, held=held, interpolated=interpolated, named=named)
-    floor = run.store.noise_floors.latest(run.evaluator.info, measurement_mode(study))
+    floor = run.store.noise_floors.latest(run.evaluator.info, study.measurement_mode)
     noise = max(LEAST_NOISE, floor.noise_fraction if floor else 0.0)
     making = Making(template.properties, kernels)
     left_out_configs = left_out(matrix, rows, making)

@@ -20,7 +20,6 @@ from autotune.trial import Config, Outcome, Trial
 from autotune.tuning.layer_store import StoredLayer, quarantine_suspects, template_records
 from autotune.tuning.pipeline import LayerQueue, Pipeline
 from autotune.tuning.trial_log import Progress, TrialLog
-from autotune.tuning.tune import measurement_mode
 
 DISPATCH = "dispatch"
 """`proposed_by` of the trials of these cells."""
@@ -87,7 +86,7 @@ class Row:
 def read_row(run: Run, layer: Layer) -> Row:
     """A layer of the study with its stored times on this device. Writes nothing."""
     study, evaluator = run.study, run.evaluator
-    listed = evaluator.listed(layer.problem, cache=measurement_mode(study))
+    listed = evaluator.listed(layer.problem, cache=study.measurement_mode)
     admission = Admission(study.admitted(layer.problem), study.workspace_limit_bytes, listed, study.prune)
     bounds = {
         name: BoundTemplate(run.templates[name], layer.problem, evaluator.info, admission) for name in run.families
@@ -121,7 +120,7 @@ def _here(run: Run, layer: Layer) -> Iterable[TrialRow]:
         for row in run.store.trials.list(layer.problem, kind=run.evaluator.info.kind)
         if row.device.identity == run.evaluator.info.identity
         and row.environment.identity == run.evaluator.environment.identity
-        and row.measurement_mode == measurement_mode(run.study)
+        and row.measurement_mode == run.study.measurement_mode
         and row.trial.outcome != Outcome.RUNNING
         and row.trial.config.template in run.families
         and (row.origin == "measured" or row.ranking_median_us is not None)
@@ -160,7 +159,7 @@ def _start(
 ) -> tuple[LayerQueue, TrialLog]:
     """Start configs on a layer, beginning with suspects of a killed run, each of which runs alone."""
     info, environment = run.evaluator.info, run.evaluator.environment
-    records, mode = template_records(run.templates), measurement_mode(run.study)
+    records, mode = template_records(run.templates), run.study.measurement_mode
     stored = StoredLayer.open(run.store, key, row.layer, info, environment, mode, records)
     state = stored.state()
     log = TrialLog(state, label=f"{row.name} as others", budget=len(wanted), observe=observe, clock=run.clock)

@@ -26,7 +26,6 @@ from autotune.study import EndToEnd, Study
 from autotune.trial import END_TO_END, Config, Outcome, Phases, Trial
 from autotune.tuning.layer_store import STRIKES, StoredLayer
 from autotune.tuning.trial_log import Progress, TrialLog
-from autotune.tuning.tune import measurement_mode
 
 _HEADER = (
     "summary = 'The layer from host memory to host memory: streams take the segments of the batch in turn; each copies "
@@ -100,7 +99,7 @@ def best_kernel(
         row
         for row in store.best.of_study(study.name, generation, f"{study.name}.{layer.name}")
         if row.row.device.identity == evaluator.info.identity
-        and row.row.measurement_mode == measurement_mode(study)
+        and row.row.measurement_mode == study.measurement_mode
         and row.row.trial.accuracy in study.admitted(layer.problem)
     ]
     return min(rows, key=lambda row: row.median_us, default=None)

@@ -20,7 +20,7 @@ from autotune.store import Store, TrialRow
 from autotune.study import Study, Technique
 from autotune.trial import Config, Outcome
 from autotune.tuning.trial_log import Progress
-from autotune.tuning.tune import measurement_mode, tune
+from autotune.tuning.tune import tune
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +88,7 @@ def climb(
                 )
             except NoTemplate as error:
                 refused[technique.name, layer.name] = str(error)
-    here = (evaluator.info.identity, evaluator.environment.identity, measurement_mode(study))
+    here = (evaluator.info.identity, evaluator.environment.identity, study.measurement_mode)
     began = any(row.name == study.name for row in store.studies.list())
     rows = store.trials.list(study.name) if began else ()
     return ladder_steps(study, layers, circumstances(rows).get(here, ()), refused)

@@ -64,7 +64,7 @@ def tune(
     written: list[StoredLayer] = []
 
     def opened(layer: Layer) -> OpenLayer:
-        stored = StoredLayer.open(store, key, layer, info, environment, measurement_mode(study), records)
+        stored = StoredLayer.open(store, key, layer, info, environment, study.measurement_mode, records)
         written.append(stored)
         own = spaces[layer.name]
 
@@ -93,8 +93,3 @@ def _listing(study: Study, layer: Layer, layers: int) -> Progress:
     return Progress(
         f"{study.name}.{layer.name}", 0, study.trials, None, {}, 0.0, 0, ended=False, network=network, phase="listing"
     )
-
-
-def measurement_mode(study: Study) -> str:
-    """The way in which trials are verified and timed, as part of their identity."""
-    return study.measure.cache
