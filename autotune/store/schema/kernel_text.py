@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Sequence
+from functools import lru_cache
 from typing import Any
 
 from autotune.store.schema.column_kinds import escaped
@@ -30,6 +31,10 @@ def joined(paragraphs: Sequence[str]) -> str:
     return _BETWEEN.join(paragraphs)
 
 
+_KEPT = 1 << 14  # ids of paragraphs; kernels share most of theirs
+
+
+@lru_cache(_KEPT)
 def _paragraph_id(paragraph: str) -> int:
     """The first 63 bits of its SHA-256."""
     return int.from_bytes(hashlib.sha256(paragraph.encode()).digest()[:8], "big") >> 1
